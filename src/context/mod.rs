@@ -1,0 +1,5 @@
+//! What to send of a conversation. Pure: no I/O, no clock, no randomness.
+
+pub mod policy;
+
+pub use policy::Policy;
