@@ -1,1 +1,8 @@
-//! wire
+//! Bytes on the wire: bodies read into turns with borrowed spans, edits spliced back. Pure.
+
+/// The protocols whose request bodies weir reads. Each is one module beside this file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// OpenAI's chat completions.
+    Chat,
+}
