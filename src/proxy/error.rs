@@ -44,11 +44,6 @@ pub struct ProxyError {
 impl ProxyError {
     /// An error of `kind` that says `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            param: None,
-            retry_after_ms: None,
-        }
+        Self { kind, message: message.into(), param: None, retry_after_ms: None }
     }
 }

@@ -1,6 +1,7 @@
 //! One request, from plan to relay. Knows nothing of listeners or of how errors are rendered.
 
 pub mod error;
+mod memory;
 pub mod planner;
 
 use std::sync::Arc;
