@@ -166,3 +166,136 @@ fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
         headers.remove(name);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(rows: &[(&'static str, &'static str)]) -> HeaderMap {
+        rows.iter()
+            .map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_static(value),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_asked_is_read_strictly() {
+        let rows = [
+            ("x-weir-max-input-tokens", "8000", Ok((Some(8000), false))),
+            ("x-weir-max-input-tokens", " 1 ", Ok((Some(1), false))),
+            (
+                "x-weir-max-input-tokens",
+                "0",
+                Err(ErrorKind::InvalidRequest),
+            ),
+            (
+                "x-weir-max-input-tokens",
+                "-1",
+                Err(ErrorKind::InvalidRequest),
+            ),
+            (
+                "x-weir-max-input-tokens",
+                "8k",
+                Err(ErrorKind::InvalidRequest),
+            ),
+            (
+                "x-weir-max-input-tokens",
+                "",
+                Err(ErrorKind::InvalidRequest),
+            ),
+            (
+                "x-weir-max-input-tokens",
+                "99999999999999999999",
+                Err(ErrorKind::InvalidRequest),
+            ),
+            ("x-weir-bypass", "1", Ok((None, true))),
+            ("x-weir-bypass", "true", Ok((None, true))),
+            ("x-weir-bypass", "0", Ok((None, false))),
+            ("x-weir-bypass", "yes", Err(ErrorKind::InvalidRequest)),
+            ("accept", "*/*", Ok((None, false))),
+        ];
+        for (name, value, expected) in rows {
+            let found = asked(&headers(&[(name, value)]), true)
+                .map(|asked| (asked.max_input_tokens, asked.bypass));
+            if let Err(error) = &found {
+                assert!(error.message.contains(name), "{}", error.message);
+            }
+            assert_eq!(
+                found.map_err(|error| error.kind),
+                expected,
+                "{name}: {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_limit_said_twice_is_refused() {
+        let twice = headers(&[
+            ("x-weir-max-input-tokens", "9"),
+            ("x-weir-max-input-tokens", "8"),
+        ]);
+        let error = asked(&twice, true).expect_err("which one counts?");
+        assert_eq!(error.kind, ErrorKind::InvalidRequest);
+    }
+
+    #[test]
+    fn a_bypass_that_is_not_allowed_names_the_key() {
+        let error = asked(&headers(&[("x-weir-bypass", "1")]), false).expect_err("not allowed");
+        assert_eq!(error.kind, ErrorKind::BypassNotAllowed);
+        assert!(error.message.contains("context.allow_bypass"));
+        assert!(asked(&headers(&[("x-weir-bypass", "0")]), false).is_ok());
+    }
+
+    #[test]
+    fn only_what_concerns_the_upstream_goes_out() {
+        let callers = headers(&[
+            ("authorization", "Bearer k"),
+            ("connection", "close, x-private"),
+            ("connection", "x-other"),
+            ("x-private", "1"),
+            ("x-other", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-authorization", "Basic x"),
+            ("proxy-connection", "keep-alive"),
+            ("te", "trailers"),
+            ("trailer", "x-sum"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("host", "127.0.0.1:8400"),
+            ("content-length", "3"),
+            ("expect", "100-continue"),
+            ("x-weir-bypass", "1"),
+            ("x-weir-unheard-of", "1"),
+            ("accept-encoding", "gzip"),
+            ("x-kept", "1"),
+            ("x-kept", "2"),
+            ("via", "1.1 other"),
+        ]);
+        let via = Via::random();
+        let sent = outbound(callers, &via);
+        let mut expected = headers(&[
+            ("authorization", "Bearer k"),
+            ("accept-encoding", "gzip"),
+            ("x-kept", "1"),
+            ("x-kept", "2"),
+            ("via", "1.1 other"),
+        ]);
+        expected.append(VIA, via.value.clone());
+        assert_eq!(sent, expected);
+        assert!(via.is_in(&sent));
+        assert!(!Via::random().is_in(&sent), "another instance is no loop");
+    }
+
+    #[test]
+    fn a_loop_is_seen_in_a_list_of_hops() {
+        let via = Via::random();
+        let mut headers = HeaderMap::new();
+        let hops = format!("1.0 a, 1.1 {} (comment), 2 b", via.name);
+        headers.insert(VIA, HeaderValue::try_from(hops).expect("plain text"));
+        assert!(via.is_in(&headers));
+    }
+}

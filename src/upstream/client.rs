@@ -15,10 +15,10 @@ use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, StatusCode};
 use reqwest::redirect;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::retry::{self, Attempt, Failure};
-use super::upload::{Progress, Upload, UploadError};
+use super::upload::{Upload, UploadError};
 use super::{AnswerBody, Base, BaseError, Body, Target, TargetError};
 use crate::config;
 
@@ -166,28 +166,20 @@ impl Client {
 
     /// Sends a request and waits for the head of its answer. Dropping the future cancels it.
     pub async fn send(&self, outbound: Outbound) -> Result<Inbound, SendError> {
-        let url = self.base.url(&outbound.target).map_err(SendError::Target)?;
-        let mut request = reqwest::Request::new(outbound.method, url);
-        *request.headers_mut() = outbound.headers;
-        let progress = Arc::new(Progress::begin());
-        match outbound.body {
-            OutboundBody::Empty => {}
-            OutboundBody::Bytes(bytes) => *request.body_mut() = Some(bytes.into()),
-            OutboundBody::Stream(body) => {
-                let upload = Upload::new(body, Arc::clone(&progress));
-                if let Some(length) = upload.length_bytes() {
-                    request.headers_mut().insert(CONTENT_LENGTH, length.into());
-                }
-                *request.body_mut() = Some(upload.into_body());
-            }
-        }
-
-        // A copy shares the body's bytes; a body that streams has none.
-        let copy = request.try_clone();
+        let sending = Sending {
+            url: self.base.url(&outbound.target).map_err(SendError::Target)?,
+            method: outbound.method,
+            headers: outbound.headers,
+            body: match outbound.body {
+                OutboundBody::Empty => Source::Bytes(Bytes::new()),
+                OutboundBody::Bytes(bytes) => Source::Bytes(bytes),
+                OutboundBody::Stream(body) => Source::Upload(Upload::new(body)),
+            },
+        };
         let new_connection = Arc::new(AtomicBool::new(false));
         let first = NEW_CONNECTION.scope(
             Arc::clone(&new_connection),
-            self.attempt(&self.pooled, request, &progress),
+            self.attempt(&self.pooled, &sending),
         );
         let error = match first.await {
             Ok(inbound) => return Ok(inbound),
@@ -196,25 +188,21 @@ impl Client {
         let attempt = Attempt {
             failure: error.failure(),
             new_connection: new_connection.load(Ordering::Relaxed),
-            replayable: copy.is_some(),
+            replayable: sending.is_replayable(),
         };
-        match copy {
-            Some(copy) if retry::sends_again(attempt) => {
-                let progress = Progress::begin();
-                self.attempt(&self.unpooled, copy, &progress).await
-            }
-            _ => Err(error),
+        if retry::sends_again(attempt) {
+            return self.attempt(&self.unpooled, &sending).await;
         }
+        Err(error)
     }
 
     async fn attempt(
         &self,
         client: &reqwest::Client,
-        request: reqwest::Request,
-        progress: &Progress,
+        sending: &Sending,
     ) -> Result<Inbound, SendError> {
         let answer = self
-            .within_first_byte(client.execute(request), progress)
+            .within_first_byte(client.execute(sending.request()), sending)
             .await?
             .map_err(|error| self.send_error(&error))?;
         let (parts, body) = http::Response::<reqwest::Body>::from(answer).into_parts();
@@ -225,21 +213,23 @@ impl Client {
         })
     }
 
-    /// Waits for the head of the answer. The wait begins anew while a streamed body still goes
-    /// out: a long upload is no silence.
+    /// Waits for the head of the answer. The wait begins anew whenever more of a streamed body
+    /// goes out: a long upload is no silence.
     async fn within_first_byte<T>(
         &self,
         head: impl Future<Output = T>,
-        progress: &Progress,
+        sending: &Sending,
     ) -> Result<T, SendError> {
         let timeout = Duration::from_millis(self.first_byte_timeout_ms);
         let mut head = pin!(head);
+        let mut deadline = Instant::now() + timeout;
         loop {
-            let deadline = progress.last() + timeout;
-            match timeout_at(deadline, &mut head).await {
-                Ok(head) => return Ok(head),
-                Err(_) if progress.last() + timeout > deadline => {}
-                Err(_) => {
+            if let Ok(head) = timeout_at(deadline, &mut head).await {
+                return Ok(head);
+            }
+            match sending.last_moved() {
+                Some(moved) if moved + timeout > deadline => deadline = moved + timeout,
+                _ => {
                     return Err(SendError::FirstByteTimeout {
                         timeout_ms: self.first_byte_timeout_ms,
                     });
@@ -267,6 +257,52 @@ impl Client {
             return SendError::Closed;
         }
         SendError::Protocol { cause }
+    }
+}
+
+/// A request that may have to be sent a second time.
+struct Sending {
+    method: Method,
+    url: reqwest::Url,
+    headers: HeaderMap,
+    body: Source,
+}
+
+enum Source {
+    Bytes(Bytes),
+    Upload(Upload),
+}
+
+impl Sending {
+    /// The request from its first byte. Copies share the body's bytes.
+    fn request(&self) -> reqwest::Request {
+        let mut request = reqwest::Request::new(self.method.clone(), self.url.clone());
+        *request.headers_mut() = self.headers.clone();
+        match &self.body {
+            Source::Bytes(bytes) if bytes.is_empty() => {}
+            Source::Bytes(bytes) => *request.body_mut() = Some(bytes.clone().into()),
+            Source::Upload(upload) => {
+                if let Some(length) = upload.length_bytes {
+                    request.headers_mut().insert(CONTENT_LENGTH, length.into());
+                }
+                *request.body_mut() = Some(upload.send());
+            }
+        }
+        request
+    }
+
+    fn is_replayable(&self) -> bool {
+        match &self.body {
+            Source::Bytes(_) => true,
+            Source::Upload(upload) => upload.is_replayable(),
+        }
+    }
+
+    fn last_moved(&self) -> Option<Instant> {
+        match &self.body {
+            Source::Bytes(_) => None,
+            Source::Upload(upload) => Some(upload.last_moved()),
+        }
     }
 }
 

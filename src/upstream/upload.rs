@@ -1,38 +1,94 @@
-//! A streamed request body on its way out, and the note of when it last moved.
+//! A streamed request body on its way out: when it last moved, and its first bytes, kept so that
+//! it can be sent again if a pooled connection lets it down. It never holds more than that.
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use super::{Body, BoxError};
 
-/// When a request last moved.
-pub struct Progress(Mutex<Instant>);
+/// The most of a streamed body that is kept to be sent again.
+const MAX_KEPT_BYTES: usize = 512 * 1024;
 
-impl Progress {
-    pub fn begin() -> Self {
-        Self(Mutex::new(Instant::now()))
+/// A caller's body, of which one sender at a time reads.
+#[derive(Clone)]
+pub struct Upload {
+    /// The body's length where it was announced.
+    pub length_bytes: Option<u64>,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    body: Body,
+    /// All chunks read so far; `None` once they are too many to keep.
+    kept: Option<Vec<Bytes>>,
+    kept_bytes: usize,
+    last_moved: Instant,
+    /// How many senders there have been; only the newest may read.
+    senders: u32,
+}
+
+impl Upload {
+    pub fn new(body: Body) -> Self {
+        let length_bytes = body.size_hint().exact();
+        let state = State {
+            body,
+            kept: Some(Vec::new()),
+            kept_bytes: 0,
+            last_moved: Instant::now(),
+            senders: 0,
+        };
+        Self {
+            length_bytes,
+            state: Arc::new(Mutex::new(state)),
+        }
     }
 
-    pub fn last(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// When the caller last sent something.
+    pub fn last_moved(&self) -> Instant {
+        self.state().last_moved
     }
 
-    fn moved(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    /// Whether a new sender can send it from its first byte.
+    pub fn is_replayable(&self) -> bool {
+        self.state().kept.is_some()
+    }
+
+    /// The whole body for a new sender; the one before gets no more of it. Trailers are left
+    /// behind.
+    pub fn send(&self) -> reqwest::Body {
+        let mut state = self.state();
+        state.senders += 1;
+        let sender = Sender {
+            upload: self.clone(),
+            number: state.senders,
+            sent_chunks: 0,
+        };
+        reqwest::Body::wrap_stream(sender.into_data_stream())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under the lock, and a half-read body would end in an error by itself.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A caller's body, noted as it goes.
-pub struct Upload {
-    body: Body,
-    progress: Arc<Progress>,
+impl State {
+    fn keep(&mut self, chunk: &Bytes) {
+        self.kept_bytes += chunk.len();
+        if self.kept_bytes > MAX_KEPT_BYTES {
+            self.kept = None;
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.push(chunk.clone());
+        }
+    }
 }
 
 /// The caller's body ended in an error. Marks the fault as the caller's among all that a failed
@@ -48,23 +104,13 @@ impl fmt::Display for UploadError {
 
 impl std::error::Error for UploadError {}
 
-impl Upload {
-    pub fn new(body: Body, progress: Arc<Progress>) -> Self {
-        Self { body, progress }
-    }
-
-    /// The body's length where it was announced.
-    pub fn length_bytes(&self) -> Option<u64> {
-        http_body::Body::size_hint(&self.body).exact()
-    }
-
-    /// As the client takes it. Trailers are left behind.
-    pub fn into_body(self) -> reqwest::Body {
-        reqwest::Body::wrap_stream(self.into_data_stream())
-    }
+struct Sender {
+    upload: Upload,
+    number: u32,
+    sent_chunks: usize,
 }
 
-impl http_body::Body for Upload {
+impl http_body::Body for Sender {
     type Data = Bytes;
     type Error = UploadError;
 
@@ -72,16 +118,25 @@ impl http_body::Body for Upload {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        self.progress.moved();
+        let upload = self.upload.clone();
+        let mut state = upload.state();
+        if state.senders != self.number {
+            let error = UploadError("another connection sends it now".into());
+            return Poll::Ready(Some(Err(error)));
+        }
+        let kept = state.kept.as_ref();
+        if let Some(chunk) = kept.and_then(|kept| kept.get(self.sent_chunks)).cloned() {
+            self.sent_chunks += 1;
+            return Poll::Ready(Some(Ok(Frame::data(chunk))));
+        }
+        let frame = ready!(Pin::new(&mut state.body).poll_frame(cx));
+        state.last_moved = Instant::now();
+        if let Some(Ok(frame)) = &frame
+            && let Some(chunk) = frame.data_ref()
+        {
+            state.keep(chunk);
+            self.sent_chunks += 1;
+        }
         Poll::Ready(frame.map(|frame| frame.map_err(UploadError)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
