@@ -5,6 +5,7 @@
 pub enum ErrorKind {
     InvalidRequest,
     ContextLengthExceeded,
+    BodyTimeout,
     BodyTooLarge,
     TooManyMessages,
     UnsupportedEncoding,
