@@ -5,7 +5,6 @@
 pub enum ErrorKind {
     InvalidRequest,
     ContextLengthExceeded,
-    BodyTimeout,
     BodyTooLarge,
     TooManyMessages,
     UnsupportedEncoding,
