@@ -56,12 +56,12 @@ pub enum Ending {
 
 impl Server {
     /// Binds to the configured address. From here on connections queue up.
-    pub async fn bind(config: Arc<Config>, proxy: Proxy) -> io::Result<Self> {
+    pub async fn bind(config: &Config, proxy: Proxy) -> io::Result<Self> {
         let listener = TcpListener::bind(config.server.listen).await?;
         let address = listener.local_addr()?;
         let shutdown = Shutdown::default();
-        let routes = Routes::new(config.clone(), proxy, shutdown.clone())?;
-        let connections = Connections::new(&config, routes, shutdown.clone());
+        let routes = Routes::new(config, proxy, shutdown.clone())?;
+        let connections = Connections::new(config, routes, shutdown.clone());
         let max_connections = config.server.max_connections.min(Semaphore::MAX_PERMITS);
         Ok(Self {
             listener,

@@ -16,18 +16,18 @@ const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The answer that says what went wrong.
 pub fn error(problem: &ProxyError) -> Response<Body> {
-    let rendered = Rendered::of(problem.kind);
+    let status = status(problem.kind);
     let body = serde_json::json!({
         "error": {
             "message": problem.message,
-            "type": rendered.kind_of_error,
+            "type": kind_of_error(status),
             "param": problem.param,
-            "code": rendered.code,
+            "code": problem.kind.code(),
         }
     });
-    let mut response = json(rendered.status, body.to_string());
+    let mut response = json(status, body.to_string());
     let headers = response.headers_mut();
-    headers.insert(X_WEIR_ERROR, HeaderValue::from_static(rendered.code));
+    headers.insert(X_WEIR_ERROR, HeaderValue::from_static(problem.kind.code()));
     if let Some(after_ms) = problem.retry_after_ms {
         headers.insert(RETRY_AFTER, HeaderValue::from(after_ms.div_ceil(1000)));
     }
@@ -69,51 +69,33 @@ fn full(bytes: Bytes) -> Body {
         .boxed_unsync()
 }
 
-/// How a kind of error looks on the wire.
-pub struct Rendered {
-    pub status: StatusCode,
-    /// OpenAI's `type`.
-    pub kind_of_error: &'static str,
-    /// OpenAI's `code`, also the value of `x-weir-error`.
-    pub code: &'static str,
+/// The status that tells a kind of error.
+pub fn status(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::InvalidRequest
+        | ErrorKind::ContextLengthExceeded
+        | ErrorKind::TooManyMessages => StatusCode::BAD_REQUEST,
+        ErrorKind::OriginNotAllowed | ErrorKind::HostNotAllowed | ErrorKind::BypassNotAllowed => {
+            StatusCode::FORBIDDEN
+        }
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+        ErrorKind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorKind::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorKind::UpgradeNotSupported => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::UpstreamConnect | ErrorKind::UpstreamClosed => StatusCode::BAD_GATEWAY,
+        ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::LoopDetected => StatusCode::LOOP_DETECTED,
+    }
 }
 
-impl Rendered {
-    pub fn of(kind: ErrorKind) -> Self {
-        let (status, code) = match kind {
-            ErrorKind::InvalidRequest => (StatusCode::BAD_REQUEST, "invalid_request"),
-            ErrorKind::ContextLengthExceeded => {
-                (StatusCode::BAD_REQUEST, "context_length_exceeded")
-            }
-            ErrorKind::TooManyMessages => (StatusCode::BAD_REQUEST, "too_many_messages"),
-            ErrorKind::BodyTimeout => (StatusCode::REQUEST_TIMEOUT, "body_timeout"),
-            ErrorKind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
-            ErrorKind::UnsupportedEncoding => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding")
-            }
-            ErrorKind::OriginNotAllowed => (StatusCode::FORBIDDEN, "origin_not_allowed"),
-            ErrorKind::HostNotAllowed => (StatusCode::FORBIDDEN, "host_not_allowed"),
-            ErrorKind::BypassNotAllowed => (StatusCode::FORBIDDEN, "bypass_not_allowed"),
-            ErrorKind::NotFound => (StatusCode::NOT_FOUND, "not_found"),
-            ErrorKind::UpgradeNotSupported => {
-                (StatusCode::NOT_IMPLEMENTED, "upgrade_not_supported")
-            }
-            ErrorKind::LoopDetected => (StatusCode::LOOP_DETECTED, "loop_detected"),
-            ErrorKind::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded"),
-            ErrorKind::UpstreamConnect => (StatusCode::BAD_GATEWAY, "upstream_connect"),
-            ErrorKind::UpstreamTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream_timeout"),
-            ErrorKind::UpstreamClosed => (StatusCode::BAD_GATEWAY, "upstream_closed"),
-            ErrorKind::Internal => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
-        };
-        let kind_of_error = if status.is_server_error() {
-            "server_error"
-        } else {
-            "invalid_request_error"
-        };
-        Self {
-            status,
-            kind_of_error,
-            code,
-        }
+/// OpenAI's `type` for errors of this status.
+fn kind_of_error(status: StatusCode) -> &'static str {
+    if status.is_server_error() {
+        "server_error"
+    } else {
+        "invalid_request_error"
     }
 }

@@ -1,8 +1,6 @@
 //! Where a request goes: weir's own pages, the proxy, or nowhere. Reads no body and opens no
 //! connection; says nothing of errors but what `reply` renders.
 
-use std::sync::Arc;
-
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
@@ -17,7 +15,7 @@ use super::reply;
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::{Body, ErrorKind, Pass, Proxy, ProxyError};
-use crate::upstream::Target;
+use crate::upstream::{Target, TargetError};
 
 /// Asked by browsers before a public page may reach a private address, and the consent.
 const REQUEST_PRIVATE_NETWORK: HeaderName =
@@ -29,7 +27,6 @@ const RETRY_AFTER_MS: u64 = 1000;
 
 /// Answers requests.
 pub struct Routes {
-    config: Arc<Config>,
     proxy: Proxy,
     acceptor: Acceptor,
     hosts: Hosts,
@@ -45,7 +42,7 @@ enum Step {
 }
 
 impl Routes {
-    pub fn new(config: Arc<Config>, proxy: Proxy, shutdown: Shutdown) -> std::io::Result<Self> {
+    pub fn new(config: &Config, proxy: Proxy, shutdown: Shutdown) -> std::io::Result<Self> {
         let server = &config.server;
         Ok(Self {
             acceptor: Acceptor::new(server.max_body_bytes, server.max_bodies_in_flight_bytes)?,
@@ -53,7 +50,6 @@ impl Routes {
             origins: Origins::new(&config.cors.allow_origins),
             shutdown,
             proxy,
-            config,
         })
     }
 
@@ -134,20 +130,14 @@ impl Routes {
             let about = r#"{"name":"weir","message":"This is weir, an OpenAI-compatible proxy. Point your SDK's base_url at this address with /v1 at its end."}"#;
             return Ok(Step::Own(reply::json(StatusCode::OK, about)));
         }
-        let reserved = path == "/weir" || path.starts_with("/weir/");
+        if path == "/weir" || path.starts_with("/weir/") {
+            return Err(TargetError::Unknown.into());
+        }
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
-        let target = if reserved {
-            None
-        } else {
-            Target::map(&self.config.upstream.url, path_and_query)
-        };
-        target.map(Step::Forward).ok_or_else(|| {
-            ProxyError::new(
-                ErrorKind::NotFound,
-                "weir serves nothing at this path. Set your SDK's base_url to weir's address \
-                 with /v1 at its end; requests then go to /v1/chat/completions and the like.",
-            )
-        })
+        Ok(Step::Forward(Target::map(
+            self.proxy.base(),
+            path_and_query,
+        )?))
     }
 
     async fn forward(&self, parts: Parts, body: Body, target: Target) -> Response<Body> {
@@ -188,13 +178,12 @@ impl Routes {
 
 /// What reaches the proxy is logged by it; this is for what does not.
 fn log_refusal(method: &Method, path: &str, problem: &ProxyError) {
-    let rendered = reply::Rendered::of(problem.kind);
     tracing::info!(
         target: "weir::request",
         %method,
         path,
-        status = rendered.status.as_u16(),
-        error = rendered.code,
+        status = reply::status(problem.kind).as_u16(),
+        error = problem.kind.code(),
         "refused"
     );
 }
