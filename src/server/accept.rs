@@ -214,7 +214,10 @@ mod tests {
             tenant(&[("authorization", "Bearer sk-same-start-2")]),
             tenant(&[("api-key", "Bearer sk-same-start-1")]),
             tenant(&[("x-api-key", "Bearer sk-same-start-1")]),
-            tenant(&[("authorization", "Bearer sk-same-start-1"), ("api-key", "k")]),
+            tenant(&[
+                ("authorization", "Bearer sk-same-start-1"),
+                ("api-key", "k"),
+            ]),
         ];
         for (index, one) in different.iter().enumerate() {
             assert!(!different[..index].contains(one), "{index}");
@@ -230,6 +233,9 @@ mod tests {
     fn two_acceptors_share_no_tenant() {
         let one = Acceptor::new(1, 1).expect("the system has randomness");
         let other = Acceptor::new(1, 1).expect("the system has randomness");
-        assert_ne!(one.tenant(&HeaderMap::new()), other.tenant(&HeaderMap::new()));
+        assert_ne!(
+            one.tenant(&HeaderMap::new()),
+            other.tenant(&HeaderMap::new())
+        );
     }
 }

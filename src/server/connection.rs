@@ -165,7 +165,7 @@ impl Default for Pulse {
     }
 }
 
-impl Pulse { 
+impl Pulse {
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(NEVER)
     }
@@ -191,7 +191,10 @@ impl Pulse {
                 let since_ms = self.quiet_since_ms.load(Ordering::Relaxed);
                 let deadline = self.began + Duration::from_millis(since_ms) + IDLE_CONNECTION;
                 // A head that begins meanwhile has a nearer deadline.
-                (deadline.min(now + header_timeout), (now >= deadline).then_some(Silence::Idle))
+                (
+                    deadline.min(now + header_timeout),
+                    (now >= deadline).then_some(Silence::Idle),
+                )
             } else {
                 let deadline = self.began + Duration::from_millis(head_since_ms) + header_timeout;
                 (deadline, (now >= deadline).then_some(Silence::InHead))

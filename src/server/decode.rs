@@ -52,9 +52,7 @@ pub enum Failure {
 }
 
 /// The encodings that `values` of `content-encoding` name, in the order in which they were put on.
-pub fn encodings<'a>(
-    values: impl Iterator<Item = &'a [u8]>,
-) -> Result<Vec<Encoding>, Unsupported> {
+pub fn encodings<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Encoding>, Unsupported> {
     let mut found = Vec::new();
     let names = values.flat_map(|value| value.split(|byte| *byte == b','));
     for name in names.map(<[u8]>::trim_ascii) {
@@ -291,7 +289,11 @@ mod tests {
     #[test]
     fn a_bomb_is_stopped_at_the_limit() {
         for encode in [gzip, zstd] {
-            let name = if encode(b"")[0] == 0x1f { "gzip" } else { "zstd" };
+            let name = if encode(b"")[0] == 0x1f {
+                "gzip"
+            } else {
+                "zstd"
+            };
             let at = undo(&encode(&vec![b' '; MAX_BYTES]), name, usize::MAX);
             assert_eq!(at.map(|(decoded, _)| decoded.len()), Ok(MAX_BYTES));
             let past = undo(&encode(&vec![b' '; MAX_BYTES + 1]), name, usize::MAX);

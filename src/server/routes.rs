@@ -141,9 +141,7 @@ impl Routes {
     }
 
     async fn forward(&self, parts: Parts, body: Body, target: Target) -> Response<Body> {
-        let protocol = target
-            .protocol()
-            .filter(|_| parts.method == Method::POST);
+        let protocol = target.protocol().filter(|_| parts.method == Method::POST);
         let answered = if let Some(protocol) = protocol {
             let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
             match self.acceptor.call(parts, body, protocol, target).await {
