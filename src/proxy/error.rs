@@ -7,6 +7,8 @@ use crate::upstream::{SendError, TargetError};
 pub enum ErrorKind {
     InvalidRequest,
     ContextLengthExceeded,
+    /// The caller's body stopped coming.
+    BodyTimeout,
     BodyTooLarge,
     TooManyMessages,
     UnsupportedEncoding,
@@ -29,6 +31,7 @@ impl ErrorKind {
         match self {
             Self::InvalidRequest => "invalid_request",
             Self::ContextLengthExceeded => "context_length_exceeded",
+            Self::BodyTimeout => "body_timeout",
             Self::BodyTooLarge => "body_too_large",
             Self::TooManyMessages => "too_many_messages",
             Self::UnsupportedEncoding => "unsupported_encoding",
@@ -51,6 +54,7 @@ impl ErrorKind {
         match self {
             Self::InvalidRequest
             | Self::ContextLengthExceeded
+            | Self::BodyTimeout
             | Self::BodyTooLarge
             | Self::TooManyMessages
             | Self::UnsupportedEncoding

@@ -1,3 +1,4 @@
 //! Tests over real sockets on loopback.
 
+mod server;
 mod upstream;
