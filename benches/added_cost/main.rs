@@ -25,13 +25,13 @@ const SEED: u64 = 20_260_301;
 #[derive(Parser)]
 #[command(about = "CPU, latency and memory that weir adds to a request")]
 struct Flags {
-    /// A short run: fewer rounds and requests.
+    /// A short run: 5 rounds in place of 30.
     #[arg(long)]
     quick: bool,
     /// Print JSON in place of the table.
     #[arg(long)]
     json: bool,
-    /// Rounds of each case.
+    /// Rounds of each case; 30 unless told.
     #[arg(long)]
     rounds: Option<usize>,
     /// Only the cases whose name contains this.
@@ -57,7 +57,8 @@ struct Case {
     shape: Shape,
     streamed: bool,
     connections: usize,
-    /// Measured requests of one connection in one round.
+    /// Measured requests of one connection in one round: few, so that the targets take turns often
+    /// and what disturbs the machine for a while disturbs them alike.
     requests: usize,
     headers: &'static str,
     goal_cpu_ratio: Option<f64>,
@@ -66,12 +67,16 @@ struct Case {
 #[derive(Clone, Copy)]
 enum Shape {
     Small,
+    /// One conversation, its first request the warm-up.
     Growing,
+    /// Conversations of the same size that were never seen before.
+    Cold,
 }
 
 /// The first body of a growing conversation; 16 turns of about 5 KB later it has 440 KB.
 const GROWING_START_BYTES: usize = 360_000;
 const GROWING_TURNS: usize = 16;
+const COLD_BYTES: usize = 400_000;
 const OVER_LIMIT: &str = "x-weir-max-input-tokens: 60000\r\n";
 
 const fn small(name: &'static str, streamed: bool, connections: usize, requests: usize) -> Case {
@@ -105,16 +110,21 @@ const fn growing(
     }
 }
 
-const CASES: [Case; 9] = [
-    small("small plain", false, 1, 300),
-    small("small streamed", true, 1, 40),
+const CASES: [Case; 10] = [
+    small("small plain", false, 1, 100),
+    small("small streamed", true, 1, 20),
     growing("400 KB plain", false, "", Some(2.5)),
     growing("400 KB streamed", true, "", Some(2.5)),
     growing("400 KB over the limit", false, OVER_LIMIT, None),
-    small("small plain, 8 at once", false, 8, 60),
-    small("small plain, 64 at once", false, 64, 12),
-    small("small streamed, 8 at once", true, 8, 20),
-    small("small streamed, 64 at once", true, 64, 6),
+    Case {
+        shape: Shape::Cold,
+        requests: 4,
+        ..growing("400 KB cold", false, "", None)
+    },
+    small("small plain, 8 at once", false, 8, 30),
+    small("small plain, 64 at once", false, 64, 6),
+    small("small streamed, 8 at once", true, 8, 8),
+    small("small streamed, 64 at once", true, 64, 3),
 ];
 
 impl Case {
@@ -129,13 +139,12 @@ impl Case {
                 (body(), (0..count).map(|_| body()).collect())
             }
             Shape::Growing => {
-                let mut bodies = conversation::growing(
-                    &mut random,
-                    self.streamed,
-                    GROWING_START_BYTES,
-                    self.requests,
-                );
+                let mut bodies = self.conversation(&mut random, GROWING_START_BYTES, self.requests);
                 (bodies.remove(0), bodies)
+            }
+            Shape::Cold => {
+                let mut body = || self.conversation(&mut random, COLD_BYTES, 0).remove(0);
+                (body(), (0..self.requests).map(|_| body()).collect())
             }
         };
         Batch {
@@ -144,6 +153,10 @@ impl Case {
             headers: self.headers,
             connections: self.connections,
         }
+    }
+
+    fn conversation(&self, random: &mut Random, bytes: usize, turns: usize) -> Vec<Vec<u8>> {
+        conversation::growing(random, self.streamed, bytes, turns)
     }
 }
 
@@ -176,7 +189,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let targets = start_targets(&flags, upstream.address)?;
     let rounds = flags
         .rounds
-        .unwrap_or(if flags.quick { 3 } else { 15 })
+        .unwrap_or(if flags.quick { 5 } else { 30 })
         .max(1);
     let wanted = |case: &&Case| {
         flags

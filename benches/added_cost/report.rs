@@ -30,11 +30,11 @@ pub struct CaseReport {
 pub struct Row {
     pub subject: String,
     pub requests: usize,
-    /// Median of the rounds.
-    pub cpu_us_per_request: Option<f64>,
-    /// Median of the ratios in each round.
-    pub cpu_ratio_to_streaming: Option<f64>,
-    pub cpu_ratio_to_buffering: Option<f64>,
+    /// Over the rounds.
+    pub cpu_us_per_request: Option<Spread>,
+    /// Over the ratios in each round.
+    pub cpu_ratio_to_streaming: Option<Spread>,
+    pub cpu_ratio_to_buffering: Option<Spread>,
     pub total_us: Quantiles,
     pub first_byte_us: Quantiles,
     /// Against the same load sent straight to the upstream.
@@ -79,13 +79,23 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+/// The middle of some rounds' figures and how far they scatter.
+#[derive(Clone, Copy, Serialize)]
+pub struct Spread {
+    pub median: f64,
+    pub lower_quartile: f64,
+    pub upper_quartile: f64,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        (!values.is_empty()).then(|| Self {
+            median: quantile(&values, 0.5),
+            lower_quartile: quantile(&values, 0.25),
+            upper_quartile: quantile(&values, 0.75),
+        })
     }
 }
 
@@ -116,7 +126,7 @@ fn row(one: &Measured, all: &[Measured]) -> Row {
     Row {
         subject: one.name.clone(),
         requests: own.len(),
-        cpu_us_per_request: median(one.rounds.iter().filter_map(cpu_us).collect()),
+        cpu_us_per_request: Spread::of(one.rounds.iter().filter_map(cpu_us)),
         cpu_ratio_to_streaming: cpu_ratio(one, &all[1]),
         cpu_ratio_to_buffering: cpu_ratio(one, &all[2]),
         total_us,
@@ -135,35 +145,31 @@ fn cpu_us(round: &Round) -> Option<f64> {
 }
 
 /// Round by round, because what slows the machine for a while slows both halves of a round.
-fn cpu_ratio(one: &Measured, base: &Measured) -> Option<f64> {
+fn cpu_ratio(one: &Measured, base: &Measured) -> Option<Spread> {
     let pairs = one.rounds.iter().zip(&base.rounds);
-    median(
-        pairs
-            .filter_map(|(own, base)| Some(cpu_us(own)? / cpu_us(base)?))
-            .collect(),
-    )
+    Spread::of(pairs.filter_map(|(own, base)| Some(cpu_us(own)? / cpu_us(base)?)))
 }
 
 /// The table, one block of lines a case.
 pub fn print_table(cases: &[CaseReport]) {
     println!(
-        "{:<14} {:>6} {:>8} {:>8} {:>8} | {:>17} {:>17} {:>17} | {:>7}  answers",
-        "",
+        "{:<10} {:>5} {:>8} {:>17} {:>17} | {:>15} {:>15} {:>15} | {:>6}  answers",
+        "times in µs",
         "reqs",
-        "CPU µs",
-        "÷stream",
-        "÷buffer",
-        "total p50/p99 µs",
+        "CPU/req",
+        "÷ streaming",
+        "÷ buffering",
+        "total p50/p99",
         "added p50/p99",
-        "added 1st byte",
+        "1st byte added",
         "MiB"
     );
     for case in cases {
         let goal = case
             .goal_cpu_ratio
-            .map_or("no goal".to_owned(), |goal| format!("goal CPU ≤ {goal}×"));
+            .map_or("no goal".to_owned(), |goal| format!("goal: CPU ≤ {goal} ×"));
         println!(
-            "\n{}: {} connection(s), about {:.1} KB, {} tokens, median of {} rounds, {goal}",
+            "\n{} · {} at once · {:.1} KB, {} tokens · {} rounds · {goal}",
             case.case,
             case.connections,
             case.body_bytes as f64 / 1e3,
@@ -177,8 +183,15 @@ pub fn print_table(cases: &[CaseReport]) {
 }
 
 fn print_row(row: &Row) {
-    let number = |value: Option<f64>, digits: usize| {
-        value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+    let ratio = |value: Option<Spread>| {
+        value.map_or("-".to_owned(), |value| {
+            let Spread {
+                median,
+                lower_quartile,
+                upper_quartile,
+            } = value;
+            format!("{median:.2} ({lower_quartile:.2}–{upper_quartile:.2})")
+        })
     };
     let pair = |value: Quantiles| format!("{:.0} / {:.0}", value.p50, value.p99);
     let mut answers: Vec<String> = row
@@ -190,22 +203,22 @@ fn print_row(row: &Row) {
         answers.push(format!("FAILED {}", row.failures));
     }
     println!(
-        "{:<14} {:>6} {:>8} {:>8} {:>8} | {:>17} {:>17} {:>17} | {:>7}  {}",
+        "{:<10} {:>6} {:>8} {:>17} {:>17} | {:>15} {:>15} {:>15} | {:>6}  {}",
         row.subject,
         row.requests,
-        number(row.cpu_us_per_request, 1),
-        number(row.cpu_ratio_to_streaming, 2),
-        number(row.cpu_ratio_to_buffering, 2),
+        row.cpu_us_per_request
+            .map_or("-".to_owned(), |value| format!("{:.0}", value.median)),
+        ratio(row.cpu_ratio_to_streaming),
+        ratio(row.cpu_ratio_to_buffering),
         pair(row.total_us),
         pair(row.added_total_us),
         pair(row.added_first_byte_us),
-        number(row.peak_memory_mib, 1),
+        row.peak_memory_mib
+            .map_or("-".to_owned(), |value| format!("{value:.1}")),
         answers.join(", ")
     );
     if let Some(failure) = &row.first_failure {
-        println!(
-            "    first failure: {}",
-            failure.lines().next().unwrap_or_default()
-        );
+        let words: Vec<&str> = failure.split_whitespace().collect();
+        println!("           first failure: {}", words.join(" "));
     }
 }
