@@ -308,12 +308,17 @@ fn measure(case: &Case, targets: &[Target], rounds: usize) -> CaseReport {
     }
     let mut measured: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();
     let mut middle = Vec::new();
-    for round in 0..rounds {
+    // The first round is not kept: in it the processes grow to the size that the case needs, and
+    // the kernel's work for their fresh pages would outweigh the rest.
+    for round in 0..=rounds {
         let mut batch = case.batch(round);
         for turn in 0..targets.len() {
             let index = (round + turn) % targets.len();
             let target = &targets[index];
-            measured[index].push(load::run(target.address, target.pid(), &batch));
+            let kept = load::run(target.address, target.pid(), &batch);
+            if round > 0 {
+                measured[index].push(kept);
+            }
         }
         middle = batch.requests.swap_remove(batch.requests.len() / 2);
     }

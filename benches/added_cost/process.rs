@@ -49,8 +49,11 @@ impl Process {
     /// Starts a subject on a free port and waits until it answers `GET /healthz`.
     pub fn start(subject: &Subject, upstream: SocketAddr, log: &Path) -> io::Result<Self> {
         let address = free_address()?;
+        let folder = log.parent().unwrap_or(Path::new("/"));
         let log = File::create(log)?;
-        let child = command(&subject.program)
+        let child = command(&subject.program.canonicalize()?)
+            // Away from the package, so that no configuration file lies beside it.
+            .current_dir(folder)
             .args(&subject.leading)
             .args(["--listen", &address.to_string()])
             .args(["--upstream", &format!("http://{upstream}/v1")])

@@ -153,7 +153,7 @@ fn cpu_ratio(one: &Measured, base: &Measured) -> Option<Spread> {
 /// The table, one block of lines a case.
 pub fn print_table(cases: &[CaseReport]) {
     println!(
-        "{:<10} {:>5} {:>8} {:>17} {:>17} | {:>15} {:>15} {:>15} | {:>6}  answers",
+        "{:<11} {:>6} {:>8} {:>17} {:>17} | {:>15} {:>15} {:>15} | {:>6}  answers",
         "times in µs",
         "reqs",
         "CPU/req",
@@ -203,7 +203,7 @@ fn print_row(row: &Row) {
         answers.push(format!("FAILED {}", row.failures));
     }
     println!(
-        "{:<10} {:>6} {:>8} {:>17} {:>17} | {:>15} {:>15} {:>15} | {:>6}  {}",
+        "{:<11} {:>6} {:>8} {:>17} {:>17} | {:>15} {:>15} {:>15} | {:>6}  {}",
         row.subject,
         row.requests,
         row.cpu_us_per_request
