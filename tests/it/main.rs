@@ -1,4 +1,7 @@
-//! Tests over real sockets on loopback.
+//! Integration tests: real bytes through real sockets, on loopback alone.
 
+#[path = "../../examples/scripted_upstream/server.rs"]
+mod scripted_upstream;
 mod server;
 mod upstream;
+mod upstream_rules;

@@ -1,0 +1,216 @@
+//! Faults on purpose: their names, and how each vendor words a refusal for size.
+//!
+//! It parses and words; carrying them out is for `routes.rs` and `body.rs`.
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+/// What goes wrong with an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// An error of this status instead of the answer, with `retry-after` if given.
+    Status(u16, Option<String>),
+    /// RST before any answer.
+    Reset,
+    /// FIN before any answer.
+    Close,
+    /// A good answer; the connection closes when the next request comes on it.
+    CloseIdle,
+    /// Silence instead of the answer.
+    StallHead,
+    /// Silence after so many pieces.
+    StallAfter(usize),
+    /// Nothing until the test releases it.
+    HoldHead,
+    /// So many pieces, the others when the test releases them.
+    HoldAfter(usize),
+    /// So many pieces and half of the next, then the connection breaks off.
+    TruncateAfter(usize),
+    /// Bytes that are no JSON where JSON belongs.
+    Garbage,
+    /// Pieces that end inside a character; whole once put together.
+    HalfUtf8,
+    /// A good body under `text/html`.
+    WrongContentType,
+    /// 200 and no body.
+    Empty200,
+    /// A refusal for size in the words of this vendor.
+    Overflow(String),
+}
+
+impl Fault {
+    /// The request gets no answer of a model, so that nothing of it is worth caching.
+    pub fn refuses(&self) -> bool {
+        matches!(
+            self,
+            Self::Status(..) | Self::Reset | Self::Close | Self::StallHead | Self::Overflow(_)
+        )
+    }
+}
+
+/// Reads a list of faults, where `none` is a request without one.
+pub fn queue(names: &[impl AsRef<str>]) -> Result<Vec<Option<Fault>>, String> {
+    names
+        .iter()
+        .map(|name| match name.as_ref() {
+            "none" => Ok(None),
+            name => parse(name).map(Some),
+        })
+        .collect()
+}
+
+/// Reads one fault, such as `status:429:retry-after=2` or `stall_after:3`.
+pub fn parse(name: &str) -> Result<Fault, String> {
+    let unknown = || format!("no such fault: {name}");
+    let (kind, argument) = name.split_once(':').unwrap_or((name, ""));
+    let count = || argument.parse::<usize>().map_err(|_| unknown());
+    match kind {
+        "status" => {
+            let (code, rest) = argument.split_once(':').unwrap_or((argument, ""));
+            let code = code.parse::<u16>().map_err(|_| unknown())?;
+            if StatusCode::from_u16(code).is_err() || code < 200 {
+                return Err(unknown());
+            }
+            let retry_after = rest.strip_prefix("retry-after=").map(str::to_owned);
+            Ok(Fault::Status(code, retry_after))
+        }
+        "reset" => Ok(Fault::Reset),
+        "close" => Ok(Fault::Close),
+        "close_idle" => Ok(Fault::CloseIdle),
+        "stall_head" => Ok(Fault::StallHead),
+        "stall_after" => Ok(Fault::StallAfter(count()?)),
+        "hold_head" => Ok(Fault::HoldHead),
+        "hold_after" => Ok(Fault::HoldAfter(count()?)),
+        "truncate_after" => Ok(Fault::TruncateAfter(count()?)),
+        "garbage" => Ok(Fault::Garbage),
+        "half_utf8" => Ok(Fault::HalfUtf8),
+        "wrong_content_type" => Ok(Fault::WrongContentType),
+        "empty_200" => Ok(Fault::Empty200),
+        "overflow" => Ok(Fault::Overflow(argument.to_owned())),
+        _ => Err(unknown()),
+    }
+}
+
+/// The body of an error of this status, in OpenAI's shape.
+pub fn status_body(code: u16) -> Value {
+    let (message, kind, error_code) = match code {
+        401 => (
+            "Incorrect API key provided.",
+            "invalid_request_error",
+            json!("invalid_api_key"),
+        ),
+        429 => (
+            "Rate limit reached for requests. Please try again later.",
+            "requests",
+            json!("rate_limit_exceeded"),
+        ),
+        400..=499 => (
+            "Refused by the script.",
+            "invalid_request_error",
+            json!(null),
+        ),
+        _ => (
+            "The server had an error while processing your request. Sorry about that!",
+            "server_error",
+            json!(null),
+        ),
+    };
+    json!({"error": {"message": message, "type": kind, "param": null, "code": error_code}})
+}
+
+/// What a refusal for size says: the prompt, the room asked for the answer, and the window.
+#[derive(Clone, Copy, Debug)]
+pub struct Overflow {
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+    pub context_tokens: u64,
+}
+
+/// Status and body of a refusal for size in one vendor's words; `empty` is a 200 without a body.
+pub fn overflow(vendor: &str, size: Overflow) -> (u16, Option<Value>) {
+    let Overflow {
+        prompt_tokens: prompt,
+        output_tokens: output,
+        context_tokens: window,
+    } = size;
+    let error = |message: String, kind: &str, code: Value| {
+        Some(
+            json!({"error": {"message": message, "type": kind, "param": "messages", "code": code}}),
+        )
+    };
+    match vendor {
+        "empty" => (200, None),
+        "anthropic" => {
+            let message = format!("prompt is too long: {prompt} tokens > {window} maximum");
+            let error = json!({"type": "invalid_request_error", "message": message});
+            (400, Some(json!({"type": "error", "error": error})))
+        }
+        "gemini" => {
+            let message = format!(
+                "The input token count ({prompt}) exceeds the maximum number of tokens allowed ({window})."
+            );
+            let error = json!({"code": 400, "message": message, "status": "INVALID_ARGUMENT"});
+            (400, Some(json!([{"error": error}])))
+        }
+        "llamacpp" => {
+            let message = format!(
+                "request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
+            );
+            let error = json!({"code": 400, "message": message, "type": "exceed_context_size_error",
+                "n_prompt_tokens": prompt, "n_ctx": window});
+            (400, Some(json!({"error": error})))
+        }
+        "vllm" => {
+            let message = format!(
+                "This model's maximum context length is {window} tokens. However, your request has {prompt} input tokens. Please reduce the length of the input messages."
+            );
+            (400, error(message, "BadRequestError", json!(400)))
+        }
+        "mistral" => {
+            let message = format!(
+                "Prompt contains {prompt} tokens and 0 draft tokens, too large for model with {window} maximum context length"
+            );
+            let body = json!({"object": "error", "message": message,
+                "type": "invalid_request_prompt_too_long", "param": null, "code": "3051"});
+            (400, Some(body))
+        }
+        "groq" => {
+            let message = "Please reduce the length of the messages or completion.".to_owned();
+            (
+                400,
+                error(
+                    message,
+                    "invalid_request_error",
+                    json!("context_length_exceeded"),
+                ),
+            )
+        }
+        "too_large" => {
+            let message = format!("Request too large: {prompt} tokens, limit {window}.");
+            (
+                413,
+                error(message, "invalid_request_error", json!("request_too_large")),
+            )
+        }
+        _ => {
+            let message = if output == 0 {
+                format!(
+                    "This model's maximum context length is {window} tokens. However, your messages resulted in {prompt} tokens. Please reduce the length of the messages."
+                )
+            } else {
+                format!(
+                    "This model's maximum context length is {window} tokens. However, you requested {} tokens ({prompt} in the messages, {output} in the completion). Please reduce the length of the messages or completion.",
+                    prompt + output
+                )
+            };
+            (
+                400,
+                error(
+                    message,
+                    "invalid_request_error",
+                    json!("context_length_exceeded"),
+                ),
+            )
+        }
+    }
+}
