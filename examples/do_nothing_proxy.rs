@@ -58,11 +58,7 @@ impl Proxy {
         } else {
             reqwest::Body::wrap(body)
         };
-        let request = self
-            .client
-            .request(head.method, url)
-            .headers(head.headers)
-            .body(body);
+        let request = self.client.request(head.method, url).headers(head.headers).body(body);
         let mut response = Response::from(request.send().await?);
         remove_hop_headers(response.headers_mut());
         Ok(response)
@@ -93,11 +89,7 @@ async fn main() -> Result<(), Fault> {
         .redirect(reqwest::redirect::Policy::none())
         .build()?;
     let upstream = flags.upstream.trim_end_matches('/').to_owned();
-    let proxy = Arc::new(Proxy {
-        client,
-        upstream,
-        buffer: flags.buffer,
-    });
+    let proxy = Arc::new(Proxy { client, upstream, buffer: flags.buffer });
 
     let listener = TcpListener::bind(&flags.listen).await?;
     println!("listening on http://{}", listener.local_addr()?);

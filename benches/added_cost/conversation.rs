@@ -134,11 +134,7 @@ pub fn growing(
     let mut body = opening(streamed, true);
     push_message(&mut body, "system", &prose(random, 3000));
     body.push(',');
-    push_message(
-        &mut body,
-        "user",
-        &format!("{}\n\n{}", prose(random, 900), code(random, 1500)),
-    );
+    push_message(&mut body, "user", &format!("{}\n\n{}", prose(random, 900), code(random, 1500)));
     let mut turn = 0;
     while body.len() < start_bytes {
         push_turn(random, &mut body, turn);
@@ -162,16 +158,10 @@ fn opening(streamed: bool, with_tools: bool) -> String {
     if streamed {
         body.push_str(r#""stream":true,"stream_options":{"include_usage":true},"#);
     }
-    push(
-        &mut body,
-        format_args!(r#""temperature":0.2,"max_tokens":{MAX_TOKENS},"#),
-    );
+    push(&mut body, format_args!(r#""temperature":0.2,"max_tokens":{MAX_TOKENS},"#));
     if with_tools {
         body.push_str(r#""tools":["#);
-        for (index, name) in ["read_file", "run_command", "query_records"]
-            .iter()
-            .enumerate()
-        {
+        for (index, name) in ["read_file", "run_command", "query_records"].iter().enumerate() {
             body.push_str(if index > 0 { "," } else { "" });
             push(
                 &mut body,
@@ -192,11 +182,7 @@ fn push_turn(random: &mut Random, body: &mut String, turn: usize) {
         body.push(',');
         push_message(body, "assistant", &prose(random, 2400));
         body.push(',');
-        let wish = format!(
-            "{}\n\n```rust\n{}```",
-            prose(random, 800),
-            code(random, 1600)
-        );
+        let wish = format!("{}\n\n```rust\n{}```", prose(random, 800), code(random, 1600));
         push_message(body, "user", &wish);
         return;
     }
@@ -207,10 +193,7 @@ fn push_turn(random: &mut Random, body: &mut String, turn: usize) {
         _ => ("query_records", records(random, 4300)),
     };
     let target = format!("src/{}/{}.rs", random.pick(NOUNS), random.pick(NOUNS));
-    let arguments = quoted(&format!(
-        r#"{{"target":"{target}","limit":{}}}"#,
-        random.below(500)
-    ));
+    let arguments = quoted(&format!(r#"{{"target":"{target}","limit":{}}}"#, random.below(500)));
     let thought = quoted(&prose(random, 300));
     push(
         body,
@@ -222,15 +205,11 @@ fn push_turn(random: &mut Random, body: &mut String, turn: usize) {
 }
 
 fn push_message(body: &mut String, role: &str, content: &str) {
-    push(
-        body,
-        format_args!(r#"{{"role":"{role}","content":{}}}"#, quoted(content)),
-    );
+    push(body, format_args!(r#"{{"role":"{role}","content":{}}}"#, quoted(content)));
 }
 
 fn push(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    text.write_fmt(arguments)
-        .expect("writing to a String cannot fail");
+    text.write_fmt(arguments).expect("writing to a String cannot fail");
 }
 
 fn quoted(text: &str) -> String {

@@ -63,11 +63,7 @@ pub fn run(address: SocketAddr, pid: Option<u32>, batch: &Batch) -> Round {
         let before = pid.map(CpuTimes::of);
         barrier.wait();
         for worker in workers {
-            round.absorb(
-                worker
-                    .join()
-                    .expect("a worker reports its faults and does not panic"),
-            );
+            round.absorb(worker.join().expect("a worker reports its faults and does not panic"));
         }
         thread::sleep(SETTLE);
         if let (Some(pid), Some(before)) = (pid, before)
@@ -151,12 +147,7 @@ impl Client {
              content-type: application/json\r\nauthorization: Bearer sk-bench\r\n\
              user-agent: added-cost/1\r\n{headers}content-length: "
         );
-        Ok(Self {
-            stream,
-            head,
-            request: Vec::new(),
-            answer: Vec::with_capacity(64 * 1024),
-        })
+        Ok(Self { stream, head, request: Vec::new(), answer: Vec::with_capacity(64 * 1024) })
     }
 
     fn exchange(&mut self, body: &[u8]) -> io::Result<Exchange> {
@@ -188,10 +179,7 @@ impl Client {
             }
         }
         let total = begun.elapsed();
-        let sample = Sample {
-            first_byte: first_byte.unwrap_or(total),
-            total,
-        };
+        let sample = Sample { first_byte: first_byte.unwrap_or(total), total };
         Ok(self.describe(sample))
     }
 
@@ -200,17 +188,8 @@ impl Client {
         let streamed = text.contains("text/event-stream");
         let complete = text.starts_with("HTTP/1.1 200") && (!streamed || text.contains("[DONE]"));
         let action = header(&text, "x-weir-action").map(str::to_owned);
-        let opening = if complete {
-            String::new()
-        } else {
-            text.chars().take(600).collect()
-        };
-        Exchange {
-            sample,
-            complete,
-            action,
-            opening,
-        }
+        let opening = if complete { String::new() } else { text.chars().take(600).collect() };
+        Exchange { sample, complete, action, opening }
     }
 }
 
@@ -226,10 +205,7 @@ impl Frame {
         let head_bytes = answer.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
         let head = String::from_utf8_lossy(&answer[..head_bytes]);
         let body_bytes = header(&head, "content-length").and_then(|value| value.parse().ok());
-        Some(Self {
-            head_bytes,
-            body_bytes,
-        })
+        Some(Self { head_bytes, body_bytes })
     }
 
     /// No event of the canned answers ends like a last chunk, so its end is looked for as it is.
@@ -244,7 +220,5 @@ impl Frame {
 /// A header's value in an answer whose names are in lower case, as hyper and the upstream write them.
 fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     let head = answer.split("\r\n\r\n").next()?;
-    head.lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim)
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }

@@ -81,15 +81,7 @@ const OVER_LIMIT: &str = "x-weir-max-input-tokens: 60000\r\n";
 
 const fn small(name: &'static str, streamed: bool, connections: usize, requests: usize) -> Case {
     let (shape, headers, goal_cpu_ratio) = (Shape::Small, "", Some(1.5));
-    Case {
-        name,
-        shape,
-        streamed,
-        connections,
-        requests,
-        headers,
-        goal_cpu_ratio,
-    }
+    Case { name, shape, streamed, connections, requests, headers, goal_cpu_ratio }
 }
 
 const fn growing(
@@ -99,15 +91,7 @@ const fn growing(
     goal_cpu_ratio: Option<f64>,
 ) -> Case {
     let (shape, connections, requests) = (Shape::Growing, 1, GROWING_TURNS);
-    Case {
-        name,
-        shape,
-        streamed,
-        connections,
-        requests,
-        headers,
-        goal_cpu_ratio,
-    }
+    Case { name, shape, streamed, connections, requests, headers, goal_cpu_ratio }
 }
 
 const CASES: [Case; 10] = [
@@ -116,11 +100,7 @@ const CASES: [Case; 10] = [
     growing("400 KB plain", false, "", Some(2.5)),
     growing("400 KB streamed", true, "", Some(2.5)),
     growing("400 KB over the limit", false, OVER_LIMIT, None),
-    Case {
-        shape: Shape::Cold,
-        requests: 4,
-        ..growing("400 KB cold", false, "", None)
-    },
+    Case { shape: Shape::Cold, requests: 4, ..growing("400 KB cold", false, "", None) },
     small("small plain, 8 at once", false, 8, 30),
     small("small plain, 64 at once", false, 64, 6),
     small("small streamed, 8 at once", true, 8, 8),
@@ -147,12 +127,7 @@ impl Case {
                 (body(), (0..self.requests).map(|_| body()).collect())
             }
         };
-        Batch {
-            warm_up,
-            requests,
-            headers: self.headers,
-            connections: self.connections,
-        }
+        Batch { warm_up, requests, headers: self.headers, connections: self.connections }
     }
 
     fn conversation(&self, random: &mut Random, bytes: usize, turns: usize) -> Vec<Vec<u8>> {
@@ -161,9 +136,7 @@ impl Case {
 }
 
 fn fingerprint(name: &str) -> u64 {
-    name.bytes().fold(0, |sum, byte| {
-        sum.wrapping_mul(31).wrapping_add(u64::from(byte))
-    })
+    name.bytes().fold(0, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)))
 }
 
 /// Where a load goes: the upstream itself, or a process in front of it.
@@ -187,16 +160,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let upstream = Process::start_upstream()?;
     let targets = start_targets(&flags, upstream.address)?;
-    let rounds = flags
-        .rounds
-        .unwrap_or(if flags.quick { 5 } else { 30 })
-        .max(1);
-    let wanted = |case: &&Case| {
-        flags
-            .only
-            .as_deref()
-            .is_none_or(|part| case.name.contains(part))
-    };
+    let rounds = flags.rounds.unwrap_or(if flags.quick { 5 } else { 30 }).max(1);
+    let wanted = |case: &&Case| flags.only.as_deref().is_none_or(|part| case.name.contains(part));
     let mut reports = Vec::new();
     for case in CASES.iter().filter(wanted) {
         eprintln!("measuring: {}", case.name);
@@ -221,11 +186,7 @@ fn start_targets(flags: &Flags, upstream: SocketAddr) -> Result<Vec<Target>, Box
         Some(path) => subject("subject", path, &[], &[]),
         None => weir(),
     };
-    let mut targets = vec![Target {
-        name: "direct".to_owned(),
-        address: upstream,
-        process: None,
-    }];
+    let mut targets = vec![Target { name: "direct".to_owned(), address: upstream, process: None }];
     for subject in [
         self::subject("streaming", &baseline, &[], &[]),
         self::subject("buffering", &baseline, &[], &["--buffer"]),
@@ -236,19 +197,11 @@ fn start_targets(flags: &Flags, upstream: SocketAddr) -> Result<Vec<Target>, Box
         match Process::start(&subject, upstream, &log) {
             Ok(process) => {
                 let address = process.address;
-                targets.push(Target {
-                    name: subject.name,
-                    address,
-                    process: Some(process),
-                });
+                targets.push(Target { name: subject.name, address, process: Some(process) });
             }
             Err(error) if targets.len() < 3 => return Err(error.into()),
             Err(error) => {
-                eprintln!(
-                    "{} did not start: {error}; see {}",
-                    subject.name,
-                    log.display()
-                );
+                eprintln!("{} did not start: {error}; see {}", subject.name, log.display());
             }
         }
     }
@@ -274,23 +227,12 @@ fn weir() -> Subject {
 /// Cargo builds no examples for a bench, so it is asked to, into the same target folder.
 fn build_baseline() -> Result<PathBuf, Box<dyn Error>> {
     let bench = std::env::current_exe()?;
-    let release = bench
-        .parent()
-        .and_then(Path::parent)
-        .ok_or("the bench stands in no target folder")?;
-    let target = release
-        .parent()
-        .ok_or("the bench stands in no target folder")?;
+    let release =
+        bench.parent().and_then(Path::parent).ok_or("the bench stands in no target folder")?;
+    let target = release.parent().ok_or("the bench stands in no target folder")?;
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let status = Command::new(cargo)
-        .args([
-            "build",
-            "--quiet",
-            "--release",
-            "--example",
-            "do_nothing_proxy",
-            "--target-dir",
-        ])
+        .args(["build", "--quiet", "--release", "--example", "do_nothing_proxy", "--target-dir"])
         .arg(target)
         .arg("--manifest-path")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))

@@ -76,14 +76,9 @@ impl Process {
         if let Some(stdout) = child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line)?;
         }
-        let address = line
-            .trim()
-            .strip_prefix("listening on http://")
-            .map(str::parse);
+        let address = line.trim().strip_prefix("listening on http://").map(str::parse);
         let Some(Ok(address)) = address else {
-            return Err(io::Error::other(
-                "the canned upstream did not say where it listens",
-            ));
+            return Err(io::Error::other("the canned upstream did not say where it listens"));
         };
         Ok(Self { child, address })
     }
@@ -103,9 +98,7 @@ impl Process {
             }
             thread::sleep(POLL_INTERVAL);
         }
-        Err(io::Error::other(
-            "it did not answer GET /healthz with 200 in time",
-        ))
+        Err(io::Error::other("it did not answer GET /healthz with 200 in time"))
     }
 }
 
@@ -140,10 +133,7 @@ fn is_healthy(address: SocketAddr) -> bool {
     let ask = || -> io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(START_DEADLINE))?;
-        write!(
-            stream,
-            "GET /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n"
-        )?;
+        write!(stream, "GET /healthz HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
         let mut status = vec![0; 12];
         stream.read_exact(&mut status)?;
         Ok(status)
@@ -161,11 +151,7 @@ pub struct CpuTimes {
 impl CpuTimes {
     pub fn of(pid: u32) -> Self {
         let mut thread_ns = BTreeMap::new();
-        for entry in fs::read_dir(format!("/proc/{pid}/task"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
+        for entry in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
             // A thread may end between the listing and the reading.
             let spent = fs::read_to_string(entry.path().join("schedstat")).ok();
             let spent = spent.and_then(|text| text.split(' ').next()?.parse().ok());
@@ -173,10 +159,7 @@ impl CpuTimes {
                 thread_ns.insert(entry.file_name().to_string_lossy().into_owned(), spent_ns);
             }
         }
-        Self {
-            thread_ns,
-            ticks_ns: ticks(pid).unwrap_or(0) * TICK_NS,
-        }
+        Self { thread_ns, ticks_ns: ticks(pid).unwrap_or(0) * TICK_NS }
     }
 
     /// What was spent since `earlier`. The ticks correct what a thread that has ended took with it,
@@ -214,8 +197,6 @@ pub fn reset_peak_memory(pid: u32) {
 /// The peak of resident memory, `VmHWM`.
 pub fn peak_memory_kib(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().trim_end_matches(" kB").parse().ok()
 }

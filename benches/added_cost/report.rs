@@ -56,27 +56,18 @@ impl Quantiles {
     fn of(samples: impl Iterator<Item = Duration>) -> Self {
         let mut values: Vec<f64> = samples.map(|value| value.as_secs_f64() * 1e6).collect();
         values.sort_by(f64::total_cmp);
-        Self {
-            p50: quantile(&values, 0.50),
-            p99: quantile(&values, 0.99),
-        }
+        Self { p50: quantile(&values, 0.50), p99: quantile(&values, 0.99) }
     }
 
     fn over(self, base: Self) -> Self {
-        Self {
-            p50: self.p50 - base.p50,
-            p99: self.p99 - base.p99,
-        }
+        Self { p50: self.p50 - base.p50, p99: self.p99 - base.p99 }
     }
 }
 
 /// Nearest rank in sorted values; not a number where there are none.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
-    sorted
-        .get(rank.saturating_sub(1))
-        .copied()
-        .unwrap_or(f64::NAN)
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
 /// The middle of some rounds' figures and how far they scatter.
@@ -107,10 +98,7 @@ pub fn rows(measured: &[Measured]) -> Vec<Row> {
 
 fn row(one: &Measured, all: &[Measured]) -> Row {
     let samples = |of: &Measured| -> Vec<Sample> {
-        of.rounds
-            .iter()
-            .flat_map(|round| round.samples.clone())
-            .collect()
+        of.rounds.iter().flat_map(|round| round.samples.clone()).collect()
     };
     let (own, direct) = (samples(one), samples(&all[0]));
     let total_us = Quantiles::of(own.iter().map(|sample| sample.total));
@@ -185,20 +173,13 @@ pub fn print_table(cases: &[CaseReport]) {
 fn print_row(row: &Row) {
     let ratio = |value: Option<Spread>| {
         value.map_or("-".to_owned(), |value| {
-            let Spread {
-                median,
-                lower_quartile,
-                upper_quartile,
-            } = value;
+            let Spread { median, lower_quartile, upper_quartile } = value;
             format!("{median:.2} ({lower_quartile:.2}–{upper_quartile:.2})")
         })
     };
     let pair = |value: Quantiles| format!("{:.0} / {:.0}", value.p50, value.p99);
-    let mut answers: Vec<String> = row
-        .actions
-        .iter()
-        .map(|(action, count)| format!("{action} {count}"))
-        .collect();
+    let mut answers: Vec<String> =
+        row.actions.iter().map(|(action, count)| format!("{action} {count}")).collect();
     if row.failures > 0 {
         answers.push(format!("FAILED {}", row.failures));
     }
@@ -206,15 +187,13 @@ fn print_row(row: &Row) {
         "{:<11} {:>6} {:>8} {:>17} {:>17} | {:>15} {:>15} {:>15} | {:>6}  {}",
         row.subject,
         row.requests,
-        row.cpu_us_per_request
-            .map_or("-".to_owned(), |value| format!("{:.0}", value.median)),
+        row.cpu_us_per_request.map_or("-".to_owned(), |value| format!("{:.0}", value.median)),
         ratio(row.cpu_ratio_to_streaming),
         ratio(row.cpu_ratio_to_buffering),
         pair(row.total_us),
         pair(row.added_total_us),
         pair(row.added_first_byte_us),
-        row.peak_memory_mib
-            .map_or("-".to_owned(), |value| format!("{value:.1}")),
+        row.peak_memory_mib.map_or("-".to_owned(), |value| format!("{value:.1}")),
         answers.join(", ")
     );
     if let Some(failure) = &row.first_failure {

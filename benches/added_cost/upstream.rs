@@ -140,7 +140,5 @@ fn read_request(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack
-        .windows(needle.len())
-        .position(|window| window == needle)
+    haystack.windows(needle.len()).position(|window| window == needle)
 }

@@ -121,30 +121,22 @@ fn read_messages(
             let message = format!(
                 "Invalid type for 'messages': expected an array of objects, but got {kind} instead."
             );
-            return Err(Refusal::invalid(message)
-                .param("messages")
-                .code("invalid_type"));
+            return Err(Refusal::invalid(message).param("messages").code("invalid_type"));
         }
         Some(Messages::List(list)) => list,
     };
     if list.is_empty() {
         let message = "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array instead.";
-        return Err(Refusal::invalid(message)
-            .param("messages")
-            .code("empty_array"));
+        return Err(Refusal::invalid(message).param("messages").code("empty_array"));
     }
     let read = |text: &str, suffix: &str| {
         let allow_unknown = state.options.allow_unknown;
         let purpose = 1 + encoding as u64 * 4 + u64::from(!suffix.is_empty()) * 2;
-        state.counts.recall(text, purpose, || {
-            Message::read(text, encoding, suffix, allow_unknown)
-        })
+        state.counts.recall(text, purpose, || Message::read(text, encoding, suffix, allow_unknown))
     };
     let mut messages: Vec<_> = list.iter().map(|raw| read(raw.get(), "")).collect();
     // The definitions follow the first system message, after a newline.
-    let first_system = messages
-        .iter()
-        .position(|message| message.role == Role::System);
+    let first_system = messages.iter().position(|message| message.role == Role::System);
     if let Some(index) = first_system.filter(|_| has_tools(top)) {
         messages[index] = read(list[index].get(), "\n");
     }
@@ -199,11 +191,8 @@ fn with_definitions(
 fn prompt_tokens(prompt: &[Arc<Message>]) -> u64 {
     let sum: u64 = prompt.iter().map(|piece| piece.tokens).sum();
     let has = |role| prompt.iter().any(|piece| piece.role == role);
-    let saved = if has(Role::Definitions) && has(Role::System) {
-        SYSTEM_WITH_TOOLS_TOKENS
-    } else {
-        0
-    };
+    let saved =
+        if has(Role::Definitions) && has(Role::System) { SYSTEM_WITH_TOOLS_TOKENS } else { 0 };
     sum + REPLY_TOKENS - saved
 }
 
@@ -220,9 +209,7 @@ fn check_tools(name: &str, tools: &Value) -> Result<(), Refusal> {
             "Invalid '{name}': array too long. Expected an array with maximum length {MAX_TOOLS}, but got an array with length {} instead.",
             list.len()
         );
-        return Err(Refusal::invalid(message)
-            .param(name)
-            .code("array_above_max_length"));
+        return Err(Refusal::invalid(message).param(name).code("array_above_max_length"));
     }
     for (index, tool) in list.iter().enumerate() {
         let place = format!("{name}[{index}]");

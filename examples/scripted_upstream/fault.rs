@@ -94,21 +94,13 @@ pub fn parse(name: &str) -> Result<Fault, String> {
 /// The body of an error of this status, in OpenAI's shape.
 pub fn status_body(code: u16) -> Value {
     let (message, kind, error_code) = match code {
-        401 => (
-            "Incorrect API key provided.",
-            "invalid_request_error",
-            json!("invalid_api_key"),
-        ),
+        401 => ("Incorrect API key provided.", "invalid_request_error", json!("invalid_api_key")),
         429 => (
             "Rate limit reached for requests. Please try again later.",
             "requests",
             json!("rate_limit_exceeded"),
         ),
-        400..=499 => (
-            "Refused by the script.",
-            "invalid_request_error",
-            json!(null),
-        ),
+        400..=499 => ("Refused by the script.", "invalid_request_error", json!(null)),
         _ => (
             "The server had an error while processing your request. Sorry about that!",
             "server_error",
@@ -128,11 +120,7 @@ pub struct Overflow {
 
 /// Status and body of a refusal for size in one vendor's words; `empty` is a 200 without a body.
 pub fn overflow(vendor: &str, size: Overflow) -> (u16, Option<Value>) {
-    let Overflow {
-        prompt_tokens: prompt,
-        output_tokens: output,
-        context_tokens: window,
-    } = size;
+    let Overflow { prompt_tokens: prompt, output_tokens: output, context_tokens: window } = size;
     let error = |message: String, kind: &str, code: Value| {
         Some(
             json!({"error": {"message": message, "type": kind, "param": "messages", "code": code}}),
@@ -176,21 +164,11 @@ pub fn overflow(vendor: &str, size: Overflow) -> (u16, Option<Value>) {
         }
         "groq" => {
             let message = "Please reduce the length of the messages or completion.".to_owned();
-            (
-                400,
-                error(
-                    message,
-                    "invalid_request_error",
-                    json!("context_length_exceeded"),
-                ),
-            )
+            (400, error(message, "invalid_request_error", json!("context_length_exceeded")))
         }
         "too_large" => {
             let message = format!("Request too large: {prompt} tokens, limit {window}.");
-            (
-                413,
-                error(message, "invalid_request_error", json!("request_too_large")),
-            )
+            (413, error(message, "invalid_request_error", json!("request_too_large")))
         }
         _ => {
             let message = if output == 0 {
@@ -203,14 +181,7 @@ pub fn overflow(vendor: &str, size: Overflow) -> (u16, Option<Value>) {
                     prompt + output
                 )
             };
-            (
-                400,
-                error(
-                    message,
-                    "invalid_request_error",
-                    json!("context_length_exceeded"),
-                ),
-            )
+            (400, error(message, "invalid_request_error", json!("context_length_exceeded")))
         }
     }
 }

@@ -47,9 +47,7 @@ impl Call {
     pub fn query(&self, name: &str) -> Option<&str> {
         let pairs = self.head.uri.query()?.split('&');
         let mut pairs = pairs.filter_map(|pair| pair.split_once('='));
-        pairs
-            .find(|(known, _)| *known == name)
-            .map(|(_, value)| value)
+        pairs.find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
     fn credential(&self) -> Option<&str> {
@@ -72,18 +70,12 @@ pub async fn answer(
     // Holding begins here, so that a release after the request is logged is never missed.
     let mut released = state.released.subscribe();
     let mut ticket = state.log.open(&head, link.number);
-    if link
-        .close_on_next
-        .load(std::sync::atomic::Ordering::Acquire)
-    {
+    if link.close_on_next.load(std::sync::atomic::Ordering::Acquire) {
         ticket.cut();
         link.close();
         return Err(Dropped);
     }
-    let body = match Limited::new(body, state.options.max_body_bytes)
-        .collect()
-        .await
-    {
+    let body = match Limited::new(body, state.options.max_body_bytes).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
             let refusal = Refusal::new(413, "The request body is too large.");
@@ -95,13 +87,7 @@ pub async fn answer(
     };
     ticket.body(&body);
     let (route, deployment) = split_path(head.uri.path());
-    let call = Call {
-        id: xxh3_64(&body),
-        head,
-        body,
-        route,
-        deployment,
-    };
+    let call = Call { id: xxh3_64(&body), head, body, route, deployment };
     let (answer, fault, call) = decide(&state, call, &ticket).await;
     match &fault {
         Some(Fault::Reset) => {
@@ -115,8 +101,7 @@ pub async fn answer(
             return Err(Dropped);
         }
         Some(Fault::CloseIdle) => {
-            link.close_on_next
-                .store(true, std::sync::atomic::Ordering::Release);
+            link.close_on_next.store(true, std::sync::atomic::Ordering::Release);
         }
         Some(Fault::StallHead) => std::future::pending().await,
         Some(Fault::HoldHead) => {
@@ -126,25 +111,17 @@ pub async fn answer(
         _ => {}
     }
     let compress = state.options.compress || call.header(COMPRESS_NAME).is_some();
-    let allowed = call
-        .header("accept-encoding")
-        .is_some_and(|names| names.contains("gzip"));
+    let allowed = call.header("accept-encoding").is_some_and(|names| names.contains("gzip"));
     let mut headers = vec![("x-request-id", format!("req_{:016x}", call.id))];
     let answer = match answer.content {
         Content::Whole(ref bytes) if compress && allowed && !bytes.is_empty() => {
             headers.push(("content-encoding", "gzip".to_owned()));
             let bytes = gzip(std::slice::from_ref(bytes)).concat();
-            Answer {
-                content: Content::Whole(bytes.into()),
-                ..answer
-            }
+            Answer { content: Content::Whole(bytes.into()), ..answer }
         }
         Content::Events(ref events) if compress && allowed => {
             headers.push(("content-encoding", "gzip".to_owned()));
-            Answer {
-                content: Content::Events(gzip(events)),
-                ..answer
-            }
+            Answer { content: Content::Events(gzip(events)), ..answer }
         }
         _ => answer,
     };
@@ -255,16 +232,9 @@ fn apply(answer: Answer, fault: Option<&Fault>, size: Option<Overflow>) -> Answe
             answer
         }
         Some(Fault::Empty200) => Answer::whole(200, "application/json", ""),
-        Some(Fault::WrongContentType) => Answer {
-            content_type: "text/html",
-            ..answer
-        },
+        Some(Fault::WrongContentType) => Answer { content_type: "text/html", ..answer },
         Some(Fault::Overflow(vendor)) => {
-            let unknown = Overflow {
-                prompt_tokens: 0,
-                output_tokens: 0,
-                context_tokens: 0,
-            };
+            let unknown = Overflow { prompt_tokens: 0, output_tokens: 0, context_tokens: 0 };
             too_long(vendor, size.unwrap_or(unknown))
         }
         Some(Fault::Garbage) => {
@@ -310,11 +280,7 @@ fn respond_with(
     }
     let (steps, length) = match answer.content {
         Content::Pattern { bytes, chunked } => {
-            let steps = if bytes == 0 {
-                vec![]
-            } else {
-                vec![Step::Pattern(bytes)]
-            };
+            let steps = if bytes == 0 { vec![] } else { vec![Step::Pattern(bytes)] };
             (steps, (!chunked).then_some(bytes))
         }
         Content::Whole(bytes) if bytes.is_empty() => (vec![], Some(0)),
@@ -322,10 +288,7 @@ fn respond_with(
             let length = Some(bytes.len() as u64);
             let middle = bytes.len() / 2;
             let pieces = vec![bytes.slice(..middle), bytes.slice(middle..)];
-            (
-                interfere(pieces, fault, held).unwrap_or_else(|| vec![Step::Send(bytes)]),
-                length,
-            )
+            (interfere(pieces, fault, held).unwrap_or_else(|| vec![Step::Send(bytes)]), length)
         }
         Content::Events(events) => {
             let whole = |events: Vec<Bytes>| events.into_iter().map(Step::Send).collect();
@@ -334,9 +297,7 @@ fn respond_with(
         }
     };
     let reply = Reply::new(steps, length, ticket);
-    builder
-        .body(reply)
-        .expect("status and headers are made from valid parts")
+    builder.body(reply).expect("status and headers are made from valid parts")
 }
 
 /// The steps of an answer that goes wrong on its way, or `None` where it does not.

@@ -179,9 +179,7 @@ fn role_of(message: &Map<String, Value>) -> Result<Role, Refusal> {
                 "Invalid value: {}. Supported values are: 'system', 'assistant', 'user', 'function', 'tool', and 'developer'.",
                 role.to_string().replace('"', "'")
             );
-            Err(Refusal::invalid(message)
-                .param(format!("{HERE}.role"))
-                .code("invalid_value"))
+            Err(Refusal::invalid(message).param(format!("{HERE}.role")).code("invalid_value"))
         }
     }
 }
@@ -219,10 +217,7 @@ fn check_members(
     }
     if let Some(name) = message.get("name").filter(|name| !name.is_null()) {
         let refused = |character: char| character.is_whitespace() || "<|\\/>".contains(character);
-        if name
-            .as_str()
-            .is_none_or(|name| name.is_empty() || name.contains(refused))
-        {
+        if name.as_str().is_none_or(|name| name.is_empty() || name.contains(refused)) {
             let message = format!("Invalid '{HERE}.name': string does not match pattern.");
             return Err(Refusal::invalid(message)
                 .param(format!("{HERE}.name"))
@@ -264,9 +259,7 @@ fn check_content(content: Option<&Value>, role: Role, may_be_null: bool) -> Resu
                 "Invalid type for '{HERE}.content': expected one of a string or array of objects, but got {} instead.",
                 kind_of(other)
             );
-            Err(Refusal::invalid(message)
-                .param(format!("{HERE}.content"))
-                .code("invalid_type"))
+            Err(Refusal::invalid(message).param(format!("{HERE}.content")).code("invalid_type"))
         }
     }
 }
@@ -347,9 +340,7 @@ pub fn unknown(name: &str, place: &str) -> Refusal {
     } else {
         format!("Unknown parameter: '{place}{name}'.")
     };
-    Refusal::invalid(message)
-        .param(format!("{place}{name}"))
-        .code("unknown_parameter")
+    Refusal::invalid(message).param(format!("{place}{name}")).code("unknown_parameter")
 }
 
 pub fn kind_of(value: &Value) -> &'static str {
@@ -386,11 +377,7 @@ pub fn conversation<M: AsRef<Message>>(messages: &[M]) -> Result<(), Refusal> {
         }
         open.extend(message.calls.iter().map(String::as_str));
     }
-    if open.is_empty() {
-        Ok(())
-    } else {
-        Err(unanswered(&open, messages.len()))
-    }
+    if open.is_empty() { Ok(()) } else { Err(unanswered(&open, messages.len())) }
 }
 
 fn unanswered(open: &[&str], before: usize) -> Refusal {

@@ -1,7 +1,9 @@
 //! The command line: one file for each command. Here is only what tells them apart.
 
+mod models;
 mod own_address;
 mod serve;
+pub mod sources;
 
 use std::process::ExitCode;
 
@@ -30,12 +32,21 @@ struct Arguments {
 enum Command {
     /// Listens for requests and forwards them
     Serve(serve::Flags),
+    /// Looks after the catalogue of models and their windows
+    Models(models::ModelsArgs),
 }
 
 /// Does what the command line says.
 pub fn run() -> ExitCode {
     match Arguments::parse().command {
         Some(Command::Serve(flags)) => serve::run(&flags),
+        Some(Command::Models(args)) => match models::run(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("weir: {message}");
+                ExitCode::FAILURE
+            }
+        },
         None => match Arguments::command().print_help() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,

@@ -84,15 +84,9 @@ mod tests {
             ("[::1]:8400", "127.0.0.1:8400", false),
         ];
         for (listening, upstream, expected) in rows {
-            let (here, there) = (
-                listening.parse().expect(listening),
-                upstream.parse().expect(upstream),
-            );
-            assert_eq!(
-                is_own(here, there, machine),
-                expected,
-                "{listening} {upstream}"
-            );
+            let (here, there) =
+                (listening.parse().expect(listening), upstream.parse().expect(upstream));
+            assert_eq!(is_own(here, there, machine), expected, "{listening} {upstream}");
         }
     }
 }

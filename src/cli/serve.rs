@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use clap::Args;
 use tracing_subscriber::EnvFilter;
 
 use super::own_address;
+use super::sources::{self, Flag};
 use crate::config::{self, Config, Log, LogFormat};
 use crate::proxy::Proxy;
 use crate::server::{Ending, Server, Signals};
@@ -17,8 +19,6 @@ use crate::upstream::Client;
 
 /// The environment's name for the upstream that OpenAI's SDKs use as well.
 const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
-/// What all of weir's own environment variables begin with.
-const PREFIX: &str = "WEIR_";
 
 /// The configuration is at fault.
 const BAD_CONFIGURATION: u8 = 2;
@@ -61,7 +61,7 @@ pub struct Flags {
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// A configuration file in TOML
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<String>,
     /// How the log on standard error is written: text or json
     #[arg(long, value_name = "FORMAT")]
@@ -73,12 +73,15 @@ pub struct Flags {
 
 /// Serves until told to end.
 pub fn run(flags: &Flags) -> ExitCode {
-    let config = match configuration(flags) {
+    let (config, warnings) = match configuration(flags) {
         Ok(config) => config,
         Err(problems) => return refuse(&problems),
     };
     if let Err(problem) = start_log(&config.log) {
         return refuse(&[problem]);
+    }
+    for warning in warnings {
+        tracing::warn!(target: "weir::config", "{warning}");
     }
     let served = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -118,17 +121,11 @@ struct Failure {
 
 impl Failure {
     fn cannot_serve(message: String) -> Self {
-        Self {
-            code: CANNOT_SERVE,
-            message,
-        }
+        Self { code: CANNOT_SERVE, message }
     }
 
     fn bad_configuration(message: String) -> Self {
-        Self {
-            code: BAD_CONFIGURATION,
-            message,
-        }
+        Self { code: BAD_CONFIGURATION, message }
     }
 }
 
@@ -245,42 +242,25 @@ fn leads_back(url: &str, address: SocketAddr) -> Failure {
 }
 
 /// The configuration from all that is told; what is told later goes before what is told earlier.
-fn configuration(flags: &Flags) -> Result<Config, Vec<String>> {
-    let file = match &flags.config {
-        Some(path) => match std::fs::read_to_string(path) {
-            Ok(text) => Some((path.clone(), text)),
-            Err(error) => return Err(vec![format!("--config {path}: {error}")]),
-        },
-        None => None,
-    };
-    let environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-        .filter(|(name, _)| name == OPENAI_BASE_URL || name.starts_with(PREFIX))
-        .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
-        .collect();
+fn configuration(flags: &Flags) -> Result<(Config, Vec<config::Warning>), Vec<String>> {
     let told = [
-        ("server.listen", &flags.listen),
-        ("upstream.url", &flags.upstream),
-        ("log.format", &flags.log_format),
-        ("log.level", &flags.log_level),
+        ("--listen", "server.listen", &flags.listen),
+        ("--upstream", "upstream.url", &flags.upstream),
+        ("--log-format", "log.format", &flags.log_format),
+        ("--log-level", "log.level", &flags.log_level),
     ];
-    let flags = told
+    let told = told
         .into_iter()
-        .filter_map(|(key, value)| Some((key, value.clone()?)))
-        .collect();
-    let sources = config::Sources {
-        file,
-        environment,
-        flags,
-    };
-    config::load(sources).map_err(|problems| problems.iter().map(ToString::to_string).collect())
+        .filter_map(|(name, key, value)| Some(Flag { name, key, value: value.clone()? }));
+    let file = flags.config.as_deref().map(Path::new);
+    let openai_base_url = std::env::var(OPENAI_BASE_URL).ok();
+    let figment = sources::figment(file, openai_base_url, std::env::vars_os(), told);
+    config::load(figment).map_err(|problems| problems.iter().map(ToString::to_string).collect())
 }
 
 fn start_log(log: &Log) -> Result<(), String> {
     let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level: {error}"))?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let started = match log.format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),

@@ -1,11 +1,25 @@
 //! Configuration as used: complete, checked, every key with its unit last.
 
 pub mod models;
+pub mod names;
+mod raw;
+mod reader;
 
 use std::net::SocketAddr;
 
+use figment::Figment;
+
 use crate::context::Policy;
-pub use models::{Catalogue, ModelEntry};
+pub use models::{Catalogue, Found, Known, ModelEntry};
+pub use reader::{Problem, Warning};
+
+/// Every key with its default and what it is for, as TOML.
+pub const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
+
+/// Checks and completes what `figment` gathered; all problems at once.
+pub fn load(figment: Figment) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
+    raw::read(reader::Reader::new(figment)?)
+}
 
 /// Everything weir is told, from defaults, file, environment and flags.
 #[derive(Debug, Clone)]
@@ -20,6 +34,14 @@ pub struct Config {
     pub models: Catalogue,
     pub cache: Cache,
     pub log: Log,
+}
+
+impl Config {
+    /// The least of the configured limits for `model`, if any matches.
+    pub fn configured_limit_tokens(&self, model: &str) -> Option<u64> {
+        let matching = self.limits.iter().filter(|limit| limit.matches(model));
+        matching.map(|limit| limit.max_input_tokens).min()
+    }
 }
 
 /// `[server]`: the listening side.
@@ -79,6 +101,15 @@ pub struct Limit {
     pub max_input_tokens: u64,
 }
 
+impl Limit {
+    /// Whether the limit holds for `model`, by its name or by any shorter name it is known by: a
+    /// provider's prefix is no way around a limit.
+    pub fn matches(&self, model: &str) -> bool {
+        let pattern = self.model.to_ascii_lowercase();
+        names::candidates(model).iter().any(|name| names::fits_pattern(name, &pattern))
+    }
+}
+
 /// `[cache]`: memory for counts and folds; never changes a result.
 #[derive(Debug, Clone)]
 pub struct Cache {
@@ -98,91 +129,4 @@ pub struct Log {
 pub enum LogFormat {
     Text,
     Json,
-}
-
-/// What a configuration is read from, the weakest first.
-#[derive(Debug, Clone, Default)]
-pub struct Sources {
-    /// A file's name and text.
-    pub file: Option<(String, String)>,
-    /// Environment variables that concern weir.
-    pub environment: Vec<(String, String)>,
-    /// Keys and values from the command line.
-    pub flags: Vec<(&'static str, String)>,
-}
-
-/// Something in the configuration that is wrong, with its cure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    pub key: String,
-    pub message: String,
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.key, self.message)
-    }
-}
-
-/// The configuration that `sources` make, or all that is wrong with them.
-pub fn load(sources: Sources) -> Result<Config, Vec<Problem>> {
-    let mut listen = "127.0.0.1:8400".to_owned();
-    let mut url = "https://api.openai.com/v1".to_owned();
-    let mut level = "info".to_owned();
-    for (name, value) in sources.environment {
-        if name == "OPENAI_BASE_URL" {
-            url = value;
-        }
-    }
-    for (key, value) in sources.flags {
-        match key {
-            "server.listen" => listen = value,
-            "upstream.url" => url = value,
-            "log.level" => level = value,
-            _ => {}
-        }
-    }
-    let listen = listen.parse().map_err(|_| {
-        vec![Problem {
-            key: "server.listen".into(),
-            message: "not ADDRESS:PORT".into(),
-        }]
-    })?;
-    Ok(Config {
-        server: Server {
-            listen,
-            allowed_hosts: Vec::new(),
-            max_connections: 1024,
-            max_header_bytes: 64 << 10,
-            max_body_bytes: 64 << 20,
-            max_bodies_in_flight_bytes: 1 << 30,
-            max_messages: 100_000,
-            header_timeout_ms: 10_000,
-            drain_deadline_ms: 30_000,
-        },
-        cors: Cors {
-            allow_origins: Vec::new(),
-        },
-        upstream: Upstream {
-            url,
-            connect_timeout_ms: 10_000,
-            first_byte_timeout_ms: 600_000,
-            idle_timeout_ms: 300_000,
-        },
-        context: Context {
-            mode: Mode::Compact,
-            allow_bypass: false,
-            policy: Policy::default(),
-        },
-        limits: Vec::new(),
-        models: Catalogue::default(),
-        cache: Cache {
-            counts_bytes: 64 << 20,
-            folds_bytes: 64 << 20,
-        },
-        log: Log {
-            format: LogFormat::Text,
-            level,
-        },
-    })
 }

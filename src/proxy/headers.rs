@@ -71,10 +71,7 @@ pub fn asked(headers: &HeaderMap, allow_bypass: bool) -> Result<Asked, ProxyErro
             ),
         ));
     }
-    Ok(Asked {
-        max_input_tokens,
-        bypass,
-    })
+    Ok(Asked { max_input_tokens, bypass })
 }
 
 fn only_value<'a>(
@@ -151,17 +148,12 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
     for name in [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE] {
         headers.remove(name);
     }
-    remove_where(headers, |name| {
-        name == "keep-alive" || name.starts_with("proxy-")
-    });
+    remove_where(headers, |name| name == "keep-alive" || name.starts_with("proxy-"));
 }
 
 fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
-    let names: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| unwanted(name.as_str()))
-        .cloned()
-        .collect();
+    let names: Vec<HeaderName> =
+        headers.keys().filter(|name| unwanted(name.as_str())).cloned().collect();
     for name in names {
         headers.remove(name);
     }
@@ -173,12 +165,7 @@ mod tests {
 
     fn headers(rows: &[(&'static str, &'static str)]) -> HeaderMap {
         rows.iter()
-            .map(|(name, value)| {
-                (
-                    HeaderName::from_static(name),
-                    HeaderValue::from_static(value),
-                )
-            })
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
             .collect()
     }
 
@@ -187,31 +174,11 @@ mod tests {
         let rows = [
             ("x-weir-max-input-tokens", "8000", Ok((Some(8000), false))),
             ("x-weir-max-input-tokens", " 1 ", Ok((Some(1), false))),
-            (
-                "x-weir-max-input-tokens",
-                "0",
-                Err(ErrorKind::InvalidRequest),
-            ),
-            (
-                "x-weir-max-input-tokens",
-                "-1",
-                Err(ErrorKind::InvalidRequest),
-            ),
-            (
-                "x-weir-max-input-tokens",
-                "8k",
-                Err(ErrorKind::InvalidRequest),
-            ),
-            (
-                "x-weir-max-input-tokens",
-                "",
-                Err(ErrorKind::InvalidRequest),
-            ),
-            (
-                "x-weir-max-input-tokens",
-                "99999999999999999999",
-                Err(ErrorKind::InvalidRequest),
-            ),
+            ("x-weir-max-input-tokens", "0", Err(ErrorKind::InvalidRequest)),
+            ("x-weir-max-input-tokens", "-1", Err(ErrorKind::InvalidRequest)),
+            ("x-weir-max-input-tokens", "8k", Err(ErrorKind::InvalidRequest)),
+            ("x-weir-max-input-tokens", "", Err(ErrorKind::InvalidRequest)),
+            ("x-weir-max-input-tokens", "99999999999999999999", Err(ErrorKind::InvalidRequest)),
             ("x-weir-bypass", "1", Ok((None, true))),
             ("x-weir-bypass", "true", Ok((None, true))),
             ("x-weir-bypass", "0", Ok((None, false))),
@@ -224,20 +191,13 @@ mod tests {
             if let Err(error) = &found {
                 assert!(error.message.contains(name), "{}", error.message);
             }
-            assert_eq!(
-                found.map_err(|error| error.kind),
-                expected,
-                "{name}: {value}"
-            );
+            assert_eq!(found.map_err(|error| error.kind), expected, "{name}: {value}");
         }
     }
 
     #[test]
     fn a_limit_said_twice_is_refused() {
-        let twice = headers(&[
-            ("x-weir-max-input-tokens", "9"),
-            ("x-weir-max-input-tokens", "8"),
-        ]);
+        let twice = headers(&[("x-weir-max-input-tokens", "9"), ("x-weir-max-input-tokens", "8")]);
         let error = asked(&twice, true).expect_err("which one counts?");
         assert_eq!(error.kind, ErrorKind::InvalidRequest);
     }

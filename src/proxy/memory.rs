@@ -41,7 +41,9 @@ impl Memory {
                 .build(),
             folds: Cache::builder()
                 .weigher(|_: &u128, fold: &Arc<Fold>| {
-                    u32::try_from(fold.memory_bytes()).unwrap_or(u32::MAX).saturating_add(ENTRY_BYTES)
+                    u32::try_from(fold.memory_bytes())
+                        .unwrap_or(u32::MAX)
+                        .saturating_add(ENTRY_BYTES)
                 })
                 .max_capacity(limits.folds_bytes)
                 .build(),
@@ -106,8 +108,10 @@ impl Chain {
     pub fn new(memory: &Memory, tenant: Tenant, profile: &Profile, messages: &[&str]) -> Self {
         let seed = memory.join(&(tenant, profile.measure));
         let mut end = memory.join(&(tenant, profile));
-        let mut chain =
-            Self { contents: Vec::with_capacity(messages.len()), ends: Vec::with_capacity(messages.len()) };
+        let mut chain = Self {
+            contents: Vec::with_capacity(messages.len()),
+            ends: Vec::with_capacity(messages.len()),
+        };
         for raw in messages {
             let own = xxh3_128_with_secret(raw.as_bytes(), &memory.secret);
             chain.contents.push(memory.pair(seed, own));

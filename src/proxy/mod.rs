@@ -146,12 +146,7 @@ impl Proxy {
                 }
                 OutboundBody::Empty
             };
-            let outbound = Outbound {
-                method: pass.method,
-                target: pass.target,
-                headers,
-                body,
-            };
+            let outbound = Outbound { method: pass.method, target: pass.target, headers, body };
             Ok(self.client.send(outbound).await?)
         };
         let mut inbound = match sent.await {

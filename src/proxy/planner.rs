@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::memory::{Chain, Memory};
 use super::{ErrorKind, ProxyError, Tenant};
-use crate::config::{Config, Mode, models::Known};
+use crate::config::{Config, Known, Mode};
 use crate::context::clip::RequestClips;
 use crate::context::{self, Fact, Fold, Limits, Measure, Profile};
 use crate::tokens::media::ImageRule;
@@ -141,7 +141,7 @@ impl Planner {
 
 /// Plans a job; a fault inside forwards the original where that fits.
 fn guarded(shared: &Shared, job: &Job, pace: Pace) -> Result<Planned, Stop> {
-    guarded_by(shared, job, pace, Draft::fold)
+    guarded_by(shared, job, pace, |draft| draft.fold())
 }
 
 /// [`guarded`], with the step that may fail as an argument.
@@ -174,10 +174,8 @@ struct Draft<'a> {
 impl<'a> Draft<'a> {
     fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
         let config = &shared.config;
-        let request = job
-            .protocol
-            .read(&job.body, config.server.max_messages)
-            .map_err(refuse_body)?;
+        let request =
+            job.protocol.read(&job.body, config.server.max_messages).map_err(refuse_body)?;
         let model = match &job.path_model {
             Some(model) => Cow::Borrowed(model.as_str()),
             None => request.model.clone().unwrap_or(Cow::Borrowed("")),
@@ -190,7 +188,7 @@ impl<'a> Draft<'a> {
             window_tokens: found.entry.window_tokens,
             max_input_tokens: found.entry.max_input_tokens,
             max_output_tokens: found.entry.max_output_tokens,
-            operator_tokens: config.operator_limit_tokens(&model),
+            operator_tokens: config.configured_limit_tokens(&model),
             header_tokens: job.asked.max_input_tokens,
             asked_output_tokens: request.max_output_tokens,
         };
@@ -298,12 +296,12 @@ impl<'a> Draft<'a> {
             (false, _) => compacted,
         };
         let edits = if is_observed { self.unmark_edits(&end) } else { context::edits(&end) };
-        let body = (!edits.is_empty()).then(|| {
-            Bytes::from(splice::apply(self.job.protocol, &self.request, &edits))
-        });
-        let is_marked = end.facts().iter().zip(end.fates()).any(|(fact, fate)| {
-            fact.is_marked && (*fate != context::Fate::Gone || is_observed)
-        });
+        let body = (!edits.is_empty())
+            .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
+        let is_marked =
+            end.facts().iter().zip(end.fates()).any(|(fact, fate)| {
+                fact.is_marked && (*fate != context::Fate::Gone || is_observed)
+            });
         let sent_tokens = if is_observed { received_tokens } else { sent_tokens };
         let edits = if is_marked { "pin" } else { "" };
         Ok(self.planned(body, action, edits, received_tokens, sent_tokens, end.cuts()))
@@ -465,9 +463,10 @@ fn cannot_fit(received_tokens: u64, least_tokens: u64, limit_tokens: u64) -> Pro
 
 fn refuse_body(error: BodyError) -> Stop {
     let (message, param) = match error {
-        BodyError::NotUtf8 { valid_up_to_bytes } => {
-            (format!("The body is not UTF-8: byte {valid_up_to_bytes} is the first that is not."), None)
-        }
+        BodyError::NotUtf8 { valid_up_to_bytes } => (
+            format!("The body is not UTF-8: byte {valid_up_to_bytes} is the first that is not."),
+            None,
+        ),
         BodyError::NotJson { detail } => {
             (format!("The body cannot be read as a JSON object: {detail}."), None)
         }
@@ -491,10 +490,16 @@ fn refuse_body(error: BodyError) -> Stop {
 
 fn refuse_message(index: usize, error: &FieldError) -> Stop {
     let place = |key: &str| {
-        if key.is_empty() { format!("messages[{index}]") } else { format!("messages[{index}].{key}") }
+        if key.is_empty() {
+            format!("messages[{index}]")
+        } else {
+            format!("messages[{index}].{key}")
+        }
     };
     let (message, param) = match error {
-        FieldError::DuplicateKey { key } => (format!("'{}' is given twice.", place(key)), place(key)),
+        FieldError::DuplicateKey { key } => {
+            (format!("'{}' is given twice.", place(key)), place(key))
+        }
         FieldError::WrongType { key, expected } => {
             (format!("'{}' has the wrong type: expected {expected}.", place(key)), place(key))
         }

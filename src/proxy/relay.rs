@@ -6,13 +6,14 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::planner::Planned;
 use super::{Body, BoxError, ErrorKind, ProxyError};
 use crate::upstream::{AnswerBody, AnswerError, Inbound, Target};
+use crate::wire::usage::{Meter, Usage};
 
 /// The most of a name that goes into the log; callers choose it.
 const MAX_LOGGED_MODEL_BYTES: usize = 200;
@@ -20,43 +21,14 @@ const MAX_LOGGED_MODEL_BYTES: usize = 200;
 /// The caller's answer: the upstream's, with `record` written when it ends.
 pub fn relay(inbound: Inbound, mut record: Record) -> Response<Body> {
     record.answered(inbound.status);
-    let meter = Meter::of(&inbound.headers);
-    let relay = Relay {
-        upstream: inbound.body,
-        meter,
-        record,
-    };
+    let is_read = record.planned.is_some();
+    let content_type = inbound.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let meter = is_read.then(|| Meter::new(content_type));
+    let relay = Relay { upstream: inbound.body, meter, record };
     let mut response = Response::new(Body::new(relay));
     *response.status_mut() = inbound.status;
     *response.headers_mut() = inbound.headers;
     response
-}
-
-/// What the provider reported of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    pub prompt_tokens: Option<u64>,
-    pub completion_tokens: Option<u64>,
-    pub cached_tokens: Option<u64>,
-}
-
-/// Reads usage out of an answer that passes by.
-pub struct Meter {}
-
-impl Meter {
-    /// A meter for an answer with these headers.
-    pub fn of(headers: &HeaderMap) -> Self {
-        let _ = headers.get(CONTENT_TYPE);
-        Self {}
-    }
-
-    /// Looks at the next bytes.
-    pub fn feed(&mut self, _bytes: &[u8]) {}
-
-    /// The usage that was seen last.
-    pub fn finish(&mut self) -> Option<Usage> {
-        None
-    }
 }
 
 /// What became of a request.
@@ -174,7 +146,8 @@ impl Drop for Record {
 /// The upstream's body on its way to the caller.
 struct Relay {
     upstream: AnswerBody,
-    meter: Meter,
+    /// Reads along on routes whose answers come uncompressed.
+    meter: Option<Meter>,
     record: Record,
 }
 
@@ -191,7 +164,9 @@ impl HttpBody for Relay {
             Some(Ok(frame)) => {
                 if let Some(chunk) = frame.data_ref() {
                     self.record.bytes_out += chunk.len() as u64;
-                    self.meter.feed(chunk);
+                    if let Some(meter) = &mut self.meter {
+                        meter.feed(chunk);
+                    }
                 }
             }
             Some(Err(AnswerError::Cut { .. })) => self.record.outcome = Outcome::UpstreamCut,
@@ -219,6 +194,6 @@ impl Drop for Relay {
         if self.record.outcome == Outcome::CallerLeft && self.upstream.is_end_stream() {
             self.record.outcome = Outcome::Complete;
         }
-        self.record.usage = self.meter.finish();
+        self.record.usage = self.meter.take().and_then(|meter| meter.finish().usage);
     }
 }

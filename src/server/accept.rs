@@ -14,11 +14,8 @@ use crate::upstream::Target;
 use crate::wire::Protocol;
 
 /// The headers that may carry a caller's credential, in one form or another.
-const CREDENTIALS: [HeaderName; 3] = [
-    AUTHORIZATION,
-    HeaderName::from_static("api-key"),
-    HeaderName::from_static("x-api-key"),
-];
+const CREDENTIALS: [HeaderName; 3] =
+    [AUTHORIZATION, HeaderName::from_static("api-key"), HeaderName::from_static("x-api-key")];
 /// When to try again after there was no room for a body.
 const RETRY_AFTER_MS: u64 = 1000;
 
@@ -35,11 +32,7 @@ impl Acceptor {
         let mut tenant_key = [0; blake3::KEY_LEN];
         getrandom::fill(&mut tenant_key)
             .map_err(|error| std::io::Error::other(error.to_string()))?;
-        Ok(Self {
-            bodies: Bodies::new(max_bodies_in_flight_bytes),
-            max_body_bytes,
-            tenant_key,
-        })
+        Ok(Self { bodies: Bodies::new(max_bodies_in_flight_bytes), max_body_bytes, tenant_key })
     }
 
     /// Reads a request whole.
@@ -82,9 +75,8 @@ impl Acceptor {
         mut body: Body,
     ) -> Result<(Bytes, Permit), ProxyError> {
         let mut permit = self.bodies.permit();
-        let declared_bytes = headers
-            .get(CONTENT_LENGTH)
-            .and_then(|value| value.to_str().ok()?.parse().ok());
+        let declared_bytes =
+            headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let read =
             body::read_whole(&mut body, declared_bytes, self.max_body_bytes, &mut permit).await;
         match read {
@@ -93,10 +85,9 @@ impl Acceptor {
                 self.refuse_body(headers, body);
                 Err(self.refused(refused))
             }
-            Err(body::Failure::Stalled) => Err(ProxyError::new(
-                ErrorKind::BodyTimeout,
-                "The request's body stopped coming.",
-            )),
+            Err(body::Failure::Stalled) => {
+                Err(ProxyError::new(ErrorKind::BodyTimeout, "The request's body stopped coming."))
+            }
             Err(body::Failure::Broken) => Err(ProxyError::new(
                 ErrorKind::InvalidRequest,
                 "The request's body ended before it was complete.",
@@ -214,28 +205,19 @@ mod tests {
             tenant(&[("authorization", "Bearer sk-same-start-2")]),
             tenant(&[("api-key", "Bearer sk-same-start-1")]),
             tenant(&[("x-api-key", "Bearer sk-same-start-1")]),
-            tenant(&[
-                ("authorization", "Bearer sk-same-start-1"),
-                ("api-key", "k"),
-            ]),
+            tenant(&[("authorization", "Bearer sk-same-start-1"), ("api-key", "k")]),
         ];
         for (index, one) in different.iter().enumerate() {
             assert!(!different[..index].contains(one), "{index}");
         }
         assert_eq!(tenant(&[("user-agent", "any")]), different[0]);
-        assert_eq!(
-            tenant(&[("authorization", "Bearer sk-same-start-1")]),
-            different[1]
-        );
+        assert_eq!(tenant(&[("authorization", "Bearer sk-same-start-1")]), different[1]);
     }
 
     #[test]
     fn two_acceptors_share_no_tenant() {
         let one = Acceptor::new(1, 1).expect("the system has randomness");
         let other = Acceptor::new(1, 1).expect("the system has randomness");
-        assert_ne!(
-            one.tenant(&HeaderMap::new()),
-            other.tenant(&HeaderMap::new())
-        );
+        assert_ne!(one.tenant(&HeaderMap::new()), other.tenant(&HeaderMap::new()));
     }
 }

@@ -48,18 +48,12 @@ pub struct Bodies {
 
 impl Bodies {
     pub fn new(max_bytes: usize) -> Self {
-        Self {
-            held_bytes: Arc::default(),
-            max_bytes,
-        }
+        Self { held_bytes: Arc::default(), max_bytes }
     }
 
     /// A permit for nothing yet.
     pub fn permit(&self) -> Permit {
-        Permit {
-            bodies: self.clone(),
-            bytes: 0,
-        }
+        Permit { bodies: self.clone(), bytes: 0 }
     }
 }
 
@@ -199,11 +193,7 @@ pub struct Patient<B> {
 
 impl<B> Patient<B> {
     pub fn new(inner: B, idle: Duration) -> Self {
-        Self {
-            inner,
-            idle,
-            deadline: None,
-        }
+        Self { inner, idle, deadline: None }
     }
 }
 

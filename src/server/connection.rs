@@ -55,13 +55,8 @@ impl Connections {
         let max_head_bytes = config.server.max_header_bytes.max(MIN_HEAD_BYTES);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         // How long a head may take is watched below, for both protocols and from the first byte.
-        builder
-            .http1()
-            .header_read_timeout(None)
-            .max_buf_size(max_head_bytes);
-        builder
-            .http2()
-            .max_header_list_size(u32::try_from(max_head_bytes).unwrap_or(u32::MAX));
+        builder.http1().header_read_timeout(None).max_buf_size(max_head_bytes);
+        builder.http2().max_header_list_size(u32::try_from(max_head_bytes).unwrap_or(u32::MAX));
         Self {
             builder,
             routes,
@@ -74,10 +69,7 @@ impl Connections {
     /// Serves one connection to its end.
     pub async fn serve(self: Arc<Self>, stream: TcpStream, welcome: Welcome) {
         let pulse = Arc::new(Pulse::default());
-        let io = TokioIo::new(Watched {
-            stream,
-            pulse: pulse.clone(),
-        });
+        let io = TokioIo::new(Watched { stream, pulse: pulse.clone() });
         let service = service_fn(|request| self.clone().answer(request, welcome, pulse.clone()));
         let mut connection = pin!(self.builder.serve_connection(io, service));
         let ended = tokio::select! {
@@ -191,10 +183,7 @@ impl Pulse {
                 let since_ms = self.quiet_since_ms.load(Ordering::Relaxed);
                 let deadline = self.began + Duration::from_millis(since_ms) + IDLE_CONNECTION;
                 // A head that begins meanwhile has a nearer deadline.
-                (
-                    deadline.min(now + header_timeout),
-                    (now >= deadline).then_some(Silence::Idle),
-                )
+                (deadline.min(now + header_timeout), (now >= deadline).then_some(Silence::Idle))
             } else {
                 let deadline = self.began + Duration::from_millis(head_since_ms) + header_timeout;
                 (deadline, (now >= deadline).then_some(Silence::InHead))

@@ -85,12 +85,7 @@ pub fn decode(
     let mut current = received.clone();
     let mut counted_bytes = 0;
     for encoding in encodings.iter().rev() {
-        let mut sink = Sink {
-            decoded: Vec::new(),
-            max_bytes,
-            encoding: *encoding,
-            permit,
-        };
+        let mut sink = Sink { decoded: Vec::new(), max_bytes, encoding: *encoding, permit };
         match encoding {
             Encoding::Gzip => sink.fill(MultiGzDecoder::new(&current[..]))?,
             Encoding::Deflate if is_zlib(&current) => sink.fill(ZlibDecoder::new(&current[..]))?,
@@ -263,11 +258,8 @@ mod tests {
         let mut raw = DeflateEncoder::new(Vec::new(), Compression::default());
         raw.write_all(&plain).expect("a Vec takes all");
         let members = [gzip(&plain[..100]), gzip(&plain[100..])].concat();
-        let frames = [
-            zstd(&plain[..100]),
-            b"\x50\x2A\x4D\x18\x03\0\0\0abc".to_vec(),
-            zstd(&plain[100..]),
-        ];
+        let frames =
+            [zstd(&plain[..100]), b"\x50\x2A\x4D\x18\x03\0\0\0abc".to_vec(), zstd(&plain[100..])];
         let rows: [(&str, Vec<u8>); 8] = [
             ("gzip", gzip(&plain)),
             ("X-Gzip", members),
@@ -289,11 +281,7 @@ mod tests {
     #[test]
     fn a_bomb_is_stopped_at_the_limit() {
         for encode in [gzip, zstd] {
-            let name = if encode(b"")[0] == 0x1f {
-                "gzip"
-            } else {
-                "zstd"
-            };
+            let name = if encode(b"")[0] == 0x1f { "gzip" } else { "zstd" };
             let at = undo(&encode(&vec![b' '; MAX_BYTES]), name, usize::MAX);
             assert_eq!(at.map(|(decoded, _)| decoded.len()), Ok(MAX_BYTES));
             let past = undo(&encode(&vec![b' '; MAX_BYTES + 1]), name, usize::MAX);
@@ -307,20 +295,14 @@ mod tests {
         frame.push(31 << 3);
         // Runs of one byte, 128 KiB each, none of them the last.
         frame.extend([0x02, 0x00, 0x10, b' '].repeat(1000));
-        assert_eq!(
-            undo(&frame, "zstd", usize::MAX),
-            Err(Failure::Refused(Refused::TooLarge))
-        );
+        assert_eq!(undo(&frame, "zstd", usize::MAX), Err(Failure::Refused(Refused::TooLarge)));
     }
 
     #[test]
     fn what_is_decoded_counts_among_the_bodies_in_flight() {
         let received = gzip(&[b' '; 1000]);
         assert!(undo(&received, "gzip", 1000).is_ok());
-        assert_eq!(
-            undo(&received, "gzip", 999),
-            Err(Failure::Refused(Refused::NoRoom))
-        );
+        assert_eq!(undo(&received, "gzip", 999), Err(Failure::Refused(Refused::NoRoom)));
     }
 
     #[test]

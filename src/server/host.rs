@@ -23,9 +23,7 @@ impl Hosts {
             Ok(authority) => normal(authority.host()),
             Err(_) => normal(name),
         };
-        Self {
-            allowed: allowed.iter().map(bare).collect(),
-        }
+        Self { allowed: allowed.iter().map(bare).collect() }
     }
 
     /// Refuses a request that calls weir by another name, or by none where HTTP wants one.
@@ -78,9 +76,7 @@ impl Origins {
     /// Those of `allowed` (`cors.allow_origins`) and no others.
     pub fn new(allowed: &[String]) -> Self {
         let bare = |origin: &String| origin.trim_end_matches('/').to_ascii_lowercase();
-        Self {
-            allowed: allowed.iter().map(bare).collect(),
-        }
+        Self { allowed: allowed.iter().map(bare).collect() }
     }
 
     /// The page that a request comes from; `None` where it comes from no page.
@@ -105,10 +101,7 @@ fn invalid(message: &str) -> ProxyError {
 
 /// A name as it is compared: lower case, no brackets, no dot at the end.
 fn normal(host: &str) -> String {
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|inner| inner.strip_suffix(']'))
-        .unwrap_or(host);
+    let bare = host.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(host);
     bare.strip_suffix('.').unwrap_or(bare).to_ascii_lowercase()
 }
 

@@ -36,10 +36,7 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         ErrorKind::UnsupportedEncoding => {
-            headers.insert(
-                ACCEPT_ENCODING,
-                HeaderValue::from_static(decode::SUPPORTED_ENCODINGS),
-            );
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(decode::SUPPORTED_ENCODINGS));
         }
         _ => {}
     }
@@ -50,9 +47,7 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
 pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(full(body.into()));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
@@ -64,9 +59,7 @@ pub fn empty(status: StatusCode) -> Response<Body> {
 }
 
 fn full(bytes: Bytes) -> Body {
-    Full::new(bytes)
-        .map_err(|never| match never {})
-        .boxed_unsync()
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// The status that tells a kind of error.
@@ -93,9 +86,5 @@ pub fn status(kind: ErrorKind) -> StatusCode {
 
 /// OpenAI's `type` for errors of this status.
 fn kind_of_error(status: StatusCode) -> &'static str {
-    if status.is_server_error() {
-        "server_error"
-    } else {
-        "invalid_request_error"
-    }
+    if status.is_server_error() { "server_error" } else { "invalid_request_error" }
 }

@@ -104,17 +104,15 @@ impl Routes {
             "/readyz" if self.shutdown.phase() == Phase::Serving => {
                 Some(reply::json(StatusCode::OK, r#"{"status":"ready"}"#))
             }
-            "/readyz" => Some(reply::json(
-                StatusCode::SERVICE_UNAVAILABLE,
-                r#"{"status":"draining"}"#,
-            )),
+            "/readyz" => {
+                Some(reply::json(StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"draining"}"#))
+            }
             _ => None,
         }
     }
 
     fn step(&self, parts: &Parts, from_page: bool) -> Result<Step, ProxyError> {
-        self.hosts
-            .check(parts.version, &parts.uri, &parts.headers)?;
+        self.hosts.check(parts.version, &parts.uri, &parts.headers)?;
         if asks_for_upgrade(parts) {
             return Err(ProxyError::new(
                 ErrorKind::UpgradeNotSupported,
@@ -134,10 +132,7 @@ impl Routes {
             return Err(TargetError::Unknown.into());
         }
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
-        Ok(Step::Forward(Target::map(
-            self.proxy.base(),
-            path_and_query,
-        )?))
+        Ok(Step::Forward(Target::map(self.proxy.base(), path_and_query)?))
     }
 
     async fn forward(&self, parts: Parts, body: Body, target: Target) -> Response<Body> {
@@ -152,17 +147,8 @@ impl Routes {
                 }
             }
         } else {
-            let Parts {
-                method, headers, ..
-            } = parts;
-            self.proxy
-                .pass(Pass {
-                    target,
-                    method,
-                    headers,
-                    body,
-                })
-                .await
+            let Parts { method, headers, .. } = parts;
+            self.proxy.pass(Pass { target, method, headers, body }).await
         };
         answered.unwrap_or_else(|problem| reply::error(&problem))
     }
@@ -191,9 +177,7 @@ fn log_refusal(method: &Method, path: &str, problem: &ProxyError) {
 fn asks_for_upgrade(parts: &Parts) -> bool {
     let offers = parts.headers.get_all(UPGRADE);
     parts.method == Method::CONNECT
-        || offers
-            .iter()
-            .any(|value| !value.as_bytes().eq_ignore_ascii_case(b"h2c"))
+        || offers.iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"h2c"))
 }
 
 fn is_preflight(parts: &Parts) -> bool {

@@ -23,9 +23,7 @@ pub struct Shutdown {
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Self {
-            phase: Arc::new(watch::Sender::new(Phase::Serving)),
-        }
+        Self { phase: Arc::new(watch::Sender::new(Phase::Serving)) }
     }
 }
 
@@ -48,10 +46,7 @@ impl Shutdown {
     /// Waits until the end has come as far as `phase`.
     pub async fn reached(&self, phase: Phase) {
         let mut receiver = self.phase.subscribe();
-        receiver
-            .wait_for(|now| *now >= phase)
-            .await
-            .expect("the sender lives as long as `self`");
+        receiver.wait_for(|now| *now >= phase).await.expect("the sender lives as long as `self`");
     }
 
     fn advance(&self, to: Phase) {

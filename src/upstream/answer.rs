@@ -45,20 +45,14 @@ impl std::error::Error for AnswerError {}
 
 impl AnswerBody {
     pub(super) fn new(inner: reqwest::Body, idle: Duration) -> Self {
-        Self {
-            inner: Some(inner),
-            idle,
-            silence: None,
-            waiting: false,
-        }
+        Self { inner: Some(inner), idle, silence: None, waiting: false }
     }
 
     /// Whether the upstream has been silent for too long; asked while nothing is there to read.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let idle = self.idle;
-        let silence = self
-            .silence
-            .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + idle)));
+        let silence =
+            self.silence.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + idle)));
         if !self.waiting {
             silence.as_mut().reset(Instant::now() + idle);
             self.waiting = true;
@@ -105,8 +99,6 @@ impl Body for AnswerBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner
-            .as_ref()
-            .map_or_else(SizeHint::new, Body::size_hint)
+        self.inner.as_ref().map_or_else(SizeHint::new, Body::size_hint)
     }
 }

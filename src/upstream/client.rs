@@ -145,9 +145,7 @@ impl Client {
         install_tls_provider();
         let base = Base::parse(&config.url).map_err(ClientError::Base)?;
         let build = |builder: reqwest::ClientBuilder| {
-            builder.build().map_err(|error| ClientError::Build {
-                cause: root_cause(&error),
-            })
+            builder.build().map_err(|error| ClientError::Build { cause: root_cause(&error) })
         };
         Ok(Self {
             pooled: build(builder(&base, config))?,
@@ -177,10 +175,8 @@ impl Client {
             },
         };
         let new_connection = Arc::new(AtomicBool::new(false));
-        let first = NEW_CONNECTION.scope(
-            Arc::clone(&new_connection),
-            self.attempt(&self.pooled, &sending),
-        );
+        let first =
+            NEW_CONNECTION.scope(Arc::clone(&new_connection), self.attempt(&self.pooled, &sending));
         let error = match first.await {
             Ok(inbound) => return Ok(inbound),
             Err(error) => error,
@@ -241,10 +237,7 @@ impl Client {
     fn send_error(&self, error: &reqwest::Error) -> SendError {
         let origin = self.base.origin().to_owned();
         if error.is_connect() && error.is_timeout() {
-            return SendError::ConnectTimeout {
-                origin,
-                timeout_ms: self.connect_timeout_ms,
-            };
+            return SendError::ConnectTimeout { origin, timeout_ms: self.connect_timeout_ms };
         }
         let cause = root_cause(error);
         if error.is_connect() {
@@ -397,7 +390,5 @@ fn sources<'a>(
 
 /// The innermost cause; those around it repeat the URL or say nothing.
 pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
-    sources(error)
-        .last()
-        .map_or_else(String::new, ToString::to_string)
+    sources(error).last().map_or_else(String::new, ToString::to_string)
 }

@@ -45,11 +45,7 @@ mod tests {
             (Failure::Other, false, true, false),
         ];
         for (failure, new_connection, replayable, again) in rows {
-            let attempt = Attempt {
-                failure,
-                new_connection,
-                replayable,
-            };
+            let attempt = Attempt { failure, new_connection, replayable };
             assert_eq!(sends_again(attempt), again, "{attempt:?}");
         }
     }

@@ -86,13 +86,10 @@ impl std::error::Error for BaseError {}
 impl Base {
     /// Reads a base URL as an SDK would be given it.
     pub fn parse(url: &str) -> Result<Self, BaseError> {
-        let url = Url::parse(url.trim()).map_err(|error| BaseError::NotAUrl {
-            cause: error.to_string(),
-        })?;
+        let url = Url::parse(url.trim())
+            .map_err(|error| BaseError::NotAUrl { cause: error.to_string() })?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(BaseError::Scheme {
-                scheme: url.scheme().to_owned(),
-            });
+            return Err(BaseError::Scheme { scheme: url.scheme().to_owned() });
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(BaseError::Credentials);
@@ -111,10 +108,7 @@ impl Base {
             port: url.port_or_known_default().unwrap_or_default(),
             root_bytes: root(path).len(),
             path: path.to_owned(),
-            query: url
-                .query()
-                .filter(|query| !query.is_empty())
-                .map(str::to_owned),
+            query: url.query().filter(|query| !query.is_empty()).map(str::to_owned),
             model,
         })
     }
@@ -219,10 +213,7 @@ impl Target {
             joined.push('/');
         }
         append_query(&mut joined, query, base.query.as_deref());
-        let target = Self {
-            path_and_query: joined,
-            path_model,
-        };
+        let target = Self { path_and_query: joined, path_model };
         base.url(&target)?;
         Ok(target)
     }
@@ -240,10 +231,8 @@ impl Target {
     /// leads a conversation past its limit.
     pub fn protocol(&self) -> Option<Protocol> {
         let path = percent_decoded(self.path()).to_ascii_lowercase();
-        let mut segments = path
-            .split(|byte| *byte == b'/')
-            .filter(|segment| !segment.is_empty())
-            .rev();
+        let mut segments =
+            path.split(|byte| *byte == b'/').filter(|segment| !segment.is_empty()).rev();
         let is_chat = segments.next() == Some(b"completions")
             && segments.next() == Some(b"chat")
             // Azure's legacy completions of a deployment that is called "chat".
@@ -294,11 +283,7 @@ fn root(path: &str) -> &str {
     if let Some((root, _)) = path.split_once(DEPLOYMENTS) {
         return root;
     }
-    PREFIXES
-        .iter()
-        .chain(&["/openai"])
-        .find_map(|suffix| path.strip_suffix(suffix))
-        .unwrap_or(path)
+    PREFIXES.iter().chain(&["/openai"]).find_map(|suffix| path.strip_suffix(suffix)).unwrap_or(path)
 }
 
 /// An encoded slash separates here too: an upstream that decodes it would walk the same way.
@@ -324,9 +309,7 @@ fn append_query(path: &mut String, callers: Option<&str>, bases: Option<&str>) {
     }
     let given = |key: &str| {
         callers.is_some_and(|callers| {
-            callers
-                .split('&')
-                .any(|pair| percent_decoded(pair_key(pair)) == percent_decoded(key))
+            callers.split('&').any(|pair| percent_decoded(pair_key(pair)) == percent_decoded(key))
         })
     };
     for pair in bases.into_iter().flat_map(|bases| bases.split('&')) {
@@ -379,38 +362,18 @@ mod tests {
     #[test]
     fn endpoints_follow_the_bases_path_and_keep_their_bytes() {
         let rows = [
-            (
-                "https://h/v1",
-                "/v1/chat/completions",
-                "/v1/chat/completions",
-            ),
-            (
-                "https://h/v1/",
-                "/v1/chat/completions",
-                "/v1/chat/completions",
-            ),
-            (
-                "https://h/openai/v1",
-                "/v1/models?limit=2",
-                "/openai/v1/models?limit=2",
-            ),
+            ("https://h/v1", "/v1/chat/completions", "/v1/chat/completions"),
+            ("https://h/v1/", "/v1/chat/completions", "/v1/chat/completions"),
+            ("https://h/openai/v1", "/v1/models?limit=2", "/openai/v1/models?limit=2"),
             ("https://h/openai/v1/", "/v1/models", "/openai/v1/models"),
             ("https://h/api/v1", "/v1/models", "/api/v1/models"),
-            (
-                "https://h/v1beta/openai/",
-                "/v1/models",
-                "/v1beta/openai/models",
-            ),
+            ("https://h/v1beta/openai/", "/v1/models", "/v1beta/openai/models"),
             ("https://h", "/v1/models", "/models"),
             ("https://h/", "/v1/models", "/models"),
             ("https://h:8443/team/v1", "/v1/models", "/team/v1/models"),
             ("https://h/v1", "/chat/completions", "/v1/chat/completions"),
             ("https://h", "/chat/completions", "/chat/completions"),
-            (
-                "https://h/v1beta/openai",
-                "/embeddings",
-                "/v1beta/openai/embeddings",
-            ),
+            ("https://h/v1beta/openai", "/embeddings", "/v1beta/openai/embeddings"),
             ("https://h/v1", "/openai/v1/models", "/v1/models"),
             ("https://h/v1", "/api/v1/models", "/v1/models"),
             ("https://h/v1", "/v1beta/openai/models", "/v1/models"),
@@ -421,22 +384,10 @@ mod tests {
             ("https://h", "/v1", "/"),
             ("https://h/v1", "/v1//files/", "/v1//files/"),
             ("https://h/v1", "/v1/files?", "/v1/files?"),
-            (
-                "https://h/v1",
-                "/v1/models/a%2Fb:c%20d",
-                "/v1/models/a%2Fb:c%20d",
-            ),
+            ("https://h/v1", "/v1/models/a%2Fb:c%20d", "/v1/models/a%2Fb:c%20d"),
             ("https://h/v1", "/v1/models/a%2fb", "/v1/models/a%2fb"),
-            (
-                "https://h/v1",
-                "/v1/files?a=%2e%2e/&b=..&b=+",
-                "/v1/files?a=%2e%2e/&b=..&b=+",
-            ),
-            (
-                "https://h/v1",
-                "/v1/files?m[k]=v&x=?y",
-                "/v1/files?m[k]=v&x=?y",
-            ),
+            ("https://h/v1", "/v1/files?a=%2e%2e/&b=..&b=+", "/v1/files?a=%2e%2e/&b=..&b=+"),
+            ("https://h/v1", "/v1/files?m[k]=v&x=?y", "/v1/files?m[k]=v&x=?y"),
             ("https://h/v1", "/v1/files/..a/b..", "/v1/files/..a/b.."),
         ];
         for (url, path, expected) in rows {
@@ -474,10 +425,7 @@ mod tests {
     fn a_base_that_names_a_deployment_lends_its_query_and_its_model() {
         let azure = base("https://r.openai.azure.com/openai/deployments/g%34/?api-version=2&x=1");
         let rows = [
-            (
-                "/v1/chat/completions",
-                "/openai/deployments/g%34/chat/completions?api-version=2&x=1",
-            ),
+            ("/v1/chat/completions", "/openai/deployments/g%34/chat/completions?api-version=2&x=1"),
             (
                 "/v1/chat/completions?a=b",
                 "/openai/deployments/g%34/chat/completions?a=b&api-version=2&x=1",
@@ -525,10 +473,7 @@ mod tests {
             ("/v1/models?q='x'", TargetError::Altered),
             ("/v1/models#x", TargetError::Altered),
             ("/v1/ü", TargetError::Altered),
-            (
-                "/openai/deployments/%ff/chat/completions",
-                TargetError::Deployment,
-            ),
+            ("/openai/deployments/%ff/chat/completions", TargetError::Deployment),
             ("/", TargetError::Unknown),
             ("", TargetError::Unknown),
             ("*", TargetError::Unknown),

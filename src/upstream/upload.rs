@@ -44,10 +44,7 @@ impl Upload {
             last_moved: Instant::now(),
             senders: 0,
         };
-        Self {
-            length_bytes,
-            state: Arc::new(Mutex::new(state)),
-        }
+        Self { length_bytes, state: Arc::new(Mutex::new(state)) }
     }
 
     /// When the caller last sent something.
@@ -65,11 +62,7 @@ impl Upload {
     pub fn send(&self) -> reqwest::Body {
         let mut state = self.state();
         state.senders += 1;
-        let sender = Sender {
-            upload: self.clone(),
-            number: state.senders,
-            sent_chunks: 0,
-        };
+        let sender = Sender { upload: self.clone(), number: state.senders, sent_chunks: 0 };
         reqwest::Body::wrap_stream(sender.into_data_stream())
     }
 

@@ -12,6 +12,9 @@ pub mod splice;
 pub use message::{Content, Message, Part, Role};
 pub use splice::Edit;
 
+pub mod sse;
+pub mod usage;
+
 /// The protocols whose request bodies weir reads. Each is one module beside this file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {

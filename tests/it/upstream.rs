@@ -110,11 +110,7 @@ async fn play(
 ) {
     let mut buffer = Vec::new();
     while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
-        let seen_now = Seen {
-            connection,
-            head,
-            body,
-        };
+        let seen_now = Seen { connection, head, body };
         seen.lock().expect("no test panics with it").push(seen_now);
         let step = next.fetch_add(1, Ordering::SeqCst);
         match script.get(step).expect("a reply for each request") {
@@ -168,9 +164,7 @@ async fn read_request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<(S
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {
-    haystack
-        .windows(needle.len())
-        .position(|window| window == needle)
+    haystack.windows(needle.len()).position(|window| window == needle)
 }
 
 fn config(url: String) -> Config {
@@ -186,30 +180,18 @@ fn config(url: String) -> Config {
             header_timeout_ms: 60_000,
             drain_deadline_ms: 60_000,
         },
-        cors: Cors {
-            allow_origins: Vec::new(),
-        },
+        cors: Cors { allow_origins: Vec::new() },
         upstream: Upstream {
             url,
             connect_timeout_ms: 60_000,
             first_byte_timeout_ms: 60_000,
             idle_timeout_ms: 60_000,
         },
-        context: Context {
-            mode: Mode::Compact,
-            allow_bypass: false,
-            policy: Policy::default(),
-        },
+        context: Context { mode: Mode::Compact, allow_bypass: false, policy: Policy::default() },
         limits: Vec::new(),
         models: Catalogue::default(),
-        cache: Cache {
-            counts_bytes: 1 << 20,
-            folds_bytes: 1 << 20,
-        },
-        log: Log {
-            format: LogFormat::Json,
-            level: "info".to_owned(),
-        },
+        cache: Cache { counts_bytes: 1 << 20, folds_bytes: 1 << 20 },
+        log: Log { format: LogFormat::Json, level: "info".to_owned() },
     }
 }
 
@@ -224,12 +206,7 @@ fn proxy_to(port: u16) -> Proxy {
 
 fn headers(rows: &[(&'static str, &'static str)]) -> HeaderMap {
     rows.iter()
-        .map(|(name, value)| {
-            (
-                HeaderName::from_static(name),
-                HeaderValue::from_static(value),
-            )
-        })
+        .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
         .collect()
 }
 
@@ -289,10 +266,7 @@ async fn text(response: Response<Body>) -> String {
 }
 
 fn kind(result: Result<Response<Body>, ProxyError>) -> ErrorKind {
-    result
-        .map(|response| response.status())
-        .expect_err("no answer")
-        .kind
+    result.map(|response| response.status()).expect_err("no answer").kind
 }
 
 /// The log lines of this thread, for as long as it is held.
@@ -310,10 +284,7 @@ impl CapturedLog {
             .flatten_event(true)
             .with_writer(move || writer.clone())
             .finish();
-        Self {
-            lines,
-            _guard: tracing::subscriber::set_default(subscriber),
-        }
+        Self { lines, _guard: tracing::subscriber::set_default(subscriber) }
     }
 
     /// The one line that there must be about requests.
@@ -335,10 +306,7 @@ struct LogWriter(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0
-            .lock()
-            .expect("no test panics with it")
-            .extend_from_slice(bytes);
+        self.0.lock().expect("no test panics with it").extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -368,10 +336,7 @@ async fn an_untouched_call_goes_out_byte_for_byte() {
             ("x-two", "b"),
         ],
     );
-    let call = Call {
-        decoded: Some(Bytes::from_static(b"{}")),
-        ..call
-    };
+    let call = Call { decoded: Some(Bytes::from_static(b"{}")), ..call };
     let response = proxy.handle(call).await.expect("an answer");
     let rows = response.headers();
     assert_eq!(rows["x-weir-action"], "pass");
@@ -389,10 +354,7 @@ async fn an_untouched_call_goes_out_byte_for_byte() {
     assert_eq!(seen.values("accept-encoding"), ["identity"]);
     assert_eq!(seen.values("authorization"), ["Bearer secret"]);
     assert_eq!(seen.values("x-two"), ["a", "b"]);
-    assert_eq!(
-        seen.values("host"),
-        [format!("127.0.0.1:{}", upstream.port)]
-    );
+    assert_eq!(seen.values("host"), [format!("127.0.0.1:{}", upstream.port)]);
     assert!(seen.values("via")[0].starts_with("1.1 weir-"));
     for name in ["x-private", "x-weir-max-input-tokens", "connection"] {
         assert!(seen.values(name).is_empty(), "{name}");
@@ -407,10 +369,7 @@ async fn an_error_of_the_upstream_comes_back_as_it_is() {
                   x-weir-edits: stale\r\ncontent-length: 16\r\n\r\n{\"error\":\"slow\"}";
     let upstream = Scripted::start(vec![Reply::Keep(answer.into())]).await;
     let proxy = proxy_to(upstream.port);
-    let response = proxy
-        .handle(chat(&proxy, b"{}", &[]))
-        .await
-        .expect("an answer");
+    let response = proxy.handle(chat(&proxy, b"{}", &[])).await.expect("an answer");
     assert_eq!(response.status(), 429);
     let rows = response.headers();
     assert_eq!(rows["retry-after"], "7");
@@ -469,19 +428,12 @@ async fn other_routes_stream_through_with_their_own_framing() {
     assert!(seen[2].values("transfer-encoding").is_empty());
     assert_eq!(seen[3].line(), "HEAD /v1/files/x HTTP/1.1");
     assert_eq!(seen[4].values("content-length"), ["0"]);
-    assert!(
-        seen.iter().all(|seen| seen.connection == 0),
-        "one connection serves them all"
-    );
+    assert!(seen.iter().all(|seen| seen.connection == 0), "one connection serves them all");
 }
 
 #[tokio::test]
 async fn a_pooled_connection_that_closes_unanswered_is_made_up_for() {
-    let script = vec![
-        Reply::Keep(OK.into()),
-        Reply::Close(String::new()),
-        Reply::Keep(OK.into()),
-    ];
+    let script = vec![Reply::Keep(OK.into()), Reply::Close(String::new()), Reply::Keep(OK.into())];
     let upstream = Scripted::start(script).await;
     let proxy = proxy_to(upstream.port);
     for body in [&b"{\"first\":1}"[..], b"{\"second\":2}"] {
@@ -507,9 +459,7 @@ async fn a_streamed_body_that_is_not_too_long_is_made_up_for_too() {
     let proxy = proxy_to(upstream.port);
     for chunks in [["a", "b"], ["c", "d"]] {
         let body = streamed(chunks.map(Ok));
-        let response = proxy
-            .pass(pass(&proxy, Method::POST, "/v1/responses", body))
-            .await;
+        let response = proxy.pass(pass(&proxy, Method::POST, "/v1/responses", body)).await;
         assert_eq!(text(response.expect("an answer")).await, "ok");
     }
     let seen = upstream.seen();
@@ -601,11 +551,7 @@ async fn silence_in_an_answer_ends_it_in_an_error() {
     body.frame().await.expect("a frame").expect("a chunk");
     let error = body.frame().await.expect("a frame").expect_err("silence");
     assert!(error.to_string().contains("upstream.idle_timeout_ms"));
-    upstream
-        .left
-        .recv()
-        .await
-        .expect("the connection is given up");
+    upstream.left.recv().await.expect("the connection is given up");
     drop(body);
     assert_eq!(log.line()["outcome"], "idle_timeout");
 }
@@ -619,11 +565,7 @@ async fn an_upstream_that_does_not_begin_to_answer_is_given_up() {
     let proxy = proxy_of(config);
     let result = proxy.handle(chat(&proxy, b"{}", &[])).await;
     assert_eq!(kind(result), ErrorKind::UpstreamTimeout);
-    upstream
-        .left
-        .recv()
-        .await
-        .expect("the connection is given up");
+    upstream.left.recv().await.expect("the connection is given up");
     let line = log.line();
     assert_eq!(line["outcome"], "upstream_timeout");
     assert_eq!(line["status"], serde_json::Value::Null);
@@ -639,11 +581,7 @@ async fn a_caller_that_leaves_takes_the_upstream_request_along() {
     let mut body = response.expect("an answer").into_body();
     body.frame().await.expect("a frame").expect("a chunk");
     drop(body);
-    upstream
-        .left
-        .recv()
-        .await
-        .expect("the request is cancelled");
+    upstream.left.recv().await.expect("the request is cancelled");
     assert_eq!(log.line()["outcome"], "caller_left");
 }
 
@@ -653,12 +591,7 @@ async fn a_caller_that_leaves_before_the_answer_takes_the_request_along() {
     let mut upstream = Scripted::start(vec![Reply::Hold(String::new())]).await;
     let proxy = proxy_to(upstream.port);
     let arrived = async {
-        while upstream
-            .seen
-            .lock()
-            .expect("no test panics with it")
-            .is_empty()
-        {
+        while upstream.seen.lock().expect("no test panics with it").is_empty() {
             tokio::task::yield_now().await;
         }
     };
@@ -666,11 +599,7 @@ async fn a_caller_that_leaves_before_the_answer_takes_the_request_along() {
         _ = proxy.handle(chat(&proxy, b"{}", &[])) => panic!("there is no answer"),
         () = arrived => {}
     }
-    upstream
-        .left
-        .recv()
-        .await
-        .expect("the request is cancelled");
+    upstream.left.recv().await.expect("the request is cancelled");
     assert_eq!(log.line()["outcome"], "caller_left");
 }
 
@@ -679,11 +608,7 @@ async fn a_line_tells_of_a_request_what_is_not_content() {
     let log = CapturedLog::capture();
     let upstream = Scripted::start(vec![Reply::Keep(OK.into())]).await;
     let proxy = proxy_to(upstream.port);
-    let call = chat(
-        &proxy,
-        b"{\"secret\":1}",
-        &[("authorization", "Bearer secret")],
-    );
+    let call = chat(&proxy, b"{\"secret\":1}", &[("authorization", "Bearer secret")]);
     text(proxy.handle(call).await.expect("an answer")).await;
     let line = log.line();
     assert_eq!(line["method"], "POST");
@@ -711,10 +636,7 @@ async fn the_bodys_place_in_memory_is_given_back_with_the_head() {
     let upstream = Scripted::start(vec![Reply::Hold(answer.into())]).await;
     let proxy = proxy_to(upstream.port);
     let (given, mut back) = mpsc::unbounded_channel();
-    let call = Call {
-        permit: Box::new(Permit(given)),
-        ..chat(&proxy, b"{}", &[])
-    };
+    let call = Call { permit: Box::new(Permit(given)), ..chat(&proxy, b"{}", &[]) };
     let response = proxy.handle(call).await.expect("a head");
     back.try_recv().expect("the permit is back");
     drop(response);
@@ -774,11 +696,7 @@ async fn an_upstream_that_is_not_there_is_named() {
     let result = proxy.handle(chat(&proxy, b"{}", &[])).await;
     let error = result.map(|_| ()).expect_err("nobody listens");
     assert_eq!(error.kind, ErrorKind::UpstreamConnect);
-    assert!(
-        error.message.contains(&format!("http://127.0.0.1:{port}")),
-        "{}",
-        error.message
-    );
+    assert!(error.message.contains(&format!("http://127.0.0.1:{port}")), "{}", error.message);
 }
 
 #[tokio::test]
