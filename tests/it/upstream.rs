@@ -1,11 +1,12 @@
 //! The way to the model, driven without a listener: `Proxy` against upstreams that speak raw TCP,
 //! so that what is tested is what really goes over the wire.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::task::{self, Poll};
 
 use bytes::Bytes;
@@ -295,56 +296,50 @@ fn kind(result: Result<Response<Body>, ProxyError>) -> ErrorKind {
         .kind
 }
 
-/// The log lines of this thread, for as long as it is held.
-struct CapturedLog {
-    lines: Arc<Mutex<Vec<u8>>>,
-    _guard: tracing::subscriber::DefaultGuard,
+thread_local! {
+    /// What was logged on this thread: one test, for each has a thread and a runtime of its own.
+    static LOGGED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-impl CapturedLog {
-    fn capture() -> Self {
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let writer = LogWriter(Arc::clone(&lines));
-        let subscriber = tracing_subscriber::fmt()
-            .json()
-            .flatten_event(true)
-            .with_writer(move || writer.clone())
-            .finish();
-        Self {
-            lines,
-            _guard: tracing::subscriber::set_default(subscriber),
-        }
-    }
-
-    /// The one line that there must be about requests.
-    fn line(&self) -> serde_json::Value {
-        let lines = self.lines.lock().expect("no test panics with it");
-        let lines: Vec<serde_json::Value> = lines
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
-            .map(|line| serde_json::from_slice(line).expect("a JSON line"))
-            .filter(|line: &serde_json::Value| line["target"] == "weir::request")
-            .collect();
-        assert_eq!(lines.len(), 1, "{lines:#?}");
-        lines.into_iter().next().expect("one, as asserted")
-    }
-}
-
-#[derive(Clone)]
-struct LogWriter(Arc<Mutex<Vec<u8>>>);
+struct LogWriter;
 
 impl io::Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0
-            .lock()
-            .expect("no test panics with it")
-            .extend_from_slice(bytes);
+        LOGGED.with_borrow_mut(|logged| logged.extend_from_slice(bytes));
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Makes the log readable. One subscriber serves all tests: with one for each thread, a thread
+/// that has none could switch the log line off for all.
+fn capture_log() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_writer(|| LogWriter)
+            .finish();
+        tracing::subscriber::set_global_default(subscriber).expect("the only one");
+        tracing::callsite::rebuild_interest_cache();
+    });
+}
+
+/// The one line that this test must have logged about requests.
+fn log_line() -> serde_json::Value {
+    let logged = LOGGED.take();
+    let mut lines: Vec<serde_json::Value> = logged
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).expect("a JSON line"))
+        .filter(|line: &serde_json::Value| line["target"] == "weir::request")
+        .collect();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    lines.remove(0)
 }
 
 #[tokio::test]
@@ -572,7 +567,7 @@ async fn one_more_try_is_the_last() {
 
 #[tokio::test]
 async fn a_cut_answer_ends_in_an_error() {
-    let log = CapturedLog::capture();
+    capture_log();
     let answer = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
                   transfer-encoding: chunked\r\n\r\n6\r\ndata: \r\n";
     let upstream = Scripted::start(vec![Reply::Close(answer.into())]).await;
@@ -583,14 +578,14 @@ async fn a_cut_answer_ends_in_an_error() {
     assert_eq!(first.into_data().expect("data"), "data: ");
     body.frame().await.expect("a frame").expect_err("cut");
     drop(body);
-    let line = log.line();
+    let line = log_line();
     assert_eq!(line["outcome"], "upstream_cut");
     assert_eq!(line["bytes_out"], 6);
 }
 
 #[tokio::test]
 async fn silence_in_an_answer_ends_it_in_an_error() {
-    let log = CapturedLog::capture();
+    capture_log();
     let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n";
     let mut upstream = Scripted::start(vec![Reply::Hold(answer.into())]).await;
     let mut config = config(format!("http://127.0.0.1:{}/v1", upstream.port));
@@ -607,12 +602,12 @@ async fn silence_in_an_answer_ends_it_in_an_error() {
         .await
         .expect("the connection is given up");
     drop(body);
-    assert_eq!(log.line()["outcome"], "idle_timeout");
+    assert_eq!(log_line()["outcome"], "idle_timeout");
 }
 
 #[tokio::test]
 async fn an_upstream_that_does_not_begin_to_answer_is_given_up() {
-    let log = CapturedLog::capture();
+    capture_log();
     let mut upstream = Scripted::start(vec![Reply::Hold(String::new())]).await;
     let mut config = config(format!("http://127.0.0.1:{}/v1", upstream.port));
     config.upstream.first_byte_timeout_ms = 30;
@@ -624,14 +619,14 @@ async fn an_upstream_that_does_not_begin_to_answer_is_given_up() {
         .recv()
         .await
         .expect("the connection is given up");
-    let line = log.line();
+    let line = log_line();
     assert_eq!(line["outcome"], "upstream_timeout");
     assert_eq!(line["status"], serde_json::Value::Null);
 }
 
 #[tokio::test]
 async fn a_caller_that_leaves_takes_the_upstream_request_along() {
-    let log = CapturedLog::capture();
+    capture_log();
     let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n";
     let mut upstream = Scripted::start(vec![Reply::Hold(answer.into())]).await;
     let proxy = proxy_to(upstream.port);
@@ -644,12 +639,12 @@ async fn a_caller_that_leaves_takes_the_upstream_request_along() {
         .recv()
         .await
         .expect("the request is cancelled");
-    assert_eq!(log.line()["outcome"], "caller_left");
+    assert_eq!(log_line()["outcome"], "caller_left");
 }
 
 #[tokio::test]
 async fn a_caller_that_leaves_before_the_answer_takes_the_request_along() {
-    let log = CapturedLog::capture();
+    capture_log();
     let mut upstream = Scripted::start(vec![Reply::Hold(String::new())]).await;
     let proxy = proxy_to(upstream.port);
     let arrived = async {
@@ -671,12 +666,12 @@ async fn a_caller_that_leaves_before_the_answer_takes_the_request_along() {
         .recv()
         .await
         .expect("the request is cancelled");
-    assert_eq!(log.line()["outcome"], "caller_left");
+    assert_eq!(log_line()["outcome"], "caller_left");
 }
 
 #[tokio::test]
 async fn a_line_tells_of_a_request_what_is_not_content() {
-    let log = CapturedLog::capture();
+    capture_log();
     let upstream = Scripted::start(vec![Reply::Keep(OK.into())]).await;
     let proxy = proxy_to(upstream.port);
     let call = chat(
@@ -685,7 +680,7 @@ async fn a_line_tells_of_a_request_what_is_not_content() {
         &[("authorization", "Bearer secret")],
     );
     text(proxy.handle(call).await.expect("an answer")).await;
-    let line = log.line();
+    let line = log_line();
     assert_eq!(line["method"], "POST");
     assert_eq!(line["path"], "/v1/chat/completions");
     assert_eq!(line["status"], 200);
