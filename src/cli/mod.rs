@@ -1,1 +1,4 @@
 //! cli
+
+pub mod models;
+pub mod sources;
