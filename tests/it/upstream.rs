@@ -687,8 +687,44 @@ async fn a_line_tells_of_a_request_what_is_not_content() {
     assert_eq!(line["action"], "pass");
     assert_eq!(line["outcome"], "complete");
     assert_eq!(line["bytes_out"], 2);
-    assert!(line["total_ms"].is_u64() && line["first_byte_ms"].is_u64());
+    assert!(line["total_ms"].is_u64() && line["upstream_first_byte_ms"].is_u64());
     assert!(!line.to_string().contains("secret"));
+}
+
+#[tokio::test]
+async fn usage_is_read_in_passing_and_the_bytes_stay_the_same() {
+    capture_log();
+    let json = r#"{"choices":[{"finish_reason":"stop"}],
+        "usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}"#;
+    let events = "data: {\"choices\":[{\"delta\":{}}],\"usage\":null}\n\n\
+                  data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2,\
+                  \"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\ndata: [DONE]\n\n";
+    for (content_type, body) in [("application/json", json), ("text/event-stream", events)] {
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let upstream = Scripted::start(vec![Reply::Keep(answer)]).await;
+        let proxy = proxy_to(upstream.port);
+        let response = proxy.handle(chat(&proxy, b"{}", &[])).await;
+        assert_eq!(text(response.expect("an answer")).await, body);
+        let line = log_line();
+        assert_eq!(line["prompt_tokens"], 9, "{content_type}");
+        assert_eq!(line["completion_tokens"], 2, "{content_type}");
+        assert_eq!(line["cached_tokens"], 4, "{content_type}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_read_to_its_last_byte_is_complete_though_its_end_is_not_asked_for() {
+    capture_log();
+    let upstream = Scripted::start(vec![Reply::Keep(OK.into())]).await;
+    let proxy = proxy_to(upstream.port);
+    let response = proxy.handle(chat(&proxy, b"{}", &[])).await;
+    let mut body = response.expect("an answer").into_body();
+    body.frame().await.expect("a frame").expect("a chunk");
+    drop(body);
+    assert_eq!(log_line()["outcome"], "complete");
 }
 
 /// Tells when a call's permit is given back.
