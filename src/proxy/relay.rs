@@ -5,15 +5,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{Method, Response, StatusCode};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::planner::Planned;
 use super::{Body, BoxError, ErrorKind, ProxyError};
 use crate::upstream::{AnswerBody, AnswerError, Inbound, Target};
-use crate::wire::usage::{Meter, Usage};
+use crate::wire::usage::{Meter, Metered};
 
 /// The most of a name that goes into the log; callers choose it.
 const MAX_LOGGED_MODEL_BYTES: usize = 200;
@@ -21,14 +21,22 @@ const MAX_LOGGED_MODEL_BYTES: usize = 200;
 /// The caller's answer: the upstream's, with `record` written when it ends.
 pub fn relay(inbound: Inbound, mut record: Record) -> Response<Body> {
     record.answered(inbound.status);
-    let is_read = record.planned.is_some();
-    let content_type = inbound.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let meter = is_read.then(|| Meter::new(content_type));
+    let meter = meter(&inbound.headers);
     let relay = Relay { upstream: inbound.body, meter, record };
     let mut response = Response::new(Body::new(relay));
     *response.status_mut() = inbound.status;
     *response.headers_mut() = inbound.headers;
     response
+}
+
+/// A meter for an answer with these headers, where it can be read: a provider may compress what
+/// it was asked to leave plain.
+fn meter(headers: &HeaderMap) -> Option<Meter> {
+    if headers.contains_key(CONTENT_ENCODING) {
+        return None;
+    }
+    let content_type = headers.get(CONTENT_TYPE);
+    Some(Meter::new(content_type.and_then(|value| value.to_str().ok())))
 }
 
 /// What became of a request.
@@ -59,34 +67,39 @@ impl Outcome {
 #[must_use = "a record that is dropped early says that the caller left"]
 pub struct Record {
     begun: Instant,
+    /// When the request was ready to be sent.
+    ready: Instant,
     method: Method,
     path: String,
     planned: Option<Planned>,
     status: Option<StatusCode>,
-    first_byte_ms: Option<u64>,
+    upstream_first_byte_ms: Option<u64>,
     bytes_out: u64,
-    usage: Option<Usage>,
+    metered: Metered,
     outcome: Outcome,
 }
 
 impl Record {
     /// Begins the record of a request.
     pub fn begin(method: &Method, target: &Target) -> Self {
+        let now = Instant::now();
         Self {
-            begun: Instant::now(),
+            begun: now,
+            ready: now,
             method: method.clone(),
             path: target.path().to_owned(),
             planned: None,
             status: None,
-            first_byte_ms: None,
+            upstream_first_byte_ms: None,
             bytes_out: 0,
-            usage: None,
+            metered: Metered::default(),
             outcome: Outcome::CallerLeft,
         }
     }
 
     /// Notes what is sent, without the body.
     pub fn planned(&mut self, planned: &Planned) {
+        self.ready = Instant::now();
         let model = &planned.model;
         let model = &model[..model.floor_char_boundary(MAX_LOGGED_MODEL_BYTES)];
         self.planned = Some(Planned {
@@ -106,18 +119,14 @@ impl Record {
 
     fn answered(&mut self, status: StatusCode) {
         self.status = Some(status);
-        self.first_byte_ms = Some(self.elapsed_ms());
-    }
-
-    fn elapsed_ms(&self) -> u64 {
-        self.begun.elapsed().as_millis() as u64
+        self.upstream_first_byte_ms = Some(self.ready.elapsed().as_millis() as u64);
     }
 }
 
 impl Drop for Record {
     fn drop(&mut self) {
         let planned = self.planned.as_ref();
-        let usage = self.usage.unwrap_or_default();
+        let usage = self.metered.usage.unwrap_or_default();
         tracing::info!(
             target: "weir::request",
             method = self.method.as_str(),
@@ -132,12 +141,13 @@ impl Drop for Record {
             limit_tokens = planned.map(|planned| planned.limit_tokens),
             messages = planned.map(|planned| planned.messages),
             stream = planned.map(|planned| planned.stream),
-            first_byte_ms = self.first_byte_ms,
-            total_ms = self.elapsed_ms(),
+            upstream_first_byte_ms = self.upstream_first_byte_ms,
+            total_ms = self.begun.elapsed().as_millis() as u64,
             bytes_out = self.bytes_out,
             prompt_tokens = usage.prompt_tokens,
             completion_tokens = usage.completion_tokens,
             cached_tokens = usage.cached_tokens,
+            finish_reason = self.metered.finish_reason.as_deref(),
             "request"
         );
     }
@@ -146,7 +156,6 @@ impl Drop for Record {
 /// The upstream's body on its way to the caller.
 struct Relay {
     upstream: AnswerBody,
-    /// Reads along on routes whose answers come uncompressed.
     meter: Option<Meter>,
     record: Record,
 }
@@ -190,10 +199,12 @@ impl HttpBody for Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // A listener that knows the length stops asking at the last byte, before the end is said.
-        if self.record.outcome == Outcome::CallerLeft && self.upstream.is_end_stream() {
+        self.record.metered = self.meter.take().map(Meter::finish).unwrap_or_default();
+        // A listener that knows the length stops asking at the last byte, and a caller that has
+        // read `[DONE]` may hang up: both have all there was.
+        let has_all = self.upstream.is_end_stream() || self.record.metered.done;
+        if self.record.outcome == Outcome::CallerLeft && has_all {
             self.record.outcome = Outcome::Complete;
         }
-        self.record.usage = self.meter.take().and_then(|meter| meter.finish().usage);
     }
 }

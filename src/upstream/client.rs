@@ -316,10 +316,15 @@ fn builder(base: &Base, config: &config::Upstream) -> reqwest::ClientBuilder {
         .referer(false)
         .tcp_nodelay(true)
         .connector_layer(MarkLayer);
-    if base.is_loopback() {
-        // A proxy that the environment names for the outside world does not know this machine's
-        // own ports, and NO_PROXY is rarely set for them.
-        return builder.no_proxy();
+    if !base.is_loopback() {
+        return builder;
+    }
+    // A proxy that the environment names for the outside world does not know this machine's own
+    // ports, and NO_PROXY is rarely set for them.
+    let builder = builder.no_proxy();
+    if base.is_plain() {
+        // Without TLS there is nothing to verify, so a machine without certificates will do.
+        return builder.tls_certs_only([]);
     }
     builder
 }

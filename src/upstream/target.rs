@@ -127,6 +127,11 @@ impl Base {
         self.port
     }
 
+    /// Whether the upstream is spoken to without TLS.
+    pub fn is_plain(&self) -> bool {
+        self.origin.starts_with("http://")
+    }
+
     /// Whether the upstream is on this machine by its very name.
     pub fn is_loopback(&self) -> bool {
         let name = self.host.trim_end_matches('.');

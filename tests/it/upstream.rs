@@ -1,11 +1,12 @@
 //! The way to the model, driven without a listener: `Proxy` against upstreams that speak raw TCP,
 //! so that what is tested is what really goes over the wire.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::task::{self, Poll};
 
 use bytes::Bytes;
@@ -269,50 +270,47 @@ fn kind(result: Result<Response<Body>, ProxyError>) -> ErrorKind {
     result.map(|response| response.status()).expect_err("no answer").kind
 }
 
-/// The log lines of this thread, for as long as it is held.
-struct CapturedLog {
-    lines: Arc<Mutex<Vec<u8>>>,
-    _guard: tracing::subscriber::DefaultGuard,
+thread_local! {
+    /// What was logged on this thread: one test, for each has a thread and a runtime of its own.
+    static LOGGED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-impl CapturedLog {
-    fn capture() -> Self {
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let writer = LogWriter(Arc::clone(&lines));
-        let subscriber = tracing_subscriber::fmt()
-            .json()
-            .flatten_event(true)
-            .with_writer(move || writer.clone())
-            .finish();
-        Self { lines, _guard: tracing::subscriber::set_default(subscriber) }
-    }
-
-    /// The one line that there must be about requests.
-    fn line(&self) -> serde_json::Value {
-        let lines = self.lines.lock().expect("no test panics with it");
-        let lines: Vec<serde_json::Value> = lines
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
-            .map(|line| serde_json::from_slice(line).expect("a JSON line"))
-            .filter(|line: &serde_json::Value| line["target"] == "weir::request")
-            .collect();
-        assert_eq!(lines.len(), 1, "{lines:#?}");
-        lines.into_iter().next().expect("one, as asserted")
-    }
-}
-
-#[derive(Clone)]
-struct LogWriter(Arc<Mutex<Vec<u8>>>);
+struct LogWriter;
 
 impl io::Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("no test panics with it").extend_from_slice(bytes);
+        LOGGED.with_borrow_mut(|logged| logged.extend_from_slice(bytes));
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Makes the log readable. One subscriber serves all tests: with one for each thread, a thread
+/// that has none could switch the log line off for all.
+fn capture_log() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let subscriber =
+            tracing_subscriber::fmt().json().flatten_event(true).with_writer(|| LogWriter).finish();
+        tracing::subscriber::set_global_default(subscriber).expect("the only one");
+        tracing::callsite::rebuild_interest_cache();
+    });
+}
+
+/// The one line that this test must have logged about requests.
+fn log_line() -> serde_json::Value {
+    let logged = LOGGED.take();
+    let mut lines: Vec<serde_json::Value> = logged
+        .split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).expect("a JSON line"))
+        .filter(|line: &serde_json::Value| line["target"] == "weir::request")
+        .collect();
+    assert_eq!(lines.len(), 1, "{lines:#?}");
+    lines.remove(0)
 }
 
 #[tokio::test]
@@ -522,7 +520,7 @@ async fn one_more_try_is_the_last() {
 
 #[tokio::test]
 async fn a_cut_answer_ends_in_an_error() {
-    let log = CapturedLog::capture();
+    capture_log();
     let answer = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
                   transfer-encoding: chunked\r\n\r\n6\r\ndata: \r\n";
     let upstream = Scripted::start(vec![Reply::Close(answer.into())]).await;
@@ -533,14 +531,14 @@ async fn a_cut_answer_ends_in_an_error() {
     assert_eq!(first.into_data().expect("data"), "data: ");
     body.frame().await.expect("a frame").expect_err("cut");
     drop(body);
-    let line = log.line();
+    let line = log_line();
     assert_eq!(line["outcome"], "upstream_cut");
     assert_eq!(line["bytes_out"], 6);
 }
 
 #[tokio::test]
 async fn silence_in_an_answer_ends_it_in_an_error() {
-    let log = CapturedLog::capture();
+    capture_log();
     let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n";
     let mut upstream = Scripted::start(vec![Reply::Hold(answer.into())]).await;
     let mut config = config(format!("http://127.0.0.1:{}/v1", upstream.port));
@@ -553,12 +551,12 @@ async fn silence_in_an_answer_ends_it_in_an_error() {
     assert!(error.to_string().contains("upstream.idle_timeout_ms"));
     upstream.left.recv().await.expect("the connection is given up");
     drop(body);
-    assert_eq!(log.line()["outcome"], "idle_timeout");
+    assert_eq!(log_line()["outcome"], "idle_timeout");
 }
 
 #[tokio::test]
 async fn an_upstream_that_does_not_begin_to_answer_is_given_up() {
-    let log = CapturedLog::capture();
+    capture_log();
     let mut upstream = Scripted::start(vec![Reply::Hold(String::new())]).await;
     let mut config = config(format!("http://127.0.0.1:{}/v1", upstream.port));
     config.upstream.first_byte_timeout_ms = 30;
@@ -566,14 +564,14 @@ async fn an_upstream_that_does_not_begin_to_answer_is_given_up() {
     let result = proxy.handle(chat(&proxy, b"{}", &[])).await;
     assert_eq!(kind(result), ErrorKind::UpstreamTimeout);
     upstream.left.recv().await.expect("the connection is given up");
-    let line = log.line();
+    let line = log_line();
     assert_eq!(line["outcome"], "upstream_timeout");
     assert_eq!(line["status"], serde_json::Value::Null);
 }
 
 #[tokio::test]
 async fn a_caller_that_leaves_takes_the_upstream_request_along() {
-    let log = CapturedLog::capture();
+    capture_log();
     let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n";
     let mut upstream = Scripted::start(vec![Reply::Hold(answer.into())]).await;
     let proxy = proxy_to(upstream.port);
@@ -582,12 +580,12 @@ async fn a_caller_that_leaves_takes_the_upstream_request_along() {
     body.frame().await.expect("a frame").expect("a chunk");
     drop(body);
     upstream.left.recv().await.expect("the request is cancelled");
-    assert_eq!(log.line()["outcome"], "caller_left");
+    assert_eq!(log_line()["outcome"], "caller_left");
 }
 
 #[tokio::test]
 async fn a_caller_that_leaves_before_the_answer_takes_the_request_along() {
-    let log = CapturedLog::capture();
+    capture_log();
     let mut upstream = Scripted::start(vec![Reply::Hold(String::new())]).await;
     let proxy = proxy_to(upstream.port);
     let arrived = async {
@@ -600,25 +598,61 @@ async fn a_caller_that_leaves_before_the_answer_takes_the_request_along() {
         () = arrived => {}
     }
     upstream.left.recv().await.expect("the request is cancelled");
-    assert_eq!(log.line()["outcome"], "caller_left");
+    assert_eq!(log_line()["outcome"], "caller_left");
 }
 
 #[tokio::test]
 async fn a_line_tells_of_a_request_what_is_not_content() {
-    let log = CapturedLog::capture();
+    capture_log();
     let upstream = Scripted::start(vec![Reply::Keep(OK.into())]).await;
     let proxy = proxy_to(upstream.port);
     let call = chat(&proxy, b"{\"secret\":1}", &[("authorization", "Bearer secret")]);
     text(proxy.handle(call).await.expect("an answer")).await;
-    let line = log.line();
+    let line = log_line();
     assert_eq!(line["method"], "POST");
     assert_eq!(line["path"], "/v1/chat/completions");
     assert_eq!(line["status"], 200);
     assert_eq!(line["action"], "pass");
     assert_eq!(line["outcome"], "complete");
     assert_eq!(line["bytes_out"], 2);
-    assert!(line["total_ms"].is_u64() && line["first_byte_ms"].is_u64());
+    assert!(line["total_ms"].is_u64() && line["upstream_first_byte_ms"].is_u64());
     assert!(!line.to_string().contains("secret"));
+}
+
+#[tokio::test]
+async fn usage_is_read_in_passing_and_the_bytes_stay_the_same() {
+    capture_log();
+    let json = r#"{"choices":[{"finish_reason":"stop"}],
+        "usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}"#;
+    let events = "data: {\"choices\":[{\"delta\":{}}],\"usage\":null}\n\n\
+                  data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2,\
+                  \"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\ndata: [DONE]\n\n";
+    for (content_type, body) in [("application/json", json), ("text/event-stream", events)] {
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let upstream = Scripted::start(vec![Reply::Keep(answer)]).await;
+        let proxy = proxy_to(upstream.port);
+        let response = proxy.handle(chat(&proxy, b"{}", &[])).await;
+        assert_eq!(text(response.expect("an answer")).await, body);
+        let line = log_line();
+        assert_eq!(line["prompt_tokens"], 9, "{content_type}");
+        assert_eq!(line["completion_tokens"], 2, "{content_type}");
+        assert_eq!(line["cached_tokens"], 4, "{content_type}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_read_to_its_last_byte_is_complete_though_its_end_is_not_asked_for() {
+    capture_log();
+    let upstream = Scripted::start(vec![Reply::Keep(OK.into())]).await;
+    let proxy = proxy_to(upstream.port);
+    let response = proxy.handle(chat(&proxy, b"{}", &[])).await;
+    let mut body = response.expect("an answer").into_body();
+    body.frame().await.expect("a frame").expect("a chunk");
+    drop(body);
+    assert_eq!(log_line()["outcome"], "complete");
 }
 
 /// Tells when a call's permit is given back.
