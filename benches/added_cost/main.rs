@@ -25,13 +25,13 @@ const SEED: u64 = 20_260_301;
 #[derive(Parser)]
 #[command(about = "CPU, latency and memory that weir adds to a request")]
 struct Flags {
-    /// A short run: 5 rounds in place of 30.
+    /// A short run: a sixth of the rounds.
     #[arg(long)]
     quick: bool,
     /// Print JSON in place of the table.
     #[arg(long)]
     json: bool,
-    /// Rounds of each case; 30 unless told.
+    /// Rounds of a streamed case, 30 unless told; a plain one, whose rounds are short, has four times as many.
     #[arg(long)]
     rounds: Option<usize>,
     /// Only the cases whose name contains this.
@@ -76,6 +76,9 @@ enum Shape {
 /// The first body of a growing conversation; 16 turns of about 5 KB later it has 440 KB.
 const GROWING_START_BYTES: usize = 360_000;
 const GROWING_TURNS: usize = 16;
+/// A plain round lasts a few milliseconds, a streamed one as long as the upstream pauses.
+const PLAIN_ROUNDS_FACTOR: usize = 4;
+
 const COLD_BYTES: usize = 400_000;
 const OVER_LIMIT: &str = "x-weir-max-input-tokens: 60000\r\n";
 
@@ -165,7 +168,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reports = Vec::new();
     for case in CASES.iter().filter(wanted) {
         eprintln!("measuring: {}", case.name);
-        reports.push(measure(case, &targets, rounds));
+        let factor = if case.streamed {
+            1
+        } else {
+            PLAIN_ROUNDS_FACTOR
+        };
+        reports.push(measure(case, &targets, rounds * factor));
     }
     if flags.json {
         println!("{}", serde_json::to_string_pretty(&reports)?);
@@ -255,7 +263,13 @@ fn measure(case: &Case, targets: &[Target], rounds: usize) -> CaseReport {
     for round in 0..=rounds {
         let mut batch = case.batch(round);
         for turn in 0..targets.len() {
-            let index = (round + turn) % targets.len();
+            // Backwards every other round, so that no target always follows the same one.
+            let turn = if round % 2 == 0 {
+                turn
+            } else {
+                targets.len() - 1 - turn
+            };
+            let index = (round / 2 + turn) % targets.len();
             let target = &targets[index];
             let kept = load::run(target.address, target.pid(), &batch);
             if round > 0 {
