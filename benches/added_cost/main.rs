@@ -168,11 +168,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reports = Vec::new();
     for case in CASES.iter().filter(wanted) {
         eprintln!("measuring: {}", case.name);
-        let factor = if case.streamed {
-            1
-        } else {
-            PLAIN_ROUNDS_FACTOR
-        };
+        let factor = if case.streamed { 1 } else { PLAIN_ROUNDS_FACTOR };
         reports.push(measure(case, &targets, rounds * factor));
     }
     if flags.json {
@@ -264,11 +260,7 @@ fn measure(case: &Case, targets: &[Target], rounds: usize) -> CaseReport {
         let mut batch = case.batch(round);
         for turn in 0..targets.len() {
             // Backwards every other round, so that no target always follows the same one.
-            let turn = if round % 2 == 0 {
-                turn
-            } else {
-                targets.len() - 1 - turn
-            };
+            let turn = if round % 2 == 0 { turn } else { targets.len() - 1 - turn };
             let index = (round / 2 + turn) % targets.len();
             let target = &targets[index];
             let kept = load::run(target.address, target.pid(), &batch);
