@@ -257,3 +257,47 @@ fn write(models: &BTreeMap<String, Limits>) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRICES: &str = include_str!("../../tests/data/models/prices.json");
+    const CATALOGUE: &str = include_str!("../../tests/data/models/catalogue.toml");
+
+    #[test]
+    fn a_price_list_becomes_a_catalogue() {
+        let imported = import(PRICES).expect("it lists models");
+        let (head, models) = imported.split_at(HEAD.len());
+        assert_eq!(head, HEAD);
+        assert_eq!(models, CATALOGUE);
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_and_finds_every_listed_model() {
+        let imported = import(PRICES).expect("it lists models");
+        let models = crate::config::models::parse(&imported).expect("it has the catalogue's form");
+        let listed: BTreeMap<String, Value> = serde_json::from_str(PRICES).expect("JSON");
+        for (name, value) in listed {
+            if let Some((limits, _)) = read(&name.to_ascii_lowercase(), value) {
+                let candidates = names::candidates(&name);
+                let found = candidates.iter().find_map(|name| models.get(name.as_ref()));
+                let entry = found.expect("every model is found by some name");
+                let found = Limits {
+                    window_tokens: entry.window_tokens,
+                    max_input_tokens: entry.max_input_tokens,
+                    max_output_tokens: entry.max_output_tokens,
+                };
+                assert_eq!(found, limits, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_price_list_is_refused() {
+        assert!(import("[]").is_err());
+        assert!(import("{").is_err());
+        let error = import("{\"a\": {\"mode\": \"chat\"}}").expect_err("there are no numbers");
+        assert_eq!(error, "lists no chat model with a `max_input_tokens`");
+    }
+}

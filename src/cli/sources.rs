@@ -49,9 +49,15 @@ pub fn figment(
     for (name, value) in variables {
         if let Some(key) = name.strip_prefix(ENV_PREFIX) {
             let key = key.to_lowercase();
+            let mut path: Vec<&str> = key.split("__").collect();
+            if path.len() == 1 {
+                // No key is this short. Beside the section's keys it is refused; in their place
+                // it would hide what the file says of them.
+                path.push("");
+            }
             // Text that is no Unicode is refused with the rest that is wrong, not dropped.
             let value = value.to_string_lossy().into_owned();
-            figment = figment.merge(Given::new(&name, key.split("__"), value));
+            figment = figment.merge(Given::new(&name, path, value));
         }
     }
     for flag in flags {
@@ -133,5 +139,173 @@ impl Provider for Given {
 
     fn data(&self) -> Result<Map<Profile, Dict>, Error> {
         Ok(Profile::Default.collect(self.dict.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::config::{Config, load};
+
+    /// A file that is gone when this is.
+    struct Temporary(PathBuf);
+
+    impl Temporary {
+        fn new(name: &str, text: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("weir-{}-{name}", std::process::id()));
+            std::fs::write(&path, text).expect("the temporary directory can be written");
+            Self(path)
+        }
+    }
+
+    impl Drop for Temporary {
+        fn drop(&mut self) {
+            // What cannot be removed is the system's to clear.
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn env(variables: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        variables
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
+    }
+
+    fn flag(name: &'static str, key: &'static str, value: &str) -> Flag {
+        let value = value.to_owned();
+        Flag { name, key, value }
+    }
+
+    fn loaded(figment: Figment) -> Config {
+        load(figment).expect("this configuration is right").0
+    }
+
+    fn problems(figment: Figment) -> Vec<String> {
+        let problems = load(figment).expect_err("this configuration is wrong");
+        problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn later_sources_go_before_earlier_ones() {
+        let file = Temporary::new("order.toml", "[upstream]\nurl = \"https://file/v1\"");
+        let openai = || Some("https://openai/v1".to_owned());
+        let variables = || env(&[("WEIR_UPSTREAM__URL", "https://env/v1"), ("HOME", "/")]);
+        let flags = [flag("--upstream", "upstream.url", "https://flag/v1")];
+        let url = |figment| loaded(figment).upstream.url;
+        assert_eq!(
+            url(figment(None, None, [], [])),
+            "https://api.openai.com/v1"
+        );
+        assert_eq!(
+            url(figment(None, Some(String::new()), [], [])),
+            "https://api.openai.com/v1"
+        );
+        assert_eq!(url(figment(None, openai(), [], [])), "https://openai/v1");
+        assert_eq!(
+            url(figment(Some(&file.0), openai(), [], [])),
+            "https://file/v1"
+        );
+        assert_eq!(
+            url(figment(Some(&file.0), openai(), variables(), [])),
+            "https://env/v1"
+        );
+        assert_eq!(
+            url(figment(Some(&file.0), openai(), variables(), flags)),
+            "https://flag/v1"
+        );
+    }
+
+    #[test]
+    fn text_from_the_environment_is_read_as_what_the_key_needs() {
+        let variables = env(&[
+            ("WEIR_SERVER__MAX_CONNECTIONS", "1_000"),
+            ("WEIR_SERVER__ALLOWED_HOSTS", "a.example, b.example"),
+            ("WEIR_CORS__ALLOW_ORIGINS", ""),
+            ("WEIR_CONTEXT__LOW", ".5"),
+            ("WEIR_CONTEXT__NOTES", "off"),
+            ("WEIR_LOG__LEVEL", "debug"),
+            ("WEIR_CONFIG", "/etc/weir.toml"),
+        ]);
+        let config = loaded(figment(None, None, variables, []));
+        assert_eq!(config.server.max_connections, 1000);
+        assert_eq!(config.server.allowed_hosts, ["a.example", "b.example"]);
+        assert!(config.cors.allow_origins.is_empty());
+        assert_eq!(config.context.policy.low_permille, 500);
+        assert!(!config.context.policy.notes);
+        assert_eq!(config.log.level, "debug");
+    }
+
+    #[test]
+    fn a_problem_says_which_source_it_is_from() {
+        let file = Temporary::new(
+            "origin.toml",
+            "[log]\nlevel = 7\n[server]\nmax_messages = \"9\"",
+        );
+        let variables = env(&[("WEIR_CONTEXT__LOW", "low"), ("WEIR_LISTEN", "1")]);
+        let flags = [flag("--listen", "server.listen", "here")];
+        let openai = Some("nowhere".to_owned());
+        let path = file.0.display();
+        assert_eq!(
+            problems(figment(Some(&file.0), openai, variables, flags)),
+            [
+                "server.listen (--listen): \"here\" is no address; write an IP address and a port, such \
+                 as 127.0.0.1:8400",
+                &format!(
+                    "server.max_messages ({path}): \"9\" is not a whole number from 1 to 10000000"
+                ),
+                "upstream.url (OPENAI_BASE_URL): does not begin with https:// or http://; write it as an \
+                 SDK would be given it, such as https://api.openai.com/v1",
+                "context.low (WEIR_CONTEXT__LOW): \"low\" is not a share from 0.001 to 1 with at most \
+                 three decimals, like 0.625",
+                &format!(
+                    "log.level ({path}): 7 is not one of \"error\", \"warn\", \"info\", \"debug\", \
+                     \"trace\""
+                ),
+                "listen (WEIR_LISTEN): there is no such key; did you mean server.listen?",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_or_parsed_is_one_clear_line() {
+        let missing = std::env::temp_dir().join("weir-there-is-no-such-file.toml");
+        let problem = problems(figment(Some(&missing), None, [], []));
+        let start = format!("{}: cannot be read: ", missing.display());
+        assert!(
+            matches!(&problem[..], [one] if one.starts_with(&start)),
+            "{problem:?}"
+        );
+
+        let file = Temporary::new("syntax.toml", "[log]\nlevel = info\n");
+        let problem = problems(figment(Some(&file.0), None, [], []));
+        let start = format!("{}: line 2 is no TOML: ", file.0.display());
+        assert!(
+            matches!(&problem[..], [one] if one.starts_with(&start)),
+            "{problem:?}"
+        );
+    }
+
+    #[test]
+    fn a_variable_over_a_whole_section_is_refused() {
+        let file = Temporary::new("section.toml", "[server]\nmax_messages = 9");
+        let variables = env(&[
+            ("WEIR_SERVER", "x"),
+            ("WEIR_SERVER__LISTEN__PORT", "1"),
+            ("WEIR_LIMITS", ""),
+            ("WEIR_", ""),
+        ]);
+        assert_eq!(
+            problems(figment(Some(&file.0), None, variables, [])),
+            [
+                "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes",
+                "WEIR_: there is no such key; the sections are cache, context, cors, limits, log, models, \
+                 server, upstream",
+                "limits (WEIR_LIMITS): is a section and has no value of its own",
+                "server (WEIR_SERVER): is a section and has no value of its own",
+            ]
+        );
     }
 }

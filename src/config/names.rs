@@ -294,4 +294,21 @@ mod tests {
             assert!(!strict_alternation(name), "{name}");
         }
     }
+
+    #[test]
+    fn patterns_have_stars() {
+        for (name, pattern, expected) in [
+            ("gpt-4o", "gpt-4o", true),
+            ("gpt-4o", "gpt-4", false),
+            ("gpt-4o-mini", "gpt-4o*", true),
+            ("gpt-4o", "*", true),
+            ("", "*", true),
+            ("abcabc", "a*c*c", true),
+            ("abc", "a*bc*c", false),
+            ("aa", "a*a*a", false),
+            ("ab", "*a*b*", true),
+        ] {
+            assert_eq!(fits_pattern(name, pattern), expected, "{name} {pattern}");
+        }
+    }
 }

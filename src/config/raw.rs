@@ -345,3 +345,417 @@ fn warnings(config: &Config) -> Vec<Warning> {
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use figment::Figment;
+    use figment::providers::{Format, Toml};
+
+    use super::*;
+    use crate::config::{DEFAULT_TOML, load};
+
+    fn toml(text: &str) -> Figment {
+        Figment::from(Toml::string(text))
+    }
+
+    fn loaded(text: &str) -> (Config, Vec<Warning>) {
+        load(toml(text)).expect("this configuration is right")
+    }
+
+    /// The lines of the problems in `text`, less where they came from.
+    fn problems(text: &str) -> Vec<String> {
+        let problems = load(toml(text)).expect_err("this configuration is wrong");
+        let lines = problems.iter().map(ToString::to_string);
+        lines
+            .map(|line| line.replace(" (TOML source string)", ""))
+            .collect()
+    }
+
+    #[test]
+    fn the_default_file_says_what_the_code_does() {
+        let (config, warnings) = loaded(DEFAULT_TOML);
+        assert_eq!(format!("{config:#?}"), format!("{:#?}", Config::default()));
+        assert_eq!(warnings, []);
+        let (config, _) = loaded("");
+        assert_eq!(format!("{config:#?}"), format!("{:#?}", Config::default()));
+    }
+
+    #[test]
+    fn the_default_file_has_every_key_with_a_comment_above() {
+        let mut reader = Reader::new(Figment::new()).expect("nothing is readable");
+        sections(&mut reader);
+        let known: BTreeSet<String> = reader.keys().map(str::to_owned).collect();
+        let mut section = "";
+        let mut before = "";
+        let mut written = BTreeSet::new();
+        for line in DEFAULT_TOML.lines() {
+            if let Some(name) = line.strip_prefix('[') {
+                section = name.trim_end_matches(']');
+            } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#'))
+            {
+                assert!(before.starts_with("# "), "{key} has no comment above it");
+                written.insert(format!("{section}.{key}"));
+            }
+            before = line;
+        }
+        assert_eq!(written, known);
+    }
+
+    #[test]
+    fn the_examples_in_the_default_file_work() {
+        let example = |line: &str| line.starts_with('[') || line.contains(" = ");
+        let lines = DEFAULT_TOML
+            .lines()
+            .filter_map(|line| line.strip_prefix("# "));
+        let text: Vec<&str> = lines.filter(|line| example(line)).collect();
+        let (config, warnings) = loaded(&text.join("\n"));
+        assert_eq!(config.configured_limit_tokens("gpt-4o-mini"), Some(100_000));
+        let found = config.models.find("my-model");
+        assert_eq!(
+            found.entry,
+            ModelEntry {
+                window_tokens: 32_768,
+                max_input_tokens: Some(28_672),
+                max_output_tokens: Some(4_096),
+                encoding: Encoding::O200kBase,
+                strict_alternation: false,
+            }
+        );
+        assert_eq!(warnings, []);
+    }
+
+    const EVERY_KEY: &str = r#"
+        [server]
+        listen = "[::1]:0"
+        allowed_hosts = ["Weir.Example", "[fd00::1]"]
+        max_connections = 1
+        max_header_bytes = 8192
+        max_body_bytes = 1024
+        max_bodies_in_flight_bytes = 1024
+        max_messages = 2
+        header_timeout_ms = 3
+        drain_deadline_ms = 0
+        [cors]
+        allow_origins = ["https://Chat.example:8443/"]
+        [upstream]
+        url = "http://localhost:1/v1"
+        connect_timeout_ms = 4
+        first_byte_timeout_ms = 5
+        idle_timeout_ms = 6
+        [context]
+        mode = "observe"
+        allow_bypass = true
+        hard = 0.9
+        low = 0.625
+        min_growth = 0
+        recent_messages = 7
+        recent = 1
+        pinned = 0.0
+        notes = false
+        [cache]
+        counts_bytes = 8
+        folds_bytes = 0
+        [log]
+        format = "json"
+        level = "debug"
+    "#;
+
+    #[test]
+    fn every_key_is_taken() {
+        let (config, _) = loaded(EVERY_KEY);
+        let expected = Config {
+            server: Server {
+                listen: "[::1]:0".parse().expect("an address"),
+                allowed_hosts: vec!["weir.example".into(), "[fd00::1]".into()],
+                max_connections: 1,
+                max_header_bytes: 8192,
+                max_body_bytes: 1024,
+                max_bodies_in_flight_bytes: 1024,
+                max_messages: 2,
+                header_timeout_ms: 3,
+                drain_deadline_ms: 0,
+            },
+            cors: Cors {
+                allow_origins: vec!["https://chat.example:8443".into()],
+            },
+            upstream: Upstream {
+                url: "http://localhost:1/v1".into(),
+                connect_timeout_ms: 4,
+                first_byte_timeout_ms: 5,
+                idle_timeout_ms: 6,
+            },
+            context: Context {
+                mode: Mode::Observe,
+                allow_bypass: true,
+                policy: Policy {
+                    hard_permille: 900,
+                    low_permille: 625,
+                    min_growth_permille: 0,
+                    recent_messages: 7,
+                    recent_permille: 1000,
+                    pinned_permille: 0,
+                    notes: false,
+                    strict_alternation: false,
+                },
+            },
+            cache: Cache {
+                counts_bytes: 8,
+                folds_bytes: 0,
+            },
+            log: Log {
+                format: LogFormat::Json,
+                level: "debug".into(),
+            },
+            ..Config::default()
+        };
+        assert_eq!(format!("{config:#?}"), format!("{expected:#?}"));
+    }
+
+    /// What is written, and the one line that is said to it.
+    const PROBLEMS: &[(&str, &str)] = &[
+        (
+            "[server]\nlisten = \"localhost\"",
+            "server.listen: \"localhost\" is no address; write an IP address and a port, such as \
+             127.0.0.1:8400",
+        ),
+        (
+            "[server]\nmax_connections = 0",
+            "server.max_connections: 0 is not a whole number from 1 to 1000000",
+        ),
+        (
+            "[server]\nmax_connections = -1.5",
+            "server.max_connections: -1.5 is not a whole number from 1 to 1000000",
+        ),
+        (
+            "[server]\nallowed_hosts = [\"a\", \"https://b/\"]",
+            "server.allowed_hosts: \"https://b/\" is no host name; write it without scheme, port and \
+             path, such as \"weir.example.com\"",
+        ),
+        (
+            "[server]\nmax_bodies_in_flight_bytes = 2000",
+            "server.max_bodies_in_flight_bytes: is less than server.max_body_bytes (67108864): no \
+             such body could pass",
+        ),
+        (
+            "[cors]\nallow_origins = [\"*\"]",
+            "cors.allow_origins: \"*\" is no origin; write scheme and host, with the port if it has \
+             one, such as \"https://chat.example.com\"",
+        ),
+        (
+            "[context]\nmode = \"off\"",
+            "context.mode: \"off\" is not one of \"compact\", \"observe\"",
+        ),
+        (
+            "[context]\nlow = 1.5",
+            "context.low: 1.5 is not a share from 0.001 to 1 with at most three decimals, like 0.625",
+        ),
+        (
+            "[context]\nlow = 0.6001",
+            "context.low: 0.6001 is not a share from 0.001 to 1 with at most three decimals, like \
+             0.625",
+        ),
+        (
+            "[context]\nhard = 0.6",
+            "context.low: is not below context.hard (0.6): a cut would free nothing",
+        ),
+        (
+            "[context]\nnotes = 1",
+            "context.notes: 1 is not true or false",
+        ),
+        (
+            "[server]\nlisten_ = 1",
+            "server.listen_: there is no such key; did you mean server.listen?",
+        ),
+        (
+            "[server]\nurl = 1",
+            "server.url: there is no such key; did you mean upstream.url?",
+        ),
+        (
+            "[serve]\nlisten = 1",
+            "serve: there is no such key; did you mean server?",
+        ),
+        (
+            "server_listen = 1",
+            "server_listen: there is no such key; did you mean server.listen?",
+        ),
+        (
+            "[log]\nverbosity = 1",
+            "log.verbosity: there is no such key; its section has format, level",
+        ),
+        ("log = 1", "log: is a section: write its keys under [log]"),
+        (
+            "limits = 1",
+            "limits: is a section: write its keys under [limits]",
+        ),
+        (
+            "[[limits]]\nmodel = \"a\"",
+            "limits[0].max_input_tokens: is missing: a limit needs model and max_input_tokens",
+        ),
+        (
+            "[[limits]]\nmodel = \"gpt-4o\"\nmax_input_tokens = 1\nmax_tokens = 2",
+            "limits[0].max_tokens: there is no such key; did you mean limits[0].max_input_tokens?",
+        ),
+        (
+            "[models.\"a/b.c\"]\nencoding = \"o200k\"\nwindow_tokens = 5",
+            "models.\"a/b.c\".encoding: \"o200k\" is no encoding; write \"o200k_base\", \
+             \"cl100k_base\", \"p50k_base\", \"p50k_edit\", \"r50k_base\" or \"estimate\"",
+        ),
+        (
+            "[models.nobodys]\nmax_output_tokens = 5",
+            "models.nobodys.window_tokens: is missing: weir knows no model of this name, so it needs \
+             at least its window_tokens (input and output together)",
+        ),
+        (
+            "[models.gpt-4o]\nmax_input_tokens = 200000",
+            "models.gpt-4o.max_input_tokens: is more than the model's window_tokens (128000)",
+        ),
+    ];
+
+    #[test]
+    fn each_problem_names_its_key_and_its_cure() {
+        for (text, expected) in PROBLEMS {
+            assert_eq!(problems(text), [*expected], "{text}");
+        }
+    }
+
+    #[test]
+    fn an_upstream_must_be_a_plain_base_url() {
+        let example = "write it as an SDK would be given it, such as https://api.openai.com/v1";
+        for (url, expected) in [
+            (
+                "api.openai.com/v1",
+                "does not begin with https:// or http://",
+            ),
+            ("ftp://a/", "does not begin with https:// or http://"),
+            ("https:///v1", "\"https:///v1\" is no URL"),
+            ("https://a b/v1", "\"https://a b/v1\" is no URL"),
+            (
+                "https://a:99999/v1",
+                "\"https://a:99999/v1\" has a port that is not from 1 to 65535",
+            ),
+            (
+                "https://a/v1#x",
+                "\"https://a/v1#x\" has a fragment (from # on), which is never sent",
+            ),
+        ] {
+            let problems = problems(&format!("[upstream]\nurl = {url:?}"));
+            assert_eq!(
+                problems,
+                [format!("upstream.url: {expected}; {example}")],
+                "{url}"
+            );
+        }
+        let [problem] = &problems("[upstream]\nurl = \"https://me:secret@a/v1\"")[..] else {
+            panic!("one problem");
+        };
+        assert!(
+            problem.contains("leave them out") && !problem.contains("secret"),
+            "{problem}"
+        );
+        for url in [
+            "http://[::1]:8080",
+            "HTTPS://a.b/openai/v1/?api-version=1",
+            "https://a:443",
+        ] {
+            assert_eq!(
+                loaded(&format!("[upstream]\nurl = {url:?}")).0.upstream.url,
+                url
+            );
+        }
+    }
+
+    #[test]
+    fn all_problems_come_at_once() {
+        let text =
+            "colour = 1\n[server]\nlisten = 1\n[context]\nlow = 2\nhigh = 1\n[log]\nlevel = 3";
+        let keys: Vec<_> = load(toml(text))
+            .expect_err("wrong")
+            .into_iter()
+            .map(|p| p.key)
+            .collect();
+        assert_eq!(
+            keys,
+            [
+                "server.listen",
+                "context.low",
+                "log.level",
+                "colour",
+                "context.high"
+            ]
+        );
+    }
+
+    #[test]
+    fn own_models_go_before_the_catalogue() {
+        let (config, _) = loaded(
+            "[models.\"GPT-4o\"]\nwindow_tokens = 1000\n\
+             [models.\"openai/gpt-5\"]\nmax_output_tokens = 9\n\
+             [models.small-mistral]\nwindow_tokens = 500\nstrict_alternation = true",
+        );
+        let gpt_4o = config.models.find("azure/gpt-4o").entry;
+        assert_eq!(
+            (gpt_4o.window_tokens, gpt_4o.max_output_tokens),
+            (1000, None)
+        );
+        assert_eq!(
+            config.models.find("gpt-5").entry.max_output_tokens,
+            Some(128_000)
+        );
+        let gpt_5 = config.models.find("openai/gpt-5").entry;
+        let expected = (400_000, Some(272_000), Some(9));
+        assert_eq!(
+            (
+                gpt_5.window_tokens,
+                gpt_5.max_input_tokens,
+                gpt_5.max_output_tokens
+            ),
+            expected
+        );
+        let own = config.models.find("small-mistral").entry;
+        assert_eq!(
+            (
+                own.window_tokens,
+                own.max_input_tokens,
+                own.max_output_tokens
+            ),
+            (500, None, None)
+        );
+        assert!(own.strict_alternation);
+    }
+
+    #[test]
+    fn the_least_matching_limit_wins_and_no_prefix_avoids_it() {
+        let (config, warnings) = loaded(
+            "[[limits]]\nmodel = \"GPT-4o*\"\nmax_input_tokens = 100\n\
+             [[limits]]\nmodel = \"*-mini\"\nmax_input_tokens = 50\n\
+             [[limits]]\nmodel = \"gpt4o\"\nmax_input_tokens = 1",
+        );
+        assert_eq!(config.configured_limit_tokens("gpt-4o"), Some(100));
+        assert_eq!(
+            config.configured_limit_tokens("openai/gpt-4o-mini"),
+            Some(50)
+        );
+        assert_eq!(config.configured_limit_tokens("o3"), None);
+        let lines: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            lines,
+            ["limits[2].model: \"gpt4o\" matches no model that weir knows"]
+        );
+    }
+
+    #[test]
+    fn what_is_probably_not_meant_is_warned_of() {
+        let (_, warnings) = loaded(
+            "[server]\nlisten = \"0.0.0.0:8400\"\n[upstream]\nurl = \"http://models.internal/v1\"",
+        );
+        let keys: Vec<_> = warnings
+            .iter()
+            .map(|warning| warning.key.as_str())
+            .collect();
+        assert_eq!(keys, ["server.allowed_hosts", "upstream.url"]);
+        let (_, warnings) = loaded("[upstream]\nurl = \"http://127.0.0.1:11434/v1\"");
+        assert_eq!(warnings, []);
+    }
+}

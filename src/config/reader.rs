@@ -243,6 +243,7 @@ impl Reader {
 
     /// All keys asked for.
     #[cfg(test)]
+    #[cfg(test)]
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().map(String::as_str)
     }
@@ -251,7 +252,7 @@ impl Reader {
     pub fn finish(mut self) -> Vec<Problem> {
         let root = std::mem::take(&mut self.root);
         for (key, value) in &root {
-            self.look_for_unknown(&mut vec![key], value);
+            self.look_for_unknown(&[key], value);
         }
         self.problems
     }
@@ -302,37 +303,27 @@ impl Reader {
         metadata.map(origin_name).unwrap_or_default()
     }
 
-    fn look_for_unknown<'a>(&mut self, path: &mut Vec<&'a str>, value: &'a Value) {
+    fn look_for_unknown(&mut self, path: &[&str], value: &Value) {
         let key = label(path);
         if self.keys.contains(&key) {
             return;
         }
-        let (message, value) = match value {
-            _ if !self.groups.contains(&key) => (self.unknown(&key), value),
-            Value::Dict(_, dict) => {
-                for (name, value) in dict {
-                    path.push(name);
-                    self.look_for_unknown(path, value);
-                    path.pop();
-                }
-                return;
+        let message = if path.len() > 1 && path.ends_with(&[""]) {
+            "is a section and has no value of its own".to_owned()
+        } else if !self.groups.contains(&key) {
+            self.unknown(&key)
+        } else if let Some(dict) = value.as_dict() {
+            for (name, value) in dict {
+                self.look_for_unknown(&[path, &[name]].concat(), value);
             }
-            Value::Array(_, items) if items.iter().all(|item| item.as_dict().is_some()) => {
-                let tables = items.iter().filter_map(Value::as_dict).enumerate();
-                for (row, (name, value)) in
-                    tables.flat_map(|(row, table)| table.iter().map(move |pair| (row, pair)))
-                {
-                    let row = row.to_string();
-                    let key = label(&[path.as_slice(), &[row.as_str(), name]].concat());
-                    if !self.keys.contains(&key) {
-                        let message = self.unknown(&key);
-                        let origin = self.origin(value);
-                        self.problems.push(Problem { key, origin, message });
-                    }
-                }
-                return;
+            return;
+        } else if let Some(items) = value.as_array() {
+            for (row, value) in items.iter().enumerate() {
+                self.look_for_unknown(&[path, &[&row.to_string()]].concat(), value);
             }
-            _ => (format!("is a section: write its keys under [{key}]"), value),
+            return;
+        } else {
+            format!("is a section: write its keys under [{key}]")
         };
         let origin = self.origin(value);
         self.problems.push(Problem { key, origin, message });
@@ -365,10 +356,10 @@ impl Reader {
     }
 }
 
-/// `path` as it is written in TOML; the rows of a list are counted from 0.
+/// `path` as it is written in TOML; the rows of a list are counted from 0, empty parts left out.
 fn label(path: &[&str]) -> String {
     let mut label = String::new();
-    for part in path {
+    for part in path.iter().filter(|part| !part.is_empty()) {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         if !label.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
             label.push_str(&format!("[{part}]"));

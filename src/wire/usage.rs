@@ -305,3 +305,245 @@ fn finish_reason(choice: &RawValue) -> Option<String> {
     })?;
     reason
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn usage(figures: [Option<u64>; 5]) -> Usage {
+        let [prompt, completion, cached, cache_write, reasoning] = figures;
+        Usage {
+            prompt_tokens: prompt,
+            completion_tokens: completion,
+            cached_tokens: cached,
+            cache_write_tokens: cache_write,
+            reasoning_tokens: reasoning,
+        }
+    }
+
+    #[test]
+    fn usage_is_read_under_every_provider_s_names() {
+        for (json, expected) in [
+            (
+                r#"{"prompt_tokens":20,"completion_tokens":5,"total_tokens":25,
+                    "prompt_tokens_details":{"cached_tokens":16,"audio_tokens":0},
+                    "completion_tokens_details":{"reasoning_tokens":3}}"#,
+                [Some(20), Some(5), Some(16), None, Some(3)],
+            ),
+            (
+                r#"{"prompt_tokens":20,"completion_tokens":5,"prompt_cache_hit_tokens":12,
+                    "prompt_cache_miss_tokens":8}"#,
+                [Some(20), Some(5), Some(12), None, None],
+            ),
+            (
+                r#"{"input_tokens":10,"cache_read_input_tokens":100,"cache_creation_input_tokens":7,
+                    "output_tokens":4}"#,
+                [Some(117), Some(4), Some(100), Some(7), None],
+            ),
+            (
+                r#"{"input_tokens":10,"input_tokens_details":{"cached_tokens":8},"output_tokens":4,
+                    "output_tokens_details":{"reasoning_tokens":2}}"#,
+                [Some(10), Some(4), Some(8), None, Some(2)],
+            ),
+            (
+                r#"{"prompt_tokens":9,"cached_tokens":5,"prompt_tokens_details":null}"#,
+                [Some(9), None, Some(5), None, None],
+            ),
+            (
+                r#"{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":0,
+                    "cache_write_tokens":6},"cached_tokens":5}"#,
+                [Some(9), None, Some(0), Some(6), None],
+            ),
+            (
+                r#"{"prompt_tokens":0,"completion_tokens":0}"#,
+                [Some(0), Some(0), None, None, None],
+            ),
+            ("{}", [None; 5]),
+        ] {
+            let body = format!(r#"{{"id":"x","usage":{json},"choices":[]}}"#);
+            assert_eq!(Usage::of(body.as_bytes()), Some(usage(expected)), "{json}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_usage_is_none() {
+        for body in [
+            "",
+            "[]",
+            "null",
+            "{",
+            r#"{"id":1}"#,
+            r#"{"usage":null}"#,
+            r#"{"usage":5}"#,
+            r#"{"usage":"5"}"#,
+            r#"{"usage":[{"prompt_tokens":1}]}"#,
+            r#"{"nested":{"usage":{"prompt_tokens":1}}}"#,
+            r#"{"usage":{"prompt_tokens":1}"#,
+            r#"{"usage":{"prompt_tokens":1}} x"#,
+        ] {
+            assert_eq!(Usage::of(body.as_bytes()), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn an_absurd_figure_is_missing_and_spoils_no_other() {
+        for figure in [
+            "-1",
+            "1.5",
+            "1.0",
+            "1e3",
+            "1e999",
+            "9007199254740993",
+            "99999999999999999999999",
+            "null",
+            "\"7\"",
+            "true",
+            "[1]",
+            "{}",
+        ] {
+            let body = format!(r#"{{"usage":{{"prompt_tokens":{figure},"completion_tokens":3}}}}"#);
+            let expected = usage([None, Some(3), None, None, None]);
+            assert_eq!(Usage::of(body.as_bytes()), Some(expected), "{figure}");
+        }
+        let body = r#"{"usage":{"prompt_tokens":9007199254740992}}"#;
+        assert_eq!(
+            Usage::of(body.as_bytes()).and_then(|u| u.prompt_tokens),
+            Some(MAX_COUNT)
+        );
+        let huge = r#"{"usage":{"input_tokens":9007199254740992,
+            "cache_read_input_tokens":9007199254740992,"cache_creation_input_tokens":9007199254740992}}"#;
+        assert_eq!(
+            Usage::of(huge.as_bytes()).and_then(|u| u.prompt_tokens),
+            Some(3 * MAX_COUNT)
+        );
+    }
+
+    #[test]
+    fn the_last_of_equal_keys_counts_and_escapes_are_read() {
+        let body = r#"{"usage":{"prompt_tokens":1},"us\u0061ge":{"prompt_tokens":2}}"#;
+        assert_eq!(
+            Usage::of(body.as_bytes()).and_then(|u| u.prompt_tokens),
+            Some(2)
+        );
+    }
+
+    fn metered(content_type: &str, parts: &[&[u8]]) -> Metered {
+        let mut meter = Meter::new(Some(content_type));
+        for part in parts {
+            meter.feed(part);
+        }
+        meter.finish()
+    }
+
+    const STREAM: &str = "data: {\"choices\":[],\"usage\":null}\n\n\
+        : heartbeat\n\n\
+        data: {\"choices\":[{\"delta\":{\"content\":\"\\\"usage\\\" grüße\"},\"finish_reason\":null}],\"usage\":null}\n\n\
+        data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\"}],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}\n\n\
+        data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\n\
+        data: [DONE]\n\n";
+
+    #[test]
+    fn a_stream_is_metered_whatever_its_cuts() {
+        let expected = Metered {
+            usage: Some(usage([Some(7), Some(2), None, None, None])),
+            finish_reason: Some("tool_calls".to_owned()),
+            done: true,
+            events: 5,
+            overlong: false,
+        };
+        let bytes = STREAM.as_bytes();
+        assert_eq!(
+            metered("text/event-stream; charset=utf-8", &[bytes]),
+            expected
+        );
+        let bytewise: Vec<&[u8]> = bytes.chunks(1).collect();
+        assert_eq!(metered("Text/Event-Stream", &bytewise), expected);
+    }
+
+    #[test]
+    fn a_cut_stream_is_not_done() {
+        let end = STREAM.find("data: [DONE]").expect("it is there");
+        let cut = metered("text/event-stream", &[&STREAM.as_bytes()[..end]]);
+        assert!(!cut.done);
+        assert_eq!(cut.usage.and_then(|usage| usage.completion_tokens), Some(2));
+        let nothing = metered(
+            "text/event-stream",
+            &[b"data: oops\n\ndata: {\"choices\":7}\n\n"],
+        );
+        assert_eq!(
+            nothing,
+            Metered {
+                events: 2,
+                ..Metered::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_complete_answer_is_read_at_its_end() {
+        let body = br#"{"choices":[{"finish_reason":"stop"},{"finish_reason":"length"}],
+            "usage":{"prompt_tokens":3}}"#;
+        let expected = Metered {
+            usage: Some(usage([Some(3), None, None, None, None])),
+            finish_reason: Some("stop".to_owned()),
+            done: true,
+            ..Metered::default()
+        };
+        assert_eq!(
+            metered("application/json", &[&body[..20], &body[20..]]),
+            expected
+        );
+        assert_eq!(metered("application/problem+json;v=1", &[body]), expected);
+        assert_eq!(metered("text/plain", &[body]), Metered::default());
+        assert!(!metered("application/json", &[&body[..20]]).done);
+    }
+
+    #[test]
+    fn what_is_too_large_is_told() {
+        let piece = vec![b' '; MAX_ANSWER_BYTES / 2];
+        let body = br#"{"usage":{"prompt_tokens":3}}"#;
+        let fits: &[&[u8]] = &[&piece, &piece[body.len()..], body];
+        assert!(metered("application/json", fits).usage.is_some());
+        let past = metered("application/json", &[&piece, &piece, body]);
+        assert_eq!(
+            past,
+            Metered {
+                overlong: true,
+                ..Metered::default()
+            }
+        );
+        let event = [
+            b"data: ".to_vec(),
+            vec![b'x'; MAX_EVENT_BYTES],
+            b"\n\ndata: [DONE]".to_vec(),
+        ];
+        let past = metered("text/event-stream", &[&event.concat()]);
+        assert_eq!(
+            past,
+            Metered {
+                overlong: true,
+                done: true,
+                events: 2,
+                ..Metered::default()
+            }
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Usage::of(&bytes);
+            metered("application/json", &[&bytes]);
+            metered("text/event-stream", &[b"data: ", &bytes, b"\n\n"]);
+        }
+
+        #[test]
+        fn any_cut_of_a_stream_is_read_without_panic(cut in 0..STREAM.len()) {
+            let part = &STREAM.as_bytes()[cut..];
+            metered("text/event-stream", &[part]);
+            let _ = Usage::of(part);
+        }
+    }
+}
