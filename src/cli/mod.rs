@@ -28,7 +28,6 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Listens for requests and forwards them
     Serve(serve::Flags),
 }
 
