@@ -68,10 +68,10 @@ async fn a_larger_body_is_refused() {
             .await
             .assert_error(413, "body_too_large");
     }
-    // A length beyond all numbers is no less too large.
-    let absurd = head.replace("1001", "18446744073709551615");
-    let status = ask(weir.address, absurd).await.status();
-    assert!(matches!(status, 400 | 413), "{status}");
+    let absurd = head.replace("1001", "9223372036854775807");
+    ask(weir.address, absurd)
+        .await
+        .assert_error(413, "body_too_large");
 }
 
 #[tokio::test]
