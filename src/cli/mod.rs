@@ -30,7 +30,6 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Listens for requests and forwards them
     Serve(serve::Flags),
     /// Looks after the catalogue of models and their windows
     Models(models::ModelsArgs),

@@ -52,7 +52,7 @@ Exit codes: 0 ended as told, 1 cannot serve (such as: the port is taken), 2 bad 
 130 ended at once.";
 
 #[derive(Debug, Args)]
-#[command(long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+#[command(about = "Listens for requests and forwards them", long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub struct Flags {
     /// Where to listen [default: 127.0.0.1:8400]
     #[arg(long, value_name = "ADDRESS:PORT")]

@@ -46,7 +46,7 @@ impl Acceptor {
         let encodings = match content_encodings(&parts.headers) {
             Ok(encodings) => encodings,
             Err(problem) => {
-                self.refuse_body(&parts.headers, body);
+                Self::refuse_body(&parts.headers, body);
                 return Err(problem);
             }
         };
@@ -82,7 +82,7 @@ impl Acceptor {
         match read {
             Ok(received) => Ok((received, permit)),
             Err(body::Failure::Refused(refused)) => {
-                self.refuse_body(headers, body);
+                Self::refuse_body(headers, body);
                 Err(self.refused(refused))
             }
             Err(body::Failure::Stalled) => {
@@ -97,9 +97,9 @@ impl Acceptor {
 
     /// Lets the caller finish sending what nobody wants. One that waits to be asked for its body is
     /// not asked.
-    pub fn refuse_body(&self, headers: &HeaderMap, body: Body) {
+    pub fn refuse_body(headers: &HeaderMap, body: Body) {
         if !headers.contains_key(EXPECT) && !body.is_end_stream() {
-            body::linger(body, self.max_body_bytes);
+            body::linger(body);
         }
     }
 

@@ -158,16 +158,8 @@ async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Failure> {
 }
 
 /// Reads what is left of a refused body for a moment and throws it away.
-pub fn linger(mut body: Body, max_bytes: usize) {
-    let drained = async move {
-        let mut seen_bytes = 0;
-        while seen_bytes < max_bytes {
-            match next_data(&mut body).await {
-                Ok(Some(data)) => seen_bytes += data.len(),
-                Ok(None) | Err(_) => break,
-            }
-        }
-    };
+pub fn linger(mut body: Body) {
+    let drained = async move { while let Ok(Some(_)) = next_data(&mut body).await {} };
     tokio::spawn(tokio::time::timeout(LINGER, drained));
 }
 

@@ -15,6 +15,8 @@ pub const SUPPORTED_ENCODINGS: &str = "gzip, deflate, zstd";
 
 /// More than this on one body is an attack and not a habit.
 const MAX_ENCODINGS: usize = 4;
+/// The window that whoever reads zstd over HTTP has to have room for (RFC 9659).
+const ZSTD_WINDOW_BYTES: usize = 8 << 20;
 /// How much is decoded at a time.
 const STEP_BYTES: usize = 64 * 1024;
 
@@ -153,9 +155,10 @@ impl Sink<'_> {
                 ZstdFrame::Content { window_bytes } => {
                     // The decoder keeps a window's worth back, whatever has been read from it.
                     let window_bytes = usize::try_from(window_bytes).unwrap_or(usize::MAX);
-                    if window_bytes > self.max_bytes {
+                    if window_bytes > self.max_bytes.max(ZSTD_WINDOW_BYTES) {
                         return Err(Failure::Refused(Refused::TooLarge));
                     }
+                    let window_bytes = window_bytes.min(self.max_bytes);
                     self.grow(window_bytes)?;
                     let decoder = StreamingDecoder::new(&mut source).map_err(|_| broken)?;
                     let filled = self.fill(decoder);

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
+use serde::Serialize;
 
 use super::decode;
 use crate::proxy::{Body, ErrorKind, ProxyError};
@@ -14,18 +15,34 @@ pub const X_WEIR_ERROR: HeaderName = HeaderName::from_static("x-weir-error");
 /// Tells OpenAI's SDKs, which try again on any 5xx, that it would be in vain.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
+/// OpenAI's error shape, its fields in OpenAI's order.
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Rendered<'a>,
+}
+
+#[derive(Serialize)]
+struct Rendered<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    param: Option<&'a str>,
+    code: &'static str,
+}
+
 /// The answer that says what went wrong.
 pub fn error(problem: &ProxyError) -> Response<Body> {
     let status = status(problem.kind);
-    let body = serde_json::json!({
-        "error": {
-            "message": problem.message,
-            "type": kind_of_error(status),
-            "param": problem.param,
-            "code": problem.kind.code(),
-        }
-    });
-    let mut response = json(status, body.to_string());
+    let envelope = Envelope {
+        error: Rendered {
+            message: &problem.message,
+            kind: kind_of_error(status),
+            param: problem.param.as_deref(),
+            code: problem.kind.code(),
+        },
+    };
+    let body = serde_json::to_vec(&envelope).expect("strings under fixed keys are JSON");
+    let mut response = json(status, body);
     let headers = response.headers_mut();
     headers.insert(X_WEIR_ERROR, HeaderValue::from_static(problem.kind.code()));
     if let Some(after_ms) = problem.retry_after_ms {

@@ -61,12 +61,12 @@ impl Routes {
         let (parts, body) = request.into_parts();
         let origin = match self.origins.check(&parts.headers) {
             Ok(origin) => origin,
-            Err(problem) => return self.refuse(&parts, body, &problem),
+            Err(problem) => return Self::refuse(&parts, body, &problem),
         };
         let mut response = match self.step(&parts, origin.is_some()) {
             Ok(Step::Own(response)) => response,
             Ok(Step::Forward(target)) => self.forward(parts, body, target).await,
-            Err(problem) => self.refuse(&parts, body, &problem),
+            Err(problem) => Self::refuse(&parts, body, &problem),
         };
         if let Some(origin) = origin {
             let headers = response.headers_mut();
@@ -91,7 +91,7 @@ impl Routes {
                  (`server.max_connections`). Try again shortly.",
             )
         };
-        self.refuse(&parts, body, &problem)
+        Self::refuse(&parts, body, &problem)
     }
 
     /// For whoever watches over weir, by whatever name it is called.
@@ -153,8 +153,8 @@ impl Routes {
         answered.unwrap_or_else(|problem| reply::error(&problem))
     }
 
-    fn refuse(&self, parts: &Parts, body: Body, problem: &ProxyError) -> Response<Body> {
-        self.acceptor.refuse_body(&parts.headers, body);
+    fn refuse(parts: &Parts, body: Body, problem: &ProxyError) -> Response<Body> {
+        Acceptor::refuse_body(&parts.headers, body);
         log_refusal(&parts.method, parts.uri.path(), problem);
         reply::error(problem)
     }
