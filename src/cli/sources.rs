@@ -168,10 +168,7 @@ mod tests {
     }
 
     fn env(variables: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
-        variables
-            .iter()
-            .map(|(name, value)| (name.into(), value.into()))
-            .collect()
+        variables.iter().map(|(name, value)| (name.into(), value.into())).collect()
     }
 
     fn flag(name: &'static str, key: &'static str, value: &str) -> Flag {
@@ -195,27 +192,12 @@ mod tests {
         let variables = || env(&[("WEIR_UPSTREAM__URL", "https://env/v1"), ("HOME", "/")]);
         let flags = [flag("--upstream", "upstream.url", "https://flag/v1")];
         let url = |figment| loaded(figment).upstream.url;
-        assert_eq!(
-            url(figment(None, None, [], [])),
-            "https://api.openai.com/v1"
-        );
-        assert_eq!(
-            url(figment(None, Some(String::new()), [], [])),
-            "https://api.openai.com/v1"
-        );
+        assert_eq!(url(figment(None, None, [], [])), "https://api.openai.com/v1");
+        assert_eq!(url(figment(None, Some(String::new()), [], [])), "https://api.openai.com/v1");
         assert_eq!(url(figment(None, openai(), [], [])), "https://openai/v1");
-        assert_eq!(
-            url(figment(Some(&file.0), openai(), [], [])),
-            "https://file/v1"
-        );
-        assert_eq!(
-            url(figment(Some(&file.0), openai(), variables(), [])),
-            "https://env/v1"
-        );
-        assert_eq!(
-            url(figment(Some(&file.0), openai(), variables(), flags)),
-            "https://flag/v1"
-        );
+        assert_eq!(url(figment(Some(&file.0), openai(), [], [])), "https://file/v1");
+        assert_eq!(url(figment(Some(&file.0), openai(), variables(), [])), "https://env/v1");
+        assert_eq!(url(figment(Some(&file.0), openai(), variables(), flags)), "https://flag/v1");
     }
 
     #[test]
@@ -240,10 +222,8 @@ mod tests {
 
     #[test]
     fn a_problem_says_which_source_it_is_from() {
-        let file = Temporary::new(
-            "origin.toml",
-            "[log]\nlevel = 7\n[server]\nmax_messages = \"9\"",
-        );
+        let file =
+            Temporary::new("origin.toml", "[log]\nlevel = 7\n[server]\nmax_messages = \"9\"");
         let variables = env(&[("WEIR_CONTEXT__LOW", "low"), ("WEIR_LISTEN", "1")]);
         let flags = [flag("--listen", "server.listen", "here")];
         let openai = Some("nowhere".to_owned());
@@ -274,18 +254,12 @@ mod tests {
         let missing = std::env::temp_dir().join("weir-there-is-no-such-file.toml");
         let problem = problems(figment(Some(&missing), None, [], []));
         let start = format!("{}: cannot be read: ", missing.display());
-        assert!(
-            matches!(&problem[..], [one] if one.starts_with(&start)),
-            "{problem:?}"
-        );
+        assert!(matches!(&problem[..], [one] if one.starts_with(&start)), "{problem:?}");
 
         let file = Temporary::new("syntax.toml", "[log]\nlevel = info\n");
         let problem = problems(figment(Some(&file.0), None, [], []));
         let start = format!("{}: line 2 is no TOML: ", file.0.display());
-        assert!(
-            matches!(&problem[..], [one] if one.starts_with(&start)),
-            "{problem:?}"
-        );
+        assert!(matches!(&problem[..], [one] if one.starts_with(&start)), "{problem:?}");
     }
 
     #[test]

@@ -217,9 +217,7 @@ mod tests {
         let read = parse(SHIPPED_TOML).expect("it has the form");
         assert_eq!(read.len(), as_toml.len());
         for (name, line) in as_toml {
-            let encoding = line
-                .encoding
-                .map(|name| Encoding::from_name(&name).expect("exists"));
+            let encoding = line.encoding.map(|name| Encoding::from_name(&name).expect("exists"));
             let expected = ModelEntry {
                 window_tokens: line.window_tokens,
                 max_input_tokens: line.max_input_tokens,
@@ -229,10 +227,7 @@ mod tests {
             };
             assert_eq!(read.get(&name), Some(&expected), "{name}");
         }
-        let lines: Vec<&str> = SHIPPED_TOML
-            .lines()
-            .filter(|line| line.starts_with('"'))
-            .collect();
+        let lines: Vec<&str> = SHIPPED_TOML.lines().filter(|line| line.starts_with('"')).collect();
         assert!(lines.is_sorted());
     }
 
@@ -247,10 +242,7 @@ mod tests {
             encoding: Encoding::Cl100kBase,
             strict_alternation: true,
         };
-        assert_eq!(
-            parse(line),
-            Ok(BTreeMap::from([("a".to_owned(), expected)]))
-        );
+        assert_eq!(parse(line), Ok(BTreeMap::from([("a".to_owned(), expected)])));
         for wrong in [
             "a = 1",
             "\"a\" = { }",
@@ -289,12 +281,7 @@ mod tests {
             ("anthropic/claude-sonnet-4.5", 200_000, none, Some(64_000)),
             ("claude-opus-5", 1_000_000, none, Some(128_000)),
             ("gemini-2.5-pro", 1_114_111, Some(1_048_576), Some(65_535)),
-            (
-                "gemini/gemini-2.5-flash",
-                1_114_112,
-                Some(1_048_576),
-                Some(65_536),
-            ),
+            ("gemini/gemini-2.5-flash", 1_114_112, Some(1_048_576), Some(65_536)),
             ("deepseek-chat", 131_072, none, Some(8_192)),
             ("deepseek-v4-pro", 1_000_000, none, Some(393_216)),
             ("qwen-max", 32_768, Some(30_720), Some(8_192)),
@@ -306,22 +293,13 @@ mod tests {
             ("zai/glm-4.6", 200_000, none, Some(128_000)),
             ("command-a-03-2025", 256_000, none, Some(8_000)),
             ("amazon.nova-pro-v1:0", 300_000, none, Some(10_000)),
-            (
-                "meta-llama/Llama-3.3-70B-Instruct",
-                128_000,
-                none,
-                Some(4_028),
-            ),
+            ("meta-llama/Llama-3.3-70B-Instruct", 128_000, none, Some(4_028)),
         ] {
             let catalogue = Catalogue::shipped();
             let found = catalogue.find(name);
             let entry = found.entry;
             assert_eq!(
-                (
-                    entry.window_tokens,
-                    entry.max_input_tokens,
-                    entry.max_output_tokens
-                ),
+                (entry.window_tokens, entry.max_input_tokens, entry.max_output_tokens),
                 (window, input, output),
                 "{name}"
             );
@@ -341,36 +319,11 @@ mod tests {
     #[test]
     fn names_are_found_by_what_they_have_in_common() {
         check("GPT-4o", Some("gpt-4o"), Known::Exact, 128_000);
-        check(
-            "openrouter/openai/gpt-4o",
-            Some("gpt-4o"),
-            Known::Exact,
-            128_000,
-        );
-        check(
-            "ft:gpt-4o-mini:acme::abc",
-            Some("gpt-4o-mini"),
-            Known::Exact,
-            128_000,
-        );
-        check(
-            "gpt-4.1-2030-01-01",
-            Some("gpt-4.1"),
-            Known::Prefix,
-            1_047_576,
-        );
-        check(
-            "claude-opus-5@latest",
-            Some("claude-opus-5"),
-            Known::Prefix,
-            1_000_000,
-        );
-        check(
-            "google/gemini-2.5-pro:free",
-            Some("gemini-2.5-pro"),
-            Known::Prefix,
-            1_048_576,
-        );
+        check("openrouter/openai/gpt-4o", Some("gpt-4o"), Known::Exact, 128_000);
+        check("ft:gpt-4o-mini:acme::abc", Some("gpt-4o-mini"), Known::Exact, 128_000);
+        check("gpt-4.1-2030-01-01", Some("gpt-4.1"), Known::Prefix, 1_047_576);
+        check("claude-opus-5@latest", Some("claude-opus-5"), Known::Prefix, 1_000_000);
+        check("google/gemini-2.5-pro:free", Some("gemini-2.5-pro"), Known::Prefix, 1_048_576);
     }
 
     #[test]
@@ -382,32 +335,14 @@ mod tests {
 
     #[test]
     fn nothing_is_found_across_a_border() {
-        for name in [
-            "gpt-4.9-x",
-            "gpt-4omni",
-            "gpt",
-            "",
-            "-",
-            "/",
-            "nobody/knows-me",
-        ] {
+        for name in ["gpt-4.9-x", "gpt-4omni", "gpt", "", "-", "/", "nobody/knows-me"] {
             check(name, None, Known::Unknown, 128_000);
         }
-        check(
-            &format!("gpt-4o-{}", "x".repeat(300)),
-            None,
-            Known::Unknown,
-            128_000,
-        );
+        check(&format!("gpt-4o-{}", "x".repeat(300)), None, Known::Unknown, 128_000);
         let unknown = Catalogue::shipped().find("gpt-7-omega").entry;
         assert_eq!(unknown.max_output_tokens, Some(4_096));
         assert_eq!(unknown.window_tokens, 132_096);
         assert_eq!(unknown.encoding, Encoding::O200kBase);
-        assert!(
-            Catalogue::shipped()
-                .find("mistral-unheard")
-                .entry
-                .strict_alternation
-        );
+        assert!(Catalogue::shipped().find("mistral-unheard").entry.strict_alternation);
     }
 }

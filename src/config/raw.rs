@@ -368,9 +368,7 @@ mod tests {
     fn problems(text: &str) -> Vec<String> {
         let problems = load(toml(text)).expect_err("this configuration is wrong");
         let lines = problems.iter().map(ToString::to_string);
-        lines
-            .map(|line| line.replace(" (TOML source string)", ""))
-            .collect()
+        lines.map(|line| line.replace(" (TOML source string)", "")).collect()
     }
 
     #[test]
@@ -406,9 +404,7 @@ mod tests {
     #[test]
     fn the_examples_in_the_default_file_work() {
         let example = |line: &str| line.starts_with('[') || line.contains(" = ");
-        let lines = DEFAULT_TOML
-            .lines()
-            .filter_map(|line| line.strip_prefix("# "));
+        let lines = DEFAULT_TOML.lines().filter_map(|line| line.strip_prefix("# "));
         let text: Vec<&str> = lines.filter(|line| example(line)).collect();
         let (config, warnings) = loaded(&text.join("\n"));
         assert_eq!(config.configured_limit_tokens("gpt-4o-mini"), Some(100_000));
@@ -477,9 +473,7 @@ mod tests {
                 header_timeout_ms: 3,
                 drain_deadline_ms: 0,
             },
-            cors: Cors {
-                allow_origins: vec!["https://chat.example:8443".into()],
-            },
+            cors: Cors { allow_origins: vec!["https://chat.example:8443".into()] },
             upstream: Upstream {
                 url: "http://localhost:1/v1".into(),
                 connect_timeout_ms: 4,
@@ -500,14 +494,8 @@ mod tests {
                     strict_alternation: false,
                 },
             },
-            cache: Cache {
-                counts_bytes: 8,
-                folds_bytes: 0,
-            },
-            log: Log {
-                format: LogFormat::Json,
-                level: "debug".into(),
-            },
+            cache: Cache { counts_bytes: 8, folds_bytes: 0 },
+            log: Log { format: LogFormat::Json, level: "debug".into() },
             ..Config::default()
         };
         assert_eq!(format!("{config:#?}"), format!("{expected:#?}"));
@@ -560,35 +548,20 @@ mod tests {
             "[context]\nhard = 0.6",
             "context.low: is not below context.hard (0.6): a cut would free nothing",
         ),
-        (
-            "[context]\nnotes = 1",
-            "context.notes: 1 is not true or false",
-        ),
+        ("[context]\nnotes = 1", "context.notes: 1 is not true or false"),
         (
             "[server]\nlisten_ = 1",
             "server.listen_: there is no such key; did you mean server.listen?",
         ),
-        (
-            "[server]\nurl = 1",
-            "server.url: there is no such key; did you mean upstream.url?",
-        ),
-        (
-            "[serve]\nlisten = 1",
-            "serve: there is no such key; did you mean server?",
-        ),
-        (
-            "server_listen = 1",
-            "server_listen: there is no such key; did you mean server.listen?",
-        ),
+        ("[server]\nurl = 1", "server.url: there is no such key; did you mean upstream.url?"),
+        ("[serve]\nlisten = 1", "serve: there is no such key; did you mean server?"),
+        ("server_listen = 1", "server_listen: there is no such key; did you mean server.listen?"),
         (
             "[log]\nverbosity = 1",
             "log.verbosity: there is no such key; its section has format, level",
         ),
         ("log = 1", "log: is a section: write its keys under [log]"),
-        (
-            "limits = 1",
-            "limits: is a section: write its keys under [limits]",
-        ),
+        ("limits = 1", "limits: is a section: write its keys under [limits]"),
         (
             "[[limits]]\nmodel = \"a\"",
             "limits[0].max_input_tokens: is missing: a limit needs model and max_input_tokens",
@@ -624,45 +597,25 @@ mod tests {
     fn an_upstream_must_be_a_plain_base_url() {
         let example = "write it as an SDK would be given it, such as https://api.openai.com/v1";
         for (url, expected) in [
-            (
-                "api.openai.com/v1",
-                "does not begin with https:// or http://",
-            ),
+            ("api.openai.com/v1", "does not begin with https:// or http://"),
             ("ftp://a/", "does not begin with https:// or http://"),
             ("https:///v1", "\"https:///v1\" is no URL"),
             ("https://a b/v1", "\"https://a b/v1\" is no URL"),
-            (
-                "https://a:99999/v1",
-                "\"https://a:99999/v1\" has a port that is not from 1 to 65535",
-            ),
+            ("https://a:99999/v1", "\"https://a:99999/v1\" has a port that is not from 1 to 65535"),
             (
                 "https://a/v1#x",
                 "\"https://a/v1#x\" has a fragment (from # on), which is never sent",
             ),
         ] {
             let problems = problems(&format!("[upstream]\nurl = {url:?}"));
-            assert_eq!(
-                problems,
-                [format!("upstream.url: {expected}; {example}")],
-                "{url}"
-            );
+            assert_eq!(problems, [format!("upstream.url: {expected}; {example}")], "{url}");
         }
         let [problem] = &problems("[upstream]\nurl = \"https://me:secret@a/v1\"")[..] else {
             panic!("one problem");
         };
-        assert!(
-            problem.contains("leave them out") && !problem.contains("secret"),
-            "{problem}"
-        );
-        for url in [
-            "http://[::1]:8080",
-            "HTTPS://a.b/openai/v1/?api-version=1",
-            "https://a:443",
-        ] {
-            assert_eq!(
-                loaded(&format!("[upstream]\nurl = {url:?}")).0.upstream.url,
-                url
-            );
+        assert!(problem.contains("leave them out") && !problem.contains("secret"), "{problem}");
+        for url in ["http://[::1]:8080", "HTTPS://a.b/openai/v1/?api-version=1", "https://a:443"] {
+            assert_eq!(loaded(&format!("[upstream]\nurl = {url:?}")).0.upstream.url, url);
         }
     }
 
@@ -670,21 +623,9 @@ mod tests {
     fn all_problems_come_at_once() {
         let text =
             "colour = 1\n[server]\nlisten = 1\n[context]\nlow = 2\nhigh = 1\n[log]\nlevel = 3";
-        let keys: Vec<_> = load(toml(text))
-            .expect_err("wrong")
-            .into_iter()
-            .map(|p| p.key)
-            .collect();
-        assert_eq!(
-            keys,
-            [
-                "server.listen",
-                "context.low",
-                "log.level",
-                "colour",
-                "context.high"
-            ]
-        );
+        let keys: Vec<_> =
+            load(toml(text)).expect_err("wrong").into_iter().map(|p| p.key).collect();
+        assert_eq!(keys, ["server.listen", "context.low", "log.level", "colour", "context.high"]);
     }
 
     #[test]
@@ -695,31 +636,17 @@ mod tests {
              [models.small-mistral]\nwindow_tokens = 500\nstrict_alternation = true",
         );
         let gpt_4o = config.models.find("azure/gpt-4o").entry;
-        assert_eq!(
-            (gpt_4o.window_tokens, gpt_4o.max_output_tokens),
-            (1000, None)
-        );
-        assert_eq!(
-            config.models.find("gpt-5").entry.max_output_tokens,
-            Some(128_000)
-        );
+        assert_eq!((gpt_4o.window_tokens, gpt_4o.max_output_tokens), (1000, None));
+        assert_eq!(config.models.find("gpt-5").entry.max_output_tokens, Some(128_000));
         let gpt_5 = config.models.find("openai/gpt-5").entry;
         let expected = (400_000, Some(272_000), Some(9));
         assert_eq!(
-            (
-                gpt_5.window_tokens,
-                gpt_5.max_input_tokens,
-                gpt_5.max_output_tokens
-            ),
+            (gpt_5.window_tokens, gpt_5.max_input_tokens, gpt_5.max_output_tokens),
             expected
         );
         let own = config.models.find("small-mistral").entry;
         assert_eq!(
-            (
-                own.window_tokens,
-                own.max_input_tokens,
-                own.max_output_tokens
-            ),
+            (own.window_tokens, own.max_input_tokens, own.max_output_tokens),
             (500, None, None)
         );
         assert!(own.strict_alternation);
@@ -733,16 +660,10 @@ mod tests {
              [[limits]]\nmodel = \"gpt4o\"\nmax_input_tokens = 1",
         );
         assert_eq!(config.configured_limit_tokens("gpt-4o"), Some(100));
-        assert_eq!(
-            config.configured_limit_tokens("openai/gpt-4o-mini"),
-            Some(50)
-        );
+        assert_eq!(config.configured_limit_tokens("openai/gpt-4o-mini"), Some(50));
         assert_eq!(config.configured_limit_tokens("o3"), None);
         let lines: Vec<_> = warnings.iter().map(ToString::to_string).collect();
-        assert_eq!(
-            lines,
-            ["limits[2].model: \"gpt4o\" matches no model that weir knows"]
-        );
+        assert_eq!(lines, ["limits[2].model: \"gpt4o\" matches no model that weir knows"]);
     }
 
     #[test]
@@ -750,10 +671,7 @@ mod tests {
         let (_, warnings) = loaded(
             "[server]\nlisten = \"0.0.0.0:8400\"\n[upstream]\nurl = \"http://models.internal/v1\"",
         );
-        let keys: Vec<_> = warnings
-            .iter()
-            .map(|warning| warning.key.as_str())
-            .collect();
+        let keys: Vec<_> = warnings.iter().map(|warning| warning.key.as_str()).collect();
         assert_eq!(keys, ["server.allowed_hosts", "upstream.url"]);
         let (_, warnings) = loaded("[upstream]\nurl = \"http://127.0.0.1:11434/v1\"");
         assert_eq!(warnings, []);

@@ -356,10 +356,7 @@ mod tests {
                     "cache_write_tokens":6},"cached_tokens":5}"#,
                 [Some(9), None, Some(0), Some(6), None],
             ),
-            (
-                r#"{"prompt_tokens":0,"completion_tokens":0}"#,
-                [Some(0), Some(0), None, None, None],
-            ),
+            (r#"{"prompt_tokens":0,"completion_tokens":0}"#, [Some(0), Some(0), None, None, None]),
             ("{}", [None; 5]),
         ] {
             let body = format!(r#"{{"id":"x","usage":{json},"choices":[]}}"#);
@@ -408,25 +405,16 @@ mod tests {
             assert_eq!(Usage::of(body.as_bytes()), Some(expected), "{figure}");
         }
         let body = r#"{"usage":{"prompt_tokens":9007199254740992}}"#;
-        assert_eq!(
-            Usage::of(body.as_bytes()).and_then(|u| u.prompt_tokens),
-            Some(MAX_COUNT)
-        );
+        assert_eq!(Usage::of(body.as_bytes()).and_then(|u| u.prompt_tokens), Some(MAX_COUNT));
         let huge = r#"{"usage":{"input_tokens":9007199254740992,
             "cache_read_input_tokens":9007199254740992,"cache_creation_input_tokens":9007199254740992}}"#;
-        assert_eq!(
-            Usage::of(huge.as_bytes()).and_then(|u| u.prompt_tokens),
-            Some(3 * MAX_COUNT)
-        );
+        assert_eq!(Usage::of(huge.as_bytes()).and_then(|u| u.prompt_tokens), Some(3 * MAX_COUNT));
     }
 
     #[test]
     fn the_last_of_equal_keys_counts_and_escapes_are_read() {
         let body = r#"{"usage":{"prompt_tokens":1},"us\u0061ge":{"prompt_tokens":2}}"#;
-        assert_eq!(
-            Usage::of(body.as_bytes()).and_then(|u| u.prompt_tokens),
-            Some(2)
-        );
+        assert_eq!(Usage::of(body.as_bytes()).and_then(|u| u.prompt_tokens), Some(2));
     }
 
     fn metered(content_type: &str, parts: &[&[u8]]) -> Metered {
@@ -454,10 +442,7 @@ mod tests {
             overlong: false,
         };
         let bytes = STREAM.as_bytes();
-        assert_eq!(
-            metered("text/event-stream; charset=utf-8", &[bytes]),
-            expected
-        );
+        assert_eq!(metered("text/event-stream; charset=utf-8", &[bytes]), expected);
         let bytewise: Vec<&[u8]> = bytes.chunks(1).collect();
         assert_eq!(metered("Text/Event-Stream", &bytewise), expected);
     }
@@ -468,17 +453,8 @@ mod tests {
         let cut = metered("text/event-stream", &[&STREAM.as_bytes()[..end]]);
         assert!(!cut.done);
         assert_eq!(cut.usage.and_then(|usage| usage.completion_tokens), Some(2));
-        let nothing = metered(
-            "text/event-stream",
-            &[b"data: oops\n\ndata: {\"choices\":7}\n\n"],
-        );
-        assert_eq!(
-            nothing,
-            Metered {
-                events: 2,
-                ..Metered::default()
-            }
-        );
+        let nothing = metered("text/event-stream", &[b"data: oops\n\ndata: {\"choices\":7}\n\n"]);
+        assert_eq!(nothing, Metered { events: 2, ..Metered::default() });
     }
 
     #[test]
@@ -491,10 +467,7 @@ mod tests {
             done: true,
             ..Metered::default()
         };
-        assert_eq!(
-            metered("application/json", &[&body[..20], &body[20..]]),
-            expected
-        );
+        assert_eq!(metered("application/json", &[&body[..20], &body[20..]]), expected);
         assert_eq!(metered("application/problem+json;v=1", &[body]), expected);
         assert_eq!(metered("text/plain", &[body]), Metered::default());
         assert!(!metered("application/json", &[&body[..20]]).done);
@@ -507,28 +480,10 @@ mod tests {
         let fits: &[&[u8]] = &[&piece, &piece[body.len()..], body];
         assert!(metered("application/json", fits).usage.is_some());
         let past = metered("application/json", &[&piece, &piece, body]);
-        assert_eq!(
-            past,
-            Metered {
-                overlong: true,
-                ..Metered::default()
-            }
-        );
-        let event = [
-            b"data: ".to_vec(),
-            vec![b'x'; MAX_EVENT_BYTES],
-            b"\n\ndata: [DONE]".to_vec(),
-        ];
+        assert_eq!(past, Metered { overlong: true, ..Metered::default() });
+        let event = [b"data: ".to_vec(), vec![b'x'; MAX_EVENT_BYTES], b"\n\ndata: [DONE]".to_vec()];
         let past = metered("text/event-stream", &[&event.concat()]);
-        assert_eq!(
-            past,
-            Metered {
-                overlong: true,
-                done: true,
-                events: 2,
-                ..Metered::default()
-            }
-        );
+        assert_eq!(past, Metered { overlong: true, done: true, events: 2, ..Metered::default() });
     }
 
     proptest! {

@@ -41,19 +41,13 @@ async fn compressed_bodies_are_read_as_far_as_the_limit() {
     .await;
     let at = body_of(MAX_BYTES).into_bytes();
     let past = body_of(MAX_BYTES + 1).into_bytes();
-    let rows: [(&str, Encode); 4] = [
-        ("gzip", gzip),
-        ("deflate", zlib),
-        ("zstd", zstd),
-        ("gzip, zstd", gzip_and_zstd),
-    ];
+    let rows: [(&str, Encode); 4] =
+        [("gzip", gzip), ("deflate", zlib), ("zstd", zstd), ("gzip, zstd", gzip_and_zstd)];
     for (name, encode) in rows {
         let header = format!("content-encoding: {name}\r\n");
         let answer = ask(weir.address, chat(&header, encode(&at))).await;
         assert_eq!(answer.status(), 200, "{name}");
-        ask(weir.address, chat(&header, encode(&past)))
-            .await
-            .assert_error(413, "body_too_large");
+        ask(weir.address, chat(&header, encode(&past))).await.assert_error(413, "body_too_large");
         let message = ask(weir.address, chat(&header, "not compressed"))
             .await
             .assert_error(400, "invalid_request");
@@ -67,14 +61,9 @@ async fn a_compressed_body_that_needs_nothing_is_forwarded_as_it_came() {
     let weir = start(&upstream.address, |_| {}).await;
     let received = gzip(body_of(500).as_bytes());
     let mut wire = Wire::connect(weir.address).await;
-    wire.send(chat("content-encoding: gzip\r\n", &received))
-        .await;
+    wire.send(chat("content-encoding: gzip\r\n", &received)).await;
     let seen = upstream.next().await;
-    assert!(
-        seen.head.contains("content-encoding: gzip"),
-        "{}",
-        seen.head
-    );
+    assert!(seen.head.contains("content-encoding: gzip"), "{}", seen.head);
     assert_eq!(seen.body, received);
     seen.answer(FINE);
     assert_eq!(wire.message().await.expect("an answer").status(), 200);
@@ -90,9 +79,7 @@ async fn a_bomb_does_not_go_off() {
     for (name, bomb) in [("gzip", gzip(&plain)), ("zstd", zstd(&plain))] {
         assert!(bomb.len() < MAX_BYTES, "{name}: {}", bomb.len());
         let header = format!("content-encoding: {name}\r\n");
-        ask(weir.address, chat(&header, bomb))
-            .await
-            .assert_error(413, "body_too_large");
+        ask(weir.address, chat(&header, bomb)).await.assert_error(413, "body_too_large");
     }
 }
 
@@ -120,9 +107,6 @@ async fn an_unknown_encoding_is_refused_with_those_that_are_known() {
         let answer = ask(weir.address, chat(&header, body_of(100))).await;
         let message = answer.assert_error(415, "unsupported_encoding");
         assert!(message.contains("gzip, deflate, zstd"), "{message}");
-        assert_eq!(
-            answer.header("accept-encoding"),
-            Some("gzip, deflate, zstd")
-        );
+        assert_eq!(answer.header("accept-encoding"), Some("gzip, deflate, zstd"));
     }
 }

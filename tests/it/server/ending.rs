@@ -52,8 +52,7 @@ async fn a_stream_in_flight_is_finished() {
     let mut upstream = Upstream::start().await;
     let weir = start(&upstream.address, |_| {}).await;
     let mut wire = Wire::connect(weir.address).await;
-    wire.send(bare("GET", "/v1/responses/r?stream=true", ""))
-        .await;
+    wire.send(bare("GET", "/v1/responses/r?stream=true", "")).await;
     let seen = upstream.next().await;
     // The upstream's body goes on until the test lets it end.
     seen.answer(

@@ -98,11 +98,7 @@ async fn converse(stream: TcpStream, requests: mpsc::UnboundedSender<Seen>) {
     let mut wire = Wire::over(stream);
     while let Some(message) = wire.message().await {
         let (answer, answered) = oneshot::channel();
-        let seen = Seen {
-            head: message.head,
-            body: message.body,
-            answer,
-        };
+        let seen = Seen { head: message.head, body: message.body, answer };
         if requests.send(seen).is_err() {
             return;
         }
@@ -145,11 +141,7 @@ impl Message {
         let error = body["error"].as_object().expect("an error");
         assert_eq!(error["code"], code);
         assert!(error.contains_key("param"));
-        let kind = if status >= 500 {
-            "server_error"
-        } else {
-            "invalid_request_error"
-        };
+        let kind = if status >= 500 { "server_error" } else { "invalid_request_error" };
         assert_eq!(error["type"], kind);
         error["message"].as_str().expect("a message").to_owned()
     }
@@ -162,9 +154,7 @@ impl Wire {
 
     fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("a TCP socket");
-        Self {
-            stream: BufReader::new(stream),
-        }
+        Self { stream: BufReader::new(stream) }
     }
 
     /// Sends bytes; an end that has closed is for the next read to find.
@@ -187,10 +177,7 @@ impl Wire {
 
     /// The next message, its body by `content-length` or chunks; `None` at the connection's end.
     pub async fn message(&mut self) -> Option<Message> {
-        let mut message = Message {
-            head: self.head().await?,
-            body: Vec::new(),
-        };
+        let mut message = Message { head: self.head().await?, body: Vec::new() };
         if message.header("transfer-encoding") == Some("chunked") {
             while let Some(chunk) = self.chunk().await {
                 message.body.extend(chunk);
@@ -252,15 +239,8 @@ pub fn bare(method: &str, path: &str, headers: &str) -> String {
 
 /// A valid chat body of exactly this many bytes.
 pub fn body_of(bytes: usize) -> String {
-    let (before, after) = (
-        r#"{"model":"gpt-4o","messages":[{"role":"user","content":""#,
-        r#""}]}"#,
-    );
-    let filler = bytes
-        .checked_sub(before.len() + after.len())
-        .expect("room for the body's frame");
-    format!(
-        "{before}{}{after}",
-        "a ".repeat(filler.div_ceil(2)).split_at(filler).0
-    )
+    let (before, after) =
+        (r#"{"model":"gpt-4o","messages":[{"role":"user","content":""#, r#""}]}"#);
+    let filler = bytes.checked_sub(before.len() + after.len()).expect("room for the body's frame");
+    format!("{before}{}{after}", "a ".repeat(filler.div_ceil(2)).split_at(filler).0)
 }

@@ -58,20 +58,14 @@ async fn a_larger_body_is_refused() {
     // By its length, before any of it has come.
     let head =
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1001\r\n\r\n";
-    let message = ask(weir.address, head)
-        .await
-        .assert_error(413, "body_too_large");
+    let message = ask(weir.address, head).await.assert_error(413, "body_too_large");
     assert!(message.contains("1000 bytes"), "{message}");
     // By what has come, where no length was told.
     for chunk_bytes in [1, 7, MAX_BYTES + 1] {
-        ask(weir.address, chunked(&body, chunk_bytes))
-            .await
-            .assert_error(413, "body_too_large");
+        ask(weir.address, chunked(&body, chunk_bytes)).await.assert_error(413, "body_too_large");
     }
     let absurd = head.replace("1001", "9223372036854775807");
-    ask(weir.address, absurd)
-        .await
-        .assert_error(413, "body_too_large");
+    ask(weir.address, absurd).await.assert_error(413, "body_too_large");
 }
 
 #[tokio::test]
@@ -113,11 +107,7 @@ async fn a_caller_that_asks_first_is_refused_before_it_sends() {
     .await;
     let rows = [
         (expecting(MAX_BYTES + 1), 413, "body_too_large"),
-        (
-            expecting(10).replace("host: localhost", "host: evil.example"),
-            403,
-            "host_not_allowed",
-        ),
+        (expecting(10).replace("host: localhost", "host: evil.example"), 403, "host_not_allowed"),
         (
             expecting(10).replace("expect:", "content-encoding: br\r\nexpect:"),
             415,

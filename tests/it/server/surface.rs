@@ -49,35 +49,16 @@ async fn a_request_has_one_host() {
     let weir = start(&upstream, |_| {}).await;
     let rows = [
         ("GET / HTTP/1.1\r\n\r\n", 400),
-        (
-            "GET / HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
-            400,
-        ),
-        (
-            "GET / HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\n\r\n",
-            400,
-        ),
+        ("GET / HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\n\r\n", 400),
         ("GET / HTTP/1.0\r\n\r\n", 200),
         ("GET / HTTP/1.0\r\nhost: evil.example\r\n\r\n", 403),
-        (
-            "GET http://localhost/ HTTP/1.1\r\nhost: localhost\r\n\r\n",
-            200,
-        ),
-        (
-            "GET http://evil.example/ HTTP/1.1\r\nhost: localhost\r\n\r\n",
-            403,
-        ),
-        (
-            "GET http://localhost/ HTTP/1.1\r\nhost: evil.example\r\n\r\n",
-            403,
-        ),
+        ("GET http://localhost/ HTTP/1.1\r\nhost: localhost\r\n\r\n", 200),
+        ("GET http://evil.example/ HTTP/1.1\r\nhost: localhost\r\n\r\n", 403),
+        ("GET http://localhost/ HTTP/1.1\r\nhost: evil.example\r\n\r\n", 403),
     ];
     for (request, expected) in rows {
-        assert_eq!(
-            ask(weir.address, request).await.status(),
-            expected,
-            "{request}"
-        );
+        assert_eq!(ask(weir.address, request).await.status(), expected, "{request}");
     }
 }
 
@@ -88,12 +69,7 @@ async fn web_pages_are_served_only_if_allowed() {
         config.cors.allow_origins = vec!["https://app.example".into()];
     })
     .await;
-    for origin in [
-        "https://evil.example",
-        "null",
-        "http://app.example",
-        "http://localhost",
-    ] {
+    for origin in ["https://evil.example", "null", "http://app.example", "http://localhost"] {
         let request = chat(&format!("origin: {origin}\r\n"), body_of(100));
         let answer = ask(weir.address, request).await;
         answer.assert_error(403, "origin_not_allowed");
@@ -103,19 +79,13 @@ async fn web_pages_are_served_only_if_allowed() {
     let allowed = "origin: https://app.example\r\n";
     let answer = ask(weir.address, chat(allowed, body_of(100))).await;
     assert_eq!(answer.status(), 200);
-    assert_eq!(
-        answer.header("access-control-allow-origin"),
-        Some("https://app.example")
-    );
+    assert_eq!(answer.header("access-control-allow-origin"), Some("https://app.example"));
     assert_eq!(answer.header("access-control-expose-headers"), Some("*"));
     assert_eq!(answer.header("vary"), Some("origin"));
 
     let lost = ask(weir.address, bare("GET", "/nowhere", allowed)).await;
     lost.assert_error(404, "not_found");
-    assert_eq!(
-        lost.header("access-control-allow-origin"),
-        Some("https://app.example")
-    );
+    assert_eq!(lost.header("access-control-allow-origin"), Some("https://app.example"));
 }
 
 #[tokio::test]
@@ -128,11 +98,7 @@ async fn a_preflight_is_answered_without_the_upstream() {
                  access-control-request-headers: authorization,content-type\r\n\
                  access-control-request-private-network: true\r\n";
     let allowed = format!("origin: https://app.example\r\n{asked}");
-    let answer = ask(
-        weir.address,
-        bare("OPTIONS", "/v1/chat/completions", &allowed),
-    )
-    .await;
+    let answer = ask(weir.address, bare("OPTIONS", "/v1/chat/completions", &allowed)).await;
     assert_eq!(answer.status(), 204);
     let expected = [
         ("access-control-allow-origin", "https://app.example"),
@@ -146,12 +112,9 @@ async fn a_preflight_is_answered_without_the_upstream() {
     }
 
     let refused = format!("origin: https://evil.example\r\n{asked}");
-    ask(
-        weir.address,
-        bare("OPTIONS", "/v1/chat/completions", &refused),
-    )
-    .await
-    .assert_error(403, "origin_not_allowed");
+    ask(weir.address, bare("OPTIONS", "/v1/chat/completions", &refused))
+        .await
+        .assert_error(403, "origin_not_allowed");
 }
 
 #[tokio::test]
@@ -180,9 +143,7 @@ async fn weir_says_what_it_is_and_what_it_is_not() {
     assert!(head.starts_with("HTTP/1.1 200"));
 
     for path in ["/weir", "/weir/stats", "/nowhere", "/favicon.ico"] {
-        let message = ask(weir.address, bare("GET", path, ""))
-            .await
-            .assert_error(404, "not_found");
+        let message = ask(weir.address, bare("GET", path, "")).await.assert_error(404, "not_found");
         assert!(message.contains("/v1/"), "{message}");
     }
     ask(weir.address, bare("POST", "/", "content-length: 0\r\n"))
@@ -202,9 +163,7 @@ async fn upgrades_are_refused_but_for_offers_of_http2() {
     assert!(message.contains("WebSockets"), "{message}");
 
     let tunnel = "CONNECT localhost:443 HTTP/1.1\r\nhost: localhost:443\r\n\r\n";
-    ask(weir.address, tunnel)
-        .await
-        .assert_error(501, "upgrade_not_supported");
+    ask(weir.address, tunnel).await.assert_error(501, "upgrade_not_supported");
 
     let offer =
         "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n";
@@ -247,12 +206,7 @@ async fn other_routes_pass_through() {
         let mut wire = Wire::connect(weir.address).await;
         wire.send(bare(method, path, "")).await;
         let seen = upstream.next().await;
-        assert!(
-            seen.head
-                .starts_with(&format!("{method} {path} HTTP/1.1\r\n")),
-            "{}",
-            seen.head
-        );
+        assert!(seen.head.starts_with(&format!("{method} {path} HTTP/1.1\r\n")), "{}", seen.head);
         seen.answer("HTTP/1.1 418 Odd\r\nx-own: 1\r\ncontent-length: 4\r\n\r\nodd!");
         let answer = wire.message().await.expect("an answer");
         assert_eq!(answer.status(), 418);
@@ -278,10 +232,7 @@ async fn cleartext_http2_is_spoken_with_the_same_checks() {
     assert_eq!(health.status(), 200);
 
     let chat = |bytes: usize| {
-        client
-            .post(format!("{base}/v1/chat/completions"))
-            .body(body_of(bytes))
-            .send()
+        client.post(format!("{base}/v1/chat/completions")).body(body_of(bytes)).send()
     };
     assert_eq!(chat(1000).await.expect("an answer").status(), 200);
     assert_eq!(chat(1001).await.expect("an answer").status(), 413);
