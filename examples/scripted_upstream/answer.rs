@@ -40,12 +40,7 @@ impl Answer {
     }
 
     pub fn whole(status: u16, content_type: &'static str, body: impl Into<Bytes>) -> Self {
-        Self {
-            status,
-            content_type,
-            headers: Vec::new(),
-            content: Content::Whole(body.into()),
-        }
+        Self { status, content_type, headers: Vec::new(), content: Content::Whole(body.into()) }
     }
 
     pub fn events(events: Vec<Bytes>) -> Self {
@@ -119,11 +114,7 @@ fn call_id(id: u64, choice: usize, index: usize) -> String {
 fn say(verdict: &Verdict) -> Said {
     let script = &verdict.script;
     let text = script.answer_text(verdict.messages, verdict.wants_json, verdict.fault.as_ref());
-    let mut finish_reason = if script.tool_calls.is_empty() {
-        "stop"
-    } else {
-        "tool_calls"
-    };
+    let mut finish_reason = if script.tool_calls.is_empty() { "stop" } else { "tool_calls" };
     let mut pieces = Vec::new();
     let mut tokens = 0;
     let most = verdict.max_output_tokens.unwrap_or(u64::MAX);
@@ -146,21 +137,14 @@ fn say(verdict: &Verdict) -> Said {
     Said {
         pieces,
         calls,
-        finish_reason: script
-            .finish_reason
-            .as_deref()
-            .unwrap_or(finish_reason)
-            .to_owned(),
+        finish_reason: script.finish_reason.as_deref().unwrap_or(finish_reason).to_owned(),
         tokens,
     }
 }
 
 /// Each word with the space before it, which is how most tokens begin.
 fn words_of(text: &str) -> Vec<&str> {
-    let spaces = text
-        .match_indices(' ')
-        .map(|(at, _)| at)
-        .filter(|at| *at > 0);
+    let spaces = text.match_indices(' ').map(|(at, _)| at).filter(|at| *at > 0);
     let mut words = Vec::new();
     let mut start = 0;
     for end in spaces.chain([text.len()]) {

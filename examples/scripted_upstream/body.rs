@@ -60,12 +60,7 @@ impl Reply {
         if steps.is_empty() {
             ticket.complete();
         }
-        Self {
-            steps,
-            length,
-            pattern_at: 0,
-            ticket,
-        }
+        Self { steps, length, pattern_at: 0, ticket }
     }
 
     fn sent(&mut self, bytes: Bytes) -> Poll<Option<Result<Frame<Bytes>, Dropped>>> {

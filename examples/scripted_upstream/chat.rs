@@ -128,15 +128,11 @@ fn read_messages(
     let read = |text: &str, suffix: &str| {
         let allow_unknown = state.options.allow_unknown;
         let purpose = 1 + encoding as u64 * 8 + u64::from(!suffix.is_empty()) * 2;
-        state.counts.recall(text, purpose, || {
-            Message::read(text, encoding, suffix, allow_unknown)
-        })
+        state.counts.recall(text, purpose, || Message::read(text, encoding, suffix, allow_unknown))
     };
     let mut messages: Vec<_> = list.iter().map(|raw| read(raw.get(), "")).collect();
     // The definitions follow the first system message, after a newline.
-    let first_system = messages
-        .iter()
-        .position(|message| message.role == Role::System);
+    let first_system = messages.iter().position(|message| message.role == Role::System);
     if let Some(index) = first_system.filter(|_| has_tools(top)) {
         messages[index] = read(list[index].get(), "\n");
     }
@@ -220,11 +216,7 @@ fn check_tools(name: &str, tools: &Value) -> Result<(), Refusal> {
             let message = format!(
                 "Invalid '{place}.function.name': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
             );
-            return Err(Refusal::coded(
-                "invalid_value",
-                format!("{place}.function.name"),
-                message,
-            ));
+            return Err(Refusal::coded("invalid_value", format!("{place}.function.name"), message));
         }
     }
     Ok(())
@@ -261,11 +253,7 @@ fn read_parameters(
     if older.is_some() && newer.is_some() {
         let message =
             "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.";
-        return Err(Refusal::coded(
-            "invalid_parameter_combination",
-            "max_tokens",
-            message,
-        ));
+        return Err(Refusal::coded("invalid_parameter_combination", "max_tokens", message));
     }
     let choices = integer(top, "n", 1, MAX_CHOICES)?.unwrap_or(1);
     for (name, least, most) in [

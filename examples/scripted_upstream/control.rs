@@ -37,9 +37,7 @@ pub async fn answer(
             Answer::json(200, &json!({"cleared": true}))
         }
         (&Method::GET, "/scripted/wait") => {
-            let number = query
-                .strip_prefix("ended=")
-                .and_then(|number| number.parse().ok());
+            let number = query.strip_prefix("ended=").and_then(|number| number.parse().ok());
             let number: usize = number.unwrap_or(1);
             let ended = |log: &[Seen]| log.iter().filter(|seen| seen.ended()).count();
             state.log.wait_for(|log| ended(log) >= number).await;

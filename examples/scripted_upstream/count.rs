@@ -71,12 +71,7 @@ pub struct Tally {
 
 impl Tally {
     pub fn new(encoding: Encoding) -> Self {
-        Self {
-            encoding,
-            ranks: Vec::new(),
-            framing: 0,
-            other: Xxh3::new(),
-        }
+        Self { encoding, ranks: Vec::new(), framing: 0, other: Xxh3::new() }
     }
 
     fn text(&mut self, text: &str) {
@@ -88,11 +83,7 @@ impl Tally {
     }
 
     pub fn identity(&mut self) -> u128 {
-        let bytes: Vec<u8> = self
-            .ranks
-            .iter()
-            .flat_map(|rank| rank.to_le_bytes())
-            .collect();
+        let bytes: Vec<u8> = self.ranks.iter().flat_map(|rank| rank.to_le_bytes()).collect();
         self.other.update(&bytes);
         self.other.update(&self.framing.to_le_bytes());
         self.other.digest128()
@@ -144,9 +135,7 @@ impl Tally {
                 self.framing += image_tokens(url, detail);
                 self.other.update(url.as_bytes());
             }
-            _ => self
-                .other
-                .update(Value::Object(part.clone()).to_string().as_bytes()),
+            _ => self.other.update(Value::Object(part.clone()).to_string().as_bytes()),
         }
     }
 
@@ -158,11 +147,7 @@ impl Tally {
             declare(function, &mut source);
         }
         source.push_str("} // namespace functions");
-        self.framing += if beside_system {
-            TOOLS_BESIDE_SYSTEM_TOKENS
-        } else {
-            TOOLS_TOKENS
-        };
+        self.framing += if beside_system { TOOLS_BESIDE_SYSTEM_TOKENS } else { TOOLS_TOKENS };
         self.text(&source);
     }
 
@@ -184,9 +169,7 @@ fn declare(function: &Value, source: &mut String) {
         source.push_str(&format!("// {description}\n"));
     }
     let parameters = &function["parameters"];
-    let takes_none = parameters["properties"]
-        .as_object()
-        .is_none_or(Map::is_empty);
+    let takes_none = parameters["properties"].as_object().is_none_or(Map::is_empty);
     if takes_none {
         source.push_str(&format!("type {name} = () => any;\n\n"));
         return;
@@ -216,9 +199,7 @@ fn type_of(schema: &Value, depth: usize, source: &mut String) {
         source.push_str(&values.join(" | "));
         return;
     }
-    let alternatives = schema["anyOf"]
-        .as_array()
-        .or_else(|| schema["oneOf"].as_array());
+    let alternatives = schema["anyOf"].as_array().or_else(|| schema["oneOf"].as_array());
     if let Some(alternatives) = alternatives {
         for (index, alternative) in alternatives.iter().enumerate() {
             source.push_str(if index == 0 { "" } else { " | " });
@@ -272,9 +253,7 @@ pub struct Counts {
 
 impl Default for Counts {
     fn default() -> Self {
-        Self {
-            known: Mutex::new(Generations::new(MAX_REMEMBERED)),
-        }
+        Self { known: Mutex::new(Generations::new(MAX_REMEMBERED)) }
     }
 }
 

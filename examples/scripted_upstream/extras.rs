@@ -16,14 +16,8 @@ use super::routes::Call;
 use super::strict;
 use super::validate::Refusal;
 
-const DEFAULT_MODELS: [&str; 6] = [
-    "gpt-4o",
-    "gpt-4o-mini",
-    "gpt-4.1",
-    "gpt-4",
-    "o4-mini",
-    "text-embedding-3-small",
-];
+const DEFAULT_MODELS: [&str; 6] =
+    ["gpt-4o", "gpt-4o-mini", "gpt-4.1", "gpt-4", "o4-mini", "text-embedding-3-small"];
 const DEFAULT_DIMENSIONS: u64 = 8;
 const MAX_DIMENSIONS: u64 = 4096;
 const SPEECH_BYTES: u64 = 8192;
@@ -78,11 +72,7 @@ fn echo(call: &Call) -> Answer {
         .iter()
         .map(|(name, value)| json!([name.as_str(), String::from_utf8_lossy(value.as_bytes())]))
         .collect();
-    let path = call
-        .head
-        .uri
-        .path_and_query()
-        .map_or("", |path| path.as_str());
+    let path = call.head.uri.path_and_query().map_or("", |path| path.as_str());
     let body = json!({
         "method": call.head.method.as_str(),
         "path": path,

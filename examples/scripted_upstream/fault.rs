@@ -94,21 +94,13 @@ pub fn parse(name: &str) -> Result<Fault, String> {
 /// The body of an error of this status, in OpenAI's shape.
 pub fn status_body(code: u16) -> Value {
     let (message, kind, error_code) = match code {
-        401 => (
-            "Incorrect API key provided.",
-            "invalid_request_error",
-            json!("invalid_api_key"),
-        ),
+        401 => ("Incorrect API key provided.", "invalid_request_error", json!("invalid_api_key")),
         429 => (
             "Rate limit reached for requests. Please try again later.",
             "requests",
             json!("rate_limit_exceeded"),
         ),
-        400..=499 => (
-            "Refused by the script.",
-            "invalid_request_error",
-            json!(null),
-        ),
+        400..=499 => ("Refused by the script.", "invalid_request_error", json!(null)),
         _ => (
             "The server had an error while processing your request. Sorry about that!",
             "server_error",
@@ -128,11 +120,7 @@ pub struct Overflow {
 
 /// Status and body of a refusal for size in one vendor's words; `empty` is a 200 without a body.
 pub fn overflow(vendor: &str, size: Overflow) -> (u16, Option<Value>) {
-    let Overflow {
-        prompt_tokens: prompt,
-        output_tokens: output,
-        context_tokens: window,
-    } = size;
+    let Overflow { prompt_tokens: prompt, output_tokens: output, context_tokens: window } = size;
     let status = if vendor == "too_large" { 413 } else { 400 };
     let says = match vendor {
         "empty" => return (200, None),

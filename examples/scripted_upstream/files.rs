@@ -57,20 +57,14 @@ pub fn answer(state: &State, call: &Call, route: &[&str]) -> Option<Result<Answe
         (&Method::GET, ["files"]) => {
             let kept = locked(&state.files.kept);
             let list: Vec<Value> = kept.1.iter().map(File::to_json).collect();
-            Ok(Answer::json(
-                200,
-                &json!({"object": "list", "data": list, "has_more": false}),
-            ))
+            Ok(Answer::json(200, &json!({"object": "list", "data": list, "has_more": false})))
         }
         (&Method::GET, ["files", id]) => find(state, id, |file| Answer::json(200, &file.to_json())),
         (&Method::GET, ["files", id, "content"]) => find(state, id, |file| {
             Answer::whole(200, "application/octet-stream", file.content.clone())
         }),
         (&Method::DELETE, ["files", id]) => find(state, id, |file| {
-            Answer::json(
-                200,
-                &json!({"id": file.id, "object": "file", "deleted": true}),
-            )
+            Answer::json(200, &json!({"id": file.id, "object": "file", "deleted": true}))
         })
         .inspect(|_| locked(&state.files.kept).1.retain(|file| file.id != *id)),
         _ => return None,
@@ -113,10 +107,7 @@ struct Part {
 
 fn named<'a>(parts: &'a [Part], name: &str) -> Result<&'a Part, Refusal> {
     let missing = || Refusal::missing(name);
-    parts
-        .iter()
-        .find(|part| part.name == name)
-        .ok_or_else(missing)
+    parts.iter().find(|part| part.name == name).ok_or_else(missing)
 }
 
 /// Splits a multipart form as far as SDKs make use of the format.

@@ -113,12 +113,7 @@ impl Entries {
 
 impl Log {
     pub fn new(max_entries: usize, max_body_bytes: usize) -> Self {
-        let entries = Entries {
-            first: 1,
-            next: 1,
-            bodies_from: 1,
-            ..Entries::default()
-        };
+        let entries = Entries { first: 1, next: 1, bodies_from: 1, ..Entries::default() };
         Self {
             entries: Mutex::new(entries),
             changed: Notify::new(),
@@ -157,20 +152,12 @@ impl Log {
         }
         drop(entries);
         self.changed.notify_waiters();
-        Ticket {
-            log: self.clone(),
-            number,
-            open: true,
-        }
+        Ticket { log: self.clone(), number, open: true }
     }
 
     /// A ticket of no entry, for answers that are not part of the record.
     pub fn unlogged(self: &Arc<Self>) -> Ticket {
-        Ticket {
-            log: self.clone(),
-            number: 0,
-            open: false,
-        }
+        Ticket { log: self.clone(), number: 0, open: false }
     }
 
     pub fn read<T>(&self, use_entries: impl FnOnce(&[Seen]) -> T) -> T {

@@ -49,10 +49,7 @@ async fn main() -> std::io::Result<()> {
     }
     server.release();
     let served = server.requests().len();
-    eprintln!(
-        "{served} requests over {} connections",
-        server.connections()
-    );
+    eprintln!("{served} requests over {} connections", server.connections());
     server.stop().await;
     Ok(())
 }

@@ -23,11 +23,7 @@ pub struct Generations<V> {
 
 impl<V> Generations<V> {
     pub fn new(max: usize) -> Self {
-        Self {
-            young: HashMap::new(),
-            old: HashMap::new(),
-            max,
-        }
+        Self { young: HashMap::new(), old: HashMap::new(), max }
     }
 
     pub fn find(&mut self, key: u128) -> Option<&mut V> {
@@ -52,9 +48,7 @@ pub struct PrefixCache {
 
 impl Default for PrefixCache {
     fn default() -> Self {
-        Self {
-            nodes: Mutex::new(Generations::new(MAX_PREFIXES)),
-        }
+        Self { nodes: Mutex::new(Generations::new(MAX_PREFIXES)) }
     }
 }
 
@@ -68,10 +62,7 @@ impl PrefixCache {
             let Some(branches) = nodes.find(node) else {
                 return shared;
             };
-            if branches
-                .iter()
-                .any(|known| known.identity == piece.identity)
-            {
+            if branches.iter().any(|known| known.identity == piece.identity) {
                 shared += piece.tokens;
                 node = follow(node, piece.identity);
                 continue;
@@ -90,10 +81,7 @@ impl PrefixCache {
             match nodes.find(node) {
                 None => nodes.insert(node, vec![piece.clone()]),
                 Some(branches) => {
-                    if !branches
-                        .iter()
-                        .any(|known| known.identity == piece.identity)
-                    {
+                    if !branches.iter().any(|known| known.identity == piece.identity) {
                         if branches.len() == MAX_BRANCHES {
                             branches.remove(0);
                         }

@@ -51,9 +51,7 @@ impl Call {
     pub fn query(&self, name: &str) -> Option<&str> {
         let pairs = self.head.uri.query()?.split('&');
         let mut pairs = pairs.filter_map(|pair| pair.split_once('='));
-        pairs
-            .find(|(known, _)| *known == name)
-            .map(|(_, value)| value)
+        pairs.find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
     fn credential(&self) -> Option<&str> {
@@ -93,13 +91,7 @@ pub async fn answer(
     };
     ticket.body(&body);
     let (route, deployment) = split_path(head.uri.path());
-    let call = Call {
-        id: xxh3_64(&body),
-        head,
-        body,
-        route,
-        deployment,
-    };
+    let call = Call { id: xxh3_64(&body), head, body, route, deployment };
     let (answer, fault) = decide(&state, &call, &ticket).await;
     match &fault {
         Some(Fault::Reset | Fault::Close) => {
@@ -238,16 +230,9 @@ fn apply(answer: Answer, fault: Option<&Fault>, size: Option<Overflow>) -> Answe
             answer
         }
         Some(Fault::Empty200) => Answer::whole(200, "application/json", ""),
-        Some(Fault::WrongContentType) => Answer {
-            content_type: "text/html",
-            ..answer
-        },
+        Some(Fault::WrongContentType) => Answer { content_type: "text/html", ..answer },
         Some(Fault::Overflow(vendor)) => {
-            let unknown = Overflow {
-                prompt_tokens: 0,
-                output_tokens: 0,
-                context_tokens: 0,
-            };
+            let unknown = Overflow { prompt_tokens: 0, output_tokens: 0, context_tokens: 0 };
             too_long(vendor, size.unwrap_or(unknown))
         }
         Some(Fault::Garbage) => {
@@ -292,11 +277,7 @@ fn respond_with(
     }
     let (steps, length) = match answer.content {
         Content::Pattern { bytes, chunked } => {
-            let steps = if bytes == 0 {
-                vec![]
-            } else {
-                vec![Step::Pattern(bytes)]
-            };
+            let steps = if bytes == 0 { vec![] } else { vec![Step::Pattern(bytes)] };
             (steps, (!chunked).then_some(bytes))
         }
         Content::Whole(bytes) if bytes.is_empty() => (vec![], Some(0)),
@@ -304,10 +285,7 @@ fn respond_with(
             let length = Some(bytes.len() as u64);
             let middle = bytes.len() / 2;
             let pieces = vec![bytes.slice(..middle), bytes.slice(middle..)];
-            (
-                interfere(pieces, fault, held).unwrap_or_else(|| vec![Step::Send(bytes)]),
-                length,
-            )
+            (interfere(pieces, fault, held).unwrap_or_else(|| vec![Step::Send(bytes)]), length)
         }
         Content::Events(events) => {
             let whole = |events: Vec<Bytes>| events.into_iter().map(Step::Send).collect();
@@ -316,9 +294,7 @@ fn respond_with(
         }
     };
     let reply = Reply::new(steps, length, ticket);
-    builder
-        .body(reply)
-        .expect("status and headers are made from valid parts")
+    builder.body(reply).expect("status and headers are made from valid parts")
 }
 
 /// The steps of an answer that goes wrong on its way, or `None` where it does not.

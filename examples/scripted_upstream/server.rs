@@ -135,11 +135,7 @@ impl Server {
             options,
         });
         let accepting = tokio::spawn(accept(listener, state.clone(), state.stop.subscribe()));
-        Ok(Self {
-            addr,
-            state,
-            accepting,
-        })
+        Ok(Self { addr, state, accepting })
     }
 
     /// The base URL an SDK is given.
@@ -159,12 +155,9 @@ impl Server {
 
     /// Returns once `holds` is true of the log; it is asked again at every change.
     pub async fn wait_for(&self, holds: impl Fn(&[Seen]) -> bool) {
-        tokio::time::timeout(
-            self.state.options.wait_limit,
-            self.state.log.wait_for(holds),
-        )
-        .await
-        .expect("the log comes to hold what the caller waits for within the limit");
+        tokio::time::timeout(self.state.options.wait_limit, self.state.log.wait_for(holds))
+            .await
+            .expect("the log comes to hold what the caller waits for within the limit");
     }
 
     /// Appends faults for the next requests, one each, in the words of `--faults`.
@@ -224,10 +217,7 @@ async fn serve(stream: TcpStream, state: Arc<State>, number: u64) {
         close_on_next: AtomicBool::new(false),
         ended: Notify::new(),
     });
-    let socket = Socket {
-        stream,
-        link: link.clone(),
-    };
+    let socket = Socket { stream, link: link.clone() };
     let service = service_fn(|request| routes::answer(state.clone(), link.clone(), request));
     let builder = auto::Builder::new(TokioExecutor::new());
     tokio::select! {

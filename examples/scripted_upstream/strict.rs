@@ -51,10 +51,7 @@ impl<'de> Deserialize<'de> for Top<'de> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Top<'de>, A::Error> {
-                let mut top = Top {
-                    members: Vec::with_capacity(16),
-                    messages: None,
-                };
+                let mut top = Top { members: Vec::with_capacity(16), messages: None };
                 while let Some(key) = map.next_key::<String>()? {
                     let known = key == "messages" && top.messages.is_some();
                     if known || top.raw(&key).is_some() {

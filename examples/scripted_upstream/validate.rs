@@ -187,11 +187,7 @@ fn role_of(message: &Map<String, Value>) -> Result<Role, Refusal> {
                 "Invalid value: {}. Supported values are: 'system', 'assistant', 'user', 'function', 'tool', and 'developer'.",
                 role.to_string().replace('"', "'")
             );
-            Err(Refusal::coded(
-                "invalid_value",
-                format!("{HERE}.role"),
-                message,
-            ))
+            Err(Refusal::coded("invalid_value", format!("{HERE}.role"), message))
         }
     }
 }
@@ -229,16 +225,9 @@ fn check_members(
     }
     if let Some(name) = message.get("name").filter(|name| !name.is_null()) {
         let refused = |character: char| character.is_whitespace() || "<|\\/>".contains(character);
-        if name
-            .as_str()
-            .is_none_or(|name| name.is_empty() || name.contains(refused))
-        {
+        if name.as_str().is_none_or(|name| name.is_empty() || name.contains(refused)) {
             let message = format!("Invalid '{HERE}.name': string does not match pattern.");
-            return Err(Refusal::coded(
-                "invalid_value",
-                format!("{HERE}.name"),
-                message,
-            ));
+            return Err(Refusal::coded("invalid_value", format!("{HERE}.name"), message));
         }
     }
     check_calls(message.get("tool_calls"), role)?;
@@ -273,11 +262,7 @@ fn check_content(content: Option<&Value>, role: Role, may_be_null: bool) -> Resu
                 "Invalid type for '{HERE}.content': expected one of a string or array of objects, but got {} instead.",
                 kind_of(other)
             );
-            Err(Refusal::coded(
-                "invalid_type",
-                format!("{HERE}.content"),
-                message,
-            ))
+            Err(Refusal::coded("invalid_type", format!("{HERE}.content"), message))
         }
     }
 }
@@ -302,11 +287,7 @@ fn check_part(part: &Value, index: usize, role: Role) -> Result<(), Refusal> {
             };
             let value = part["type"].to_string().replace('"', "'");
             let message = format!("Invalid value: {value}. Supported values are: {supported}.");
-            return Err(Refusal::coded(
-                "invalid_value",
-                format!("{place}.type"),
-                message,
-            ));
+            return Err(Refusal::coded("invalid_value", format!("{place}.type"), message));
         }
     };
     if holds {
@@ -391,11 +372,7 @@ pub fn conversation<M: AsRef<Message>>(messages: &[M]) -> Result<(), Refusal> {
         }
         open.extend(message.calls.iter().map(String::as_str));
     }
-    if open.is_empty() {
-        Ok(())
-    } else {
-        Err(unanswered(&open, messages.len()))
-    }
+    if open.is_empty() { Ok(()) } else { Err(unanswered(&open, messages.len())) }
 }
 
 fn unanswered(open: &[&str], before: usize) -> Refusal {

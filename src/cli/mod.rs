@@ -1,1 +1,64 @@
-//! cli
+//! The command line: one file for each command. Here is only what tells them apart.
+
+mod models;
+mod own_address;
+mod serve;
+pub mod sources;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+const ABOUT: &str = "\
+An OpenAI-compatible reverse proxy that keeps every conversation inside its model's context window.
+
+Start `weir serve`, point your SDK's base URL at it and change nothing else.";
+
+const EXAMPLES: &str = "\
+Examples:
+  weir serve                      forwards to OpenAI, with the key that each caller sends
+  OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
+                                  runs an application through it
+  weir help serve                 tells all about serving";
+
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, about = ABOUT, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Flags),
+    /// Looks after the catalogue of models and their windows
+    Models(models::ModelsArgs),
+}
+
+/// Does what the command line says.
+pub fn run() -> ExitCode {
+    match Arguments::parse().command {
+        Some(Command::Serve(flags)) => serve::run(&flags),
+        Some(Command::Models(args)) => match models::run(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("weir: {message}");
+                ExitCode::FAILURE
+            }
+        },
+        None => match Arguments::command().print_help() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,11 +1,25 @@
 //! Configuration as used: complete, checked, every key with its unit last.
 
 pub mod models;
+pub mod names;
+mod raw;
+mod reader;
 
 use std::net::SocketAddr;
 
+use figment::Figment;
+
 use crate::context::Policy;
-pub use models::{Catalogue, ModelEntry};
+pub use models::{Catalogue, Found, Known, ModelEntry};
+pub use reader::{Problem, Warning};
+
+/// Every key with its default and what it is for, as TOML.
+pub const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
+
+/// Checks and completes what `figment` gathered; all problems at once.
+pub fn load(figment: Figment) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
+    raw::read(reader::Reader::new(figment)?)
+}
 
 /// Everything weir is told, from defaults, file, environment and flags.
 #[derive(Debug, Clone)]
@@ -20,6 +34,14 @@ pub struct Config {
     pub models: Catalogue,
     pub cache: Cache,
     pub log: Log,
+}
+
+impl Config {
+    /// The least of the configured limits for `model`, if any matches.
+    pub fn configured_limit_tokens(&self, model: &str) -> Option<u64> {
+        let matching = self.limits.iter().filter(|limit| limit.matches(model));
+        matching.map(|limit| limit.max_input_tokens).min()
+    }
 }
 
 /// `[server]`: the listening side.
@@ -77,6 +99,15 @@ pub struct Limit {
     /// A model name; `*` stands for any run of characters.
     pub model: String,
     pub max_input_tokens: u64,
+}
+
+impl Limit {
+    /// Whether the limit holds for `model`, by its name or by any shorter name it is known by: a
+    /// provider's prefix is no way around a limit.
+    pub fn matches(&self, model: &str) -> bool {
+        let pattern = self.model.to_ascii_lowercase();
+        names::candidates(model).iter().any(|name| names::fits_pattern(name, &pattern))
+    }
 }
 
 /// `[cache]`: memory for counts and folds; never changes a result.

@@ -1,5 +1,23 @@
 //! What to send of a conversation. Pure: no I/O, no clock, no randomness.
+//!
+//! [`measure`] turns a message into a [`Fact`]; [`Fold`] takes facts one by one and decides, at
+//! each point where a request could have ended, whether a cut is due; [`edits`] tells what the
+//! decisions mean for the caller's bytes. A plan of a longer transcript extends that of a shorter
+//! one, because the fold is what a proxy would have done that had watched from the first message.
 
+pub mod clip;
+mod cut;
+pub mod edits;
+pub mod fold;
+pub mod limit;
+pub mod measure;
+mod note;
 pub mod policy;
+pub mod turn;
 
+pub use clip::ClipSource;
+pub use edits::edits;
+pub use fold::{Fate, Fold};
+pub use limit::{Limits, Profile};
+pub use measure::{Fact, Measure};
 pub use policy::Policy;

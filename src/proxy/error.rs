@@ -1,10 +1,14 @@
 //! What can go wrong with a request, as one type. Rendering it is `server::reply`'s.
 
+use crate::upstream::{SendError, TargetError};
+
 /// What happened. Few and fixed: the metric's label and the wire's `code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     InvalidRequest,
     ContextLengthExceeded,
+    /// The caller's body stopped coming.
+    BodyTimeout,
     BodyTooLarge,
     TooManyMessages,
     UnsupportedEncoding,
@@ -19,6 +23,50 @@ pub enum ErrorKind {
     UpstreamTimeout,
     UpstreamClosed,
     Internal,
+}
+
+impl ErrorKind {
+    /// The word for it in answers, logs and metrics.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => "invalid_request",
+            Self::ContextLengthExceeded => "context_length_exceeded",
+            Self::BodyTimeout => "body_timeout",
+            Self::BodyTooLarge => "body_too_large",
+            Self::TooManyMessages => "too_many_messages",
+            Self::UnsupportedEncoding => "unsupported_encoding",
+            Self::OriginNotAllowed => "origin_not_allowed",
+            Self::HostNotAllowed => "host_not_allowed",
+            Self::BypassNotAllowed => "bypass_not_allowed",
+            Self::NotFound => "not_found",
+            Self::UpgradeNotSupported => "upgrade_not_supported",
+            Self::LoopDetected => "loop_detected",
+            Self::Overloaded => "overloaded",
+            Self::UpstreamConnect => "upstream_connect",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::UpstreamClosed => "upstream_closed",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// Whose fault it is.
+    pub fn side(self) -> Side {
+        match self {
+            Self::InvalidRequest
+            | Self::ContextLengthExceeded
+            | Self::BodyTimeout
+            | Self::BodyTooLarge
+            | Self::TooManyMessages
+            | Self::UnsupportedEncoding
+            | Self::OriginNotAllowed
+            | Self::HostNotAllowed
+            | Self::BypassNotAllowed
+            | Self::NotFound
+            | Self::UpgradeNotSupported => Side::Caller,
+            Self::LoopDetected | Self::Overloaded | Self::Internal => Side::Weir,
+            Self::UpstreamConnect | Self::UpstreamTimeout | Self::UpstreamClosed => Side::Upstream,
+        }
+    }
 }
 
 /// Whose fault it is.
@@ -44,11 +92,33 @@ pub struct ProxyError {
 impl ProxyError {
     /// An error of `kind` that says `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            param: None,
-            retry_after_ms: None,
-        }
+        Self { kind, message: message.into(), param: None, retry_after_ms: None }
+    }
+}
+
+impl From<TargetError> for ProxyError {
+    fn from(error: TargetError) -> Self {
+        let kind = match error {
+            TargetError::Unknown => ErrorKind::NotFound,
+            TargetError::DotSegment | TargetError::Altered | TargetError::Deployment => {
+                ErrorKind::InvalidRequest
+            }
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<SendError> for ProxyError {
+    fn from(error: SendError) -> Self {
+        let kind = match error {
+            SendError::Target(error) => return error.into(),
+            SendError::Connect { .. } | SendError::ConnectTimeout { .. } => {
+                ErrorKind::UpstreamConnect
+            }
+            SendError::FirstByteTimeout { .. } => ErrorKind::UpstreamTimeout,
+            SendError::Closed | SendError::Protocol { .. } => ErrorKind::UpstreamClosed,
+            SendError::Upload => ErrorKind::InvalidRequest,
+        };
+        Self::new(kind, error.to_string())
     }
 }

@@ -1,24 +1,26 @@
 //! One request, from plan to relay. Knows nothing of listeners or of how errors are rendered.
 
 pub mod error;
+mod headers;
+mod memory;
 pub mod planner;
+pub mod relay;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Response;
-use http_body_util::combinators::UnsyncBoxBody;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
+use http::{HeaderMap, HeaderValue, Method, Response};
+use http_body::Body as _;
 
 pub use error::{ErrorKind, ProxyError, Side};
 
+use self::planner::Planner;
+use self::relay::Record;
 use crate::config::Config;
-use crate::upstream::{Client, Target};
+use crate::upstream::{Base, Client, Outbound, OutboundBody, Target};
+pub use crate::upstream::{Body, BoxError};
 use crate::wire::Protocol;
-
-/// Any error a body may end with.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-/// A body that streams, in or out.
-pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Whose request it is: a keyed fingerprint of the whole credential, never the credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,8 +30,8 @@ pub struct Tenant(pub [u8; 16]);
 pub struct Call {
     pub protocol: Protocol,
     pub target: Target,
-    pub method: http::Method,
-    pub headers: http::HeaderMap,
+    pub method: Method,
+    pub headers: HeaderMap,
     /// The body as received, perhaps compressed.
     pub received: Bytes,
     /// The same, decoded, where `received` was compressed.
@@ -42,8 +44,8 @@ pub struct Call {
 /// A request on any other route: streamed through.
 pub struct Pass {
     pub target: Target,
-    pub method: http::Method,
-    pub headers: http::HeaderMap,
+    pub method: Method,
+    pub headers: HeaderMap,
     pub body: Body,
 }
 
@@ -51,22 +53,118 @@ pub struct Pass {
 pub struct Proxy {
     config: Arc<Config>,
     client: Client,
+    planner: Planner,
+    /// What this instance writes into `via`, and knows its own requests by.
+    via: headers::Via,
 }
 
 impl Proxy {
     /// A proxy that sends by `client` as `config` says.
     pub fn new(config: Arc<Config>, client: Client) -> Self {
-        Self { config, client }
+        Self {
+            planner: Planner::new(Arc::clone(&config)),
+            config,
+            client,
+            via: headers::Via::random(),
+        }
+    }
+
+    /// The base that callers' paths are mapped onto.
+    pub fn base(&self) -> &Base {
+        self.client.base()
+    }
+
+    /// Whether a request has been through this very instance before.
+    pub fn is_loop(&self, headers: &HeaderMap) -> bool {
+        self.via.is_in(headers)
     }
 
     /// Brings the conversation inside its limit, forwards it and relays the answer.
-    pub async fn handle(&self, _call: Call) -> Result<Response<Body>, ProxyError> {
-        let _ = (&self.config, &self.client);
-        Err(ProxyError::new(ErrorKind::Internal, "not here yet"))
+    ///
+    /// The call, its body and its permit are given back when the head of the answer is here.
+    pub async fn handle(&self, call: Call) -> Result<Response<Body>, ProxyError> {
+        let mut record = Record::begin(&call.method, &call.target);
+        let sent = async {
+            self.refuse_loop(&call.headers)?;
+            let asked = headers::asked(&call.headers, self.config.context.allow_bypass)?;
+            let readable = call.decoded.as_ref().unwrap_or(&call.received);
+            let planned = self
+                .planner
+                .plan(
+                    call.tenant,
+                    call.protocol,
+                    readable.clone(),
+                    call.target.path_model.as_deref(),
+                    asked,
+                )
+                .await?;
+            record.planned(&planned);
+
+            let mut headers = headers::outbound(call.headers, &self.via);
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            let body = match &planned.body {
+                Some(edited) => {
+                    headers.remove(CONTENT_ENCODING);
+                    edited.clone()
+                }
+                None => call.received,
+            };
+            let outbound = Outbound {
+                method: call.method,
+                target: call.target,
+                headers,
+                body: OutboundBody::Bytes(body),
+            };
+            let inbound = self.client.send(outbound).await?;
+            Ok((inbound, planned))
+        };
+        let (mut inbound, planned) = match sent.await {
+            Ok(sent) => sent,
+            Err(error) => return Err(record.failed(error)),
+        };
+        inbound.headers = headers::inbound(inbound.headers);
+        headers::report(&mut inbound.headers, &planned);
+        Ok(relay::relay(inbound, record))
     }
 
     /// Streams a request through, and its answer back.
-    pub async fn pass(&self, _pass: Pass) -> Result<Response<Body>, ProxyError> {
-        Err(ProxyError::new(ErrorKind::Internal, "not here yet"))
+    pub async fn pass(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
+        let record = Record::begin(&pass.method, &pass.target);
+        let sent = async {
+            self.refuse_loop(&pass.headers)?;
+            if pass.method == Method::CONNECT {
+                let message = "CONNECT opens a tunnel, and weir is not a forward proxy";
+                return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
+            }
+            let announced_length = pass.headers.contains_key(CONTENT_LENGTH);
+            let mut headers = headers::outbound(pass.headers, &self.via);
+            let body = if !pass.body.is_end_stream() {
+                OutboundBody::Stream(pass.body)
+            } else {
+                if announced_length {
+                    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+                }
+                OutboundBody::Empty
+            };
+            let outbound = Outbound { method: pass.method, target: pass.target, headers, body };
+            Ok(self.client.send(outbound).await?)
+        };
+        let mut inbound = match sent.await {
+            Ok(sent) => sent,
+            Err(error) => return Err(record.failed(error)),
+        };
+        inbound.headers = headers::inbound(inbound.headers);
+        Ok(relay::relay(inbound, record))
+    }
+
+    fn refuse_loop(&self, headers: &HeaderMap) -> Result<(), ProxyError> {
+        if !self.is_loop(headers) {
+            return Ok(());
+        }
+        Err(ProxyError::new(
+            ErrorKind::LoopDetected,
+            "this request has come back to the weir that sent it: upstream.url leads to weir \
+             itself. Set upstream.url (or OPENAI_BASE_URL for weir alone) to the provider",
+        ))
     }
 }

@@ -1,13 +1,28 @@
 //! From a body to what is sent in its place: counts, fold and splice, with the caches that spare
 //! doing it again. The caches never change a result.
 
-use std::sync::Arc;
+use std::any::Any;
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
-use super::{ProxyError, Tenant};
-use crate::config::Config;
-use crate::wire::Protocol;
+use super::memory::{Chain, Memory};
+use super::{ErrorKind, ProxyError, Tenant};
+use crate::config::{Config, Known, Mode};
+use crate::context::clip::RequestClips;
+use crate::context::{self, Fact, Fold, Limits, Measure, Profile};
+use crate::tokens::media::ImageRule;
+use crate::tokens::{REPLY_PRIMING, tools};
+use crate::wire::{BodyError, ExtraKind, FieldError, Protocol, Request, splice};
+
+/// As many bytes of messages not seen before as are counted on the request's own task.
+const INLINE_BYTES: usize = 16 * 1024;
+/// Bodies above this are not even parsed there.
+const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 
 /// What the caller's headers ask of the plan.
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,7 +34,7 @@ pub struct Asked {
 }
 
 /// What is sent, and what there is to tell about it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     /// The body to send; `None` forwards it as received.
     pub body: Option<Bytes>,
@@ -31,41 +46,465 @@ pub struct Planned {
     pub sent_tokens: u64,
     pub limit_tokens: u64,
     pub messages: u32,
+    /// Cuts that the conversation has seen.
+    pub cuts: u32,
     pub model: String,
     pub stream: bool,
 }
 
 /// Plans requests for all tenants.
 pub struct Planner {
-    #[expect(dead_code, reason = "the stub plans nothing yet")]
+    shared: Arc<Shared>,
+    /// How many requests may be counted off the async threads at once: one a core, so that large
+    /// bodies queue here and not on the cores.
+    heavy: Semaphore,
+}
+
+struct Shared {
     config: Arc<Config>,
+    memory: Memory,
+    /// Unknown models that were warned about already.
+    warned: Mutex<HashSet<String>>,
+}
+
+/// How many unknown models are remembered as warned about.
+const WARNED_MODELS: usize = 1000;
+
+/// One request to plan.
+#[derive(Clone)]
+struct Job {
+    tenant: Tenant,
+    protocol: Protocol,
+    body: Bytes,
+    path_model: Option<String>,
+    asked: Asked,
+}
+
+/// Whether a job may take its time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    Inline,
+    Unhurried,
+}
+
+/// Why a job has no plan yet.
+enum Stop {
+    /// It takes longer than the request's own task may.
+    Heavy,
+    Refused(ProxyError),
+}
+
+impl From<ProxyError> for Stop {
+    fn from(error: ProxyError) -> Self {
+        Self::Refused(error)
+    }
 }
 
 impl Planner {
     pub fn new(config: Arc<Config>) -> Self {
-        Self { config }
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let memory = Memory::new(&config.cache);
+        let warned = Mutex::new(HashSet::new());
+        let shared = Arc::new(Shared { config, memory, warned });
+        Self { shared, heavy: Semaphore::new(cores) }
     }
 
     /// Decides what to send of `body`. `path_model` is the model named by the path (Azure's
     /// deployments), which then counts instead of the body's `model`.
     pub async fn plan(
         &self,
-        _tenant: Tenant,
-        _protocol: Protocol,
-        _body: Bytes,
-        _path_model: Option<&str>,
-        _asked: Asked,
+        tenant: Tenant,
+        protocol: Protocol,
+        body: Bytes,
+        path_model: Option<&str>,
+        asked: Asked,
     ) -> Result<Planned, ProxyError> {
-        Ok(Planned {
-            body: None,
-            action: "pass".into(),
-            edits: String::new(),
-            received_tokens: 0,
-            sent_tokens: 0,
-            limit_tokens: 0,
-            messages: 0,
-            model: String::new(),
-            stream: false,
-        })
+        let job = Job { tenant, protocol, body, path_model: path_model.map(str::to_owned), asked };
+        if job.body.len() <= INLINE_BODY_BYTES {
+            match guarded(&self.shared, &job, Pace::Inline) {
+                Ok(planned) => return Ok(planned),
+                Err(Stop::Refused(error)) => return Err(error),
+                Err(Stop::Heavy) => {}
+            }
+        }
+        let _place = self.heavy.acquire().await;
+        let shared = Arc::clone(&self.shared);
+        let planned =
+            tokio::task::spawn_blocking(move || guarded(&shared, &job, Pace::Unhurried)).await;
+        match planned {
+            Ok(Ok(planned)) => Ok(planned),
+            Ok(Err(Stop::Refused(error))) => Err(error),
+            _ => Err(ProxyError::new(ErrorKind::Internal, "planning did not come to an end")),
+        }
     }
+}
+
+/// Plans a job; a fault inside forwards the original where that fits.
+fn guarded(shared: &Shared, job: &Job, pace: Pace) -> Result<Planned, Stop> {
+    guarded_by(shared, job, pace, |draft| draft.fold())
+}
+
+/// [`guarded`], with the step that may fail as an argument.
+fn guarded_by(
+    shared: &Shared,
+    job: &Job,
+    pace: Pace,
+    fold: impl FnOnce(&Draft<'_>) -> Result<Arc<Fold>, Stop>,
+) -> Result<Planned, Stop> {
+    let draft = Draft::read(shared, job, pace)?;
+    match catch_unwind(AssertUnwindSafe(|| draft.fold_and_plan(fold))) {
+        Ok(planned) => planned,
+        Err(panic) => draft.forward_after_fault(&panic),
+    }
+}
+
+/// A request whose body is read and whose limits are known.
+struct Draft<'a> {
+    shared: &'a Shared,
+    job: &'a Job,
+    pace: Pace,
+    request: Request<'a>,
+    model: Cow<'a, str>,
+    limits: Limits,
+    /// Tools, schemas and reply priming, as they are.
+    overhead_tokens: u64,
+    profile: Arc<Profile>,
+}
+
+impl<'a> Draft<'a> {
+    fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
+        let config = &shared.config;
+        let request =
+            job.protocol.read(&job.body, config.server.max_messages).map_err(refuse_body)?;
+        let model = match &job.path_model {
+            Some(model) => Cow::Borrowed(model.as_str()),
+            None => request.model.clone().unwrap_or(Cow::Borrowed("")),
+        };
+        let found = config.models.find(&model);
+        if matches!(found.known, Known::Unknown) {
+            shared.warn_once(&model, &found.entry);
+        }
+        let limits = Limits {
+            window_tokens: found.entry.window_tokens,
+            max_input_tokens: found.entry.max_input_tokens,
+            max_output_tokens: found.entry.max_output_tokens,
+            operator_tokens: config.configured_limit_tokens(&model),
+            header_tokens: job.asked.max_input_tokens,
+            asked_output_tokens: request.max_output_tokens,
+        };
+        let measure =
+            Measure { encoding: found.entry.encoding, images: ImageRule::of_model(&model) };
+        let mut policy = config.context.policy.clone();
+        policy.strict_alternation = found.entry.strict_alternation;
+        let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
+        let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
+        let overhead_tokens = extras_tokens + REPLY_PRIMING;
+        Ok(Self { shared, job, pace, request, model, limits, overhead_tokens, profile })
+    }
+
+    fn fold_and_plan(
+        &self,
+        fold: impl FnOnce(&Self) -> Result<Arc<Fold>, Stop>,
+    ) -> Result<Planned, Stop> {
+        let fold = fold(self)?;
+        self.conclude(&fold)
+    }
+
+    /// Takes the transcript up where an earlier request of the conversation left it, or from the
+    /// start, and remembers where it is now.
+    fn fold(&self) -> Result<Arc<Fold>, Stop> {
+        let memory = &self.shared.memory;
+        let chain = Chain::new(memory, self.job.tenant, &self.profile, &self.request.messages);
+        let earlier = memory.longest_fold(&chain);
+        let mut fold = match &earlier {
+            Some(earlier) if earlier.messages() == self.request.messages.len() => {
+                return Ok(Arc::clone(earlier));
+            }
+            Some(earlier) => Fold::clone(earlier),
+            None => Fold::new(Arc::clone(&self.profile)),
+        };
+        let facts = self.facts_from(fold.messages(), &chain)?;
+        let more_tokens = facts.iter().map(|fact| fact.tokens).sum();
+        if self.pace == Pace::Inline && fold.is_above_mark(more_tokens) {
+            return Err(Stop::Heavy);
+        }
+        let source = self.clips();
+        for fact in facts {
+            fold.push(fact, &source);
+        }
+        let fold = Arc::new(fold);
+        memory.keep_fold(&chain, Arc::clone(&fold), earlier.map(|earlier| earlier.messages()));
+        Ok(fold)
+    }
+
+    /// The facts of the messages from `start` on, counted only where no request brought them yet.
+    fn facts_from(&self, start: usize, chain: &Chain) -> Result<Vec<Fact>, Stop> {
+        let memory = &self.shared.memory;
+        let mut new_bytes = 0;
+        let mut facts = Vec::with_capacity(self.request.messages.len() - start);
+        for (index, raw) in self.request.messages.iter().enumerate().skip(start) {
+            let key = chain.content_key(index);
+            if let Some(fact) = memory.fact(key) {
+                facts.push(fact);
+                continue;
+            }
+            new_bytes += raw.len();
+            if self.pace == Pace::Inline && new_bytes > INLINE_BYTES {
+                return Err(Stop::Heavy);
+            }
+            let message = self
+                .job
+                .protocol
+                .read_message(raw)
+                .map_err(|error| refuse_message(index, &error))?;
+            let fact = self.profile.measure.fact(&message);
+            memory.keep_fact(key, fact);
+            facts.push(fact);
+        }
+        Ok(facts)
+    }
+
+    fn clips(&self) -> RequestClips<'_> {
+        RequestClips {
+            protocol: self.job.protocol,
+            messages: &self.request.messages,
+            encoding: self.profile.measure.encoding,
+        }
+    }
+
+    /// Checks the size against the limit and writes the body.
+    fn conclude(&self, fold: &Fold) -> Result<Planned, Stop> {
+        let config = &self.shared.config;
+        let limit_tokens = self.limits.input_tokens();
+        let received_tokens = fold.received_tokens() + self.overhead_tokens;
+        if self.job.asked.bypass {
+            return self.bypass(received_tokens);
+        }
+        let source = self.clips();
+        if self.pace == Pace::Inline && fold.is_above_mark(0) {
+            return Err(Stop::Heavy);
+        }
+        let end = fold.ended(&source);
+        let sent_tokens = end.sent_tokens() + self.overhead_tokens;
+        let is_observed = config.context.mode == Mode::Observe;
+        if sent_tokens > limit_tokens && !is_observed {
+            return Err(cannot_fit(received_tokens, sent_tokens, limit_tokens).into());
+        }
+        let compacted = actions(&end);
+        let action = match (is_observed, compacted.as_str()) {
+            (true, _) => format!("observe+{compacted}"),
+            (false, _) => compacted,
+        };
+        let edits = if is_observed { self.unmark_edits(&end) } else { context::edits(&end) };
+        let body = (!edits.is_empty())
+            .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
+        let is_marked =
+            end.facts().iter().zip(end.fates()).any(|(fact, fate)| {
+                fact.is_marked && (*fate != context::Fate::Gone || is_observed)
+            });
+        let sent_tokens = if is_observed { received_tokens } else { sent_tokens };
+        let edits = if is_marked { "pin" } else { "" };
+        Ok(self.planned(body, action, edits, received_tokens, sent_tokens, end.cuts()))
+    }
+
+    /// The edits that take weir's own member from messages that are otherwise left alone.
+    fn unmark_edits(&self, fold: &Fold) -> Vec<(usize, splice::Edit)> {
+        let marked = fold.facts().iter().enumerate().filter(|(_, fact)| fact.is_marked);
+        marked.map(|(index, _)| (index, splice::Edit::Unmark)).collect()
+    }
+
+    /// Forwards the request as received, within the operator's own limit.
+    fn bypass(&self, received_tokens: u64) -> Result<Planned, Stop> {
+        let operator = [self.limits.operator_tokens, self.limits.header_tokens];
+        let limit_tokens = operator.into_iter().flatten().min();
+        if let Some(limit_tokens) = limit_tokens.filter(|limit| received_tokens > *limit) {
+            return Err(cannot_fit(received_tokens, received_tokens, limit_tokens).into());
+        }
+        Ok(self.planned(None, "bypass".into(), "", received_tokens, received_tokens, 0))
+    }
+
+    /// After a fault inside compaction: the original, where it can be shown to fit.
+    fn forward_after_fault(&self, panic: &Box<dyn Any + Send>) -> Result<Planned, Stop> {
+        let detail = panic
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no detail");
+        // The text of a panic of ours names lines and numbers, never content; still, it is cut.
+        let detail: String = detail.chars().take(200).collect();
+        tracing::error!(target: "weir::fault", model = %self.model, detail, "compaction failed");
+        let limit_tokens = self.limits.input_tokens();
+        // No text takes more tokens than bytes; framing is what is counted beside it.
+        let most_tokens = self.job.body.len() as u64 + self.overhead_tokens;
+        let counted = || {
+            let facts = self.request.messages.iter().map(|raw| {
+                let message = self.job.protocol.read_message(raw).ok()?;
+                Some(self.profile.measure.fact(&message).tokens)
+            });
+            facts.sum::<Option<u64>>().map(|tokens| tokens + self.overhead_tokens)
+        };
+        let received = if most_tokens <= limit_tokens {
+            Some(most_tokens)
+        } else {
+            catch_unwind(AssertUnwindSafe(counted)).ok().flatten()
+        };
+        match received {
+            Some(tokens) if tokens <= limit_tokens => {
+                Ok(self.planned(None, "fault".into(), "", tokens, tokens, 0))
+            }
+            _ => Err(ProxyError::new(
+                ErrorKind::Internal,
+                "compaction failed, and the request does not fit without it",
+            )
+            .into()),
+        }
+    }
+
+    fn planned(
+        &self,
+        body: Option<Bytes>,
+        action: String,
+        edits: &str,
+        received_tokens: u64,
+        sent_tokens: u64,
+        cuts: u32,
+    ) -> Planned {
+        Planned {
+            body,
+            action,
+            edits: edits.to_owned(),
+            received_tokens,
+            sent_tokens,
+            limit_tokens: self.limits.input_tokens(),
+            messages: self.request.messages.len() as u32,
+            cuts,
+            model: self.model.clone().into_owned(),
+            stream: self.request.stream,
+        }
+    }
+}
+
+impl Shared {
+    /// Tokens of what stands beside the messages, counted once for each content.
+    fn extras_tokens(
+        &self,
+        tenant: Tenant,
+        request: &Request<'_>,
+        measure: Measure,
+        pace: Pace,
+    ) -> Result<u64, Stop> {
+        let mut tokens = 0;
+        for extra in &request.extras {
+            let key = self.memory.extra_key(tenant, measure, extra);
+            if let Some(fact) = self.memory.extra(key) {
+                tokens += fact;
+                continue;
+            }
+            if pace == Pace::Inline && extra.raw.len() > INLINE_BYTES {
+                return Err(Stop::Heavy);
+            }
+            let own = match extra.kind {
+                ExtraKind::Tools | ExtraKind::Functions => {
+                    tools::count_list(measure.encoding, extra.raw)
+                }
+                ExtraKind::ResponseFormat => {
+                    tools::count_response_format(measure.encoding, extra.raw)
+                }
+                ExtraKind::Prediction => measure.encoding.count(extra.raw),
+            };
+            self.memory.keep_extra(key, own);
+            tokens += own;
+        }
+        Ok(tokens)
+    }
+
+    fn warn_once(&self, model: &str, entry: &crate::config::ModelEntry) {
+        let Ok(mut warned) = self.warned.lock() else { return };
+        if warned.len() < WARNED_MODELS && warned.insert(model.to_owned()) {
+            let model: String = model.chars().take(100).collect();
+            tracing::warn!(
+                target: "weir::models",
+                model,
+                max_input_tokens = entry.max_input_tokens,
+                max_output_tokens = entry.max_output_tokens,
+                "unknown model: set its window under [models.\"NAME\"] in the configuration"
+            );
+        }
+    }
+}
+
+/// What was done to a conversation, as `x-weir-action` says it.
+fn actions(fold: &Fold) -> String {
+    let any = |fate| fold.fates().contains(&fate);
+    match (any(context::Fate::Gone), any(context::Fate::Clipped)) {
+        (false, false) => "pass",
+        (true, false) => "evict",
+        (false, true) => "fit",
+        (true, true) => "evict+fit",
+    }
+    .to_owned()
+}
+
+/// The refusal of what cannot be made to fit, in the words agents look for.
+fn cannot_fit(received_tokens: u64, least_tokens: u64, limit_tokens: u64) -> ProxyError {
+    let over = least_tokens.saturating_sub(limit_tokens);
+    let mut error = ProxyError::new(
+        ErrorKind::ContextLengthExceeded,
+        format!(
+            "This model's maximum context length is {limit_tokens} tokens. However, your messages \
+             resulted in {received_tokens} tokens; what has to stay of them (system messages and \
+             the newest turn) still takes {least_tokens}, which is {over} too many. Please reduce \
+             the length of the messages."
+        ),
+    );
+    error.param = Some("messages".into());
+    error
+}
+
+fn refuse_body(error: BodyError) -> Stop {
+    let (message, param) = match error {
+        BodyError::NotUtf8 { valid_up_to_bytes } => (
+            format!("The body is not UTF-8: byte {valid_up_to_bytes} is the first that is not."),
+            None,
+        ),
+        BodyError::NotJson { detail } => {
+            (format!("The body cannot be read as a JSON object: {detail}."), None)
+        }
+        BodyError::DuplicateKey { key } => (format!("'{key}' is given twice."), Some(key)),
+        BodyError::WrongType { key, expected } => {
+            (format!("'{key}' has the wrong type: expected {expected}."), Some(key))
+        }
+        BodyError::TooManyMessages { limit } => {
+            let mut error = ProxyError::new(
+                ErrorKind::TooManyMessages,
+                format!("The request has more than {limit} messages (server.max_messages)."),
+            );
+            error.param = Some("messages".into());
+            return error.into();
+        }
+    };
+    let mut error = ProxyError::new(ErrorKind::InvalidRequest, message);
+    error.param = param;
+    error.into()
+}
+
+fn refuse_message(index: usize, error: &FieldError) -> Stop {
+    let place = |key: &str| {
+        if key.is_empty() {
+            format!("messages[{index}]")
+        } else {
+            format!("messages[{index}].{key}")
+        }
+    };
+    let (message, param) = match error {
+        FieldError::DuplicateKey { key } => {
+            (format!("'{}' is given twice.", place(key)), place(key))
+        }
+        FieldError::WrongType { key, expected } => {
+            (format!("'{}' has the wrong type: expected {expected}.", place(key)), place(key))
+        }
+    };
+    let mut error = ProxyError::new(ErrorKind::InvalidRequest, message);
+    error.param = Some(param);
+    error.into()
 }

@@ -1,1 +1,180 @@
-//! server
+//! The listening side: takes connections, as many as it may, until it is told to end. What is
+//! done with a request is the rooms' below; nothing here reads one.
+
+mod accept;
+mod body;
+mod connection;
+mod decode;
+mod host;
+mod reply;
+mod routes;
+mod shutdown;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+pub use shutdown::{Phase, Shutdown, Signals};
+
+use crate::config::Config;
+use crate::proxy::Proxy;
+use connection::{Connections, Welcome};
+use routes::Routes;
+
+/// How many connections past `max_connections` are told so. Their callers get a 503 that says
+/// when to come again, which helps them more than silence; past these, too, new ones wait in the
+/// system's queue.
+const MAX_TURNED_AWAY: usize = 64;
+/// How long to wait when the system has no file descriptor or memory left for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A server that is bound to its address.
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    connections: Arc<Connections>,
+    shutdown: Shutdown,
+    places: Arc<Semaphore>,
+    drain_deadline: Duration,
+}
+
+/// How a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// All that was in flight is finished.
+    Finished,
+    /// This many connections were not finished in time.
+    Overdue(usize),
+    /// It was told not to wait.
+    Forced,
+}
+
+impl Server {
+    /// Binds to the configured address. From here on connections queue up.
+    pub async fn bind(config: &Config, proxy: Proxy) -> io::Result<Self> {
+        let listener = TcpListener::bind(config.server.listen).await?;
+        let address = listener.local_addr()?;
+        let shutdown = Shutdown::default();
+        let routes = Routes::new(config, proxy, shutdown.clone())?;
+        let connections = Connections::new(config, routes, shutdown.clone());
+        let max_connections = config.server.max_connections.min(Semaphore::MAX_PERMITS);
+        Ok(Self {
+            listener,
+            address,
+            connections: Arc::new(connections),
+            shutdown,
+            places: Arc::new(Semaphore::new(max_connections)),
+            drain_deadline: Duration::from_millis(config.server.drain_deadline_ms),
+        })
+    }
+
+    /// Where it listens, the port as the system gave it.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What ends it.
+    pub fn shutdown(&self) -> Shutdown {
+        self.shutdown.clone()
+    }
+
+    /// Serves until told to end.
+    pub async fn run(self) -> Ending {
+        let mut open = JoinSet::new();
+        let waiting_room = Arc::new(Semaphore::new(MAX_TURNED_AWAY));
+        loop {
+            let stream = tokio::select! {
+                () = self.shutdown.reached(Phase::Draining) => break,
+                stream = accept(&self.listener) => stream,
+                Some(ended) = open.join_next() => {
+                    report(ended);
+                    continue;
+                }
+            };
+            let (place, welcome) = tokio::select! {
+                () = self.shutdown.reached(Phase::Draining) => break,
+                found = self.place(&waiting_room) => found,
+            };
+            let connections = self.connections.clone();
+            open.spawn(async move {
+                connections.serve(stream, welcome).await;
+                drop(place);
+            });
+        }
+        drop(self.listener);
+        drain(open, &self.shutdown, self.drain_deadline).await
+    }
+
+    /// A place for a connection: waited for only when even the waiting room is full.
+    async fn place(&self, waiting_room: &Arc<Semaphore>) -> (OwnedSemaphorePermit, Welcome) {
+        let (place, welcome) = tokio::select! {
+            biased;
+            place = self.places.clone().acquire_owned() => (place, Welcome::Serve),
+            place = waiting_room.clone().acquire_owned() => (place, Welcome::TurnAway),
+        };
+        (place.expect("the semaphores are never closed"), welcome)
+    }
+}
+
+/// The next connection. An error that the system has for good or ill neither ends nor spins this.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(target: "weir::connection", %error, "no TCP_NODELAY");
+                }
+                return stream;
+            }
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(target: "weir::connection", %error, "cannot take a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether an error says something of the one connection that was to be taken, and nothing of the
+/// system.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}
+
+/// Lets what is open come to its end, within a deadline.
+async fn drain(mut open: JoinSet<()>, shutdown: &Shutdown, deadline: Duration) -> Ending {
+    let finished = async {
+        while let Some(ended) = open.join_next().await {
+            report(ended);
+        }
+    };
+    let ending = tokio::select! {
+        biased;
+        () = shutdown.reached(Phase::Ended) => Some(Ending::Forced),
+        finished = tokio::time::timeout(deadline, finished) => {
+            finished.ok().map(|()| Ending::Finished)
+        }
+    };
+    let ending = ending.unwrap_or(Ending::Overdue(open.len()));
+    open.shutdown().await;
+    ending
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(target: "weir::connection", "a connection ended by a fault in weir");
+    }
+}

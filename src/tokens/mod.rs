@@ -1,33 +1,22 @@
-//! How many tokens a message takes. Pure: a count depends on the content and the encoding alone.
+//! How many tokens a text, a picture or a tool definition takes. Pure: a count depends on the
+//! content and the encoding alone, and is the same warm or cold, on every machine.
 
-/// The public encodings that are counted exactly, and the estimate for all others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Encoding {
-    /// `o200k_base`: GPT-4o, GPT-4.1, GPT-5 and later, the o series, gpt-oss.
-    O200kBase,
-    /// `cl100k_base`: GPT-4, GPT-3.5 and the third generation of embeddings.
-    Cl100kBase,
-    /// `p50k_base`: Codex and the later GPT-3 models.
-    P50kBase,
-    /// `p50k_edit`: the edit models.
-    P50kEdit,
-    /// `r50k_base`: GPT-3.
-    R50kBase,
-    /// Not public: estimated by script and kind of content.
-    Estimate,
-}
+pub mod encoding;
+pub mod estimate;
+pub mod media;
+pub mod tools;
 
-impl Encoding {
-    /// The encoding called `name`, as written in `config/models.toml`; `None` if there is none.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Some(match name {
-            "o200k_base" => Self::O200kBase,
-            "cl100k_base" => Self::Cl100kBase,
-            "p50k_base" => Self::P50kBase,
-            "p50k_edit" => Self::P50kEdit,
-            "r50k_base" => Self::R50kBase,
-            "estimate" => Self::Estimate,
-            _ => return None,
-        })
-    }
-}
+pub use encoding::Encoding;
+
+/// Tokens of framing around each message: role, name and content markers.
+///
+/// OpenAI's guide to counting chat tokens gives 3, and the role is a token of its own.
+pub const MESSAGE_FRAMING: u64 = 4;
+/// Tokens of framing around each call of an assistant message.
+pub const CALL_FRAMING: u64 = 8;
+/// Tokens for a `name` beside the name itself.
+pub const NAME_FRAMING: u64 = 1;
+/// Tokens that prime the reply, once a request.
+pub const REPLY_PRIMING: u64 = 3;
+/// What is assumed of content that cannot be counted.
+pub const UNCOUNTABLE: u64 = 150;

@@ -1,14 +1,21 @@
 //! The way to the model: clients, targets, retries. Knows nothing of conversations.
 
-/// Where a request goes on the upstream: the base's path joined with the caller's, bytes kept.
-#[derive(Debug, Clone)]
-pub struct Target {
-    /// Path and query, ready to send.
-    pub path_and_query: String,
-    /// The model that the path names (Azure's deployments), percent-decoded.
-    pub path_model: Option<String>,
-}
+mod answer;
+mod client;
+pub mod retry;
+mod target;
+mod upload;
 
-/// Sends requests.
-#[derive(Debug, Clone)]
-pub struct Client {}
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+
+pub use answer::{AnswerBody, AnswerError};
+pub use client::{
+    Client, ClientError, Inbound, Outbound, OutboundBody, SendError, install_tls_provider,
+};
+pub use target::{Base, BaseError, Target, TargetError};
+
+/// Any error a body may end with.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// A body that streams.
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;

@@ -1,8 +1,101 @@
-//! Bytes on the wire: bodies read into turns with borrowed spans, edits spliced back. Pure.
+//! Bytes on the wire: bodies read with borrowed spans, edits spliced back. Pure.
+//!
+//! The engine knows no wire format. Each protocol is one module that reads a body into a
+//! [`Request`] and [`Message`]s, and each kind of change the engine asks for is an [`Edit`] that
+//! [`splice::apply`] writes into the caller's own bytes.
+
+pub mod chat;
+pub mod json;
+pub mod message;
+pub mod splice;
+
+pub use message::{Content, Message, Part, Role};
+pub use splice::Edit;
+
+pub mod sse;
+pub mod usage;
 
 /// The protocols whose request bodies weir reads. Each is one module beside this file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// OpenAI's chat completions.
     Chat,
+}
+
+impl Protocol {
+    /// Reads a request body of this protocol. Nothing is copied but the list of messages.
+    pub fn read(self, body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
+        match self {
+            Self::Chat => chat::read(body, max_messages),
+        }
+    }
+
+    /// Reads one message of a request of this protocol; `raw` is its JSON text.
+    pub fn read_message(self, raw: &str) -> Result<Message<'_>, FieldError> {
+        match self {
+            Self::Chat => chat::read_message(raw),
+        }
+    }
+}
+
+/// A request body, read as far as its members.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The body as text.
+    pub text: &'a str,
+    /// The model asked for; `None` where the body names none.
+    pub model: Option<std::borrow::Cow<'a, str>>,
+    /// Whether the answer is to be streamed.
+    pub stream: bool,
+    /// The most tokens the caller lets the model write for each choice.
+    pub max_output_tokens: Option<u64>,
+    /// JSON texts beside the messages that become part of the prompt.
+    pub extras: Vec<Extra<'a>>,
+    /// The JSON text of each message, borrowed from `text`.
+    pub messages: Vec<&'a str>,
+}
+
+/// Something beside the messages that takes prompt tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extra<'a> {
+    pub kind: ExtraKind,
+    /// Its JSON text.
+    pub raw: &'a str,
+}
+
+/// What an [`Extra`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ExtraKind {
+    /// `tools`: an array of tool definitions.
+    Tools,
+    /// `functions`: the legacy form of tools.
+    Functions,
+    /// `response_format`, where it carries a schema.
+    ResponseFormat,
+    /// `prediction`: content the model is expected to repeat.
+    Prediction,
+}
+
+/// Why a body cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BodyError {
+    /// Not UTF-8 from this byte on.
+    NotUtf8 { valid_up_to_bytes: usize },
+    /// Not JSON, or not a JSON object; the text says where.
+    NotJson { detail: String },
+    /// A member weir acts on is given twice.
+    DuplicateKey { key: String },
+    /// A member has a type it cannot have.
+    WrongType { key: String, expected: &'static str },
+    /// More messages than the limit.
+    TooManyMessages { limit: usize },
+}
+
+/// Why one message cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FieldError {
+    /// A member weir acts on is given twice.
+    DuplicateKey { key: &'static str },
+    /// A member has a type it cannot have; empty for the message itself.
+    WrongType { key: &'static str, expected: &'static str },
 }

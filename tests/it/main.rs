@@ -2,4 +2,6 @@
 
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
+mod server;
+mod upstream;
 mod upstream_rules;

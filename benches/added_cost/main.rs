@@ -1,0 +1,291 @@
+//! What weir adds to a request, against a proxy on the same stack that does nothing, in separate
+//! processes, under the same load, in one run. README.md in the folder above says how to read it.
+//! It measures and does not judge: it ends with 0 whatever the figures are.
+
+mod conversation;
+mod load;
+mod process;
+mod report;
+mod upstream;
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Parser;
+
+use crate::conversation::Random;
+use crate::load::{Batch, Round};
+use crate::process::{Process, Subject};
+use crate::report::{CaseReport, Measured};
+
+const SEED: u64 = 20_260_301;
+
+#[derive(Parser)]
+#[command(about = "CPU, latency and memory that weir adds to a request")]
+struct Flags {
+    /// A short run: a sixth of the rounds.
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON in place of the table.
+    #[arg(long)]
+    json: bool,
+    /// Rounds of a streamed case, 30 unless told; a plain one, whose rounds are short, has four times as many.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Only the cases whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Measure this program, which takes `--listen` and `--upstream`, in place of `weir serve`.
+    #[arg(long)]
+    subject: Option<PathBuf>,
+    /// A do-nothing proxy that is built already.
+    #[arg(long)]
+    baseline: Option<PathBuf>,
+    /// Given by `cargo bench` to every bench.
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// Be the canned upstream.
+    #[arg(long, hide = true)]
+    canned_upstream: bool,
+}
+
+/// One kind of load.
+struct Case {
+    name: &'static str,
+    shape: Shape,
+    streamed: bool,
+    connections: usize,
+    /// Measured requests of one connection in one round: few, so that the targets take turns often
+    /// and what disturbs the machine for a while disturbs them alike.
+    requests: usize,
+    headers: &'static str,
+    goal_cpu_ratio: Option<f64>,
+}
+
+#[derive(Clone, Copy)]
+enum Shape {
+    Small,
+    /// One conversation, its first request the warm-up.
+    Growing,
+    /// Conversations of the same size that were never seen before.
+    Cold,
+}
+
+/// The first body of a growing conversation; 16 turns of about 5 KB later it has 440 KB.
+const GROWING_START_BYTES: usize = 360_000;
+const GROWING_TURNS: usize = 16;
+/// A plain round lasts a few milliseconds, a streamed one as long as the upstream pauses.
+const PLAIN_ROUNDS_FACTOR: usize = 4;
+
+const COLD_BYTES: usize = 400_000;
+const OVER_LIMIT: &str = "x-weir-max-input-tokens: 60000\r\n";
+
+const fn small(name: &'static str, streamed: bool, connections: usize, requests: usize) -> Case {
+    let (shape, headers, goal_cpu_ratio) = (Shape::Small, "", Some(1.5));
+    Case { name, shape, streamed, connections, requests, headers, goal_cpu_ratio }
+}
+
+const fn growing(
+    name: &'static str,
+    streamed: bool,
+    headers: &'static str,
+    goal_cpu_ratio: Option<f64>,
+) -> Case {
+    let (shape, connections, requests) = (Shape::Growing, 1, GROWING_TURNS);
+    Case { name, shape, streamed, connections, requests, headers, goal_cpu_ratio }
+}
+
+const CASES: [Case; 10] = [
+    small("small plain", false, 1, 100),
+    small("small streamed", true, 1, 20),
+    growing("400 KB plain", false, "", Some(2.5)),
+    growing("400 KB streamed", true, "", Some(2.5)),
+    growing("400 KB over the limit", false, OVER_LIMIT, None),
+    Case { shape: Shape::Cold, requests: 4, ..growing("400 KB cold", false, "", None) },
+    small("small plain, 8 at once", false, 8, 30),
+    small("small plain, 64 at once", false, 64, 6),
+    small("small streamed, 8 at once", true, 8, 8),
+    small("small streamed, 64 at once", true, 64, 3),
+];
+
+impl Case {
+    /// The bodies of one round: new text in each, so that nothing but what the case itself
+    /// repeats is found in a cache.
+    fn batch(&self, round: usize) -> Batch {
+        let mut random = Random::new(SEED ^ (round as u64) << 32 ^ fingerprint(self.name));
+        let (warm_up, requests) = match self.shape {
+            Shape::Small => {
+                let count = self.connections * self.requests;
+                let mut body = || conversation::small(&mut random, self.streamed);
+                (body(), (0..count).map(|_| body()).collect())
+            }
+            Shape::Growing => {
+                let mut bodies = self.conversation(&mut random, GROWING_START_BYTES, self.requests);
+                (bodies.remove(0), bodies)
+            }
+            Shape::Cold => {
+                let mut body = || self.conversation(&mut random, COLD_BYTES, 0).remove(0);
+                (body(), (0..self.requests).map(|_| body()).collect())
+            }
+        };
+        Batch { warm_up, requests, headers: self.headers, connections: self.connections }
+    }
+
+    fn conversation(&self, random: &mut Random, bytes: usize, turns: usize) -> Vec<Vec<u8>> {
+        conversation::growing(random, self.streamed, bytes, turns)
+    }
+}
+
+fn fingerprint(name: &str) -> u64 {
+    name.bytes().fold(0, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)))
+}
+
+/// Where a load goes: the upstream itself, or a process in front of it.
+struct Target {
+    name: String,
+    address: SocketAddr,
+    /// None for the upstream, whose cost is nobody's concern.
+    process: Option<Process>,
+}
+
+impl Target {
+    fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::pid)
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let flags = Flags::parse();
+    if flags.canned_upstream {
+        return Ok(upstream::serve()?);
+    }
+    let upstream = Process::start_upstream()?;
+    let targets = start_targets(&flags, upstream.address)?;
+    let rounds = flags.rounds.unwrap_or(if flags.quick { 5 } else { 30 }).max(1);
+    let wanted = |case: &&Case| flags.only.as_deref().is_none_or(|part| case.name.contains(part));
+    let mut reports = Vec::new();
+    for case in CASES.iter().filter(wanted) {
+        eprintln!("measuring: {}", case.name);
+        let factor = if case.streamed { 1 } else { PLAIN_ROUNDS_FACTOR };
+        reports.push(measure(case, &targets, rounds * factor));
+    }
+    if flags.json {
+        println!("{}", serde_json::to_string_pretty(&reports)?);
+    } else {
+        report::print_table(&reports);
+    }
+    Ok(())
+}
+
+/// The upstream itself, both baselines, and the subject where it starts. A subject that does not
+/// start leaves the baselines to be measured.
+fn start_targets(flags: &Flags, upstream: SocketAddr) -> Result<Vec<Target>, Box<dyn Error>> {
+    let baseline = match &flags.baseline {
+        Some(path) => path.clone(),
+        None => build_baseline()?,
+    };
+    let subject = match &flags.subject {
+        Some(path) => subject("subject", path, &[], &[]),
+        None => weir(),
+    };
+    let mut targets = vec![Target { name: "direct".to_owned(), address: upstream, process: None }];
+    for subject in [
+        self::subject("streaming", &baseline, &[], &[]),
+        self::subject("buffering", &baseline, &[], &["--buffer"]),
+        subject,
+    ] {
+        let log =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("added_cost-{}.log", subject.name));
+        match Process::start(&subject, upstream, &log) {
+            Ok(process) => {
+                let address = process.address;
+                targets.push(Target { name: subject.name, address, process: Some(process) });
+            }
+            Err(error) if targets.len() < 3 => return Err(error.into()),
+            Err(error) => {
+                eprintln!("{} did not start: {error}; see {}", subject.name, log.display());
+            }
+        }
+    }
+    Ok(targets)
+}
+
+fn subject(name: &str, program: &Path, leading: &[&str], trailing: &[&str]) -> Subject {
+    let owned = |list: &[&str]| list.iter().map(|&item| item.to_owned()).collect();
+    Subject {
+        name: name.to_owned(),
+        program: program.to_owned(),
+        leading: owned(leading),
+        trailing: owned(trailing),
+    }
+}
+
+/// weir as an operator would start it. Cargo builds the binary, optimised, before this bench.
+fn weir() -> Subject {
+    let program = Path::new(env!("CARGO_BIN_EXE_weir"));
+    subject("weir", program, &["serve"], &["--log-level", "info"])
+}
+
+/// Cargo builds no examples for a bench, so it is asked to, into the same target folder.
+fn build_baseline() -> Result<PathBuf, Box<dyn Error>> {
+    let bench = std::env::current_exe()?;
+    let release =
+        bench.parent().and_then(Path::parent).ok_or("the bench stands in no target folder")?;
+    let target = release.parent().ok_or("the bench stands in no target folder")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--release", "--example", "do_nothing_proxy", "--target-dir"])
+        .arg(target)
+        .arg("--manifest-path")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
+        .status()?;
+    if !status.success() {
+        return Err("the do-nothing proxy could not be built".into());
+    }
+    Ok(target.join("release/examples/do_nothing_proxy"))
+}
+
+/// All rounds of one case, the targets taking turns within each round and changing who begins.
+fn measure(case: &Case, targets: &[Target], rounds: usize) -> CaseReport {
+    for pid in targets.iter().filter_map(Target::pid) {
+        process::reset_peak_memory(pid);
+    }
+    let mut measured: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();
+    let mut middle = Vec::new();
+    // The first round is not kept: in it the processes grow to the size that the case needs, and
+    // the kernel's work for their fresh pages would outweigh the rest.
+    for round in 0..=rounds {
+        let mut batch = case.batch(round);
+        for turn in 0..targets.len() {
+            // Backwards every other round, so that no target always follows the same one.
+            let turn = if round % 2 == 0 { turn } else { targets.len() - 1 - turn };
+            let index = (round / 2 + turn) % targets.len();
+            let target = &targets[index];
+            let kept = load::run(target.address, target.pid(), &batch);
+            if round > 0 {
+                measured[index].push(kept);
+            }
+        }
+        middle = batch.requests.swap_remove(batch.requests.len() / 2);
+    }
+    let measured: Vec<Measured> = targets
+        .iter()
+        .zip(measured)
+        .map(|(target, rounds)| Measured {
+            name: target.name.clone(),
+            rounds,
+            peak_memory_kib: target.pid().and_then(process::peak_memory_kib),
+        })
+        .collect();
+    CaseReport {
+        case: case.name.to_owned(),
+        connections: case.connections,
+        body_bytes: middle.len(),
+        body_tokens: bpe_openai::o200k_base().count(String::from_utf8_lossy(&middle).as_ref()),
+        rounds,
+        goal_cpu_ratio: case.goal_cpu_ratio,
+        rows: report::rows(&measured),
+    }
+}

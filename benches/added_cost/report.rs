@@ -1,0 +1,203 @@
+//! Rounds into figures, and figures into a table or JSON. It must not judge: a goal stands
+//! beside its figure and the reader compares.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::load::{Round, Sample};
+
+/// The rounds of one subject in one case, and what its process held at most.
+pub struct Measured {
+    pub name: String,
+    pub rounds: Vec<Round>,
+    pub peak_memory_kib: Option<u64>,
+}
+
+#[derive(Serialize)]
+pub struct CaseReport {
+    pub case: String,
+    pub connections: usize,
+    pub body_bytes: usize,
+    pub body_tokens: usize,
+    pub rounds: usize,
+    pub goal_cpu_ratio: Option<f64>,
+    pub rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+pub struct Row {
+    pub subject: String,
+    pub requests: usize,
+    /// Over the rounds.
+    pub cpu_us_per_request: Option<Spread>,
+    /// Over the ratios in each round.
+    pub cpu_ratio_to_streaming: Option<Spread>,
+    pub cpu_ratio_to_buffering: Option<Spread>,
+    pub total_us: Quantiles,
+    pub first_byte_us: Quantiles,
+    /// Against the same load sent straight to the upstream.
+    pub added_total_us: Quantiles,
+    pub added_first_byte_us: Quantiles,
+    pub peak_memory_mib: Option<f64>,
+    pub actions: BTreeMap<String, usize>,
+    pub failures: usize,
+    pub first_failure: Option<String>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub struct Quantiles {
+    pub p50: f64,
+    pub p99: f64,
+}
+
+impl Quantiles {
+    fn of(samples: impl Iterator<Item = Duration>) -> Self {
+        let mut values: Vec<f64> = samples.map(|value| value.as_secs_f64() * 1e6).collect();
+        values.sort_by(f64::total_cmp);
+        Self { p50: quantile(&values, 0.50), p99: quantile(&values, 0.99) }
+    }
+
+    fn over(self, base: Self) -> Self {
+        Self { p50: self.p50 - base.p50, p99: self.p99 - base.p99 }
+    }
+}
+
+/// Nearest rank in sorted values; not a number where there are none.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let rank = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+/// The middle of some rounds' figures and how far they scatter.
+#[derive(Clone, Copy, Serialize)]
+pub struct Spread {
+    pub median: f64,
+    pub lower_quartile: f64,
+    pub upper_quartile: f64,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        (!values.is_empty()).then(|| Self {
+            median: quantile(&values, 0.5),
+            lower_quartile: quantile(&values, 0.25),
+            upper_quartile: quantile(&values, 0.75),
+        })
+    }
+}
+
+/// Rows in the order of `measured`: straight to the upstream, streaming baseline, buffering
+/// baseline, then what is compared with them.
+pub fn rows(measured: &[Measured]) -> Vec<Row> {
+    measured.iter().map(|one| row(one, measured)).collect()
+}
+
+fn row(one: &Measured, all: &[Measured]) -> Row {
+    let samples = |of: &Measured| -> Vec<Sample> {
+        of.rounds.iter().flat_map(|round| round.samples.clone()).collect()
+    };
+    let (own, direct) = (samples(one), samples(&all[0]));
+    let total_us = Quantiles::of(own.iter().map(|sample| sample.total));
+    let first_byte_us = Quantiles::of(own.iter().map(|sample| sample.first_byte));
+    let direct_total = Quantiles::of(direct.iter().map(|sample| sample.total));
+    let direct_first = Quantiles::of(direct.iter().map(|sample| sample.first_byte));
+    let mut actions = BTreeMap::new();
+    for action in one.rounds.iter().flat_map(|round| &round.actions) {
+        *actions.entry(action.clone()).or_insert(0) += 1;
+    }
+    let mut failures = one.rounds.iter().flat_map(|round| &round.failures);
+    let first_failure = failures.next().cloned();
+    Row {
+        subject: one.name.clone(),
+        requests: own.len(),
+        cpu_us_per_request: Spread::of(one.rounds.iter().filter_map(cpu_us)),
+        cpu_ratio_to_streaming: cpu_ratio(one, &all[1]),
+        cpu_ratio_to_buffering: cpu_ratio(one, &all[2]),
+        total_us,
+        first_byte_us,
+        added_total_us: total_us.over(direct_total),
+        added_first_byte_us: first_byte_us.over(direct_first),
+        peak_memory_mib: one.peak_memory_kib.map(|kib| kib as f64 / 1024.0),
+        actions,
+        failures: failures.count() + usize::from(first_failure.is_some()),
+        first_failure,
+    }
+}
+
+fn cpu_us(round: &Round) -> Option<f64> {
+    round.cpu_ns_per_request.map(|ns| ns / 1e3)
+}
+
+/// Round by round, because what slows the machine for a while slows both halves of a round.
+fn cpu_ratio(one: &Measured, base: &Measured) -> Option<Spread> {
+    let pairs = one.rounds.iter().zip(&base.rounds);
+    Spread::of(pairs.filter_map(|(own, base)| Some(cpu_us(own)? / cpu_us(base)?)))
+}
+
+/// The table, one block of lines a case.
+pub fn print_table(cases: &[CaseReport]) {
+    println!(
+        "{:<11} {:>6} {:>8} {:>17} {:>17} | {:>15} {:>15} {:>15} | {:>6}  answers",
+        "times in µs",
+        "reqs",
+        "CPU/req",
+        "÷ streaming",
+        "÷ buffering",
+        "total p50/p99",
+        "added p50/p99",
+        "1st byte added",
+        "MiB"
+    );
+    for case in cases {
+        let goal = case
+            .goal_cpu_ratio
+            .map_or("no goal".to_owned(), |goal| format!("goal: CPU ≤ {goal} ×"));
+        println!(
+            "\n{} · {} at once · {:.1} KB, {} tokens · {} rounds · {goal}",
+            case.case,
+            case.connections,
+            case.body_bytes as f64 / 1e3,
+            case.body_tokens,
+            case.rounds
+        );
+        for row in &case.rows {
+            print_row(row);
+        }
+    }
+}
+
+fn print_row(row: &Row) {
+    let ratio = |value: Option<Spread>| {
+        value.map_or("-".to_owned(), |value| {
+            let Spread { median, lower_quartile, upper_quartile } = value;
+            format!("{median:.2} ({lower_quartile:.2}–{upper_quartile:.2})")
+        })
+    };
+    let pair = |value: Quantiles| format!("{:.0} / {:.0}", value.p50, value.p99);
+    let mut answers: Vec<String> =
+        row.actions.iter().map(|(action, count)| format!("{action} {count}")).collect();
+    if row.failures > 0 {
+        answers.push(format!("FAILED {}", row.failures));
+    }
+    println!(
+        "{:<11} {:>6} {:>8} {:>17} {:>17} | {:>15} {:>15} {:>15} | {:>6}  {}",
+        row.subject,
+        row.requests,
+        row.cpu_us_per_request.map_or("-".to_owned(), |value| format!("{:.0}", value.median)),
+        ratio(row.cpu_ratio_to_streaming),
+        ratio(row.cpu_ratio_to_buffering),
+        pair(row.total_us),
+        pair(row.added_total_us),
+        pair(row.added_first_byte_us),
+        row.peak_memory_mib.map_or("-".to_owned(), |value| format!("{value:.1}")),
+        answers.join(", ")
+    );
+    if let Some(failure) = &row.first_failure {
+        let words: Vec<&str> = failure.split_whitespace().collect();
+        println!("           first failure: {}", words.join(" "));
+    }
+}

@@ -1,0 +1,269 @@
+//! `weir serve`: reads what it is told, sets up the log, serves, and says in plain words what
+//! went wrong. Decides nothing about requests.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use tracing_subscriber::EnvFilter;
+
+use super::own_address;
+use super::sources::{self, Flag};
+use crate::config::{self, Config, Log, LogFormat};
+use crate::proxy::Proxy;
+use crate::server::{Ending, Server, Signals};
+use crate::upstream::Client;
+
+/// The environment's name for the upstream that OpenAI's SDKs use as well.
+const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
+
+/// The configuration is at fault.
+const BAD_CONFIGURATION: u8 = 2;
+/// weir could not begin to serve.
+const CANNOT_SERVE: u8 = 1;
+/// A second signal cut short what was in flight.
+const CUT_SHORT: u8 = 130;
+
+const LONG_ABOUT: &str = "\
+Listens for requests and forwards them, each with its caller's own key.
+
+A conversation that outgrows its model's context window is brought inside it; everything else is \
+forwarded as it came. What is told here goes before the environment (WEIR_…, such as \
+WEIR_UPSTREAM__URL), that before the file, that before OPENAI_BASE_URL, and that before the \
+defaults.";
+
+const EXAMPLES: &str = "\
+Examples:
+  weir serve
+      listens on 127.0.0.1:8400 and forwards to https://api.openai.com/v1
+  weir serve --upstream http://127.0.0.1:11434/v1
+      forwards to a model server on this machine
+  weir serve --listen 0.0.0.0:8400 --config weir.toml
+      serves other machines; server.allowed_hosts in weir.toml names what they call it
+
+Then point an application at it:
+  OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
+
+Signals: the first SIGTERM or Ctrl-C finishes what is in flight, the second ends at once.
+Exit codes: 0 ended as told, 1 cannot serve (such as: the port is taken), 2 bad configuration,
+130 ended at once.";
+
+#[derive(Debug, Args)]
+#[command(about = "Listens for requests and forwards them", long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+pub struct Flags {
+    /// Where to listen [default: 127.0.0.1:8400]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// Where to forward, as an SDK's base URL [default: https://api.openai.com/v1]
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<String>,
+    /// How the log on standard error is written: text or json
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+    /// How much is logged: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+/// Serves until told to end.
+pub fn run(flags: &Flags) -> ExitCode {
+    let (config, warnings) = match configuration(flags) {
+        Ok(config) => config,
+        Err(problems) => return refuse(&problems),
+    };
+    if let Err(problem) = start_log(&config.log) {
+        return refuse(&[problem]);
+    }
+    for warning in warnings {
+        tracing::warn!(target: "weir::config", "{warning}");
+    }
+    let served = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::cannot_serve(format!("cannot start threads: {error}")))
+        .and_then(|runtime| {
+            let served = runtime.block_on(serve(Arc::new(config)));
+            // A count or a decoding that is still under way is for nobody any more.
+            runtime.shutdown_background();
+            served
+        });
+    match served {
+        Ok(Ending::Finished | Ending::Overdue(_)) => ExitCode::SUCCESS,
+        Ok(Ending::Forced) => ExitCode::from(CUT_SHORT),
+        Err(failure) => {
+            eprintln!("weir: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Lists what is wrong with the configuration.
+fn refuse(problems: &[String]) -> ExitCode {
+    eprintln!("weir: the configuration cannot be used:");
+    for problem in problems {
+        eprintln!("  - {problem}");
+    }
+    eprintln!("`weir serve --help` tells what can be set.");
+    ExitCode::from(BAD_CONFIGURATION)
+}
+
+/// Why serving did not begin.
+struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    fn cannot_serve(message: String) -> Self {
+        Self { code: CANNOT_SERVE, message }
+    }
+
+    fn bad_configuration(message: String) -> Self {
+        Self { code: BAD_CONFIGURATION, message }
+    }
+}
+
+async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
+    let mut signals = Signals::listen()
+        .map_err(|error| Failure::cannot_serve(format!("cannot listen for signals: {error}")))?;
+    let client = Client::new(&config.upstream)
+        .map_err(|error| Failure::bad_configuration(error.to_string()))?;
+    let base = client.base().clone();
+    let proxy = Proxy::new(config.clone(), client);
+    let server = Server::bind(&config, proxy)
+        .await
+        .map_err(|error| cannot_bind(config.server.listen, &error))?;
+    let address = server.address();
+    if own_address::leads_back(&base, address).await {
+        return Err(leads_back(&config.upstream.url, address));
+    }
+    greet(&config, address);
+
+    let shutdown = server.shutdown();
+    tokio::spawn(async move {
+        signals.next().await;
+        tracing::info!(target: "weir", "finishing what is in flight; a second signal ends at once");
+        shutdown.drain();
+        signals.next().await;
+        shutdown.end();
+    });
+    let ending = server.run().await;
+    match ending {
+        Ending::Finished => tracing::info!(target: "weir", "ended, with everything finished"),
+        Ending::Overdue(connections) => tracing::warn!(
+            target: "weir",
+            connections,
+            drain_deadline_ms = config.server.drain_deadline_ms,
+            "ended at the drain deadline (server.drain_deadline_ms) with connections unfinished"
+        ),
+        Ending::Forced => tracing::warn!(target: "weir", "ended at once, as told"),
+    }
+    Ok(ending)
+}
+
+/// Says where weir is and how it is used.
+fn greet(config: &Config, address: SocketAddr) {
+    let local = local_url(address);
+    let upstream = &config.upstream.url;
+    tracing::info!(
+        target: "weir",
+        "listening on {address}, forwarding to {upstream}. Point your SDK at it: base_url = {local}/v1"
+    );
+    if !address.ip().to_canonical().is_loopback() {
+        tracing::warn!(
+            target: "weir",
+            "anybody who reaches {address} can use it, each with a key of their own. Callers on \
+             other machines are answered only by the host names in server.allowed_hosts"
+        );
+    }
+}
+
+/// The URL by which this machine reaches a server that listens on `address`.
+fn local_url(address: SocketAddr) -> String {
+    match address.ip() {
+        ip if ip.is_unspecified() && ip.is_ipv4() => format!("http://127.0.0.1:{}", address.port()),
+        ip if ip.is_unspecified() => format!("http://[::1]:{}", address.port()),
+        _ => format!("http://{address}"),
+    }
+}
+
+fn cannot_bind(address: SocketAddr, error: &io::Error) -> Failure {
+    let port = address.port();
+    let cure = match error.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "Another program has the port, perhaps another weir (`ss -ltnp 'sport = :{port}'` or \
+             `lsof -i :{port}` tells which). End it, or choose another port with `--listen \
+             {ip}:PORT`.",
+            ip = url_ip(address)
+        ),
+        io::ErrorKind::PermissionDenied => {
+            "Ports below 1024 want privileges. Choose another port with `--listen ADDRESS:PORT`."
+                .to_owned()
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "That is no address of this machine. Choose one with `--listen ADDRESS:PORT`."
+                .to_owned()
+        }
+        _ => "Choose another address with `--listen ADDRESS:PORT`.".to_owned(),
+    };
+    Failure::cannot_serve(format!("cannot listen on {address}: {error}. {cure}"))
+}
+
+fn url_ip(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    }
+}
+
+fn leads_back(url: &str, address: SocketAddr) -> Failure {
+    let inherited = std::env::var(OPENAI_BASE_URL)
+        .is_ok_and(|inherited| inherited.trim().trim_end_matches('/') == url.trim_end_matches('/'));
+    let message = if inherited {
+        format!(
+            "OPENAI_BASE_URL is {url}, which is weir's own address ({address}): it was set for \
+             applications, and weir inherited it. Tell weir where the models are with `weir serve \
+             --upstream https://api.openai.com/v1`, or start it without OPENAI_BASE_URL."
+        )
+    } else {
+        format!(
+            "the upstream {url} is weir's own address ({address}), so that every request would \
+             come back to it. Tell weir where the models are, such as `weir serve --upstream \
+             https://api.openai.com/v1`, or listen elsewhere with `--listen`."
+        )
+    };
+    Failure::bad_configuration(message)
+}
+
+/// The configuration from all that is told; what is told later goes before what is told earlier.
+fn configuration(flags: &Flags) -> Result<(Config, Vec<config::Warning>), Vec<String>> {
+    let told = [
+        ("--listen", "server.listen", &flags.listen),
+        ("--upstream", "upstream.url", &flags.upstream),
+        ("--log-format", "log.format", &flags.log_format),
+        ("--log-level", "log.level", &flags.log_level),
+    ];
+    let told = told
+        .into_iter()
+        .filter_map(|(name, key, value)| Some(Flag { name, key, value: value.clone()? }));
+    let file = flags.config.as_deref().map(Path::new);
+    let openai_base_url = std::env::var(OPENAI_BASE_URL).ok();
+    let figment = sources::figment(file, openai_base_url, std::env::vars_os(), told);
+    config::load(figment).map_err(|problems| problems.iter().map(ToString::to_string).collect())
+}
+
+fn start_log(log: &Log) -> Result<(), String> {
+    let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level: {error}"))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let started = match log.format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    started.map_err(|error| format!("the log cannot be set up: {error}"))
+}

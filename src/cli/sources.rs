@@ -1,0 +1,285 @@
+//! Gathers the configuration from where it is written: the embedded defaults, `OPENAI_BASE_URL`, a
+//! file, the environment, flags. Checks nothing; `config::load` does.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use figment::providers::{Format, Toml};
+use figment::value::{Dict, Map, Value};
+use figment::{Error, Figment, Metadata, Profile, Provider, Source};
+
+use crate::config::DEFAULT_TOML;
+
+/// The beginning of the variables that set keys.
+const ENV_PREFIX: &str = "WEIR_";
+/// Variables with this beginning that are no keys: the path of the file itself.
+const ENV_NOT_KEYS: &[&str] = &["WEIR_CONFIG"];
+
+/// A key given on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flag {
+    /// As typed, such as `--listen`.
+    pub name: &'static str,
+    /// Such as `server.listen`.
+    pub key: &'static str,
+    pub value: String,
+}
+
+/// All sources, each going before those listed earlier: the defaults, `OPENAI_BASE_URL` (as
+/// `upstream.url`), the file, `WEIR_SECTION__KEY` among `env`, `flags`.
+pub fn figment(
+    file: Option<&Path>,
+    openai_base_url: Option<String>,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+    flags: impl IntoIterator<Item = Flag>,
+) -> Figment {
+    let mut figment = Figment::from(Document::defaults());
+    if let Some(url) = openai_base_url.filter(|url| !url.trim().is_empty()) {
+        figment = figment.merge(Given::new("OPENAI_BASE_URL", ["upstream", "url"], url));
+    }
+    if let Some(path) = file {
+        figment = figment.merge(Document::file(path));
+    }
+    let mut variables: Vec<_> = env
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .filter(|(name, _)| !ENV_NOT_KEYS.contains(&name.as_str()))
+        .collect();
+    variables.sort();
+    for (name, value) in variables {
+        if let Some(key) = name.strip_prefix(ENV_PREFIX) {
+            let key = key.to_lowercase();
+            let mut path: Vec<&str> = key.split("__").collect();
+            if path.len() == 1 {
+                // No key is this short. Beside the section's keys it is refused; in their place
+                // it would hide what the file says of them.
+                path.push("");
+            }
+            // Text that is no Unicode is refused with the rest that is wrong, not dropped.
+            let value = value.to_string_lossy().into_owned();
+            figment = figment.merge(Given::new(&name, path, value));
+        }
+    }
+    for flag in flags {
+        figment = figment.merge(Given::new(flag.name, flag.key.split('.'), flag.value));
+    }
+    figment
+}
+
+/// A TOML document, read and parsed when it was made.
+struct Document {
+    metadata: Metadata,
+    parsed: Result<Dict, String>,
+}
+
+impl Document {
+    fn defaults() -> Self {
+        // As a file, so that its values have to be of their types.
+        let metadata = Metadata::from("defaults", Source::File("the defaults".into()));
+        Self { metadata, parsed: parse(DEFAULT_TOML) }
+    }
+
+    fn file(path: &Path) -> Self {
+        Self {
+            metadata: Metadata::from("file", Source::File(path.to_owned())),
+            parsed: std::fs::read_to_string(path)
+                .map_err(|error| format!("cannot be read: {error}"))
+                .and_then(|text| parse(&text)),
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<Dict, String> {
+    Toml::from_str(text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.map_or(0, |before| before.matches('\n').count()) + 1;
+        format!("line {line} is no TOML: {}", error.message())
+    })
+}
+
+impl Provider for Document {
+    fn metadata(&self) -> Metadata {
+        self.metadata.clone()
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, Error> {
+        match &self.parsed {
+            Ok(dict) => Ok(Profile::Default.collect(dict.clone())),
+            Err(message) => {
+                let mut error = Error::from(message.clone());
+                error.metadata = Some(self.metadata.clone());
+                Err(error)
+            }
+        }
+    }
+}
+
+/// One key given as text under a name of its own.
+struct Given {
+    name: String,
+    dict: Dict,
+}
+
+impl Given {
+    fn new<'a>(name: &str, path: impl IntoIterator<Item = &'a str>, value: String) -> Self {
+        let parts: Vec<&str> = path.into_iter().collect();
+        let mut value = Value::from(value);
+        for part in parts.iter().skip(1).rev() {
+            value = Value::from(Dict::from([((*part).to_owned(), value)]));
+        }
+        let section = parts.first().copied().unwrap_or_default().to_owned();
+        Self { name: name.to_owned(), dict: Dict::from([(section, value)]) }
+    }
+}
+
+impl Provider for Given {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.name.clone())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, Error> {
+        Ok(Profile::Default.collect(self.dict.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::config::{Config, load};
+
+    /// A file that is gone when this is.
+    struct Temporary(PathBuf);
+
+    impl Temporary {
+        fn new(name: &str, text: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("weir-{}-{name}", std::process::id()));
+            std::fs::write(&path, text).expect("the temporary directory can be written");
+            Self(path)
+        }
+    }
+
+    impl Drop for Temporary {
+        fn drop(&mut self) {
+            // What cannot be removed is the system's to clear.
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn env(variables: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        variables.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    fn flag(name: &'static str, key: &'static str, value: &str) -> Flag {
+        let value = value.to_owned();
+        Flag { name, key, value }
+    }
+
+    fn loaded(figment: Figment) -> Config {
+        load(figment).expect("this configuration is right").0
+    }
+
+    fn problems(figment: Figment) -> Vec<String> {
+        let problems = load(figment).expect_err("this configuration is wrong");
+        problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn later_sources_go_before_earlier_ones() {
+        let file = Temporary::new("order.toml", "[upstream]\nurl = \"https://file/v1\"");
+        let openai = || Some("https://openai/v1".to_owned());
+        let variables = || env(&[("WEIR_UPSTREAM__URL", "https://env/v1"), ("HOME", "/")]);
+        let flags = [flag("--upstream", "upstream.url", "https://flag/v1")];
+        let url = |figment| loaded(figment).upstream.url;
+        assert_eq!(url(figment(None, None, [], [])), "https://api.openai.com/v1");
+        assert_eq!(url(figment(None, Some(String::new()), [], [])), "https://api.openai.com/v1");
+        assert_eq!(url(figment(None, openai(), [], [])), "https://openai/v1");
+        assert_eq!(url(figment(Some(&file.0), openai(), [], [])), "https://file/v1");
+        assert_eq!(url(figment(Some(&file.0), openai(), variables(), [])), "https://env/v1");
+        assert_eq!(url(figment(Some(&file.0), openai(), variables(), flags)), "https://flag/v1");
+    }
+
+    #[test]
+    fn text_from_the_environment_is_read_as_what_the_key_needs() {
+        let variables = env(&[
+            ("WEIR_SERVER__MAX_CONNECTIONS", "1_000"),
+            ("WEIR_SERVER__ALLOWED_HOSTS", "a.example, b.example"),
+            ("WEIR_CORS__ALLOW_ORIGINS", ""),
+            ("WEIR_CONTEXT__LOW", ".5"),
+            ("WEIR_CONTEXT__NOTES", "off"),
+            ("WEIR_LOG__LEVEL", "debug"),
+            ("WEIR_CONFIG", "/etc/weir.toml"),
+        ]);
+        let config = loaded(figment(None, None, variables, []));
+        assert_eq!(config.server.max_connections, 1000);
+        assert_eq!(config.server.allowed_hosts, ["a.example", "b.example"]);
+        assert!(config.cors.allow_origins.is_empty());
+        assert_eq!(config.context.policy.low_permille, 500);
+        assert!(!config.context.policy.notes);
+        assert_eq!(config.log.level, "debug");
+    }
+
+    #[test]
+    fn a_problem_says_which_source_it_is_from() {
+        let file =
+            Temporary::new("origin.toml", "[log]\nlevel = 7\n[server]\nmax_messages = \"9\"");
+        let variables = env(&[("WEIR_CONTEXT__LOW", "low"), ("WEIR_LISTEN", "1")]);
+        let flags = [flag("--listen", "server.listen", "here")];
+        let openai = Some("nowhere".to_owned());
+        let path = file.0.display();
+        assert_eq!(
+            problems(figment(Some(&file.0), openai, variables, flags)),
+            [
+                "server.listen (--listen): \"here\" is no address; write an IP address and a port, such \
+                 as 127.0.0.1:8400",
+                &format!(
+                    "server.max_messages ({path}): \"9\" is not a whole number from 1 to 10000000"
+                ),
+                "upstream.url (OPENAI_BASE_URL): does not begin with https:// or http://; write it as an \
+                 SDK would be given it, such as https://api.openai.com/v1",
+                "context.low (WEIR_CONTEXT__LOW): \"low\" is not a share from 0.001 to 1 with at most \
+                 three decimals, like 0.625",
+                &format!(
+                    "log.level ({path}): 7 is not one of \"error\", \"warn\", \"info\", \"debug\", \
+                     \"trace\""
+                ),
+                "listen (WEIR_LISTEN): there is no such key; did you mean server.listen?",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_or_parsed_is_one_clear_line() {
+        let missing = std::env::temp_dir().join("weir-there-is-no-such-file.toml");
+        let problem = problems(figment(Some(&missing), None, [], []));
+        let start = format!("{}: cannot be read: ", missing.display());
+        assert!(matches!(&problem[..], [one] if one.starts_with(&start)), "{problem:?}");
+
+        let file = Temporary::new("syntax.toml", "[log]\nlevel = info\n");
+        let problem = problems(figment(Some(&file.0), None, [], []));
+        let start = format!("{}: line 2 is no TOML: ", file.0.display());
+        assert!(matches!(&problem[..], [one] if one.starts_with(&start)), "{problem:?}");
+    }
+
+    #[test]
+    fn a_variable_over_a_whole_section_is_refused() {
+        let file = Temporary::new("section.toml", "[server]\nmax_messages = 9");
+        let variables = env(&[
+            ("WEIR_SERVER", "x"),
+            ("WEIR_SERVER__LISTEN__PORT", "1"),
+            ("WEIR_LIMITS", ""),
+            ("WEIR_", ""),
+        ]);
+        assert_eq!(
+            problems(figment(Some(&file.0), None, variables, [])),
+            [
+                "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes",
+                "WEIR_: there is no such key; the sections are cache, context, cors, limits, log, models, \
+                 server, upstream",
+                "limits (WEIR_LIMITS): is a section and has no value of its own",
+                "server (WEIR_SERVER): is a section and has no value of its own",
+            ]
+        );
+    }
+}

@@ -1,0 +1,314 @@
+//! What a model's name tells: the shorter names it may be known by, where a name ends and a
+//! version begins, and which family it belongs to. Knows no numbers and no catalogue.
+
+use std::borrow::Cow;
+
+use tiktoken_rs::tokenizer::{Tokenizer, get_tokenizer};
+
+use crate::tokens::Encoding;
+
+/// Names longer than this are nobody's; looking them up would be work for a stranger.
+pub const MAX_NAME_BYTES: usize = 256;
+
+/// Regions and makers that stand before a model's name with a dot, as Amazon Bedrock writes them.
+const DOTTED_PREFIXES: &[&str] = &[
+    "ai21",
+    "amazon",
+    "anthropic",
+    "ap",
+    "apac",
+    "au",
+    "ca",
+    "cohere",
+    "deepseek",
+    "eu",
+    "global",
+    "google",
+    "jp",
+    "meta",
+    "minimax",
+    "mistral",
+    "moonshot",
+    "moonshotai",
+    "nvidia",
+    "openai",
+    "qwen",
+    "twelvelabs",
+    "us",
+    "us-gov",
+    "writer",
+    "xai",
+    "zai",
+];
+
+/// Words after a name that do not make it another model.
+const TAGS: &[&str] = &["beta", "default", "exp", "latest", "preview", "stable"];
+
+/// The names `name` may be known by, most specific first: itself in lower case, then without the
+/// provider's prefixes, without the wrapping of a fine-tuned model, without region and maker.
+pub fn candidates(name: &str) -> Vec<Cow<'_, str>> {
+    let lower: Cow<'_, str> = if name.chars().any(|c| c.is_ascii_uppercase()) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
+    };
+    let mut found = vec![lower];
+    if name.len() > MAX_NAME_BYTES {
+        return found;
+    }
+    while let Some(shorter) = found.last().and_then(|name| shorten(name)) {
+        found.push(Cow::Owned(shorter));
+    }
+    found
+}
+
+/// `name` with its outermost wrapping taken off.
+fn shorten(name: &str) -> Option<String> {
+    let shorter = if let Some((_, rest)) = name.split_once('/') {
+        rest.to_owned()
+    } else if let Some(rest) = name.strip_prefix("ft:") {
+        rest.split(':').next().unwrap_or(rest).to_owned()
+    } else if let Some((prefix, rest)) = name.split_once('.')
+        && DOTTED_PREFIXES.contains(&prefix)
+    {
+        rest.to_owned()
+    } else if name.starts_with("claude-") && name.contains('.') {
+        // Gateways write `claude-sonnet-4.5`, its maker `claude-sonnet-4-5`.
+        name.replace('.', "-")
+    } else {
+        return None;
+    };
+    (!shorter.is_empty()).then_some(shorter)
+}
+
+/// The shortest name that `name` may be known by.
+pub fn bare(name: &str) -> Cow<'_, str> {
+    candidates(name).pop().unwrap_or(Cow::Borrowed(name))
+}
+
+/// The beginnings of `name` that end where a part of it ends, longest first, each with the rest.
+/// A dot between digits is inside a version: `gpt-4` is no beginning of `gpt-4.5`.
+pub fn beginnings(name: &str) -> impl Iterator<Item = (&str, &str)> {
+    let bytes = name.as_bytes();
+    let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    (1..bytes.len())
+        .rev()
+        .filter(move |&at| match bytes[at] {
+            b'-' | b':' | b'@' => true,
+            b'.' => !(digit(at - 1) && digit(at + 1)),
+            _ => false,
+        })
+        .map(|at| name.split_at(at))
+}
+
+/// Whether what follows a known name (`-2030-01-01`, `-latest`, `:free`) leaves it the same model.
+/// A word such as `-mini`, or the next small number, may well make it another.
+pub fn is_same_model(rest: &str) -> bool {
+    if rest.starts_with([':', '@']) {
+        return true;
+    }
+    let mut parts = rest[1..].split(['-', '.', ':', '@']);
+    let first = parts.next().unwrap_or_default();
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let tag = |part: &str| TAGS.contains(&part) || part.strip_prefix('v').is_some_and(number);
+    (tag(first) || (first.len() > 2 && number(first)))
+        && parts.all(|part| number(part) || tag(part))
+}
+
+/// The encoding of the model called `name`, by its family.
+pub fn encoding(name: &str) -> Encoding {
+    let name = bare(name);
+    match get_tokenizer(&name) {
+        Some(Tokenizer::O200kBase | Tokenizer::O200kHarmony) => Encoding::O200kBase,
+        Some(Tokenizer::Cl100kBase) => Encoding::Cl100kBase,
+        Some(Tokenizer::P50kBase) => Encoding::P50kBase,
+        Some(Tokenizer::P50kEdit) => Encoding::P50kEdit,
+        Some(Tokenizer::R50kBase | Tokenizer::Gpt2) => Encoding::R50kBase,
+        None if is_recent_openai(&name) => Encoding::O200kBase,
+        None => Encoding::Estimate,
+    }
+}
+
+/// Whether `name` (bare) is one of OpenAI's since GPT-4o, beyond the names that tiktoken lists.
+pub fn is_recent_openai(name: &str) -> bool {
+    const PREFIXES: &[&str] = &[
+        "chat-latest",
+        "chatgpt-",
+        "codex-",
+        "computer-use-preview",
+        "daybreak-",
+        "gpt-4o",
+        "gpt-4.1",
+        "gpt-audio",
+        "gpt-chat-",
+        "gpt-daybreak-",
+        "gpt-realtime",
+    ];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        || generation(name, "gpt-").is_some_and(|number| number >= 5)
+        || generation(name, "o").is_some_and(|number| number >= 1)
+}
+
+/// The number right after `family` in `name`, where a version may end.
+fn generation(name: &str, family: &str) -> Option<u32> {
+    let rest = name.strip_prefix(family)?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (number, after) = rest.split_at(end);
+    (after.is_empty() || after.starts_with(['-', '.', ':', '@']))
+        .then(|| number.parse().ok())
+        .flatten()
+}
+
+/// Whether the model's own template refuses two user or two assistant messages in a row: Mistral's
+/// models and Gemma, whoever serves them.
+pub fn strict_alternation(name: &str) -> bool {
+    const PREFIXES: &[&str] = &[
+        "codestral",
+        "devstral",
+        "gemini-gemma-",
+        "gemma",
+        "magistral",
+        "ministral",
+        "mistral",
+        "mixtral",
+        "open-mistral",
+        "open-mixtral",
+        "pixtral",
+        "voxtral",
+    ];
+    let name = bare(name);
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Whether `name` fits `pattern`, in which `*` stands for any run of characters.
+pub fn fits_pattern(name: &str, pattern: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else {
+        return name == pattern;
+    };
+    let Some(mut name) = name.strip_prefix(head) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let tail = parts.pop().unwrap_or_default();
+    for part in parts {
+        // The earliest place leaves the most for what follows.
+        let Some(at) = name.find(part) else {
+            return false;
+        };
+        name = &name[at + part.len()..];
+    }
+    name.ends_with(tail)
+}
+
+/// Whether `host` is this machine, as far as its name tells.
+pub fn is_local_host(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_unwrapped_from_the_outside() {
+        for (name, expected) in [
+            ("gpt-4o", "gpt-4o"),
+            ("OpenRouter/OpenAI/GPT-4o", "openrouter/openai/gpt-4o openai/gpt-4o gpt-4o"),
+            ("ft:gpt-4o-mini:org::id", "ft:gpt-4o-mini:org::id gpt-4o-mini"),
+            (
+                "us.anthropic.claude-3-5-haiku-20241022-v1:0",
+                "us.anthropic.claude-3-5-haiku-20241022-v1:0 \
+                 anthropic.claude-3-5-haiku-20241022-v1:0 claude-3-5-haiku-20241022-v1:0",
+            ),
+            (
+                "anthropic/claude-sonnet-4.5",
+                "anthropic/claude-sonnet-4.5 claude-sonnet-4.5 claude-sonnet-4-5",
+            ),
+            ("gpt-4.1", "gpt-4.1"),
+            ("ft:", "ft:"),
+            ("openai/", "openai/"),
+            ("", ""),
+        ] {
+            assert_eq!(candidates(name).join(" "), expected, "{name}");
+        }
+        assert_eq!(candidates(&"a/".repeat(1000)).len(), 1);
+    }
+
+    #[test]
+    fn a_version_is_not_cut_in_two() {
+        let of = |name| beginnings(name).map(|(head, _)| head).collect::<Vec<_>>().join(" ");
+        assert_eq!(of("gpt-4.5-x"), "gpt-4.5 gpt");
+        assert_eq!(of("gpt-4o-new"), "gpt-4o gpt");
+        assert_eq!(of("claude-v2:1"), "claude-v2 claude");
+        assert_eq!(of("größe-1"), "größe");
+        assert_eq!(of(""), "");
+        assert_eq!(of("-"), "");
+    }
+
+    #[test]
+    fn a_date_or_tag_leaves_the_model_the_same() {
+        for rest in ["-2030-01-01", "-0613", "-latest", "-20250929-v1:0", ":free", "@default"] {
+            assert!(is_same_model(rest), "{rest}");
+        }
+        for rest in ["-mini", "-5", "-audio-preview", "-2030-mini", "-", "."] {
+            assert!(!is_same_model(rest), "{rest}");
+        }
+    }
+
+    #[test]
+    fn encodings_go_by_family() {
+        for (name, expected) in [
+            ("gpt-4o", Encoding::O200kBase),
+            ("openai/gpt-4.1-nano", Encoding::O200kBase),
+            ("gpt-4.5-preview", Encoding::O200kBase),
+            ("gpt-5.4-mini", Encoding::O200kBase),
+            ("gpt-6.1-sol", Encoding::O200kBase),
+            ("us.openai.gpt-6-sol", Encoding::O200kBase),
+            ("gpt-6", Encoding::O200kBase),
+            ("o3-pro", Encoding::O200kBase),
+            ("o4", Encoding::O200kBase),
+            ("chatgpt-4o-latest", Encoding::O200kBase),
+            ("groq/openai/gpt-oss-120b", Encoding::O200kBase),
+            ("ft:gpt-4o-mini:org::id", Encoding::O200kBase),
+            ("gpt-4", Encoding::Cl100kBase),
+            ("gpt-4-turbo-2024-04-09", Encoding::Cl100kBase),
+            ("azure/gpt-35-turbo-16k", Encoding::Cl100kBase),
+            ("text-davinci-003", Encoding::P50kBase),
+            ("gpt-j-6b", Encoding::Estimate),
+            ("olmo-2", Encoding::Estimate),
+            ("claude-sonnet-4-5", Encoding::Estimate),
+            ("", Encoding::Estimate),
+        ] {
+            assert_eq!(encoding(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn mistral_and_gemma_want_alternation() {
+        for name in ["mistral/mistral-large-latest", "open-mixtral-8x7b", "google/Gemma-3-27b-it"] {
+            assert!(strict_alternation(name), "{name}");
+        }
+        for name in ["gpt-4o", "gemini-2.5-pro", "deepseek-chat", "zai/glm-5"] {
+            assert!(!strict_alternation(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn patterns_have_stars() {
+        for (name, pattern, expected) in [
+            ("gpt-4o", "gpt-4o", true),
+            ("gpt-4o", "gpt-4", false),
+            ("gpt-4o-mini", "gpt-4o*", true),
+            ("gpt-4o", "*", true),
+            ("", "*", true),
+            ("abcabc", "a*c*c", true),
+            ("abc", "a*bc*c", false),
+            ("aa", "a*a*a", false),
+            ("ab", "*a*b*", true),
+        ] {
+            assert_eq!(fits_pattern(name, pattern), expected, "{name} {pattern}");
+        }
+    }
+}

@@ -1,0 +1,679 @@
+//! The configuration as written, section by section: the keys, their ranges and what must agree.
+//! What is not written keeps the code's default. Gathers nothing: see `cli::sources`.
+
+use std::net::SocketAddr;
+
+use super::names;
+use super::reader::{Problem, Reader, Warning};
+use super::{
+    Cache, Catalogue, Config, Context, Cors, Limit, Log, LogFormat, Mode, ModelEntry, Server,
+    Upstream,
+};
+use crate::context::Policy;
+use crate::tokens::Encoding;
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+const GIB: u64 = 1 << 30;
+/// More than any model's window; less than what arithmetic on tokens could overflow with.
+const MAX_TOKENS: u64 = 1_000_000_000_000;
+
+/// Reads all of a configuration, with the problems it has.
+pub(super) fn read(mut reader: Reader) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
+    let config = sections(&mut reader);
+    let problems = reader.finish();
+    if problems.is_empty() {
+        let warnings = warnings(&config);
+        Ok((config, warnings))
+    } else {
+        Err(problems)
+    }
+}
+
+/// Every key there is, read from `reader`.
+pub(super) fn sections(reader: &mut Reader) -> Config {
+    let mut config = Config::default();
+    server(reader, &mut config.server);
+    cors(reader, &mut config.cors);
+    upstream(reader, &mut config.upstream);
+    context(reader, &mut config.context);
+    config.limits = limits(reader);
+    config.models = models(reader);
+    cache(reader, &mut config.cache);
+    log(reader, &mut config.log);
+    config
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            server: Server {
+                listen: SocketAddr::from(([127, 0, 0, 1], 8400)),
+                allowed_hosts: Vec::new(),
+                max_connections: 4096,
+                max_header_bytes: 64 << 10,
+                max_body_bytes: 64 << 20,
+                max_bodies_in_flight_bytes: 1 << 30,
+                max_messages: 20_000,
+                header_timeout_ms: 10_000,
+                drain_deadline_ms: 30_000,
+            },
+            cors: Cors { allow_origins: Vec::new() },
+            upstream: Upstream {
+                url: "https://api.openai.com/v1".to_owned(),
+                connect_timeout_ms: 10_000,
+                first_byte_timeout_ms: 600_000,
+                idle_timeout_ms: 300_000,
+            },
+            context: Context {
+                mode: Mode::Compact,
+                allow_bypass: false,
+                policy: Policy::default(),
+            },
+            limits: Vec::new(),
+            models: Catalogue::shipped(),
+            cache: Cache { counts_bytes: 64 << 20, folds_bytes: 64 << 20 },
+            log: Log { format: LogFormat::Text, level: "info".to_owned() },
+        }
+    }
+}
+
+/// Puts what was read, if anything, in the place of the default.
+fn set<T>(place: &mut T, read: Option<T>) {
+    if let Some(value) = read {
+        *place = value;
+    }
+}
+
+fn size(reader: &mut Reader, path: &[&str], place: &mut usize, least: u64, most: u64) {
+    let read = reader.whole(path, least..=most);
+    set(place, read.and_then(|number| usize::try_from(number).ok()));
+}
+
+fn server(reader: &mut Reader, server: &mut Server) {
+    let listen = reader.text(&["server", "listen"], address);
+    set(&mut server.listen, listen);
+    let hosts = reader.list(&["server", "allowed_hosts"], host_name);
+    set(&mut server.allowed_hosts, hosts);
+    size(reader, &["server", "max_connections"], &mut server.max_connections, 1, 1_000_000);
+    // The HTTP library refuses a header buffer below 8 KiB.
+    size(reader, &["server", "max_header_bytes"], &mut server.max_header_bytes, 8 << 10, 16 << 20);
+    size(reader, &["server", "max_body_bytes"], &mut server.max_body_bytes, 1 << 10, 4 * GIB);
+    let in_flight = ["server", "max_bodies_in_flight_bytes"];
+    size(reader, &in_flight, &mut server.max_bodies_in_flight_bytes, 1 << 10, 1024 * GIB);
+    if server.max_bodies_in_flight_bytes < server.max_body_bytes {
+        let body = server.max_body_bytes;
+        let message =
+            format!("is less than server.max_body_bytes ({body}): no such body could pass");
+        reader.refuse(&in_flight, message);
+    }
+    size(reader, &["server", "max_messages"], &mut server.max_messages, 1, 10_000_000);
+    let header = reader.whole(&["server", "header_timeout_ms"], 1..=DAY_MS);
+    set(&mut server.header_timeout_ms, header);
+    let drain = reader.whole(&["server", "drain_deadline_ms"], 0..=DAY_MS);
+    set(&mut server.drain_deadline_ms, drain);
+}
+
+fn cors(reader: &mut Reader, cors: &mut Cors) {
+    let origins = reader.list(&["cors", "allow_origins"], origin);
+    set(&mut cors.allow_origins, origins);
+}
+
+fn upstream(reader: &mut Reader, upstream: &mut Upstream) {
+    let url = reader.text(&["upstream", "url"], base_url);
+    set(&mut upstream.url, url);
+    let timeouts = [
+        ("connect_timeout_ms", &mut upstream.connect_timeout_ms),
+        ("first_byte_timeout_ms", &mut upstream.first_byte_timeout_ms),
+        ("idle_timeout_ms", &mut upstream.idle_timeout_ms),
+    ];
+    for (key, place) in timeouts {
+        let read = reader.whole(&["upstream", key], 1..=DAY_MS);
+        set(place, read);
+    }
+}
+
+fn context(reader: &mut Reader, context: &mut Context) {
+    let modes = [("compact", Mode::Compact), ("observe", Mode::Observe)];
+    let mode = reader.choice(&["context", "mode"], &modes);
+    set(&mut context.mode, mode);
+    let allow_bypass = reader.switch(&["context", "allow_bypass"]);
+    set(&mut context.allow_bypass, allow_bypass);
+    let policy = &mut context.policy;
+    let shares = [
+        ("hard", 10, &mut policy.hard_permille),
+        ("low", 1, &mut policy.low_permille),
+        ("min_growth", 0, &mut policy.min_growth_permille),
+        ("recent", 0, &mut policy.recent_permille),
+        ("pinned", 0, &mut policy.pinned_permille),
+    ];
+    for (key, least, place) in shares {
+        let read = reader.share_permille(&["context", key], least..=1000);
+        set(place, read);
+    }
+    if policy.low_permille >= policy.hard_permille {
+        let hard = f64::from(policy.hard_permille) / 1000.0;
+        let message = format!("is not below context.hard ({hard}): a cut would free nothing");
+        reader.refuse(&["context", "low"], message);
+    }
+    let recent = reader.whole(&["context", "recent_messages"], 0..=10_000);
+    set(&mut policy.recent_messages, recent.and_then(|number| u32::try_from(number).ok()));
+    let notes = reader.switch(&["context", "notes"]);
+    set(&mut policy.notes, notes);
+}
+
+fn limits(reader: &mut Reader) -> Vec<Limit> {
+    let mut limits = Vec::new();
+    for row in 0..reader.rows("limits") {
+        let row = row.to_string();
+        let [model, input] = ["model", "max_input_tokens"].map(|key| ["limits", &row, key]);
+        for path in [model, input] {
+            if reader.is_absent(&path) {
+                reader.refuse(&path, "is missing: a limit needs model and max_input_tokens");
+            }
+        }
+        let pattern = reader.text(&model, |text| match text.trim() {
+            "" => Err("is empty; write a model's name, such as \"gpt-4o*\"".to_owned()),
+            text => Ok(text.to_owned()),
+        });
+        let max_input_tokens = reader.whole(&input, 1..=MAX_TOKENS);
+        if let (Some(model), Some(max_input_tokens)) = (pattern, max_input_tokens) {
+            limits.push(Limit { model, max_input_tokens });
+        }
+    }
+    limits
+}
+
+fn models(reader: &mut Reader) -> Catalogue {
+    let mut catalogue = Catalogue::shipped();
+    for name in reader.names("models") {
+        let known = catalogue.find(&name);
+        let is_known = known.name.is_some();
+        let entry = model(reader, &name, known.entry, is_known);
+        catalogue.insert(&name, entry);
+    }
+    catalogue
+}
+
+/// The entry of one `[models."name"]`, on top of what is known of it.
+fn model(reader: &mut Reader, name: &str, known: ModelEntry, is_known: bool) -> ModelEntry {
+    let path = |key| ["models", name, key];
+    let mut tokens = |key| reader.whole(&path(key), 1..=MAX_TOKENS);
+    let window = tokens("window_tokens");
+    let input = tokens("max_input_tokens");
+    let output = tokens("max_output_tokens");
+    let encoding = reader.text(&path("encoding"), |text| {
+        Encoding::from_name(text).ok_or_else(|| {
+            format!(
+                "{text:?} is no encoding; write \"o200k_base\", \"cl100k_base\", \"p50k_base\", \
+                 \"p50k_edit\", \"r50k_base\" or \"estimate\""
+            )
+        })
+    });
+    let strict_alternation = reader.switch(&path("strict_alternation"));
+    if !is_known && reader.is_absent(&path("window_tokens")) {
+        let message = "is missing: weir knows no model of this name, so it needs at least its \
+                       window_tokens (input and output together)";
+        reader.refuse(&path("window_tokens"), message);
+    }
+    let window_tokens = window.unwrap_or(known.window_tokens);
+    for (key, value) in [("max_input_tokens", input), ("max_output_tokens", output)] {
+        if value.is_some_and(|value| value > window_tokens) {
+            let message = format!("is more than the model's window_tokens ({window_tokens})");
+            reader.refuse(&path(key), message);
+        }
+    }
+    // What is inherited gives way to a window that is given; of an unknown model it is a guess.
+    let inherited =
+        |tokens: Option<u64>| tokens.filter(|&tokens| is_known && tokens < window_tokens);
+    ModelEntry {
+        window_tokens,
+        max_input_tokens: input.or(inherited(known.max_input_tokens)),
+        max_output_tokens: output.or(inherited(known.max_output_tokens)),
+        encoding: encoding.unwrap_or(known.encoding),
+        strict_alternation: strict_alternation.unwrap_or(known.strict_alternation),
+    }
+}
+
+fn cache(reader: &mut Reader, cache: &mut Cache) {
+    let counts = reader.whole(&["cache", "counts_bytes"], 0..=1024 * GIB);
+    set(&mut cache.counts_bytes, counts);
+    let folds = reader.whole(&["cache", "folds_bytes"], 0..=1024 * GIB);
+    set(&mut cache.folds_bytes, folds);
+}
+
+fn log(reader: &mut Reader, log: &mut Log) {
+    let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+    let format = reader.choice(&["log", "format"], &formats);
+    set(&mut log.format, format);
+    let levels = ["error", "warn", "info", "debug", "trace"].map(|level| (level, level));
+    let level = reader.choice(&["log", "level"], &levels);
+    set(&mut log.level, level.map(str::to_owned));
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.trim().parse().map_err(|_| {
+        format!("{text:?} is no address; write an IP address and a port, such as 127.0.0.1:8400")
+    })
+}
+
+/// A name as a `Host` header carries it, without its port.
+fn host_name(text: &str) -> Result<String, String> {
+    let name = text.trim().to_ascii_lowercase();
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let is_ipv6 = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'))
+        .is_some_and(|name| name.parse::<std::net::Ipv6Addr>().is_ok());
+    if !name.is_empty() && (is_ipv6 || name.chars().all(plain)) {
+        Ok(name)
+    } else {
+        let example = "such as \"weir.example.com\"";
+        Err(format!("{text:?} is no host name; write it without scheme, port and path, {example}"))
+    }
+}
+
+/// A web page's origin, as browsers send it.
+fn origin(text: &str) -> Result<String, String> {
+    let origin = text.trim().trim_end_matches('/').to_ascii_lowercase();
+    let rest = origin.split_once("://").map(|(_, rest)| rest);
+    let parses = origin.parse::<http::Uri>().is_ok_and(|uri| uri.host().is_some());
+    if parses && rest.is_some_and(|rest| !rest.contains(['/', '?', '#', '@', '*'])) {
+        Ok(origin)
+    } else {
+        let example = "such as \"https://chat.example.com\"";
+        Err(format!(
+            "{text:?} is no origin; write scheme and host, with the port if it has one, {example}"
+        ))
+    }
+}
+
+/// A provider's base URL. One that carries a credential is not repeated in the message.
+fn base_url(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let example = "write it as an SDK would be given it, such as https://api.openai.com/v1";
+    let lower = text.to_ascii_lowercase();
+    let Some(rest) = lower.strip_prefix("https://").or(lower.strip_prefix("http://")) else {
+        return Err(format!("does not begin with https:// or http://; {example}"));
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
+        return Err("carries a user name or password; leave them out, weir forwards the caller's \
+                    own Authorization header"
+            .to_owned());
+    }
+    if text.contains('#') {
+        return Err(format!("{text:?} has a fragment (from # on), which is never sent; {example}"));
+    }
+    let uri: http::Uri = text.parse().map_err(|_| format!("{text:?} is no URL; {example}"))?;
+    let has_port = authority.rsplit(']').next().is_some_and(|end| end.contains(':'));
+    if uri.host().is_none_or(str::is_empty) {
+        Err(format!("{text:?} names no host; {example}"))
+    } else if has_port && uri.port_u16().is_none_or(|port| port == 0) {
+        Err(format!("{text:?} has a port that is not from 1 to 65535; {example}"))
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+fn warnings(config: &Config) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let mut warn = |key: &str, message: String| {
+        let key = key.to_owned();
+        warnings.push(Warning { key, message });
+    };
+    let server = &config.server;
+    if !server.listen.ip().is_loopback() && server.allowed_hosts.is_empty() {
+        let listen = server.listen;
+        let message = format!(
+            "weir listens on {listen}, yet callers on other machines get 403 until this lists the \
+             names by which they reach it"
+        );
+        warn("server.allowed_hosts", message);
+    }
+    let host = config.upstream.url.parse::<http::Uri>().ok();
+    let host = host.as_ref().and_then(http::Uri::host).unwrap_or_default();
+    let is_plain = config.upstream.url.to_ascii_lowercase().starts_with("http://");
+    if is_plain && !names::is_local_host(host) {
+        let message = format!("callers' keys go to {host} unencrypted; use https:// if it can");
+        warn("upstream.url", message);
+    }
+    for (row, limit) in config.limits.iter().enumerate() {
+        if !config.models.any_name(|name| limit.matches(name)) {
+            let message = format!("{:?} matches no model that weir knows", limit.model);
+            warn(&format!("limits[{row}].model"), message);
+        }
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use figment::Figment;
+    use figment::providers::{Format, Toml};
+
+    use super::*;
+    use crate::config::{DEFAULT_TOML, load};
+
+    fn toml(text: &str) -> Figment {
+        Figment::from(Toml::string(text))
+    }
+
+    fn loaded(text: &str) -> (Config, Vec<Warning>) {
+        load(toml(text)).expect("this configuration is right")
+    }
+
+    /// The lines of the problems in `text`, less where they came from.
+    fn problems(text: &str) -> Vec<String> {
+        let problems = load(toml(text)).expect_err("this configuration is wrong");
+        let lines = problems.iter().map(ToString::to_string);
+        lines.map(|line| line.replace(" (TOML source string)", "")).collect()
+    }
+
+    #[test]
+    fn the_default_file_says_what_the_code_does() {
+        let (config, warnings) = loaded(DEFAULT_TOML);
+        assert_eq!(format!("{config:#?}"), format!("{:#?}", Config::default()));
+        assert_eq!(warnings, []);
+        let (config, _) = loaded("");
+        assert_eq!(format!("{config:#?}"), format!("{:#?}", Config::default()));
+    }
+
+    #[test]
+    fn the_default_file_has_every_key_with_a_comment_above() {
+        let mut reader = Reader::new(Figment::new()).expect("nothing is readable");
+        sections(&mut reader);
+        let known: BTreeSet<String> = reader.keys().map(str::to_owned).collect();
+        let mut section = "";
+        let mut before = "";
+        let mut written = BTreeSet::new();
+        for line in DEFAULT_TOML.lines() {
+            if let Some(name) = line.strip_prefix('[') {
+                section = name.trim_end_matches(']');
+            } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#'))
+            {
+                assert!(before.starts_with("# "), "{key} has no comment above it");
+                written.insert(format!("{section}.{key}"));
+            }
+            before = line;
+        }
+        assert_eq!(written, known);
+    }
+
+    #[test]
+    fn the_examples_in_the_default_file_work() {
+        let example = |line: &str| line.starts_with('[') || line.contains(" = ");
+        let lines = DEFAULT_TOML.lines().filter_map(|line| line.strip_prefix("# "));
+        let text: Vec<&str> = lines.filter(|line| example(line)).collect();
+        let (config, warnings) = loaded(&text.join("\n"));
+        assert_eq!(config.configured_limit_tokens("gpt-4o-mini"), Some(100_000));
+        let found = config.models.find("my-model");
+        assert_eq!(
+            found.entry,
+            ModelEntry {
+                window_tokens: 32_768,
+                max_input_tokens: Some(28_672),
+                max_output_tokens: Some(4_096),
+                encoding: Encoding::O200kBase,
+                strict_alternation: false,
+            }
+        );
+        assert_eq!(warnings, []);
+    }
+
+    const EVERY_KEY: &str = r#"
+        [server]
+        listen = "[::1]:0"
+        allowed_hosts = ["Weir.Example", "[fd00::1]"]
+        max_connections = 1
+        max_header_bytes = 8192
+        max_body_bytes = 1024
+        max_bodies_in_flight_bytes = 1024
+        max_messages = 2
+        header_timeout_ms = 3
+        drain_deadline_ms = 0
+        [cors]
+        allow_origins = ["https://Chat.example:8443/"]
+        [upstream]
+        url = "http://localhost:1/v1"
+        connect_timeout_ms = 4
+        first_byte_timeout_ms = 5
+        idle_timeout_ms = 6
+        [context]
+        mode = "observe"
+        allow_bypass = true
+        hard = 0.9
+        low = 0.625
+        min_growth = 0
+        recent_messages = 7
+        recent = 1
+        pinned = 0.0
+        notes = false
+        [cache]
+        counts_bytes = 8
+        folds_bytes = 0
+        [log]
+        format = "json"
+        level = "debug"
+    "#;
+
+    #[test]
+    fn every_key_is_taken() {
+        let (config, _) = loaded(EVERY_KEY);
+        let expected = Config {
+            server: Server {
+                listen: "[::1]:0".parse().expect("an address"),
+                allowed_hosts: vec!["weir.example".into(), "[fd00::1]".into()],
+                max_connections: 1,
+                max_header_bytes: 8192,
+                max_body_bytes: 1024,
+                max_bodies_in_flight_bytes: 1024,
+                max_messages: 2,
+                header_timeout_ms: 3,
+                drain_deadline_ms: 0,
+            },
+            cors: Cors { allow_origins: vec!["https://chat.example:8443".into()] },
+            upstream: Upstream {
+                url: "http://localhost:1/v1".into(),
+                connect_timeout_ms: 4,
+                first_byte_timeout_ms: 5,
+                idle_timeout_ms: 6,
+            },
+            context: Context {
+                mode: Mode::Observe,
+                allow_bypass: true,
+                policy: Policy {
+                    hard_permille: 900,
+                    low_permille: 625,
+                    min_growth_permille: 0,
+                    recent_messages: 7,
+                    recent_permille: 1000,
+                    pinned_permille: 0,
+                    notes: false,
+                    strict_alternation: false,
+                },
+            },
+            cache: Cache { counts_bytes: 8, folds_bytes: 0 },
+            log: Log { format: LogFormat::Json, level: "debug".into() },
+            ..Config::default()
+        };
+        assert_eq!(format!("{config:#?}"), format!("{expected:#?}"));
+    }
+
+    /// What is written, and the one line that is said to it.
+    const PROBLEMS: &[(&str, &str)] = &[
+        (
+            "[server]\nlisten = \"localhost\"",
+            "server.listen: \"localhost\" is no address; write an IP address and a port, such as \
+             127.0.0.1:8400",
+        ),
+        (
+            "[server]\nmax_connections = 0",
+            "server.max_connections: 0 is not a whole number from 1 to 1000000",
+        ),
+        (
+            "[server]\nmax_connections = -1.5",
+            "server.max_connections: -1.5 is not a whole number from 1 to 1000000",
+        ),
+        (
+            "[server]\nallowed_hosts = [\"a\", \"https://b/\"]",
+            "server.allowed_hosts: \"https://b/\" is no host name; write it without scheme, port and \
+             path, such as \"weir.example.com\"",
+        ),
+        (
+            "[server]\nmax_bodies_in_flight_bytes = 2000",
+            "server.max_bodies_in_flight_bytes: is less than server.max_body_bytes (67108864): no \
+             such body could pass",
+        ),
+        (
+            "[cors]\nallow_origins = [\"*\"]",
+            "cors.allow_origins: \"*\" is no origin; write scheme and host, with the port if it has \
+             one, such as \"https://chat.example.com\"",
+        ),
+        (
+            "[context]\nmode = \"off\"",
+            "context.mode: \"off\" is not one of \"compact\", \"observe\"",
+        ),
+        (
+            "[context]\nlow = 1.5",
+            "context.low: 1.5 is not a share from 0.001 to 1 with at most three decimals, like 0.625",
+        ),
+        (
+            "[context]\nlow = 0.6001",
+            "context.low: 0.6001 is not a share from 0.001 to 1 with at most three decimals, like \
+             0.625",
+        ),
+        (
+            "[context]\nhard = 0.6",
+            "context.low: is not below context.hard (0.6): a cut would free nothing",
+        ),
+        ("[context]\nnotes = 1", "context.notes: 1 is not true or false"),
+        (
+            "[server]\nlisten_ = 1",
+            "server.listen_: there is no such key; did you mean server.listen?",
+        ),
+        ("[server]\nurl = 1", "server.url: there is no such key; did you mean upstream.url?"),
+        ("[serve]\nlisten = 1", "serve: there is no such key; did you mean server?"),
+        ("server_listen = 1", "server_listen: there is no such key; did you mean server.listen?"),
+        (
+            "[log]\nverbosity = 1",
+            "log.verbosity: there is no such key; its section has format, level",
+        ),
+        ("log = 1", "log: is a section: write its keys under [log]"),
+        ("limits = 1", "limits: is a section: write its keys under [limits]"),
+        (
+            "[[limits]]\nmodel = \"a\"",
+            "limits[0].max_input_tokens: is missing: a limit needs model and max_input_tokens",
+        ),
+        (
+            "[[limits]]\nmodel = \"gpt-4o\"\nmax_input_tokens = 1\nmax_tokens = 2",
+            "limits[0].max_tokens: there is no such key; did you mean limits[0].max_input_tokens?",
+        ),
+        (
+            "[models.\"a/b.c\"]\nencoding = \"o200k\"\nwindow_tokens = 5",
+            "models.\"a/b.c\".encoding: \"o200k\" is no encoding; write \"o200k_base\", \
+             \"cl100k_base\", \"p50k_base\", \"p50k_edit\", \"r50k_base\" or \"estimate\"",
+        ),
+        (
+            "[models.nobodys]\nmax_output_tokens = 5",
+            "models.nobodys.window_tokens: is missing: weir knows no model of this name, so it needs \
+             at least its window_tokens (input and output together)",
+        ),
+        (
+            "[models.gpt-4o]\nmax_input_tokens = 200000",
+            "models.gpt-4o.max_input_tokens: is more than the model's window_tokens (128000)",
+        ),
+    ];
+
+    #[test]
+    fn each_problem_names_its_key_and_its_cure() {
+        for (text, expected) in PROBLEMS {
+            assert_eq!(problems(text), [*expected], "{text}");
+        }
+    }
+
+    #[test]
+    fn an_upstream_must_be_a_plain_base_url() {
+        let example = "write it as an SDK would be given it, such as https://api.openai.com/v1";
+        for (url, expected) in [
+            ("api.openai.com/v1", "does not begin with https:// or http://"),
+            ("ftp://a/", "does not begin with https:// or http://"),
+            ("https:///v1", "\"https:///v1\" is no URL"),
+            ("https://a b/v1", "\"https://a b/v1\" is no URL"),
+            ("https://a:99999/v1", "\"https://a:99999/v1\" has a port that is not from 1 to 65535"),
+            (
+                "https://a/v1#x",
+                "\"https://a/v1#x\" has a fragment (from # on), which is never sent",
+            ),
+        ] {
+            let problems = problems(&format!("[upstream]\nurl = {url:?}"));
+            assert_eq!(problems, [format!("upstream.url: {expected}; {example}")], "{url}");
+        }
+        let [problem] = &problems("[upstream]\nurl = \"https://me:secret@a/v1\"")[..] else {
+            panic!("one problem");
+        };
+        assert!(problem.contains("leave them out") && !problem.contains("secret"), "{problem}");
+        for url in ["http://[::1]:8080", "HTTPS://a.b/openai/v1/?api-version=1", "https://a:443"] {
+            assert_eq!(loaded(&format!("[upstream]\nurl = {url:?}")).0.upstream.url, url);
+        }
+    }
+
+    #[test]
+    fn all_problems_come_at_once() {
+        let text =
+            "colour = 1\n[server]\nlisten = 1\n[context]\nlow = 2\nhigh = 1\n[log]\nlevel = 3";
+        let keys: Vec<_> =
+            load(toml(text)).expect_err("wrong").into_iter().map(|p| p.key).collect();
+        assert_eq!(keys, ["server.listen", "context.low", "log.level", "colour", "context.high"]);
+    }
+
+    #[test]
+    fn own_models_go_before_the_catalogue() {
+        let (config, _) = loaded(
+            "[models.\"GPT-4o\"]\nwindow_tokens = 1000\n\
+             [models.\"openai/gpt-5\"]\nmax_output_tokens = 9\n\
+             [models.small-mistral]\nwindow_tokens = 500\nstrict_alternation = true",
+        );
+        let gpt_4o = config.models.find("azure/gpt-4o").entry;
+        assert_eq!((gpt_4o.window_tokens, gpt_4o.max_output_tokens), (1000, None));
+        assert_eq!(config.models.find("gpt-5").entry.max_output_tokens, Some(128_000));
+        let gpt_5 = config.models.find("openai/gpt-5").entry;
+        let expected = (400_000, Some(272_000), Some(9));
+        assert_eq!(
+            (gpt_5.window_tokens, gpt_5.max_input_tokens, gpt_5.max_output_tokens),
+            expected
+        );
+        let own = config.models.find("small-mistral").entry;
+        assert_eq!(
+            (own.window_tokens, own.max_input_tokens, own.max_output_tokens),
+            (500, None, None)
+        );
+        assert!(own.strict_alternation);
+    }
+
+    #[test]
+    fn the_least_matching_limit_wins_and_no_prefix_avoids_it() {
+        let (config, warnings) = loaded(
+            "[[limits]]\nmodel = \"GPT-4o*\"\nmax_input_tokens = 100\n\
+             [[limits]]\nmodel = \"*-mini\"\nmax_input_tokens = 50\n\
+             [[limits]]\nmodel = \"gpt4o\"\nmax_input_tokens = 1",
+        );
+        assert_eq!(config.configured_limit_tokens("gpt-4o"), Some(100));
+        assert_eq!(config.configured_limit_tokens("openai/gpt-4o-mini"), Some(50));
+        assert_eq!(config.configured_limit_tokens("o3"), None);
+        let lines: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(lines, ["limits[2].model: \"gpt4o\" matches no model that weir knows"]);
+    }
+
+    #[test]
+    fn what_is_probably_not_meant_is_warned_of() {
+        let (_, warnings) = loaded(
+            "[server]\nlisten = \"0.0.0.0:8400\"\n[upstream]\nurl = \"http://models.internal/v1\"",
+        );
+        let keys: Vec<_> = warnings.iter().map(|warning| warning.key.as_str()).collect();
+        assert_eq!(keys, ["server.allowed_hosts", "upstream.url"]);
+        let (_, warnings) = loaded("[upstream]\nurl = \"http://127.0.0.1:11434/v1\"");
+        assert_eq!(warnings, []);
+    }
+}

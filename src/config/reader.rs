@@ -1,0 +1,401 @@
+//! Reads a merged configuration leaf by leaf: keeps every problem, with where each value came from,
+//! and tells at the end which keys nobody asked for. Knows no key itself.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use figment::value::{Dict, Value};
+use figment::{Figment, Metadata, Profile, Provider, Source};
+
+/// Something in the configuration that is wrong, with its cure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The key, such as `server.listen`; empty where a whole source cannot be read.
+    pub key: String,
+    /// The file, environment variable or flag that the value came from.
+    pub origin: String,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        one_line(f, &self.key, &self.origin, &self.message)
+    }
+}
+
+/// Something in the configuration that is allowed and probably not meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    pub key: String,
+    pub message: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        one_line(f, &self.key, "", &self.message)
+    }
+}
+
+fn one_line(f: &mut fmt::Formatter<'_>, key: &str, origin: &str, message: &str) -> fmt::Result {
+    let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    match (key, origin) {
+        ("", "") => write!(f, "{message}"),
+        ("", origin) => write!(f, "{origin}: {message}"),
+        (key, "") => write!(f, "{key}: {message}"),
+        (key, origin) => write!(f, "{key} ({origin}): {message}"),
+    }
+}
+
+/// A value as written, and by whom.
+struct Written {
+    value: Value,
+    origin: String,
+    /// Whether it came as text, from the environment or a flag: then numbers, switches and lists
+    /// are read out of the text.
+    as_text: bool,
+}
+
+impl Written {
+    fn text(&self) -> Option<&str> {
+        self.value.as_str().filter(|_| self.as_text)
+    }
+
+    fn whole(&self) -> Option<i128> {
+        match (&self.value, self.text()) {
+            (_, Some(text)) => text.trim().replace('_', "").parse().ok(),
+            (Value::Num(_, number), None) => number
+                .to_i128()
+                .or_else(|| number.to_u128().and_then(|number| number.try_into().ok())),
+            _ => None,
+        }
+    }
+
+    fn decimal(&self) -> Option<f64> {
+        match (&self.value, self.text()) {
+            (_, Some(text)) => text.trim().parse().ok(),
+            (Value::Num(_, number), None) => number
+                .to_f64()
+                // Shares are small: a whole number that a float cannot hold is none.
+                .or_else(|| i32::try_from(self.whole()?).ok().map(f64::from)),
+            _ => None,
+        }
+    }
+
+    fn switch(&self) -> Option<bool> {
+        match (&self.value, self.text()) {
+            (_, Some(text)) => match text.trim().to_ascii_lowercase().as_str() {
+                "true" | "1" | "yes" | "on" => Some(true),
+                "false" | "0" | "no" | "off" => Some(false),
+                _ => None,
+            },
+            (Value::Bool(_, switch), None) => Some(*switch),
+            _ => None,
+        }
+    }
+
+    fn list(&self) -> Option<Vec<String>> {
+        match (&self.value, self.text()) {
+            (_, Some(text)) => {
+                let items = text.split(',').map(str::trim);
+                Some(items.filter(|item| !item.is_empty()).map(str::to_owned).collect())
+            }
+            (Value::Array(_, items), None) => {
+                items.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+            }
+            _ => None,
+        }
+    }
+
+    /// The value as it may be shown in a message.
+    fn shown(&self) -> String {
+        const MAX_CHARS: usize = 80;
+        match &self.value {
+            Value::String(_, text) if text.chars().count() <= MAX_CHARS => format!("{text:?}"),
+            Value::String(_, text) => {
+                format!("{:?}…", text.chars().take(MAX_CHARS).collect::<String>())
+            }
+            Value::Char(_, text) => format!("{text:?}"),
+            Value::Bool(_, switch) => switch.to_string(),
+            Value::Num(_, number) => number
+                .to_i128()
+                .map(|number| number.to_string())
+                .or_else(|| number.to_u128().map(|number| number.to_string()))
+                .or_else(|| number.to_f64().map(|number| number.to_string()))
+                .unwrap_or_else(|| "this number".to_owned()),
+            Value::Empty(..) => "nothing".to_owned(),
+            Value::Dict(..) => "a table".to_owned(),
+            Value::Array(..) => "a list".to_owned(),
+        }
+    }
+}
+
+/// A merged configuration being read.
+pub struct Reader {
+    figment: Figment,
+    root: Dict,
+    /// The keys of values asked for so far.
+    keys: BTreeSet<String>,
+    /// The tables and lists that these are in.
+    groups: BTreeSet<String>,
+    problems: Vec<Problem>,
+}
+
+impl Reader {
+    /// A reader of what `figment` holds; the problem where it could not even be gathered.
+    pub fn new(figment: Figment) -> Result<Self, Vec<Problem>> {
+        let mut data = figment.data().map_err(|errors| {
+            let problem = |error: figment::Error| Problem {
+                key: error.path.join("."),
+                origin: error.metadata.as_ref().map(origin_name).unwrap_or_default(),
+                message: error.kind.to_string(),
+            };
+            errors.into_iter().map(problem).collect::<Vec<_>>()
+        })?;
+        Ok(Self {
+            root: data.remove(&Profile::Default).unwrap_or_default(),
+            figment,
+            keys: BTreeSet::new(),
+            groups: BTreeSet::new(),
+            problems: Vec::new(),
+        })
+    }
+
+    /// A whole number in `range`.
+    pub fn whole(&mut self, path: &[&str], range: RangeInclusive<u64>) -> Option<u64> {
+        let wanted = format!("a whole number from {} to {}", range.start(), range.end());
+        self.read(path, &wanted, |written| {
+            u64::try_from(written.whole()?).ok().filter(|number| range.contains(number))
+        })
+    }
+
+    /// A share in `range` (in thousandths), written as a decimal.
+    pub fn share_permille(&mut self, path: &[&str], range: RangeInclusive<u32>) -> Option<u32> {
+        let [from, to] = [*range.start(), *range.end()].map(|share| f64::from(share) / 1000.0);
+        let wanted = format!("a share from {from} to {to} with at most three decimals, like 0.625");
+        self.read(path, &wanted, |written| {
+            let thousandths = written.decimal()? * 1000.0;
+            range.clone().find(|&share| (f64::from(share) - thousandths).abs() < 1e-6)
+        })
+    }
+
+    /// `true` or `false`.
+    pub fn switch(&mut self, path: &[&str]) -> Option<bool> {
+        self.read(path, "true or false", Written::switch)
+    }
+
+    /// One of the words in `choices`.
+    pub fn choice<T: Copy>(&mut self, path: &[&str], choices: &[(&str, T)]) -> Option<T> {
+        let words: Vec<_> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
+        self.read(path, &format!("one of {}", words.join(", ")), |written| {
+            let text = written.value.as_str()?;
+            choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice)
+        })
+    }
+
+    /// Text that `check` accepts; `check` says what is wrong with other text.
+    pub fn text<T>(
+        &mut self,
+        path: &[&str],
+        check: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text =
+            self.read(path, "text in quotes", |written| written.value.as_str().map(str::to_owned))?;
+        self.checked(path, check(&text))
+    }
+
+    /// A list of texts that `check` accepts, each problem reported.
+    pub fn list<T>(
+        &mut self,
+        path: &[&str],
+        check: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let items =
+            self.read(path, "a list of texts, such as [\"one\", \"two\"]", Written::list)?;
+        let items: Vec<_> = items.iter().map(|item| self.checked(path, check(item))).collect();
+        items.into_iter().collect()
+    }
+
+    /// How many tables stand under `[[key]]`.
+    pub fn rows(&mut self, key: &str) -> usize {
+        self.groups.insert(key.to_owned());
+        self.root.get(key).and_then(Value::as_array).map_or(0, <[Value]>::len)
+    }
+
+    /// The names of the tables under `[key."name"]`.
+    pub fn names(&mut self, key: &str) -> Vec<String> {
+        self.groups.insert(key.to_owned());
+        let names = self.root.get(key).and_then(Value::as_dict).map(Dict::keys);
+        names.into_iter().flatten().cloned().collect()
+    }
+
+    /// Whether nothing was written at `path`.
+    pub fn is_absent(&self, path: &[&str]) -> bool {
+        self.value(path).is_none()
+    }
+
+    /// Adds a problem with the value at `path`.
+    pub fn refuse(&mut self, path: &[&str], message: impl Into<String>) {
+        let origin = self.value(path).map(|value| self.origin(value)).unwrap_or_default();
+        self.problems.push(Problem { key: label(path), origin, message: message.into() });
+    }
+
+    /// All keys asked for.
+    #[cfg(test)]
+    #[cfg(test)]
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.keys.iter().map(String::as_str)
+    }
+
+    /// Ends reading: all problems, those of keys that nobody asked for last.
+    pub fn finish(mut self) -> Vec<Problem> {
+        let root = std::mem::take(&mut self.root);
+        for (key, value) in &root {
+            self.look_for_unknown(&[key], value);
+        }
+        self.problems
+    }
+
+    fn read<T>(
+        &mut self,
+        path: &[&str],
+        wanted: &str,
+        parse: impl FnOnce(&Written) -> Option<T>,
+    ) -> Option<T> {
+        self.keys.insert(label(path));
+        for end in 1..path.len() {
+            self.groups.insert(label(&path[..end]));
+        }
+        let value = self.value(path)?;
+        let metadata = self.figment.get_metadata(value.tag());
+        let written = Written {
+            value: value.clone(),
+            origin: self.origin(value),
+            as_text: !matches!(metadata, Some(Metadata { source: Some(Source::File(_)), .. })),
+        };
+        let parsed = parse(&written);
+        if parsed.is_none() {
+            self.problems.push(Problem {
+                key: label(path),
+                message: format!("{} is not {wanted}", written.shown()),
+                origin: written.origin,
+            });
+        }
+        parsed
+    }
+
+    fn checked<T>(&mut self, path: &[&str], result: Result<T, String>) -> Option<T> {
+        result.map_err(|message| self.refuse(path, message)).ok()
+    }
+
+    fn value(&self, path: &[&str]) -> Option<&Value> {
+        let (first, rest) = path.split_first()?;
+        rest.iter().try_fold(self.root.get(*first)?, |value, part| match value {
+            Value::Dict(_, dict) => dict.get(*part),
+            Value::Array(_, items) => items.get(part.parse::<usize>().ok()?),
+            _ => None,
+        })
+    }
+
+    fn origin(&self, value: &Value) -> String {
+        let metadata = self.figment.get_metadata(value.tag());
+        metadata.map(origin_name).unwrap_or_default()
+    }
+
+    fn look_for_unknown(&mut self, path: &[&str], value: &Value) {
+        let key = label(path);
+        if self.keys.contains(&key) {
+            return;
+        }
+        let message = if path.len() > 1 && path.ends_with(&[""]) {
+            "is a section and has no value of its own".to_owned()
+        } else if !self.groups.contains(&key) {
+            self.unknown(&key)
+        } else if let Some(dict) = value.as_dict() {
+            for (name, value) in dict {
+                self.look_for_unknown(&[path, &[name]].concat(), value);
+            }
+            return;
+        } else if let Some(items) = value.as_array() {
+            for (row, value) in items.iter().enumerate() {
+                self.look_for_unknown(&[path, &[&row.to_string()]].concat(), value);
+            }
+            return;
+        } else {
+            format!("is a section: write its keys under [{key}]")
+        };
+        let origin = self.origin(value);
+        self.problems.push(Problem { key, origin, message });
+    }
+
+    /// What to say of `key`, which does not exist.
+    fn unknown(&self, key: &str) -> String {
+        let known = || self.keys.iter().chain(&self.groups);
+        let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
+        let nearest = known()
+            .map(|known| {
+                // The right name in the wrong section is nearer than any misspelling.
+                let moved = usize::from(last(known) != last(key));
+                (moved * edit_distance(known, key), known)
+            })
+            .min()
+            .filter(|&(distance, _)| distance <= 1 + key.len() / 4);
+        if let Some((_, nearest)) = nearest {
+            return format!("there is no such key; did you mean {nearest}?");
+        }
+        let section = key.rsplit_once('.').map_or("", |(section, _)| section);
+        let beside: Vec<_> = known()
+            .filter_map(|known| match known.rsplit_once('.') {
+                Some((other, name)) => (other == section).then_some(name),
+                None => section.is_empty().then_some(known.as_str()),
+            })
+            .collect();
+        let place = if section.is_empty() { "the sections are" } else { "its section has" };
+        format!("there is no such key; {place} {}", beside.join(", "))
+    }
+}
+
+/// `path` as it is written in TOML; the rows of a list are counted from 0, empty parts left out.
+fn label(path: &[&str]) -> String {
+    let mut label = String::new();
+    for part in path.iter().filter(|part| !part.is_empty()) {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        if !label.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
+            label.push_str(&format!("[{part}]"));
+            continue;
+        }
+        if !label.is_empty() {
+            label.push('.');
+        }
+        if part.chars().all(plain) {
+            label.push_str(part);
+        } else {
+            label.push_str(&format!("{part:?}"));
+        }
+    }
+    label
+}
+
+/// The file's path, or the name of the variable or flag.
+fn origin_name(metadata: &Metadata) -> String {
+    match &metadata.source {
+        Some(Source::File(path)) => path.display().to_string(),
+        _ => metadata.name.to_string(),
+    }
+}
+
+/// How many characters are to be inserted, deleted or replaced to turn `a` into `b`.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,456 @@
+//! One cut: whole exchanges and turns go, least important first, down to the low mark; where that
+//! does not bring the size within the limit, contents are clipped and pins released.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use super::clip::{ClipSource, LADDER_TOKENS};
+use super::fold::{Fate, Fold, share};
+use super::note::{NOTES_PER_MESSAGE, Note};
+use super::turn::TurnKind;
+use crate::wire::Role;
+
+/// Room left for the note that a cut writes.
+const NOTE_TOKENS: u64 = 40;
+/// What the seam between a note and the text beside it may take.
+const SEAM_TOKENS: u64 = 4;
+/// What a turn in the last quarter of the transcript scores on top.
+const RECENT_SCORE: u32 = 15;
+
+/// Cuts `fold` down to its low mark, as far as that can be reached, and within its limit, as far
+/// as that can be.
+pub fn cut(fold: &mut Fold, source: &dyn ClipSource) {
+    let mut cut = Cut::new(fold);
+    let low = cut.fold.low_tokens();
+    cut.evict_down_to(low);
+    cut.fit(source);
+    cut.drop_leading_orphans();
+    cut.leave_note();
+}
+
+struct Cut<'f> {
+    fold: &'f mut Fold,
+    /// Turns from here on are the newest, which never go.
+    newest: usize,
+    /// Why live turns before the newest stay; the others may go.
+    pins: BTreeMap<usize, Pin>,
+    /// The first message that this cut takes.
+    gap: Option<usize>,
+    /// Messages gone in this cut, and those whose note went with its message.
+    left_out: usize,
+}
+
+/// Why a turn stays, in the order in which the reasons give way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Pin {
+    Recent,
+    ByCaller,
+    /// The user message of the newest exchange; it stays without a pin of its own.
+    Question,
+    FirstUser,
+}
+
+impl<'f> Cut<'f> {
+    fn new(fold: &'f mut Fold) -> Self {
+        let newest = fold.turns.newest_from();
+        let mut cut = Self { fold, newest, pins: BTreeMap::new(), gap: None, left_out: 0 };
+        cut.pin_recent();
+        cut.pin_by_caller();
+        if let Some(turn) = cut.fold.first_user.filter(|turn| !cut.turn(*turn).is_gone) {
+            cut.pins.insert(turn, Pin::FirstUser);
+        }
+        cut
+    }
+
+    fn turn(&self, turn: usize) -> &super::turn::Turn {
+        &self.fold.turns.list[turn]
+    }
+
+    /// The live turns before the newest, in order.
+    fn older(&self) -> &[usize] {
+        let end = self.fold.live.partition_point(|turn| *turn < self.newest);
+        &self.fold.live[..end]
+    }
+
+    /// The last messages before the newest turn, widened to whole turns, while they take no more
+    /// than their share.
+    fn pin_recent(&mut self) {
+        let policy = &self.fold.profile.policy;
+        let most_tokens = share(self.fold.base_tokens().0, policy.recent_permille);
+        let wanted = policy.recent_messages as usize;
+        let (mut messages, mut tokens) = (0, 0);
+        let mut pins = BTreeMap::new();
+        for turn in self.older().iter().rev() {
+            let own = self.turn(*turn);
+            tokens += own.tokens;
+            if messages >= wanted || tokens > most_tokens {
+                break;
+            }
+            messages += own.last - own.first + 1;
+            pins.insert(*turn, Pin::Recent);
+        }
+        self.pins.extend(pins);
+    }
+
+    /// Turns the caller marked, the oldest first, while they take no more than their share.
+    fn pin_by_caller(&mut self) {
+        let policy = &self.fold.profile.policy;
+        let most_tokens = share(self.fold.profile.limit_tokens, policy.pinned_permille);
+        let mut tokens = 0;
+        let mut pins = BTreeMap::new();
+        for turn in self.older().iter().filter(|turn| self.turn(**turn).is_pinned_by_caller) {
+            tokens += self.turn(*turn).tokens;
+            if tokens > most_tokens {
+                break;
+            }
+            pins.insert(*turn, Pin::ByCaller);
+        }
+        self.pins.extend(pins);
+    }
+
+    fn is_pinned(&self, turn: usize) -> bool {
+        turn >= self.newest || self.pins.contains_key(&turn)
+    }
+
+    fn is_above(&self, mark_tokens: u64) -> bool {
+        self.fold.size_tokens + NOTE_TOKENS > mark_tokens
+    }
+
+    /// Takes the least important exchanges, or turns from the front of those that hold something
+    /// pinned, until the size lies at the mark.
+    fn evict_down_to(&mut self, mark_tokens: u64) {
+        let mut groups = self.groups();
+        let mut queue: BinaryHeap<_> = groups
+            .iter()
+            .enumerate()
+            .map(|(index, group)| Reverse((self.importance(group), index)))
+            .collect();
+        while self.is_above(mark_tokens) {
+            let Some(Reverse((_, index))) = queue.pop() else { break };
+            let over = self.fold.size_tokens + NOTE_TOKENS - mark_tokens;
+            let group = &mut groups[index];
+            if group.is_whole && (group.tokens <= over || group.front.is_empty()) {
+                let all = std::mem::take(&mut group.all);
+                all.into_iter().for_each(|turn| self.evict(turn));
+            } else if let Some(turn) = group.front.pop_front() {
+                group.tokens -= self.fold.turns.list[turn].tokens;
+                self.evict(turn);
+                queue.push(Reverse((self.importance(&groups[index]), index)));
+            }
+        }
+        self.sweep();
+    }
+
+    /// The live turns by exchange, with what of each may go.
+    fn groups(&self) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut exchange = None;
+        for turn in &self.fold.live {
+            let own = self.turn(*turn);
+            if exchange != Some(own.exchange) {
+                exchange = Some(own.exchange);
+                groups.push(Group::default());
+            }
+            let stays = self.is_pinned(*turn);
+            let importance = self.turn_importance(*turn);
+            let group = groups.last_mut().expect("one was pushed for the first turn");
+            group.is_whole &= !stays;
+            group.all.push(*turn);
+            group.tokens += own.tokens;
+            group.importance = group.importance.max(importance);
+            if own.kind != TurnKind::User {
+                group.last_answer_stays = stays;
+                if !stays {
+                    group.front.push_back(*turn);
+                }
+            }
+        }
+        for group in &mut groups {
+            let holds_answer = group.is_whole || self.fold.profile.policy.strict_alternation;
+            if holds_answer && !group.last_answer_stays {
+                // Whatever is left of the exchange ends with an answer.
+                group.front.pop_back();
+            }
+        }
+        groups
+    }
+
+    /// How important what a group would give next is.
+    fn importance(&self, group: &Group) -> u32 {
+        if group.is_whole {
+            group.importance
+        } else {
+            group.front.front().map_or(u32::MAX, |turn| self.turn_importance(*turn))
+        }
+    }
+
+    fn turn_importance(&self, turn: usize) -> u32 {
+        let own = self.turn(turn);
+        let is_recent = own.last >= self.fold.facts.len() / 4 * 3;
+        own.importance + if is_recent { RECENT_SCORE } else { 0 }
+    }
+
+    /// Takes a turn; `sweep` then takes it off the list of live ones.
+    fn evict(&mut self, turn: usize) {
+        if self.turn(turn).is_gone {
+            return;
+        }
+        let (first, last) = (self.turn(turn).first, self.turn(turn).last);
+        for message in first..=last {
+            if self.fold.turns.of_message[message] != Some(turn) {
+                continue;
+            }
+            self.fold.size_tokens -= current_tokens(self.fold, message);
+            self.fold.fates[message] = Fate::Gone;
+            self.fold.clips.remove(&message);
+            self.left_out += 1;
+            self.gap = Some(self.gap.map_or(message, |gap| gap.min(message)));
+            self.drop_notes_of(message);
+        }
+        self.fold.turns.list[turn].is_gone = true;
+    }
+
+    fn sweep(&mut self) {
+        let turns = &self.fold.turns.list;
+        self.fold.live.retain(|turn| !turns[*turn].is_gone);
+    }
+
+    fn drop_notes_of(&mut self, message: usize) {
+        let (mut tokens, mut left_out) = (0, 0);
+        self.fold.notes.retain(|note| {
+            let goes = note.message == message;
+            tokens += if goes { note.tokens } else { 0 };
+            left_out += if goes { note.left_out } else { 0 };
+            !goes
+        });
+        self.fold.size_tokens -= tokens;
+        self.left_out += left_out;
+    }
+
+    /// Brings the size within the limit: first by clipping tool results, then by releasing pins.
+    fn fit(&mut self, source: &dyn ClipSource) {
+        let limit = self.fold.profile.limit_tokens;
+        self.clip_down_to(limit, source);
+        for pin in [Pin::Recent, Pin::ByCaller, Pin::Question, Pin::FirstUser] {
+            if self.fold.size_tokens <= limit {
+                return;
+            }
+            self.pins.retain(|_, own| *own > pin);
+            match pin {
+                Pin::Question => self.release_question(),
+                _ => self.release(pin, limit),
+            }
+            self.sweep();
+        }
+    }
+
+    /// Clips the tool results that are left, largest first, one step of the ladder after another.
+    fn clip_down_to(&mut self, limit_tokens: u64, source: &dyn ClipSource) {
+        if self.fold.size_tokens <= limit_tokens {
+            return;
+        }
+        let mut results: Vec<(u64, usize)> = Vec::new();
+        for turn in &self.fold.live {
+            let own = self.turn(*turn);
+            results.extend((own.first..=own.last).filter_map(|message| {
+                let is_result = self.fold.facts[message].role == Role::Tool
+                    && self.fold.turns.of_message[message] == Some(*turn);
+                is_result.then(|| (text_tokens(self.fold, message), message))
+            }));
+        }
+        results.sort_by_key(|(tokens, message)| (Reverse(*tokens), *message));
+        for level in LADDER_TOKENS {
+            for (_, message) in &results {
+                if self.fold.size_tokens <= limit_tokens {
+                    return;
+                }
+                let before = text_tokens(self.fold, *message);
+                if before > level {
+                    let clipped = source.clip(*message, level);
+                    if clipped.text_tokens < before {
+                        self.set_clip(*message, before, clipped);
+                    }
+                }
+            }
+        }
+    }
+
+    fn set_clip(&mut self, message: usize, before: u64, clipped: super::clip::Clipped) {
+        let freed = before - clipped.text_tokens;
+        self.fold.size_tokens -= freed;
+        if let Some(turn) = self.fold.turns.of_message[message] {
+            self.fold.turns.list[turn].tokens -= freed;
+        }
+        self.fold.fates[message] = Fate::Clipped;
+        self.fold.clips.insert(message, clipped);
+    }
+
+    /// Takes what is no longer pinned, oldest first, until the size lies within the limit.
+    fn release(&mut self, pin: Pin, limit_tokens: u64) {
+        let newest_exchange = self.turn(self.newest).exchange;
+        let candidates: Vec<usize> = self.older().to_vec();
+        let by_exchange = |left: &usize, right: &usize| {
+            self.fold.turns.list[*left].exchange == self.fold.turns.list[*right].exchange
+        };
+        let exchanges: Vec<&[usize]> = candidates.chunk_by(by_exchange).collect();
+        for turns in exchanges {
+            if self.fold.size_tokens <= limit_tokens {
+                return;
+            }
+            let is_newest =
+                turns.first().is_some_and(|turn| self.turn(*turn).exchange == newest_exchange);
+            let holds_question = is_newest && pin < Pin::FirstUser;
+            self.release_exchange(turns, holds_question, is_newest, limit_tokens);
+        }
+    }
+
+    /// Takes one exchange whole, or what of it is not held, from its front. What is left of it
+    /// keeps the alternation of roles where the model needs that.
+    fn release_exchange(
+        &mut self,
+        turns: &[usize],
+        holds_question: bool,
+        is_newest: bool,
+        limit_tokens: u64,
+    ) {
+        let strict = self.fold.profile.policy.strict_alternation;
+        let is_partial = turns.iter().any(|turn| self.is_pinned(*turn));
+        let holds_user = holds_question || (strict && is_partial);
+        let is_user = |cut: &Self, turn: usize| cut.turn(turn).kind == TurnKind::User;
+        let answer = turns.iter().rev().find(|turn| !is_user(self, **turn)).copied();
+        let held_answer = answer.filter(|_| strict && is_partial && !is_newest);
+        let goes_whole = !is_partial && !holds_user;
+        for turn in turns {
+            let is_held = self.is_pinned(*turn)
+                || (holds_user && is_user(self, *turn))
+                || held_answer == Some(*turn);
+            if !is_held && (goes_whole || self.fold.size_tokens > limit_tokens) {
+                self.evict(*turn);
+            }
+        }
+    }
+
+    /// Takes the user message of the newest exchange, where the newest turn is not that message.
+    /// Where roles must alternate, the answer that kept it apart from the first user message goes
+    /// with it.
+    fn release_question(&mut self) {
+        let exchange = self.turn(self.newest).exchange;
+        let older = self.older().to_vec();
+        let in_newest = |cut: &Self, turn: usize| cut.turn(turn).exchange == exchange;
+        let question: Vec<usize> = older
+            .iter()
+            .copied()
+            .filter(|turn| in_newest(self, *turn) && !self.is_pinned(*turn))
+            .collect();
+        if question.is_empty() {
+            return;
+        }
+        question.into_iter().for_each(|turn| self.evict(turn));
+        if self.fold.profile.policy.strict_alternation {
+            for turn in older {
+                if !self.is_pinned(turn) {
+                    self.evict(turn);
+                }
+            }
+        }
+    }
+
+    /// A conversation must not open with a result whose call is gone.
+    fn drop_leading_orphans(&mut self) {
+        while let Some(turn) = self.older().first().copied() {
+            if self.gap.is_none() || self.turn(turn).kind != TurnKind::Orphan {
+                return;
+            }
+            self.evict(turn);
+            self.sweep();
+        }
+    }
+
+    /// Leaves a note where turns went: after what the last kept user message before the gap says,
+    /// else before what the next one says.
+    fn leave_note(&mut self) {
+        let left_out = self.left_out + self.fold.untold;
+        let Some(gap) = self.gap.filter(|_| self.fold.profile.policy.notes) else {
+            self.fold.untold = left_out;
+            return;
+        };
+        self.fold.untold = left_out;
+        let Some((message, is_before)) = self.note_place(gap) else { return };
+        self.merge_notes_of(message);
+        let note = self.note(message, is_before, left_out);
+        if self.fold.size_tokens + note.tokens <= self.fold.profile.limit_tokens {
+            self.fold.size_tokens += note.tokens;
+            self.fold.notes.push(note);
+            self.fold.untold = 0;
+        }
+    }
+
+    fn note(&self, message: usize, is_before: bool, left_out: usize) -> Note {
+        let mut note = Note { message, is_before, left_out, tokens: 0 };
+        note.tokens = self.fold.profile.measure.encoding.count(&note.text()) + SEAM_TOKENS;
+        note
+    }
+
+    fn note_place(&self, gap: usize) -> Option<(usize, bool)> {
+        let places = |turn: &&usize| {
+            let own = self.turn(**turn);
+            own.kind == TurnKind::User && self.fold.facts[own.first].takes_note
+        };
+        let after_gap = self.fold.live.partition_point(|turn| self.turn(*turn).first < gap);
+        let (before, after) = self.fold.live.split_at(after_gap);
+        let first_of = |turn: &usize| self.turn(*turn).first;
+        let before = before.iter().rev().find(places).map(|turn| (first_of(turn), false));
+        before.or_else(|| after.iter().find(places).map(|turn| (first_of(turn), true)))
+    }
+
+    /// Keeps a message from gathering notes without end: the two oldest become one.
+    fn merge_notes_of(&mut self, message: usize) {
+        let own: Vec<usize> = (0..self.fold.notes.len())
+            .filter(|index| self.fold.notes[*index].message == message)
+            .collect();
+        if own.len() < NOTES_PER_MESSAGE {
+            return;
+        }
+        let second = self.fold.notes.remove(own[1]);
+        let first = &self.fold.notes[own[0]];
+        let merged = self.note(message, first.is_before, first.left_out + second.left_out);
+        self.fold.size_tokens -= first.tokens + second.tokens;
+        self.fold.size_tokens += merged.tokens;
+        self.fold.notes[own[0]] = merged;
+    }
+}
+
+/// The live turns of one exchange.
+struct Group {
+    all: Vec<usize>,
+    /// What may go while the rest of the exchange stays, from the front.
+    front: VecDeque<usize>,
+    tokens: u64,
+    /// The highest among its turns.
+    importance: u32,
+    /// Whether nothing in it is pinned.
+    is_whole: bool,
+    last_answer_stays: bool,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self {
+            all: Vec::new(),
+            front: VecDeque::new(),
+            tokens: 0,
+            importance: 0,
+            is_whole: true,
+            last_answer_stays: true,
+        }
+    }
+}
+
+fn text_tokens(fold: &Fold, message: usize) -> u64 {
+    fold.clips.get(&message).map_or(fold.facts[message].text_tokens, |clip| clip.text_tokens)
+}
+
+fn current_tokens(fold: &Fold, message: usize) -> u64 {
+    let fact = &fold.facts[message];
+    fact.tokens - fact.text_tokens + text_tokens(fold, message)
+}

@@ -1,0 +1,29 @@
+//! What a fold's decisions mean for the caller's bytes.
+
+use super::fold::{Fate, Fold};
+use crate::wire::Edit;
+
+/// The edits that bring a request's bytes to what `fold` decided, in order of message.
+pub fn edits(fold: &Fold) -> Vec<(usize, Edit)> {
+    let mut edits = Vec::new();
+    for (message, (fate, fact)) in fold.fates.iter().zip(&fold.facts).enumerate() {
+        if *fate == Fate::Gone {
+            edits.push((message, Edit::Remove));
+            continue;
+        }
+        if fact.is_marked {
+            edits.push((message, Edit::Unmark));
+        }
+        if let Some(clipped) = fold.clips.get(&message) {
+            edits.push((message, Edit::Clip(clipped.clips.clone())));
+        }
+        for note in fold.notes.iter().filter(|note| note.message == message) {
+            let text = note.text();
+            edits.push((
+                message,
+                if note.is_before { Edit::Prepend(text) } else { Edit::Append(text) },
+            ));
+        }
+    }
+    edits
+}

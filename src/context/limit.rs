@@ -1,0 +1,146 @@
+//! How many prompt tokens a request may have, and the profile that the fold sees of it.
+
+use super::measure::Measure;
+use super::policy::Policy;
+use crate::tokens::REPLY_PRIMING;
+
+/// What bounds a request, before anything is known of its messages. Tokens throughout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Input and output of the model together.
+    pub window_tokens: u64,
+    /// The model's separate cap on input.
+    pub max_input_tokens: Option<u64>,
+    /// The most the model writes.
+    pub max_output_tokens: Option<u64>,
+    /// The least of the limits that the operator's configuration sets for the model.
+    pub operator_tokens: Option<u64>,
+    /// The limit that the request's own header sets.
+    pub header_tokens: Option<u64>,
+    /// The most the request lets the model write.
+    pub asked_output_tokens: Option<u64>,
+}
+
+impl Limits {
+    /// The most prompt tokens that may be sent, tools included.
+    pub fn input_tokens(&self) -> u64 {
+        self.input_beside(self.reserve(self.asked_output_tokens))
+    }
+
+    /// The same with the reserve rounded up to a power of two, so that a caller that varies its
+    /// output limit a little does not move cuts.
+    fn class_input_tokens(&self) -> u64 {
+        let asked = self
+            .asked_output_tokens
+            .map(|asked| asked.checked_next_power_of_two().unwrap_or(u64::MAX));
+        self.input_beside(self.reserve(asked))
+    }
+
+    /// What is kept free for the answer: what was asked for, at most a quarter of the window; an
+    /// eighth of it, at most 16k, where nothing was asked.
+    fn reserve(&self, asked: Option<u64>) -> u64 {
+        let most = self.max_output_tokens.unwrap_or(u64::MAX);
+        match asked {
+            Some(asked) => asked.min(most).min(self.window_tokens / 4),
+            None => most.min(16_384).min(self.window_tokens / 8),
+        }
+    }
+
+    fn input_beside(&self, reserve: u64) -> u64 {
+        [self.max_input_tokens, self.operator_tokens, self.header_tokens]
+            .into_iter()
+            .flatten()
+            .fold(self.window_tokens - reserve, u64::min)
+    }
+
+    /// What the fold sees: the limit by class, and what `tools_tokens` take of it, rounded up to
+    /// a fiftieth of the window (of the limit, where one lies below the window), so that a tool
+    /// list that grows a little does not move cuts.
+    pub fn profile(&self, tools_tokens: u64, policy: Policy, measure: Measure) -> Profile {
+        let step = [self.operator_tokens, self.header_tokens]
+            .into_iter()
+            .flatten()
+            .fold(self.window_tokens, u64::min)
+            .div_euclid(50)
+            .max(1);
+        Profile {
+            limit_tokens: self.class_input_tokens(),
+            overhead_tokens: tools_tokens.div_ceil(step).saturating_mul(step) + REPLY_PRIMING,
+            policy,
+            measure,
+        }
+    }
+}
+
+/// All that a plan depends on beside the messages. The same profile and messages give the same
+/// plan on every instance.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Profile {
+    pub limit_tokens: u64,
+    /// Tools and reply priming, which every request of the conversation carries.
+    pub overhead_tokens: u64,
+    pub policy: Policy,
+    pub measure: Measure,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokens::Encoding;
+    use crate::tokens::media::ImageRule;
+
+    fn limits(window: u64, max_input: Option<u64>, max_output: Option<u64>) -> Limits {
+        Limits {
+            window_tokens: window,
+            max_input_tokens: max_input,
+            max_output_tokens: max_output,
+            operator_tokens: None,
+            header_tokens: None,
+            asked_output_tokens: None,
+        }
+    }
+
+    #[test]
+    fn the_least_bound_holds() {
+        let gpt4o = limits(128_000, None, Some(16_384));
+        let gpt5 = limits(400_000, Some(272_000), Some(128_000));
+        let tiny = limits(512, None, None);
+        for (limits, asked, operator, header, tokens) in [
+            (gpt4o, None, None, None, 112_000),
+            (gpt4o, Some(1000), None, None, 127_000),
+            (gpt4o, Some(100_000), None, None, 111_616),
+            (gpt4o, None, Some(32_000), None, 32_000),
+            (gpt4o, None, Some(32_000), Some(8_000), 8_000),
+            (gpt4o, None, Some(32_000), Some(64_000), 32_000),
+            (gpt4o, None, Some(500_000), Some(u64::MAX), 112_000),
+            (gpt5, None, None, None, 272_000),
+            (gpt5, Some(128_000), None, None, 272_000),
+            (tiny, None, None, None, 448),
+            (tiny, Some(4096), None, None, 384),
+            (tiny, Some(0), None, None, 512),
+        ] {
+            let limits = Limits {
+                asked_output_tokens: asked,
+                operator_tokens: operator,
+                header_tokens: header,
+                ..limits
+            };
+            assert_eq!(limits.input_tokens(), tokens, "{limits:?}");
+            assert!(limits.class_input_tokens() <= limits.input_tokens());
+        }
+    }
+
+    #[test]
+    fn small_changes_do_not_move_the_profile() {
+        let measure =
+            Measure { encoding: Encoding::O200kBase, images: ImageRule::of_model("gpt-4o") };
+        let profile = |asked, tools| {
+            Limits { asked_output_tokens: Some(asked), ..limits(128_000, None, Some(16_384)) }
+                .profile(tools, Policy::default(), measure)
+        };
+        assert_eq!(profile(1000, 2600), profile(1024, 5000));
+        assert_ne!(profile(1000, 2600), profile(1025, 2600));
+        assert_ne!(profile(1000, 2600), profile(1000, 2500));
+        assert_eq!(profile(u64::MAX, 0), profile(16_384, 0));
+    }
+}

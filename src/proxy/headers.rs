@@ -1,0 +1,261 @@
+//! Headers on their way through: what concerns one connection only, or weir only, goes no
+//! further.
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    VIA,
+};
+use http::{HeaderMap, HeaderValue};
+
+use super::planner::{Asked, Planned};
+use super::{ErrorKind, ProxyError};
+
+/// Lowers this request's limit on prompt tokens.
+const MAX_INPUT_TOKENS: &str = "x-weir-max-input-tokens";
+/// Forwards this request untouched.
+const BYPASS: &str = "x-weir-bypass";
+
+const ACTION: HeaderName = HeaderName::from_static("x-weir-action");
+const EDITS: HeaderName = HeaderName::from_static("x-weir-edits");
+const RECEIVED_TOKENS: HeaderName = HeaderName::from_static("x-weir-received-tokens");
+const SENT_TOKENS: HeaderName = HeaderName::from_static("x-weir-sent-tokens");
+const LIMIT_TOKENS: HeaderName = HeaderName::from_static("x-weir-limit-tokens");
+
+/// The name this instance has in `via`.
+pub struct Via {
+    name: String,
+    value: HeaderValue,
+}
+
+impl Via {
+    /// A name that no other instance has.
+    pub fn random() -> Self {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).expect("the operating system gives random bytes at start");
+        let name = format!("weir-{:016x}", u64::from_be_bytes(bytes));
+        let value = HeaderValue::try_from(format!("1.1 {name}"))
+            .expect("hexadecimal digits make a header value");
+        Self { name, value }
+    }
+
+    /// Whether this instance is among those that forwarded a request.
+    pub fn is_in(&self, headers: &HeaderMap) -> bool {
+        headers
+            .get_all(VIA)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .any(|hop| hop.split_whitespace().nth(1) == Some(&self.name))
+    }
+}
+
+/// What the caller asks of the plan.
+pub fn asked(headers: &HeaderMap, allow_bypass: bool) -> Result<Asked, ProxyError> {
+    let max_input_tokens = match only_value(headers, MAX_INPUT_TOKENS)? {
+        None => None,
+        Some(value) => match value.parse::<u64>() {
+            Ok(tokens) if tokens > 0 => Some(tokens),
+            _ => return Err(bad_value(MAX_INPUT_TOKENS, "a whole number above 0")),
+        },
+    };
+    let bypass = match only_value(headers, BYPASS)? {
+        None | Some("0" | "false") => false,
+        Some("1" | "true") => true,
+        Some(_) => return Err(bad_value(BYPASS, "1 or 0")),
+    };
+    if bypass && !allow_bypass {
+        return Err(ProxyError::new(
+            ErrorKind::BypassNotAllowed,
+            format!(
+                "{BYPASS} is not allowed here; the operator allows it with context.allow_bypass = true"
+            ),
+        ));
+    }
+    Ok(Asked { max_input_tokens, bypass })
+}
+
+fn only_value<'a>(
+    headers: &'a HeaderMap,
+    name: &'static str,
+) -> Result<Option<&'a str>, ProxyError> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    match value.to_str() {
+        Ok(value) if values.next().is_none() => Ok(Some(value.trim())),
+        _ => Err(bad_value(name, "one plain value")),
+    }
+}
+
+fn bad_value(name: &str, wanted: &str) -> ProxyError {
+    let message = format!("the header {name} must be {wanted}");
+    ProxyError {
+        param: Some(name.to_owned()),
+        ..ProxyError::new(ErrorKind::InvalidRequest, message)
+    }
+}
+
+/// A caller's headers as the upstream gets them; the client adds `host` and `content-length`.
+pub fn outbound(mut headers: HeaderMap, via: &Via) -> HeaderMap {
+    remove_hop_by_hop(&mut headers);
+    remove_where(&mut headers, |name| name.starts_with("x-weir-"));
+    for name in [HOST, CONTENT_LENGTH, EXPECT] {
+        headers.remove(name);
+    }
+    headers.append(VIA, via.value.clone());
+    headers
+}
+
+/// The upstream's headers as the caller gets them. `content-length` stays: the body is the same.
+pub fn inbound(mut headers: HeaderMap) -> HeaderMap {
+    remove_hop_by_hop(&mut headers);
+    headers
+}
+
+/// Tells the caller what was done to the conversation. What another weir behind this one said of
+/// its own doing gives way.
+pub fn report(headers: &mut HeaderMap, planned: &Planned) {
+    headers.remove(EDITS);
+    if !planned.edits.is_empty() {
+        insert_text(headers, EDITS, &planned.edits);
+    }
+    insert_text(headers, ACTION, &planned.action);
+    headers.insert(RECEIVED_TOKENS, planned.received_tokens.into());
+    headers.insert(SENT_TOKENS, planned.sent_tokens.into());
+    headers.insert(LIMIT_TOKENS, planned.limit_tokens.into());
+}
+
+fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+    // Actions and edits are fixed words; should one ever not be fit for a header, the answer
+    // matters more than the report.
+    if let Ok(value) = HeaderValue::from_str(text) {
+        headers.insert(name, value);
+    }
+}
+
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE] {
+        headers.remove(name);
+    }
+    remove_where(headers, |name| name == "keep-alive" || name.starts_with("proxy-"));
+}
+
+fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
+    let names: Vec<HeaderName> =
+        headers.keys().filter(|name| unwanted(name.as_str())).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(rows: &[(&'static str, &'static str)]) -> HeaderMap {
+        rows.iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_asked_is_read_strictly() {
+        let rows = [
+            ("x-weir-max-input-tokens", "8000", Ok((Some(8000), false))),
+            ("x-weir-max-input-tokens", " 1 ", Ok((Some(1), false))),
+            ("x-weir-max-input-tokens", "0", Err(ErrorKind::InvalidRequest)),
+            ("x-weir-max-input-tokens", "-1", Err(ErrorKind::InvalidRequest)),
+            ("x-weir-max-input-tokens", "8k", Err(ErrorKind::InvalidRequest)),
+            ("x-weir-max-input-tokens", "", Err(ErrorKind::InvalidRequest)),
+            ("x-weir-max-input-tokens", "99999999999999999999", Err(ErrorKind::InvalidRequest)),
+            ("x-weir-bypass", "1", Ok((None, true))),
+            ("x-weir-bypass", "true", Ok((None, true))),
+            ("x-weir-bypass", "0", Ok((None, false))),
+            ("x-weir-bypass", "yes", Err(ErrorKind::InvalidRequest)),
+            ("accept", "*/*", Ok((None, false))),
+        ];
+        for (name, value, expected) in rows {
+            let found = asked(&headers(&[(name, value)]), true)
+                .map(|asked| (asked.max_input_tokens, asked.bypass));
+            if let Err(error) = &found {
+                assert!(error.message.contains(name), "{}", error.message);
+            }
+            assert_eq!(found.map_err(|error| error.kind), expected, "{name}: {value}");
+        }
+    }
+
+    #[test]
+    fn a_limit_said_twice_is_refused() {
+        let twice = headers(&[("x-weir-max-input-tokens", "9"), ("x-weir-max-input-tokens", "8")]);
+        let error = asked(&twice, true).expect_err("which one counts?");
+        assert_eq!(error.kind, ErrorKind::InvalidRequest);
+    }
+
+    #[test]
+    fn a_bypass_that_is_not_allowed_names_the_key() {
+        let error = asked(&headers(&[("x-weir-bypass", "1")]), false).expect_err("not allowed");
+        assert_eq!(error.kind, ErrorKind::BypassNotAllowed);
+        assert!(error.message.contains("context.allow_bypass"));
+        assert!(asked(&headers(&[("x-weir-bypass", "0")]), false).is_ok());
+    }
+
+    #[test]
+    fn only_what_concerns_the_upstream_goes_out() {
+        let callers = headers(&[
+            ("authorization", "Bearer k"),
+            ("connection", "close, x-private"),
+            ("connection", "x-other"),
+            ("x-private", "1"),
+            ("x-other", "1"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-authorization", "Basic x"),
+            ("proxy-connection", "keep-alive"),
+            ("te", "trailers"),
+            ("trailer", "x-sum"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("host", "127.0.0.1:8400"),
+            ("content-length", "3"),
+            ("expect", "100-continue"),
+            ("x-weir-bypass", "1"),
+            ("x-weir-unheard-of", "1"),
+            ("accept-encoding", "gzip"),
+            ("x-kept", "1"),
+            ("x-kept", "2"),
+            ("via", "1.1 other"),
+        ]);
+        let via = Via::random();
+        let sent = outbound(callers, &via);
+        let mut expected = headers(&[
+            ("authorization", "Bearer k"),
+            ("accept-encoding", "gzip"),
+            ("x-kept", "1"),
+            ("x-kept", "2"),
+            ("via", "1.1 other"),
+        ]);
+        expected.append(VIA, via.value.clone());
+        assert_eq!(sent, expected);
+        assert!(via.is_in(&sent));
+        assert!(!Via::random().is_in(&sent), "another instance is no loop");
+    }
+
+    #[test]
+    fn a_loop_is_seen_in_a_list_of_hops() {
+        let via = Via::random();
+        let mut headers = HeaderMap::new();
+        let hops = format!("1.0 a, 1.1 {} (comment), 2 b", via.name);
+        headers.insert(VIA, HeaderValue::try_from(hops).expect("plain text"));
+        assert!(via.is_in(&headers));
+    }
+}

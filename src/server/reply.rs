@@ -1,0 +1,107 @@
+//! From a `ProxyError` to what the caller sees: OpenAI's error shape. The only place that renders
+//! errors; it decides nothing about them.
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt, Empty, Full};
+use serde::Serialize;
+
+use super::decode;
+use crate::proxy::{Body, ErrorKind, ProxyError};
+
+/// Carried by weir's own errors alone, so that they are told from the upstream's.
+pub const X_WEIR_ERROR: HeaderName = HeaderName::from_static("x-weir-error");
+/// Tells OpenAI's SDKs, which try again on any 5xx, that it would be in vain.
+const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// OpenAI's error shape, its fields in OpenAI's order.
+#[derive(Serialize)]
+struct Envelope<'a> {
+    error: Rendered<'a>,
+}
+
+#[derive(Serialize)]
+struct Rendered<'a> {
+    message: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    param: Option<&'a str>,
+    code: &'static str,
+}
+
+/// The answer that says what went wrong.
+pub fn error(problem: &ProxyError) -> Response<Body> {
+    let status = status(problem.kind);
+    let envelope = Envelope {
+        error: Rendered {
+            message: &problem.message,
+            kind: kind_of_error(status),
+            param: problem.param.as_deref(),
+            code: problem.kind.code(),
+        },
+    };
+    let body = serde_json::to_vec(&envelope).expect("strings under fixed keys are JSON");
+    let mut response = json(status, body);
+    let headers = response.headers_mut();
+    headers.insert(X_WEIR_ERROR, HeaderValue::from_static(problem.kind.code()));
+    if let Some(after_ms) = problem.retry_after_ms {
+        headers.insert(RETRY_AFTER, HeaderValue::from(after_ms.div_ceil(1000)));
+    }
+    match problem.kind {
+        ErrorKind::UpgradeNotSupported | ErrorKind::LoopDetected => {
+            headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
+        ErrorKind::UnsupportedEncoding => {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(decode::SUPPORTED_ENCODINGS));
+        }
+        _ => {}
+    }
+    response
+}
+
+/// A complete JSON answer.
+pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(full(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An answer without a body.
+pub fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
+    *response.status_mut() = status;
+    response
+}
+
+fn full(bytes: Bytes) -> Body {
+    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// The status that tells a kind of error.
+pub fn status(kind: ErrorKind) -> StatusCode {
+    match kind {
+        ErrorKind::InvalidRequest
+        | ErrorKind::ContextLengthExceeded
+        | ErrorKind::TooManyMessages => StatusCode::BAD_REQUEST,
+        ErrorKind::OriginNotAllowed | ErrorKind::HostNotAllowed | ErrorKind::BypassNotAllowed => {
+            StatusCode::FORBIDDEN
+        }
+        ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+        ErrorKind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        ErrorKind::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        ErrorKind::UpgradeNotSupported => StatusCode::NOT_IMPLEMENTED,
+        ErrorKind::UpstreamConnect | ErrorKind::UpstreamClosed => StatusCode::BAD_GATEWAY,
+        ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+        ErrorKind::LoopDetected => StatusCode::LOOP_DETECTED,
+    }
+}
+
+/// OpenAI's `type` for errors of this status.
+fn kind_of_error(status: StatusCode) -> &'static str {
+    if status.is_server_error() { "server_error" } else { "invalid_request_error" }
+}

@@ -1,0 +1,205 @@
+//! Where a request goes: weir's own pages, the proxy, or nowhere. Reads no body and opens no
+//! connection; says nothing of errors but what `reply` renders.
+
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    ACCESS_CONTROL_REQUEST_METHOD, HeaderName, HeaderValue, UPGRADE, VARY,
+};
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+
+use super::accept::Acceptor;
+use super::host::{Hosts, Origins};
+use super::reply;
+use super::shutdown::{Phase, Shutdown};
+use crate::config::Config;
+use crate::proxy::{Body, ErrorKind, Pass, Proxy, ProxyError};
+use crate::upstream::{Target, TargetError};
+
+/// Asked by browsers before a public page may reach a private address, and the consent.
+const REQUEST_PRIVATE_NETWORK: HeaderName =
+    HeaderName::from_static("access-control-request-private-network");
+const ALLOW_PRIVATE_NETWORK: HeaderName =
+    HeaderName::from_static("access-control-allow-private-network");
+/// When to try again after all connections were taken.
+const RETRY_AFTER_MS: u64 = 1000;
+
+/// Answers requests.
+pub struct Routes {
+    proxy: Proxy,
+    acceptor: Acceptor,
+    hosts: Hosts,
+    origins: Origins,
+    shutdown: Shutdown,
+}
+
+/// What is to be done with a request.
+enum Step {
+    /// weir answers by itself.
+    Own(Response<Body>),
+    Forward(Target),
+}
+
+impl Routes {
+    pub fn new(config: &Config, proxy: Proxy, shutdown: Shutdown) -> std::io::Result<Self> {
+        let server = &config.server;
+        Ok(Self {
+            acceptor: Acceptor::new(server.max_body_bytes, server.max_bodies_in_flight_bytes)?,
+            hosts: Hosts::new(&server.allowed_hosts),
+            origins: Origins::new(&config.cors.allow_origins),
+            shutdown,
+            proxy,
+        })
+    }
+
+    /// Answers a request.
+    pub async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        if let Some(health) = self.health(&request) {
+            return health;
+        }
+        let (parts, body) = request.into_parts();
+        let origin = match self.origins.check(&parts.headers) {
+            Ok(origin) => origin,
+            Err(problem) => return Self::refuse(&parts, body, &problem),
+        };
+        let mut response = match self.step(&parts, origin.is_some()) {
+            Ok(Step::Own(response)) => response,
+            Ok(Step::Forward(target)) => self.forward(parts, body, target).await,
+            Err(problem) => Self::refuse(&parts, body, &problem),
+        };
+        if let Some(origin) = origin {
+            let headers = response.headers_mut();
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+            headers.append(VARY, HeaderValue::from_static("origin"));
+        }
+        response
+    }
+
+    /// Answers a request on a connection for which there is no place.
+    pub fn turn_away(&self, request: Request<Body>) -> Response<Body> {
+        if let Some(health) = self.health(&request) {
+            return health;
+        }
+        let (parts, body) = request.into_parts();
+        let problem = ProxyError {
+            retry_after_ms: Some(RETRY_AFTER_MS),
+            ..ProxyError::new(
+                ErrorKind::Overloaded,
+                "weir serves as many connections as it may at the moment \
+                 (`server.max_connections`). Try again shortly.",
+            )
+        };
+        Self::refuse(&parts, body, &problem)
+    }
+
+    /// For whoever watches over weir, by whatever name it is called.
+    fn health(&self, request: &Request<Body>) -> Option<Response<Body>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return None;
+        }
+        match request.uri().path() {
+            "/healthz" => Some(reply::json(StatusCode::OK, r#"{"status":"ok"}"#)),
+            "/readyz" if self.shutdown.phase() == Phase::Serving => {
+                Some(reply::json(StatusCode::OK, r#"{"status":"ready"}"#))
+            }
+            "/readyz" => {
+                Some(reply::json(StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"draining"}"#))
+            }
+            _ => None,
+        }
+    }
+
+    fn step(&self, parts: &Parts, from_page: bool) -> Result<Step, ProxyError> {
+        self.hosts.check(parts.version, &parts.uri, &parts.headers)?;
+        if asks_for_upgrade(parts) {
+            return Err(ProxyError::new(
+                ErrorKind::UpgradeNotSupported,
+                "weir does not support protocol upgrades, tunnels or WebSockets. Use the HTTP \
+                 API; the realtime API must be reached directly.",
+            ));
+        }
+        if from_page && is_preflight(parts) {
+            return Ok(Step::Own(preflight(&parts.headers)));
+        }
+        let path = parts.uri.path();
+        if path == "/" && matches!(parts.method, Method::GET | Method::HEAD) {
+            let about = r#"{"name":"weir","message":"This is weir, an OpenAI-compatible proxy. Point your SDK's base_url at this address with /v1 at its end."}"#;
+            return Ok(Step::Own(reply::json(StatusCode::OK, about)));
+        }
+        if path == "/weir" || path.starts_with("/weir/") {
+            return Err(TargetError::Unknown.into());
+        }
+        let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
+        Ok(Step::Forward(Target::map(self.proxy.base(), path_and_query)?))
+    }
+
+    async fn forward(&self, parts: Parts, body: Body, target: Target) -> Response<Body> {
+        let protocol = target.protocol().filter(|_| parts.method == Method::POST);
+        let answered = if let Some(protocol) = protocol {
+            let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+            match self.acceptor.call(parts, body, protocol, target).await {
+                Ok(call) => self.proxy.handle(call).await,
+                Err(problem) => {
+                    log_refusal(&method, &path, &problem);
+                    Err(problem)
+                }
+            }
+        } else {
+            let Parts { method, headers, .. } = parts;
+            self.proxy.pass(Pass { target, method, headers, body }).await
+        };
+        answered.unwrap_or_else(|problem| reply::error(&problem))
+    }
+
+    fn refuse(parts: &Parts, body: Body, problem: &ProxyError) -> Response<Body> {
+        Acceptor::refuse_body(&parts.headers, body);
+        log_refusal(&parts.method, parts.uri.path(), problem);
+        reply::error(problem)
+    }
+}
+
+/// What reaches the proxy is logged by it; this is for what does not.
+fn log_refusal(method: &Method, path: &str, problem: &ProxyError) {
+    tracing::info!(
+        target: "weir::request",
+        %method,
+        path,
+        status = reply::status(problem.kind).as_u16(),
+        error = problem.kind.code(),
+        "refused"
+    );
+}
+
+/// Whether the caller wants to speak something else than HTTP. An offer of cleartext HTTP/2, which
+/// some HTTP clients make with every request, is no such wish: HTTP lets a server pass it over.
+fn asks_for_upgrade(parts: &Parts) -> bool {
+    let offers = parts.headers.get_all(UPGRADE);
+    parts.method == Method::CONNECT
+        || offers.iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"h2c"))
+}
+
+fn is_preflight(parts: &Parts) -> bool {
+    parts.method == Method::OPTIONS && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// Lets an allowed page send what it wants to send.
+fn preflight(asked: &HeaderMap) -> Response<Body> {
+    let mut response = reply::empty(StatusCode::NO_CONTENT);
+    let headers = response.headers_mut();
+    let echoes = [
+        (ACCESS_CONTROL_REQUEST_METHOD, ACCESS_CONTROL_ALLOW_METHODS),
+        (ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_ALLOW_HEADERS),
+    ];
+    for (request, answer) in echoes {
+        if let Some(value) = asked.get(request) {
+            headers.insert(answer, value.clone());
+        }
+    }
+    if asked.contains_key(REQUEST_PRIVATE_NETWORK) {
+        headers.insert(ALLOW_PRIVATE_NETWORK, HeaderValue::from_static("true"));
+    }
+    headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    response
+}

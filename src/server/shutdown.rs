@@ -1,0 +1,121 @@
+//! The end of a server's life: who asks for it and how far it has come. Ends nothing itself.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// How far the end has come. A phase is never left for an earlier one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    Serving,
+    /// No new connection is taken; what is in flight is finished.
+    Draining,
+    /// What is in flight is dropped.
+    Ended,
+}
+
+/// Tells a server to end, from anywhere and as often as one likes.
+#[derive(Debug, Clone)]
+pub struct Shutdown {
+    phase: Arc<watch::Sender<Phase>>,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self { phase: Arc::new(watch::Sender::new(Phase::Serving)) }
+    }
+}
+
+impl Shutdown {
+    /// Stops taking connections and finishes what is in flight.
+    pub fn drain(&self) {
+        self.advance(Phase::Draining);
+    }
+
+    /// Drops what is in flight.
+    pub fn end(&self) {
+        self.advance(Phase::Ended);
+    }
+
+    /// How far the end has come.
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// Waits until the end has come as far as `phase`.
+    pub async fn reached(&self, phase: Phase) {
+        let mut receiver = self.phase.subscribe();
+        receiver.wait_for(|now| *now >= phase).await.expect("the sender lives as long as `self`");
+    }
+
+    fn advance(&self, to: Phase) {
+        self.phase.send_if_modified(|now| {
+            let later = to > *now;
+            if later {
+                *now = to;
+            }
+            later
+        });
+    }
+}
+
+/// The operator's wish to end: SIGTERM, or Ctrl-C.
+#[cfg(unix)]
+pub struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    /// Listens from now on; the signals no longer kill the process by themselves.
+    pub fn listen() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// The operator's wish to end: Ctrl-C.
+#[cfg(not(unix))]
+pub struct Signals {}
+
+#[cfg(not(unix))]
+impl Signals {
+    /// Listens from now on.
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self {})
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_is_never_taken_back() {
+        let shutdown = Shutdown::default();
+        assert_eq!(shutdown.phase(), Phase::Serving);
+        shutdown.end();
+        shutdown.drain();
+        assert_eq!(shutdown.phase(), Phase::Ended);
+    }
+}

@@ -1,0 +1,227 @@
+//! Texts by encoding: count, and the longest head or tail within a number of tokens.
+//!
+//! `o200k_base` and `cl100k_base` are counted by `bpe-openai`, which is exact and linear on any
+//! input; the older public encodings by `tiktoken-rs`; everything else is estimated.
+
+use std::collections::VecDeque;
+
+use bpe_openai::Tokenizer;
+
+use super::estimate;
+
+/// The public encodings that are counted exactly, and the estimate for all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// `o200k_base`: GPT-4o, GPT-4.1, GPT-5 and later, the o series, gpt-oss.
+    O200kBase,
+    /// `cl100k_base`: GPT-4, GPT-3.5 and the third generation of embeddings.
+    Cl100kBase,
+    /// `p50k_base`: Codex and the later GPT-3 models.
+    P50kBase,
+    /// `p50k_edit`: the edit models.
+    P50kEdit,
+    /// `r50k_base`: GPT-3.
+    R50kBase,
+    /// Not public: estimated by script and kind of content.
+    Estimate,
+}
+
+impl Encoding {
+    /// The encoding called `name`, as written in `config/models.toml`; `None` if there is none.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "o200k_base" => Self::O200kBase,
+            "cl100k_base" => Self::Cl100kBase,
+            "p50k_base" => Self::P50kBase,
+            "p50k_edit" => Self::P50kEdit,
+            "r50k_base" => Self::R50kBase,
+            "estimate" => Self::Estimate,
+            _ => return None,
+        })
+    }
+
+    /// Tokens of `text`. Special tokens spelled in it count as the plain text they are.
+    pub fn count(self, text: &str) -> u64 {
+        if text.is_empty() {
+            return 0;
+        }
+        let tokens = match self {
+            Self::O200kBase => bpe_openai::o200k_base().count(text),
+            Self::Cl100kBase => bpe_openai::cl100k_base().count(text),
+            Self::P50kBase => tiktoken_rs::p50k_base_singleton().count_ordinary(text),
+            Self::P50kEdit => tiktoken_rs::p50k_edit_singleton().count_ordinary(text),
+            Self::R50kBase => tiktoken_rs::r50k_base_singleton().count_ordinary(text),
+            Self::Estimate => return estimate::count(text),
+        };
+        tokens as u64
+    }
+
+    /// Bytes of the longest head of `text` found to take at most `tokens`, on a character border.
+    pub fn head_bytes(self, text: &str, tokens: u64) -> usize {
+        match self {
+            Self::O200kBase => bpe_head(bpe_openai::o200k_base(), text, tokens),
+            Self::Cl100kBase => bpe_head(bpe_openai::cl100k_base(), text, tokens),
+            _ => self.longest(text.len(), tokens, |bytes| &text[..floor_border(text, bytes)]),
+        }
+    }
+
+    /// Bytes of the longest tail of `text` found to take at most `tokens`, on a character border.
+    pub fn tail_bytes(self, text: &str, tokens: u64) -> usize {
+        match self {
+            Self::O200kBase => bpe_tail(bpe_openai::o200k_base(), text, tokens),
+            Self::Cl100kBase => bpe_tail(bpe_openai::cl100k_base(), text, tokens),
+            _ => self.longest(text.len(), tokens, |bytes| {
+                &text[ceil_border(text, text.len() - bytes)..]
+            }),
+        }
+    }
+
+    /// Bytes of the longest `piece` within `tokens`, found by halving; counts grow with bytes, give
+    /// or take a token where a piece is cut in two.
+    fn longest<'a>(self, most: usize, tokens: u64, piece: impl Fn(usize) -> &'a str) -> usize {
+        let (mut fits, mut exceeds) = (0, most + 1);
+        while exceeds - fits > 1 {
+            let middle = fits + (exceeds - fits) / 2;
+            if self.count(piece(middle)) <= tokens {
+                fits = middle;
+            } else {
+                exceeds = middle;
+            }
+        }
+        piece(fits).len()
+    }
+
+    /// Loads the tables and warms them, so that no request pays for it.
+    pub fn warm(self) {
+        self.count("Warm text, 12345 {\"json\": [1, 2]}\n\tfn main() { 你好 Привет }\r\n  ");
+    }
+}
+
+fn bpe_head(tokenizer: &Tokenizer, text: &str, tokens: u64) -> usize {
+    let mut left = tokens as usize;
+    let mut bytes = 0;
+    for piece in tokenizer.split(text) {
+        match tokenizer.bpe.count_till_limit(piece.as_bytes(), left) {
+            Some(count) => {
+                left -= count;
+                bytes += piece.len();
+            }
+            None => {
+                let ids = tokenizer.bpe.encode_via_backtracking(piece.as_bytes());
+                bytes +=
+                    ids.iter().take(left).map(|id| tokenizer.bpe.token_len(*id)).sum::<usize>();
+                break;
+            }
+        }
+    }
+    floor_border(text, bytes)
+}
+
+/// Reads the text's end in growing stretches, so that the cost follows `tokens` and not the text.
+fn bpe_tail(tokenizer: &Tokenizer, text: &str, tokens: u64) -> usize {
+    let tokens = tokens as usize;
+    if tokens == 0 {
+        return 0;
+    }
+    let mut stretch = tokens.saturating_mul(6).max(64);
+    loop {
+        let from = ceil_border(text, text.len().saturating_sub(stretch));
+        let bytes = bpe_tail_within(tokenizer, &text[from..], tokens);
+        if bytes < text.len() - from || from == 0 {
+            return bytes;
+        }
+        stretch = stretch.saturating_mul(2);
+    }
+}
+
+fn bpe_tail_within(tokenizer: &Tokenizer, text: &str, tokens: usize) -> usize {
+    let mut kept: VecDeque<(&str, usize)> = VecDeque::new();
+    let mut count = 0;
+    for piece in tokenizer.split(text) {
+        let own = tokenizer.bpe.count(piece.as_bytes());
+        kept.push_back((piece, own));
+        count += own;
+        while count > tokens && kept.len() > 1 {
+            count -= kept.pop_front().map_or(0, |(_, own)| own);
+        }
+    }
+    let mut bytes: usize = kept.iter().map(|(piece, _)| piece.len()).sum();
+    if count > tokens {
+        // One piece is larger than what may stay: cut it between its tokens.
+        let piece = kept.front().map_or("", |(piece, _)| piece);
+        let ids = tokenizer.bpe.encode_via_backtracking(piece.as_bytes());
+        bytes = ids.iter().rev().take(tokens).map(|id| tokenizer.bpe.token_len(*id)).sum();
+    }
+    text.len() - ceil_border(text, text.len() - bytes)
+}
+
+fn floor_border(text: &str, mut bytes: usize) -> usize {
+    while !text.is_char_boundary(bytes) {
+        bytes -= 1;
+    }
+    bytes
+}
+
+fn ceil_border(text: &str, mut bytes: usize) -> usize {
+    while !text.is_char_boundary(bytes) {
+        bytes += 1;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Encoding; 6] = [
+        Encoding::O200kBase,
+        Encoding::Cl100kBase,
+        Encoding::P50kBase,
+        Encoding::P50kEdit,
+        Encoding::R50kBase,
+        Encoding::Estimate,
+    ];
+
+    #[test]
+    fn special_tokens_are_plain_text() {
+        assert!(Encoding::O200kBase.count("<|endoftext|>") > 1);
+        assert!(Encoding::R50kBase.count("<|endoftext|>") > 1);
+    }
+
+    #[test]
+    fn heads_and_tails_stay_within_their_tokens_and_on_borders() {
+        let texts = [
+            "The quick brown fox jumps over the lazy dog. ".repeat(40),
+            "a".repeat(4000),
+            "日本語のテキスト、それに絵文字😀👩‍👩‍👧".repeat(40),
+            " \n\t ".repeat(300),
+            "{\"id\":123456,\"name\":\"x\"},".repeat(100),
+            String::new(),
+            "é".into(),
+        ];
+        for encoding in ALL {
+            for text in &texts {
+                let whole = encoding.count(text);
+                for tokens in [0, 1, 2, 7, 50, 10_000] {
+                    let head = &text[..encoding.head_bytes(text, tokens)];
+                    let tail = &text[text.len() - encoding.tail_bytes(text, tokens)..];
+                    // A piece cut in two may take a token more than it did inside the whole.
+                    assert!(encoding.count(head) <= tokens + 2, "{encoding:?} head {tokens}");
+                    assert!(encoding.count(tail) <= tokens + 2, "{encoding:?} tail {tokens}");
+                    if tokens >= whole {
+                        assert_eq!((head.len(), tail.len()), (text.len(), text.len()));
+                    } else if tokens >= 7 && !text.trim().is_empty() {
+                        assert!(
+                            encoding.count(head) * 2 >= tokens,
+                            "{encoding:?} {tokens} head of {text:.20}"
+                        );
+                        assert!(
+                            encoding.count(tail) * 2 >= tokens,
+                            "{encoding:?} {tokens} tail of {text:.20}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

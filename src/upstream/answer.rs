@@ -1,0 +1,104 @@
+//! The body of an answer: chunks as they come, an end, or an error that says how it broke off.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// An answer's body. Dropping it cancels the request.
+pub struct AnswerBody {
+    /// `None` once the answer has broken off: its connection is given up at once.
+    inner: Option<reqwest::Body>,
+    idle: Duration,
+    /// Runs while a chunk is awaited; a caller that reads slowly does not count as silence.
+    silence: Option<Pin<Box<Sleep>>>,
+    waiting: bool,
+}
+
+/// How an answer broke off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AnswerError {
+    /// The upstream's connection ended or failed before the answer did.
+    Cut { cause: String },
+    /// The upstream said nothing for longer than is allowed.
+    Idle { timeout_ms: u64 },
+}
+
+impl fmt::Display for AnswerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cut { cause } => write!(f, "the upstream's answer was cut: {cause}"),
+            Self::Idle { timeout_ms } => write!(
+                f,
+                "the upstream said nothing for {timeout_ms} ms (upstream.idle_timeout_ms)"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for AnswerError {}
+
+impl AnswerBody {
+    pub(super) fn new(inner: reqwest::Body, idle: Duration) -> Self {
+        Self { inner: Some(inner), idle, silence: None, waiting: false }
+    }
+
+    /// Whether the upstream has been silent for too long; asked while nothing is there to read.
+    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let idle = self.idle;
+        let silence =
+            self.silence.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + idle)));
+        if !self.waiting {
+            silence.as_mut().reset(Instant::now() + idle);
+            self.waiting = true;
+        }
+        silence.as_mut().poll(cx)
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = AnswerError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
+        let Some(inner) = self.inner.as_mut() else {
+            return Poll::Ready(None);
+        };
+        match Pin::new(inner).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.waiting = false;
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.inner = None;
+                let cause = super::client::root_cause(&error);
+                Poll::Ready(Some(Err(AnswerError::Cut { cause })))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => match self.poll_silence(cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(()) => {
+                    self.inner = None;
+                    let timeout_ms = self.idle.as_millis() as u64;
+                    Poll::Ready(Some(Err(AnswerError::Idle { timeout_ms })))
+                }
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_some_and(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.as_ref().map_or_else(SizeHint::new, Body::size_hint)
+    }
+}

@@ -1,0 +1,399 @@
+//! Sends requests over pooled connections. It follows no redirect, decodes nothing and sends
+//! nothing twice that may have been acted on.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Method, StatusCode};
+use reqwest::redirect;
+use tokio::time::{Instant, timeout_at};
+
+use super::retry::{self, Attempt, Failure};
+use super::upload::{Upload, UploadError};
+use super::{AnswerBody, Base, BaseError, Body, Target, TargetError};
+use crate::config;
+
+/// Sends requests to one upstream.
+#[derive(Debug, Clone)]
+pub struct Client {
+    base: Arc<Base>,
+    /// Keeps connections for the next request.
+    pooled: reqwest::Client,
+    /// Opens a connection for each request: for those that a pooled one has let down.
+    unpooled: reqwest::Client,
+    connect_timeout_ms: u64,
+    first_byte_timeout_ms: u64,
+    idle_timeout_ms: u64,
+}
+
+/// Why there is no client.
+#[derive(Debug)]
+pub enum ClientError {
+    /// `upstream.url` is of no use.
+    Base(BaseError),
+    /// TLS or the system's certificates could not be set up.
+    Build { cause: String },
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Base(error) => write!(f, "upstream.url: {error}"),
+            Self::Build { cause } => write!(f, "the upstream client cannot be set up: {cause}"),
+        }
+    }
+}
+
+impl Error for ClientError {}
+
+/// A request as it goes out; its headers are sent as they stand.
+pub struct Outbound {
+    pub method: Method,
+    pub target: Target,
+    pub headers: HeaderMap,
+    pub body: OutboundBody,
+}
+
+/// A request's body.
+pub enum OutboundBody {
+    Empty,
+    Bytes(Bytes),
+    Stream(Body),
+}
+
+/// The head of an answer, and its body to come.
+pub struct Inbound {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: AnswerBody,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SendError {
+    Target(TargetError),
+    Connect {
+        origin: String,
+        cause: String,
+    },
+    ConnectTimeout {
+        origin: String,
+        timeout_ms: u64,
+    },
+    FirstByteTimeout {
+        timeout_ms: u64,
+    },
+    /// The connection closed before anything of an answer came.
+    Closed,
+    /// The caller's own body broke off.
+    Upload,
+    /// The upstream answered something that is not HTTP.
+    Protocol {
+        cause: String,
+    },
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Target(error) => error.fmt(f),
+            Self::Connect { origin, cause } => {
+                write!(f, "no connection to the upstream {origin}: {cause}")
+            }
+            Self::ConnectTimeout { origin, timeout_ms } => write!(
+                f,
+                "no connection to the upstream {origin} within {timeout_ms} ms \
+                 (upstream.connect_timeout_ms)"
+            ),
+            Self::FirstByteTimeout { timeout_ms } => write!(
+                f,
+                "the upstream did not begin to answer within {timeout_ms} ms \
+                 (upstream.first_byte_timeout_ms)"
+            ),
+            Self::Closed => f.write_str(
+                "the upstream closed the connection without an answer; the request may have \
+                 been acted on, so it was not sent again",
+            ),
+            Self::Upload => f.write_str("the request's body broke off"),
+            Self::Protocol { cause } => {
+                write!(f, "the upstream's answer could not be read: {cause}")
+            }
+        }
+    }
+}
+
+impl Error for SendError {}
+
+/// Chooses ring for all TLS of this process. May be called any number of times.
+pub fn install_tls_provider() {
+    // An error means that a provider is installed already, which is what is wanted.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+impl Client {
+    /// A client for the upstream that `config` names.
+    pub fn new(config: &config::Upstream) -> Result<Self, ClientError> {
+        install_tls_provider();
+        let base = Base::parse(&config.url).map_err(ClientError::Base)?;
+        let build = |builder: reqwest::ClientBuilder| {
+            builder.build().map_err(|error| ClientError::Build { cause: root_cause(&error) })
+        };
+        Ok(Self {
+            pooled: build(builder(&base, config))?,
+            unpooled: build(builder(&base, config).pool_max_idle_per_host(0))?,
+            base: Arc::new(base),
+            connect_timeout_ms: config.connect_timeout_ms,
+            first_byte_timeout_ms: config.first_byte_timeout_ms,
+            idle_timeout_ms: config.idle_timeout_ms,
+        })
+    }
+
+    /// The base that targets are mapped onto.
+    pub fn base(&self) -> &Base {
+        &self.base
+    }
+
+    /// Sends a request and waits for the head of its answer. Dropping the future cancels it.
+    pub async fn send(&self, outbound: Outbound) -> Result<Inbound, SendError> {
+        let sending = Sending {
+            url: self.base.url(&outbound.target).map_err(SendError::Target)?,
+            method: outbound.method,
+            headers: outbound.headers,
+            body: match outbound.body {
+                OutboundBody::Empty => Source::Bytes(Bytes::new()),
+                OutboundBody::Bytes(bytes) => Source::Bytes(bytes),
+                OutboundBody::Stream(body) => Source::Upload(Upload::new(body)),
+            },
+        };
+        let new_connection = Arc::new(AtomicBool::new(false));
+        let first =
+            NEW_CONNECTION.scope(Arc::clone(&new_connection), self.attempt(&self.pooled, &sending));
+        let error = match first.await {
+            Ok(inbound) => return Ok(inbound),
+            Err(error) => error,
+        };
+        let attempt = Attempt {
+            failure: error.failure(),
+            new_connection: new_connection.load(Ordering::Relaxed),
+            replayable: sending.is_replayable(),
+        };
+        if retry::sends_again(attempt) {
+            return self.attempt(&self.unpooled, &sending).await;
+        }
+        Err(error)
+    }
+
+    async fn attempt(
+        &self,
+        client: &reqwest::Client,
+        sending: &Sending,
+    ) -> Result<Inbound, SendError> {
+        let answer = self
+            .within_first_byte(client.execute(sending.request()), sending)
+            .await?
+            .map_err(|error| self.send_error(&error))?;
+        let (parts, body) = http::Response::<reqwest::Body>::from(answer).into_parts();
+        Ok(Inbound {
+            status: parts.status,
+            headers: parts.headers,
+            body: AnswerBody::new(body, Duration::from_millis(self.idle_timeout_ms)),
+        })
+    }
+
+    /// Waits for the head of the answer. The wait begins anew whenever more of a streamed body
+    /// goes out: a long upload is no silence.
+    async fn within_first_byte<T>(
+        &self,
+        head: impl Future<Output = T>,
+        sending: &Sending,
+    ) -> Result<T, SendError> {
+        let timeout = Duration::from_millis(self.first_byte_timeout_ms);
+        let mut head = pin!(head);
+        let mut deadline = Instant::now() + timeout;
+        loop {
+            if let Ok(head) = timeout_at(deadline, &mut head).await {
+                return Ok(head);
+            }
+            match sending.last_moved() {
+                Some(moved) if moved + timeout > deadline => deadline = moved + timeout,
+                _ => {
+                    return Err(SendError::FirstByteTimeout {
+                        timeout_ms: self.first_byte_timeout_ms,
+                    });
+                }
+            }
+        }
+    }
+
+    fn send_error(&self, error: &reqwest::Error) -> SendError {
+        let origin = self.base.origin().to_owned();
+        if error.is_connect() && error.is_timeout() {
+            return SendError::ConnectTimeout { origin, timeout_ms: self.connect_timeout_ms };
+        }
+        let cause = root_cause(error);
+        if error.is_connect() {
+            return SendError::Connect { origin, cause };
+        }
+        if sources(error).any(|source| source.is::<UploadError>()) {
+            return SendError::Upload;
+        }
+        if sources(error).any(is_closed) {
+            return SendError::Closed;
+        }
+        SendError::Protocol { cause }
+    }
+}
+
+/// A request that may have to be sent a second time.
+struct Sending {
+    method: Method,
+    url: reqwest::Url,
+    headers: HeaderMap,
+    body: Source,
+}
+
+enum Source {
+    Bytes(Bytes),
+    Upload(Upload),
+}
+
+impl Sending {
+    /// The request from its first byte. Copies share the body's bytes.
+    fn request(&self) -> reqwest::Request {
+        let mut request = reqwest::Request::new(self.method.clone(), self.url.clone());
+        *request.headers_mut() = self.headers.clone();
+        match &self.body {
+            Source::Bytes(bytes) if bytes.is_empty() => {}
+            Source::Bytes(bytes) => *request.body_mut() = Some(bytes.clone().into()),
+            Source::Upload(upload) => {
+                if let Some(length) = upload.length_bytes {
+                    request.headers_mut().insert(CONTENT_LENGTH, length.into());
+                }
+                *request.body_mut() = Some(upload.send());
+            }
+        }
+        request
+    }
+
+    fn is_replayable(&self) -> bool {
+        match &self.body {
+            Source::Bytes(_) => true,
+            Source::Upload(upload) => upload.is_replayable(),
+        }
+    }
+
+    fn last_moved(&self) -> Option<Instant> {
+        match &self.body {
+            Source::Bytes(_) => None,
+            Source::Upload(upload) => Some(upload.last_moved()),
+        }
+    }
+}
+
+impl SendError {
+    fn failure(&self) -> Failure {
+        match self {
+            Self::Closed => Failure::Closed,
+            Self::Connect { .. } | Self::ConnectTimeout { .. } => Failure::Connect,
+            _ => Failure::Other,
+        }
+    }
+}
+
+fn builder(base: &Base, config: &config::Upstream) -> reqwest::ClientBuilder {
+    let builder = reqwest::Client::builder()
+        .connect_timeout(Duration::from_millis(config.connect_timeout_ms))
+        .redirect(redirect::Policy::none())
+        .referer(false)
+        .tcp_nodelay(true)
+        .connector_layer(MarkLayer);
+    if !base.is_loopback() {
+        return builder;
+    }
+    // A proxy that the environment names for the outside world does not know this machine's own
+    // ports, and NO_PROXY is rarely set for them.
+    let builder = builder.no_proxy();
+    if base.is_plain() {
+        // Without TLS there is nothing to verify, so a machine without certificates will do.
+        return builder.tls_certs_only([]);
+    }
+    builder
+}
+
+tokio::task_local! {
+    /// Set when a connection is opened for the request that this task waits for.
+    static NEW_CONNECTION: Arc<AtomicBool>;
+}
+
+/// Tells the request that asks for a connection that it did not get a pooled one.
+#[derive(Clone)]
+struct MarkLayer;
+
+impl<S> tower::Layer<S> for MarkLayer {
+    type Service = Mark<S>;
+
+    fn layer(&self, inner: S) -> Mark<S> {
+        Mark { inner }
+    }
+}
+
+#[derive(Clone)]
+struct Mark<S> {
+    inner: S,
+}
+
+impl<S, R> tower::Service<R> for Mark<S>
+where
+    S: tower::Service<R>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, destination: R) -> S::Future {
+        // Outside a request there is nobody to tell.
+        let _ = NEW_CONNECTION.try_with(|mark| mark.store(true, Ordering::Relaxed));
+        self.inner.call(destination)
+    }
+}
+
+/// Whether an error says that the connection went away.
+fn is_closed(error: &(dyn Error + 'static)) -> bool {
+    if let Some(error) = error.downcast_ref::<hyper::Error>() {
+        return error.is_incomplete_message() || error.is_closed() || error.is_canceled();
+    }
+    error.downcast_ref::<io::Error>().is_some_and(|error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::NotConnected
+                | io::ErrorKind::UnexpectedEof
+        )
+    })
+}
+
+fn sources<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// The innermost cause; those around it repeat the URL or say nothing.
+pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
+    sources(error).last().map_or_else(String::new, ToString::to_string)
+}

@@ -1,0 +1,557 @@
+//! Where a request goes: the caller's path joined to the base, byte for byte. Pure; it never
+//! normalises a path, it refuses one that would not arrive as it was sent.
+
+use std::fmt;
+
+use reqwest::Url;
+
+use crate::wire::Protocol;
+
+/// What callers may put before an endpoint; all stand for the base's own path. A longer one
+/// stands before the one it contains.
+const PREFIXES: [&str; 4] = ["/v1beta/openai", "/openai/v1", "/api/v1", "/v1"];
+
+/// First segments of OpenAI's endpoints, known without `/v1` before them.
+const ENDPOINTS: [&str; 20] = [
+    "assistants",
+    "audio",
+    "batches",
+    "chat",
+    "completions",
+    "containers",
+    "conversations",
+    "embeddings",
+    "evals",
+    "files",
+    "fine_tuning",
+    "images",
+    "models",
+    "moderations",
+    "realtime",
+    "responses",
+    "threads",
+    "uploads",
+    "vector_stores",
+    "videos",
+];
+
+/// The start of Azure's paths that name a deployment.
+const DEPLOYMENTS: &str = "/openai/deployments/";
+
+/// The upstream's base URL, taken apart once.
+#[derive(Debug, Clone)]
+pub struct Base {
+    /// Scheme, host and port, without a slash at the end.
+    origin: String,
+    host: String,
+    port: u16,
+    /// The base's path without a slash at the end; endpoints are appended to it.
+    path: String,
+    /// The length of that part of `path` which Azure's paths are appended to.
+    root_bytes: usize,
+    /// Parameters that go with every request, as Azure's `api-version`.
+    query: Option<String>,
+    /// The deployment that the base names.
+    model: Option<String>,
+}
+
+/// Why a base URL is of no use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BaseError {
+    NotAUrl { cause: String },
+    Scheme { scheme: String },
+    Credentials,
+    Fragment,
+    Deployment,
+}
+
+impl fmt::Display for BaseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAUrl { cause } => write!(f, "not a URL: {cause}"),
+            Self::Scheme { scheme } => {
+                write!(f, "the scheme must be http or https, not {scheme}")
+            }
+            Self::Credentials => f.write_str(
+                "a URL with a user or password is refused: callers send their own credential",
+            ),
+            Self::Fragment => f.write_str("a URL with a fragment (#…) is refused"),
+            Self::Deployment => f.write_str("the deployment's name is not UTF-8"),
+        }
+    }
+}
+
+impl std::error::Error for BaseError {}
+
+impl Base {
+    /// Reads a base URL as an SDK would be given it.
+    pub fn parse(url: &str) -> Result<Self, BaseError> {
+        let url = Url::parse(url.trim())
+            .map_err(|error| BaseError::NotAUrl { cause: error.to_string() })?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(BaseError::Scheme { scheme: url.scheme().to_owned() });
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(BaseError::Credentials);
+        }
+        if url.fragment().is_some() {
+            return Err(BaseError::Fragment);
+        }
+        let path = url.path().trim_end_matches('/');
+        let model = match deployment(path) {
+            Some(name) => Some(decoded_text(name).ok_or(BaseError::Deployment)?),
+            None => None,
+        };
+        Ok(Self {
+            origin: url.origin().ascii_serialization(),
+            host: url.host_str().unwrap_or_default().to_owned(),
+            port: url.port_or_known_default().unwrap_or_default(),
+            root_bytes: root(path).len(),
+            path: path.to_owned(),
+            query: url.query().filter(|query| !query.is_empty()).map(str::to_owned),
+            model,
+        })
+    }
+
+    /// Scheme, host and port.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// The host, IPv6 addresses in brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Whether the upstream is spoken to without TLS.
+    pub fn is_plain(&self) -> bool {
+        self.origin.starts_with("http://")
+    }
+
+    /// Whether the upstream is on this machine by its very name.
+    pub fn is_loopback(&self) -> bool {
+        let name = self.host.trim_end_matches('.');
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name == "localhost"
+            || name.ends_with(".localhost")
+            || address
+                .parse::<std::net::IpAddr>()
+                .is_ok_and(|address| address.to_canonical().is_loopback())
+    }
+
+    /// The URL that `target` stands for, if it stands in it unchanged.
+    pub(super) fn url(&self, target: &Target) -> Result<Url, TargetError> {
+        let text = format!("{}{}", self.origin, target.path_and_query);
+        match Url::parse(&text) {
+            Ok(url) if url.as_str() == text && url.fragment().is_none() => Ok(url),
+            _ => Err(TargetError::Altered),
+        }
+    }
+}
+
+/// Where a request goes on the upstream: the base's path joined with the caller's, bytes kept.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Path and query, ready to send.
+    pub path_and_query: String,
+    /// The model that the path names (Azure's deployments), percent-decoded.
+    pub path_model: Option<String>,
+}
+
+/// Why a path leads nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetError {
+    /// No endpoint begins like this.
+    Unknown,
+    /// The path holds `.` or `..` segments, plain or encoded.
+    DotSegment,
+    /// Some character would not be sent as it came.
+    Altered,
+    /// The deployment's name is not UTF-8.
+    Deployment,
+}
+
+impl fmt::Display for TargetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => {
+                "no such path here: weir forwards /v1/… (as well as /openai/v1/…, /api/v1/…, \
+                 /v1beta/openai/…), OpenAI's endpoints without /v1 such as /chat/completions or \
+                 /models, and Azure's /openai/deployments/NAME/…"
+            }
+            Self::DotSegment => "the path holds . or .. segments: send it without them",
+            Self::Altered => {
+                "the path or query holds characters that must be percent-encoded in a URL"
+            }
+            Self::Deployment => "the deployment's name in the path is not UTF-8",
+        })
+    }
+}
+
+impl std::error::Error for TargetError {}
+
+impl Target {
+    /// Maps a caller's path and query onto `base`.
+    pub fn map(base: &Base, path_and_query: &str) -> Result<Self, TargetError> {
+        let (path, query) = match path_and_query.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (path_and_query, None),
+        };
+        let place = Place::of(path).ok_or(TargetError::Unknown)?;
+        refuse_dot_segments(path)?;
+        let (before, after, path_model) = match place {
+            Place::UnderBase(rest) => (base.path.as_str(), rest, base.model.clone()),
+            Place::UnderRoot => {
+                let model = match deployment(path) {
+                    Some(name) => Some(decoded_text(name).ok_or(TargetError::Deployment)?),
+                    None => None,
+                };
+                (&base.path[..base.root_bytes], path, model)
+            }
+        };
+        let mut joined = format!("{before}{after}");
+        if joined.is_empty() {
+            joined.push('/');
+        }
+        append_query(&mut joined, query, base.query.as_deref());
+        let target = Self { path_and_query: joined, path_model };
+        base.url(&target)?;
+        Ok(target)
+    }
+
+    /// The path alone.
+    pub fn path(&self) -> &str {
+        match self.path_and_query.split_once('?') {
+            Some((path, _)) => path,
+            None => &self.path_and_query,
+        }
+    }
+
+    /// The protocol whose bodies are posted to this path, if weir reads it. Spellings that a
+    /// lenient upstream would take for the same path count as that path, so that no spelling
+    /// leads a conversation past its limit.
+    pub fn protocol(&self) -> Option<Protocol> {
+        let path = percent_decoded(self.path()).to_ascii_lowercase();
+        let mut segments =
+            path.split(|byte| *byte == b'/').filter(|segment| !segment.is_empty()).rev();
+        let is_chat = segments.next() == Some(b"completions")
+            && segments.next() == Some(b"chat")
+            // Azure's legacy completions of a deployment that is called "chat".
+            && segments.next() != Some(b"deployments");
+        is_chat.then_some(Protocol::Chat)
+    }
+}
+
+/// What a caller's path is appended to.
+enum Place<'a> {
+    /// The rest goes after the base's path.
+    UnderBase(&'a str),
+    /// The whole path goes after the base's root.
+    UnderRoot,
+}
+
+impl<'a> Place<'a> {
+    fn of(path: &'a str) -> Option<Self> {
+        for prefix in PREFIXES {
+            if let Some(rest) = path.strip_prefix(prefix)
+                && (rest.is_empty() || rest.starts_with('/'))
+            {
+                return Some(Self::UnderBase(rest));
+            }
+        }
+        if let Some(rest) = path.strip_prefix("/openai/") {
+            let first = first_segment(rest);
+            return (first == "deployments" || ENDPOINTS.contains(&first))
+                .then_some(Self::UnderRoot);
+        }
+        let first = first_segment(path.strip_prefix('/')?);
+        ENDPOINTS.contains(&first).then_some(Self::UnderBase(path))
+    }
+}
+
+fn first_segment(path: &str) -> &str {
+    path.split('/').next().unwrap_or_default()
+}
+
+/// The deployment named by `path`, still encoded.
+fn deployment(path: &str) -> Option<&str> {
+    let (_, rest) = path.split_once(DEPLOYMENTS)?;
+    Some(first_segment(rest)).filter(|name| !name.is_empty())
+}
+
+/// What is left of a base's path when the part that leads to OpenAI's endpoints is taken away.
+fn root(path: &str) -> &str {
+    if let Some((root, _)) = path.split_once(DEPLOYMENTS) {
+        return root;
+    }
+    PREFIXES.iter().chain(&["/openai"]).find_map(|suffix| path.strip_suffix(suffix)).unwrap_or(path)
+}
+
+/// An encoded slash separates here too: an upstream that decodes it would walk the same way.
+fn refuse_dot_segments(path: &str) -> Result<(), TargetError> {
+    if !path.contains(['.', '%']) {
+        return Ok(());
+    }
+    let decoded = percent_decoded(path);
+    let mut segments = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
+    if segments.any(|segment| matches!(segment, b"." | b"..")) {
+        return Err(TargetError::DotSegment);
+    }
+    Ok(())
+}
+
+/// Appends the caller's query as it is, then those parameters of the base that it lacks.
+fn append_query(path: &mut String, callers: Option<&str>, bases: Option<&str>) {
+    let mut separator = '?';
+    if let Some(callers) = callers {
+        path.push('?');
+        path.push_str(callers);
+        separator = '&';
+    }
+    let given = |key: &str| {
+        callers.is_some_and(|callers| {
+            callers.split('&').any(|pair| percent_decoded(pair_key(pair)) == percent_decoded(key))
+        })
+    };
+    for pair in bases.into_iter().flat_map(|bases| bases.split('&')) {
+        if !pair.is_empty() && !given(pair_key(pair)) {
+            path.push(separator);
+            path.push_str(pair);
+            separator = '&';
+        }
+    }
+}
+
+fn pair_key(pair: &str) -> &str {
+    pair.split('=').next().unwrap_or_default()
+}
+
+fn decoded_text(encoded: &str) -> Option<String> {
+    String::from_utf8(percent_decoded(encoded)).ok()
+}
+
+/// Percent-decodes once; what is not an escape stays as it is.
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let digit = |byte: Option<&u8>| byte.and_then(|byte| (*byte as char).to_digit(16));
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        match (byte, digit(bytes.get(at + 1)), digit(bytes.get(at + 2))) {
+            (b'%', Some(high), Some(low)) => {
+                decoded.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            _ => {
+                decoded.push(byte);
+                at += 1;
+            }
+        }
+    }
+    decoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn base(url: &str) -> Base {
+        Base::parse(url).expect("a base that is used as one")
+    }
+
+    #[test]
+    fn endpoints_follow_the_bases_path_and_keep_their_bytes() {
+        let rows = [
+            ("https://h/v1", "/v1/chat/completions", "/v1/chat/completions"),
+            ("https://h/v1/", "/v1/chat/completions", "/v1/chat/completions"),
+            ("https://h/openai/v1", "/v1/models?limit=2", "/openai/v1/models?limit=2"),
+            ("https://h/openai/v1/", "/v1/models", "/openai/v1/models"),
+            ("https://h/api/v1", "/v1/models", "/api/v1/models"),
+            ("https://h/v1beta/openai/", "/v1/models", "/v1beta/openai/models"),
+            ("https://h", "/v1/models", "/models"),
+            ("https://h/", "/v1/models", "/models"),
+            ("https://h:8443/team/v1", "/v1/models", "/team/v1/models"),
+            ("https://h/v1", "/chat/completions", "/v1/chat/completions"),
+            ("https://h", "/chat/completions", "/chat/completions"),
+            ("https://h/v1beta/openai", "/embeddings", "/v1beta/openai/embeddings"),
+            ("https://h/v1", "/openai/v1/models", "/v1/models"),
+            ("https://h/v1", "/api/v1/models", "/v1/models"),
+            ("https://h/v1", "/v1beta/openai/models", "/v1/models"),
+            ("https://h/openai/v1", "/api/v1/models", "/openai/v1/models"),
+            ("https://h/v1", "/v1/any/thing", "/v1/any/thing"),
+            ("https://h/v1", "/v1", "/v1"),
+            ("https://h/v1", "/v1/", "/v1/"),
+            ("https://h", "/v1", "/"),
+            ("https://h/v1", "/v1//files/", "/v1//files/"),
+            ("https://h/v1", "/v1/files?", "/v1/files?"),
+            ("https://h/v1", "/v1/models/a%2Fb:c%20d", "/v1/models/a%2Fb:c%20d"),
+            ("https://h/v1", "/v1/models/a%2fb", "/v1/models/a%2fb"),
+            ("https://h/v1", "/v1/files?a=%2e%2e/&b=..&b=+", "/v1/files?a=%2e%2e/&b=..&b=+"),
+            ("https://h/v1", "/v1/files?m[k]=v&x=?y", "/v1/files?m[k]=v&x=?y"),
+            ("https://h/v1", "/v1/files/..a/b..", "/v1/files/..a/b.."),
+        ];
+        for (url, path, expected) in rows {
+            let target = Target::map(&base(url), path).expect(path);
+            assert_eq!(target.path_and_query, expected, "{path} on {url}");
+            assert_eq!(target.path_model, None, "{path} on {url}");
+        }
+    }
+
+    #[test]
+    fn azures_paths_follow_the_bases_root() {
+        let path = "/openai/deployments/my%20gpt/chat/completions?api-version=1";
+        for url in [
+            "https://h",
+            "https://h/",
+            "https://h/v1",
+            "https://h/openai",
+            "https://h/openai/v1/",
+            "https://h/api/v1",
+            "https://h/v1beta/openai",
+            "https://h/openai/deployments/other",
+        ] {
+            let target = Target::map(&base(url), path).expect(path);
+            assert_eq!(target.path_and_query, path, "on {url}");
+            assert_eq!(target.path_model.as_deref(), Some("my gpt"), "on {url}");
+            assert_eq!(target.protocol(), Some(Protocol::Chat));
+        }
+        let target = Target::map(&base("https://h/team/v1"), "/openai/files?api-version=1")
+            .expect("Azure's files");
+        assert_eq!(target.path_and_query, "/team/openai/files?api-version=1");
+        assert_eq!(target.path_model, None);
+    }
+
+    #[test]
+    fn a_base_that_names_a_deployment_lends_its_query_and_its_model() {
+        let azure = base("https://r.openai.azure.com/openai/deployments/g%34/?api-version=2&x=1");
+        let rows = [
+            ("/v1/chat/completions", "/openai/deployments/g%34/chat/completions?api-version=2&x=1"),
+            (
+                "/v1/chat/completions?a=b",
+                "/openai/deployments/g%34/chat/completions?a=b&api-version=2&x=1",
+            ),
+            (
+                "/chat/completions?api-version=9",
+                "/openai/deployments/g%34/chat/completions?api-version=9&x=1",
+            ),
+            (
+                "/chat/completions?api%2Dversion=9&x",
+                "/openai/deployments/g%34/chat/completions?api%2Dversion=9&x",
+            ),
+        ];
+        for (path, expected) in rows {
+            let target = Target::map(&azure, path).expect(path);
+            assert_eq!(target.path_and_query, expected, "{path}");
+            assert_eq!(target.path_model.as_deref(), Some("g4"), "{path}");
+        }
+        let other = Target::map(&azure, "/openai/deployments/o1/chat/completions")
+            .expect("another deployment");
+        assert_eq!(other.path_model.as_deref(), Some("o1"));
+        assert_eq!(
+            other.path_and_query,
+            "/openai/deployments/o1/chat/completions?api-version=2&x=1"
+        );
+    }
+
+    #[test]
+    fn what_would_not_arrive_as_sent_is_refused() {
+        let rows = [
+            ("/v1/../admin", TargetError::DotSegment),
+            ("/v1/./models", TargetError::DotSegment),
+            ("/v1/files/..", TargetError::DotSegment),
+            ("/v1/%2e%2E/admin", TargetError::DotSegment),
+            ("/v1/.%2e/admin", TargetError::DotSegment),
+            ("/v1/..%2fadmin", TargetError::DotSegment),
+            ("/v1/..%5Cadmin", TargetError::DotSegment),
+            ("/v1/..\\admin", TargetError::DotSegment),
+            ("/openai/deployments/../x", TargetError::DotSegment),
+            ("/v1/files\\x", TargetError::Altered),
+            ("/v1/a\"b", TargetError::Altered),
+            ("/v1/a b", TargetError::Altered),
+            ("/v1/a\tb", TargetError::Altered),
+            ("/v1/{id}", TargetError::Altered),
+            ("/v1/models?q='x'", TargetError::Altered),
+            ("/v1/models#x", TargetError::Altered),
+            ("/v1/ü", TargetError::Altered),
+            ("/openai/deployments/%ff/chat/completions", TargetError::Deployment),
+            ("/", TargetError::Unknown),
+            ("", TargetError::Unknown),
+            ("*", TargetError::Unknown),
+            ("/v1x/models", TargetError::Unknown),
+            ("/v2/models", TargetError::Unknown),
+            ("//v1/models", TargetError::Unknown),
+            ("/%761/models", TargetError::Unknown),
+            ("/openai", TargetError::Unknown),
+            ("/openai/", TargetError::Unknown),
+            ("/openai/other", TargetError::Unknown),
+            ("/api/chat", TargetError::Unknown),
+            ("/favicon.ico", TargetError::Unknown),
+            ("/chatx/completions", TargetError::Unknown),
+        ];
+        let base = base("https://h/v1");
+        for (path, expected) in rows {
+            assert_eq!(Target::map(&base, path).err(), Some(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_chat_completions_is_read() {
+        let rows = [
+            ("/v1/chat/completions", true),
+            ("/v1/chat/completions?x=1", true),
+            ("/chat/completions", true),
+            ("/v1/chat/completions/", true),
+            ("/v1//chat//completions", true),
+            ("/v1/chat%2Fcompletions", true),
+            ("/v1/Chat/c%6Fmpletions", true),
+            ("/openai/deployments/chat/chat/completions", true),
+            ("/openai/deployments/chat/completions", false),
+            ("/v1/chat/completions/abc", false),
+            ("/v1/completions", false),
+            ("/v1/models?x=/chat/completions", false),
+        ];
+        let base = base("https://h/v1");
+        for (path, read) in rows {
+            let target = Target::map(&base, path).expect(path);
+            assert_eq!(target.protocol().is_some(), read, "{path}");
+        }
+    }
+
+    #[test]
+    fn bases_that_cannot_be_used_are_refused() {
+        let rows = [
+            ("ftp://h/v1", "scheme"),
+            ("h/v1", "not a URL"),
+            ("https://u:p@h/v1", "credential"),
+            ("https://h/v1#x", "fragment"),
+            ("https://h/openai/deployments/%ff", "UTF-8"),
+        ];
+        for (url, said) in rows {
+            let error = Base::parse(url).expect_err(url).to_string();
+            assert!(error.contains(said), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn loopback_is_known_by_name_and_address() {
+        for (host, loopback) in [
+            ("localhost", true),
+            ("a.localhost", true),
+            ("127.0.0.1", true),
+            ("127.9.9.9", true),
+            ("[::1]", true),
+            ("[::ffff:127.0.0.1]", true),
+            ("10.0.0.1", false),
+            ("localhost.example", false),
+            ("api.openai.com", false),
+        ] {
+            let base = base(&format!("http://{host}:1/v1"));
+            assert_eq!(base.is_loopback(), loopback, "{host}");
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! OpenAI's chat completions: a body read into members and messages. Reads spans; changes nothing.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::json::{self, Key};
+use super::message::{Call, Content, Message, Part, Role};
+use super::{BodyError, Extra, ExtraKind, FieldError, Request};
+
+/// The top-level members weir acts on; each may be given once.
+const MEMBERS: [&str; 9] = [
+    "model",
+    "messages",
+    "stream",
+    "max_tokens",
+    "max_completion_tokens",
+    "tools",
+    "functions",
+    "response_format",
+    "prediction",
+];
+
+/// Reads a body in one validating pass.
+pub fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
+    let text = std::str::from_utf8(body)
+        .map_err(|error| BodyError::NotUtf8 { valid_up_to_bytes: error.valid_up_to() })?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let mut members = Members { max_messages, ..Members::default() };
+    let read = (&mut deserializer).deserialize_map(TopLevel { members: &mut members });
+    if let Some(refusal) = members.refusal {
+        return Err(refusal);
+    }
+    read.and_then(|()| deserializer.end())
+        .map_err(|error| BodyError::NotJson { detail: error.to_string() })?;
+    members.into_request(text)
+}
+
+#[derive(Default)]
+struct Members<'a> {
+    max_messages: usize,
+    raw: [Option<&'a str>; MEMBERS.len()],
+    messages: Vec<&'a str>,
+    refusal: Option<BodyError>,
+}
+
+impl<'a> Members<'a> {
+    fn into_request(self, text: &'a str) -> Result<Request<'a>, BodyError> {
+        let [
+            model,
+            _,
+            stream,
+            max_tokens,
+            max_completion_tokens,
+            tools,
+            functions,
+            format,
+            prediction,
+        ] = self.raw;
+        let extras = [
+            (ExtraKind::Tools, tools),
+            (ExtraKind::Functions, functions),
+            (ExtraKind::ResponseFormat, format),
+            (ExtraKind::Prediction, prediction),
+        ];
+        Ok(Request {
+            text,
+            model: match model {
+                None | Some("null") => None,
+                Some(raw) => Some(json::string(raw).ok_or_else(|| wrong("model", "a string"))?),
+            },
+            stream: match stream {
+                None | Some("null" | "false") => false,
+                Some("true") => true,
+                Some(_) => return Err(wrong("stream", "true or false")),
+            },
+            max_output_tokens: whole(max_completion_tokens, "max_completion_tokens")?
+                .or(whole(max_tokens, "max_tokens")?),
+            extras: extras
+                .into_iter()
+                .filter_map(|(kind, raw)| {
+                    Some(Extra { kind, raw: raw.filter(|raw| *raw != "null")? })
+                })
+                .collect(),
+            messages: self.messages,
+        })
+    }
+}
+
+fn wrong(key: &str, expected: &'static str) -> BodyError {
+    BodyError::WrongType { key: key.to_owned(), expected }
+}
+
+/// A whole number, where one is given.
+fn whole(raw: Option<&str>, key: &str) -> Result<Option<u64>, BodyError> {
+    match raw {
+        None | Some("null") => Ok(None),
+        Some(raw) => {
+            raw.parse().map(Some).map_err(|_| wrong(key, "a whole number that is not negative"))
+        }
+    }
+}
+
+struct TopLevel<'m, 'a> {
+    members: &'m mut Members<'a>,
+}
+
+impl<'de> Visitor<'de> for TopLevel<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut messages_seen = false;
+        while let Some(Key(key)) = map.next_key()? {
+            let Some(place) = MEMBERS.iter().position(|member| *member == key) else {
+                map.next_value::<&RawValue>()?;
+                continue;
+            };
+            let twice = self.members.raw[place].is_some() || (key == "messages" && messages_seen);
+            if twice {
+                let refusal = BodyError::DuplicateKey { key: key.into_owned() };
+                return self.refuse(refusal);
+            }
+            if key == "messages" {
+                messages_seen = true;
+                map.next_value_seed(Messages { members: self.members })?;
+                if self.members.refusal.is_some() {
+                    return Err(de::Error::custom("refused"));
+                }
+            } else {
+                self.members.raw[place] = Some(map.next_value::<&RawValue>()?.get());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TopLevel<'_, '_> {
+    fn refuse<E: de::Error>(self, refusal: BodyError) -> Result<(), E> {
+        self.members.refusal = Some(refusal);
+        Err(E::custom("refused"))
+    }
+}
+
+/// The elements of `messages`, split in the same pass.
+struct Messages<'m, 'a> {
+    members: &'m mut Members<'a>,
+}
+
+impl<'de> DeserializeSeed<'de> for Messages<'_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+macro_rules! refuse_scalars {
+    ($($visit:ident: $scalar:ty),*) => {
+        $(fn $visit<E: de::Error>(self, _: $scalar) -> Result<(), E> { self.refuse() })*
+    };
+}
+
+impl<'de> Visitor<'de> for Messages<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an array of messages")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<(), A::Error> {
+        while let Some(raw) = sequence.next_element::<&RawValue>()? {
+            if self.members.messages.len() == self.members.max_messages {
+                let limit = self.members.max_messages;
+                self.members.refusal = Some(BodyError::TooManyMessages { limit });
+                return Err(de::Error::custom("refused"));
+            }
+            self.members.messages.push(raw.get());
+        }
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<(), A::Error> {
+        self.refuse()
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<(), E> {
+        self.refuse()
+    }
+
+    refuse_scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
+}
+
+impl Messages<'_, '_> {
+    fn refuse<E: de::Error>(self) -> Result<(), E> {
+        self.members.refusal = Some(wrong("messages", "an array of messages"));
+        Err(E::custom("refused"))
+    }
+}
+
+/// The members of a message weir acts on; each may be given once.
+const MESSAGE_MEMBERS: [&str; 11] = [
+    "role",
+    "content",
+    "name",
+    "tool_calls",
+    "function_call",
+    "tool_call_id",
+    "reasoning_content",
+    "reasoning",
+    "refusal",
+    "audio",
+    "weir",
+];
+
+/// Reads one message.
+pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
+    let members = json::members(raw)
+        .ok_or(FieldError::WrongType { key: "", expected: "an object with a role" })?;
+    let mut found: [Option<&str>; MESSAGE_MEMBERS.len()] = [None; MESSAGE_MEMBERS.len()];
+    for (key, value) in members {
+        if let Some(place) = MESSAGE_MEMBERS.iter().position(|member| *member == key) {
+            if found[place].is_some() {
+                return Err(FieldError::DuplicateKey { key: MESSAGE_MEMBERS[place] });
+            }
+            found[place] = Some(value);
+        }
+    }
+    let found = found.map(|value| value.filter(|value| *value != "null"));
+    let [
+        role,
+        content,
+        name,
+        tool_calls,
+        function_call,
+        _,
+        reasoning_content,
+        reasoning,
+        refusal,
+        audio,
+        weir,
+    ] = found;
+    Ok(Message {
+        raw,
+        role: read_role(role)?,
+        name: name.map(|name| expect_string(name, "name")).transpose()?,
+        content: read_content(content)?,
+        calls: read_calls(tool_calls, function_call)?,
+        side_texts: [reasoning_content, reasoning, refusal]
+            .into_iter()
+            .flatten()
+            .filter(|value| value.starts_with('"'))
+            .collect(),
+        opaque_members: u32::from(audio.is_some()),
+        weir,
+    })
+}
+
+fn expect_string<'a>(raw: &'a str, key: &'static str) -> Result<Cow<'a, str>, FieldError> {
+    json::string(raw).ok_or(FieldError::WrongType { key, expected: "a string" })
+}
+
+fn read_role(raw: Option<&str>) -> Result<Role, FieldError> {
+    let raw = raw.ok_or(FieldError::WrongType { key: "role", expected: "a string" })?;
+    Ok(match expect_string(raw, "role")?.as_ref() {
+        "system" | "developer" => Role::System,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        "tool" | "function" => Role::Tool,
+        _ => Role::Other,
+    })
+}
+
+fn read_content(raw: Option<&str>) -> Result<Content<'_>, FieldError> {
+    let Some(raw) = raw else {
+        return Ok(Content::None);
+    };
+    if raw.starts_with('"') {
+        return Ok(Content::Text(raw));
+    }
+    let parts = json::elements(raw).ok_or(FieldError::WrongType {
+        key: "content",
+        expected: "a string, a list of parts or null",
+    })?;
+    Ok(Content::Parts(parts.into_iter().map(read_part).collect()))
+}
+
+/// Reads a part; what it does not understand is [`Part::Other`].
+fn read_part(raw: &str) -> Part<'_> {
+    if raw.starts_with('"') {
+        return Part::Text(raw);
+    }
+    let Some(members) = json::members(raw) else {
+        return Part::Other(raw);
+    };
+    let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
+    let kind = member("type").and_then(json::string).unwrap_or_default();
+    let part = match kind.as_ref() {
+        "text" => member("text").filter(|text| text.starts_with('"')).map(Part::Text),
+        "refusal" => member("refusal").filter(|text| text.starts_with('"')).map(Part::Text),
+        "image_url" => member("image_url").and_then(read_image),
+        "input_audio" => member("input_audio").and_then(read_audio),
+        _ => None,
+    };
+    part.unwrap_or(Part::Other(raw))
+}
+
+fn read_image(raw: &str) -> Option<Part<'_>> {
+    if let Some(url) = json::string(raw) {
+        return Some(Part::Image { url, detail: None });
+    }
+    let members = json::members(raw)?;
+    let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
+    Some(Part::Image {
+        url: member("url").and_then(json::string)?,
+        detail: member("detail").and_then(json::string),
+    })
+}
+
+fn read_audio(raw: &str) -> Option<Part<'_>> {
+    let members = json::members(raw)?;
+    let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
+    Some(Part::Audio {
+        data: member("data").and_then(json::string)?,
+        format: member("format").and_then(json::string).unwrap_or_default(),
+    })
+}
+
+fn read_calls<'a>(
+    tool_calls: Option<&'a str>,
+    function_call: Option<&'a str>,
+) -> Result<Vec<Call<'a>>, FieldError> {
+    let mut calls = Vec::new();
+    if let Some(raw) = tool_calls {
+        let wrong = FieldError::WrongType { key: "tool_calls", expected: "an array of tool calls" };
+        for call in json::elements(raw).ok_or(wrong)? {
+            let members = json::unique_members(call).unwrap_or_default();
+            let body = members.iter().find(|(key, _)| key == "function" || key == "custom");
+            calls.push(read_call(body.map_or(call, |(_, raw)| *raw)));
+        }
+    }
+    if let Some(raw) = function_call {
+        calls.push(read_call(raw));
+    }
+    Ok(calls)
+}
+
+/// Name and arguments of a call's `function` (or `custom`) member. Where a member is given twice,
+/// the whole stands for the arguments, so that nothing goes uncounted.
+fn read_call(raw: &str) -> Call<'_> {
+    let Some(members) = json::unique_members(raw) else {
+        return Call { name: "", arguments: raw };
+    };
+    let member = |names: [&str; 2]| {
+        members.iter().find(|(key, _)| names.contains(&key.as_ref())).map_or("", |(_, raw)| *raw)
+    };
+    Call { name: member(["name", "name"]), arguments: member(["arguments", "input"]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_acts_on_and_borrows_the_rest() {
+        let body = br#" {"model":"gpt-4o","messages":[ {"role":"user","content":"hi"} ,{"role":"x"}],
+            "stream":true,"max_tokens":10,"max_completion_tokens":7,"tools":[{"a":1}],"other":{"b":[1e999]}} "#;
+        let request = read(body, 10).expect("readable");
+        assert_eq!(request.model.as_deref(), Some("gpt-4o"));
+        assert!(request.stream);
+        assert_eq!(request.max_output_tokens, Some(7));
+        assert_eq!(request.messages, [r#"{"role":"user","content":"hi"}"#, r#"{"role":"x"}"#]);
+        assert_eq!(request.extras, [Extra { kind: ExtraKind::Tools, raw: r#"[{"a":1}]"# }]);
+    }
+
+    #[test]
+    fn refuses_with_the_place() {
+        let duplicate = |key: &str| BodyError::DuplicateKey { key: key.into() };
+        for (body, refusal) in [
+            (&b"{\"a\":\xff}"[..], BodyError::NotUtf8 { valid_up_to_bytes: 5 }),
+            (br#"{"model":"a","model":"b"}"#, duplicate("model")),
+            (br#"{"model":"a","mo\u0064el":"b"}"#, duplicate("model")),
+            (br#"{"messages":[],"messages":[]}"#, duplicate("messages")),
+            (br#"{"tools":null,"tools":[]}"#, duplicate("tools")),
+            (br#"{"messages":{}}"#, wrong("messages", "an array of messages")),
+            (br#"{"messages":null}"#, wrong("messages", "an array of messages")),
+            (br#"{"messages":"x"}"#, wrong("messages", "an array of messages")),
+            (br#"{"model":3}"#, wrong("model", "a string")),
+            (br#"{"stream":"yes"}"#, wrong("stream", "true or false")),
+            (br#"{"max_tokens":-1}"#, wrong("max_tokens", "a whole number that is not negative")),
+            (br#"{"messages":[1,2,3]}"#, BodyError::TooManyMessages { limit: 2 }),
+        ] {
+            assert_eq!(read(body, 2).expect_err("refused"), refusal);
+        }
+        for body in [&b""[..], b"[]", b"{", b"{} x", b"\"x\"", b"{\"a\":01}"] {
+            assert!(matches!(read(body, 2), Err(BodyError::NotJson { .. })), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn messages_are_read_by_their_roles_and_parts() {
+        let message = read_message(
+            r#"{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"f","arguments":"{}"}},
+               {"custom":{"name":"g","input":"x"}}],"refusal":"no","audio":{"id":"a"},"weir":{"pin":true}}"#,
+        )
+        .expect("readable");
+        assert_eq!(message.role, Role::Assistant);
+        assert_eq!(message.calls.len(), 2);
+        assert_eq!(message.calls[1].arguments, "\"x\"");
+        assert_eq!(message.side_texts, ["\"no\""]);
+        assert_eq!(message.opaque_members, 1);
+        assert!(message.is_pinned());
+
+        let message = read_message(
+            r#"{"role":"user","content":[{"type":"text","text":"a"},"b",{"type":"image_url","image_url":{"url":"u","detail":"low"}},
+               {"type":"input_audio","input_audio":{"data":"AA","format":"wav"}},{"type":"file"},7]}"#,
+        )
+        .expect("readable");
+        let Content::Parts(parts) = &message.content else { panic!("parts") };
+        assert_eq!(parts.len(), 6);
+        assert!(matches!(&parts[2], Part::Image { detail: Some(detail), .. } if detail == "low"));
+        assert_eq!(message.texts(), ["\"a\"", "\"b\""]);
+
+        for (raw, key) in [
+            ("3", ""),
+            ("{}", "role"),
+            (r#"{"role":1}"#, "role"),
+            (r#"{"role":"user","content":3}"#, "content"),
+            (r#"{"role":"assistant","tool_calls":{}}"#, "tool_calls"),
+        ] {
+            let Err(FieldError::WrongType { key: found, .. }) = read_message(raw) else {
+                panic!("{raw} was read")
+            };
+            assert_eq!(found, key);
+        }
+        assert_eq!(
+            read_message(r#"{"role":"user","role":"system"}"#).expect_err("refused"),
+            FieldError::DuplicateKey { key: "role" }
+        );
+    }
+}

@@ -1,0 +1,143 @@
+//! Small helpers over JSON text: strings unescaped leniently, strings escaped, members found.
+//! Works on text that serde_json has validated; never on raw network bytes.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{self, Deserializer, Visitor};
+
+/// The text of a JSON string literal, quotes included in `raw`; `None` where `raw` is no string.
+///
+/// Lone surrogates, which JSON allows and some clients send, become U+FFFD instead of an error.
+pub fn string(raw: &str) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
+    if !inner.contains('\\') {
+        return Some(Cow::Borrowed(inner));
+    }
+    let mut deserializer = serde_json::Deserializer::from_str(raw);
+    let bytes = deserializer.deserialize_bytes(Bytes).ok()?;
+    Some(Cow::Owned(match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    }))
+}
+
+/// Appends `text` to `out` as the inside of a JSON string literal.
+pub fn escape_into(text: &str, out: &mut String) {
+    let quoted = serde_json::Value::String(text.to_owned()).to_string();
+    out.push_str(&quoted[1..quoted.len() - 1]);
+}
+
+/// Collects the bytes of a string, WTF-8 where it holds lone surrogates.
+struct Bytes;
+
+impl Visitor<'_> for Bytes {
+    type Value = Vec<u8>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a string")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Vec<u8>, E> {
+        Ok(text.as_bytes().to_vec())
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
+        Ok(bytes.to_vec())
+    }
+}
+
+/// A key that borrows where it holds no escapes.
+pub struct Key<'a>(pub Cow<'a, str>);
+
+impl<'de> de::Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(KeyVisitor).map(Key)
+    }
+}
+
+struct KeyVisitor;
+
+impl<'de> Visitor<'de> for KeyVisitor {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a member name")
+    }
+
+    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+/// The members of the object `raw`, each as name and JSON text, in order; `None` where `raw` is
+/// no object.
+pub fn members(raw: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
+    struct Members;
+    impl<'de> Visitor<'de> for Members {
+        type Value = Vec<(Cow<'de, str>, &'de str)>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("an object")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut members = Vec::new();
+            while let Some(Key(key)) = map.next_key()? {
+                let value: &serde_json::value::RawValue = map.next_value()?;
+                members.push((key, value.get()));
+            }
+            Ok(members)
+        }
+    }
+    serde_json::Deserializer::from_str(raw).deserialize_map(Members).ok()
+}
+
+/// [`members`], or `None` where a name is given twice too.
+pub fn unique_members(raw: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
+    let members = members(raw)?;
+    let mut names: Vec<&str> = members.iter().map(|(key, _)| key.as_ref()).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).any(|pair| pair[0] == pair[1]);
+    (!twice).then_some(members)
+}
+
+/// The elements of the array `raw` as JSON texts; `None` where `raw` is no array.
+pub fn elements(raw: &str) -> Option<Vec<&str>> {
+    let values: Vec<&serde_json::value::RawValue> = serde_json::from_str(raw).ok()?;
+    Some(values.into_iter().map(serde_json::value::RawValue::get).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_unescaped_leniently() {
+        for (raw, text) in [
+            (r#""""#, ""),
+            (r#""plain""#, "plain"),
+            (r#""a\nb\"c\\""#, "a\nb\"c\\"),
+            (r#""\u00e9\ud83d\ude00""#, "é😀"),
+        ] {
+            assert_eq!(string(raw).as_deref(), Some(text));
+        }
+        let lone = string(r#""x\ud800y""#).expect("a string");
+        assert!(lone.starts_with('x') && lone.ends_with('y') && lone.contains('\u{fffd}'));
+        assert_eq!(string("12"), None);
+        assert_eq!(string("null"), None);
+    }
+
+    #[test]
+    fn escaping_is_undone_by_reading() {
+        let text = "a\"b\\c\n\t\u{1}é😀</script>";
+        let mut raw = String::from("\"");
+        escape_into(text, &mut raw);
+        raw.push('"');
+        assert_eq!(string(&raw).as_deref(), Some(text));
+    }
+}

@@ -1,0 +1,7 @@
+//! The listening side, driven by raw bytes on loopback sockets.
+
+mod encoding;
+mod ending;
+mod harness;
+mod limits;
+mod surface;

@@ -1,0 +1,246 @@
+//! A server, a caller and an upstream on loopback, which speak in raw bytes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use weir::config::{self, Config};
+use weir::proxy::Proxy;
+use weir::server::{Ending, Server, Shutdown};
+use weir::upstream::Client;
+
+/// What the scripted upstream answers when a test does not care.
+pub const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+
+/// A server that runs.
+pub struct Weir {
+    pub address: SocketAddr,
+    pub shutdown: Shutdown,
+    pub running: JoinHandle<Ending>,
+}
+
+/// Starts a server that forwards to `upstream`, on the defaults but for what `change` does.
+pub async fn start(upstream: &str, change: impl FnOnce(&mut Config)) -> Weir {
+    let mut config = defaults();
+    config.server.listen = ([127, 0, 0, 1], 0).into();
+    config.upstream.url = format!("http://{upstream}/v1");
+    change(&mut config);
+    let config = Arc::new(config);
+    let client = Client::new(&config.upstream).expect("the upstream's URL is valid");
+    let proxy = Proxy::new(config.clone(), client);
+    let server = Server::bind(&config, proxy).await.expect("a free port");
+    Weir {
+        address: server.address(),
+        shutdown: server.shutdown(),
+        running: tokio::spawn(server.run()),
+    }
+}
+
+fn defaults() -> Config {
+    Config::default()
+}
+
+/// An upstream that hands each request to the test, which answers it.
+pub struct Upstream {
+    pub address: String,
+    requests: mpsc::UnboundedReceiver<Seen>,
+}
+
+/// A request as the upstream saw it.
+pub struct Seen {
+    pub head: String,
+    pub body: Vec<u8>,
+    answer: oneshot::Sender<String>,
+}
+
+impl Seen {
+    /// Answers with these bytes; the connection stays open.
+    pub fn answer(self, bytes: &str) {
+        // The other end may be gone, which is for the test to find out.
+        let _ = self.answer.send(bytes.to_owned());
+    }
+}
+
+impl Upstream {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let (sender, requests) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(converse(stream, sender.clone()));
+            }
+        });
+        Self { address, requests }
+    }
+
+    /// An upstream that answers everything with the same bytes.
+    pub async fn always(answer: &'static str) -> String {
+        let mut upstream = Self::start().await;
+        let address = upstream.address.clone();
+        tokio::spawn(async move {
+            while let Some(seen) = upstream.requests.recv().await {
+                seen.answer(answer);
+            }
+        });
+        address
+    }
+
+    pub async fn next(&mut self) -> Seen {
+        self.requests.recv().await.expect("the upstream runs")
+    }
+}
+
+async fn converse(stream: TcpStream, requests: mpsc::UnboundedSender<Seen>) {
+    let mut wire = Wire::over(stream);
+    while let Some(message) = wire.message().await {
+        let (answer, answered) = oneshot::channel();
+        let seen = Seen { head: message.head, body: message.body, answer };
+        if requests.send(seen).is_err() {
+            return;
+        }
+        let Ok(bytes) = answered.await else { return };
+        wire.send(bytes).await;
+    }
+}
+
+/// One end of a connection.
+pub struct Wire {
+    stream: BufReader<TcpStream>,
+}
+
+/// A request or an answer as it came.
+#[derive(Debug)]
+pub struct Message {
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Message {
+    pub fn status(&self) -> u16 {
+        let word = self.head.split(' ').nth(1).expect("a status line");
+        word.parse().expect("a status")
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (found, value) = line.split_once(':')?;
+            found.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    /// Asserts that this is weir's own error of the given status and code, in OpenAI's shape.
+    pub fn assert_error(&self, status: u16, code: &str) -> String {
+        assert_eq!(self.status(), status, "{self:?}");
+        assert_eq!(self.header("content-type"), Some("application/json"));
+        assert_eq!(self.header("x-weir-error"), Some(code));
+        let body: serde_json::Value = serde_json::from_slice(&self.body).expect("JSON");
+        let error = body["error"].as_object().expect("an error");
+        assert_eq!(error["code"], code);
+        assert!(error.contains_key("param"));
+        let kind = if status >= 500 { "server_error" } else { "invalid_request_error" };
+        assert_eq!(error["type"], kind);
+        error["message"].as_str().expect("a message").to_owned()
+    }
+}
+
+impl Wire {
+    pub async fn connect(address: SocketAddr) -> Self {
+        Self::over(TcpStream::connect(address).await.expect("weir listens"))
+    }
+
+    fn over(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).expect("a TCP socket");
+        Self { stream: BufReader::new(stream) }
+    }
+
+    /// Sends bytes; an end that has closed is for the next read to find.
+    pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(bytes.as_ref()).await;
+    }
+
+    /// The head of the next message; `None` at the end of the connection.
+    pub async fn head(&mut self) -> Option<String> {
+        let mut head = String::new();
+        loop {
+            let start = head.len();
+            match self.stream.read_line(&mut head).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) if head[start..].trim().is_empty() => return Some(head),
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// The next message, its body by `content-length` or chunks; `None` at the connection's end.
+    pub async fn message(&mut self) -> Option<Message> {
+        let mut message = Message { head: self.head().await?, body: Vec::new() };
+        if message.header("transfer-encoding") == Some("chunked") {
+            while let Some(chunk) = self.chunk().await {
+                message.body.extend(chunk);
+            }
+        } else if let Some(length) = message.header("content-length") {
+            message.body = vec![0; length.parse().expect("a length")];
+            self.stream.read_exact(&mut message.body).await.ok()?;
+        }
+        Some(message)
+    }
+
+    /// The next chunk of a chunked body; `None` at its end.
+    pub async fn chunk(&mut self) -> Option<Vec<u8>> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).await.ok()?;
+        let size = usize::from_str_radix(line.trim(), 16).expect("a chunk's size");
+        let mut chunk = vec![0; size + 2];
+        self.stream.read_exact(&mut chunk).await.ok()?;
+        chunk.truncate(size);
+        (size > 0).then_some(chunk)
+    }
+
+    /// Sends a request and reads its answer.
+    pub async fn ask(&mut self, request: impl AsRef<[u8]>) -> Message {
+        self.send(request).await;
+        self.message().await.expect("an answer")
+    }
+
+    /// Waits for the end of the connection, with nothing before it.
+    pub async fn assert_ends(&mut self) {
+        let mut rest = Vec::new();
+        // A reset is an end as well.
+        let _ = self.stream.read_to_end(&mut rest).await;
+        assert_eq!(String::from_utf8_lossy(&rest), "");
+    }
+}
+
+/// Sends a request on a connection of its own and reads the answer.
+pub async fn ask(address: SocketAddr, request: impl AsRef<[u8]>) -> Message {
+    Wire::connect(address).await.ask(request).await
+}
+
+/// A chat request with this body and these further header lines.
+pub fn chat(headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let mut request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {}\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    request.extend_from_slice(body);
+    request
+}
+
+/// A request without a body.
+pub fn bare(method: &str, path: &str, headers: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n")
+}
+
+/// A valid chat body of exactly this many bytes.
+pub fn body_of(bytes: usize) -> String {
+    let (before, after) =
+        (r#"{"model":"gpt-4o","messages":[{"role":"user","content":""#, r#""}]}"#);
+    let filler = bytes.checked_sub(before.len() + after.len()).expect("room for the body's frame");
+    format!("{before}{}{after}", "a ".repeat(filler.div_ceil(2)).split_at(filler).0)
+}

@@ -1,0 +1,235 @@
+//! Each limit, at it and one past it; and what is taken is given back.
+
+use super::harness::{FINE, Upstream, Wire, ask, bare, body_of, chat, start};
+
+const MAX_BYTES: usize = 1000;
+
+/// The head of a chat request that will send its body only when asked.
+fn expecting(length: usize) -> String {
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n\
+         content-length: {length}\r\n\r\n"
+    )
+}
+
+fn chunked(body: &str, chunk_bytes: usize) -> String {
+    let mut request = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n\
+                       transfer-encoding: chunked\r\n\r\n"
+        .to_owned();
+    for chunk in body.as_bytes().chunks(chunk_bytes) {
+        let text = std::str::from_utf8(chunk).expect("ASCII");
+        request.push_str(&format!("{:x}\r\n{text}\r\n", chunk.len()));
+    }
+    request.push_str("0\r\n\r\n");
+    request
+}
+
+#[tokio::test]
+async fn a_body_may_be_as_large_as_the_limit() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |config| {
+        config.server.max_body_bytes = MAX_BYTES;
+    })
+    .await;
+    let body = body_of(MAX_BYTES);
+    let rows = [
+        chat("", &body),
+        chunked(&body, MAX_BYTES).into_bytes(),
+        chunked(&body, 7).into_bytes(),
+        chunked(&body, 1).into_bytes(),
+    ];
+    for request in rows {
+        let mut wire = Wire::connect(weir.address).await;
+        wire.send(request).await;
+        let seen = upstream.next().await;
+        assert_eq!(seen.body, body.as_bytes());
+        seen.answer(FINE);
+        assert_eq!(wire.message().await.expect("an answer").status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn a_larger_body_is_refused() {
+    let weir = start("127.0.0.1:1", |config| {
+        config.server.max_body_bytes = MAX_BYTES;
+    })
+    .await;
+    let body = body_of(MAX_BYTES + 1);
+    // By its length, before any of it has come.
+    let head =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1001\r\n\r\n";
+    let message = ask(weir.address, head).await.assert_error(413, "body_too_large");
+    assert!(message.contains("1000 bytes"), "{message}");
+    // By what has come, where no length was told.
+    for chunk_bytes in [1, 7, MAX_BYTES + 1] {
+        ask(weir.address, chunked(&body, chunk_bytes)).await.assert_error(413, "body_too_large");
+    }
+    let absurd = head.replace("1001", "9223372036854775807");
+    ask(weir.address, absurd).await.assert_error(413, "body_too_large");
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_on_sending_still_reads_its_refusal() {
+    let weir = start("127.0.0.1:1", |config| {
+        config.server.max_body_bytes = 1 << 20;
+    })
+    .await;
+    let mut wire = Wire::connect(weir.address).await;
+    wire.send(chat("", body_of((1 << 20) + (1 << 19)))).await;
+    let answer = wire.message().await.expect("an answer");
+    answer.assert_error(413, "body_too_large");
+    // All of the body was taken off the wire, so that the connection serves on.
+    assert_eq!(wire.ask(bare("GET", "/", "")).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_caller_that_asks_first_is_told_to_go_on() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    let body = body_of(300);
+    let mut wire = Wire::connect(weir.address).await;
+    wire.send(expecting(300)).await;
+    let interim = wire.head().await.expect("an interim answer");
+    assert!(interim.starts_with("HTTP/1.1 100"), "{interim}");
+    wire.send(&body).await;
+    let seen = upstream.next().await;
+    assert_eq!(seen.body, body.as_bytes());
+    assert!(!seen.head.contains("expect"), "{}", seen.head);
+    seen.answer(FINE);
+    assert_eq!(wire.message().await.expect("an answer").status(), 200);
+}
+
+#[tokio::test]
+async fn a_caller_that_asks_first_is_refused_before_it_sends() {
+    let weir = start("127.0.0.1:1", |config| {
+        config.server.max_body_bytes = MAX_BYTES;
+    })
+    .await;
+    let rows = [
+        (expecting(MAX_BYTES + 1), 413, "body_too_large"),
+        (expecting(10).replace("host: localhost", "host: evil.example"), 403, "host_not_allowed"),
+        (
+            expecting(10).replace("expect:", "content-encoding: br\r\nexpect:"),
+            415,
+            "unsupported_encoding",
+        ),
+    ];
+    for (request, status, code) in rows {
+        let mut wire = Wire::connect(weir.address).await;
+        wire.ask(request).await.assert_error(status, code);
+        wire.assert_ends().await;
+    }
+}
+
+#[tokio::test]
+async fn bodies_in_flight_are_bounded_together() {
+    let upstream = Upstream::always(FINE).await;
+    let weir = start(&upstream, |config| {
+        config.server.max_bodies_in_flight_bytes = MAX_BYTES;
+    })
+    .await;
+    let mut first = Wire::connect(weir.address).await;
+    first.send(expecting(800)).await;
+    // Asked for its body, the first has its place.
+    assert!(first.head().await.expect("interim").contains("100"));
+
+    let second = chat("", body_of(201));
+    let answer = ask(weir.address, &second).await;
+    answer.assert_error(503, "overloaded");
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    let chunks = ask(weir.address, chunked(&body_of(201), 50)).await;
+    chunks.assert_error(503, "overloaded");
+    let fits = ask(weir.address, chat("", body_of(200))).await;
+    assert_eq!(fits.status(), 200);
+
+    first.send(body_of(800)).await;
+    assert_eq!(first.message().await.expect("an answer").status(), 200);
+    assert_eq!(ask(weir.address, &second).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_gives_its_room_back() {
+    let upstream = Upstream::always(FINE).await;
+    let weir = start(&upstream, |config| {
+        config.server.max_bodies_in_flight_bytes = MAX_BYTES;
+    })
+    .await;
+    let mut first = Wire::connect(weir.address).await;
+    first.send(expecting(MAX_BYTES)).await;
+    assert!(first.head().await.expect("interim").contains("100"));
+    let second = chat("", body_of(100));
+    assert_eq!(ask(weir.address, &second).await.status(), 503);
+    drop(first);
+    // The server learns of it in its own time.
+    while ask(weir.address, &second).await.status() != 200 {}
+}
+
+#[tokio::test]
+async fn the_head_of_a_request_is_bounded() {
+    let weir = start("127.0.0.1:1", |config| {
+        config.server.max_header_bytes = 8192;
+    })
+    .await;
+    let rows = [
+        (format!("x-filler: {}\r\n", "a".repeat(8000)), 200),
+        (format!("x-filler: {}\r\n", "a".repeat(8192)), 431),
+        ("x-one: 1\r\n".repeat(99), 200),
+        ("x-one: 1\r\n".repeat(100), 431),
+    ];
+    for (headers, expected) in rows {
+        let answer = ask(weir.address, bare("GET", "/", &headers)).await;
+        assert_eq!(answer.status(), expected, "{} bytes", headers.len());
+    }
+}
+
+#[tokio::test]
+async fn a_connection_past_the_cap_is_told_so() {
+    let weir = start("127.0.0.1:1", |config| {
+        config.server.max_connections = 1;
+    })
+    .await;
+    let mut first = Wire::connect(weir.address).await;
+    assert_eq!(first.ask(bare("GET", "/", "")).await.status(), 200);
+
+    let mut second = Wire::connect(weir.address).await;
+    let answer = second.ask(chat("", body_of(100))).await;
+    answer.assert_error(503, "overloaded");
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    second.assert_ends().await;
+    // Whoever watches over weir is answered nonetheless.
+    let health = ask(weir.address, bare("GET", "/healthz", "")).await;
+    assert_eq!(health.status(), 200);
+
+    assert_eq!(first.ask(bare("GET", "/", "")).await.status(), 200);
+    drop(first);
+    while ask(weir.address, bare("GET", "/", "")).await.status() != 200 {}
+}
+
+#[tokio::test]
+async fn connections_that_do_not_say_what_they_want_are_closed() {
+    let weir = start("127.0.0.1:1", |config| {
+        config.server.header_timeout_ms = 20;
+    })
+    .await;
+    // Nothing; the beginning of HTTP/2's preface, and of POST; half a head; half a second head.
+    for begun in ["", "P", "GET / HTTP/1.1\r\nhost: local"] {
+        let mut wire = Wire::connect(weir.address).await;
+        wire.send(begun).await;
+        wire.assert_ends().await;
+    }
+    let mut wire = Wire::connect(weir.address).await;
+    assert_eq!(wire.ask(bare("GET", "/", "")).await.status(), 200);
+    wire.send("GET / HTT").await;
+    wire.assert_ends().await;
+}
+
+#[tokio::test]
+async fn a_body_that_stops_coming_is_given_up() {
+    let weir = start("127.0.0.1:1", |config| {
+        config.upstream.idle_timeout_ms = 20;
+    })
+    .await;
+    let request = chat("", body_of(300));
+    let answer = ask(weir.address, &request[..request.len() - 1]).await;
+    answer.assert_error(408, "body_timeout");
+}
