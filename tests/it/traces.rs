@@ -46,7 +46,8 @@ fn read(file: &Path) -> Vec<Conversation> {
 
 /// What a message says and what its calls carry.
 pub fn texts(message: &Value) -> Vec<String> {
-    let mut texts: Vec<String> = message["content"].as_str().map(String::from).into_iter().collect();
+    let mut texts: Vec<String> =
+        message["content"].as_str().map(String::from).into_iter().collect();
     for call in message["tool_calls"].as_array().into_iter().flatten() {
         texts.extend(call["function"]["arguments"].as_str().map(String::from));
     }
