@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use weir::config::{self, Config};
+use weir::config::Config;
 use weir::proxy::Proxy;
 use weir::server::{Ending, Server, Shutdown};
 use weir::upstream::Client;
