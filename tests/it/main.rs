@@ -1,5 +1,6 @@
 //! Integration tests: real bytes through real sockets, on loopback alone.
 
+mod cli;
 mod counting;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
