@@ -1,11 +1,14 @@
 //! The last resort: contents clipped head and tail to a fixed ladder of sizes.
 
 use crate::tokens::Encoding;
-use crate::wire::splice::{Clip, clipped};
+use crate::wire::splice::{Clip, TextCut, clipped};
 use crate::wire::{Protocol, json};
 
 /// The sizes, in tokens, that a content may be clipped to.
 pub const LADDER_TOKENS: [u64; 6] = [32_768, 16_384, 8_192, 4_096, 2_048, 1_024];
+
+/// The most that a marker takes, numbers of any size included.
+const MARKER_TOKENS: u64 = 40;
 
 /// What the fold asks when it must clip: the texts of one message brought to a size.
 pub trait ClipSource {
@@ -16,8 +19,8 @@ pub trait ClipSource {
 /// A message's texts after clipping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Clipped {
-    /// One entry for each text, `None` where it stayed whole.
-    pub clips: Vec<Option<Clip>>,
+    /// One entry for each text.
+    pub cuts: Vec<TextCut>,
     /// What the texts take now.
     pub text_tokens: u64,
 }
@@ -32,7 +35,7 @@ pub struct RequestClips<'a> {
 impl ClipSource for RequestClips<'_> {
     fn clip(&self, message: usize, level_tokens: u64) -> Clipped {
         let Ok(message) = self.protocol.read_message(self.messages[message]) else {
-            return Clipped { clips: Vec::new(), text_tokens: 0 };
+            return Clipped { cuts: Vec::new(), text_tokens: 0 };
         };
         let texts: Vec<_> =
             message.texts().into_iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
@@ -40,46 +43,46 @@ impl ClipSource for RequestClips<'_> {
     }
 }
 
-/// Clips `texts` so that together they take at most `level_tokens`, each in proportion to its size.
+/// Clips `texts` so that together they take at most `level_tokens`: whole texts from the front up to
+/// two thirds of that, and from the back up to one third; the two in which these run out are
+/// clipped, and what stands between goes.
 fn clip_texts<T: AsRef<str>>(encoding: Encoding, texts: &[T], level_tokens: u64) -> Clipped {
     let sizes: Vec<u64> = texts.iter().map(|text| encoding.count(text.as_ref())).collect();
     let total: u64 = sizes.iter().sum();
-    let mut clipped = Clipped { clips: Vec::new(), text_tokens: 0 };
-    for (text, size) in texts.iter().zip(sizes) {
-        let share = (u128::from(level_tokens) * u128::from(size) / u128::from(total.max(1))) as u64;
-        let (clip, tokens) = if total <= level_tokens {
-            (None, size)
-        } else {
-            clip_text(encoding, text.as_ref(), size, share)
-        };
-        clipped.text_tokens += tokens;
-        clipped.clips.push(clip);
+    let mut clipped = Clipped { cuts: vec![TextCut::Whole; texts.len()], text_tokens: total };
+    if total <= level_tokens {
+        return clipped;
     }
+    let shared_tokens = level_tokens.saturating_sub(MARKER_TOKENS);
+    let (mut front, mut front_tokens) = (0, 0);
+    while front_tokens + sizes[front] <= shared_tokens * 2 / 3 {
+        front_tokens += sizes[front];
+        front += 1;
+    }
+    let (mut back, mut back_tokens) = (texts.len(), 0);
+    while back > front + 1 && back_tokens + sizes[back - 1] <= shared_tokens / 3 {
+        back -= 1;
+        back_tokens += sizes[back];
+    }
+    let room = level_tokens - front_tokens - back_tokens;
+    let (clip, tokens) = clip_text(encoding, texts[front].as_ref(), room);
+    clipped.cuts[front] = TextCut::Clip(clip);
+    clipped.cuts[front + 1..back].fill(TextCut::Gone);
+    clipped.text_tokens = front_tokens + back_tokens + tokens;
     clipped
 }
 
-/// Clips one text of `size_tokens` to at most `most_tokens`: two thirds head, one third tail.
-fn clip_text(
-    encoding: Encoding,
-    text: &str,
-    size_tokens: u64,
-    most_tokens: u64,
-) -> (Option<Clip>, u64) {
-    // A text that is no larger than its marker would be is left alone.
-    let marker_tokens = encoding.count(&marker(text.len(), text.len())) + 4;
-    if size_tokens <= marker_tokens {
-        return (None, size_tokens);
-    }
-    let mut room = most_tokens.saturating_sub(marker_tokens);
+/// Clips one text to at most `most_tokens`: two thirds head, one third tail.
+fn clip_text(encoding: Encoding, text: &str, most_tokens: u64) -> (Clip, u64) {
+    let mut room = most_tokens.saturating_sub(encoding.count(&marker(text.len(), text.len())));
     loop {
-        let head = encoding.head_bytes(text, room - room / 3);
-        let tail = encoding.tail_bytes(&text[head..], room / 3);
-        let left_out = text.len() - head - tail;
-        let clip =
-            Clip { head_bytes: head, tail_bytes: tail, marker: marker(left_out, text.len()) };
+        let head_bytes = encoding.head_bytes(text, room - room / 3);
+        let tail_bytes = encoding.tail_bytes(&text[head_bytes..], room / 3);
+        let left_out = text.len() - head_bytes - tail_bytes;
+        let clip = Clip { head_bytes, tail_bytes, marker: marker(left_out, text.len()) };
         let tokens = encoding.count(&clipped(text, &clip));
         if tokens <= most_tokens || room == 0 {
-            return (Some(clip), tokens);
+            return (clip, tokens);
         }
         // Pieces cut in two took more than they did whole: leave that much more out.
         room = room.saturating_sub(tokens - most_tokens);
@@ -106,7 +109,7 @@ mod tests {
                     let clipped = clip_texts(encoding, &[text], level);
                     assert!(clipped.text_tokens <= level, "{encoding:?} {level}");
                     let size = encoding.count(text);
-                    assert_eq!(clipped.clips[0].is_some(), size > level);
+                    assert_eq!(clipped.cuts[0] != TextCut::Whole, size > level);
                     if size > level {
                         assert!(
                             clipped.text_tokens * 10 >= level * 8,
@@ -121,11 +124,18 @@ mod tests {
 
     #[test]
     fn several_texts_share_the_level() {
-        let texts = ["alpha beta ".repeat(3000), "short".into(), "gamma delta ".repeat(1000)];
-        let clipped = clip_texts(Encoding::O200kBase, &texts, 1024);
-        assert!(clipped.text_tokens <= 1024 + 1);
-        assert!(clipped.clips[0].is_some() && clipped.clips[1].is_none());
-        let clip = clipped.clips[0].as_ref().expect("clipped");
-        assert!(clip.head_bytes > clip.tail_bytes);
+        let many: Vec<String> =
+            (0..400).map(|part| format!("part {part} says a few words")).collect();
+        let few = vec!["alpha beta ".repeat(3000), "short".into(), "gamma delta ".repeat(1000)];
+        let ends = vec!["first".into(), "x y ".repeat(9000), "last".into()];
+        for texts in [many, few, ends] {
+            let clipped = clip_texts(Encoding::O200kBase, &texts, 1024);
+            assert!(clipped.text_tokens <= 1024 && clipped.text_tokens > 800);
+            let clips = clipped.cuts.iter().filter(|cut| matches!(cut, TextCut::Clip(_)));
+            assert_eq!(clips.count(), 1, "one marker says what is left out");
+        }
+        let ends = ["first".to_owned(), "x y ".repeat(9000), "last".to_owned()];
+        let clipped = clip_texts(Encoding::O200kBase, &ends, 1024);
+        assert_eq!((&clipped.cuts[0], &clipped.cuts[2]), (&TextCut::Whole, &TextCut::Whole));
     }
 }

@@ -20,6 +20,10 @@ const RECENT_SCORE: u32 = 15;
 /// Cuts `fold` down to its low mark, as far as that can be reached, and within its limit, as far
 /// as that can be.
 pub fn cut(fold: &mut Fold, source: &dyn ClipSource) {
+    if fold.turns.list.is_empty() {
+        // System messages alone: nothing may go.
+        return;
+    }
     let mut cut = Cut::new(fold);
     let low = cut.fold.low_tokens();
     cut.evict_down_to(low);
@@ -146,16 +150,14 @@ impl<'f> Cut<'f> {
     /// The live turns by exchange, with what of each may go.
     fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
-        let mut exchange = None;
         for turn in &self.fold.live {
             let own = self.turn(*turn);
-            if exchange != Some(own.exchange) {
-                exchange = Some(own.exchange);
+            if self.begins_exchange(*turn, groups.last().and_then(|group| group.all.last())) {
                 groups.push(Group::default());
             }
             let stays = self.is_pinned(*turn);
             let importance = self.turn_importance(*turn);
-            let group = groups.last_mut().expect("one was pushed for the first turn");
+            let Some(group) = groups.last_mut() else { continue };
             group.is_whole &= !stays;
             group.all.push(*turn);
             group.tokens += own.tokens;
@@ -175,6 +177,28 @@ impl<'f> Cut<'f> {
             }
         }
         groups
+    }
+
+    /// Whether `turn` begins an exchange, `before` being the live turn in front of it. Where roles
+    /// must alternate, what is left of an exchange that lost its user message goes on the one
+    /// before it: its answers are what keeps that one's user message apart from the next.
+    fn begins_exchange(&self, turn: usize, before: Option<&usize>) -> bool {
+        let Some(before) = before else { return true };
+        let strict = self.fold.profile.policy.strict_alternation;
+        self.turn(turn).exchange != self.turn(*before).exchange
+            && (!strict || self.turn(turn).kind == TurnKind::User)
+    }
+
+    /// The live turns by exchange; the newest is the last.
+    fn exchanges(&self) -> Vec<Vec<usize>> {
+        let mut exchanges: Vec<Vec<usize>> = Vec::new();
+        for turn in &self.fold.live {
+            match exchanges.last_mut() {
+                Some(last) if !self.begins_exchange(*turn, last.last()) => last.push(*turn),
+                _ => exchanges.push(vec![*turn]),
+            }
+        }
+        exchanges
     }
 
     /// How important what a group would give next is.
@@ -289,20 +313,14 @@ impl<'f> Cut<'f> {
 
     /// Takes what is no longer pinned, oldest first, until the size lies within the limit.
     fn release(&mut self, pin: Pin, limit_tokens: u64) {
-        let newest_exchange = self.turn(self.newest).exchange;
-        let candidates: Vec<usize> = self.older().to_vec();
-        let by_exchange = |left: &usize, right: &usize| {
-            self.fold.turns.list[*left].exchange == self.fold.turns.list[*right].exchange
-        };
-        let exchanges: Vec<&[usize]> = candidates.chunk_by(by_exchange).collect();
-        for turns in exchanges {
+        for turns in self.exchanges() {
             if self.fold.size_tokens <= limit_tokens {
                 return;
             }
-            let is_newest =
-                turns.first().is_some_and(|turn| self.turn(*turn).exchange == newest_exchange);
+            let is_newest = turns.contains(&self.newest);
             let holds_question = is_newest && pin < Pin::FirstUser;
-            self.release_exchange(turns, holds_question, is_newest, limit_tokens);
+            let older: Vec<usize> = turns.into_iter().filter(|turn| *turn < self.newest).collect();
+            self.release_exchange(&older, holds_question, is_newest, limit_tokens);
         }
     }
 
@@ -336,13 +354,12 @@ impl<'f> Cut<'f> {
     /// Where roles must alternate, the answer that kept it apart from the first user message goes
     /// with it.
     fn release_question(&mut self) {
-        let exchange = self.turn(self.newest).exchange;
         let older = self.older().to_vec();
-        let in_newest = |cut: &Self, turn: usize| cut.turn(turn).exchange == exchange;
-        let question: Vec<usize> = older
-            .iter()
-            .copied()
-            .filter(|turn| in_newest(self, *turn) && !self.is_pinned(*turn))
+        let newest = self.exchanges().into_iter().find(|turns| turns.contains(&self.newest));
+        let question: Vec<usize> = newest
+            .into_iter()
+            .flatten()
+            .filter(|turn| *turn < self.newest && !self.is_pinned(*turn))
             .collect();
         if question.is_empty() {
             return;
@@ -475,7 +492,7 @@ mod tests {
 
     impl ClipSource for Halves {
         fn clip(&self, _: usize, level_tokens: u64) -> Clipped {
-            Clipped { clips: vec![None], text_tokens: level_tokens }
+            Clipped { cuts: Vec::new(), text_tokens: level_tokens }
         }
     }
 

@@ -15,7 +15,7 @@ pub fn edits(fold: &Fold) -> Vec<(usize, Edit)> {
             edits.push((message, Edit::Unmark));
         }
         if let Some(clipped) = fold.clips.get(&message) {
-            edits.push((message, Edit::Clip(clipped.clips.clone())));
+            edits.push((message, Edit::Clip(clipped.cuts.clone())));
         }
         for note in fold.notes.iter().filter(|note| note.message == message) {
             let text = note.text();

@@ -231,6 +231,8 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
             found[place] = Some(value);
         }
     }
+    // A mark of weir's own is never forwarded, whatever it says.
+    let weir = found[MESSAGE_MEMBERS.len() - 1];
     let found = found.map(|value| value.filter(|value| *value != "null"));
     let [
         role,
@@ -243,7 +245,7 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         reasoning,
         refusal,
         audio,
-        weir,
+        _,
     ] = found;
     Ok(Message {
         raw,

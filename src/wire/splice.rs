@@ -1,5 +1,7 @@
 //! Edits written into the caller's own bytes. What no edit names stays as it was received.
 
+use std::borrow::Cow;
+
 use super::json::{escape_into, string};
 use super::message::{Content, Part};
 use super::{Protocol, Request};
@@ -15,9 +17,18 @@ pub enum Edit {
     Prepend(String),
     /// Text is put after what the message says.
     Append(String),
-    /// The middle of each text of the message gives way to a marker; one entry for each of its
-    /// texts, in order.
-    Clip(Vec<Option<Clip>>),
+    /// Texts of the message are shortened; one entry for each of its texts, in order.
+    Clip(Vec<TextCut>),
+}
+
+/// What becomes of one text of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextCut {
+    Whole,
+    /// Its middle gives way to a marker.
+    Clip(Clip),
+    /// Its part goes from the list of parts.
+    Gone,
 }
 
 /// What of a text is left, in bytes of the unescaped text, and what stands in the gap.
@@ -29,41 +40,47 @@ pub struct Clip {
 }
 
 /// Writes `edits`, given as message and edit in order of message, into the request's bytes.
-///
-/// A removed message takes the separator before it along, or the one after it where it was the
-/// first, so that what is left of the array keeps the caller's bytes.
 pub fn apply(protocol: Protocol, request: &Request<'_>, edits: &[(usize, Edit)]) -> String {
-    let mut out = String::with_capacity(request.text.len() + 1024);
-    let base = request.text.as_ptr() as usize;
-    let start_of = |message: &str| message.as_ptr() as usize - base;
-    let mut written = 0; // Bytes of the received text that are dealt with.
-    let mut kept_any = false;
     let mut edits = edits.iter().peekable();
-    for (index, raw) in request.messages.iter().enumerate() {
-        let start = start_of(raw);
+    rejoin(request.text, &request.messages, |index, raw| {
         let mut own = Vec::new();
         while let Some((_, edit)) = edits.next_if(|(message, _)| *message == index) {
             own.push(edit);
         }
-        if own.contains(&&Edit::Remove) {
-            if index == 0 {
-                out.push_str(&request.text[written..start]);
-            }
-            written = start + raw.len();
-            continue;
-        }
-        if kept_any || index == 0 {
-            out.push_str(&request.text[written..start]);
-        }
-        kept_any = true;
         if own.is_empty() {
-            out.push_str(raw);
-        } else {
-            out.push_str(&rewrite(protocol, raw, &own));
+            return Some(Cow::Borrowed(raw));
+        }
+        let is_gone = own.contains(&&Edit::Remove);
+        (!is_gone).then(|| Cow::Owned(rewrite(protocol, raw, &own)))
+    })
+}
+
+/// `whole` with each of `elements`, which lie in it as the elements of one array, as `rewrite`
+/// gives it back.
+///
+/// An element that goes takes the separator before it along, or the one after it where it was the
+/// first, so that what is left of the array keeps its bytes.
+fn rejoin<'a>(
+    whole: &'a str,
+    elements: &[&'a str],
+    mut rewrite: impl FnMut(usize, &'a str) -> Option<Cow<'a, str>>,
+) -> String {
+    let mut out = String::with_capacity(whole.len() + 1024);
+    let mut written = 0; // Bytes of the whole that are dealt with.
+    let mut kept_any = false;
+    for (index, raw) in elements.iter().enumerate() {
+        let start = raw.as_ptr() as usize - whole.as_ptr() as usize;
+        let kept = rewrite(index, raw);
+        if index == 0 || (kept.is_some() && kept_any) {
+            out.push_str(&whole[written..start]);
         }
         written = start + raw.len();
+        if let Some(kept) = kept {
+            kept_any = true;
+            out.push_str(&kept);
+        }
     }
-    out.push_str(&request.text[written..]);
+    out.push_str(&whole[written..]);
     out
 }
 
@@ -123,9 +140,9 @@ fn add(protocol: Protocol, raw: &str, note: &str, side: Side) -> String {
             Side::Before => (offset(text) + 1, escaped),
             Side::After => (offset(text) + text.len() - 1, escaped),
         },
-        Content::Parts(parts) => {
+        Content::Parts(_) => {
             let part = format!(r#"{{"type":"text","text":"{escaped}"}}"#);
-            let Some(span) = parts_span(raw, parts) else {
+            let Some(span) = parts_span(raw) else {
                 return raw.to_owned();
             };
             match side {
@@ -137,36 +154,55 @@ fn add(protocol: Protocol, raw: &str, note: &str, side: Side) -> String {
     format!("{}{}{}", &raw[..at], inserted, &raw[at..])
 }
 
-/// Where the first part begins and the last one ends; `None` where there are no parts whose place
-/// is known.
-fn parts_span(raw: &str, parts: &[Part<'_>]) -> Option<(usize, usize)> {
-    let members = super::json::members(raw)?;
-    let (_, content) = members.into_iter().find(|(key, _)| key == "content")?;
-    let elements = super::json::elements(content)?;
+/// Where the first part begins and the last one ends; `None` where there are none.
+fn parts_span(raw: &str) -> Option<(usize, usize)> {
+    let elements = part_elements(raw)?;
     let (first, last) = (elements.first()?, elements.last()?);
-    debug_assert_eq!(elements.len(), parts.len());
     let offset = |part: &str| part.as_ptr() as usize - raw.as_ptr() as usize;
     Some((offset(first), offset(last) + last.len()))
 }
 
-/// The message with the middle of its texts replaced.
-fn clip(protocol: Protocol, raw: &str, clips: &[Option<Clip>]) -> String {
-    let Ok(message) = protocol.read_message(raw) else {
-        return raw.to_owned();
-    };
-    let mut out = String::with_capacity(raw.len());
-    let mut written = 0;
-    for (text, clip) in message.texts().into_iter().zip(clips) {
-        let (Some(clip), Some(whole)) = (clip, string(text)) else {
-            continue;
-        };
-        let start = text.as_ptr() as usize - raw.as_ptr() as usize;
-        out.push_str(&raw[written..start + 1]);
-        escape_into(&clipped(&whole, clip), &mut out);
-        written = start + text.len() - 1;
+/// The message with its texts shortened.
+fn clip(protocol: Protocol, raw: &str, cuts: &[TextCut]) -> String {
+    let Ok(message) = protocol.read_message(raw) else { return raw.to_owned() };
+    let mut cuts = cuts.iter();
+    match &message.content {
+        Content::None => raw.to_owned(),
+        Content::Text(text) => match cuts.next() {
+            Some(TextCut::Clip(clip)) => {
+                rejoin(raw, &[text], |_, text| shortened(text, text, clip))
+            }
+            _ => raw.to_owned(),
+        },
+        Content::Parts(parts) => {
+            let Some(elements) = part_elements(raw) else { return raw.to_owned() };
+            rejoin(raw, &elements, |index, element| match parts.get(index) {
+                Some(Part::Text(text)) => match cuts.next() {
+                    Some(TextCut::Gone) => None,
+                    Some(TextCut::Clip(clip)) => shortened(element, text, clip),
+                    _ => Some(Cow::Borrowed(element)),
+                },
+                _ => Some(Cow::Borrowed(element)),
+            })
+        }
     }
-    out.push_str(&raw[written..]);
-    out
+}
+
+/// `whole` with the string `text`, which lies in it, clipped.
+fn shortened<'a>(whole: &'a str, text: &str, clip: &Clip) -> Option<Cow<'a, str>> {
+    let Some(unescaped) = string(text) else { return Some(Cow::Borrowed(whole)) };
+    let start = text.as_ptr() as usize - whole.as_ptr() as usize;
+    let mut out = whole[..start + 1].to_owned();
+    escape_into(&clipped(&unescaped, clip), &mut out);
+    out.push_str(&whole[start + text.len() - 1..]);
+    Some(Cow::Owned(out))
+}
+
+/// The parts of a message's content as JSON texts.
+fn part_elements(raw: &str) -> Option<Vec<&str>> {
+    let members = super::json::members(raw)?;
+    let (_, content) = members.into_iter().find(|(key, _)| key == "content")?;
+    super::json::elements(content)
 }
 
 /// `text` with its middle replaced by the clip's marker.
@@ -255,13 +291,27 @@ mod tests {
         // Head "a\n" plus one byte would split é: the caller of a clip gives character borders.
         let clip4 = Clip { head_bytes: 4, ..clip.clone() };
         assert_eq!(
-            spliced(body, &[(0, Edit::Clip(vec![Some(clip4)]))]),
+            spliced(body, &[(0, Edit::Clip(vec![TextCut::Clip(clip4)]))]),
             r#"{"messages":[{"content":"a\né<\n>fg","role":"tool"}]}"#
         );
         let body = r#"{"messages":[{"content":[{"type":"text","text":"abcdef"},{"type":"text","text":"ghijkl"}],"role":"tool"}]}"#;
         assert_eq!(
-            spliced(body, &[(0, Edit::Clip(vec![None, Some(clip)]))]),
+            spliced(body, &[(0, Edit::Clip(vec![TextCut::Whole, TextCut::Clip(clip)]))]),
             r#"{"messages":[{"content":[{"type":"text","text":"abcdef"},{"type":"text","text":"ghi<\n>kl"}],"role":"tool"}]}"#
         );
+    }
+    #[test]
+    fn parts_that_go_take_one_separator_along() {
+        let body = r#"{"messages":[{"role":"tool","content":[ {"type":"text","text":"a"} , {"type":"text","text":"b"},{"type":"image_url"} ]}]}"#;
+        for (cuts, left) in [
+            (vec![TextCut::Gone], r#"[ {"type":"text","text":"b"},{"type":"image_url"} ]"#),
+            (
+                vec![TextCut::Whole, TextCut::Gone],
+                r#"[ {"type":"text","text":"a"},{"type":"image_url"} ]"#,
+            ),
+        ] {
+            let wanted = format!(r#"{{"messages":[{{"role":"tool","content":{left}}}]}}"#);
+            assert_eq!(spliced(body, &[(0, Edit::Clip(cuts))]), wanted);
+        }
     }
 }
