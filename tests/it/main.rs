@@ -2,6 +2,7 @@
 
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
+mod seeds;
 mod server;
 mod upstream;
 mod upstream_rules;
