@@ -4,7 +4,7 @@
 mod accept;
 mod body;
 mod connection;
-mod decode;
+pub mod decode;
 mod host;
 mod reply;
 mod routes;
@@ -19,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
+pub use body::{Bodies, Permit, Refused};
 pub use shutdown::{Phase, Shutdown, Signals};
 
 use crate::config::Config;

@@ -97,6 +97,11 @@ impl Base {
         if url.fragment().is_some() {
             return Err(BaseError::Fragment);
         }
+        if url.as_str().parse::<http::Uri>().is_err() {
+            // URLs have hosts that HTTP's library refuses: better here than at each request.
+            let cause = "its host is none that can be asked for".to_owned();
+            return Err(BaseError::NotAUrl { cause });
+        }
         let path = url.path().trim_end_matches('/');
         let model = match deployment(path) {
             Some(name) => Some(decoded_text(name).ok_or(BaseError::Deployment)?),
@@ -527,6 +532,7 @@ mod tests {
         let rows = [
             ("ftp://h/v1", "scheme"),
             ("h/v1", "not a URL"),
+            ("https://`/v1", "not a URL"),
             ("https://u:p@h/v1", "credential"),
             ("https://h/v1#x", "fragment"),
             ("https://h/openai/deployments/%ff", "UTF-8"),

@@ -4,6 +4,7 @@ mod cli;
 mod counting;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
+mod seeds;
 mod server;
 mod traces;
 mod upstream;
