@@ -61,10 +61,9 @@ def ask_helper(client, messages, model, headers, course):
         headers = stream._response.headers
     course.note(headers, completion.usage.prompt_tokens)
     # What the helper parsed is its own; the API takes no such member back.
-    message = completion.choices[0].message.to_dict() | {"parsed": None}
-    return openai.types.chat.ChatCompletionMessage.model_validate(
-        {name: value for name, value in message.items() if name != "parsed"}
-    )
+    message = completion.choices[0].message.to_dict()
+    message.pop("parsed", None)
+    return openai.types.chat.ChatCompletionMessage.model_validate(message)
 
 
 def hold(client, ask, model):
