@@ -8,7 +8,7 @@ import pytest
 
 import harness
 
-CONFIG = Path(__file__).with_name("weir.toml")
+CONFIG = Path(__file__).parents[1] / "weir.toml"
 
 
 def pytest_configure(config):
