@@ -1,7 +1,10 @@
 //! Integration tests: real bytes through real sockets, on loopback alone.
 
+mod cli;
+mod counting;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
 mod server;
+mod traces;
 mod upstream;
 mod upstream_rules;
