@@ -5,6 +5,7 @@ mod counting;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
 mod server;
+mod through;
 mod traces;
 mod upstream;
 mod upstream_rules;

@@ -9,9 +9,9 @@ import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
-const REPOSITORY = path.resolve(HERE, "../../..");
+const REPOSITORY = path.resolve(process.env.WEIR_TEST_ROOT ?? path.join(HERE, "../../.."));
 const BINARIES = process.env.WEIR_TEST_BINARIES ?? path.join(REPOSITORY, "target", "debug");
-export const CONFIG = path.join(HERE, "..", "weir.toml");
+export const CONFIG = path.join(REPOSITORY, "tests", "sdk", "weir.toml");
 export const KEY = "sk-right";
 
 // weir refuses settings that it does not know, and the SDK takes its own from the environment.
