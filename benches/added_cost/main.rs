@@ -2,6 +2,11 @@
 //! processes, under the same load, in one run. README.md in the folder above says how to read it.
 //! It measures and does not judge: it ends with 0 whatever the figures are.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a bench times itself, and paces its load by the clock"
+)]
+
 mod conversation;
 mod load;
 mod process;

@@ -192,24 +192,44 @@ fn responses(state: &State, call: &Call) -> Result<Answer, Refusal> {
     if body["stream"] != true {
         return Ok(Answer::json(200, &response("completed", output)));
     }
-    let mut events = vec![json!({
-        "type": "response.created",
-        "response": response("in_progress", json!([])),
-    })];
+    let started = response("in_progress", json!([]));
+    let completed = response("completed", output.clone());
+    Ok(Answer::events(response_events(&output[0], &started, &completed)))
+}
+
+/// The events in which an answer's only item is streamed.
+fn response_events(item: &Value, started: &Value, completed: &Value) -> Vec<Bytes> {
+    let text = item["content"][0]["text"].as_str().unwrap_or("");
+    let about = |kind: &str, more: Value| {
+        let mut event = json!({"type": kind, "item_id": item["id"], "output_index": 0});
+        if let (Some(event), Value::Object(more)) = (event.as_object_mut(), more) {
+            event.extend(more);
+        }
+        event
+    };
+    let part = |text: &str| json!({"type": "output_text", "text": text, "annotations": []});
+    let mut empty = item.clone();
+    empty["status"] = json!("in_progress");
+    empty["content"] = json!([]);
+    let mut events = vec![
+        json!({"type": "response.created", "response": started}),
+        about("response.output_item.added", json!({"item": empty})),
+        about("response.content_part.added", json!({"content_index": 0, "part": part("")})),
+    ];
     for piece in text.split_inclusive(' ') {
-        events.push(json!({
-            "type": "response.output_text.delta",
-            "item_id": item,
-            "output_index": 0,
-            "content_index": 0,
-            "delta": piece,
-        }));
+        let delta = json!({"content_index": 0, "delta": piece, "logprobs": []});
+        events.push(about("response.output_text.delta", delta));
     }
-    events.push(json!({"type": "response.completed", "response": response("completed", output)}));
+    let done = json!({"content_index": 0, "text": text, "logprobs": []});
+    events.push(about("response.output_text.done", done));
+    let done = json!({"content_index": 0, "part": part(text)});
+    events.push(about("response.content_part.done", done));
+    events.push(about("response.output_item.done", json!({"item": item})));
+    events.push(json!({"type": "response.completed", "response": completed}));
     let events = events.into_iter().enumerate().map(|(number, mut event)| {
         event["sequence_number"] = Value::from(number);
         let kind = event["type"].as_str().unwrap_or("").to_owned();
         Bytes::from(format!("event: {kind}\ndata: {event}\n\n"))
     });
-    Ok(Answer::events(events.collect()))
+    events.collect()
 }

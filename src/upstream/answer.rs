@@ -14,6 +14,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 pub struct AnswerBody {
     /// `None` once the answer has broken off: its connection is given up at once.
     inner: Option<reqwest::Body>,
+    /// How it was cut, told a turn after its last chunk.
+    cut: Option<AnswerError>,
     idle: Duration,
     /// Runs while a chunk is awaited; a caller that reads slowly does not count as silence.
     silence: Option<Pin<Box<Sleep>>>,
@@ -45,7 +47,7 @@ impl std::error::Error for AnswerError {}
 
 impl AnswerBody {
     pub(super) fn new(inner: reqwest::Body, idle: Duration) -> Self {
-        Self { inner: Some(inner), idle, silence: None, waiting: false }
+        Self { inner: Some(inner), cut: None, idle, silence: None, waiting: false }
     }
 
     /// Whether the upstream has been silent for too long; asked while nothing is there to read.
@@ -70,7 +72,7 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
         let Some(inner) = self.inner.as_mut() else {
-            return Poll::Ready(None);
+            return Poll::Ready(self.cut.take().map(Err));
         };
         match Pin::new(inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
@@ -80,7 +82,11 @@ impl Body for AnswerBody {
             Poll::Ready(Some(Err(error))) => {
                 self.inner = None;
                 let cause = super::client::root_cause(&error);
-                Poll::Ready(Some(Err(AnswerError::Cut { cause })))
+                // The listener drops what it has not written yet when it hears of a cut. Told
+                // that there is nothing more for now, it writes.
+                self.cut = Some(AnswerError::Cut { cause });
+                cx.waker().wake_by_ref();
+                Poll::Pending
             }
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => match self.poll_silence(cx) {

@@ -6,6 +6,7 @@ mod counting;
 mod scripted_upstream;
 mod seeds;
 mod server;
+mod through;
 mod traces;
 mod upstream;
 mod upstream_rules;

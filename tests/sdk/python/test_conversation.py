@@ -1,0 +1,177 @@
+"""A conversation past the window, plain and streamed, by every client of the SDK."""
+
+import asyncio
+
+import openai
+import pytest
+
+import harness
+import talk
+
+
+def ask_plain(client, messages, model, headers, course):
+    raw = client.chat.completions.with_raw_response.create(
+        model=model, messages=messages, tools=talk.TOOLS, extra_headers=headers
+    )
+    completion = raw.parse()
+    course.note(raw.headers, completion.usage.prompt_tokens)
+    return completion.choices[0].message
+
+
+def ask_streamed(client, messages, model, headers, course):
+    """Reads chunks as they come and puts the message together by hand."""
+    raw = client.chat.completions.with_raw_response.create(
+        model=model,
+        messages=messages,
+        tools=talk.TOOLS,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_headers=headers,
+    )
+    content, calls, usage, finish = "", {}, None, None
+    for chunk in raw.parse():
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            finish = choice.finish_reason or finish
+            content += choice.delta.content or ""
+            for piece in choice.delta.tool_calls or []:
+                call = calls.setdefault(piece.index, {"type": "function", "function": {}})
+                call["id"] = piece.id or call["id"]
+                function = call["function"]
+                function["name"] = piece.function.name or function["name"]
+                function["arguments"] = function.get("arguments", "") + piece.function.arguments
+    assert finish == ("tool_calls" if calls else "stop")
+    course.note(raw.headers, usage.prompt_tokens)
+    message = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = [calls[index] for index in sorted(calls)]
+    return openai.types.chat.ChatCompletionMessage.model_validate(message)
+
+
+def ask_helper(client, messages, model, headers, course):
+    """The SDK's own assembling of a stream."""
+    with client.chat.completions.stream(
+        model=model,
+        messages=messages,
+        tools=talk.TOOLS,
+        stream_options={"include_usage": True},
+        extra_headers=headers,
+    ) as stream:
+        completion = stream.get_final_completion()
+        headers = stream._response.headers
+    course.note(headers, completion.usage.prompt_tokens)
+    # What the helper parsed is its own; the API takes no such member back.
+    message = completion.choices[0].message.to_dict()
+    message.pop("parsed", None)
+    return openai.types.chat.ChatCompletionMessage.model_validate(message)
+
+
+def hold(client, ask, model):
+    """Asks, calls tools and answers, again and again; nothing is ever left out."""
+    course = talk.Course()
+    messages = talk.opening()
+    for exchange in range(talk.EXCHANGES):
+        messages.append(talk.question(exchange))
+        message = ask(client, messages, model, talk.calls_script(exchange), course)
+        talk.assert_calls(message.tool_calls, exchange)
+        messages.append(message)
+        messages += [talk.result(call) for call in message.tool_calls]
+        text = f"It is {exchange} cm high."
+        message = ask(client, messages, model, talk.script(text=text), course)
+        assert message.content == text
+        assert not message.tool_calls
+        messages.append(message)
+    return course
+
+
+ASKS = pytest.mark.parametrize("ask", [ask_plain, ask_streamed, ask_helper])
+
+
+@ASKS
+def test_past_the_window(client, upstream, ask):
+    hold(client, ask, "gpt-4o").check(upstream)
+
+
+@ASKS
+def test_past_the_window_in_azures_shape(weir, upstream, ask):
+    with openai.AzureOpenAI(
+        azure_endpoint=f"http://{weir.address}",
+        api_version="2024-10-21",
+        api_key=harness.KEY,
+        max_retries=0,
+    ) as client:
+        hold(client, ask, "gpt-4o").check(upstream)
+    for request in upstream.requests():
+        path = "/openai/deployments/gpt-4o/chat/completions?api-version=2024-10-21"
+        assert request["path"] == path
+        assert ["api-key", harness.KEY] in request["headers"]
+
+
+def test_a_window_of_ones_own(client, upstream):
+    """The window that the configuration gives a model bounds prompt and answer together."""
+    messages = talk.opening()
+    actions = []
+    for exchange in range(30):
+        messages.append(talk.question(exchange) | {"content": f"{exchange} and so on. " * 30})
+        raw = client.chat.completions.with_raw_response.create(
+            model="small-window",
+            messages=messages,
+            max_tokens=400,
+            extra_headers={"x-upstream-context-tokens": "3000"},
+        )
+        messages.append(raw.parse().choices[0].message)
+        actions.append(raw.headers["x-weir-action"])
+    assert "evict" in actions[-1]
+    assert all(seen["status"] == 200 for seen in upstream.requests())
+
+
+def test_a_limit_of_the_request(client, upstream):
+    headers = {"x-weir-max-input-tokens": "300"}
+    messages = talk.opening() + [talk.question(exchange) for exchange in range(60)]
+    raw = client.chat.completions.with_raw_response.create(
+        model="gpt-4o", messages=messages, extra_headers=headers
+    )
+    assert raw.headers["x-weir-action"] == "evict"
+    assert raw.parse().usage.prompt_tokens <= 300
+    [seen] = upstream.requests()
+    assert not any(name.startswith("x-weir-") for name, _ in seen["headers"])
+
+
+def test_many_streams_at_once(weir, upstream):
+    """Each is begun before any is ended."""
+    asyncio.run(many_streams(weir, upstream))
+
+
+STREAMS = 20
+
+
+async def many_streams(weir, upstream):
+    barrier = asyncio.Event()
+    begun = 0
+
+    async def one(client, number):
+        nonlocal begun
+        words = f"stream {number} runs its own way to the end"
+        headers = talk.script(text=words) | {"x-upstream-fault": "hold_after:3"}
+        stream = await client.chat.completions.create(
+            model="gpt-4o",
+            messages=[{"role": "user", "content": f"number {number}"}],
+            stream=True,
+            extra_headers=headers,
+        )
+        content = ""
+        async for chunk in stream:
+            if content == "" and chunk.choices[0].delta.content:
+                begun += 1
+                if begun == STREAMS:
+                    await asyncio.to_thread(upstream.release)
+                    barrier.set()
+                await barrier.wait()
+            content += chunk.choices[0].delta.content or ""
+        assert content == words
+
+    async with openai.AsyncOpenAI(
+        base_url=weir.base_url, api_key=harness.KEY, max_retries=0
+    ) as client:
+        await asyncio.gather(*(one(client, number) for number in range(STREAMS)))
+    assert all(seen["completed"] for seen in upstream.requests())

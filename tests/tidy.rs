@@ -1,0 +1,143 @@
+//! The rules of the tree that a compiler does not hold: layers, purity, lengths, heads, names of
+//! files, and what must not be mentioned. Each rule is a pure function over one text, in
+//! `tidy/rules.rs`, and is shown there to find what it is for.
+
+#[path = "tidy/licences.rs"]
+mod licences;
+#[path = "tidy/rules.rs"]
+mod rules;
+#[path = "tidy/source.rs"]
+mod source;
+
+use std::path::Path;
+
+use rules::Finding;
+use source::Source;
+
+/// What is made by tools and belongs to nobody's checkout.
+const NOT_OURS: &[&str] = &[
+    ".git",
+    "target",
+    "node_modules",
+    ".venv",
+    "__pycache__",
+    ".pytest_cache",
+    "corpus",
+    "artifacts",
+];
+
+/// The files of the tree by their paths from its root, sorted.
+fn files() -> Vec<String> {
+    fn walk(folder: &Path, root: &Path, found: &mut Vec<String>) {
+        let entries = std::fs::read_dir(folder).expect("the tree can be read");
+        for entry in entries {
+            let entry = entry.expect("the tree can be read");
+            let name = entry.file_name();
+            if NOT_OURS.iter().any(|skipped| name == *skipped) {
+                continue;
+            }
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, root, found);
+            } else {
+                let path = path.strip_prefix(root).expect("it was found under the root");
+                found.push(path.to_string_lossy().into_owned());
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    walk(root, root, &mut found);
+    found.sort();
+    found
+}
+
+/// The file's text, if it is text.
+fn read(path: &str) -> Option<String> {
+    let bytes = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
+    String::from_utf8(bytes.expect("it was just listed")).ok()
+}
+
+/// Applies a rule to the Rust files under these folders.
+fn check(folders: &[&str], rule: impl Fn(&str, &Source) -> Vec<Finding>) {
+    let mut lines = Vec::new();
+    let mut seen = 0;
+    for path in files() {
+        if !path.ends_with(".rs") || !folders.iter().any(|folder| path.starts_with(folder)) {
+            continue;
+        }
+        seen += 1;
+        let source = Source::new(read(&path).expect("Rust files are UTF-8"));
+        lines.extend(rule(&path, &source).iter().map(|finding| finding.show(&path)));
+    }
+    assert!(seen > 0, "no file was looked at");
+    assert!(lines.is_empty(), "\n{}\n", lines.join("\n"));
+}
+
+#[test]
+fn imports_point_to_lower_layers_alone() {
+    check(&["src/"], rules::layers);
+}
+
+#[test]
+fn the_lower_layers_are_pure() {
+    check(&["src/"], rules::purity);
+}
+
+#[test]
+fn modules_stand_in_layer_order() {
+    check(&["src/lib.rs"], |_, source| rules::module_order(source));
+}
+
+#[test]
+fn files_are_short() {
+    check(&["src/"], |_, source| rules::file_length(source));
+}
+
+#[test]
+fn functions_are_short() {
+    check(&["src/", "examples/", "benches/"], |_, source| rules::function_lengths(source));
+}
+
+#[test]
+fn files_say_what_they_are() {
+    let folders = ["src/", "examples/", "benches/", "tests/", "fuzz/"];
+    check(&folders, |_, source| rules::head(source));
+}
+
+#[test]
+fn nothing_is_left_half_done() {
+    check(&["src/"], rules::leftovers);
+}
+
+#[test]
+fn paths_in_the_documents_exist() {
+    let files = files();
+    let mut lines = Vec::new();
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = read(document).expect("documents are UTF-8");
+        let findings = rules::named_paths(&text, &files);
+        lines.extend(findings.iter().map(|finding| finding.show(document)));
+    }
+    assert!(lines.is_empty(), "\n{}\n", lines.join("\n"));
+}
+
+#[test]
+fn nothing_names_a_machine() {
+    let mut lines = Vec::new();
+    for path in files() {
+        let Some(text) = read(&path) else { continue };
+        let findings = rules::mentions(&path, &text);
+        lines.extend(findings.iter().map(|finding| finding.show(&path)));
+    }
+    assert!(lines.is_empty(), "\n{}\n", lines.join("\n"));
+}
+
+#[test]
+fn licences_of_dependencies_are_allowed() {
+    let found = licences::of_dependencies();
+    assert!(found.len() > 50, "the dependencies were listed: {found:?}");
+    let refused: Vec<_> =
+        found.iter().filter(|(_, licence)| !licences::is_allowed(licence)).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+}

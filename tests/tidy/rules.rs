@@ -1,0 +1,421 @@
+//! The rules. Each takes a text and returns what is wrong with it; none reads a file.
+
+use super::source::{self, Source};
+
+/// Something that a rule does not allow.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub line: usize,
+    pub message: String,
+}
+
+impl Finding {
+    fn new(line: usize, message: impl Into<String>) -> Self {
+        Self { line, message: message.into() }
+    }
+
+    pub fn show(&self, path: &str) -> String {
+        format!("{path}:{}: {}", self.line, self.message)
+    }
+}
+
+/// Each module's layer. An import points to a lower number.
+const RANKS: &[(&str, u8)] = &[
+    ("tokens", 0),
+    ("wire", 0),
+    ("context", 1),
+    ("config", 2),
+    ("upstream", 3),
+    ("proxy", 4),
+    ("server", 5),
+    ("cli", 6),
+];
+const LAST_PURE_RANK: u8 = 2;
+const MAX_FILE_LINES: usize = 500;
+const MAX_FUNCTION_LINES: usize = 70;
+
+/// What the pure layers must not reach.
+const IMPURE: &[&str] = &[
+    "axum",
+    "getrandom",
+    "hyper",
+    "hyper_util",
+    "rand",
+    "reqwest",
+    "std::collections::hash_map::RandomState",
+    "std::env",
+    "std::fs",
+    "std::hash::RandomState",
+    "std::net::TcpListener",
+    "std::net::TcpStream",
+    "std::net::ToSocketAddrs",
+    "std::net::UdpSocket",
+    "std::os",
+    "std::process",
+    "std::thread",
+    "std::time::Instant",
+    "std::time::SystemTime",
+    "tokio",
+    "tracing",
+];
+
+fn rank(module: &str) -> Option<u8> {
+    RANKS.iter().find(|(name, _)| *name == module).map(|(_, rank)| *rank)
+}
+
+/// The module directly under `src` that a file belongs to.
+fn module(path: &str) -> Option<&str> {
+    let inside = path.strip_prefix("src/")?;
+    let first = inside.split('/').next()?;
+    let name = first.strip_suffix(".rs").unwrap_or(first);
+    (!matches!(name, "lib" | "main")).then_some(name)
+}
+
+/// How many modules lie between a file's own and the crate's root.
+fn depth(path: &str) -> usize {
+    let segments = path.split('/').count() - 1;
+    if path.ends_with("/mod.rs") { segments - 1 } else { segments }
+}
+
+pub fn layers(path: &str, source: &Source) -> Vec<Finding> {
+    let Some(own) = module(path) else {
+        return Vec::new();
+    };
+    let Some(own_rank) = rank(own) else {
+        return vec![Finding::new(1, format!("{own} has no layer: name it in RANKS"))];
+    };
+    // In tests `super` begins one level lower; `crate` means the same everywhere.
+    let shipped = source::paths(&source.shipped).into_iter().map(|named| (named, true));
+    let all = source::paths(&source.code).into_iter().map(|named| (named, false));
+    let mut findings = Vec::new();
+    for (named, supers_count) in shipped.chain(all) {
+        let segments: Vec<&str> = named.path.split("::").collect();
+        let supers = segments.iter().take_while(|segment| **segment == "super").count();
+        let target = match segments.as_slice() {
+            ["crate", target, ..] => target,
+            _ if supers_count && supers > 0 && supers == depth(path) => {
+                let Some(target) = segments.get(supers) else { continue };
+                target
+            }
+            _ => continue,
+        };
+        let Some(target_rank) = rank(target) else { continue };
+        if *target != own && target_rank >= own_rank {
+            let message = format!("{own} (layer {own_rank}) must not see {target} ({target_rank})");
+            let finding = Finding::new(named.line, message);
+            if !findings.contains(&finding) {
+                findings.push(finding);
+            }
+        }
+    }
+    findings
+}
+
+pub fn purity(path: &str, source: &Source) -> Vec<Finding> {
+    let own_rank = module(path).and_then(rank);
+    if own_rank.is_none_or(|rank| rank > LAST_PURE_RANK) {
+        return Vec::new();
+    }
+    let below = |path: &str, ancestor: &str| {
+        path.strip_prefix(ancestor).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    source::paths(&source.shipped)
+        .into_iter()
+        .filter(|named| {
+            IMPURE.iter().any(|impure| {
+                below(&named.path, impure) || named.imported && below(impure, &named.path)
+            })
+        })
+        .map(|named| Finding::new(named.line, format!("{} in a pure layer", named.path)))
+        .collect()
+}
+
+/// The modules of the library stand in the order of their layers.
+pub fn module_order(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut highest = 0;
+    for at in source::words(&source.code, "mod") {
+        let name = source.code[at + 3..].split(';').next().unwrap_or_default().trim();
+        let line = source::line_at(&source.code, at);
+        match rank(name) {
+            None => findings.push(Finding::new(line, format!("{name} has no layer"))),
+            Some(rank) if rank < highest => {
+                findings.push(Finding::new(line, format!("{name} stands after a higher layer")));
+            }
+            Some(rank) => highest = rank,
+        }
+    }
+    findings
+}
+
+pub fn file_length(source: &Source) -> Vec<Finding> {
+    let lines = source.lines_before_tests();
+    if lines <= MAX_FILE_LINES {
+        return Vec::new();
+    }
+    vec![Finding::new(lines, format!("{lines} lines before the tests, {MAX_FILE_LINES} at most"))]
+}
+
+pub fn function_lengths(source: &Source) -> Vec<Finding> {
+    let functions = source.functions().into_iter();
+    functions
+        .filter(|function| function.lines > MAX_FUNCTION_LINES)
+        .map(|function| {
+            let (name, lines) = (function.name, function.lines);
+            Finding::new(
+                function.line,
+                format!("{name} has {lines} lines, {MAX_FUNCTION_LINES} at most"),
+            )
+        })
+        .collect()
+}
+
+pub fn head(source: &Source) -> Vec<Finding> {
+    if source.text.starts_with("//! ") {
+        return Vec::new();
+    }
+    vec![Finding::new(1, "does not begin with //! and what the file is")]
+}
+
+/// What is for the desk alone, or hides what the linter says.
+pub fn leftovers(path: &str, source: &Source) -> Vec<Finding> {
+    let may_print = module(path) == Some("cli") || path == "src/main.rs";
+    let macros: &[&str] = if may_print {
+        &["todo", "unimplemented", "dbg"]
+    } else {
+        &["todo", "unimplemented", "dbg", "print", "println", "eprint", "eprintln"]
+    };
+    let mut findings = Vec::new();
+    for name in macros {
+        for at in source::words(&source.code, name) {
+            if source.code[at + name.len()..].starts_with('!') {
+                let line = source::line_at(&source.code, at);
+                findings.push(Finding::new(line, format!("{name}! in the product")));
+            }
+        }
+    }
+    for (number, line) in source.code.lines().enumerate() {
+        let attribute = line.trim_start().starts_with("#[") || line.trim_start().starts_with("#![");
+        let allows = source::words(line, "allow").any(|at| line[at + 5..].starts_with('('));
+        if attribute && allows {
+            let message = "write #[expect(lint, reason = \"…\")] in place of allow";
+            findings.push(Finding::new(number + 1, message));
+        }
+    }
+    findings
+}
+
+const FILE_ENDINGS: &[&str] = &[".rs", ".toml", ".md", ".json", ".txt", ".py", ".mjs"];
+
+/// What stands in backticks and looks like a path of the tree must be one. A bare file name
+/// belongs to the folder named before it on its line, if there is one.
+pub fn named_paths(document: &str, files: &[String]) -> Vec<Finding> {
+    let exists = |path: &str| {
+        let folder = format!("{}/", path.trim_end_matches('/'));
+        files.iter().any(|file| file == path || file.starts_with(&folder))
+    };
+    let tops: Vec<&str> =
+        files.iter().filter_map(|file| file.split_once('/')).map(|(top, _)| top).collect();
+    let mut findings = Vec::new();
+    let mut fenced = false;
+    for (number, line) in document.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        }
+        if fenced {
+            continue;
+        }
+        let mut folder = String::new();
+        for name in line.split('`').skip(1).step_by(2) {
+            let name = name.trim_start_matches("./");
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./".contains(letter);
+            if name.is_empty() || !name.chars().all(plain) || name.starts_with('/') {
+                continue;
+            }
+            let bare = !name.contains('/');
+            let file = FILE_ENDINGS.iter().any(|ending| name.ends_with(ending));
+            let known = match (bare, folder.is_empty()) {
+                (true, false) => exists(&format!("{folder}{name}")) || exists(name),
+                (true, true) => {
+                    let ending = format!("/{name}");
+                    exists(name) || files.iter().any(|path| path.ends_with(&ending))
+                }
+                (false, _) => exists(name),
+            };
+            let top = name.split('/').next().unwrap_or_default();
+            // A path begins at a folder of the tree; what does not is a route or a media type.
+            let is_path =
+                if bare { file } else { file || tops.contains(&top) || name.ends_with('/') };
+            if is_path && !known {
+                findings.push(Finding::new(number + 1, format!("`{name}` does not exist")));
+            }
+            if name.ends_with('/') {
+                folder = name.to_owned();
+            }
+        }
+    }
+    findings
+}
+
+// In two parts each, so that this file does not mention them.
+const SHARED: &str = concat!("../", "shared");
+const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
+const REGISTRIES: &[&str] = &[
+    concat!("crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("python", "hosted.org"),
+    concat!("npmjs", ".org"),
+    concat!("npmjs", ".com"),
+];
+
+/// Nothing in the tree depends on one machine, or on where packages come from.
+pub fn mentions(path: &str, text: &str) -> Vec<Finding> {
+    let mut unwanted: Vec<&str> = MACHINE_PATHS.to_vec();
+    if path != ".ci/run" {
+        unwanted.push(SHARED);
+    }
+    // Cargo writes its index into every lock file, the same on all machines.
+    if !path.ends_with("Cargo.lock") {
+        unwanted.extend(REGISTRIES);
+    }
+    let mut findings = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for word in unwanted.iter().filter(|word| line.contains(**word)) {
+            findings.push(Finding::new(number + 1, format!("mentions {word}")));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Source {
+        Source::new(text.to_owned())
+    }
+
+    fn lines(findings: &[Finding]) -> Vec<usize> {
+        findings.iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn layers_are_held() {
+        for (path, text, expected) in [
+            ("src/context/cut.rs", "use crate::wire::Role;", vec![]),
+            ("src/context/cut.rs", "use crate::{wire, config::Config};", vec![1]),
+            ("src/context/cut.rs", "use super::fold::Fold;\nuse super::super::proxy::X;", vec![2]),
+            ("src/context/mod.rs", "use super::config;", vec![1]),
+            ("src/context/cut.rs", "\nfn f() { crate::server::run() }", vec![2]),
+            ("src/context/cut.rs", "// crate::server\nconst A: &str = \"crate::server\";", vec![]),
+            ("src/wire/sse.rs", "use crate::tokens::Encoding;", vec![1]),
+            ("src/wire/sse.rs", "use crate::wire::json;", vec![]),
+            (
+                "src/wire/sse.rs",
+                "#[cfg(test)]\nmod tests { use crate::tokens; use super::*; }",
+                vec![2],
+            ),
+            ("src/cli/mod.rs", "use crate::server::Server;", vec![]),
+            ("src/budget/mod.rs", "", vec![1]),
+            ("src/main.rs", "use weir::cli;", vec![]),
+        ] {
+            assert_eq!(lines(&layers(path, &source(text))), expected, "{path}: {text}");
+        }
+    }
+
+    #[test]
+    fn purity_is_held() {
+        for (path, text, expected) in [
+            ("src/config/raw.rs", "use std::time::Duration;", vec![]),
+            ("src/config/raw.rs", "use std::time::{Duration, Instant};", vec![1]),
+            ("src/config/raw.rs", "use std::time;", vec![1]),
+            ("src/config/raw.rs", "use std::*;", vec![1]),
+            ("src/config/raw.rs", "fn f() {\n std::env::var(\"A\"); }", vec![2]),
+            ("src/config/raw.rs", "use std::net::{SocketAddr, TcpStream};", vec![1]),
+            ("src/wire/sse.rs", "use tokio::sync::Mutex;\nuse tokios::x;", vec![1]),
+            ("src/wire/sse.rs", "fn f() { tracing::info!(\"x\"); }", vec![1]),
+            ("src/wire/sse.rs", "#[cfg(test)]\nmod tests { use std::fs; }", vec![]),
+            ("src/upstream/client.rs", "use tokio::sync::Mutex;", vec![]),
+        ] {
+            assert_eq!(lines(&purity(path, &source(text))), expected, "{path}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_modules_is_held() {
+        assert_eq!(module_order(&source("pub mod wire;\npub mod context;")), []);
+        assert_eq!(lines(&module_order(&source("pub mod proxy;\npub mod wire;"))), [2]);
+        assert_eq!(lines(&module_order(&source("pub mod utils;"))), [1]);
+    }
+
+    #[test]
+    fn lengths_are_held() {
+        let tests = "#[cfg(test)]\nmod tests {\n\n}\n";
+        let file = |lines: usize| source(&format!("{}{tests}", "//\n".repeat(lines)));
+        assert_eq!(file_length(&file(MAX_FILE_LINES)), []);
+        assert_eq!(lines(&file_length(&file(MAX_FILE_LINES + 1))), [MAX_FILE_LINES + 1]);
+
+        let function = |lines: usize| {
+            source(&format!(
+                "trait T {{ fn g(); }}\nfn f() {{ // }}\n{}}}",
+                "a(\"}\");\n".repeat(lines - 2)
+            ))
+        };
+        assert_eq!(function_lengths(&function(MAX_FUNCTION_LINES)), []);
+        assert_eq!(lines(&function_lengths(&function(MAX_FUNCTION_LINES + 1))), [2]);
+    }
+
+    #[test]
+    fn heads_are_wanted() {
+        assert_eq!(head(&source("//! What it is.\n")), []);
+        assert_eq!(lines(&head(&source("use a::b;\n//! Late."))), [1]);
+        assert_eq!(lines(&head(&source("//!\n"))), [1]);
+    }
+
+    #[test]
+    fn leftovers_are_found() {
+        for (path, text, expected) in [
+            ("src/proxy/mod.rs", "fn f() {\n    todo!()\n}", vec![2]),
+            ("src/proxy/mod.rs", "fn f() { dbg!(1); println!(\"a\"); }", vec![1, 1]),
+            ("src/proxy/mod.rs", "// todo!()\nfn todo() { my_dbg!(); }", vec![]),
+            ("src/proxy/mod.rs", "#[allow(dead_code)]", vec![1]),
+            ("src/proxy/mod.rs", "#![allow(dead_code)]", vec![1]),
+            ("src/proxy/mod.rs", "#[cfg_attr(test, allow(dead_code))]", vec![1]),
+            ("src/proxy/mod.rs", "#[expect(dead_code)]\nfn allow(x: u8) {}", vec![]),
+            ("src/cli/mod.rs", "fn f() { println!(\"a\"); }", vec![]),
+            ("src/cli/mod.rs", "fn f() { unimplemented!() }", vec![1]),
+        ] {
+            assert_eq!(lines(&leftovers(path, &source(text))), expected, "{path}: {text}");
+        }
+    }
+
+    #[test]
+    fn paths_that_do_not_exist_are_found() {
+        let files = ["README.md", "src/wire/chat.rs", "src/wire/mod.rs", "tests/it/main.rs"];
+        let files = files.map(str::to_owned);
+        for (document, expected) in [
+            ("`src/wire/` holds `chat.rs` and `mod.rs`", vec![]),
+            ("`src/wire/` holds `gone.rs`", vec![1]),
+            ("\n`src/gone.rs`", vec![2]),
+            ("`src/gone`, `gone/`, `gone/x.rs`", vec![1, 1, 1]),
+            ("`chat.rs`, `main.rs`, `README.md`", vec![]),
+            ("`gone.md`", vec![1]),
+            ("`/v1/models`, `text/html`, `a b`, `x::y`, `src/{a,b}.rs`", vec![]),
+            ("```sh\ncat `src/gone.rs`\n```", vec![]),
+        ] {
+            assert_eq!(lines(&named_paths(document, &files)), expected, "{document}");
+        }
+    }
+
+    #[test]
+    fn mentions_are_found() {
+        for word in MACHINE_PATHS.iter().chain(REGISTRIES).chain([&SHARED]) {
+            let text = format!("fine\nsee {word}x\n");
+            assert_eq!(lines(&mentions("README.md", &text)), [2], "{word}");
+        }
+        assert_eq!(mentions(".ci/run", SHARED), []);
+        assert_eq!(lines(&mentions(".ci/run", MACHINE_PATHS[0])), [1]);
+        assert_eq!(mentions("Cargo.lock", REGISTRIES[0]), []);
+        assert_eq!(mentions("README.md", "a rework/b and the root"), []);
+    }
+}
