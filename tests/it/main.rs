@@ -2,6 +2,7 @@
 
 mod cli;
 mod counting;
+mod promises;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
 mod seeds;

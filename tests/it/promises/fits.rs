@@ -1,0 +1,97 @@
+//! Promise 2: what is sent is within the limit by another's count, and what can be brought inside
+//! the limit is not refused.
+
+use weir::proxy::ErrorKind;
+
+use super::generate::{self, Case};
+use super::harness::{MODEL, Weir, check};
+use super::judge::Body;
+use super::transcript::TOOLS;
+
+/// What the tools take, as weir counts them: no public count is exact.
+fn tools_tokens(weir: &Weir, tools: usize) -> u64 {
+    let tools = TOOLS[tools].unwrap_or("null");
+    let body = format!(
+        r#"{{"model":"{MODEL}","messages":[{{"role":"user","content":""}}],"tools":{tools}}}"#
+    );
+    let planned = weir.plan(&body, 100_000).expect("a few tools fit");
+    planned.received_tokens - 4 - 3
+}
+
+/// The first message of the newest turn of a valid conversation.
+fn newest_from(body: &Body<'_>) -> usize {
+    let last = body.messages().len() - 1;
+    let call = (0..=last).rev().find(|message| body.role(*message) == "assistant");
+    if body.is_result(last) { call.unwrap_or(last) } else { last }
+}
+
+/// What stays of a conversation whatever the limit is.
+fn floor_tokens(body: &Body<'_>) -> u64 {
+    if body.messages().is_empty() {
+        return 0;
+    }
+    let newest = newest_from(body);
+    let own = |message: usize| match body.sizes[message] {
+        size if message >= newest && body.is_result(message) => size.at_floor(),
+        size if message >= newest || body.is_system(message) => size.all(),
+        _ => 0,
+    };
+    (0..body.messages().len()).map(own).sum()
+}
+
+pub fn fits(case: &Case, is_valid: bool) -> Result<(), String> {
+    let weir = Weir::new();
+    let (body, limit) = (case.transcript.body(), case.limit_tokens());
+    let received = Body::read(&body)?;
+    let tools = tools_tokens(&weir, case.transcript.tools);
+    match weir.plan(&body, limit) {
+        Ok(planned) => {
+            if planned.action.contains("fault") {
+                return Err("a fault".to_owned());
+            }
+            let bytes = planned.body.as_deref().unwrap_or(body.as_bytes());
+            let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+            let tokens = Body::read(text)?.tokens() + tools + 3;
+            if tokens > limit || tokens > planned.sent_tokens {
+                let said = planned.sent_tokens;
+                return Err(format!("{tokens} tokens, said to be {said}, under {limit}"));
+            }
+            if is_valid && planned.received_tokens != received.tokens() + tools + 3 {
+                let (said, counted) = (planned.received_tokens, received.tokens() + tools + 3);
+                return Err(format!("received {counted} tokens, said to be {said}"));
+            }
+            Ok(())
+        }
+        Err(error) if error.kind != ErrorKind::ContextLengthExceeded => {
+            Err(format!("{:?}: {}", error.kind, error.message))
+        }
+        Err(error) if is_valid => {
+            let rounding = if tools > 0 { limit.div_ceil(50) } else { 0 };
+            let floor = floor_tokens(&received) + tools + rounding + 3;
+            if floor + 64 <= limit {
+                return Err(format!("{floor} tokens have to stay: {}", error.message));
+            }
+            Ok(())
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+pub fn valid_fits(case: &Case) -> Result<(), String> {
+    fits(case, true)
+}
+
+#[test]
+fn valid_requests_fit_or_cannot() {
+    check("fits, valid", 200, &generate::valid(), valid_fits);
+}
+
+#[test]
+fn alternating_requests_fit_or_cannot() {
+    check("fits, alternating", 150, &generate::alternating(), valid_fits);
+}
+
+#[test]
+fn hostile_requests_fit_or_are_refused() {
+    check("fits, hostile", 200, &generate::hostile(), |case| fits(case, false));
+}

@@ -1,0 +1,105 @@
+//! Promises 4 and 5: what is sent depends on the request alone, and grows by its end but for cuts.
+
+use proptest::prelude::*;
+use weir::proxy::planner::Planned;
+
+use super::generate::{self, Case};
+use super::harness::{Weir, check};
+use super::judge::Body;
+use super::valid;
+
+/// Where a client would have sent a request: all that is asked for is answered, and the model's
+/// turn has come.
+fn requests(case: &Case) -> Vec<String> {
+    let all = case.transcript.body();
+    let Ok(body) = Body::read(&all) else { return Vec::new() };
+    (1..=body.messages().len())
+        .filter(|end| body.role(end - 1) == "user" || body.is_result(end - 1))
+        .map(|end| case.transcript.body_of(end))
+        .filter(|text| Body::read(text).is_ok_and(|body| valid::fault(&body).is_none()))
+        .collect()
+}
+
+type Outcome = Result<Planned, String>;
+
+fn outcome(weir: &Weir, body: &str, limit: u64) -> Outcome {
+    weir.plan(body, limit).map_err(|error| format!("{:?} {}", error.kind, error.message))
+}
+
+fn messages_of<'a>(planned: &'a Planned, received: &'a str) -> Vec<&'a str> {
+    let bytes = planned.body.as_deref().unwrap_or(received.as_bytes());
+    let text = std::str::from_utf8(bytes).expect("weir sends UTF-8");
+    let body = Body::read(text).expect("weir sends JSON");
+    (0..body.messages().len()).map(|message| body.raw(message)).collect()
+}
+
+pub fn is_frozen(case: &Case) -> Result<(), String> {
+    let weir = Weir::new();
+    let limit = case.limit_tokens();
+    let bodies = requests(case);
+    let mut earlier: Option<(&String, Planned)> = None;
+    for body in &bodies {
+        let Ok(planned) = outcome(&weir, body, limit) else { continue };
+        if let Some((earlier_body, earlier)) = &earlier
+            && earlier.cuts == planned.cuts
+        {
+            let (before, now) = (messages_of(earlier, earlier_body), messages_of(&planned, body));
+            if !now.starts_with(&before) {
+                let place = before.iter().zip(&now).take_while(|(own, other)| own == other).count();
+                return Err(format!(
+                    "sent message {place} changed without a cut, {} of {} messages under {limit}",
+                    planned.messages,
+                    bodies.len()
+                ));
+            }
+        }
+        earlier = Some((body, planned));
+    }
+    Ok(())
+}
+
+pub fn is_pure(case: &Case) -> Result<(), String> {
+    let limit = case.limit_tokens();
+    let bodies: Vec<String> =
+        (1..=case.transcript.messages.len()).map(|end| case.transcript.body_of(end)).collect();
+    let afresh: Vec<Outcome> =
+        bodies.iter().map(|body| outcome(&Weir::new(), body, limit)).collect();
+    let warm = Weir::new();
+    let tiny = Weir::with(|config| {
+        config.cache.counts_bytes = 0;
+        config.cache.folds_bytes = 2000;
+    });
+    let backwards = Weir::new();
+    for body in bodies.iter().rev() {
+        let _ = outcome(&backwards, body, limit);
+    }
+    for (name, weir) in
+        [("warm", &warm), ("tiny", &tiny), ("backwards", &backwards), ("again", &warm)]
+    {
+        for (index, (body, wanted)) in bodies.iter().zip(&afresh).enumerate() {
+            let found = outcome(weir, body, limit);
+            if found != *wanted {
+                return Err(format!(
+                    "{name}, request {index} under {limit}: {found:?} is not {wanted:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn agent_loops_and_chats_grow_by_their_end() {
+    check("frozen, valid", 120, &generate::valid(), is_frozen);
+}
+
+#[test]
+fn alternating_conversations_grow_by_their_end() {
+    check("frozen, alternating", 120, &generate::alternating(), is_frozen);
+}
+
+#[test]
+fn what_was_planned_before_changes_nothing() {
+    let cases = prop_oneof![generate::valid().boxed(), generate::hostile().boxed()];
+    check("pure", 60, &cases, is_pure);
+}

@@ -1,0 +1,104 @@
+//! Runs properties with a printed seed, and plans requests in process.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config as Proptest, RngSeed, TestCaseError, TestError, TestRunner};
+use weir::config::{Config, ModelEntry};
+use weir::proxy::planner::{Asked, Planned, Planner};
+use weir::proxy::{ProxyError, Tenant};
+use weir::tokens::Encoding;
+use weir::wire::Protocol;
+
+use super::generate::{Case, Limit};
+use super::judge::Body;
+
+/// A model of which no rule is known but its window.
+pub const MODEL: &str = "gpt-4o";
+/// A model that refuses two user or two assistant messages in a row.
+pub const STRICT_MODEL: &str = "alternating";
+
+/// Tries `property` on values of `strategy`. `PROPTEST_CASES` and `PROPTEST_RNG_SEED` in the
+/// environment choose how many and which.
+pub fn check<S: Strategy>(
+    name: &str,
+    cases: u32,
+    strategy: &S,
+    property: impl Fn(&S::Value) -> Result<(), String>,
+) where
+    S::Value: std::fmt::Debug,
+{
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("PROPTEST_RNG_SEED").unwrap_or_else(|| RandomState::new().hash_one(name));
+    let cases = number("PROPTEST_CASES").map_or(cases, |cases| cases as u32);
+    println!("{name}: {cases} cases of PROPTEST_RNG_SEED={seed}");
+    let config = Proptest {
+        cases,
+        rng_seed: RngSeed::Fixed(seed),
+        failure_persistence: None,
+        max_shrink_time: 120_000,
+        ..Proptest::default()
+    };
+    let run = TestRunner::new(config)
+        .run(strategy, |value| property(&value).map_err(TestCaseError::fail));
+    match run {
+        Ok(()) => {}
+        Err(TestError::Fail(reason, value)) => {
+            panic!("{name}, PROPTEST_RNG_SEED={seed}: {reason}\n{value:?}")
+        }
+        Err(error) => panic!("{name}, PROPTEST_RNG_SEED={seed}: {error}"),
+    }
+}
+
+/// A planner on the defaults.
+pub struct Weir {
+    planner: Planner,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Weir {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config::default();
+        config.models.insert(
+            STRICT_MODEL,
+            ModelEntry {
+                window_tokens: 128_000,
+                max_input_tokens: None,
+                max_output_tokens: None,
+                encoding: Encoding::O200kBase,
+                strict_alternation: true,
+            },
+        );
+        change(&mut config);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime needs nothing but memory");
+        Self { planner: Planner::new(Arc::new(config)), runtime }
+    }
+
+    /// Plans a request under a limit.
+    pub fn plan(&self, body: &str, limit_tokens: u64) -> Result<Planned, ProxyError> {
+        let asked = Asked { max_input_tokens: Some(limit_tokens), bypass: false };
+        let body = bytes::Bytes::copy_from_slice(body.as_bytes());
+        self.runtime.block_on(self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked))
+    }
+}
+
+impl Case {
+    /// The limit in tokens.
+    pub fn limit_tokens(&self) -> u64 {
+        match self.limit {
+            Limit::Tokens(tokens) => tokens,
+            Limit::Share(permille) => {
+                let body = self.transcript.body();
+                let size: u64 = Body::read(&body).map_or(0, |body| body.tokens());
+                (size * permille / 1000).max(1)
+            }
+        }
+    }
+}

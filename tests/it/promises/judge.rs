@@ -1,0 +1,233 @@
+//! The judge: what became of a request, read off its bytes before and after.
+
+use super::count::{self, Size};
+use super::json::{Kind, Node};
+
+/// A request's body with its messages found.
+pub struct Body<'a> {
+    pub text: &'a str,
+    pub list: Node,
+    pub sizes: Vec<Size>,
+}
+
+impl<'a> Body<'a> {
+    pub fn read(text: &'a str) -> Result<Self, String> {
+        let top = Node::read(text)?;
+        let list = top.get("messages").cloned().ok_or("no messages")?;
+        let sizes = list.items().iter().map(|message| count::message(message, text)).collect();
+        Ok(Self { text, list, sizes })
+    }
+
+    pub fn messages(&self) -> &[Node] {
+        self.list.items()
+    }
+
+    pub fn raw(&self, message: usize) -> &'a str {
+        self.messages()[message].raw(self.text)
+    }
+
+    pub fn role(&self, message: usize) -> &str {
+        self.messages()[message].text_of("role")
+    }
+
+    /// Tokens of the messages together.
+    pub fn tokens(&self) -> u64 {
+        self.sizes.iter().map(|size| size.all()).sum()
+    }
+
+    pub fn is_system(&self, message: usize) -> bool {
+        matches!(self.role(message), "system" | "developer")
+    }
+
+    pub fn is_result(&self, message: usize) -> bool {
+        matches!(self.role(message), "tool" | "function")
+    }
+
+    pub fn calls(&self, message: usize) -> usize {
+        let message = &self.messages()[message];
+        message.get("tool_calls").map_or(0, |calls| calls.items().len())
+            + usize::from(message.get("function_call").is_some())
+    }
+}
+
+/// What became of one kept message.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub unmarked: bool,
+    pub clipped: bool,
+    /// What each note beside it says is gone.
+    pub notes: Vec<u64>,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub struct Verdict {
+    /// For each message sent, which message received it was, and how it changed.
+    pub kept: Vec<(usize, Change)>,
+    pub gone: usize,
+}
+
+impl Verdict {
+    pub fn told(&self) -> u64 {
+        self.kept.iter().flat_map(|(_, change)| &change.notes).sum()
+    }
+
+    pub fn any(&self, wanted: impl Fn(&Change) -> bool) -> bool {
+        self.kept.iter().any(|(_, change)| wanted(change))
+    }
+}
+
+/// Compares what was received with what is sent: order kept, nothing changed but what may be.
+pub fn compare(received: &Body<'_>, sent: &Body<'_>) -> Result<Verdict, String> {
+    let outside = |body: &Body<'_>| {
+        let span = body.list.span.clone();
+        (body.text[..span.start].to_owned(), body.text[span.end..].to_owned())
+    };
+    if outside(received) != outside(sent) {
+        return Err("bytes outside the messages changed".to_owned());
+    }
+    let mut kept = Vec::new();
+    let mut next = 0;
+    for index in 0..sent.messages().len() {
+        let found = (next..received.messages().len())
+            .find_map(|from| change(received, from, sent, index).map(|change| (from, change)));
+        let (from, change) = found.ok_or_else(|| {
+            let raw: String = sent.raw(index).chars().take(600).collect();
+            format!("message {index} is none of those received, in order: {raw}")
+        })?;
+        next = from + 1;
+        kept.push((from, change));
+    }
+    Ok(Verdict { gone: received.messages().len() - kept.len(), kept })
+}
+
+/// How a message sent differs from one received; `None` where it is another message.
+fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Option<Change> {
+    let (raw_in, raw_out) = (received.raw(from), sent.raw(index));
+    let (node_in, node_out) = (&received.messages()[from], &sent.messages()[index]);
+    let is_marked = node_in.members().iter().any(|(key, _)| key == "weir");
+    if raw_in == raw_out {
+        return (!is_marked).then(Change::default);
+    }
+    let mut change = Change { unmarked: is_marked, ..Change::default() };
+    let members = node_in.members().iter().filter(|(key, _)| key != "weir");
+    if members.clone().count() != node_out.members().len() {
+        return None;
+    }
+    for ((key, value), (key_out, value_out)) in members.zip(node_out.members()) {
+        if key != key_out {
+            return None;
+        }
+        if value.raw(received.text) == value_out.raw(sent.text) {
+            continue;
+        }
+        let (own, theirs) = ((value, received.text), (value_out, sent.text));
+        if key != "content" {
+            return None;
+        } else if received.role(from) == "user" {
+            change.notes = notes(own, theirs)?;
+        } else if received.is_result(from) {
+            clips(own, theirs)?;
+            change.clipped = true;
+        } else {
+            return None;
+        }
+    }
+    if !is_marked && !frame_is_kept(raw_in, node_in, raw_out, node_out) {
+        return None;
+    }
+    Some(change)
+}
+
+/// Whether all bytes beside the content are the same.
+fn frame_is_kept(raw_in: &str, node_in: &Node, raw_out: &str, node_out: &Node) -> bool {
+    let place = |node: &Node| {
+        let content = node.get("content").map(|content| content.span.clone())?;
+        Some((content.start - node.span.start, content.end - node.span.start))
+    };
+    let (Some(own), Some(theirs)) = (place(node_in), place(node_out)) else { return false };
+    raw_in[..own.0] == raw_out[..theirs.0] && raw_in[own.1..] == raw_out[theirs.1..]
+}
+
+/// The notes that stand before and after a content that is else the same.
+fn notes(own: (&Node, &str), theirs: (&Node, &str)) -> Option<Vec<u64>> {
+    let (raw_in, raw_out) = (own.0.raw(own.1), theirs.0.raw(theirs.1));
+    let mut notes = Vec::new();
+    if matches!(own.0.kind, Kind::Text(_)) {
+        let inside = |raw: &str| raw[1..raw.len() - 1].to_owned();
+        let (inside_in, inside_out) = (inside(raw_in), inside(raw_out));
+        let mut rest = inside_out.as_str();
+        while let Some((said, after)) = note(rest) {
+            let Some(after) = after.strip_prefix("\\n\\n") else { break };
+            notes.push(said);
+            rest = after;
+        }
+        rest = rest.strip_prefix(inside_in.as_str())?;
+        while !rest.is_empty() {
+            let (said, after) = note(rest.strip_prefix("\\n\\n")?)?;
+            notes.push(said);
+            rest = after;
+        }
+        return Some(notes);
+    }
+    let (parts_in, parts_out) = (own.0.items(), theirs.0.items());
+    let first = parts_in.first()?.raw(own.1);
+    let before = parts_out.iter().position(|part| part.raw(theirs.1) == first)?;
+    let after = before + parts_in.len();
+    for (index, part) in parts_out.iter().enumerate() {
+        if (before..after).contains(&index) {
+            if part.raw(theirs.1) != parts_in[index - before].raw(own.1) {
+                return None;
+            }
+            continue;
+        }
+        let (said, rest) = note(part.text_of("text").trim_matches('\n'))?;
+        if !rest.is_empty() || part.text_of("type") != "text" || part.members().len() != 2 {
+            return None;
+        }
+        notes.push(said);
+    }
+    (after <= parts_out.len()).then_some(notes)
+}
+
+/// What a note at the start of `text` says is gone, and what follows it.
+fn note(text: &str) -> Option<(u64, &str)> {
+    let (number, rest) = text.strip_prefix("[weir: ")?.split_once(" earlier message")?;
+    let number = number.parse().ok()?;
+    let noun = if number == 1 { " was" } else { "s were" };
+    let rest = rest.strip_prefix(noun)?;
+    Some((number, rest.strip_prefix(" left out here to fit the context window]")?))
+}
+
+/// Checks that texts differ only by a middle that gave way to a marker.
+fn clips(own: (&Node, &str), theirs: (&Node, &str)) -> Option<()> {
+    if let (Kind::Text(text_in), Kind::Text(text_out)) = (&own.0.kind, &theirs.0.kind) {
+        return clip(text_in, text_out);
+    }
+    let (parts_in, parts_out) = (own.0.items(), theirs.0.items());
+    if parts_in.len() != parts_out.len() {
+        return None;
+    }
+    for (part_in, part_out) in parts_in.iter().zip(parts_out) {
+        if part_in.raw(own.1) == part_out.raw(theirs.1) {
+            continue;
+        }
+        match (&part_in.kind, &part_out.kind) {
+            (Kind::Text(text_in), Kind::Text(text_out)) => clip(text_in, text_out)?,
+            _ => clip(part_in.text_of("text"), part_out.text_of("text"))?,
+        }
+    }
+    Some(())
+}
+
+fn clip(text_in: &str, text_out: &str) -> Option<()> {
+    // The marker is the only place where the two differ, whatever else looks like one.
+    let of = format!(" of {} bytes left out here]\n", text_in.len());
+    text_out.match_indices(&of).find_map(|(at, _)| {
+        let start = text_out[..at].rfind("\n[weir: ")?;
+        let left_out: usize = text_out[start + "\n[weir: ".len()..at].parse().ok()?;
+        let (head, tail) = (&text_out[..start], &text_out[at + of.len()..]);
+        let fits = head.len() + left_out + tail.len() == text_in.len();
+        (fits && text_in.starts_with(head) && text_in.ends_with(tail)).then_some(())
+    })
+}

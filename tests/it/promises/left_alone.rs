@@ -1,0 +1,50 @@
+//! Promise 1: what needs nothing is forwarded byte for byte; else only what is named changes.
+
+use super::generate::{self, Case};
+use super::harness::{Weir, check};
+use super::json::Node;
+use super::judge::{Body, compare};
+
+/// How far below the limit a request with tools is certain to be left alone, in thousandths:
+/// their size is rounded up to a fiftieth.
+const ROUNDING_PERMILLE: u64 = 21;
+
+/// Whether a message carries weir's own member, whatever it says.
+fn has_mark(message: &Node) -> bool {
+    message.members().iter().any(|(key, _)| key == "weir")
+}
+
+pub fn is_left_alone(case: &Case) -> Result<(), String> {
+    let weir = Weir::new();
+    let (body, limit) = (case.transcript.body(), case.limit_tokens());
+    let Ok(planned) = weir.plan(&body, limit) else { return Ok(()) };
+    let received = Body::read(&body)?;
+    let is_marked = received.messages().iter().any(|message| has_mark(message));
+    let is_under = planned.received_tokens + limit * ROUNDING_PERMILLE / 1000 <= limit;
+    if is_under && planned.action != "pass" {
+        return Err(format!("{} of {limit}: {}", planned.received_tokens, planned.action));
+    }
+    if planned.action == "pass" && !is_marked && planned.body.is_some() {
+        return Err("passed, and yet another body".to_owned());
+    }
+    let Some(sent) = planned.body else {
+        return if is_marked { Err("a mark was forwarded".to_owned()) } else { Ok(()) };
+    };
+    let text = std::str::from_utf8(&sent).map_err(|error| error.to_string())?;
+    let verdict = compare(&received, &Body::read(text)?)?;
+    if planned.action == "pass" && verdict.any(|change| change.clipped || !change.notes.is_empty())
+    {
+        return Err("passed, and yet changed".to_owned());
+    }
+    Ok(())
+}
+
+#[test]
+fn valid_requests_change_only_where_they_may() {
+    check("left alone, valid", 150, &generate::valid(), is_left_alone);
+}
+
+#[test]
+fn hostile_requests_change_only_where_they_may() {
+    check("left alone, hostile", 200, &generate::hostile(), is_left_alone);
+}

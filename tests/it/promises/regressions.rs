@@ -1,0 +1,96 @@
+//! Conversations that once broke a promise, as small as they can be.
+
+use super::generate::{Case, Limit};
+use super::harness::{MODEL, STRICT_MODEL};
+use super::transcript::{Calls, Content, Message, PLAIN, Part, Style, Text, TextKind, Transcript};
+use super::{fits, frozen, left_alone, told, valid};
+
+/// A conversation of words such as `u30`: a message's kind and about how many tokens it has.
+/// `s`ystem, `u`ser, `a`ssistant, `c` an assistant with a call, `t` its result.
+fn transcript(words: &str, model: &'static str) -> Transcript {
+    let message = |word: &str| {
+        let (kind, tokens) = word.split_at(1);
+        let tokens = tokens.parse().expect("a number of tokens");
+        let text = Text { kind: TextKind::Words, tokens };
+        let content = Content::Text(text);
+        let call = ("a".to_owned(), text);
+        match kind {
+            "s" => Message::new("system", content),
+            "u" => Message::new("user", content),
+            "a" => Message::new("assistant", content),
+            "c" => Message {
+                calls: Calls::Tools(vec![call]),
+                ..Message::new("assistant", Content::Null)
+            },
+            "t" => Message { answers: Some("a".to_owned()), ..Message::new("tool", content) },
+            _ => panic!("no message is called {kind}"),
+        }
+    };
+    Transcript {
+        messages: words.split_whitespace().map(message).collect(),
+        style: Style { is_numbered: true, ..PLAIN },
+        tools: 0,
+        model,
+    }
+}
+
+fn keeps_promises(words: &str, model: &'static str, limit: u64) {
+    let case = Case { transcript: transcript(words, model), limit: Limit::Tokens(limit) };
+    for property in [
+        left_alone::is_left_alone,
+        fits::valid_fits,
+        valid::stays_valid,
+        valid::keeps_alternating,
+        told::is_told,
+        frozen::is_frozen,
+        frozen::is_pure,
+    ] {
+        if let Err(reason) = property(&case) {
+            panic!("{words} under {limit}: {reason}");
+        }
+    }
+}
+
+/// What is left of the newest exchange once its question went answers the first user message; it
+/// must not go whole later.
+#[test]
+fn an_exchange_that_lost_its_question_keeps_users_apart() {
+    keeps_promises("u5 a5 u2500 c1 t850 a5 u2300", STRICT_MODEL, 3000);
+}
+
+/// A request of system messages alone has no turn that could go.
+#[test]
+fn system_messages_alone_are_refused_where_they_do_not_fit() {
+    keeps_promises("s200", MODEL, 100);
+}
+
+#[test]
+fn no_messages_at_all_beside_tools_that_do_not_fit() {
+    let mut transcript = transcript("", MODEL);
+    transcript.tools = 3;
+    let case = Case { transcript, limit: Limit::Tokens(20) };
+    fits::fits(&case, false).expect("refused in order");
+}
+
+/// weir's own member goes, even where it says nothing.
+#[test]
+fn a_mark_that_is_null_is_not_forwarded() {
+    let mut transcript = transcript("u5 a5 u5", MODEL);
+    transcript.messages[0].weir = Some("null");
+    let case = Case { transcript, limit: Limit::Tokens(1000) };
+    left_alone::is_left_alone(&case).expect("the mark is removed");
+}
+
+/// Small pieces that no marker is shorter than are a large result all the same.
+#[test]
+fn a_result_in_many_small_parts_can_be_clipped() {
+    for (parts, tokens) in [(200, 12), (100, 40)] {
+        let mut transcript = transcript("u5 c1 t1", MODEL);
+        let text = Text { kind: TextKind::Words, tokens };
+        transcript.messages[2].content = Content::Parts(vec![Part::Text(text); parts]);
+        let case = Case { transcript, limit: Limit::Tokens(1500) };
+        if let Err(reason) = fits::valid_fits(&case) {
+            panic!("{parts} parts of {tokens} tokens: {reason}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Promise 6: what is gone is counted, in notes and in what the headers say.
+
+use super::generate::{self, Case};
+use super::harness::{Weir, check};
+use super::judge::{Body, compare};
+
+/// What a note takes at most.
+const NOTE_TOKENS: u64 = 40;
+
+pub fn is_told(case: &Case) -> Result<(), String> {
+    let weir = Weir::new();
+    let (body, limit) = (case.transcript.body(), case.limit_tokens());
+    let Ok(planned) = weir.plan(&body, limit) else { return Ok(()) };
+    let received = Body::read(&body)?;
+    let bytes = planned.body.as_deref().unwrap_or(body.as_bytes());
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    let sent = Body::read(text)?;
+    let verdict = compare(&received, &sent)?;
+    let action = match (verdict.gone > 0, verdict.any(|change| change.clipped)) {
+        (false, false) => "pass",
+        (true, false) => "evict",
+        (false, true) => "fit",
+        (true, true) => "evict+fit",
+    };
+    if planned.action != action {
+        return Err(format!("{action} was done, {} said", planned.action));
+    }
+    let edits = if verdict.any(|change| change.unmarked) { "pin" } else { "" };
+    if planned.edits != edits {
+        return Err(format!("edits: {edits:?} were done, {:?} said", planned.edits));
+    }
+    if verdict.told() > verdict.gone as u64 {
+        return Err(format!("{} are gone, {} told of", verdict.gone, verdict.told()));
+    }
+    if verdict.told() < verdict.gone as u64 && could_be_told(&weir, case, limit)? {
+        return Err(format!("{} are gone, {} told of", verdict.gone, verdict.told()));
+    }
+    Ok(())
+}
+
+/// Whether a note could have stood when the last of the messages went: beside a user message that
+/// says something, and within the limit.
+fn could_be_told(weir: &Weir, case: &Case, limit: u64) -> Result<bool, String> {
+    let (mut most_gone, mut could) = (0, false);
+    for end in 1..=case.transcript.messages.len() {
+        let body = case.transcript.body_of(end);
+        let received = Body::read(&body)?;
+        if matches!(received.role(end - 1), "assistant" | "system" | "developer") {
+            continue;
+        }
+        let Ok(planned) = weir.plan(&body, limit) else {
+            // What would have been refused shows nothing; it may well have been cut.
+            could = false;
+            continue;
+        };
+        let bytes = planned.body.as_deref().unwrap_or(body.as_bytes());
+        let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+        let verdict = compare(&received, &Body::read(text)?)?;
+        if verdict.gone <= most_gone {
+            continue;
+        }
+        most_gone = verdict.gone;
+        let has_room = planned.sent_tokens + NOTE_TOKENS + limit.div_ceil(50) <= limit;
+        let has_place = verdict.kept.iter().any(|(own, _)| {
+            let content = received.messages()[*own].get("content");
+            received.role(*own) == "user"
+                && !is_among_results(&received, *own)
+                && content.is_some_and(|own| own.text().is_some() || !own.items().is_empty())
+        });
+        could = has_room && has_place && verdict.told() < verdict.gone as u64;
+    }
+    Ok(could)
+}
+
+/// Whether a message stands between a call and its result, and so belongs to the call.
+fn is_among_results(body: &Body<'_>, message: usize) -> bool {
+    (message..body.messages().len())
+        .take_while(|later| body.role(*later) != "assistant")
+        .any(|later| body.is_result(later))
+}
+
+#[test]
+fn what_is_gone_is_told() {
+    check("told, valid", 250, &generate::valid(), is_told);
+}
+
+#[test]
+fn what_is_gone_of_hostile_requests_is_told() {
+    check("told, hostile", 200, &generate::hostile(), is_told);
+}
