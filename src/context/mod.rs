@@ -1,7 +1,7 @@
 //! What to send of a conversation. Pure: no I/O, no clock, no randomness.
 //!
 //! [`measure`] turns a message into a [`Fact`]; [`Fold`] takes facts one by one and decides, at
-//! each point where a request could have ended, whether a cut is due; [`edits`] tells what the
+//! each point where a request could have ended, whether a cut is due; [`edits()`] tells what the
 //! decisions mean for the caller's bytes. A plan of a longer transcript extends that of a shorter
 //! one, because the fold is what a proxy would have done that had watched from the first message.
 

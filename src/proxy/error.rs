@@ -111,7 +111,6 @@ impl From<TargetError> for ProxyError {
 impl From<SendError> for ProxyError {
     fn from(error: SendError) -> Self {
         let kind = match error {
-            SendError::Target(error) => return error.into(),
             SendError::Connect { .. } | SendError::ConnectTimeout { .. } => {
                 ErrorKind::UpstreamConnect
             }

@@ -4,6 +4,7 @@ pub mod error;
 mod headers;
 mod memory;
 pub mod planner;
+mod refusal;
 pub mod relay;
 
 use std::sync::Arc;

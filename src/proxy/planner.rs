@@ -11,13 +11,14 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use super::memory::{Chain, Memory};
+use super::refusal;
 use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::{Config, Known, Mode};
 use crate::context::clip::RequestClips;
 use crate::context::{self, Fact, Fold, Limits, Measure, Profile};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{REPLY_PRIMING, tools};
-use crate::wire::{BodyError, ExtraKind, FieldError, Protocol, Request, splice};
+use crate::wire::{ExtraKind, Protocol, Request, splice};
 
 /// As many bytes of messages not seen before as are counted on the request's own task.
 const INLINE_BYTES: usize = 16 * 1024;
@@ -175,7 +176,7 @@ impl<'a> Draft<'a> {
     fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
         let config = &shared.config;
         let request =
-            job.protocol.read(&job.body, config.server.max_messages).map_err(refuse_body)?;
+            job.protocol.read(&job.body, config.server.max_messages).map_err(refusal::body)?;
         let model = match &job.path_model {
             Some(model) => Cow::Borrowed(model.as_str()),
             None => request.model.clone().unwrap_or(Cow::Borrowed("")),
@@ -256,7 +257,7 @@ impl<'a> Draft<'a> {
                 .job
                 .protocol
                 .read_message(raw)
-                .map_err(|error| refuse_message(index, &error))?;
+                .map_err(|error| refusal::message(index, &error))?;
             let fact = self.profile.measure.fact(&message);
             memory.keep_fact(key, fact);
             facts.push(fact);
@@ -288,7 +289,7 @@ impl<'a> Draft<'a> {
         let sent_tokens = end.sent_tokens() + self.overhead_tokens;
         let is_observed = config.context.mode == Mode::Observe;
         if sent_tokens > limit_tokens && !is_observed {
-            return Err(cannot_fit(received_tokens, sent_tokens, limit_tokens).into());
+            return Err(refusal::cannot_fit(received_tokens, sent_tokens, limit_tokens).into());
         }
         let compacted = actions(&end);
         let action = match (is_observed, compacted.as_str()) {
@@ -318,7 +319,7 @@ impl<'a> Draft<'a> {
         let operator = [self.limits.operator_tokens, self.limits.header_tokens];
         let limit_tokens = operator.into_iter().flatten().min();
         if let Some(limit_tokens) = limit_tokens.filter(|limit| received_tokens > *limit) {
-            return Err(cannot_fit(received_tokens, received_tokens, limit_tokens).into());
+            return Err(refusal::cannot_fit(received_tokens, received_tokens, limit_tokens).into());
         }
         Ok(self.planned(None, "bypass".into(), "", received_tokens, received_tokens, 0))
     }
@@ -443,70 +444,6 @@ fn actions(fold: &Fold) -> String {
         (true, true) => "evict+fit",
     }
     .to_owned()
-}
-
-/// The refusal of what cannot be made to fit, in the words agents look for.
-fn cannot_fit(received_tokens: u64, least_tokens: u64, limit_tokens: u64) -> ProxyError {
-    let over = least_tokens.saturating_sub(limit_tokens);
-    let mut error = ProxyError::new(
-        ErrorKind::ContextLengthExceeded,
-        format!(
-            "This model's maximum context length is {limit_tokens} tokens. However, your messages \
-             resulted in {received_tokens} tokens; what has to stay of them (system messages and \
-             the newest turn) still takes {least_tokens}, which is {over} too many. Please reduce \
-             the length of the messages."
-        ),
-    );
-    error.param = Some("messages".into());
-    error
-}
-
-fn refuse_body(error: BodyError) -> Stop {
-    let (message, param) = match error {
-        BodyError::NotUtf8 { valid_up_to_bytes } => (
-            format!("The body is not UTF-8: byte {valid_up_to_bytes} is the first that is not."),
-            None,
-        ),
-        BodyError::NotJson { detail } => {
-            (format!("The body cannot be read as a JSON object: {detail}."), None)
-        }
-        BodyError::DuplicateKey { key } => (format!("'{key}' is given twice."), Some(key)),
-        BodyError::WrongType { key, expected } => {
-            (format!("'{key}' has the wrong type: expected {expected}."), Some(key))
-        }
-        BodyError::TooManyMessages { limit } => {
-            let mut error = ProxyError::new(
-                ErrorKind::TooManyMessages,
-                format!("The request has more than {limit} messages (server.max_messages)."),
-            );
-            error.param = Some("messages".into());
-            return error.into();
-        }
-    };
-    let mut error = ProxyError::new(ErrorKind::InvalidRequest, message);
-    error.param = param;
-    error.into()
-}
-
-fn refuse_message(index: usize, error: &FieldError) -> Stop {
-    let place = |key: &str| {
-        if key.is_empty() {
-            format!("messages[{index}]")
-        } else {
-            format!("messages[{index}].{key}")
-        }
-    };
-    let (message, param) = match error {
-        FieldError::DuplicateKey { key } => {
-            (format!("'{}' is given twice.", place(key)), place(key))
-        }
-        FieldError::WrongType { key, expected } => {
-            (format!("'{}' has the wrong type: expected {expected}.", place(key)), place(key))
-        }
-    };
-    let mut error = ProxyError::new(ErrorKind::InvalidRequest, message);
-    error.param = Some(param);
-    error.into()
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::retry::{self, Attempt, Failure};
 use super::upload::{Upload, UploadError};
-use super::{AnswerBody, Base, BaseError, Body, Target, TargetError};
+use super::{AnswerBody, Base, BaseError, Body, Target};
 use crate::config;
 
 /// Sends requests to one upstream.
@@ -80,7 +80,6 @@ pub struct Inbound {
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendError {
-    Target(TargetError),
     Connect {
         origin: String,
         cause: String,
@@ -105,7 +104,6 @@ pub enum SendError {
 impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Target(error) => error.fmt(f),
             Self::Connect { origin, cause } => {
                 write!(f, "no connection to the upstream {origin}: {cause}")
             }
@@ -165,7 +163,7 @@ impl Client {
     /// Sends a request and waits for the head of its answer. Dropping the future cancels it.
     pub async fn send(&self, outbound: Outbound) -> Result<Inbound, SendError> {
         let sending = Sending {
-            url: self.base.url(&outbound.target).map_err(SendError::Target)?,
+            url: outbound.target.url,
             method: outbound.method,
             headers: outbound.headers,
             body: match outbound.body {

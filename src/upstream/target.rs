@@ -148,9 +148,9 @@ impl Base {
                 .is_ok_and(|address| address.to_canonical().is_loopback())
     }
 
-    /// The URL that `target` stands for, if it stands in it unchanged.
-    pub(super) fn url(&self, target: &Target) -> Result<Url, TargetError> {
-        let text = format!("{}{}", self.origin, target.path_and_query);
+    /// The URL of a path and query under this base's origin, if they stand in it unchanged.
+    fn url(&self, path_and_query: &str) -> Result<Url, TargetError> {
+        let text = format!("{}{path_and_query}", self.origin);
         match Url::parse(&text) {
             Ok(url) if url.as_str() == text && url.fragment().is_none() => Ok(url),
             _ => Err(TargetError::Altered),
@@ -165,6 +165,7 @@ pub struct Target {
     pub path_and_query: String,
     /// The model that the path names (Azure's deployments), percent-decoded.
     pub path_model: Option<String>,
+    pub(super) url: Url,
 }
 
 /// Why a path leads nowhere.
@@ -223,9 +224,8 @@ impl Target {
             joined.push('/');
         }
         append_query(&mut joined, query, base.query.as_deref());
-        let target = Self { path_and_query: joined, path_model };
-        base.url(&target)?;
-        Ok(target)
+        let url = base.url(&joined)?;
+        Ok(Self { path_and_query: joined, path_model, url })
     }
 
     /// The path alone.
