@@ -7,8 +7,8 @@ use super::conversation::Conversation;
 const CACHE_FLOOR_TOKENS: u64 = 1024;
 /// What a cached token costs of an uncached one.
 const CACHED_PRICE: f64 = 0.1;
-/// Failures kept of each check; all are counted.
-const MAX_KEPT: usize = 10;
+/// Failures kept of each check, for the report in JSON; all are counted.
+const MAX_KEPT: usize = 1000;
 
 /// What must hold of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
