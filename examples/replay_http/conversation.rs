@@ -70,7 +70,7 @@ pub fn read(path: &Path) -> Result<Vec<Conversation>, String> {
     // Taken in turn, so that each thread has its part of the long ones.
     let share = |first: usize| -> Vec<(usize, Result<Conversation, String>)> {
         let own = lines.iter().skip(first).step_by(threads);
-        own.map(|(number, line)| (*number, Conversation::read(line))).collect()
+        own.map(|(number, line)| (*number, read_line(line))).collect()
     };
     let mut read: Vec<_> = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|first| scope.spawn(move || share(first))).collect();
@@ -84,25 +84,26 @@ pub fn read(path: &Path) -> Result<Vec<Conversation>, String> {
     read.into_iter().map(located).collect()
 }
 
-impl Conversation {
-    fn read(line: &str) -> Result<Self, String> {
-        let line: Line<'_> = serde_json::from_str(line).map_err(|error| error.to_string())?;
-        let messages = line.messages.iter().map(|raw| Message::read(raw.get()));
-        let messages = messages.collect::<Result<Vec<_>, _>>()?;
-        let asks = |at: &usize| {
-            let answered = messages[*at].role == Role::Assistant;
-            answered && matches!(messages[at - 1].role, Role::User | Role::Tool)
-        };
-        let turns = (1..messages.len()).filter(asks).collect();
-        let mut sums = vec![0];
-        sums.extend(messages.iter().scan(0, |sum, message| {
-            *sum += message.tokens;
-            Some(*sum)
-        }));
-        let tools = line.tools.map(|raw| raw.get().into());
-        Ok(Self { id: line.id, source: line.source, tools, messages, turns, sums })
-    }
+/// Reads one conversation from its line.
+pub fn read_line(line: &str) -> Result<Conversation, String> {
+    let line: Line<'_> = serde_json::from_str(line).map_err(|error| error.to_string())?;
+    let messages = line.messages.iter().map(|raw| Message::read(raw.get()));
+    let messages = messages.collect::<Result<Vec<_>, _>>()?;
+    let asks = |at: &usize| {
+        let answered = messages[*at].role == Role::Assistant;
+        answered && matches!(messages[at - 1].role, Role::User | Role::Tool)
+    };
+    let turns = (1..messages.len()).filter(asks).collect();
+    let mut sums = vec![0];
+    sums.extend(messages.iter().scan(0, |sum, message| {
+        *sum += message.tokens;
+        Some(*sum)
+    }));
+    let tools = line.tools.map(|raw| raw.get().into());
+    Ok(Conversation { id: line.id, source: line.source, tools, messages, turns, sums })
+}
 
+impl Conversation {
     /// Tokens of the request of the first `length` messages, all of them sent.
     pub fn full_tokens(&self, length: usize) -> u64 {
         self.sums[length]

@@ -249,3 +249,185 @@ fn explain_cut(
 fn require(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(reason()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use reqwest::{Method, Version};
+
+    use super::super::conversation::read_line;
+    use super::*;
+
+    /// System, question, call, result, answer, question, answer; each its own letter.
+    const SYSTEM: &str = r#"{"role":"system","content":"s"}"#;
+    const FIRST: &str = r#"{"role":"user","content":"first"}"#;
+    const CALL: &str = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}"#;
+    const RESULT: &str = r#"{"role":"tool","tool_call_id":"1","content":"head middle tail"}"#;
+    const ANSWER: &str = r#"{"role":"assistant","content":"answer"}"#;
+    const SECOND: &str = r#"{"role":"user","content":"second"}"#;
+    const THIRD: &str = r#"{"role":"user","content":"third"}"#;
+    const NOTED: &str = r#"{"role":"user","content":"first\n\n[weir: 2 messages]"}"#;
+    const NOTED_BEFORE: &str = r#"{"role":"user","content":"[weir: 2 messages]\n\nsecond"}"#;
+    const CLIPPED: &str = r#"{"role":"tool","tool_call_id":"1","content":"head\n[weir: 7 of 16 bytes left out]\n tail"}"#;
+    const MISCLIPPED: &str = r#"{"role":"tool","tool_call_id":"1","content":"head\n[weir: 8 of 16 bytes left out]\n tail"}"#;
+
+    fn conversation() -> Conversation {
+        let messages = [SYSTEM, FIRST, CALL, RESULT, ANSWER, SECOND, ANSWER, THIRD, ANSWER];
+        let messages = messages.join(",");
+        read_line(&format!(r#"{{"id":"c","source":"s","messages":[{messages}]}}"#))
+            .expect("it is sound")
+    }
+
+    /// An answer, and what the upstream saw, of a request of which `sent` was sent.
+    fn exchanged(action: &str, received: u64, sent: &[&str]) -> (Answer, Seen) {
+        let body = format!(r#"{{"messages":[{}]}}"#, sent.join(","));
+        let seen = Seen {
+            number: 1,
+            connection: 1,
+            version: Version::HTTP_11,
+            method: Method::POST,
+            path: String::new(),
+            headers: Default::default(),
+            body_bytes: body.len(),
+            body: Bytes::from(body),
+            prompt_tokens: Some(10),
+            cached_tokens: Some(0),
+            status: 200,
+            completed: true,
+            client_left: false,
+            cut: false,
+        };
+        let answer = Answer {
+            status: 200,
+            action: action.to_owned(),
+            received_tokens: Some(received),
+            limit_tokens: Some(100),
+            ..Answer::default()
+        };
+        (answer, seen)
+    }
+
+    /// Which checks the exchanges fail, each of the first so many messages.
+    fn failed(
+        budget_tokens: u64,
+        exchanges: Vec<(usize, Answer, Option<Seen>)>,
+    ) -> Vec<(Check, u64)> {
+        let conversation = conversation();
+        let mut judge = Judge::new(&conversation, budget_tokens, 0);
+        for (length, answer, seen) in exchanges {
+            let own: Vec<&str> =
+                conversation.messages[..length].iter().map(|message| &*message.raw).collect();
+            let body = format!(r#"{{"messages":[{}]}}"#, own.join(","));
+            let frame = (&br#"{"messages":["#[..], &b"]}"[..]);
+            let answer = Ok(answer);
+            judge.judge(Exchange { length, body: body.as_bytes(), frame, answer, seen });
+        }
+        let failures = Check::ALL.map(|check| (check, judge.tally.of(check).failed));
+        failures.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
+    #[track_caller]
+    fn check_sent(length: usize, action: &str, received: u64, sent: &[&str], expected: &[Check]) {
+        let (answer, seen) = exchanged(action, received, sent);
+        let failed = failed(1000, vec![(length, answer, Some(seen))]);
+        let expected: Vec<_> = expected.iter().map(|check| (*check, 1)).collect();
+        assert_eq!(failed, expected);
+    }
+
+    #[test]
+    fn what_was_sent_is_judged_by_its_bytes() {
+        let all = [SYSTEM, FIRST, CALL, RESULT, ANSWER, SECOND];
+        check_sent(6, "pass", 50, &all, &[]);
+        check_sent(6, "evict", 50, &all, &[Check::PassBelowLimit]);
+        check_sent(6, "evict", 101, &[SYSTEM, NOTED, SECOND], &[]);
+        check_sent(6, "pass", 101, &[SYSTEM, NOTED, SECOND], &[Check::PassIdentical]);
+        check_sent(6, "evict", 101, &[NOTED, SECOND], &[Check::SystemKept]);
+        check_sent(6, "evict", 101, &[SYSTEM, RESULT, ANSWER, SECOND], &[Check::Opening]);
+        check_sent(6, "evict", 101, &[SYSTEM, FIRST, ANSWER], &[Check::LastVerbatim]);
+        check_sent(6, "evict", 101, &[SYSTEM, NOTED_BEFORE], &[Check::LastVerbatim]);
+        check_sent(6, "fit", 101, &[SYSTEM, FIRST, CALL, CLIPPED, ANSWER, SECOND], &[]);
+        check_sent(4, "fit", 101, &[SYSTEM, FIRST, CALL, CLIPPED], &[]);
+        check_sent(4, "evict", 101, &[SYSTEM, FIRST, CALL, CLIPPED], &[Check::LastVerbatim]);
+        for changed in [MISCLIPPED, THIRD, "{}", &RESULT.replace("tail", "tai1")] {
+            let sent = [SYSTEM, FIRST, CALL, changed, ANSWER, SECOND];
+            check_sent(6, "fit", 101, &sent, &[Check::OnlyKnownChanges]);
+        }
+        check_sent(6, "fit", 101, &[SYSTEM, SECOND, FIRST], &[Check::OnlyKnownChanges]);
+    }
+
+    #[test]
+    fn the_upstream_has_its_say() {
+        let (answer, mut seen) = exchanged("pass", 50, &[SYSTEM, FIRST]);
+        seen.prompt_tokens = Some(1001);
+        assert_eq!(failed(1000, vec![(2, answer, Some(seen))]), [(Check::Fits, 1)]);
+        let (mut answer, mut seen) = exchanged("pass", 50, &[SYSTEM, FIRST]);
+        (answer.status, seen.status, seen.prompt_tokens) = (400, 400, None);
+        let expected = [(Check::Answered, 1), (Check::Valid, 1)];
+        assert_eq!(failed(1000, vec![(2, answer, Some(seen))]), expected);
+    }
+
+    #[test]
+    fn a_refusal_must_be_due() {
+        let refusal = || Answer {
+            status: 400,
+            own_error: Some("context_length_exceeded".to_owned()),
+            message: "too long".to_owned(),
+            ..Answer::default()
+        };
+        let conversation = conversation();
+        let least_tokens = conversation.least_tokens(2);
+        assert_eq!(failed(1000, vec![(2, refusal(), None)]), [(Check::Answered, 1)]);
+        assert_eq!(failed(least_tokens + BORDERLINE_TOKENS, vec![(2, refusal(), None)]), []);
+        let other = Answer { own_error: Some("internal".to_owned()), ..refusal() };
+        assert_eq!(failed(1000, vec![(2, other, None)]), [(Check::Answered, 1)]);
+        // Nothing so small is judged infeasible, but for a long last message.
+        let long = format!(r#"{{"role":"user","content":"{}"}}"#, "word ".repeat(100));
+        let line = format!(r#"{{"id":"c","source":"s","messages":[{SYSTEM},{long},{ANSWER}]}}"#);
+        let conversation = read_line(&line).expect("it is sound");
+        for (answer, failures) in [(refusal(), 0), (exchanged("pass", 50, &[]).0, 1)] {
+            let mut judge = Judge::new(&conversation, 20, 0);
+            let frame = (&b""[..], &b""[..]);
+            let answer = Ok(answer);
+            judge.judge(Exchange { length: 2, body: b"", frame, answer, seen: None });
+            assert_eq!(judge.tally.of(Check::Refused).failed, failures);
+            assert_eq!(judge.tally.infeasible, 1);
+        }
+    }
+
+    #[test]
+    fn a_prefix_breaks_at_cuts_alone() {
+        let run = |second: &[&str]| {
+            let (first_answer, first) = exchanged("evict", 101, &[SYSTEM, NOTED, SECOND]);
+            let (answer, seen) = exchanged("evict", 120, second);
+            failed(1000, vec![(6, first_answer, Some(first)), (8, answer, Some(seen))])
+        };
+        let broken = [(Check::PrefixHeld, 1)];
+        assert_eq!(run(&[SYSTEM, NOTED, SECOND, ANSWER, THIRD]), []);
+        assert_eq!(run(&[SYSTEM, NOTED, THIRD]), []);
+        // The note went, and nothing else did.
+        assert_eq!(run(&[SYSTEM, FIRST, SECOND, ANSWER, THIRD]), broken);
+        // What had gone came back.
+        assert_eq!(run(&[SYSTEM, CALL, RESULT, THIRD]), broken);
+    }
+
+    #[test]
+    fn cost_and_cuts_add_up() {
+        let conversation = conversation();
+        let mut judge = Judge::new(&conversation, 20, 0);
+        let frame = (&br#"{"messages":["#[..], &b"]}"[..]);
+        for (length, sent) in [
+            (2, &[SYSTEM, FIRST][..]),
+            (6, &[SYSTEM, NOTED, SECOND]),
+            (8, &[SYSTEM, NOTED, SECOND, ANSWER, THIRD]),
+        ] {
+            let (answer, seen) = exchanged("evict", 101, sent);
+            let answer = Ok(answer);
+            judge.judge(Exchange { length, body: b"", frame, answer, seen: Some(seen) });
+        }
+        assert_eq!(judge.tally.cuts, 1);
+        let full = |length| conversation.full_tokens(length);
+        assert_eq!(judge.tally.full.tokens, full(2) + full(6) + full(8));
+        assert_eq!(judge.tally.sent.cached_tokens, 0, "nothing so short is cached");
+        assert_eq!(judge.tally.growth_quarters, (full(8) - full(6)) as f64 / 5.0);
+    }
+}

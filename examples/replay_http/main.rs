@@ -124,8 +124,8 @@ async fn run(flags: Flags) -> Result<bool, String> {
 fn built_weir() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let name = format!("weir{}", std::env::consts::EXE_SUFFIX);
-    let found = own.ancestors().skip(1).take(2).map(|folder| folder.join(&name));
-    let found = found.filter(|path| path.is_file()).next();
+    let mut found = own.ancestors().skip(1).take(2).map(|folder| folder.join(&name));
+    let found = found.find(|path| path.is_file());
     found.ok_or_else(|| "build weir with `cargo build --release`, or name it by --weir".to_owned())
 }
 
@@ -167,7 +167,7 @@ impl Bar {
     fn step(&self) {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         let step = (self.total / 200).max(1);
-        if !self.is_shown || (done % step != 0 && done != self.total) {
+        if !self.is_shown || (!done.is_multiple_of(step) && done != self.total) {
             return;
         }
         let filled = BAR_WIDTH * done / self.total;

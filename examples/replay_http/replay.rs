@@ -13,7 +13,7 @@ pub mod weir;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -104,7 +104,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub async fn set(program: &PathBuf, settings: &[(String, String)]) -> Result<Self, String> {
+    pub async fn set(program: &Path, settings: &[(String, String)]) -> Result<Self, String> {
         let options = Options {
             log_entries: LOG_ENTRIES,
             log_body_bytes: LOG_BODY_BYTES,

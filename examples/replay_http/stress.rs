@@ -2,7 +2,7 @@
 //!
 //! As a tool result it must be clipped and answered; as a user message it must be refused.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ pub struct Stressed {
 /// with that message as the user's, each to a weir of its own.
 pub async fn stress(
     file: &Path,
-    program: &PathBuf,
+    program: &Path,
     settings: &[(String, String)],
 ) -> Result<[Stressed; 2], String> {
     let conversations = conversation::read(file)?;
@@ -68,7 +68,7 @@ async fn one(
     body: Vec<u8>,
     last_tokens: u64,
     is_refusal_due: bool,
-    program: &PathBuf,
+    program: &Path,
     settings: &[(String, String)],
 ) -> Result<Stressed, String> {
     let stage = Stage::set(program, settings).await?;
