@@ -118,7 +118,7 @@ fn say(verdict: &Verdict) -> Said {
     let mut pieces = Vec::new();
     let mut tokens = 0;
     let most = verdict.max_output_tokens.unwrap_or(u64::MAX);
-    for piece in text.split_inclusive(' ') {
+    for piece in words_of(&text) {
         let piece_tokens = verdict.encoding.count(piece);
         if tokens + piece_tokens > most {
             finish_reason = "length";
@@ -140,6 +140,19 @@ fn say(verdict: &Verdict) -> Said {
         finish_reason: script.finish_reason.as_deref().unwrap_or(finish_reason).to_owned(),
         tokens,
     }
+}
+
+/// Each word with the space before it, which is how most tokens begin.
+fn words_of(text: &str) -> Vec<&str> {
+    let spaces = text.match_indices(' ').map(|(at, _)| at).filter(|at| *at > 0);
+    let mut words = Vec::new();
+    let mut start = 0;
+    for end in spaces.chain([text.len()]) {
+        words.push(&text[start..end]);
+        start = end;
+    }
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 fn message(said: &Said, id: u64, choice: usize) -> Value {

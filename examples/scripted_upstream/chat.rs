@@ -8,7 +8,7 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::State;
-use super::count::{Encoding, REPLY_TOKENS, SYSTEM_WITH_TOOLS_TOKENS, Tally};
+use super::count::{Encoding, REPLY_TOKENS, Tally};
 use super::fault::{self, Fault, Overflow};
 use super::script::Script;
 use super::strict::{self, Messages, Top};
@@ -77,7 +77,8 @@ pub fn judge(state: &State, body: &[u8], asker: Asker) -> Result<Verdict, Reject
 
     let root = xxh3_128(format!("{}\n{}", asker.credential, verdict.model).as_bytes());
     let prompt = with_definitions(state, &top, verdict.encoding, messages)?;
-    verdict.prompt_tokens = prompt_tokens(&prompt);
+    let pieces = prompt.iter().map(|piece| piece.tokens);
+    verdict.prompt_tokens = pieces.sum::<u64>() + REPLY_TOKENS;
     let output_tokens = verdict.max_output_tokens.unwrap_or(0);
     if verdict.prompt_tokens + output_tokens > verdict.context_tokens {
         return Err(Rejection::TooLong(Overflow {
@@ -97,6 +98,9 @@ pub fn judge(state: &State, body: &[u8], asker: Asker) -> Result<Verdict, Reject
 }
 
 pub fn unreadable(error: &serde_json::Error) -> Refusal {
+    if error.is_data() {
+        return Refusal::invalid(format!("Invalid body: {error}.")).code("invalid_type");
+    }
     Refusal::invalid(format!(
         "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library correctly. The OpenAI API expects a JSON payload, but what was sent was not valid JSON: {error}.)"
     ))
@@ -113,25 +117,17 @@ fn read_messages(
 ) -> Result<Vec<Arc<Message>>, Refusal> {
     let list = match &top.messages {
         None => {
-            return Err(Refusal::invalid("Missing required parameter: 'messages'.")
-                .param("messages")
-                .code("missing_required_parameter"));
+            return Err(Refusal::missing("messages"));
         }
-        Some(Messages::Other(kind)) => {
-            let message = format!(
-                "Invalid type for 'messages': expected an array of objects, but got {kind} instead."
-            );
-            return Err(Refusal::invalid(message).param("messages").code("invalid_type"));
-        }
-        Some(Messages::List(list)) => list,
+        Some(Messages(list)) => list,
     };
     if list.is_empty() {
         let message = "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array instead.";
-        return Err(Refusal::invalid(message).param("messages").code("empty_array"));
+        return Err(Refusal::coded("empty_array", "messages", message));
     }
     let read = |text: &str, suffix: &str| {
         let allow_unknown = state.options.allow_unknown;
-        let purpose = 1 + encoding as u64 * 4 + u64::from(!suffix.is_empty()) * 2;
+        let purpose = 1 + encoding as u64 * 8 + u64::from(!suffix.is_empty()) * 2;
         state.counts.recall(text, purpose, || Message::read(text, encoding, suffix, allow_unknown))
     };
     let mut messages: Vec<_> = list.iter().map(|raw| read(raw.get(), "")).collect();
@@ -158,6 +154,7 @@ fn with_definitions(
     messages: Vec<Arc<Message>>,
 ) -> Result<Vec<Arc<Message>>, Refusal> {
     let mut prompt = Vec::with_capacity(messages.len() + 2);
+    let beside_system = messages.iter().any(|message| message.role == Role::System);
     for name in ["tools", "functions", "response_format"] {
         let Some(raw) = top.raw(name).filter(|raw| raw.get() != "null") else {
             continue;
@@ -173,13 +170,13 @@ fn with_definitions(
                 continue;
             }
         }
-        let purpose = encoding as u64 * 4 + u64::from(schema) * 2;
+        let purpose = encoding as u64 * 8 + u64::from(schema) * 4 + u64::from(beside_system) * 2;
         prompt.push(state.counts.recall(raw.get(), purpose, || {
             let mut tally = Tally::new(encoding);
             if schema {
                 tally.schema(&value["json_schema"]["schema"]);
             } else {
-                tally.tools(&value);
+                tally.tools(&value, beside_system);
             }
             Message::from_tally(Role::Definitions, tally)
         }));
@@ -188,28 +185,20 @@ fn with_definitions(
     Ok(prompt)
 }
 
-fn prompt_tokens(prompt: &[Arc<Message>]) -> u64 {
-    let sum: u64 = prompt.iter().map(|piece| piece.tokens).sum();
-    let has = |role| prompt.iter().any(|piece| piece.role == role);
-    let saved =
-        if has(Role::Definitions) && has(Role::System) { SYSTEM_WITH_TOOLS_TOKENS } else { 0 };
-    sum + REPLY_TOKENS - saved
-}
-
 fn check_tools(name: &str, tools: &Value) -> Result<(), Refusal> {
     let Some(list) = tools.as_array() else {
         let message = format!(
             "Invalid type for '{name}': expected an array of objects, but got {} instead.",
             kind_of(tools)
         );
-        return Err(Refusal::invalid(message).param(name).code("invalid_type"));
+        return Err(Refusal::coded("invalid_type", name, message));
     };
     if list.len() > MAX_TOOLS {
         let message = format!(
             "Invalid '{name}': array too long. Expected an array with maximum length {MAX_TOOLS}, but got an array with length {} instead.",
             list.len()
         );
-        return Err(Refusal::invalid(message).param(name).code("array_above_max_length"));
+        return Err(Refusal::coded("array_above_max_length", name, message));
     }
     for (index, tool) in list.iter().enumerate() {
         let place = format!("{name}[{index}]");
@@ -218,10 +207,7 @@ fn check_tools(name: &str, tools: &Value) -> Result<(), Refusal> {
             (_, Some("function")) => &tool["function"],
             (_, Some("custom")) => &tool["custom"],
             _ => {
-                let message = format!("Missing required parameter: '{place}.type'.");
-                return Err(Refusal::invalid(message)
-                    .param(format!("{place}.type"))
-                    .code("missing_required_parameter"));
+                return Err(Refusal::missing(format!("{place}.type")));
             }
         };
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
@@ -230,9 +216,7 @@ fn check_tools(name: &str, tools: &Value) -> Result<(), Refusal> {
             let message = format!(
                 "Invalid '{place}.function.name': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
             );
-            return Err(Refusal::invalid(message)
-                .param(format!("{place}.function.name"))
-                .code("invalid_value"));
+            return Err(Refusal::coded("invalid_value", format!("{place}.function.name"), message));
         }
     }
     Ok(())
@@ -269,9 +253,7 @@ fn read_parameters(
     if older.is_some() && newer.is_some() {
         let message =
             "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.";
-        return Err(Refusal::invalid(message)
-            .param("max_tokens")
-            .code("invalid_parameter_combination"));
+        return Err(Refusal::coded("invalid_parameter_combination", "max_tokens", message));
     }
     let choices = integer(top, "n", 1, MAX_CHOICES)?.unwrap_or(1);
     for (name, least, most) in [
@@ -337,7 +319,7 @@ fn wrong_type(name: &str, expected: &str, got: &Value) -> Refusal {
         "Invalid type for '{name}': expected {expected}, but got {} instead.",
         kind_of(got)
     );
-    Refusal::invalid(message).param(name).code("invalid_type")
+    Refusal::coded("invalid_type", name, message)
 }
 
 fn truth(top: &Top<'_>, name: &str) -> Result<bool, Refusal> {
@@ -360,7 +342,7 @@ fn integer(top: &Top<'_>, name: &str, least: u64, most: u64) -> Result<Option<u6
             let message = format!(
                 "{name} is too large: {number}. This model supports at most {most} completion tokens, whereas you provided {number}."
             );
-            Err(Refusal::invalid(message).param(name).code("invalid_value"))
+            Err(Refusal::coded("invalid_value", name, message))
         }
         Some(number) if (least..=most).contains(&number) => Ok(Some(number)),
         Some(number) if number > most => Err(out_of_range(name, "maximum", "<=", most, number)),
@@ -395,5 +377,5 @@ fn out_of_range(
     let message = format!(
         "Invalid '{name}': value {side} {bound} value. Expected a value {sign} {limit}, but got {got} instead."
     );
-    Refusal::invalid(message).param(name).code(code)
+    Refusal::coded(code, name, message)
 }

@@ -15,13 +15,13 @@ use super::memory::Generations;
 use super::validate::Message;
 
 pub const REPLY_TOKENS: u64 = 3;
-/// What a system message saves when there are tools: both share one frame.
-pub const SYSTEM_WITH_TOOLS_TOKENS: u64 = 4;
 const MESSAGE_TOKENS: u64 = 3;
 const NAME_TOKENS: u64 = 1;
 const CALL_TOKENS: u64 = 7;
 const LEGACY_CALL_TOKENS: u64 = 3;
 const TOOLS_TOKENS: u64 = 9;
+/// Less, since both share one frame.
+const TOOLS_BESIDE_SYSTEM_TOKENS: u64 = 5;
 const IMAGE_BASE_TOKENS: u64 = 85;
 const IMAGE_TILE_TOKENS: u64 = 170;
 const MAX_REMEMBERED: usize = 100_000;
@@ -139,18 +139,19 @@ impl Tally {
         }
     }
 
-    /// Counts tool definitions as the TypeScript that the model reads, or a schema alone.
-    pub fn tools(&mut self, definitions: &Value) {
+    /// Counts tool definitions as the TypeScript that the model reads.
+    pub fn tools(&mut self, definitions: &Value, beside_system: bool) {
         let mut source = String::from("namespace functions {\n\n");
         for definition in definitions.as_array().into_iter().flatten() {
             let function = definition.get("function").unwrap_or(definition);
             declare(function, &mut source);
         }
         source.push_str("} // namespace functions");
-        self.framing += TOOLS_TOKENS;
+        self.framing += if beside_system { TOOLS_BESIDE_SYSTEM_TOKENS } else { TOOLS_TOKENS };
         self.text(&source);
     }
 
+    /// Counts an answer's schema in the same notation.
     pub fn schema(&mut self, schema: &Value) {
         let mut source = String::new();
         type_of(schema, 0, &mut source);

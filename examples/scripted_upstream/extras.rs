@@ -153,9 +153,7 @@ fn embeddings(state: &State, call: &Call) -> Result<Answer, Refusal> {
 fn responses(state: &State, call: &Call) -> Result<Answer, Refusal> {
     let (body, model) = body_of(state, call)?;
     if body["input"].is_null() {
-        return Err(Refusal::invalid("Missing required parameter: 'input'.")
-            .param("input")
-            .code("missing_required_parameter"));
+        return Err(Refusal::missing("input"));
     }
     let tokens = Encoding::for_model(&model).count(&body["input"].to_string());
     let item = format!("msg_{:016x}", call.id);

@@ -121,67 +121,47 @@ pub struct Overflow {
 /// Status and body of a refusal for size in one vendor's words; `empty` is a 200 without a body.
 pub fn overflow(vendor: &str, size: Overflow) -> (u16, Option<Value>) {
     let Overflow { prompt_tokens: prompt, output_tokens: output, context_tokens: window } = size;
-    let error = |message: String, kind: &str, code: Value| {
-        Some(
-            json!({"error": {"message": message, "type": kind, "param": "messages", "code": code}}),
-        )
+    let status = if vendor == "too_large" { 413 } else { 400 };
+    let says = match vendor {
+        "empty" => return (200, None),
+        "anthropic" => format!("prompt is too long: {prompt} tokens > {window} maximum"),
+        "gemini" => format!(
+            "The input token count ({prompt}) exceeds the maximum number of tokens allowed ({window})."
+        ),
+        "llamacpp" => format!(
+            "request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
+        ),
+        "vllm" => format!(
+            "This model's maximum context length is {window} tokens. However, your request has {prompt} input tokens. Please reduce the length of the input messages."
+        ),
+        "mistral" => format!(
+            "Prompt contains {prompt} tokens and 0 draft tokens, too large for model with {window} maximum context length"
+        ),
+        "groq" => "Please reduce the length of the messages or completion.".to_owned(),
+        "too_large" => format!("Request too large: {prompt} tokens, limit {window}."),
+        _ if output == 0 => format!(
+            "This model's maximum context length is {window} tokens. However, your messages resulted in {prompt} tokens. Please reduce the length of the messages."
+        ),
+        _ => format!(
+            "This model's maximum context length is {window} tokens. However, you requested {} tokens ({prompt} in the messages, {output} in the completion). Please reduce the length of the messages or completion.",
+            prompt + output
+        ),
     };
-    match vendor {
-        "empty" => (200, None),
+    let body = match vendor {
         "anthropic" => {
-            let message = format!("prompt is too long: {prompt} tokens > {window} maximum");
-            let error = json!({"type": "invalid_request_error", "message": message});
-            (400, Some(json!({"type": "error", "error": error})))
+            json!({"type": "error", "error": {"type": "invalid_request_error", "message": says}})
         }
         "gemini" => {
-            let message = format!(
-                "The input token count ({prompt}) exceeds the maximum number of tokens allowed ({window})."
-            );
-            let error = json!({"code": 400, "message": message, "status": "INVALID_ARGUMENT"});
-            (400, Some(json!([{"error": error}])))
+            json!([{"error": {"code": 400, "message": says, "status": "INVALID_ARGUMENT"}}])
         }
-        "llamacpp" => {
-            let message = format!(
-                "request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
-            );
-            let error = json!({"code": 400, "message": message, "type": "exceed_context_size_error",
-                "n_prompt_tokens": prompt, "n_ctx": window});
-            (400, Some(json!({"error": error})))
-        }
-        "vllm" => {
-            let message = format!(
-                "This model's maximum context length is {window} tokens. However, your request has {prompt} input tokens. Please reduce the length of the input messages."
-            );
-            (400, error(message, "BadRequestError", json!(400)))
-        }
-        "mistral" => {
-            let message = format!(
-                "Prompt contains {prompt} tokens and 0 draft tokens, too large for model with {window} maximum context length"
-            );
-            let body = json!({"object": "error", "message": message,
-                "type": "invalid_request_prompt_too_long", "param": null, "code": "3051"});
-            (400, Some(body))
-        }
-        "groq" => {
-            let message = "Please reduce the length of the messages or completion.".to_owned();
-            (400, error(message, "invalid_request_error", json!("context_length_exceeded")))
-        }
-        "too_large" => {
-            let message = format!("Request too large: {prompt} tokens, limit {window}.");
-            (413, error(message, "invalid_request_error", json!("request_too_large")))
-        }
-        _ => {
-            let message = if output == 0 {
-                format!(
-                    "This model's maximum context length is {window} tokens. However, your messages resulted in {prompt} tokens. Please reduce the length of the messages."
-                )
-            } else {
-                format!(
-                    "This model's maximum context length is {window} tokens. However, you requested {} tokens ({prompt} in the messages, {output} in the completion). Please reduce the length of the messages or completion.",
-                    prompt + output
-                )
-            };
-            (400, error(message, "invalid_request_error", json!("context_length_exceeded")))
-        }
-    }
+        "llamacpp" => json!({"error": {"code": 400, "message": says,
+            "type": "exceed_context_size_error", "n_prompt_tokens": prompt, "n_ctx": window}}),
+        "mistral" => json!({"object": "error", "message": says,
+            "type": "invalid_request_prompt_too_long", "param": null, "code": "3051"}),
+        "vllm" => json!({"error": {"message": says, "type": "BadRequestError",
+            "param": null, "code": 400}}),
+        _ => json!({"error": {"message": says, "type": "invalid_request_error",
+            "param": "messages", "code": "context_length_exceeded"}}),
+    };
+    (status, Some(body))
 }

@@ -106,11 +106,7 @@ struct Part {
 }
 
 fn named<'a>(parts: &'a [Part], name: &str) -> Result<&'a Part, Refusal> {
-    let missing = || {
-        Refusal::invalid(format!("Missing required parameter: '{name}'."))
-            .param(name)
-            .code("missing_required_parameter")
-    };
+    let missing = || Refusal::missing(name);
     parts.iter().find(|part| part.name == name).ok_or_else(missing)
 }
 

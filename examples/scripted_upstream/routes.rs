@@ -3,9 +3,11 @@
 //! What an answer says is decided in `chat.rs`, `extras.rs` and `files.rs`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, header};
@@ -25,8 +27,10 @@ const CONTEXT_NAME: &str = "x-upstream-context-tokens";
 const COMPRESS_NAME: &str = "x-upstream-compress";
 /// Above this a body is judged off the async threads.
 const INLINE_BYTES: usize = 32 * 1024;
-/// Turns given to the connection to write out what comes before a cut.
-const BREATHS: u8 = 16;
+/// Turns given to the connection to write out a piece before the next.
+const BREATHS: u8 = 4;
+/// HTTP/2 forgets what it has not yet written when a stream is cut, so a cut comes late.
+const PAUSE_BEFORE_CUT: Duration = Duration::from_millis(20);
 
 /// A request whose body has been read.
 pub struct Call {
@@ -70,17 +74,17 @@ pub async fn answer(
     // Holding begins here, so that a release after the request is logged is never missed.
     let mut released = state.released.subscribe();
     let mut ticket = state.log.open(&head, link.number);
-    if link.close_on_next.load(std::sync::atomic::Ordering::Acquire) {
+    if link.close_on_next.load(Ordering::Acquire) {
         ticket.cut();
-        link.close();
+        link.cut(false);
         return Err(Dropped);
     }
-    let body = match Limited::new(body, state.options.max_body_bytes).collect().await {
+    let body = Limited::new(body, state.options.max_body_bytes);
+    let body = match body.collect().await {
         Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+        Err(error) if error.is::<LengthLimitError>() => {
             let refusal = Refusal::new(413, "The request body is too large.");
-            let answer = Answer::json(413, &refusal.body());
-            return Ok(respond(answer, ticket));
+            return Ok(respond(refused(&refusal), ticket));
         }
         // The ticket, dropped open, says that the caller left.
         Err(_) => return Err(Dropped),
@@ -88,76 +92,73 @@ pub async fn answer(
     ticket.body(&body);
     let (route, deployment) = split_path(head.uri.path());
     let call = Call { id: xxh3_64(&body), head, body, route, deployment };
-    let (answer, fault, call) = decide(&state, call, &ticket).await;
+    let (answer, fault) = decide(&state, &call, &ticket).await;
     match &fault {
-        Some(Fault::Reset) => {
+        Some(Fault::Reset | Fault::Close) => {
             ticket.cut();
-            link.reset();
+            link.cut(fault == Some(Fault::Reset));
             return Err(Dropped);
         }
-        Some(Fault::Close) => {
-            ticket.cut();
-            link.close();
-            return Err(Dropped);
-        }
-        Some(Fault::CloseIdle) => {
-            link.close_on_next.store(true, std::sync::atomic::Ordering::Release);
-        }
+        Some(Fault::CloseIdle) => link.close_on_next.store(true, Ordering::Release),
         Some(Fault::StallHead) => std::future::pending().await,
-        Some(Fault::HoldHead) => {
-            // The sender lives in the state that this future holds.
-            released.changed().await.unwrap_or_default();
-        }
+        // The sender lives in the state, which lives at least as long as this.
+        Some(Fault::HoldHead) => released.changed().await.unwrap_or_default(),
         _ => {}
     }
-    let compress = state.options.compress || call.header(COMPRESS_NAME).is_some();
-    let allowed = call.header("accept-encoding").is_some_and(|names| names.contains("gzip"));
-    let mut headers = vec![("x-request-id", format!("req_{:016x}", call.id))];
-    let answer = match answer.content {
-        Content::Whole(ref bytes) if compress && allowed && !bytes.is_empty() => {
-            headers.push(("content-encoding", "gzip".to_owned()));
-            let bytes = gzip(std::slice::from_ref(bytes)).concat();
-            Answer { content: Content::Whole(bytes.into()), ..answer }
-        }
-        Content::Events(ref events) if compress && allowed => {
-            headers.push(("content-encoding", "gzip".to_owned()));
-            Answer { content: Content::Events(gzip(events)), ..answer }
-        }
-        _ => answer,
-    };
+    let mut answer = compressed(answer, &state, &call);
+    let request_id = format!("req_{:016x}", call.id);
+    answer.headers.push(("x-request-id", request_id));
+    ticket.status(answer.status);
     if call.head.method == Method::HEAD {
         // No body follows, so the log entry ends with the head.
         ticket.complete();
     }
-    let hold = Box::pin(async move { released.changed().await.unwrap_or_default() });
-    Ok(respond_with(answer, fault.as_ref(), &headers, ticket, hold))
+    let held = Box::pin(async move { released.changed().await.unwrap_or_default() });
+    Ok(respond_with(answer, fault.as_ref(), ticket, held))
 }
 
-/// The answer, before what is to go wrong with it.
-async fn decide(state: &Arc<State>, call: Call, ticket: &Ticket) -> (Answer, Option<Fault>, Call) {
-    let refused = |refusal: &Refusal| Answer::json(refusal.status, &refusal.body());
-    let fault = match call.header(FAULT_NAME) {
-        Some(name) => match fault::parse(name) {
-            Ok(fault) => Some(fault),
-            Err(problem) => return (refused(&Refusal::invalid(problem)), None, call),
-        },
+fn compressed(mut answer: Answer, state: &State, call: &Call) -> Answer {
+    let wanted = state.options.compress || call.header(COMPRESS_NAME).is_some();
+    let names = call.header("accept-encoding").unwrap_or("");
+    if !wanted || !names.contains("gzip") {
+        return answer;
+    }
+    let packed = match &answer.content {
+        Content::Whole(bytes) if !bytes.is_empty() => {
+            Content::Whole(gzip(std::slice::from_ref(bytes)).concat().into())
+        }
+        Content::Events(events) => Content::Events(gzip(events)),
+        _ => return answer,
+    };
+    answer.content = packed;
+    answer.headers.push(("content-encoding", "gzip".to_owned()));
+    answer
+}
+
+fn refused(refusal: &Refusal) -> Answer {
+    Answer::json(refusal.status, &refusal.body())
+}
+
+/// The answer, and what is to go wrong with it on its way.
+async fn decide(state: &Arc<State>, call: &Call, ticket: &Ticket) -> (Answer, Option<Fault>) {
+    let fault = match call.header(FAULT_NAME).map(fault::parse) {
+        Some(Ok(fault)) => Some(fault),
+        Some(Err(problem)) => return (refused(&Refusal::invalid(problem)), None),
         None => locked(&state.faults).pop_front().flatten(),
     };
-    if let Err(refusal) = check_key(state, &call) {
-        return (refused(&refusal), None, call);
+    if let Err(refusal) = check_key(state, call) {
+        return (refused(&refusal), None);
     }
     let route: Vec<&str> = call.route.iter().map(String::as_str).collect();
     if route == ["chat", "completions"] && call.head.method == Method::POST {
-        let (answer, fault) = complete(state, &call, fault, ticket).await;
-        return (answer, fault, call);
+        return complete(state, call, fault, ticket).await;
     }
-    let answer = match files::answer(state, &call, &route) {
+    let answer = match files::answer(state, call, &route) {
         Some(answer) => answer,
-        None => extras::answer(state, &call, &route),
+        None => extras::answer(state, call, &route),
     };
     let answer = answer.unwrap_or_else(|refusal| refused(&refusal));
-    let answer = apply(answer, fault.as_ref(), None);
-    (answer, fault, call)
+    (apply(answer, fault.as_ref(), None), fault)
 }
 
 /// Judges a chat completion and answers it.
@@ -172,7 +173,7 @@ async fn complete(
         Some(Ok(tokens)) => tokens,
         Some(Err(_)) => {
             let refusal = Refusal::invalid(format!("{CONTEXT_NAME} is no number"));
-            return (Answer::json(400, &refusal.body()), fault);
+            return (refused(&refusal), fault);
         }
     };
     let asker = Asker {
@@ -207,10 +208,7 @@ async fn complete(
             let answer = too_long(&state.options.overflow_style, size);
             (apply(answer, fault.as_ref(), Some(size)), fault)
         }
-        Err(Rejection::Refused(refusal)) => {
-            let answer = Answer::json(refusal.status, &refusal.body());
-            (apply(answer, fault.as_ref(), None), fault)
-        }
+        Err(Rejection::Refused(refusal)) => (apply(refused(&refusal), fault.as_ref(), None), fault),
     }
 }
 
@@ -256,13 +254,12 @@ type Held = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An answer with nothing wrong on its way.
 pub fn respond(answer: Answer, ticket: Ticket) -> Response<Reply> {
-    respond_with(answer, None, &[], ticket, Box::pin(std::future::ready(())))
+    respond_with(answer, None, ticket, Box::pin(std::future::ready(())))
 }
 
 fn respond_with(
     answer: Answer,
     fault: Option<&Fault>,
-    headers: &[(&'static str, String)],
     ticket: Ticket,
     held: Held,
 ) -> Response<Reply> {
@@ -275,7 +272,7 @@ fn respond_with(
         .header("openai-processing-ms", "1")
         .header("x-ratelimit-limit-requests", "10000")
         .header("x-ratelimit-remaining-requests", "9999");
-    for (name, value) in headers.iter().chain(&answer.headers) {
+    for (name, value) in &answer.headers {
         builder = builder.header(*name, value);
     }
     let (steps, length) = match answer.content {
@@ -321,7 +318,8 @@ fn interfere(pieces: Vec<Bytes>, fault: Option<&Fault>, held: Held) -> Option<Ve
             steps.extend(before.iter().map(send));
             let half = after.first().map(|piece| piece.slice(..piece.len() / 2));
             steps.extend(half.filter(|half| !half.is_empty()).map(Step::Send));
-            steps.extend([Step::Breathe(BREATHS), Step::Cut]);
+            let pause = Box::pin(tokio::time::sleep(PAUSE_BEFORE_CUT));
+            steps.extend([Step::Hold(pause), Step::Cut]);
         }
         Fault::HalfUtf8 => {
             for piece in pieces {

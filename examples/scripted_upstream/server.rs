@@ -215,7 +215,7 @@ async fn serve(stream: TcpStream, state: Arc<State>, number: u64) {
         number,
         reset: AtomicBool::new(false),
         close_on_next: AtomicBool::new(false),
-        cut: Notify::new(),
+        ended: Notify::new(),
     });
     let socket = Socket { stream, link: link.clone() };
     let service = service_fn(|request| routes::answer(state.clone(), link.clone(), request));
@@ -223,7 +223,7 @@ async fn serve(stream: TcpStream, state: Arc<State>, number: u64) {
     tokio::select! {
         // How a connection ended is told by the log entries of its requests.
         _ = builder.serve_connection(TokioIo::new(socket), service) => {}
-        () = link.cut.notified() => {}
+        () = link.ended.notified() => {}
     }
 }
 
@@ -232,17 +232,14 @@ struct Link {
     number: u64,
     reset: AtomicBool,
     close_on_next: AtomicBool,
-    cut: Notify,
+    ended: Notify,
 }
 
 impl Link {
-    fn close(&self) {
-        self.cut.notify_one();
-    }
-
-    fn reset(&self) {
-        self.reset.store(true, Ordering::Release);
-        self.cut.notify_one();
+    /// Ends the connection now, with RST or with FIN.
+    fn cut(&self, reset: bool) {
+        self.reset.store(reset, Ordering::Release);
+        self.ended.notify_one();
     }
 }
 
@@ -277,18 +274,6 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 
     fn poll_flush(

@@ -4,8 +4,7 @@
 
 use std::fmt;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -15,11 +14,7 @@ pub struct Top<'a> {
     pub messages: Option<Messages<'a>>,
 }
 
-pub enum Messages<'a> {
-    List(Vec<&'a RawValue>),
-    /// Something else, named as the error names it.
-    Other(&'static str),
-}
+pub struct Messages<'a>(pub Vec<&'a RawValue>);
 
 impl<'a> Top<'a> {
     pub fn read(body: &'a [u8]) -> Result<Self, serde_json::Error> {
@@ -82,7 +77,7 @@ impl<'de> Deserialize<'de> for Messages<'de> {
             type Value = Messages<'de>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("an array of objects")
+                formatter.write_str("'messages' to be an array of objects")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Messages<'de>, A::Error> {
@@ -90,39 +85,10 @@ impl<'de> Deserialize<'de> for Messages<'de> {
                 while let Some(message) = seq.next_element()? {
                     list.push(message);
                 }
-                Ok(Messages::List(list))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Messages<'de>, A::Error> {
-                IgnoredAny::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Messages::Other("an object"))
-            }
-
-            fn visit_str<E: Error>(self, _: &str) -> Result<Messages<'de>, E> {
-                Ok(Messages::Other("a string"))
-            }
-
-            fn visit_u64<E: Error>(self, _: u64) -> Result<Messages<'de>, E> {
-                Ok(Messages::Other("an integer"))
-            }
-
-            fn visit_i64<E: Error>(self, _: i64) -> Result<Messages<'de>, E> {
-                Ok(Messages::Other("an integer"))
-            }
-
-            fn visit_f64<E: Error>(self, _: f64) -> Result<Messages<'de>, E> {
-                Ok(Messages::Other("a decimal"))
-            }
-
-            fn visit_bool<E: Error>(self, _: bool) -> Result<Messages<'de>, E> {
-                Ok(Messages::Other("a boolean"))
-            }
-
-            fn visit_unit<E: Error>(self) -> Result<Messages<'de>, E> {
-                Ok(Messages::Other("null"))
+                Ok(Messages(list))
             }
         }
-        deserializer.deserialize_any(MessagesVisitor)
+        deserializer.deserialize_seq(MessagesVisitor)
     }
 }
 

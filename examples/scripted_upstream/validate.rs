@@ -33,6 +33,17 @@ impl Refusal {
         Self::new(400, message)
     }
 
+    pub fn coded(code: &'static str, param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::invalid(message).param(param).code(code)
+    }
+
+    /// A member that must be there and is not.
+    pub fn missing(place: impl Into<String>) -> Self {
+        let place = place.into();
+        let message = format!("Missing required parameter: '{place}'.");
+        Self::coded("missing_required_parameter", place, message)
+    }
+
     pub fn param(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
         self
@@ -161,10 +172,7 @@ fn script_of(content: Option<&Value>) -> Option<String> {
 fn role_of(message: &Map<String, Value>) -> Result<Role, Refusal> {
     let role = match message.get("role") {
         None | Some(Value::Null) => {
-            let message = format!("Missing required parameter: '{HERE}.role'.");
-            return Err(Refusal::invalid(message)
-                .param(format!("{HERE}.role"))
-                .code("missing_required_parameter"));
+            return Err(Refusal::missing(format!("{HERE}.role")));
         }
         Some(role) => role,
     };
@@ -179,7 +187,7 @@ fn role_of(message: &Map<String, Value>) -> Result<Role, Refusal> {
                 "Invalid value: {}. Supported values are: 'system', 'assistant', 'user', 'function', 'tool', and 'developer'.",
                 role.to_string().replace('"', "'")
             );
-            Err(Refusal::invalid(message).param(format!("{HERE}.role")).code("invalid_value"))
+            Err(Refusal::coded("invalid_value", format!("{HERE}.role"), message))
         }
     }
 }
@@ -219,17 +227,12 @@ fn check_members(
         let refused = |character: char| character.is_whitespace() || "<|\\/>".contains(character);
         if name.as_str().is_none_or(|name| name.is_empty() || name.contains(refused)) {
             let message = format!("Invalid '{HERE}.name': string does not match pattern.");
-            return Err(Refusal::invalid(message)
-                .param(format!("{HERE}.name"))
-                .code("invalid_value"));
+            return Err(Refusal::coded("invalid_value", format!("{HERE}.name"), message));
         }
     }
     check_calls(message.get("tool_calls"), role)?;
     if role == Role::Tool && !message.get("tool_call_id").is_some_and(Value::is_string) {
-        let message = format!("Missing required parameter: '{HERE}.tool_call_id'.");
-        return Err(Refusal::invalid(message)
-            .param(format!("{HERE}.tool_call_id"))
-            .code("missing_required_parameter"));
+        return Err(Refusal::missing(format!("{HERE}.tool_call_id")));
     }
     let says_otherwise = ["tool_calls", "function_call", "refusal", "audio"]
         .iter()
@@ -259,7 +262,7 @@ fn check_content(content: Option<&Value>, role: Role, may_be_null: bool) -> Resu
                 "Invalid type for '{HERE}.content': expected one of a string or array of objects, but got {} instead.",
                 kind_of(other)
             );
-            Err(Refusal::invalid(message).param(format!("{HERE}.content")).code("invalid_type"))
+            Err(Refusal::coded("invalid_type", format!("{HERE}.content"), message))
         }
     }
 }
@@ -284,18 +287,13 @@ fn check_part(part: &Value, index: usize, role: Role) -> Result<(), Refusal> {
             };
             let value = part["type"].to_string().replace('"', "'");
             let message = format!("Invalid value: {value}. Supported values are: {supported}.");
-            return Err(Refusal::invalid(message)
-                .param(format!("{place}.type"))
-                .code("invalid_value"));
+            return Err(Refusal::coded("invalid_value", format!("{place}.type"), message));
         }
     };
     if holds {
         return Ok(());
     }
-    let message = format!("Missing required parameter: '{place}.{needed}'.");
-    Err(Refusal::invalid(message)
-        .param(format!("{place}.{needed}"))
-        .code("missing_required_parameter"))
+    Err(Refusal::missing(format!("{place}.{needed}")))
 }
 
 fn check_calls(calls: Option<&Value>, role: Role) -> Result<(), Refusal> {
@@ -309,7 +307,7 @@ fn check_calls(calls: Option<&Value>, role: Role) -> Result<(), Refusal> {
         let message = format!(
             "Invalid '{place}': empty array. Expected an array with minimum length 1, but got an empty array instead."
         );
-        return Err(Refusal::invalid(message).param(place).code("empty_array"));
+        return Err(Refusal::coded("empty_array", place, message));
     }
     for (index, call) in calls.iter().enumerate() {
         let place = format!("{place}[{index}]");
@@ -321,10 +319,7 @@ fn check_calls(calls: Option<&Value>, role: Role) -> Result<(), Refusal> {
             Some("function" | "custom") => continue,
             _ => "type",
         };
-        let message = format!("Missing required parameter: '{place}.{missing}'.");
-        return Err(Refusal::invalid(message)
-            .param(format!("{place}.{missing}"))
-            .code("missing_required_parameter"));
+        return Err(Refusal::missing(format!("{place}.{missing}")));
     }
     Ok(())
 }
@@ -340,7 +335,7 @@ pub fn unknown(name: &str, place: &str) -> Refusal {
     } else {
         format!("Unknown parameter: '{place}{name}'.")
     };
-    Refusal::invalid(message).param(format!("{place}{name}")).code("unknown_parameter")
+    Refusal::coded("unknown_parameter", format!("{place}{name}"), message)
 }
 
 pub fn kind_of(value: &Value) -> &'static str {

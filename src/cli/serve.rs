@@ -169,7 +169,7 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
 
 /// Says where weir is and how it is used.
 fn greet(config: &Config, address: SocketAddr) {
-    let local = local_url(address);
+    let local = local_url(address, &config.server.allowed_hosts);
     let upstream = &config.upstream.url;
     tracing::info!(
         target: "weir",
@@ -178,17 +178,20 @@ fn greet(config: &Config, address: SocketAddr) {
     if !address.ip().to_canonical().is_loopback() {
         tracing::warn!(
             target: "weir",
-            "anybody who reaches {address} can use it, each with a key of their own. Callers on \
-             other machines are answered only by the host names in server.allowed_hosts"
+            "anybody who reaches {address} can use it, each with a key of their own; callers are \
+             answered by loopback's names and those in server.allowed_hosts"
         );
     }
 }
 
-/// The URL by which this machine reaches a server that listens on `address`.
-fn local_url(address: SocketAddr) -> String {
-    match address.ip() {
-        ip if ip.is_unspecified() && ip.is_ipv4() => format!("http://127.0.0.1:{}", address.port()),
-        ip if ip.is_unspecified() => format!("http://[::1]:{}", address.port()),
+/// A URL by which a server that listens on `address` is reached, from this machine if from no
+/// other.
+fn local_url(address: SocketAddr, allowed_hosts: &[String]) -> String {
+    let port = address.port();
+    match (address.ip(), allowed_hosts) {
+        (ip, _) if ip.is_unspecified() && ip.is_ipv4() => format!("http://127.0.0.1:{port}"),
+        (ip, _) if ip.is_unspecified() => format!("http://[::1]:{port}"),
+        (ip, [name, ..]) if !ip.is_loopback() => format!("http://{name}:{port}"),
         _ => format!("http://{address}"),
     }
 }

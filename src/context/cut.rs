@@ -72,13 +72,15 @@ impl<'f> Cut<'f> {
         &self.fold.live[..end]
     }
 
-    /// The last messages before the newest turn, widened to whole turns, while they take no more
-    /// than their share.
+    /// The last messages before the newest turn, widened to whole turns, while they and the newest
+    /// turn take no more than their share: so the low mark stays within reach.
     fn pin_recent(&mut self) {
         let policy = &self.fold.profile.policy;
         let most_tokens = share(self.fold.base_tokens().0, policy.recent_permille);
         let wanted = policy.recent_messages as usize;
-        let (mut messages, mut tokens) = (0, 0);
+        let mut messages = 0;
+        let mut tokens: u64 =
+            self.fold.turns.list[self.newest..].iter().map(|turn| turn.tokens).sum();
         let mut pins = BTreeMap::new();
         for turn in self.older().iter().rev() {
             let own = self.turn(*turn);
@@ -186,7 +188,7 @@ impl<'f> Cut<'f> {
 
     fn turn_importance(&self, turn: usize) -> u32 {
         let own = self.turn(turn);
-        let is_recent = own.last >= self.fold.facts.len() / 4 * 3;
+        let is_recent = own.last >= self.fold.facts.len() * 3 / 4;
         own.importance + if is_recent { RECENT_SCORE } else { 0 }
     }
 
@@ -453,4 +455,176 @@ fn text_tokens(fold: &Fold, message: usize) -> u64 {
 fn current_tokens(fold: &Fold, message: usize) -> u64 {
     let fact = &fold.facts[message];
     fact.tokens - fact.text_tokens + text_tokens(fold, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::clip::{ClipSource, Clipped};
+    use super::super::limit::Profile;
+    use super::super::measure::{Fact, Measure};
+    use super::super::policy::Policy;
+    use super::super::{Fate, Fold};
+    use crate::tokens::Encoding;
+    use crate::tokens::media::ImageRule;
+    use crate::wire::Role;
+
+    /// Clips by arithmetic: what is asked for is what comes.
+    struct Halves;
+
+    impl ClipSource for Halves {
+        fn clip(&self, _: usize, level_tokens: u64) -> Clipped {
+            Clipped { clips: vec![None], text_tokens: level_tokens }
+        }
+    }
+
+    /// A message a word: `s`ystem, `u`ser, `a`ssistant, `c`all (an assistant with one), `t`ool
+    /// result, `o`ther; then its tokens; `!` marks it to stay.
+    fn fold(limit_tokens: u64, policy: Policy, transcript: &str) -> Fold {
+        let measure =
+            Measure { encoding: Encoding::O200kBase, images: ImageRule::of_model("gpt-4o") };
+        let profile = Profile { limit_tokens, overhead_tokens: 0, policy, measure };
+        let mut fold = Fold::new(Arc::new(profile));
+        for word in transcript.split_whitespace() {
+            let (kind, rest) = word.split_at(1);
+            let tokens = rest.trim_end_matches('!').parse().expect("tokens after the role");
+            let role = match kind {
+                "s" => Role::System,
+                "u" => Role::User,
+                "a" | "c" => Role::Assistant,
+                "t" => Role::Tool,
+                "o" => Role::Other,
+                _ => panic!("no role {kind}"),
+            };
+            let fact = Fact {
+                role,
+                tokens,
+                text_tokens: tokens,
+                calls: u32::from(kind == "c"),
+                is_long: false,
+                is_pinned: rest.ends_with('!'),
+                is_marked: false,
+                takes_note: true,
+            };
+            fold.push(fact, &Halves);
+        }
+        fold.ended(&Halves).into_owned()
+    }
+
+    fn kept(fold: &Fold) -> String {
+        let words = fold.fates().iter().enumerate().filter_map(|(index, fate)| match fate {
+            Fate::Kept => Some(index.to_string()),
+            Fate::Clipped => Some(format!("{index}c")),
+            Fate::Gone => None,
+        });
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Without notes, so that the sums in the rows are plain.
+    fn plain() -> Policy {
+        Policy { notes: false, ..Policy::default() }
+    }
+
+    fn check(limit_tokens: u64, transcript: &str, expected: &str) {
+        let fold = fold(limit_tokens, plain(), transcript);
+        assert_eq!(kept(&fold), expected, "{transcript} within {limit_tokens}");
+        assert!(fold.sent_tokens() <= limit_tokens);
+    }
+
+    #[test]
+    fn nothing_happens_up_to_the_mark() {
+        check(1000, "s100 u100 c100 t300 c100 t300", "0 1 2 3 4 5");
+        check(10, "", "");
+    }
+
+    #[test]
+    fn an_agents_oldest_turns_go_first_down_to_the_low_mark() {
+        // Base 800, low 200 + 480 = 680; less the room for a note.
+        check(1000, "s100 u100 c50 t150 c50 t150 c50 t150 c50 t151", "0 1 6 7 8 9");
+    }
+
+    #[test]
+    fn whole_exchanges_go_in_a_chat() {
+        // The first exchange is pinned by its user message, so that its answer goes alone.
+        check(1000, "s100 u50 a150 u50 a150 u50 a150 u50 a150 u50 a150", "0 1 7 8 9 10");
+    }
+
+    #[test]
+    fn a_turn_goes_or_stays_with_all_its_results() {
+        check(1000, "u100 c10 t200 t200 c10 t200 t10 u100 a100 u150", "0 7 8 9");
+    }
+
+    #[test]
+    fn marked_messages_stay_within_their_share() {
+        check(1000, "u100 c50! t30 c100 t200 c100 t200 c100 t121", "0 1 2 7 8");
+        // Two marked turns are more than a tenth of the limit: the second is an ordinary one.
+        check(1000, "u100 c50! t30 c100! t200 c100 t200 c100 t121", "0 1 2 7 8");
+    }
+
+    #[test]
+    fn least_important_exchanges_go_first() {
+        // The plain exchange in the middle scores less than those around it, which use tools, and
+        // goes whole; the second is larger than what is still to go, and keeps its ends.
+        check(
+            1000,
+            "u50 c10 t90 a10 u50 c10 t200 a40 u50 a250 u50 c10 t90 a10 u90",
+            "0 4 7 10 11 12 13 14",
+        );
+    }
+
+    #[test]
+    fn the_newest_turn_is_clipped_rather_than_lost() {
+        check(10_000, "s100 u100 c100 t20000", "0 1 2 3c");
+        check(1500, "s100 u100 c100 t20000", "0 1 2 3c");
+        // The largest first, one step after another.
+        check(7000, "u100 c100 t5000 c10 t3000", "0 3 4");
+    }
+
+    #[test]
+    fn pins_give_way_in_their_order_before_the_limit_does() {
+        // Nothing can be clipped: the turns before the newest go, then the first user message.
+        check(1000, "s100 u300 a100 u300 a100 u350", "0 1 5");
+        check(1000, "s100 u600 a100 u800", "0 3");
+        check(1000, "s100 u600! a100 u10! a10 u800", "0 5");
+    }
+
+    #[test]
+    fn what_cannot_fit_says_so() {
+        let fold = fold(1000, plain(), "s100 u100 a100 u2000");
+        assert_eq!(kept(&fold), "0 3");
+        assert!(fold.sent_tokens() > 1000);
+    }
+
+    #[test]
+    fn roles_alternate_where_they_must() {
+        let strict = Policy { strict_alternation: true, ..plain() };
+        for (limit, transcript, expected) in [
+            (1000, "s100 u50 a150 u50 a150 u50 a150 u50 a150 u50 a150 u10", "0 1 2 7 8 9 10 11"),
+            (1000, "s100 u300 a100 u300 a100 u350", "0 1 2 5"),
+            (1000, "s100 u600 a100 u800", "0 3"),
+            (1000, "u100 a100 u100 c50 t300 c50 t301", "0 1 2 5 6"),
+            (1000, "u100 a100 u300 c50 t300 c250 t301", "0 5 6"),
+        ] {
+            let fold = fold(limit, strict.clone(), transcript);
+            assert_eq!(kept(&fold), expected, "{transcript} within {limit}");
+        }
+    }
+
+    #[test]
+    fn a_note_stands_where_turns_went() {
+        let fold = fold(1000, Policy::default(), "s100 u100 c50 t150 c50 t150 c50 t150 c50 t151");
+        assert_eq!(fold.notes.len(), 1);
+        assert_eq!((fold.notes[0].message, fold.notes[0].left_out), (1, 4));
+        assert!(!fold.notes[0].is_before);
+    }
+
+    #[test]
+    fn ten_thousand_tiny_messages_do_not_take_quadratic_time() {
+        // Counted in steps of the engine, not in time: each cut frees room for many messages.
+        let chat = "u3 a3 ".repeat(10_000);
+        let fold = fold(2000, plain(), &chat);
+        assert!(fold.sent_tokens() <= 2000);
+        assert!(fold.cuts() <= 60_000 / 600, "{} cuts", fold.cuts());
+    }
 }

@@ -508,3 +508,51 @@ fn refuse_message(index: usize, error: &FieldError) -> Stop {
     error.param = Some(param);
     error.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared() -> Shared {
+        let config = Arc::new(Config::default());
+        let memory = Memory::new(&config.cache);
+        Shared { config, memory, warned: Mutex::new(HashSet::new()) }
+    }
+
+    fn job(body: String, max_input_tokens: Option<u64>) -> Job {
+        Job {
+            tenant: Tenant([0; 16]),
+            protocol: Protocol::Chat,
+            body: body.into(),
+            path_model: None,
+            asked: Asked { max_input_tokens, bypass: false },
+        }
+    }
+
+    fn body(words: usize) -> String {
+        let text = "word ".repeat(words);
+        format!(r#"{{"model":"gpt-4o","messages":[{{"role":"user","content":"{text}"}}]}}"#)
+    }
+
+    fn faulty(max_input_tokens: Option<u64>, words: usize) -> Result<Planned, Stop> {
+        let (shared, job) = (shared(), job(body(words), max_input_tokens));
+        guarded_by(&shared, &job, Pace::Unhurried, |_| panic!("a fault on purpose"))
+    }
+
+    #[test]
+    fn a_fault_forwards_the_original_where_it_fits() {
+        // Once by bytes alone, once by counting.
+        for (limit, words) in [(None, 10), (Some(1000), 900)] {
+            let Ok(planned) = faulty(limit, words) else { panic!("the original fits") };
+            assert_eq!((planned.body, planned.action.as_str()), (None, "fault"));
+        }
+    }
+
+    #[test]
+    fn a_fault_never_sends_what_does_not_fit() {
+        let Err(Stop::Refused(error)) = faulty(Some(1000), 1100) else {
+            panic!("the original does not fit")
+        };
+        assert_eq!(error.kind, ErrorKind::Internal);
+    }
+}

@@ -203,3 +203,30 @@ fn preflight(asked: &HeaderMap) -> Response<Body> {
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::Client;
+
+    /// While it drains no new connection is taken, so that only a request that was on its way
+    /// already can see it; hence no socket here.
+    #[tokio::test]
+    async fn readiness_ends_when_draining_begins() {
+        let config = Config::default();
+        let client = Client::new(&config.upstream).expect("the defaults are valid");
+        let shutdown = Shutdown::default();
+        let proxy = Proxy::new(config.clone().into(), client);
+        let routes = Routes::new(&config, proxy, shutdown.clone()).expect("randomness");
+        let ask = async |path: &str| {
+            let body = reply::empty(StatusCode::OK).into_body();
+            let mut request = Request::new(body);
+            *request.uri_mut() = path.parse().expect("a path");
+            routes.answer(request).await.status()
+        };
+        assert_eq!(ask("/readyz").await, StatusCode::OK);
+        shutdown.drain();
+        assert_eq!(ask("/readyz").await, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(ask("/healthz").await, StatusCode::OK);
+    }
+}

@@ -295,40 +295,45 @@ fn read_part(raw: &str) -> Part<'_> {
     if raw.starts_with('"') {
         return Part::Text(raw);
     }
-    let Some(members) = json::members(raw) else {
+    if !raw.starts_with('{') {
         return Part::Other(raw);
-    };
+    }
+    let Some(members) = json::unique_members(raw) else { return Part::Ambiguous(raw) };
     let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
     let kind = member("type").and_then(json::string).unwrap_or_default();
+    let text = |name: &str| member(name).filter(|text| text.starts_with('"')).map(Part::Text);
     let part = match kind.as_ref() {
-        "text" => member("text").filter(|text| text.starts_with('"')).map(Part::Text),
-        "refusal" => member("refusal").filter(|text| text.starts_with('"')).map(Part::Text),
-        "image_url" => member("image_url").and_then(read_image),
-        "input_audio" => member("input_audio").and_then(read_audio),
+        "text" => text("text"),
+        "refusal" => text("refusal"),
+        "image_url" => member("image_url").map(read_image),
+        "input_audio" => member("input_audio").map(read_audio),
         _ => None,
     };
     part.unwrap_or(Part::Other(raw))
 }
 
-fn read_image(raw: &str) -> Option<Part<'_>> {
+fn read_image(raw: &str) -> Part<'_> {
     if let Some(url) = json::string(raw) {
-        return Some(Part::Image { url, detail: None });
+        return Part::Image { url, detail: None };
     }
-    let members = json::members(raw)?;
+    let Some(members) = json::unique_members(raw) else { return Part::Ambiguous(raw) };
     let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
-    Some(Part::Image {
-        url: member("url").and_then(json::string)?,
-        detail: member("detail").and_then(json::string),
-    })
+    match member("url").and_then(json::string) {
+        Some(url) => Part::Image { url, detail: member("detail").and_then(json::string) },
+        None => Part::Other(raw),
+    }
 }
 
-fn read_audio(raw: &str) -> Option<Part<'_>> {
-    let members = json::members(raw)?;
+fn read_audio(raw: &str) -> Part<'_> {
+    let Some(members) = json::unique_members(raw) else { return Part::Ambiguous(raw) };
     let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
-    Some(Part::Audio {
-        data: member("data").and_then(json::string)?,
-        format: member("format").and_then(json::string).unwrap_or_default(),
-    })
+    match member("data").and_then(json::string) {
+        Some(data) => Part::Audio {
+            data,
+            format: member("format").and_then(json::string).unwrap_or_default(),
+        },
+        None => Part::Other(raw),
+    }
 }
 
 fn read_calls<'a>(

@@ -1,8 +1,11 @@
 //! Integration tests: real bytes through real sockets, on loopback alone.
 
+mod cli;
+mod counting;
 mod replay;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
 mod server;
+mod traces;
 mod upstream;
 mod upstream_rules;

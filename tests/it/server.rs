@@ -2,6 +2,6 @@
 
 mod encoding;
 mod ending;
-mod harness;
+pub mod harness;
 mod limits;
 mod surface;

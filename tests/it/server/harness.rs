@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use weir::config::{self, Config};
+use weir::config::Config;
 use weir::proxy::Proxy;
 use weir::server::{Ending, Server, Shutdown};
 use weir::upstream::Client;
@@ -53,12 +53,17 @@ pub struct Upstream {
 pub struct Seen {
     pub head: String,
     pub body: Vec<u8>,
-    answer: oneshot::Sender<String>,
+    answer: mpsc::UnboundedSender<String>,
 }
 
 impl Seen {
     /// Answers with these bytes; the connection stays open.
     pub fn answer(self, bytes: &str) {
+        self.begin(bytes);
+    }
+
+    /// Answers with these bytes, and perhaps more later.
+    pub fn begin(&self, bytes: &str) {
         // The other end may be gone, which is for the test to find out.
         let _ = self.answer.send(bytes.to_owned());
     }
@@ -97,13 +102,14 @@ impl Upstream {
 async fn converse(stream: TcpStream, requests: mpsc::UnboundedSender<Seen>) {
     let mut wire = Wire::over(stream);
     while let Some(message) = wire.message().await {
-        let (answer, answered) = oneshot::channel();
+        let (answer, mut answered) = mpsc::unbounded_channel();
         let seen = Seen { head: message.head, body: message.body, answer };
         if requests.send(seen).is_err() {
             return;
         }
-        let Ok(bytes) = answered.await else { return };
-        wire.send(bytes).await;
+        while let Some(bytes) = answered.recv().await {
+            wire.send(bytes).await;
+        }
     }
 }
 

@@ -1,0 +1,200 @@
+//! The program itself: its exit codes, its signals and what it says.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::server::harness::{FINE, Upstream, Wire, bare, body_of, chat};
+
+/// `weir` with nothing inherited that could lead it elsewhere.
+fn weir(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments);
+    for (name, _) in std::env::vars_os() {
+        let shown = name.to_string_lossy();
+        if shown.starts_with("WEIR_") || shown.to_lowercase().ends_with("_proxy") {
+            command.env_remove(&name);
+        }
+    }
+    command.env_remove("OPENAI_BASE_URL");
+    command.stdin(Stdio::null());
+    command.stdout(Stdio::piped());
+    command.stderr(Stdio::piped());
+    command
+}
+
+/// Runs a command that ends by itself; its exit code and what it wrote to standard error.
+fn ended(command: &mut Command) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = command.output().expect("weir starts");
+    (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+/// A `weir serve` that runs.
+struct Serving {
+    process: Child,
+    log: BufReader<std::process::ChildStderr>,
+    greeting: String,
+    address: std::net::SocketAddr,
+}
+
+impl Serving {
+    fn start(arguments: &[&str]) -> Self {
+        let mut process = weir(&["serve", "--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .spawn()
+            .expect("weir starts");
+        let mut log = BufReader::new(process.stderr.take().expect("it is piped"));
+        let mut greeting = String::new();
+        while !greeting.contains("listening on") {
+            let read = log.read_line(&mut greeting).expect("text");
+            assert!(read > 0, "weir ended: {greeting}");
+        }
+        let after = greeting.split("listening on ").nth(1).expect("an address");
+        let address = after.split(',').next().expect("an address");
+        Self { address: address.parse().expect(address), process, log, greeting }
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([name, &self.process.id().to_string()]).status();
+        assert!(status.expect("kill is there").success());
+    }
+
+    /// Reads the log until this stands in it.
+    fn wait_for(&mut self, text: &str) {
+        let mut line = String::new();
+        while !line.contains(text) {
+            line.clear();
+            let read = self.log.read_line(&mut line).expect("text");
+            assert!(read > 0, "weir ended before it said: {text}");
+        }
+    }
+
+    /// The exit code.
+    fn ended(mut self) -> Option<i32> {
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).expect("text");
+        self.process.wait().expect("it is a child").code()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // A test that fails leaves nothing behind; a process that has ended cannot be killed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn without_a_command_it_helps() {
+    let output = weir(&[]).output().expect("weir starts");
+    assert_eq!(output.status.code(), Some(0));
+    let help = String::from_utf8_lossy(&output.stdout);
+    assert!(help.contains("weir serve"), "{help}");
+    let output = weir(&["serve", "--help"]).output().expect("weir starts");
+    let help = String::from_utf8_lossy(&output.stdout);
+    for said in ["--upstream", "Examples:", "Exit codes:", "WEIR_"] {
+        assert!(help.contains(said), "{said}: {help}");
+    }
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once() {
+    let (code, said) = ended(
+        weir(&["serve", "--listen", "nowhere", "--log-level", "loud"])
+            .env("WEIR_SERVER__MAX_BODY_BYTES", "much")
+            .env("WEIR_SERVER__UNKNOWN", "1"),
+    );
+    assert_eq!(code, Some(2), "{said}");
+    for key in ["server.listen", "log.level", "server.max_body_bytes", "server.unknown"] {
+        assert!(said.contains(key), "{key}: {said}");
+    }
+    let (code, said) = ended(&mut weir(&["serve", "--config", "/no/such/weir.toml"]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("/no/such/weir.toml"), "{said}");
+}
+
+#[test]
+fn an_upstream_that_is_weir_itself_is_refused_with_the_cure() {
+    // A port that was free a moment ago.
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = probe.local_addr().expect("it is bound").port();
+    drop(probe);
+    let listen = format!("127.0.0.1:{port}");
+    for host in ["127.0.0.1", "localhost", "0.0.0.0"] {
+        let url = format!("http://{host}:{port}/v1");
+        let (code, said) = ended(&mut weir(&["serve", "--listen", &listen, "--upstream", &url]));
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("own address"), "{said}");
+        assert!(said.contains("--upstream https://"), "{said}");
+        assert!(!said.contains("OPENAI_BASE_URL"), "{said}");
+    }
+    let url = format!("http://localhost:{port}/v1");
+    let (code, said) = ended(weir(&["serve", "--listen", &listen]).env("OPENAI_BASE_URL", &url));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("OPENAI_BASE_URL"), "{said}");
+    assert!(said.contains("--upstream https://api.openai.com/v1"), "{said}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_with_the_cure() {
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = holder.local_addr().expect("it is bound").to_string();
+    let (code, said) = ended(&mut weir(&["serve", "--listen", &address]));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&address), "{said}");
+    assert!(said.contains("--listen"), "{said}");
+}
+
+#[tokio::test]
+async fn it_says_how_to_use_it_and_serves() {
+    let upstream = Upstream::always(FINE).await;
+    let url = format!("http://{upstream}/v1");
+    let serving = Serving::start(&["--upstream", &url]);
+    let base_url = format!("base_url = http://{}/v1", serving.address);
+    assert!(serving.greeting.contains(&base_url), "{}", serving.greeting);
+    assert!(serving.greeting.contains(&url), "{}", serving.greeting);
+    let mut wire = Wire::connect(serving.address).await;
+    assert_eq!(wire.ask(bare("GET", "/readyz", "")).await.status(), 200);
+    assert_eq!(wire.ask(chat("", body_of(100))).await.status(), 200);
+    serving.signal("-INT");
+    assert_eq!(serving.ended(), Some(0));
+}
+
+#[tokio::test]
+async fn a_signal_finishes_what_is_in_flight() {
+    let mut upstream = Upstream::start().await;
+    let url = format!("http://{}/v1", upstream.address);
+    let mut serving = Serving::start(&["--upstream", &url]);
+    let mut wire = Wire::connect(serving.address).await;
+    wire.send(chat("", body_of(100))).await;
+    let seen = upstream.next().await;
+    serving.signal("-TERM");
+    serving.wait_for("finishing what is in flight");
+    seen.answer(FINE);
+    assert_eq!(wire.message().await.expect("an answer").status(), 200);
+    assert_eq!(serving.ended(), Some(0));
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_at_once() {
+    let mut upstream = Upstream::start().await;
+    let url = format!("http://{}/v1", upstream.address);
+    let mut serving = Serving::start(&["--upstream", &url]);
+    let mut wire = Wire::connect(serving.address).await;
+    wire.send(chat("", body_of(100))).await;
+    let _unanswered = upstream.next().await;
+    serving.signal("-TERM");
+    serving.wait_for("finishing what is in flight");
+    serving.signal("-TERM");
+    assert_eq!(serving.ended(), Some(130));
+}
+
+#[tokio::test]
+async fn the_log_is_json_where_asked() {
+    let serving = Serving::start(&["--log-format", "json", "--upstream", "http://127.0.0.1:1/v1"]);
+    let line = serving.greeting.lines().last().expect("a line");
+    let parsed: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    assert_eq!(parsed["level"], "INFO");
+    serving.signal("-TERM");
+    assert_eq!(serving.ended(), Some(0));
+}
