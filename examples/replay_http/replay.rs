@@ -255,6 +255,9 @@ impl Scene<'_> {
             let request = format!("{}-{length}", self.name);
             let limit_tokens = Some(budget_tokens + tools_tokens);
             let answer = self.ask(&base_url, &request, limit_tokens, body.clone()).await;
+            if let Some(end) = answer.as_ref().err().and_then(|_| self.stage.weir.ended()) {
+                return Err(end);
+            }
             let seen = self.stage.seen(&request).await;
             let frame = (before.as_slice(), after.as_slice());
             judge.judge(Exchange { length, body: &body, frame, answer, seen });

@@ -26,7 +26,8 @@ const MAX_COMPLAINTS: usize = 20;
 
 /// A running weir.
 pub struct Weir {
-    child: Child,
+    child: Mutex<Child>,
+    pid: u32,
     address: SocketAddr,
     complaints: Arc<Mutex<VecDeque<String>>>,
 }
@@ -67,7 +68,9 @@ impl Weir {
             let complaints = complaints.clone();
             thread::spawn(move || follow(stderr, &sender, &complaints));
         }
-        let mut weir = Self { child, address: ([127, 0, 0, 1], 0).into(), complaints };
+        let pid = child.id();
+        let child = Mutex::new(child);
+        let mut weir = Self { child, pid, address: ([127, 0, 0, 1], 0).into(), complaints };
         match receiver.recv_timeout(START_DEADLINE) {
             Ok(address) => weir.address = address,
             Err(_) => return Err(format!("weir did not start: {:?}", weir.complaints())),
@@ -86,9 +89,16 @@ impl Weir {
         complaints.iter().cloned().collect()
     }
 
+    /// How it ended, where it did: it is not meant to.
+    pub fn ended(&self) -> Option<String> {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = child.try_wait().ok().flatten()?;
+        Some(format!("weir ended in the middle ({status}): {:?}", self.complaints()))
+    }
+
     /// The peak of its resident memory so far, where the system tells.
     pub fn peak_memory_kib(&self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         line.trim().trim_end_matches(" kB").parse().ok()
     }
@@ -97,8 +107,9 @@ impl Weir {
 impl Drop for Weir {
     fn drop(&mut self) {
         // It may have ended by itself; there is nothing else to do about it either way.
-        self.child.kill().unwrap_or_default();
-        self.child.wait().map(drop).unwrap_or_default();
+        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
+        child.kill().unwrap_or_default();
+        child.wait().map(drop).unwrap_or_default();
     }
 }
 
