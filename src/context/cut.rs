@@ -419,7 +419,10 @@ impl<'f> Cut<'f> {
         let (before, after) = self.fold.live.split_at(after_gap);
         let first_of = |turn: &usize| self.turn(*turn).first;
         let before = before.iter().rev().find(places).map(|turn| (first_of(turn), false));
-        before.or_else(|| after.iter().find(places).map(|turn| (first_of(turn), true)))
+        // What the caller asks now is sent as it was asked.
+        let is_last = |turn: &usize| self.turn(*turn).last + 1 == self.fold.facts.len();
+        let after = || after.iter().find(|turn| places(turn) && !is_last(turn));
+        before.or_else(|| after().map(|turn| (first_of(turn), true)))
     }
 
     /// Keeps a message from gathering notes without end: the two oldest become one.

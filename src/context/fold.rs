@@ -150,6 +150,15 @@ impl Fold {
         fixed + share(base, self.profile.policy.hard_permille)
     }
 
+    /// Whether the messages as received lie at or under the first mark as it would be without the
+    /// profile's rounding, for a limit and an overhead as they really are.
+    pub fn needs_nothing(&self, limit_tokens: u64, overhead_tokens: u64) -> bool {
+        let messages_tokens = self.base_tokens().1.saturating_sub(self.profile.overhead_tokens);
+        let fixed = (overhead_tokens + messages_tokens).min(limit_tokens);
+        let mark = fixed + share(limit_tokens - fixed, self.profile.policy.hard_permille);
+        self.received_tokens + overhead_tokens <= mark
+    }
+
     /// The size a cut goes down to.
     pub(super) fn low_tokens(&self) -> u64 {
         let (base, fixed) = self.base_tokens();

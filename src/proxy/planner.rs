@@ -286,26 +286,29 @@ impl<'a> Draft<'a> {
             return Err(Stop::Heavy);
         }
         let end = fold.ended(&source);
-        let sent_tokens = end.sent_tokens() + self.overhead_tokens;
         let is_observed = config.context.mode == Mode::Observe;
+        let needs_nothing = end.needs_nothing(limit_tokens, self.overhead_tokens);
+        let is_left_alone = is_observed || needs_nothing;
+        let sent_tokens = match is_left_alone {
+            true => received_tokens,
+            false => end.sent_tokens() + self.overhead_tokens,
+        };
         if sent_tokens > limit_tokens && !is_observed {
             return Err(refusal::cannot_fit(received_tokens, sent_tokens, limit_tokens).into());
         }
-        let compacted = actions(&end);
-        let action = match (is_observed, compacted.as_str()) {
-            (true, _) => format!("observe+{compacted}"),
-            (false, _) => compacted,
+        let action = match (is_observed, needs_nothing) {
+            (true, true) => "observe+pass".to_owned(),
+            (true, false) => format!("observe+{}", actions(&end)),
+            (false, true) => "pass".to_owned(),
+            (false, false) => actions(&end).to_owned(),
         };
-        let edits = if is_observed { self.unmark_edits(&end) } else { context::edits(&end) };
+        let edits = if is_left_alone { self.unmark_edits(&end) } else { context::edits(&end) };
+        let is_marked = edits.iter().any(|(_, edit)| *edit == splice::Edit::Unmark);
         let body = (!edits.is_empty())
             .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
-        let is_marked =
-            end.facts().iter().zip(end.fates()).any(|(fact, fate)| {
-                fact.is_marked && (*fate != context::Fate::Gone || is_observed)
-            });
-        let sent_tokens = if is_observed { received_tokens } else { sent_tokens };
         let edits = if is_marked { "pin" } else { "" };
-        Ok(self.planned(body, action, edits, received_tokens, sent_tokens, end.cuts()))
+        let cuts = if needs_nothing { 0 } else { end.cuts() };
+        Ok(self.planned(body, action, edits, received_tokens, sent_tokens, cuts))
     }
 
     /// The edits that take weir's own member from messages that are otherwise left alone.
@@ -435,7 +438,7 @@ impl Shared {
 }
 
 /// What was done to a conversation, as `x-weir-action` says it.
-fn actions(fold: &Fold) -> String {
+fn actions(fold: &Fold) -> &'static str {
     let any = |fate| fold.fates().contains(&fate);
     match (any(context::Fate::Gone), any(context::Fate::Clipped)) {
         (false, false) => "pass",
@@ -443,7 +446,6 @@ fn actions(fold: &Fold) -> String {
         (false, true) => "fit",
         (true, true) => "evict+fit",
     }
-    .to_owned()
 }
 
 #[cfg(test)]

@@ -1,26 +1,29 @@
-//! Tool definitions and schemas. OpenAI does not publish how they are written into the prompt;
-//! its cookbook gives constants for flat functions, which this module extends to nested schemas
-//! on the careful side.
+//! Tool definitions and schemas. OpenAI does not publish how they are written into the prompt; they
+//! are known to be read as TypeScript declarations in a namespace, which is what is counted here.
+//! Members of a schema that this form has no place for count as their JSON text, so that nothing
+//! that the model may read goes uncounted.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::encoding::Encoding;
 
-/// Once a request that has tools at all: the frame around the list.
-const LIST: u64 = 12;
-/// For each function: its opening and end (the cookbook's `func_init` 7 and `func_end` 12).
-const FUNCTION: u64 = 19;
-/// For each property of a schema: name, type and punctuation around them.
-const PROPERTY: u64 = 7;
-/// For each value of an `enum`, and each other item of a list.
-const ITEM: u64 = 3;
+/// Once a request that has tools at all, beside the declarations.
+const LIST: u64 = 9;
+/// What a seam between declarations may take more than its parts.
+const FUNCTION: u64 = 2;
+/// Schemas nested deeper count as text.
+const MAX_DEPTH: usize = 64;
 
 /// Tokens of `raw`, the JSON text of a list of tools or legacy functions.
 pub fn count_list(encoding: Encoding, raw: &str) -> u64 {
     match serde_json::from_str(raw) {
         Ok(Value::Array(tools)) if tools.is_empty() => 0,
         Ok(Value::Array(tools)) => {
-            LIST + tools.iter().map(|tool| count_tool(encoding, tool)).sum::<u64>()
+            let mut writer = Writer::default();
+            writer.line(0, "namespace functions {\n");
+            tools.iter().for_each(|tool| writer.tool(tool));
+            writer.line(0, "} // namespace functions");
+            LIST + FUNCTION * tools.len() as u64 + writer.count(encoding)
         }
         // No list, or one nested too deeply to read: the whole text counts.
         _ => encoding.count(raw),
@@ -31,62 +34,178 @@ pub fn count_list(encoding: Encoding, raw: &str) -> u64 {
 pub fn count_response_format(encoding: Encoding, raw: &str) -> u64 {
     match serde_json::from_str::<Value>(raw) {
         Ok(Value::Object(format)) => match format.get("json_schema").or(format.get("schema")) {
-            Some(schema) => FUNCTION + count_value(encoding, schema),
+            Some(schema) => {
+                let mut writer = Writer::default();
+                writer.tool(schema);
+                LIST + FUNCTION + writer.count(encoding)
+            }
             None => 0,
         },
         _ => encoding.count(raw),
     }
 }
 
-fn count_tool(encoding: Encoding, tool: &Value) -> u64 {
-    let definition = tool.get("function").or(tool.get("custom")).unwrap_or(tool);
-    let Some(members) = definition.as_object() else {
-        return FUNCTION + encoding.count(&definition.to_string());
-    };
-    let mut tokens = FUNCTION;
-    for (key, value) in members {
-        tokens += match key.as_str() {
-            "type" | "strict" => 0,
-            _ => count_value(encoding, value),
+/// Declarations, and beside them what has no place in one.
+#[derive(Default)]
+struct Writer {
+    declarations: String,
+    beside: String,
+}
+
+impl Writer {
+    fn count(&self, encoding: Encoding) -> u64 {
+        encoding.count(&self.declarations) + encoding.count(&self.beside)
+    }
+
+    fn line(&mut self, depth: usize, text: &str) {
+        self.declarations.extend(std::iter::repeat_n(' ', 2 * depth.saturating_sub(1)));
+        self.declarations.push_str(text);
+        self.declarations.push('\n');
+    }
+
+    fn comment(&mut self, depth: usize, members: &Map<String, Value>) {
+        if let Some(text) = members.get("description").and_then(Value::as_str) {
+            self.line(depth, &format!("// {text}"));
+        }
+    }
+
+    fn tool(&mut self, tool: &Value) {
+        let definition = tool.get("function").or(tool.get("custom")).unwrap_or(tool);
+        let Some(members) = definition.as_object() else {
+            self.beside.push_str(&definition.to_string());
+            return;
         };
+        self.comment(0, members);
+        let name = members.get("name").and_then(Value::as_str).unwrap_or_default();
+        let schema = members.get("parameters").or(members.get("schema"));
+        let properties = schema.and_then(|schema| schema.get("properties")?.as_object());
+        if properties.is_some_and(|properties| !properties.is_empty()) {
+            let kind = schema.map(|schema| self.kind(schema, 1)).unwrap_or_default();
+            self.line(0, &format!("type {name} = (_: {kind}) => any;\n"));
+        } else {
+            self.line(0, &format!("type {name} = () => any;\n"));
+            schema.and_then(Value::as_object).into_iter().for_each(|schema| self.rest_of(schema));
+        }
+        for (key, value) in members {
+            let known = ["name", "description", "parameters", "schema", "type", "strict"];
+            if !known.contains(&key.as_str()) {
+                self.aside(key, value);
+            }
+        }
     }
-    tokens
+
+    /// The type that a schema stands for.
+    fn kind(&mut self, schema: &Value, depth: usize) -> String {
+        let Some(members) = schema.as_object().filter(|_| depth < MAX_DEPTH) else {
+            return schema.to_string();
+        };
+        self.rest_of(members);
+        if let Some(values) = members.get("enum").and_then(Value::as_array) {
+            return union(values.iter().map(Value::to_string));
+        }
+        for key in ["anyOf", "oneOf", "allOf"] {
+            if let Some(kinds) = members.get(key).and_then(Value::as_array) {
+                return union(kinds.iter().map(|kind| self.kind(kind, depth + 1)));
+            }
+        }
+        match members.get("type") {
+            Some(Value::String(kind)) => self.named(kind, members, depth),
+            Some(Value::Array(kinds)) => union(
+                kinds.iter().filter_map(Value::as_str).map(|kind| self.named(kind, members, depth)),
+            ),
+            _ if members.contains_key("properties") => self.object(members, depth),
+            _ => members.get("$ref").and_then(Value::as_str).unwrap_or("any").to_owned(),
+        }
+    }
+
+    fn named(&mut self, kind: &str, members: &Map<String, Value>, depth: usize) -> String {
+        match kind {
+            "integer" | "number" => "number".to_owned(),
+            "array" => match members.get("items") {
+                Some(items) => format!("{}[]", self.kind(items, depth)),
+                None => "any[]".to_owned(),
+            },
+            "object" => self.object(members, depth),
+            other => other.to_owned(),
+        }
+    }
+
+    fn object(&mut self, members: &Map<String, Value>, depth: usize) -> String {
+        let Some(properties) = members.get("properties").and_then(Value::as_object) else {
+            return "object".to_owned();
+        };
+        let required: Vec<&str> = members
+            .get("required")
+            .and_then(Value::as_array)
+            .map(|names| names.iter().filter_map(Value::as_str).collect())
+            .unwrap_or_default();
+        let outer = std::mem::take(&mut self.declarations);
+        self.line(0, "{");
+        for (name, schema) in properties {
+            if let Some(members) = schema.as_object() {
+                self.comment(depth, members);
+            }
+            let kind = self.kind(schema, depth + 1);
+            let mark = if required.contains(&name.as_str()) { "" } else { "?" };
+            self.line(depth, &format!("{name}{mark}: {kind},"));
+        }
+        let mut inner = std::mem::replace(&mut self.declarations, outer);
+        inner.extend(std::iter::repeat_n(' ', 2 * depth.saturating_sub(2)));
+        inner.push('}');
+        inner
+    }
+
+    /// What else a schema says: defaults, bounds, patterns, definitions.
+    fn rest_of(&mut self, members: &Map<String, Value>) {
+        for (key, value) in members {
+            match key.as_str() {
+                "type"
+                | "properties"
+                | "items"
+                | "required"
+                | "enum"
+                | "description"
+                | "anyOf"
+                | "oneOf"
+                | "allOf"
+                | "$ref"
+                | "additionalProperties"
+                | "$schema"
+                | "strict" => {}
+                _ => self.aside(key, value),
+            }
+        }
+    }
+
+    fn aside(&mut self, key: &str, value: &Value) {
+        self.beside.push_str(key);
+        self.beside.push_str(": ");
+        self.beside.push_str(&value.to_string());
+        self.beside.push('\n');
+    }
 }
 
-/// Walks a schema. Every string in it counts, every key that names something of the caller's, and
-/// a frame for each; the schema language's own words are written shorter than JSON writes them.
-fn count_value(encoding: Encoding, value: &Value) -> u64 {
-    match value {
-        Value::Null => 1,
-        Value::Bool(_) => 1,
-        Value::Number(number) => 1 + encoding.count(&number.to_string()),
-        Value::String(text) => ITEM + encoding.count(text),
-        Value::Array(items) => items.iter().map(|item| count_value(encoding, item)).sum(),
-        Value::Object(members) => members
-            .iter()
-            .map(|(key, value)| match key.as_str() {
-                "properties" | "$defs" | "definitions" => count_properties(encoding, value),
-                "type" if value.is_string() => 1,
-                "required" | "additionalProperties" | "$schema" => 0,
-                _ => 2 + encoding.count(key) + count_value(encoding, value),
-            })
-            .sum(),
-    }
-}
-
-fn count_properties(encoding: Encoding, properties: &Value) -> u64 {
-    let Some(properties) = properties.as_object() else {
-        return count_value(encoding, properties);
-    };
-    let own = |(name, schema): (&String, &Value)| {
-        PROPERTY + encoding.count(name) + count_value(encoding, schema)
-    };
-    properties.iter().map(own).sum()
+fn union(kinds: impl Iterator<Item = String>) -> String {
+    kinds.collect::<Vec<_>>().join(" | ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn definitions_are_read_as_declarations() {
+        let raw = r#"{"type":"function","function":{"name":"book","description":"Books a room.","parameters":{"type":"object",
+            "properties":{"who":{"type":"string","description":"Name."},"nights":{"type":"integer","minimum":1},
+            "kind":{"enum":["a","b"]},"extras":{"type":"array","items":{"type":"object","properties":{"id":{"type":["string","null"]}}}}},
+            "required":["who"]}}}"#;
+        let mut writer = Writer::default();
+        writer.tool(&serde_json::from_str(raw).expect("JSON"));
+        let expected = "// Books a room.\ntype book = (_: {\nextras?: {\n  id?: string | null,\n}[],\nkind?: \"a\" | \"b\",\n\
+             nights?: number,\n// Name.\nwho: string,\n}) => any;\n\n";
+        assert_eq!(writer.declarations, expected);
+        assert_eq!(writer.beside, "minimum: 1\n");
+    }
 
     #[test]
     fn more_definition_never_takes_fewer_tokens() {
@@ -112,6 +231,9 @@ mod tests {
         assert!(count_list(Encoding::O200kBase, &deep) > 100);
         assert!(count_list(Encoding::O200kBase, "\"x\"") > 0);
         assert!(count_list(Encoding::O200kBase, r#"[1, null, "x", {"function": []}]"#) > 0);
+        let hidden =
+            format!(r#"[{{"name":"f","parameters":{{"x-notes":"{}"}}}}]"#, "word ".repeat(500));
+        assert!(count_list(Encoding::O200kBase, &hidden) > 500);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod cli;
 mod counting;
 mod promises;
+mod replay;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
 mod seeds;

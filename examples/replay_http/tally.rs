@@ -1,0 +1,204 @@
+//! What a replay adds up to: figures for each source, and for each check how often it was made and
+//! what failed it.
+
+use super::conversation::Conversation;
+
+/// Below this a provider caches nothing.
+const CACHE_FLOOR_TOKENS: u64 = 1024;
+/// What a cached token costs of an uncached one.
+const CACHED_PRICE: f64 = 0.1;
+/// Failures kept of each check, for the report in JSON; all are counted.
+const MAX_KEPT: usize = 1000;
+
+/// What must hold of each request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Check {
+    Answered,
+    Refused,
+    Valid,
+    Fits,
+    PassIdentical,
+    PassBelowLimit,
+    LastVerbatim,
+    Opening,
+    SystemKept,
+    OnlyKnownChanges,
+    PrefixHeld,
+}
+
+impl Check {
+    pub const ALL: [Self; 11] = [
+        Self::Answered,
+        Self::Refused,
+        Self::Valid,
+        Self::Fits,
+        Self::PassIdentical,
+        Self::PassBelowLimit,
+        Self::LastVerbatim,
+        Self::Opening,
+        Self::SystemKept,
+        Self::OnlyKnownChanges,
+        Self::PrefixHeld,
+    ];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Answered => "a feasible request is answered",
+            Self::Refused => "an infeasible request gets 400 context_length_exceeded",
+            Self::Valid => "the upstream finds the request valid",
+            Self::Fits => "the upstream counts no more than the budget",
+            Self::PassIdentical => "`pass` means byte for byte as received",
+            Self::PassBelowLimit => "at or under the first mark the action is `pass`",
+            Self::LastVerbatim => "the last message is verbatim, or clipped and said to be",
+            Self::Opening => "no tool result opens the conversation",
+            Self::SystemKept => "every system message is kept",
+            Self::OnlyKnownChanges => "all else is the caller's bytes, a note or a clipped result",
+            Self::PrefixHeld => "what was sent before opens what is sent, but for cuts",
+        }
+    }
+}
+
+/// One thing that went wrong. It names places and numbers, never content.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub conversation: String,
+    /// Messages in the request.
+    pub turn: usize,
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct CheckTally {
+    pub made: u64,
+    pub failed: u64,
+    /// The first of them.
+    pub failures: Vec<Failure>,
+}
+
+/// The figures of one source at one budget, or of all.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub conversations: u64,
+    pub requests: u64,
+    /// Requests above the budget.
+    pub above: u64,
+    pub infeasible: u64,
+    /// So near to the line between feasible and not that either answer is right.
+    pub borderline: u64,
+    pub borderline_refused: u64,
+    pub cuts: u64,
+    pub clipped: u64,
+    /// Growth since the budget was first exceeded, in quarters of the budget.
+    pub growth_quarters: f64,
+    /// Requests above the budget that were sent: their tokens whole, and as sent.
+    pub above_full_tokens: u64,
+    pub above_sent_tokens: u64,
+    pub sent: Cost,
+    pub full: Cost,
+    pub upstream_prompt_tokens: u64,
+    pub upstream_cached_tokens: u64,
+    pub checks: [CheckTally; Check::ALL.len()],
+}
+
+/// Input tokens by the cache model: the messages that the request before began with too, whole,
+/// unless they are too few.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cost {
+    pub tokens: u64,
+    pub cached_tokens: u64,
+}
+
+impl Cost {
+    pub fn add(&mut self, tokens: u64, shared_tokens: u64) {
+        self.tokens += tokens;
+        if shared_tokens >= CACHE_FLOOR_TOKENS {
+            self.cached_tokens += shared_tokens;
+        }
+    }
+
+    fn billed(&self) -> f64 {
+        (self.tokens - self.cached_tokens) as f64 + CACHED_PRICE * self.cached_tokens as f64
+    }
+}
+
+impl Tally {
+    /// Notes that a check was made, and why it failed where it did.
+    pub fn check(
+        &mut self,
+        check: Check,
+        conversation: &Conversation,
+        turn: usize,
+        outcome: Result<(), String>,
+    ) {
+        let tally = &mut self.checks[check as usize];
+        tally.made += 1;
+        if let Err(reason) = outcome {
+            tally.failed += 1;
+            if tally.failures.len() < MAX_KEPT {
+                let conversation = conversation.id.clone();
+                tally.failures.push(Failure { conversation, turn, reason });
+            }
+        }
+    }
+
+    pub fn of(&self, check: Check) -> &CheckTally {
+        &self.checks[check as usize]
+    }
+
+    pub fn failed(&self) -> u64 {
+        self.checks.iter().map(|check| check.failed).sum()
+    }
+
+    /// Cuts for each quarter of the budget that the conversations grew beyond it.
+    pub fn cuts_per_quarter(&self) -> f64 {
+        ratio(self.cuts as f64, self.growth_quarters)
+    }
+
+    pub fn cache_hit(&self) -> f64 {
+        ratio(self.sent.cached_tokens as f64, self.sent.tokens as f64)
+    }
+
+    pub fn upstream_cache_hit(&self) -> f64 {
+        ratio(self.upstream_cached_tokens as f64, self.upstream_prompt_tokens as f64)
+    }
+
+    /// Against sending everything.
+    pub fn billed(&self) -> f64 {
+        ratio(self.sent.billed(), self.full.billed())
+    }
+
+    /// How much of the requests above the budget was sent.
+    pub fn sent_share(&self) -> f64 {
+        ratio(self.above_sent_tokens as f64, self.above_full_tokens as f64)
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        self.conversations += other.conversations;
+        self.requests += other.requests;
+        self.above += other.above;
+        self.infeasible += other.infeasible;
+        self.borderline += other.borderline;
+        self.borderline_refused += other.borderline_refused;
+        self.cuts += other.cuts;
+        self.clipped += other.clipped;
+        self.growth_quarters += other.growth_quarters;
+        self.above_full_tokens += other.above_full_tokens;
+        self.above_sent_tokens += other.above_sent_tokens;
+        for (own, others) in [(&mut self.sent, other.sent), (&mut self.full, other.full)] {
+            own.tokens += others.tokens;
+            own.cached_tokens += others.cached_tokens;
+        }
+        self.upstream_prompt_tokens += other.upstream_prompt_tokens;
+        self.upstream_cached_tokens += other.upstream_cached_tokens;
+        for (own, others) in self.checks.iter_mut().zip(&other.checks) {
+            own.made += others.made;
+            own.failed += others.failed;
+            let room = MAX_KEPT - own.failures.len();
+            own.failures.extend(others.failures.iter().take(room).cloned());
+        }
+    }
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
