@@ -9,8 +9,6 @@ use super::encoding::Encoding;
 
 /// Once a request that has tools at all, beside the declarations.
 const LIST: u64 = 9;
-/// What a seam between declarations may take more than its parts.
-const FUNCTION: u64 = 2;
 /// Schemas nested deeper count as text.
 const MAX_DEPTH: usize = 64;
 
@@ -23,7 +21,7 @@ pub fn count_list(encoding: Encoding, raw: &str) -> u64 {
             writer.line(0, "namespace functions {\n");
             tools.iter().for_each(|tool| writer.tool(tool));
             writer.line(0, "} // namespace functions");
-            LIST + FUNCTION * tools.len() as u64 + writer.count(encoding)
+            LIST + writer.count(encoding)
         }
         // No list, or one nested too deeply to read: the whole text counts.
         _ => encoding.count(raw),
@@ -37,7 +35,7 @@ pub fn count_response_format(encoding: Encoding, raw: &str) -> u64 {
             Some(schema) => {
                 let mut writer = Writer::default();
                 writer.tool(schema);
-                LIST + FUNCTION + writer.count(encoding)
+                LIST + writer.count(encoding)
             }
             None => 0,
         },
