@@ -2,6 +2,11 @@
 //!
 //! Only the command lies here: flags, the bar of progress and the exit code.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a command's own time is told to its reader, and decides nothing"
+)]
+
 #[path = "replay.rs"]
 mod replay;
 mod report;
