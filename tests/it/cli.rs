@@ -59,7 +59,7 @@ impl Serving {
     }
 
     /// Reads the log until this stands in it.
-    fn wait_for(&mut self, text: &str) {
+    pub fn wait_for(&mut self, text: &str) {
         let mut line = String::new();
         while !line.contains(text) {
             line.clear();

@@ -1,7 +1,7 @@
 //! Runs properties with a printed seed, and plans requests in process.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config as Proptest, RngSeed, TestCaseError, TestError, TestRunner};
@@ -65,19 +65,9 @@ impl Weir {
     }
 
     pub fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let mut config = Config::default();
-        for (name, window_tokens) in [(STRICT_MODEL, 128_000), (SMALL_MODEL, 8000)] {
-            config.models.insert(
-                name,
-                ModelEntry {
-                    window_tokens,
-                    max_input_tokens: None,
-                    max_output_tokens: None,
-                    encoding: Encoding::O200kBase,
-                    strict_alternation: name == STRICT_MODEL,
-                },
-            );
-        }
+        // Reading the catalogue of models takes longer than planning a request.
+        static CONFIG: LazyLock<Config> = LazyLock::new(config);
+        let mut config = CONFIG.clone();
         change(&mut config);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
@@ -91,6 +81,24 @@ impl Weir {
         let body = bytes::Bytes::copy_from_slice(body.as_bytes());
         self.runtime.block_on(self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked))
     }
+}
+
+/// The defaults, and the models of these tests.
+fn config() -> Config {
+    let mut config = Config::default();
+    for (name, window_tokens) in [(STRICT_MODEL, 128_000), (SMALL_MODEL, 8000)] {
+        config.models.insert(
+            name,
+            ModelEntry {
+                window_tokens,
+                max_input_tokens: None,
+                max_output_tokens: None,
+                encoding: Encoding::O200kBase,
+                strict_alternation: name == STRICT_MODEL,
+            },
+        );
+    }
+    config
 }
 
 impl Case {

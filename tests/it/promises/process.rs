@@ -16,7 +16,7 @@ async fn compare_with_process<'a>(
 ) -> usize {
     let mut upstream = Upstream::start().await;
     let url = format!("http://{}/v1", upstream.address);
-    let serving = Serving::start(&["--upstream", &url]);
+    let mut serving = Serving::start(&["--upstream", &url]);
     let mut wire = Wire::connect(serving.address).await;
     let mut requests = 0;
     for (client, body, wanted) in sent {
@@ -26,6 +26,7 @@ async fn compare_with_process<'a>(
         assert!(seen.body == wanted, "{}: {body}", client.name);
         seen.answer(FINE);
         assert_eq!(wire.message().await.expect("an answer").status(), 200);
+        serving.wait_for("weir::request");
         requests += 1;
     }
     serving.signal("-TERM");
