@@ -83,7 +83,7 @@ pub fn valid_fits(case: &Case) -> Result<(), String> {
 
 #[test]
 fn valid_requests_fit_or_cannot() {
-    check("fits, valid", 120, &generate::valid(), valid_fits);
+    check("fits, valid", 90, &generate::valid(), valid_fits);
 }
 
 #[test]
@@ -93,5 +93,5 @@ fn alternating_requests_fit_or_cannot() {
 
 #[test]
 fn hostile_requests_fit_or_are_refused() {
-    check("fits, hostile", 150, &generate::hostile(), |case| fits(case, false));
+    check("fits, hostile", 100, &generate::hostile(), |case| fits(case, false));
 }

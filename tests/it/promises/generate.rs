@@ -27,7 +27,7 @@ impl std::fmt::Debug for Case {
         let messages: Vec<String> =
             self.transcript.messages.iter().map(|message| format!("{message:?}")).collect();
         let Transcript { style, tools, model, .. } = &self.transcript;
-        write!(formatter, "{:?}, {model}, tools {tools}, {style:?}\n", self.limit)?;
+        writeln!(formatter, "{:?}, {model}, tools {tools}, {style:?}", self.limit)?;
         write!(formatter, "{}", messages.join("\n"))
     }
 }

@@ -1,7 +1,7 @@
 //! Runs properties with a printed seed, and plans requests in process.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config as Proptest, RngSeed, TestCaseError, TestError, TestRunner};
@@ -65,9 +65,7 @@ impl Weir {
     }
 
     pub fn with(change: impl FnOnce(&mut Config)) -> Self {
-        // Reading the catalogue of models takes longer than planning a request.
-        static CONFIG: LazyLock<Config> = LazyLock::new(config);
-        let mut config = CONFIG.clone();
+        let mut config = config();
         change(&mut config);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()

@@ -14,6 +14,8 @@ pub struct Client {
     pub name: &'static str,
     /// What `x-weir-max-input-tokens` says.
     pub limit_tokens: u64,
+    /// How often it changes what the limit leaves for its messages: by tools, by the answer's length.
+    pub limit_changes: usize,
     pub requests: Vec<Request>,
 }
 
@@ -144,7 +146,9 @@ fn growing_tools() -> Client {
     let mut client = Simulation::new("growing tool list");
     let mut history = client.opening();
     for request in 0..REQUESTS {
-        client.tools = 1 + request / 6;
+        let tools = 1 + request / 6;
+        client.limit_changes += usize::from(tools > client.tools);
+        client.tools = tools;
         client.send(&history);
         client.step(&mut history, request);
     }
@@ -157,7 +161,10 @@ fn max_tokens(name: &'static str, lengths: &[u64]) -> Client {
     (client.model, client.limit_tokens) = (SMALL_MODEL, 100_000);
     let mut history = client.opening();
     for request in 0..REQUESTS {
-        client.max_tokens = Some(lengths[request % lengths.len()]);
+        let most = Some(lengths[request % lengths.len()]);
+        let class = |most: Option<u64>| most.map(u64::next_power_of_two);
+        client.limit_changes += usize::from(class(most) != class(client.max_tokens));
+        client.max_tokens = most;
         client.send(&history);
         client.step(&mut history, request);
     }
@@ -199,6 +206,7 @@ struct Simulation {
     name: &'static str,
     model: &'static str,
     limit_tokens: u64,
+    limit_changes: usize,
     conversation: usize,
     tools: usize,
     max_tokens: Option<u64>,
@@ -213,6 +221,7 @@ impl Simulation {
             name,
             model: MODEL,
             limit_tokens: LIMIT_TOKENS,
+            limit_changes: 0,
             conversation: 0,
             tools: 1,
             max_tokens: None,
@@ -225,7 +234,8 @@ impl Simulation {
     }
 
     fn done(self) -> Client {
-        Client { name: self.name, limit_tokens: self.limit_tokens, requests: self.requests }
+        let Self { name, limit_tokens, limit_changes, requests, .. } = self;
+        Client { name, limit_tokens, limit_changes, requests }
     }
 
     fn send(&mut self, messages: &[String]) {

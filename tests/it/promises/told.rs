@@ -81,7 +81,7 @@ fn is_among_results(body: &Body<'_>, message: usize) -> bool {
 
 #[test]
 fn what_is_gone_is_told() {
-    check("told, valid", 120, &generate::valid(), is_told);
+    check("told, valid", 80, &generate::valid(), is_told);
 }
 
 #[test]
