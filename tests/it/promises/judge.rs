@@ -244,3 +244,40 @@ fn clip(text_in: &str, text_out: &str) -> Option<()> {
         (fits && text_in.starts_with(head) && text_in.ends_with(tail)).then_some(())
     })
 }
+
+mod tests {
+    use super::*;
+
+    fn is_accepted(parts_in: &[&str], parts_out: &[&str]) -> bool {
+        let body = |parts: &[&str]| {
+            let part = |text: &&str| match *text {
+                "image" => r#"{"type":"image_url"}"#.to_owned(),
+                text => format!(r#"{{"type":"text","text":"{text}"}}"#),
+            };
+            let parts: Vec<String> = parts.iter().map(part).collect();
+            format!(r#"{{"messages":[{{"role":"tool","content":[{}]}}]}}"#, parts.join(","))
+        };
+        let (received, sent) = (body(parts_in), body(parts_out));
+        let read = |text| Body::read(text).expect("a body");
+        compare(&read(&received), &read(&sent)).is_ok()
+    }
+
+    #[test]
+    fn parts_are_clipped_in_one_place() {
+        let whole = ["one", "abcdef", "image", "two", "three"];
+        let clipped = r"ab\n[weir: 3 of 6 bytes left out here]\nf";
+        for (parts_out, is_right) in [
+            (&["one", clipped, "image", "two", "three"][..], true),
+            (&["one", clipped, "image", "three"], true),
+            (&["one", clipped, "image"], true),
+            (&["one", clipped, "three"], false),
+            (&["one", clipped, "image", "two"], false),
+            (&["one", clipped, "image", "three", "two"], false),
+            (&["one", "abcdef", "image", "three"], false),
+            (&[clipped, "image", "two", "three"], false),
+            (&["one", r"ab\n[weir: 3 of 6 bytes left out here]\ne", "image", "three"], false),
+        ] {
+            assert_eq!(is_accepted(&whole, parts_out), is_right, "{parts_out:?}");
+        }
+    }
+}
