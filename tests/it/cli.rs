@@ -29,15 +29,15 @@ fn ended(command: &mut Command) -> (Option<i32>, String) {
 }
 
 /// A `weir serve` that runs.
-struct Serving {
+pub struct Serving {
     process: Child,
     log: BufReader<std::process::ChildStderr>,
     greeting: String,
-    address: std::net::SocketAddr,
+    pub address: std::net::SocketAddr,
 }
 
 impl Serving {
-    fn start(arguments: &[&str]) -> Self {
+    pub fn start(arguments: &[&str]) -> Self {
         let mut process = weir(&["serve", "--listen", "127.0.0.1:0"])
             .args(arguments)
             .spawn()
@@ -53,13 +53,13 @@ impl Serving {
         Self { address: address.parse().expect(address), process, log, greeting }
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args([name, &self.process.id().to_string()]).status();
         assert!(status.expect("kill is there").success());
     }
 
     /// Reads the log until this stands in it.
-    fn wait_for(&mut self, text: &str) {
+    pub fn wait_for(&mut self, text: &str) {
         let mut line = String::new();
         while !line.contains(text) {
             line.clear();
@@ -69,7 +69,7 @@ impl Serving {
     }
 
     /// The exit code.
-    fn ended(mut self) -> Option<i32> {
+    pub fn ended(mut self) -> Option<i32> {
         let mut rest = String::new();
         self.log.read_to_string(&mut rest).expect("text");
         self.process.wait().expect("it is a child").code()

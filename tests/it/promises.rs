@@ -1,15 +1,19 @@
 //! weir's promises as properties: random conversations in, and what is sent judged by code that
 //! shares nothing with weir's own.
 
+mod clients;
 mod count;
 mod fits;
 mod frozen;
 mod generate;
+mod golden;
 mod harness;
 mod json;
 mod judge;
 mod left_alone;
+mod process;
 mod regressions;
+mod simulated;
 mod told;
 mod transcript;
 mod valid;

@@ -83,15 +83,15 @@ pub fn valid_fits(case: &Case) -> Result<(), String> {
 
 #[test]
 fn valid_requests_fit_or_cannot() {
-    check("fits, valid", 200, &generate::valid(), valid_fits);
+    check("fits, valid", 90, &generate::valid(), valid_fits);
 }
 
 #[test]
 fn alternating_requests_fit_or_cannot() {
-    check("fits, alternating", 150, &generate::alternating(), valid_fits);
+    check("fits, alternating", 80, &generate::alternating(), valid_fits);
 }
 
 #[test]
 fn hostile_requests_fit_or_are_refused() {
-    check("fits, hostile", 200, &generate::hostile(), |case| fits(case, false));
+    check("fits, hostile", 100, &generate::hostile(), |case| fits(case, false));
 }

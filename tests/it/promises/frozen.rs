@@ -90,16 +90,16 @@ pub fn is_pure(case: &Case) -> Result<(), String> {
 
 #[test]
 fn agent_loops_and_chats_grow_by_their_end() {
-    check("frozen, valid", 120, &generate::valid(), is_frozen);
+    check("frozen, valid", 60, &generate::valid(), is_frozen);
 }
 
 #[test]
 fn alternating_conversations_grow_by_their_end() {
-    check("frozen, alternating", 120, &generate::alternating(), is_frozen);
+    check("frozen, alternating", 50, &generate::alternating(), is_frozen);
 }
 
 #[test]
 fn what_was_planned_before_changes_nothing() {
     let cases = prop_oneof![generate::valid().boxed(), generate::hostile().boxed()];
-    check("pure", 60, &cases, is_pure);
+    check("pure", 20, &cases, is_pure);
 }

@@ -27,7 +27,7 @@ impl std::fmt::Debug for Case {
         let messages: Vec<String> =
             self.transcript.messages.iter().map(|message| format!("{message:?}")).collect();
         let Transcript { style, tools, model, .. } = &self.transcript;
-        write!(formatter, "{:?}, {model}, tools {tools}, {style:?}\n", self.limit)?;
+        writeln!(formatter, "{:?}, {model}, tools {tools}, {style:?}", self.limit)?;
         write!(formatter, "{}", messages.join("\n"))
     }
 }
@@ -111,15 +111,18 @@ fn short_text() -> impl Strategy<Value = Text> {
     (0..60u32).prop_map(|tokens| Text { kind: TextKind::Words, tokens })
 }
 
-fn content() -> impl Strategy<Value = Content> {
-    let part = prop_oneof![
+fn part() -> impl Strategy<Value = Part> {
+    prop_oneof![
         5 => text().prop_map(Part::Text),
         1 => any::<bool>().prop_map(|is_low| Part::Image { is_low }),
         1 => Just(Part::File),
-    ];
+    ]
+}
+
+fn content() -> impl Strategy<Value = Content> {
     prop_oneof![
         6 => text().prop_map(Content::Text),
-        1 => vec(part, 1..4).prop_map(Content::Parts),
+        1 => vec(part(), 1..4).prop_map(Content::Parts),
     ]
 }
 
@@ -127,6 +130,7 @@ fn result_content() -> impl Strategy<Value = Content> {
     prop_oneof![
         6 => text().prop_map(Content::Text),
         1 => vec(text().prop_map(Part::Text), 1..4).prop_map(Content::Parts),
+        1 => vec(part(), 2..9).prop_map(Content::Parts),
     ]
 }
 

@@ -18,6 +18,8 @@ use super::judge::Body;
 pub const MODEL: &str = "gpt-4o";
 /// A model that refuses two user or two assistant messages in a row.
 pub const STRICT_MODEL: &str = "alternating";
+/// A model with so small a window that the length of its answer matters.
+pub const SMALL_MODEL: &str = "small";
 
 /// Tries `property` on values of `strategy`. `PROPTEST_CASES` and `PROPTEST_RNG_SEED` in the
 /// environment choose how many and which.
@@ -63,17 +65,7 @@ impl Weir {
     }
 
     pub fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let mut config = Config::default();
-        config.models.insert(
-            STRICT_MODEL,
-            ModelEntry {
-                window_tokens: 128_000,
-                max_input_tokens: None,
-                max_output_tokens: None,
-                encoding: Encoding::O200kBase,
-                strict_alternation: true,
-            },
-        );
+        let mut config = config();
         change(&mut config);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
@@ -87,6 +79,24 @@ impl Weir {
         let body = bytes::Bytes::copy_from_slice(body.as_bytes());
         self.runtime.block_on(self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked))
     }
+}
+
+/// The defaults, and the models of these tests.
+fn config() -> Config {
+    let mut config = Config::default();
+    for (name, window_tokens) in [(STRICT_MODEL, 128_000), (SMALL_MODEL, 8000)] {
+        config.models.insert(
+            name,
+            ModelEntry {
+                window_tokens,
+                max_input_tokens: None,
+                max_output_tokens: None,
+                encoding: Encoding::O200kBase,
+                strict_alternation: name == STRICT_MODEL,
+            },
+        );
+    }
+    config
 }
 
 impl Case {

@@ -199,25 +199,38 @@ fn note(text: &str) -> Option<(u64, &str)> {
     Some((number, rest.strip_prefix(" left out here to fit the context window]")?))
 }
 
-/// Checks that texts differ only by a middle that gave way to a marker.
+/// Checks that a text differs only by a middle that gave way to a marker; of several parts, that
+/// one is clipped so, that texts behind it are gone, and that all else stays.
 fn clips(own: (&Node, &str), theirs: (&Node, &str)) -> Option<()> {
     if let (Kind::Text(text_in), Kind::Text(text_out)) = (&own.0.kind, &theirs.0.kind) {
         return clip(text_in, text_out);
     }
     let (parts_in, parts_out) = (own.0.items(), theirs.0.items());
-    if parts_in.len() != parts_out.len() {
-        return None;
+    let gone = parts_in.len().checked_sub(parts_out.len())?;
+    let is_same = |own_part: &Node, part: &Node| own_part.raw(own.1) == part.raw(theirs.1);
+    let front =
+        parts_in.iter().zip(parts_out).take_while(|(own_part, part)| is_same(own_part, part));
+    let clipped = front.count();
+    clip(part_text(parts_in.get(clipped)?)?, part_text(parts_out.get(clipped)?)?)?;
+    let mut texts_behind = 0;
+    let behind = parts_in[clipped + 1..].iter().filter(|part| {
+        texts_behind += usize::from(part_text(part).is_some());
+        part_text(part).is_none() || texts_behind > gone
+    });
+    let behind: Vec<&Node> = behind.collect();
+    let behind_out = &parts_out[clipped + 1..];
+    let is_all_kept = behind.len() == behind_out.len()
+        && behind.iter().zip(behind_out).all(|(own_part, part)| is_same(own_part, part));
+    is_all_kept.then_some(())
+}
+
+/// The text of a part that may be clipped.
+fn part_text(part: &Node) -> Option<&str> {
+    match part.text_of("type") {
+        "text" => part.get("text").and_then(Node::text),
+        "refusal" => part.get("refusal").and_then(Node::text),
+        _ => part.text(),
     }
-    for (part_in, part_out) in parts_in.iter().zip(parts_out) {
-        if part_in.raw(own.1) == part_out.raw(theirs.1) {
-            continue;
-        }
-        match (&part_in.kind, &part_out.kind) {
-            (Kind::Text(text_in), Kind::Text(text_out)) => clip(text_in, text_out)?,
-            _ => clip(part_in.text_of("text"), part_out.text_of("text"))?,
-        }
-    }
-    Some(())
 }
 
 fn clip(text_in: &str, text_out: &str) -> Option<()> {
@@ -230,4 +243,41 @@ fn clip(text_in: &str, text_out: &str) -> Option<()> {
         let fits = head.len() + left_out + tail.len() == text_in.len();
         (fits && text_in.starts_with(head) && text_in.ends_with(tail)).then_some(())
     })
+}
+
+mod tests {
+    use super::*;
+
+    fn is_accepted(parts_in: &[&str], parts_out: &[&str]) -> bool {
+        let body = |parts: &[&str]| {
+            let part = |text: &&str| match *text {
+                "image" => r#"{"type":"image_url"}"#.to_owned(),
+                text => format!(r#"{{"type":"text","text":"{text}"}}"#),
+            };
+            let parts: Vec<String> = parts.iter().map(part).collect();
+            format!(r#"{{"messages":[{{"role":"tool","content":[{}]}}]}}"#, parts.join(","))
+        };
+        let (received, sent) = (body(parts_in), body(parts_out));
+        let read = |text| Body::read(text).expect("a body");
+        compare(&read(&received), &read(&sent)).is_ok()
+    }
+
+    #[test]
+    fn parts_are_clipped_in_one_place() {
+        let whole = ["one", "abcdef", "image", "two", "three"];
+        let clipped = r"ab\n[weir: 3 of 6 bytes left out here]\nf";
+        for (parts_out, is_right) in [
+            (&["one", clipped, "image", "two", "three"][..], true),
+            (&["one", clipped, "image", "three"], true),
+            (&["one", clipped, "image"], true),
+            (&["one", clipped, "three"], false),
+            (&["one", clipped, "image", "two"], false),
+            (&["one", clipped, "image", "three", "two"], false),
+            (&["one", "abcdef", "image", "three"], false),
+            (&[clipped, "image", "two", "three"], false),
+            (&["one", r"ab\n[weir: 3 of 6 bytes left out here]\ne", "image", "three"], false),
+        ] {
+            assert_eq!(is_accepted(&whole, parts_out), is_right, "{parts_out:?}");
+        }
+    }
 }

@@ -19,7 +19,7 @@ pub fn is_left_alone(case: &Case) -> Result<(), String> {
     let (body, limit) = (case.transcript.body(), case.limit_tokens());
     let Ok(planned) = weir.plan(&body, limit) else { return Ok(()) };
     let received = Body::read(&body)?;
-    let is_marked = received.messages().iter().any(|message| has_mark(message));
+    let is_marked = received.messages().iter().any(has_mark);
     let is_under = planned.received_tokens + limit * ROUNDING_PERMILLE / 1000 <= limit;
     if is_under && planned.action != "pass" {
         return Err(format!("{} of {limit}: {}", planned.received_tokens, planned.action));
@@ -41,10 +41,10 @@ pub fn is_left_alone(case: &Case) -> Result<(), String> {
 
 #[test]
 fn valid_requests_change_only_where_they_may() {
-    check("left alone, valid", 150, &generate::valid(), is_left_alone);
+    check("left alone, valid", 80, &generate::valid(), is_left_alone);
 }
 
 #[test]
 fn hostile_requests_change_only_where_they_may() {
-    check("left alone, hostile", 200, &generate::hostile(), is_left_alone);
+    check("left alone, hostile", 100, &generate::hostile(), is_left_alone);
 }

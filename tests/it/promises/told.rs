@@ -81,10 +81,10 @@ fn is_among_results(body: &Body<'_>, message: usize) -> bool {
 
 #[test]
 fn what_is_gone_is_told() {
-    check("told, valid", 250, &generate::valid(), is_told);
+    check("told, valid", 80, &generate::valid(), is_told);
 }
 
 #[test]
 fn what_is_gone_of_hostile_requests_is_told() {
-    check("told, hostile", 200, &generate::hostile(), is_told);
+    check("told, hostile", 120, &generate::hostile(), is_told);
 }

@@ -121,10 +121,10 @@ pub fn keeps_alternating(case: &Case) -> Result<(), String> {
 
 #[test]
 fn valid_requests_stay_valid() {
-    check("valid", 250, &generate::valid(), stays_valid);
+    check("valid", 100, &generate::valid(), stays_valid);
 }
 
 #[test]
 fn alternation_is_kept_where_the_model_needs_it() {
-    check("alternating", 250, &generate::alternating(), keeps_alternating);
+    check("alternating", 100, &generate::alternating(), keeps_alternating);
 }

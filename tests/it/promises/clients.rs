@@ -1,0 +1,149 @@
+//! Simulated applications, each with a history that changes in its own way: what is sent is always
+//! valid and within the limit, and how often cuts move is told as a table.
+
+use weir::proxy::planner::Planned;
+
+use super::harness::Weir;
+use super::judge::{Body, compare};
+use super::simulated::{Client, Request, clients};
+use super::valid;
+
+/// How many of the requests are planned by a second, cold planner too.
+const COLD_EVERY: usize = 10;
+
+/// What a client met with.
+#[derive(Debug, Default)]
+struct Tally {
+    requests: usize,
+    /// Requests that less was sent of than received.
+    compacted: usize,
+    /// Requests in which the caller itself changed more than the end of its history.
+    rewritten: usize,
+    /// Requests in which what was sent is no extension of what was sent before, although the
+    /// caller's history is, its last message aside.
+    moved: usize,
+    /// Tokens by which histories grew.
+    growth_tokens: u64,
+    /// The least of the limits.
+    limit_tokens: u64,
+    conversations: usize,
+    before_bytes: usize,
+    /// Of these, what the next request repeated from the start.
+    repeated_bytes: usize,
+}
+
+/// A request and what became of it, message by message.
+struct Exchange {
+    received: Vec<String>,
+    sent: Vec<String>,
+    received_tokens: u64,
+}
+
+fn raw_messages(body: &Body<'_>) -> Vec<String> {
+    (0..body.messages().len()).map(|message| body.raw(message).to_owned()).collect()
+}
+
+fn common(left: &[String], right: &[String]) -> usize {
+    left.iter().zip(right).take_while(|(own, other)| own == other).count()
+}
+
+/// Plans a request, and asserts that what is sent is valid, the caller's, and within the limit.
+fn judged(weir: &Weir, client: &Client, request: &Request) -> Result<(Exchange, Planned), String> {
+    let planned = weir.plan(&request.body, client.limit_tokens).map_err(|error| error.message)?;
+    let received = Body::read(&request.body)?;
+    let bytes = planned.body.as_deref().unwrap_or(request.body.as_bytes());
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    let sent = Body::read(text)?;
+    if let Some(fault) = valid::fault(&received).or_else(|| valid::fault(&sent)) {
+        return Err(fault);
+    }
+    let kept = compare(&received, &sent)?.kept;
+    if kept.last().map(|(own, _)| own + 1) != Some(received.messages().len()) {
+        return Err("the last message is gone".to_owned());
+    }
+    let overhead = planned.received_tokens - received.tokens();
+    let tokens = sent.tokens() + overhead;
+    if tokens > planned.limit_tokens || tokens > planned.sent_tokens {
+        return Err(format!("{tokens} tokens are sent: {planned:?}"));
+    }
+    let exchange = Exchange {
+        received: raw_messages(&received),
+        sent: raw_messages(&sent),
+        received_tokens: planned.received_tokens,
+    };
+    Ok((exchange, planned))
+}
+
+impl Tally {
+    fn add(&mut self, before: &Exchange, now: &Exchange) {
+        self.growth_tokens += now.received_tokens.saturating_sub(before.received_tokens);
+        self.before_bytes += before.sent.iter().map(String::len).sum::<usize>();
+        let repeated = common(&before.sent, &now.sent);
+        self.repeated_bytes += before.sent[..repeated].iter().map(String::len).sum::<usize>();
+        let changed = before.received.len() - common(&before.received, &now.received);
+        if changed > 1 {
+            self.rewritten += 1;
+        } else if repeated < before.sent.len() - changed {
+            self.moved += 1;
+        }
+    }
+
+    fn row(&self, client: &Client) -> String {
+        let (name, most) = (client.name, self.most_moved(client));
+        let per_request = self.moved as f64 / self.requests as f64;
+        let repeated = 100 * self.repeated_bytes / self.before_bytes.max(1);
+        let Self { requests, compacted, rewritten, moved, .. } = self;
+        format!(
+            "{name:31} {requests:>8} {compacted:>9} {rewritten:>9} {moved:>5} {per_request:>11.2} \
+             {most:>7} {repeated:>8} %"
+        )
+    }
+
+    /// How often cuts may move: once for each quarter of the limit that a conversation grows, and
+    /// once whenever the caller rewrites its history or changes what the limit leaves for it.
+    fn most_moved(&self, client: &Client) -> usize {
+        let by_growth = (self.growth_tokens * 4 / self.limit_tokens) as usize;
+        by_growth + self.conversations + self.rewritten + client.limit_changes
+    }
+}
+
+fn run(client: &Client) -> Result<Tally, String> {
+    let weir = Weir::new();
+    let mut tally = Tally { limit_tokens: u64::MAX, ..Tally::default() };
+    let mut earlier: Vec<Option<Exchange>> = Vec::new();
+    for (index, request) in client.requests.iter().enumerate() {
+        let (exchange, planned) =
+            judged(&weir, client, request).map_err(|error| format!("request {index}: {error}"))?;
+        if index % COLD_EVERY == COLD_EVERY - 1 {
+            let cold = Weir::new().plan(&request.body, client.limit_tokens);
+            if !cold.is_ok_and(|cold| cold == planned) {
+                return Err(format!("request {index}: a cold planner sends something else"));
+            }
+        }
+        tally.requests += 1;
+        tally.limit_tokens = tally.limit_tokens.min(planned.limit_tokens);
+        tally.compacted += usize::from(planned.action != "pass");
+        earlier.resize_with(earlier.len().max(request.conversation + 1), || None);
+        let before = &mut earlier[request.conversation];
+        if let Some(before) = before {
+            tally.add(before, &exchange);
+        }
+        *before = Some(exchange);
+    }
+    tally.conversations = earlier.len();
+    Ok(tally)
+}
+
+#[test]
+fn every_client_is_served() {
+    println!(
+        "{:31} requests compacted rewritten moved per request at most repeated",
+        "client (cuts moved)"
+    );
+    for client in clients() {
+        let tally = run(&client).unwrap_or_else(|error| panic!("{}: {error}", client.name));
+        println!("{}", tally.row(&client));
+        assert!(tally.compacted * 3 > tally.requests, "{}: the limit bites", client.name);
+        assert!(tally.moved <= tally.most_moved(&client), "{}: cuts move too often", client.name);
+    }
+}
