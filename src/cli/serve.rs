@@ -10,6 +10,7 @@ use std::sync::Arc;
 use clap::Args;
 use tracing_subscriber::EnvFilter;
 
+use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
 use super::sources::{self, Flag};
 use crate::config::{self, Config, Log, LogFormat};
@@ -77,9 +78,10 @@ pub fn run(flags: &Flags) -> ExitCode {
         Ok(config) => config,
         Err(problems) => return refuse(&problems),
     };
-    if let Err(problem) = start_log(&config.log) {
-        return refuse(&[problem]);
-    }
+    let log_end = match start_log(&config.log) {
+        Ok(log_end) => log_end,
+        Err(problem) => return refuse(&[problem]),
+    };
     for warning in warnings {
         tracing::warn!(target: "weir::config", "{warning}");
     }
@@ -93,6 +95,7 @@ pub fn run(flags: &Flags) -> ExitCode {
             runtime.shutdown_background();
             served
         });
+    drop(log_end);
     match served {
         Ok(Ending::Finished | Ending::Overdue(_)) => ExitCode::SUCCESS,
         Ok(Ending::Forced) => ExitCode::from(CUT_SHORT),
@@ -261,12 +264,15 @@ fn configuration(flags: &Flags) -> Result<(Config, Vec<config::Warning>), Vec<St
     config::load(figment).map_err(|problems| problems.iter().map(ToString::to_string).collect())
 }
 
-fn start_log(log: &Log) -> Result<(), String> {
+/// Starts the log; it lasts until what is given back is dropped.
+fn start_log(log: &Log) -> Result<LogEnd, String> {
     let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level: {error}"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let failed = |error: &dyn std::fmt::Display| format!("the log cannot be set up: {error}");
+    let (writer, end) = log_writer(io::stderr()).map_err(|error| failed(&error))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let started = match log.format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
-    started.map_err(|error| format!("the log cannot be set up: {error}"))
+    started.map(|()| end).map_err(|error| failed(&error))
 }

@@ -1,0 +1,193 @@
+//! Log lines on their way to standard error, off the threads that serve: a reader of the log that
+//! stops must not stop weir, and a line must not cost a request a system call.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines held while the log's reader is slow; further ones are dropped, and counted.
+const MAX_HELD_BYTES: usize = 1 << 20;
+/// How long lines are gathered before they are written together.
+const GATHER: Duration = Duration::from_millis(10);
+/// How long the last lines may take at the end.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// Takes lines from any thread.
+#[derive(Clone)]
+pub struct LogWriter {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    held: Mutex<Held>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Held {
+    lines: Vec<u8>,
+    dropped_lines: u64,
+    is_closing: bool,
+    is_closed: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, held: MutexGuard<'a, Held>, most: Duration) -> MutexGuard<'a, Held> {
+        self.changed.wait_timeout(held, most).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Writes what is still held when it is dropped.
+#[must_use = "dropping it ends the log"]
+pub struct LogEnd {
+    shared: Arc<Shared>,
+}
+
+impl Drop for LogEnd {
+    fn drop(&mut self) {
+        let mut held = self.shared.lock();
+        held.is_closing = true;
+        self.shared.changed.notify_all();
+        let is_open = |held: &mut Held| !held.is_closed;
+        drop(self.shared.changed.wait_timeout_while(held, LAST_LINES, is_open));
+    }
+}
+
+/// A writer of lines to `out`, and what ends it.
+pub fn log_writer(out: impl Write + Send + 'static) -> io::Result<(LogWriter, LogEnd)> {
+    let shared = Arc::new(Shared::default());
+    let writing = Arc::clone(&shared);
+    thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&writing, out))?;
+    Ok((LogWriter { shared: Arc::clone(&shared) }, LogEnd { shared }))
+}
+
+fn write_lines(shared: &Shared, mut out: impl Write) {
+    let mut lines = Vec::new();
+    loop {
+        let mut held = shared.lock();
+        while held.lines.is_empty() && !held.is_closing {
+            held = shared.changed.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+        if !held.is_closing {
+            held = shared.wait(held, GATHER);
+        }
+        std::mem::swap(&mut lines, &mut held.lines);
+        let dropped_lines = std::mem::take(&mut held.dropped_lines);
+        let is_last = held.is_closing;
+        drop(held);
+        if dropped_lines > 0 {
+            lines.extend_from_slice(
+                format!(
+                    "weir: {dropped_lines} log lines were dropped, the log's reader is too slow\n"
+                )
+                .as_bytes(),
+            );
+        }
+        // A log that cannot be written is nothing that a request should fail for.
+        let _ = out.write_all(&lines).and_then(|()| out.flush());
+        lines.clear();
+        if is_last {
+            shared.lock().is_closed = true;
+            shared.changed.notify_all();
+            return;
+        }
+    }
+}
+
+impl Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut held = self.shared.lock();
+        if held.lines.len() + line.len() > MAX_HELD_BYTES {
+            held.dropped_lines += 1;
+            return Ok(line.len());
+        }
+        let was_empty = held.lines.is_empty();
+        held.lines.extend_from_slice(line);
+        drop(held);
+        if was_empty {
+            self.shared.changed.notify_one();
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Hands on what is written, and waits to be allowed to.
+    struct Gate {
+        allowed: mpsc::Receiver<()>,
+        written: mpsc::Sender<Vec<u8>>,
+    }
+
+    impl Write for Gate {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.allowed.recv();
+            let _ = self.written.send(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_slow_reader_loses_lines_and_is_told_how_many() {
+        let (allow, allowed) = mpsc::channel();
+        let (written, lines) = mpsc::channel();
+        let (mut writer, end) = log_writer(Gate { allowed, written }).expect("a thread");
+        let line = vec![b'x'; 64 * 1024];
+        // More than twice what is held: whatever the gate has taken already, some must go.
+        for _ in 0..40 {
+            writer.write_all(&line).expect("never fails");
+        }
+        for _ in 0..10 {
+            let _ = allow.send(());
+        }
+        drop(end);
+        drop(allow);
+        let all: Vec<u8> = lines.try_iter().flatten().collect();
+        assert!(all.len() < 40 * line.len());
+        let told = String::from_utf8_lossy(&all[all.len() - 70..]).into_owned();
+        assert!(told.contains("log lines were dropped"), "{told}");
+    }
+
+    #[test]
+    fn the_last_lines_are_written_at_the_end() {
+        let (allow, allowed) = mpsc::channel();
+        let (written, lines) = mpsc::channel();
+        let (mut writer, end) = log_writer(Gate { allowed, written }).expect("a thread");
+        writer.write_all(b"one\n").expect("never fails");
+        writer.write_all(b"two\n").expect("never fails");
+        for _ in 0..4 {
+            let _ = allow.send(());
+        }
+        drop(end);
+        let all: Vec<u8> = lines.try_iter().flatten().collect();
+        assert_eq!(all, b"one\ntwo\n");
+    }
+}
