@@ -65,21 +65,24 @@ fn clip_texts<T: AsRef<str>>(encoding: Encoding, texts: &[T], level_tokens: u64)
         back_tokens += sizes[back];
     }
     let room = level_tokens - front_tokens - back_tokens;
-    let (clip, tokens) = clip_text(encoding, texts[front].as_ref(), room);
+    let gone_bytes = texts[front + 1..back].iter().map(|text| text.as_ref().len()).sum();
+    let (clip, tokens) = clip_text(encoding, texts[front].as_ref(), gone_bytes, room);
     clipped.cuts[front] = TextCut::Clip(clip);
     clipped.cuts[front + 1..back].fill(TextCut::Gone);
     clipped.text_tokens = front_tokens + back_tokens + tokens;
     clipped
 }
 
-/// Clips one text to at most `most_tokens`: two thirds head, one third tail.
-fn clip_text(encoding: Encoding, text: &str, most_tokens: u64) -> (Clip, u64) {
-    let mut room = most_tokens.saturating_sub(encoding.count(&marker(text.len(), text.len())));
+/// Clips one text to at most `most_tokens`: two thirds head, one third tail. The marker speaks of
+/// the `gone_bytes` of the texts that go behind it, too.
+fn clip_text(encoding: Encoding, text: &str, gone_bytes: usize, most_tokens: u64) -> (Clip, u64) {
+    let whole_bytes = text.len() + gone_bytes;
+    let mut room = most_tokens.saturating_sub(encoding.count(&marker(whole_bytes, whole_bytes)));
     loop {
         let head_bytes = encoding.head_bytes(text, room - room / 3);
         let tail_bytes = encoding.tail_bytes(&text[head_bytes..], room / 3);
-        let left_out = text.len() - head_bytes - tail_bytes;
-        let clip = Clip { head_bytes, tail_bytes, marker: marker(left_out, text.len()) };
+        let left_out = whole_bytes - head_bytes - tail_bytes;
+        let clip = Clip { head_bytes, tail_bytes, marker: marker(left_out, whole_bytes) };
         let tokens = encoding.count(&clipped(text, &clip));
         if tokens <= most_tokens || room == 0 {
             return (clip, tokens);
@@ -122,6 +125,26 @@ mod tests {
         }
     }
 
+    /// The bytes that the cuts leave out of `texts`.
+    fn left_out(texts: &[String], clipped: &Clipped) -> usize {
+        let own = |(text, cut): (&String, &TextCut)| match cut {
+            TextCut::Whole => 0,
+            TextCut::Clip(clip) => text.len() - clip.head_bytes - clip.tail_bytes,
+            TextCut::Gone => text.len(),
+        };
+        texts.iter().zip(&clipped.cuts).map(own).sum()
+    }
+
+    /// The bytes that the marker says are left out.
+    fn said_to_be_left_out(clipped: &Clipped) -> usize {
+        let marker = clipped.cuts.iter().find_map(|cut| match cut {
+            TextCut::Clip(clip) => Some(&clip.marker),
+            _ => None,
+        });
+        let words = marker.map(|marker| marker.split_whitespace().nth(1));
+        words.flatten().and_then(|bytes| bytes.parse().ok()).expect("a marker with a number")
+    }
+
     #[test]
     fn several_texts_share_the_level() {
         let many: Vec<String> =
@@ -133,6 +156,7 @@ mod tests {
             assert!(clipped.text_tokens <= 1024 && clipped.text_tokens > 800);
             let clips = clipped.cuts.iter().filter(|cut| matches!(cut, TextCut::Clip(_)));
             assert_eq!(clips.count(), 1, "one marker says what is left out");
+            assert_eq!(said_to_be_left_out(&clipped), left_out(&texts, &clipped));
         }
         let ends = ["first".to_owned(), "x y ".repeat(9000), "last".to_owned()];
         let clipped = clip_texts(Encoding::O200kBase, &ends, 1024);

@@ -103,6 +103,10 @@ impl Base {
             return Err(BaseError::NotAUrl { cause });
         }
         let path = url.path().trim_end_matches('/');
+        if refuse_dot_segments(path).is_err() {
+            let cause = "its path holds encoded . or .. segments".to_owned();
+            return Err(BaseError::NotAUrl { cause });
+        }
         let model = match deployment(path) {
             Some(name) => Some(decoded_text(name).ok_or(BaseError::Deployment)?),
             None => None,

@@ -203,7 +203,7 @@ fn note(text: &str) -> Option<(u64, &str)> {
 /// one is clipped so, that texts behind it are gone, and that all else stays.
 fn clips(own: (&Node, &str), theirs: (&Node, &str)) -> Option<()> {
     if let (Kind::Text(text_in), Kind::Text(text_out)) = (&own.0.kind, &theirs.0.kind) {
-        return clip(text_in, text_out);
+        return clip(text_in, 0, text_out);
     }
     let (parts_in, parts_out) = (own.0.items(), theirs.0.items());
     let gone = parts_in.len().checked_sub(parts_out.len())?;
@@ -211,7 +211,9 @@ fn clips(own: (&Node, &str), theirs: (&Node, &str)) -> Option<()> {
     let front =
         parts_in.iter().zip(parts_out).take_while(|(own_part, part)| is_same(own_part, part));
     let clipped = front.count();
-    clip(part_text(parts_in.get(clipped)?)?, part_text(parts_out.get(clipped)?)?)?;
+    let texts = parts_in.get(clipped + 1..)?.iter().filter_map(part_text);
+    let gone_bytes = texts.take(gone).map(str::len).sum();
+    clip(part_text(parts_in.get(clipped)?)?, gone_bytes, part_text(parts_out.get(clipped)?)?)?;
     let mut texts_behind = 0;
     let behind = parts_in[clipped + 1..].iter().filter(|part| {
         texts_behind += usize::from(part_text(part).is_some());
@@ -233,14 +235,15 @@ fn part_text(part: &Node) -> Option<&str> {
     }
 }
 
-fn clip(text_in: &str, text_out: &str) -> Option<()> {
+/// The marker speaks of the bytes of the parts that are gone, too.
+fn clip(text_in: &str, gone_bytes: usize, text_out: &str) -> Option<()> {
     // The marker is the only place where the two differ, whatever else looks like one.
-    let of = format!(" of {} bytes left out here]\n", text_in.len());
+    let of = format!(" of {} bytes left out here]\n", text_in.len() + gone_bytes);
     text_out.match_indices(&of).find_map(|(at, _)| {
         let start = text_out[..at].rfind("\n[weir: ")?;
         let left_out: usize = text_out[start + "\n[weir: ".len()..at].parse().ok()?;
         let (head, tail) = (&text_out[..start], &text_out[at + of.len()..]);
-        let fits = head.len() + left_out + tail.len() == text_in.len();
+        let fits = head.len() + left_out + tail.len() == text_in.len() + gone_bytes;
         (fits && text_in.starts_with(head) && text_in.ends_with(tail)).then_some(())
     })
 }
@@ -268,8 +271,9 @@ mod tests {
         let clipped = r"ab\n[weir: 3 of 6 bytes left out here]\nf";
         for (parts_out, is_right) in [
             (&["one", clipped, "image", "two", "three"][..], true),
-            (&["one", clipped, "image", "three"], true),
-            (&["one", clipped, "image"], true),
+            (&["one", r"ab\n[weir: 6 of 9 bytes left out here]\nf", "image", "three"], true),
+            (&["one", r"ab\n[weir: 11 of 14 bytes left out here]\nf", "image"], true),
+            (&["one", clipped, "image", "three"], false),
             (&["one", clipped, "three"], false),
             (&["one", clipped, "image", "two"], false),
             (&["one", clipped, "image", "three", "two"], false),
