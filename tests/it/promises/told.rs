@@ -39,7 +39,7 @@ pub fn is_told(case: &Case) -> Result<(), String> {
 }
 
 /// Whether a note could have stood when the last of the messages went: beside a user message that
-/// says something, and within the limit.
+/// says something and is not the last one, and within the limit.
 fn could_be_told(weir: &Weir, case: &Case, limit: u64) -> Result<bool, String> {
     let (mut most_gone, mut could) = (0, false);
     for end in 1..=case.transcript.messages.len() {
@@ -64,6 +64,7 @@ fn could_be_told(weir: &Weir, case: &Case, limit: u64) -> Result<bool, String> {
         let has_place = verdict.kept.iter().any(|(own, _)| {
             let content = received.messages()[*own].get("content");
             received.role(*own) == "user"
+                && *own + 1 < end
                 && !is_among_results(&received, *own)
                 && content.is_some_and(|own| own.text().is_some() || !own.items().is_empty())
         });
