@@ -16,6 +16,7 @@ use super::sources::{self, Flag};
 use crate::config::{self, Config, Log, LogFormat};
 use crate::proxy::Proxy;
 use crate::server::{Ending, Server, Signals};
+use crate::tokens::Encoding;
 use crate::upstream::Client;
 
 /// The environment's name for the upstream that OpenAI's SDKs use as well.
@@ -82,6 +83,12 @@ pub fn run(flags: &Flags) -> ExitCode {
         Ok(log_end) => log_end,
         Err(problem) => return refuse(&[problem]),
     };
+    std::panic::set_hook(Box::new(|panic| {
+        // Where, and never what: a panic's text may quote what it was about.
+        let place = panic.location().map(ToString::to_string);
+        tracing::error!(target: "weir::fault", place, "a fault in weir");
+    }));
+    std::thread::spawn(|| [Encoding::O200kBase, Encoding::Cl100kBase].map(Encoding::warm));
     for warning in warnings {
         tracing::warn!(target: "weir::config", "{warning}");
     }

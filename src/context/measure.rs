@@ -59,7 +59,10 @@ impl Measure {
             }
         }
         for raw in &message.side_texts {
-            other_tokens += self.text(raw, &mut 0);
+            other_tokens += match json::string(raw) {
+                Some(text) => self.encoding.count(&text),
+                None => tokens::count_unknown(self.encoding, raw),
+            };
         }
         for call in &message.calls {
             other_tokens += tokens::CALL_FRAMING + self.text(call.name, &mut 0);
@@ -98,7 +101,7 @@ impl Measure {
             Part::Ambiguous(raw) => self.encoding.count(raw),
             Part::Image { url, detail } => self.images.count(url, detail.as_deref()),
             Part::Audio { data, format } => media::count_audio(data, format),
-            Part::Other(_) => tokens::UNCOUNTABLE,
+            Part::Other(raw) => tokens::count_unknown(self.encoding, raw),
         }
     }
 }

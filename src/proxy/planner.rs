@@ -1,7 +1,6 @@
 //! From a body to what is sent in its place: counts, fold and splice, with the caches that spare
 //! doing it again. The caches never change a result.
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,7 +57,7 @@ pub struct Planner {
     shared: Arc<Shared>,
     /// How many requests may be counted off the async threads at once: one a core, so that large
     /// bodies queue here and not on the cores.
-    heavy: Semaphore,
+    heavy: Arc<Semaphore>,
 }
 
 struct Shared {
@@ -107,7 +106,7 @@ impl Planner {
         let memory = Memory::new(&config.cache);
         let warned = Mutex::new(HashSet::new());
         let shared = Arc::new(Shared { config, memory, warned });
-        Self { shared, heavy: Semaphore::new(cores) }
+        Self { shared, heavy: Arc::new(Semaphore::new(cores)) }
     }
 
     /// Decides what to send of `body`. `path_model` is the model named by the path (Azure's
@@ -128,10 +127,14 @@ impl Planner {
                 Err(Stop::Heavy) => {}
             }
         }
-        let _place = self.heavy.acquire().await;
+        let place = Arc::clone(&self.heavy).acquire_owned().await;
         let shared = Arc::clone(&self.shared);
-        let planned =
-            tokio::task::spawn_blocking(move || guarded(&shared, &job, Pace::Unhurried)).await;
+        let planned = tokio::task::spawn_blocking(move || {
+            // The place is given back by the work itself: a caller that leaves does not end it.
+            let _place = place;
+            guarded(&shared, &job, Pace::Unhurried)
+        })
+        .await;
         match planned {
             Ok(Ok(planned)) => Ok(planned),
             Ok(Err(Stop::Refused(error))) => Err(error),
@@ -152,10 +155,15 @@ fn guarded_by(
     pace: Pace,
     fold: impl FnOnce(&Draft<'_>) -> Result<Arc<Fold>, Stop>,
 ) -> Result<Planned, Stop> {
-    let draft = Draft::read(shared, job, pace)?;
+    let Ok(draft) = catch_unwind(AssertUnwindSafe(|| Draft::read(shared, job, pace))) else {
+        tracing::error!(target: "weir::fault", "reading a body failed");
+        let message = "the body could not be read, through a fault of weir's";
+        return Err(ProxyError::new(ErrorKind::Internal, message).into());
+    };
+    let draft = draft?;
     match catch_unwind(AssertUnwindSafe(|| draft.fold_and_plan(fold))) {
         Ok(planned) => planned,
-        Err(panic) => draft.forward_after_fault(&panic),
+        Err(_) => draft.forward_after_fault(),
     }
 }
 
@@ -328,15 +336,8 @@ impl<'a> Draft<'a> {
     }
 
     /// After a fault inside compaction: the original, where it can be shown to fit.
-    fn forward_after_fault(&self, panic: &Box<dyn Any + Send>) -> Result<Planned, Stop> {
-        let detail = panic
-            .downcast_ref::<&str>()
-            .copied()
-            .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-            .unwrap_or("no detail");
-        // The text of a panic of ours names lines and numbers, never content; still, it is cut.
-        let detail: String = detail.chars().take(200).collect();
-        tracing::error!(target: "weir::fault", model = %self.model, detail, "compaction failed");
+    fn forward_after_fault(&self) -> Result<Planned, Stop> {
+        tracing::error!(target: "weir::fault", model = %shown(&self.model), "compaction failed");
         let limit_tokens = self.limits.input_tokens();
         // No text takes more tokens than bytes; framing is what is counted beside it.
         let most_tokens = self.job.body.len() as u64 + self.overhead_tokens;
@@ -424,8 +425,8 @@ impl Shared {
 
     fn warn_once(&self, model: &str, entry: &crate::config::ModelEntry) {
         let Ok(mut warned) = self.warned.lock() else { return };
-        if warned.len() < WARNED_MODELS && warned.insert(model.to_owned()) {
-            let model: String = model.chars().take(100).collect();
+        let model = shown(model);
+        if warned.len() < WARNED_MODELS && warned.insert(model.clone()) {
             tracing::warn!(
                 target: "weir::models",
                 model,
@@ -435,6 +436,11 @@ impl Shared {
             );
         }
     }
+}
+
+/// As much of a model's name, which callers choose, as is kept and logged.
+fn shown(model: &str) -> String {
+    model.chars().take(100).collect()
 }
 
 /// What was done to a conversation, as `x-weir-action` says it.

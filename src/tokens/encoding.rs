@@ -53,9 +53,9 @@ impl Encoding {
             Self::O200kBase => bpe_openai::o200k_base().count(text),
             Self::Cl100kBase if is_plain(text) => plain("cl100k_base", &PLAIN_CL100K, text),
             Self::Cl100kBase => bpe_openai::cl100k_base().count(text),
-            Self::P50kBase => tiktoken_rs::p50k_base_singleton().count_ordinary(text),
-            Self::P50kEdit => tiktoken_rs::p50k_edit_singleton().count_ordinary(text),
-            Self::R50kBase => tiktoken_rs::r50k_base_singleton().count_ordinary(text),
+            Self::P50kBase => by_blocks(tiktoken_rs::p50k_base_singleton(), text),
+            Self::P50kEdit => by_blocks(tiktoken_rs::p50k_edit_singleton(), text),
+            Self::R50kBase => by_blocks(tiktoken_rs::r50k_base_singleton(), text),
             Self::Estimate => return estimate::count(text),
         };
         tokens as u64
@@ -81,10 +81,14 @@ impl Encoding {
         }
     }
 
-    /// Bytes of the longest `piece` within `tokens`, found by halving; counts grow with bytes, give
+    /// Bytes of the longest `piece` within `tokens`, found by doubling and halving; counts grow with bytes, give
     /// or take a token where a piece is cut in two.
     fn longest<'a>(self, most: usize, tokens: u64, piece: impl Fn(usize) -> &'a str) -> usize {
-        let (mut fits, mut exceeds) = (0, most + 1);
+        // First by doubling, so that the work follows the tokens and not the text.
+        let (mut fits, mut exceeds) = (0, 64.min(most + 1));
+        while exceeds <= most && self.count(piece(exceeds)) <= tokens {
+            (fits, exceeds) = (exceeds, (exceeds * 2).min(most + 1));
+        }
         while exceeds - fits > 1 {
             let middle = fits + (exceeds - fits) / 2;
             if self.count(piece(middle)) <= tokens {
@@ -101,6 +105,40 @@ impl Encoding {
         self.count("Warm text, 12345 {\"json\": [1, 2]}\n\tfn main() {}\r\n  ");
         self.count("你好 Привет, 12345\n");
     }
+}
+
+/// A text is given to `tiktoken-rs` in blocks of about this size: it is slower than linear, and may
+/// run out of stack, on long runs.
+const BLOCK_BYTES: usize = 4096;
+
+/// Counts block by block. Blocks end before a single space between words, where the encodings
+/// never join what stands on both sides; only a text without any such place for a whole block is
+/// split elsewhere, and may count a token or two more for it.
+fn by_blocks(tokenizer: &tiktoken_rs::CoreBPE, text: &str) -> usize {
+    let mut rest = text;
+    let mut tokens = 0;
+    while !rest.is_empty() {
+        let (block, after) = rest.split_at(block_bytes(rest));
+        tokens += tokenizer.count_ordinary(block);
+        rest = after;
+    }
+    tokens
+}
+
+fn block_bytes(text: &str) -> usize {
+    if text.len() <= BLOCK_BYTES {
+        return text.len();
+    }
+    let bytes = text.as_bytes();
+    let is_between_words = |place: &usize| {
+        bytes[*place] == b' '
+            && bytes[place - 1].is_ascii_alphanumeric()
+            && bytes[place + 1].is_ascii_alphanumeric()
+    };
+    (BLOCK_BYTES / 2..BLOCK_BYTES)
+        .rev()
+        .find(is_between_words)
+        .unwrap_or_else(|| floor_border(text, BLOCK_BYTES))
 }
 
 /// The longest run of one kind of character in a plain text: past it `tiktoken` takes more than

@@ -5,6 +5,7 @@ pub mod encoding;
 pub mod estimate;
 pub mod media;
 pub mod tools;
+pub mod visible;
 
 pub use encoding::Encoding;
 
@@ -20,3 +21,22 @@ pub const NAME_FRAMING: u64 = 1;
 pub const REPLY_PRIMING: u64 = 3;
 /// What is assumed of content that cannot be counted.
 pub const UNCOUNTABLE: u64 = 150;
+
+/// Tokens of content whose form is not known: its texts, data in base64 and references aside, or
+/// what is assumed of content that cannot be counted, whichever is more.
+pub fn count_unknown(encoding: Encoding, raw: &str) -> u64 {
+    const NO_TEXT: [&str; 10] = [
+        "type",
+        "data",
+        "file_data",
+        "file_id",
+        "id",
+        "url",
+        "cache_control",
+        "signature",
+        "thought_signature",
+        "encrypted_content",
+    ];
+    let text = visible::text(raw, &NO_TEXT, |_| false);
+    encoding.count(text.as_deref().unwrap_or(raw)).max(UNCOUNTABLE)
+}

@@ -1,11 +1,12 @@
 //! Tool definitions and schemas. OpenAI does not publish how they are written into the prompt; they
 //! are known to be read as TypeScript declarations in a namespace, which is what is counted here.
-//! Members of a schema that this form has no place for count as their JSON text, so that nothing
-//! that the model may read goes uncounted.
+//! The texts in a definition are the least it counts, whatever place they have in it, so that
+//! nothing the model may read goes uncounted. Each schema is written once: the work is linear.
 
 use serde_json::{Map, Value};
 
 use super::encoding::Encoding;
+use super::visible;
 
 /// Once a request that has tools at all, beside the declarations.
 const LIST: u64 = 9;
@@ -21,26 +22,60 @@ pub fn count_list(encoding: Encoding, raw: &str) -> u64 {
             writer.line(0, "namespace functions {\n");
             tools.iter().for_each(|tool| writer.tool(tool));
             writer.line(0, "} // namespace functions");
-            LIST + writer.count(encoding)
+            LIST + writer.count(encoding).max(least(encoding, raw))
         }
         // No list, or one nested too deeply to read: the whole text counts.
         _ => encoding.count(raw),
     }
 }
 
-/// Tokens of `raw`, the JSON text of a `response_format`; nothing where it carries no schema.
+/// Tokens of the texts in a definition, the schema language's own words aside.
+fn least(encoding: Encoding, raw: &str) -> u64 {
+    let text = visible::text(raw, &[], |said| SCHEMA_WORDS.contains(&said));
+    encoding.count(text.as_deref().unwrap_or(raw))
+}
+
+/// Words of the schema language, which declarations write in fewer tokens.
+const SCHEMA_WORDS: [&str; 26] = [
+    "type",
+    "function",
+    "custom",
+    "name",
+    "description",
+    "parameters",
+    "properties",
+    "items",
+    "required",
+    "enum",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "additionalProperties",
+    "strict",
+    "object",
+    "array",
+    "string",
+    "number",
+    "integer",
+    "boolean",
+    "null",
+    "schema",
+    "json_schema",
+    "json_object",
+    "text",
+];
+
+/// Tokens of `raw`, the JSON text of a `response_format`; nothing where it only names a type.
 pub fn count_response_format(encoding: Encoding, raw: &str) -> u64 {
-    match serde_json::from_str::<Value>(raw) {
-        Ok(Value::Object(format)) => match format.get("json_schema").or(format.get("schema")) {
-            Some(schema) => {
-                let mut writer = Writer::default();
-                writer.tool(schema);
-                LIST + writer.count(encoding)
-            }
-            None => 0,
-        },
-        _ => encoding.count(raw),
+    let Ok(Value::Object(format)) = serde_json::from_str::<Value>(raw) else {
+        return encoding.count(raw);
+    };
+    let mut writer = Writer::default();
+    if let Some(schema) = format.get("json_schema").or(format.get("schema")) {
+        writer.tool(schema);
     }
+    let tokens = writer.count(encoding).max(least(encoding, raw));
+    if tokens > 0 { LIST + tokens } else { 0 }
 }
 
 /// Declarations, and beside them what has no place in one.
@@ -108,9 +143,12 @@ impl Writer {
         }
         match members.get("type") {
             Some(Value::String(kind)) => self.named(kind, members, depth),
-            Some(Value::Array(kinds)) => union(
-                kinds.iter().filter_map(Value::as_str).map(|kind| self.named(kind, members, depth)),
-            ),
+            Some(Value::Array(kinds)) => {
+                let mut names: Vec<&str> = kinds.iter().filter_map(Value::as_str).collect();
+                names.sort_unstable();
+                names.dedup();
+                union(names.into_iter().map(|kind| self.named(kind, members, depth)))
+            }
             _ if members.contains_key("properties") => self.object(members, depth),
             _ => members.get("$ref").and_then(Value::as_str).unwrap_or("any").to_owned(),
         }
@@ -199,7 +237,7 @@ mod tests {
             "required":["who"]}}}"#;
         let mut writer = Writer::default();
         writer.tool(&serde_json::from_str(raw).expect("JSON"));
-        let expected = "// Books a room.\ntype book = (_: {\nextras?: {\n  id?: string | null,\n}[],\nkind?: \"a\" | \"b\",\n\
+        let expected = "// Books a room.\ntype book = (_: {\nextras?: {\n  id?: null | string,\n}[],\nkind?: \"a\" | \"b\",\n\
              nights?: number,\n// Name.\nwho: string,\n}) => any;\n\n";
         assert_eq!(writer.declarations, expected);
         assert_eq!(writer.beside, "minimum: 1\n");
@@ -220,7 +258,7 @@ mod tests {
             assert!(tokens >= last, "{raw}");
             last = tokens;
         }
-        assert!(last > 50);
+        assert!(last > 40);
     }
 
     #[test]
@@ -232,6 +270,43 @@ mod tests {
         let hidden =
             format!(r#"[{{"name":"f","parameters":{{"x-notes":"{}"}}}}]"#, "word ".repeat(500));
         assert!(count_list(Encoding::O200kBase, &hidden) > 500);
+    }
+
+    #[test]
+    fn texts_count_wherever_they_stand() {
+        let long = "word ".repeat(500);
+        for schema in [
+            format!(
+                r#"{{"type":"object","properties":{{"a":{{"type":"array","items":{{"type":"string","description":"{long}"}}}}}}}}"#
+            ),
+            format!(r#"{{"type":"object","description":"{long}","properties":{{}}}}"#),
+            format!(
+                r#"{{"type":"object","properties":{{"a":{{"anyOf":[{{"description":"{long}"}}]}}}}}}"#
+            ),
+            format!(r#"{{"enum":["a"],"properties":{{"a":{{"description":"{long}"}}}}}}"#),
+            format!(r#"{{"type":"object","additionalProperties":{{"description":"{long}"}}}}"#),
+            format!(r#"{{"description":"{long}","description":"short"}}"#),
+        ] {
+            let raw = format!(
+                r#"[{{"type":"function","function":{{"name":"f","parameters":{schema}}}}}]"#
+            );
+            assert!(count_list(Encoding::O200kBase, &raw) >= 500, "{schema:.60}");
+        }
+        let raw = format!(r#"[{{"function":{{"name":"f"}},"custom":{{"name":"{long}"}}}}]"#);
+        assert!(count_list(Encoding::O200kBase, &raw) >= 500);
+        let raw = format!(r#"{{"type":"grammar","grammar":"{long}"}}"#);
+        assert!(count_response_format(Encoding::O200kBase, &raw) >= 500);
+    }
+
+    #[test]
+    fn nested_type_lists_do_not_multiply() {
+        let mut schema = r#"{"type":"string"}"#.to_owned();
+        for _ in 0..25 {
+            schema =
+                format!(r#"{{"type":["object","object","array"],"properties":{{"a":{schema}}}}}"#);
+        }
+        let raw = format!(r#"[{{"function":{{"name":"f","parameters":{schema}}}}}]"#);
+        assert!(count_list(Encoding::O200kBase, &raw) < raw.len() as u64);
     }
 
     #[test]

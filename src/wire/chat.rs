@@ -34,8 +34,17 @@ pub fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> 
         return Err(refusal);
     }
     read.and_then(|()| deserializer.end())
-        .map_err(|error| BodyError::NotJson { detail: error.to_string() })?;
+        .map_err(|error| BodyError::NotJson { detail: detail(&error) })?;
     members.into_request(text)
+}
+
+/// What is wrong with a text that is no JSON object, without quoting from it.
+fn detail(error: &serde_json::Error) -> String {
+    let place = format!("line {} column {}", error.line(), error.column());
+    match error.classify() {
+        serde_json::error::Category::Data => format!("{place} is no JSON object"),
+        _ => error.to_string(),
+    }
 }
 
 #[derive(Default)]
@@ -204,7 +213,7 @@ impl Messages<'_, '_> {
 }
 
 /// The members of a message weir acts on; each may be given once.
-const MESSAGE_MEMBERS: [&str; 11] = [
+const MESSAGE_MEMBERS: [&str; 12] = [
     "role",
     "content",
     "name",
@@ -213,6 +222,7 @@ const MESSAGE_MEMBERS: [&str; 11] = [
     "tool_call_id",
     "reasoning_content",
     "reasoning",
+    "reasoning_details",
     "refusal",
     "audio",
     "weir",
@@ -243,6 +253,7 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         _,
         reasoning_content,
         reasoning,
+        reasoning_details,
         refusal,
         audio,
         _,
@@ -253,10 +264,9 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         name: name.map(|name| expect_string(name, "name")).transpose()?,
         content: read_content(content)?,
         calls: read_calls(tool_calls, function_call)?,
-        side_texts: [reasoning_content, reasoning, refusal]
+        side_texts: [reasoning_content, reasoning, reasoning_details, refusal]
             .into_iter()
             .flatten()
-            .filter(|value| value.starts_with('"'))
             .collect(),
         opaque_members: u32::from(audio.is_some()),
         weir,
@@ -347,8 +357,11 @@ fn read_calls<'a>(
         let wrong = FieldError::WrongType { key: "tool_calls", expected: "an array of tool calls" };
         for call in json::elements(raw).ok_or(wrong)? {
             let members = json::unique_members(call).unwrap_or_default();
-            let body = members.iter().find(|(key, _)| key == "function" || key == "custom");
-            calls.push(read_call(body.map_or(call, |(_, raw)| *raw)));
+            let mut bodies = members.iter().filter(|(key, _)| key == "function" || key == "custom");
+            calls.push(match (bodies.next(), bodies.next()) {
+                (Some((_, body)), None) => read_call(body),
+                _ => Call { name: "", arguments: call },
+            });
         }
     }
     if let Some(raw) = function_call {
@@ -357,16 +370,21 @@ fn read_calls<'a>(
     Ok(calls)
 }
 
-/// Name and arguments of a call's `function` (or `custom`) member. Where a member is given twice,
-/// the whole stands for the arguments, so that nothing goes uncounted.
+/// Name and arguments of a call's `function` (or `custom`) member. Where it is not clear which
+/// member is read, the whole stands for the arguments, so that nothing goes uncounted.
 fn read_call(raw: &str) -> Call<'_> {
     let Some(members) = json::unique_members(raw) else {
         return Call { name: "", arguments: raw };
     };
-    let member = |names: [&str; 2]| {
-        members.iter().find(|(key, _)| names.contains(&key.as_ref())).map_or("", |(_, raw)| *raw)
-    };
-    Call { name: member(["name", "name"]), arguments: member(["arguments", "input"]) }
+    let member =
+        |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, member)| *member);
+    match (member("arguments"), member("input")) {
+        (Some(_), Some(_)) => Call { name: "", arguments: raw },
+        (arguments, input) => Call {
+            name: member("name").unwrap_or_default(),
+            arguments: arguments.or(input).unwrap_or_default(),
+        },
+    }
 }
 
 #[cfg(test)]
