@@ -48,33 +48,6 @@ impl ErrorKind {
             Self::Internal => "internal",
         }
     }
-
-    /// Whose fault it is.
-    pub fn side(self) -> Side {
-        match self {
-            Self::InvalidRequest
-            | Self::ContextLengthExceeded
-            | Self::BodyTimeout
-            | Self::BodyTooLarge
-            | Self::TooManyMessages
-            | Self::UnsupportedEncoding
-            | Self::OriginNotAllowed
-            | Self::HostNotAllowed
-            | Self::BypassNotAllowed
-            | Self::NotFound
-            | Self::UpgradeNotSupported => Side::Caller,
-            Self::LoopDetected | Self::Overloaded | Self::Internal => Side::Weir,
-            Self::UpstreamConnect | Self::UpstreamTimeout | Self::UpstreamClosed => Side::Upstream,
-        }
-    }
-}
-
-/// Whose fault it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Side {
-    Caller,
-    Weir,
-    Upstream,
 }
 
 /// Why a request has no answer from the model.

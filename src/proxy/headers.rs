@@ -54,7 +54,8 @@ pub fn asked(headers: &HeaderMap, allow_bypass: bool) -> Result<Asked, ProxyErro
     let max_input_tokens = match only_value(headers, MAX_INPUT_TOKENS)? {
         None => None,
         Some(value) => match value.parse::<u64>() {
-            Ok(tokens) if tokens > 0 => Some(tokens),
+            // The parser would let a sign pass.
+            Ok(tokens) if tokens > 0 && !value.starts_with('+') => Some(tokens),
             _ => return Err(bad_value(MAX_INPUT_TOKENS, "a whole number above 0")),
         },
     };
@@ -175,6 +176,7 @@ mod tests {
             ("x-weir-max-input-tokens", "8000", Ok((Some(8000), false))),
             ("x-weir-max-input-tokens", " 1 ", Ok((Some(1), false))),
             ("x-weir-max-input-tokens", "0", Err(ErrorKind::InvalidRequest)),
+            ("x-weir-max-input-tokens", "+5", Err(ErrorKind::InvalidRequest)),
             ("x-weir-max-input-tokens", "-1", Err(ErrorKind::InvalidRequest)),
             ("x-weir-max-input-tokens", "8k", Err(ErrorKind::InvalidRequest)),
             ("x-weir-max-input-tokens", "", Err(ErrorKind::InvalidRequest)),

@@ -14,7 +14,7 @@ use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Method, Response};
 use http_body::Body as _;
 
-pub use error::{ErrorKind, ProxyError, Side};
+pub use error::{ErrorKind, ProxyError};
 
 use self::planner::Planner;
 use self::relay::Record;
@@ -75,11 +75,6 @@ impl Proxy {
         self.client.base()
     }
 
-    /// Whether a request has been through this very instance before.
-    pub fn is_loop(&self, headers: &HeaderMap) -> bool {
-        self.via.is_in(headers)
-    }
-
     /// Brings the conversation inside its limit, forwards it and relays the answer.
     ///
     /// The call, its body and its permit are given back when the head of the answer is here.
@@ -133,10 +128,6 @@ impl Proxy {
         let record = Record::begin(&pass.method, &pass.target);
         let sent = async {
             self.refuse_loop(&pass.headers)?;
-            if pass.method == Method::CONNECT {
-                let message = "CONNECT opens a tunnel, and weir is not a forward proxy";
-                return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
-            }
             let announced_length = pass.headers.contains_key(CONTENT_LENGTH);
             let mut headers = headers::outbound(pass.headers, &self.via);
             let body = if !pass.body.is_end_stream() {
@@ -158,8 +149,9 @@ impl Proxy {
         Ok(relay::relay(inbound, record))
     }
 
+    /// Refuses a request that has been through this very instance before.
     fn refuse_loop(&self, headers: &HeaderMap) -> Result<(), ProxyError> {
-        if !self.is_loop(headers) {
+        if !self.via.is_in(headers) {
             return Ok(());
         }
         Err(ProxyError::new(

@@ -15,8 +15,8 @@ use super::{Body, BoxError, ErrorKind, ProxyError};
 use crate::upstream::{AnswerBody, AnswerError, Inbound, Target};
 use crate::wire::usage::{Meter, Metered};
 
-/// The most of a name that goes into the log; callers choose it.
-const MAX_LOGGED_MODEL_BYTES: usize = 200;
+/// The most of a path or of a model's name that goes into the log; callers choose them.
+const MAX_LOGGED_BYTES: usize = 200;
 
 /// The caller's answer: the upstream's, with `record` written when it ends.
 pub fn relay(inbound: Inbound, mut record: Record) -> Response<Body> {
@@ -87,7 +87,7 @@ impl Record {
             begun: now,
             ready: now,
             method: method.clone(),
-            path: target.path().to_owned(),
+            path: logged(target.path()),
             planned: None,
             status: None,
             upstream_first_byte_ms: None,
@@ -100,13 +100,11 @@ impl Record {
     /// Notes what is sent, without the body.
     pub fn planned(&mut self, planned: &Planned) {
         self.ready = Instant::now();
-        let model = &planned.model;
-        let model = &model[..model.floor_char_boundary(MAX_LOGGED_MODEL_BYTES)];
         self.planned = Some(Planned {
             body: None,
             action: planned.action.clone(),
             edits: planned.edits.clone(),
-            model: model.to_owned(),
+            model: logged(&planned.model),
             ..*planned
         });
     }
@@ -151,6 +149,11 @@ impl Drop for Record {
             "request"
         );
     }
+}
+
+/// As much of a text as goes into the log.
+fn logged(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_LOGGED_BYTES)].to_owned()
 }
 
 /// The upstream's body on its way to the caller.
@@ -206,5 +209,17 @@ impl Drop for Relay {
         if self.record.outcome == Outcome::CallerLeft && has_all {
             self.record.outcome = Outcome::Complete;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_callers_choose_is_logged_in_part() {
+        assert_eq!(logged("/v1/models"), "/v1/models");
+        assert_eq!(logged(&"a".repeat(201)), "a".repeat(200));
+        assert_eq!(logged(&"€".repeat(100)), "€".repeat(66));
     }
 }

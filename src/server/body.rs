@@ -78,6 +78,12 @@ impl Permit {
         Ok(())
     }
 
+    /// Whether there is room for `bytes` more at the moment. Takes none of it.
+    pub fn has_room_for(&self, bytes: usize) -> bool {
+        let held_bytes = self.bodies.held_bytes.load(Ordering::Relaxed);
+        held_bytes.checked_add(bytes).is_some_and(|sum| sum <= self.bodies.max_bytes)
+    }
+
     /// Gives room for `bytes` back.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
@@ -98,7 +104,8 @@ impl Drop for Permit {
 }
 
 /// Reads `body` to its end. `declared_bytes` is its `content-length`, by which a body that will
-/// not do is refused before any of it is read.
+/// not do is refused before any of it is read. Room is taken for what has come alone: callers that
+/// announce much and send nothing must not keep others out.
 pub async fn read_whole(
     body: &mut Body,
     declared_bytes: Option<u64>,
@@ -110,7 +117,9 @@ pub async fn read_whole(
         Some(_) => return Err(Failure::Refused(Refused::TooLarge)),
         None => 0,
     };
-    permit.grow(declared_bytes).map_err(Failure::Refused)?;
+    if !permit.has_room_for(declared_bytes) {
+        return Err(Failure::Refused(Refused::NoRoom));
+    }
     let Some(first) = next_data(body).await? else {
         return Ok(Bytes::new());
     };

@@ -245,12 +245,10 @@ impl Target {
     /// leads a conversation past its limit.
     pub fn protocol(&self) -> Option<Protocol> {
         let path = percent_decoded(self.path()).to_ascii_lowercase();
-        let mut segments =
-            path.split(|byte| *byte == b'/').filter(|segment| !segment.is_empty()).rev();
-        let is_chat = segments.next() == Some(b"completions")
-            && segments.next() == Some(b"chat")
-            // Azure's legacy completions of a deployment that is called "chat".
-            && segments.next() != Some(b"deployments");
+        let mut names = segment_names(&path).filter(|name| !name.is_empty()).rev();
+        // Azure's legacy completions of a deployment called "chat" count too: they hold no
+        // messages, and so are forwarded as they are.
+        let is_chat = names.next() == Some(b"completions") && names.next() == Some(b"chat");
         is_chat.then_some(Protocol::Chat)
     }
 }
@@ -300,17 +298,23 @@ fn root(path: &str) -> &str {
     PREFIXES.iter().chain(&["/openai"]).find_map(|suffix| path.strip_suffix(suffix)).unwrap_or(path)
 }
 
-/// An encoded slash separates here too: an upstream that decodes it would walk the same way.
 fn refuse_dot_segments(path: &str) -> Result<(), TargetError> {
     if !path.contains(['.', '%']) {
         return Ok(());
     }
     let decoded = percent_decoded(path);
-    let mut segments = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
-    if segments.any(|segment| matches!(segment, b"." | b"..")) {
+    if segment_names(&decoded).any(|name| matches!(name, b"." | b"..")) {
         return Err(TargetError::DotSegment);
     }
     Ok(())
+}
+
+/// The segments of a decoded path as the most lenient upstream would walk it: a slash that was
+/// encoded separates, so does a backslash, and parameters after a semicolon do not count.
+fn segment_names(decoded: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
+    decoded
+        .split(|byte| matches!(byte, b'/' | b'\\'))
+        .map(|segment| segment.split(|byte| *byte == b';').next().unwrap_or_default())
 }
 
 /// Appends the caller's query as it is, then those parameters of the base that it lacks.
@@ -477,6 +481,8 @@ mod tests {
             ("/v1/.%2e/admin", TargetError::DotSegment),
             ("/v1/..%2fadmin", TargetError::DotSegment),
             ("/v1/..%5Cadmin", TargetError::DotSegment),
+            ("/v1/..;/admin", TargetError::DotSegment),
+            ("/v1/chat/completions/x/..%3bx", TargetError::DotSegment),
             ("/v1/..\\admin", TargetError::DotSegment),
             ("/openai/deployments/../x", TargetError::DotSegment),
             ("/v1/files\\x", TargetError::Altered),
@@ -519,15 +525,25 @@ mod tests {
             ("/v1/chat%2Fcompletions", true),
             ("/v1/Chat/c%6Fmpletions", true),
             ("/openai/deployments/chat/chat/completions", true),
-            ("/openai/deployments/chat/completions", false),
+            ("/openai/deployments/chat/completions", true),
+            ("/openai/deployments//chat/completions", true),
+            ("/v1/chat/completions;x", true),
+            ("/v1/chat;x=1/completions;y/;z", true),
+            ("/v1/chat/completions%3Bx", true),
+            ("/v1/chat%5ccompletions", true),
+            ("/v1/chat/completions%5C", true),
             ("/v1/chat/completions/abc", false),
             ("/v1/completions", false),
+            ("/v1/chat;/completions/abc", false),
+            ("/v1/xchat/completions", false),
             ("/v1/models?x=/chat/completions", false),
         ];
-        let base = base("https://h/v1");
-        for (path, read) in rows {
-            let target = Target::map(&base, path).expect(path);
-            assert_eq!(target.protocol().is_some(), read, "{path}");
+        for url in ["https://h/v1", "https://h/serving/deployments", "https://h"] {
+            let base = base(url);
+            for (path, read) in rows {
+                let target = Target::map(&base, path).expect(path);
+                assert_eq!(target.protocol().is_some(), read, "{path} on {url}");
+            }
         }
     }
 

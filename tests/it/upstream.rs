@@ -686,7 +686,6 @@ async fn a_request_that_comes_round_is_refused() {
     let via = HeaderValue::from_str(seen[0].values("via")[0]).expect("a header's value");
     let mut again = chat(&proxy, b"{}", &[]);
     again.headers.insert("via", via.clone());
-    assert!(proxy.is_loop(&again.headers));
     assert_eq!(kind(proxy.handle(again).await), ErrorKind::LoopDetected);
     let mut again = pass(&proxy, Method::GET, "/v1/models", empty());
     again.headers.insert("via", via);
@@ -706,8 +705,6 @@ async fn what_the_caller_asks_is_checked_before_anything_is_sent() {
         let call = chat(&proxy, b"{}", &[(name, value)]);
         assert_eq!(kind(proxy.handle(call).await), expected, "{name}");
     }
-    let tunnel = pass(&proxy, Method::CONNECT, "/v1/models", empty());
-    assert_eq!(kind(proxy.pass(tunnel).await), ErrorKind::InvalidRequest);
     assert!(upstream.seen().is_empty());
 }
 

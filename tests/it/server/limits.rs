@@ -128,13 +128,20 @@ async fn bodies_in_flight_are_bounded_together() {
         config.server.max_bodies_in_flight_bytes = MAX_BYTES;
     })
     .await;
+    let body = body_of(801);
     let mut first = Wire::connect(weir.address).await;
-    first.send(expecting(800)).await;
-    // Asked for its body, the first has its place.
+    first.send(expecting(801)).await;
     assert!(first.head().await.expect("interim").contains("100"));
+    first.send(&body[..800]).await;
 
     let second = chat("", body_of(201));
-    let answer = ask(weir.address, &second).await;
+    // What has come of the first takes its place in the server's own time.
+    let answer = loop {
+        let answer = ask(weir.address, &second).await;
+        if answer.status() != 200 {
+            break answer;
+        }
+    };
     answer.assert_error(503, "overloaded");
     assert_eq!(answer.header("retry-after"), Some("1"));
     let chunks = ask(weir.address, chunked(&body_of(201), 50)).await;
@@ -142,9 +149,39 @@ async fn bodies_in_flight_are_bounded_together() {
     let fits = ask(weir.address, chat("", body_of(200))).await;
     assert_eq!(fits.status(), 200);
 
-    first.send(body_of(800)).await;
+    first.send(&body[800..]).await;
     assert_eq!(first.message().await.expect("an answer").status(), 200);
     assert_eq!(ask(weir.address, &second).await.status(), 200);
+}
+
+#[tokio::test]
+async fn bodies_that_are_announced_and_not_sent_take_no_room() {
+    let upstream = Upstream::always(FINE).await;
+    let weir = start(&upstream, |config| {
+        config.server.max_body_bytes = MAX_BYTES;
+        config.server.max_bodies_in_flight_bytes = MAX_BYTES;
+    })
+    .await;
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        let mut wire = Wire::connect(weir.address).await;
+        wire.send(expecting(MAX_BYTES)).await;
+        assert!(wire.head().await.expect("an interim answer").contains("100"));
+        idle.push(wire);
+    }
+    assert_eq!(ask(weir.address, chat("", body_of(200))).await.status(), 200);
+    drop(idle);
+}
+
+#[tokio::test]
+async fn a_body_that_finds_no_room_is_refused_before_it_is_sent() {
+    let weir = start("127.0.0.1:1", |config| {
+        config.server.max_bodies_in_flight_bytes = MAX_BYTES;
+    })
+    .await;
+    let mut wire = Wire::connect(weir.address).await;
+    wire.ask(expecting(MAX_BYTES + 1)).await.assert_error(503, "overloaded");
+    wire.assert_ends().await;
 }
 
 #[tokio::test]
@@ -157,8 +194,9 @@ async fn a_caller_that_leaves_gives_its_room_back() {
     let mut first = Wire::connect(weir.address).await;
     first.send(expecting(MAX_BYTES)).await;
     assert!(first.head().await.expect("interim").contains("100"));
+    first.send(&body_of(MAX_BYTES)[..MAX_BYTES - 1]).await;
     let second = chat("", body_of(100));
-    assert_eq!(ask(weir.address, &second).await.status(), 503);
+    while ask(weir.address, &second).await.status() != 503 {}
     drop(first);
     // The server learns of it in its own time.
     while ask(weir.address, &second).await.status() != 200 {}
