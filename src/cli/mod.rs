@@ -1,5 +1,6 @@
 //! The command line: one file for each command. Here is only what tells them apart.
 
+mod log_fields;
 mod log_writer;
 mod models;
 mod own_address;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use clap::Args;
 use tracing_subscriber::EnvFilter;
 
+use super::log_fields::PlainFields;
 use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
 use super::sources::{self, Flag};
@@ -278,7 +279,7 @@ fn start_log(log: &Log) -> Result<LogEnd, String> {
     let (writer, end) = log_writer(io::stderr()).map_err(|error| failed(&error))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let started = match log.format {
-        LogFormat::Text => builder.try_init(),
+        LogFormat::Text => builder.fmt_fields(PlainFields).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     started.map(|()| end).map_err(|error| failed(&error))

@@ -330,7 +330,7 @@ impl<'a> Draft<'a> {
         let operator = [self.limits.operator_tokens, self.limits.header_tokens];
         let limit_tokens = operator.into_iter().flatten().min();
         if let Some(limit_tokens) = limit_tokens.filter(|limit| received_tokens > *limit) {
-            return Err(refusal::cannot_fit(received_tokens, received_tokens, limit_tokens).into());
+            return Err(refusal::bypass(received_tokens, limit_tokens).into());
         }
         Ok(self.planned(None, "bypass".into(), "", received_tokens, received_tokens, 0))
     }

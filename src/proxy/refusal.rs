@@ -19,6 +19,20 @@ pub fn cannot_fit(received_tokens: u64, least_tokens: u64, limit_tokens: u64) ->
     error
 }
 
+/// The refusal of a bypass that a configured limit forbids.
+pub fn bypass(received_tokens: u64, limit_tokens: u64) -> ProxyError {
+    let over = received_tokens.saturating_sub(limit_tokens);
+    let mut error = ProxyError::new(
+        ErrorKind::ContextLengthExceeded,
+        format!(
+            "The limit for this model is {limit_tokens} tokens here, and a bypass does not lift it. \
+             Your messages resulted in {received_tokens} tokens, {over} too many."
+        ),
+    );
+    error.param = Some("messages".into());
+    error
+}
+
 /// The refusal of a body that cannot be read: what is wrong, and where.
 pub fn body(error: BodyError) -> ProxyError {
     let (message, param) = match error {

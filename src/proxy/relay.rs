@@ -16,7 +16,7 @@ use crate::upstream::{AnswerBody, AnswerError, Inbound, Target};
 use crate::wire::usage::{Meter, Metered};
 
 /// The most of a path or of a model's name that goes into the log; callers choose them.
-const MAX_LOGGED_BYTES: usize = 200;
+pub const MAX_LOGGED_BYTES: usize = 200;
 
 /// The caller's answer: the upstream's, with `record` written when it ends.
 pub fn relay(inbound: Inbound, mut record: Record) -> Response<Body> {

@@ -14,6 +14,7 @@ use super::host::{Hosts, Origins};
 use super::reply;
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
+use crate::proxy::relay::MAX_LOGGED_BYTES;
 use crate::proxy::{Body, ErrorKind, Pass, Proxy, ProxyError};
 use crate::upstream::{Target, TargetError};
 
@@ -162,6 +163,7 @@ impl Routes {
 
 /// What reaches the proxy is logged by it; this is for what does not.
 fn log_refusal(method: &Method, path: &str, problem: &ProxyError) {
+    let path = &path[..path.floor_char_boundary(MAX_LOGGED_BYTES)];
     tracing::info!(
         target: "weir::request",
         %method,

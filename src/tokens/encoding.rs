@@ -160,24 +160,37 @@ fn plain(name: &str, tokenizer: &Plain, text: &str) -> usize {
 
 /// Whether a text is ASCII without long runs of one kind, as nearly all of what agents send is.
 fn is_plain(text: &str) -> bool {
-    let kind = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' => 0,
-        b'0'..=b'9' => 1,
-        b' ' | b'\t' | b'\r' | b'\n' => 2,
-        0x21..=0x7e => 3,
-        _ => 4,
-    };
-    let (mut last, mut run) = (4, 0);
+    let (mut last, mut run) = (OTHER, 0);
     for byte in text.bytes() {
-        let own = kind(byte);
+        let own = KINDS[usize::from(byte)];
         run = if own == last { run + 1 } else { 0 };
         last = own;
-        if own == 4 || run > PLAIN_RUN {
+        if own == OTHER || run > PLAIN_RUN {
             return false;
         }
     }
     true
 }
+
+/// The kind of bytes that a plain text does not hold.
+const OTHER: u8 = 4;
+
+/// The kind of each byte: letter, digit, white space, sign, other.
+const KINDS: [u8; 256] = {
+    let mut kinds = [OTHER; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        kinds[byte] = match byte as u8 {
+            b'a'..=b'z' | b'A'..=b'Z' => 0,
+            b'0'..=b'9' => 1,
+            b' ' | b'\t' | b'\r' | b'\n' => 2,
+            0x21..=0x7e => 3,
+            _ => OTHER,
+        };
+        byte += 1;
+    }
+    kinds
+};
 
 fn bpe_head(tokenizer: &Tokenizer, text: &str, tokens: u64) -> usize {
     let mut left = tokens as usize;

@@ -39,7 +39,7 @@ impl Usage {
     /// body is not a JSON object, or its `usage` is missing, null or no object.
     pub fn of(body: &[u8]) -> Option<Self> {
         let mut usage = None;
-        members(body, |key, value| {
+        members(std::str::from_utf8(body).ok()?, |key, value| {
             if key == "usage" {
                 usage = Self::read(value);
             }
@@ -50,7 +50,7 @@ impl Usage {
     /// Reads a `usage` object.
     fn read(usage: &RawValue) -> Option<Self> {
         let mut named = Named::default();
-        members(usage.get().as_bytes(), |key, value| named.note(key, value))?;
+        members(usage.get(), |key, value| named.note(key, value))?;
         Some(named.settle())
     }
 
@@ -108,7 +108,7 @@ impl Named {
 
     fn note_details(&mut self, details: &RawValue) {
         // Details that are null or no object tell nothing.
-        let _ = members(details.get().as_bytes(), |key, value| match key {
+        let _ = members(details.get(), |key, value| match key {
             "cached_tokens" => self.cached = count(value).or(self.cached),
             "cache_write_tokens" => self.cache_write = count(value),
             "reasoning_tokens" => self.reasoning = count(value),
@@ -139,7 +139,7 @@ fn count(value: &RawValue) -> Option<u64> {
 
 /// Gives each member of the JSON object `json` to `on_member`, in order; `None` where `json` is no
 /// object.
-fn members(json: &[u8], on_member: impl FnMut(&str, &RawValue)) -> Option<()> {
+fn members(json: &str, on_member: impl FnMut(&str, &RawValue)) -> Option<()> {
     struct Members<F>(F);
 
     impl<'de, F: FnMut(&str, &RawValue)> Visitor<'de> for Members<F> {
@@ -157,7 +157,7 @@ fn members(json: &[u8], on_member: impl FnMut(&str, &RawValue)) -> Option<()> {
         }
     }
 
-    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let mut deserializer = serde_json::Deserializer::from_str(json);
     deserializer.deserialize_map(Members(on_member)).ok()?;
     deserializer.end().ok()
 }
@@ -280,7 +280,8 @@ fn note_event(metered: &mut Metered, event: Event<'_>) {
 
 /// Notes what an answer or a chunk of one tells; `None` where it is no JSON object.
 fn note_body(metered: &mut Metered, body: &[u8]) -> Option<()> {
-    members(body, |key, value| match key {
+    // One check of the whole: its members are then known to be text.
+    members(std::str::from_utf8(body).ok()?, |key, value| match key {
         "usage" => {
             if let Some(usage) = Usage::read(value) {
                 metered.usage = Some(metered.usage.unwrap_or_default().updated(usage));
@@ -297,7 +298,7 @@ fn note_body(metered: &mut Metered, body: &[u8]) -> Option<()> {
 
 fn finish_reason(choice: &RawValue) -> Option<String> {
     let mut reason = None;
-    members(choice.get().as_bytes(), |key, value| {
+    members(choice.get(), |key, value| {
         if key == "finish_reason" {
             let text = serde_json::from_str(value.get()).ok();
             reason = text.filter(|text: &String| text.len() <= MAX_REASON_BYTES);
