@@ -89,7 +89,8 @@ pub fn run(flags: &Flags) -> ExitCode {
         let place = panic.location().map(ToString::to_string);
         tracing::error!(target: "weir::fault", place, "a fault in weir");
     }));
-    std::thread::spawn(|| [Encoding::O200kBase, Encoding::Cl100kBase].map(Encoding::warm));
+    // The encoding of nearly all requests; others load their tables when they are first asked for.
+    std::thread::spawn(|| Encoding::O200kBase.warm());
     for warning in warnings {
         tracing::warn!(target: "weir::config", "{warning}");
     }

@@ -100,7 +100,7 @@ impl Encoding {
         piece(fits).len()
     }
 
-    /// Loads the tables and warms them, so that no request pays for it.
+    /// Loads the tables and warms them, so that no request has to.
     pub fn warm(self) {
         self.count("Warm text, 12345 {\"json\": [1, 2]}\n\tfn main() {}\r\n  ");
         self.count("你好 Привет, 12345\n");
