@@ -548,7 +548,7 @@ mod tests {
             "[context]\nhard = 0.6",
             "context.low: is not below context.hard (0.6): a cut would free nothing",
         ),
-        ("[context]\nnotes = 1", "context.notes: 1 is none of \"off\", \"count\", \"excerpts\""),
+        ("[context]\nnotes = 1", "context.notes: 1 is not one of \"off\", \"count\", \"excerpts\""),
         (
             "[server]\nlisten_ = 1",
             "server.listen_: there is no such key; did you mean server.listen?",

@@ -163,7 +163,7 @@ fn members(text: &str, start: usize, end: usize) -> Vec<Range<usize>> {
             b'{' | b'[' => at = matching(text, at, end).unwrap_or(end),
             b'"' => at = string_end(bytes, at, end),
             b',' => {
-                members.push(trim(text, from..at + 1));
+                members.push(trim(text, from..at));
                 at += 1;
                 from = at;
             }
@@ -268,12 +268,8 @@ mod tests {
             flights.join(", ")
         );
         let pieces = pieces(&text);
-        assert_eq!(pieces[0], r#""id": "XEHM4B", "user": "daiki","#);
-        assert!(
-            pieces[1].starts_with(r#""flights": [{"flight_number": "HAT10""#)
-                || pieces[1].starts_with(r#""flights": {"flight_number": "HAT10""#),
-            "{pieces:?}"
-        );
+        assert_eq!(pieces[0], r#""id": "XEHM4B", "user": "daiki""#);
+        assert!(pieces[1].starts_with(r#""flights": [{"flight_number": "HAT10""#));
         for flight in &flights[1..] {
             assert!(
                 pieces.iter().any(|piece| piece.contains(flight.as_str())),

@@ -244,10 +244,7 @@ mod tests {
     #[test]
     fn values_are_what_can_be_referred_to() {
         for (text, expected) in [
-            (
-                "see django/db/models/query.py now",
-                &["django/db/models/query.py", "query.py", "query"][..],
-            ),
+            ("see django/db/models/query.py now", &["django/db/models/query.py", "query.py"][..]),
             (
                 "call get_user_details(user_id)",
                 &["get_user_details", "get_user_details(user_id)", "user_id"],
