@@ -491,6 +491,7 @@ mod tests {
                     recent_permille: 1000,
                     pinned_permille: 0,
                     notes: Notes::Nothing,
+                    notes_apart: true,
                     strict_alternation: false,
                 },
             },

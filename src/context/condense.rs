@@ -15,6 +15,8 @@ use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
 
+/// The least that is left for a note, else the first user message goes.
+const NOTE_ROOM_TOKENS: f64 = 60.0;
 /// What the seam between a note and the text beside it may take.
 const SEAM_TOKENS: u64 = 4;
 
@@ -29,6 +31,7 @@ impl Cut<'_> {
         let newest = newest as f64;
         let notes = self.notes_tokens() as f64;
         let limit = self.fold.profile.limit_tokens as f64;
+        let (base, fixed) = self.release_first_user(base, fixed, newest, limit);
         let keeps_notes = notes <= k.nmax * base && fixed + notes + newest + 0.1 * base < limit;
         let notes = if keeps_notes {
             notes
@@ -43,6 +46,26 @@ impl Cut<'_> {
         }
         self.evict_down_to(0);
         Room { goal, is_tight }
+    }
+
+    /// Where the first user message and the newest turn do not fit together, the message goes into
+    /// the note.
+    fn release_first_user(&mut self, base: f64, fixed: f64, newest: f64, limit: f64) -> (f64, f64) {
+        let Some(first_user) = self.fold.first_user.filter(|turn| *turn < self.newest) else {
+            return (base, fixed);
+        };
+        let own = self.turn(first_user);
+        let fits = fixed + newest + NOTE_ROOM_TOKENS <= limit;
+        let system = fixed - own.tokens as f64;
+        if own.is_gone || fits || system + newest + NOTE_ROOM_TOKENS > limit {
+            return (base, fixed);
+        }
+        self.pins.remove(&first_user);
+        self.evict(first_user);
+        self.sweep();
+        self.drop_notes();
+        let (base, fixed) = self.fold.base_tokens();
+        (base as f64, fixed as f64)
     }
 
     fn notes_tokens(&self) -> u64 {
@@ -77,7 +100,7 @@ impl Cut<'_> {
 
     /// Leaves a note of what went since the last one.
     pub(super) fn leave_excerpts(&mut self, room: Room, source: &dyn Source) {
-        let Some((message, place)) = self.excerpts_place() else { return };
+        let Some((message, place)) = self.place_notes() else { return };
         let limit = self.fold.profile.limit_tokens;
         let size = self.fold.size_tokens;
         let free = limit.saturating_sub(size).saturating_sub(MESSAGE_FRAMING + SEAM_TOKENS);
@@ -94,7 +117,7 @@ impl Cut<'_> {
             message,
             place,
             left_out: self.fold.unspoken.len(),
-            tokens: count + if place == Place::Own { MESSAGE_FRAMING } else { SEAM_TOKENS },
+            tokens: count + MESSAGE_FRAMING.max(SEAM_TOKENS),
             excerpts: Some(Arc::from(text)),
         };
         self.fold.size_tokens += note.tokens;
@@ -128,6 +151,7 @@ impl Cut<'_> {
             gone: &gone,
             kept: &kept,
             notes: &notes,
+            first_user: fold.first_user.map(|turn| self.turn(turn).first),
             encoding: fold.profile.measure.encoding,
         };
         excerpt::write(&subject, room_tokens)
@@ -169,15 +193,41 @@ impl Cut<'_> {
         speakers
     }
 
-    /// After the first user message, or what opens the conversation in its place; nowhere while
-    /// that is the last message, which is sent as the caller asked it.
-    fn excerpts_place(&self) -> Option<(usize, Place)> {
+    /// Where all notes stand, in order: behind the first user message, else behind the system
+    /// messages. In messages of their own where the model takes two user messages in a row; else in
+    /// the text of the user message that is there. Nowhere where that is the last message, which is
+    /// sent as the caller asked it.
+    fn notes_place(&self) -> Option<(usize, Place)> {
+        let is_last = |message: usize| message + 1 == self.fold.facts.len();
+        let policy = &self.fold.profile.policy;
+        let takes_text = |message: usize| self.fold.facts[message].takes_note;
         let first_user = self.fold.first_user.map(|turn| self.turn(turn));
-        let message = match first_user.filter(|turn| !turn.is_gone) {
-            Some(turn) => turn.first,
-            None => self.fold.turns.system_run.checked_sub(1)?,
+        if let Some(turn) = first_user.filter(|turn| !turn.is_gone) {
+            let place = if policy.notes_apart { Place::Own } else { Place::After };
+            let fits = place == Place::Own || takes_text(turn.first);
+            return (fits && !is_last(turn.first)).then_some((turn.first, place));
+        }
+        let next = self.turn(*self.fold.live.first()?);
+        if next.kind == TurnKind::User && !policy.notes_apart {
+            let fits = takes_text(next.first) && !is_last(next.first);
+            return fits.then_some((next.first, Place::Before));
+        }
+        match self.fold.turns.system_run.checked_sub(1) {
+            Some(system) => Some((system, Place::Own)),
+            None => Some((next.first, Place::OwnBefore)),
+        }
+    }
+
+    /// Brings the notes of earlier cuts to where notes stand now. Where that is nowhere, they go.
+    fn place_notes(&mut self) -> Option<(usize, Place)> {
+        let Some((message, place)) = self.notes_place() else {
+            self.drop_notes();
+            return None;
         };
-        (message + 1 < self.fold.facts.len()).then_some((message, Place::Own))
+        for note in &mut self.fold.notes {
+            (note.message, note.place) = (message, place);
+        }
+        Some((message, place))
     }
 }
 

@@ -226,7 +226,7 @@ impl<'f> Cut<'f> {
     }
 
     /// Takes a turn; `sweep` then takes it off the list of live ones.
-    fn evict(&mut self, turn: usize) {
+    pub(super) fn evict(&mut self, turn: usize) {
         if self.turn(turn).is_gone {
             return;
         }
@@ -246,7 +246,7 @@ impl<'f> Cut<'f> {
         self.fold.turns.list[turn].is_gone = true;
     }
 
-    fn sweep(&mut self) {
+    pub(super) fn sweep(&mut self) {
         let turns = &self.fold.turns.list;
         self.fold.live.retain(|turn| !turns[*turn].is_gone);
     }
@@ -254,7 +254,7 @@ impl<'f> Cut<'f> {
     fn drop_notes_of(&mut self, message: usize) {
         let (mut tokens, mut left_out) = (0, 0);
         self.fold.notes.retain(|note| {
-            let goes = note.message == message;
+            let goes = note.message == message && note.excerpts.is_none();
             tokens += if goes { note.tokens } else { 0 };
             left_out += if goes { note.left_out } else { 0 };
             !goes

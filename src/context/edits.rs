@@ -24,6 +24,7 @@ pub fn edits(fold: &Fold) -> Vec<(usize, Edit)> {
                 Place::Before => Edit::Prepend(text),
                 Place::After => Edit::Append(text),
                 Place::Own => Edit::InsertAfter(text),
+                Place::OwnBefore => Edit::InsertBefore(text),
             };
             edits.push((message, edit));
         }

@@ -27,6 +27,8 @@ pub struct Subject<'a> {
     pub kept: &'a [usize],
     /// The notes that stay.
     pub notes: &'a [Reading],
+    /// The first user message: what all is about.
+    pub first_user: Option<usize>,
     pub encoding: Encoding,
 }
 
@@ -37,7 +39,7 @@ const ALSO: &str = "also: ";
 
 /// Writes a note of at most `room_tokens`; `None` where that is too little for anything.
 pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<String> {
-    let mut writer = Writer::new(subject);
+    let mut writer = Writer::new(subject, room_tokens as f64);
     writer.select(room_tokens as f64);
     let mut picks = writer.picks.len();
     let mut most_tokens = room_tokens;
@@ -97,6 +99,7 @@ struct Writer<'a> {
     /// Messages with something picked.
     has_header: Vec<bool>,
     picks: Vec<Pick>,
+    room_tokens: f64,
 }
 
 #[derive(PartialEq)]
@@ -118,7 +121,7 @@ impl Ord for Offer {
 }
 
 impl<'a> Writer<'a> {
-    fn new(subject: &'a Subject<'a>) -> Self {
+    fn new(subject: &'a Subject<'a>, room_tokens: f64) -> Self {
         let mut lexicon = Lexicon::default();
         for reading in subject.readings {
             lexicon.push(reading);
@@ -135,6 +138,7 @@ impl<'a> Writer<'a> {
             candidates: Vec::new(),
             has_header: vec![false; subject.readings.len()],
             picks: Vec::new(),
+            room_tokens,
         };
         writer.cover_what_stays();
         writer.list_candidates();
@@ -196,6 +200,10 @@ impl<'a> Writer<'a> {
         }
         let text_tokens = self.subject.text_tokens[message] as f64;
         let per_byte = (text_tokens / reading.text.len() as f64).min(1.0);
+        if self.subject.first_user == Some(message) {
+            self.list_first_user(message, per_byte);
+            return;
+        }
         let is_short_user = reading.role == Role::User && text_tokens <= k.uall;
         if is_short_user {
             let all = 0..reading.units.len();
@@ -210,11 +218,27 @@ impl<'a> Writer<'a> {
         }
         for (index, unit) in reading.units.iter().enumerate() {
             let tokens = unit.span.len() as f64 * per_byte;
-            let bonus = if reading.role == Role::Assistant && leads(reading, index) {
-                k.bt * tokens
-            } else {
-                0.0
+            let bonus = match reading.role {
+                Role::Assistant => lead(reading, index) * tokens,
+                _ => 0.0,
             };
+            let what = What::Units(index..index + 1);
+            self.candidates.push(Candidate { message, what, tokens, bonus });
+        }
+    }
+
+    /// The first user message says what all is about: two thirds of half the room go to how it
+    /// begins, one third to how it ends.
+    fn list_first_user(&mut self, message: usize, per_byte: f64) {
+        let reading = &self.subject.readings[message];
+        let half = self.room_tokens / 2.0;
+        let (mut head, mut tail) = (0.0, text_tokens_of(reading, per_byte));
+        for (index, unit) in reading.units.iter().enumerate() {
+            let tokens = unit.span.len() as f64 * per_byte;
+            head += tokens;
+            let is_shown = head <= half * 2.0 / 3.0 || tail <= half / 3.0;
+            tail -= tokens;
+            let bonus = if is_shown { tokens } else { 0.0 };
             let what = What::Units(index..index + 1);
             self.candidates.push(Candidate { message, what, tokens, bonus });
         }
@@ -449,19 +473,41 @@ fn compose_units(reading: &Reading, units: &[usize], out: &mut String) {
     }
 }
 
+fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
+    reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
+}
+
 /// How well a unit says a value in it: context counts.
 fn full(unit_bytes: usize, value_bytes: u32) -> f64 {
     if unit_bytes >= value_bytes as usize + 12 { 1.0 } else { knobs().short }
 }
 
-/// Whether a unit tells what an assistant turn was about: its first and last words, and the head
-/// of each call.
-fn leads(reading: &Reading, index: usize) -> bool {
+/// What a unit is worth by each token for telling what an assistant turn was about: its first and
+/// last words, and the head of each call.
+fn lead(reading: &Reading, index: usize) -> f64 {
+    let k = knobs();
     let block = reading.units[index].block;
     let is_first = index == 0 || reading.units[index - 1].block != block;
     let is_last = index + 1 == reading.units.len() || reading.units[index + 1].block != block;
     match reading.blocks[block as usize].kind {
-        BlockKind::Text => is_first || is_last,
-        BlockKind::Call { .. } => is_first,
+        BlockKind::Call { .. } if is_first => k.ba,
+        BlockKind::Call { .. } => 0.0,
+        BlockKind::Text => {
+            let opens_code = !is_first
+                && reading.text[reading.units[index - 1].span.clone()]
+                    .trim_start()
+                    .starts_with("```");
+            if opens_code
+                && !reading.text[reading.units[index].span.clone()].trim_start().starts_with("```")
+            {
+                k.ba
+            } else if is_first {
+                k.bt
+            } else if is_last {
+                k.bent
+            } else {
+                0.0
+            }
+        }
     }
 }

@@ -141,8 +141,9 @@ impl Fold {
     /// What marks are shares of: what the limit leaves after overhead, system run and first user
     /// message. Gives that, and what lies below it.
     pub(super) fn base_tokens(&self) -> (u64, u64) {
+        let first_user = self.first_user.map(|turn| &self.turns.list[turn]);
         let first_user =
-            self.first_user.map_or(0, |turn| self.facts[self.turns.list[turn].first].tokens);
+            first_user.filter(|turn| !turn.is_gone).map_or(0, |turn| self.facts[turn.first].tokens);
         let limit = self.profile.limit_tokens;
         let fixed = (self.profile.overhead_tokens + self.system_run_tokens + first_user).min(limit);
         (limit - fixed, fixed)

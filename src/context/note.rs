@@ -28,6 +28,8 @@ pub enum Place {
     After,
     /// In a user message of its own, after the message.
     Own,
+    /// In a user message of its own, before the message.
+    OwnBefore,
 }
 
 impl Note {
@@ -44,7 +46,7 @@ impl Note {
         match self.place {
             Place::Before => format!("{said}\n\n"),
             Place::After => format!("\n\n{said}"),
-            Place::Own => said,
+            Place::Own | Place::OwnBefore => said,
         }
     }
 }

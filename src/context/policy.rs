@@ -20,6 +20,8 @@ pub struct Policy {
     pub pinned_permille: u32,
     /// What a cut leaves where turns went.
     pub notes: Notes,
+    /// Whether a note may be a user message of its own, beside another one.
+    pub notes_apart: bool,
     /// Whether the model refuses two user or two assistant messages in a row.
     pub strict_alternation: bool,
 }
@@ -44,6 +46,7 @@ impl Default for Policy {
             recent_permille: 500,
             pinned_permille: 100,
             notes: Notes::Excerpts,
+            notes_apart: true,
             strict_alternation: false,
         }
     }

@@ -204,6 +204,8 @@ impl<'a> Draft<'a> {
             Measure { encoding: found.entry.encoding, images: ImageRule::of_model(&model) };
         let mut policy = config.context.policy.clone();
         policy.strict_alternation = found.entry.strict_alternation;
+        policy.notes_apart =
+            !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
         let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
         let overhead_tokens = extras_tokens + REPLY_PRIMING;

@@ -78,7 +78,7 @@ impl<'a> Engine<'a> {
             let next = kept.peek().copied();
             let is_new = next.is_none_or(|next| {
                 let more = left > kept.clone().count();
-                more && *raw != self.raws[next]
+                more && *raw != self.raws[next] && !self.is_made_of(raw, next)
             });
             match next.filter(|_| !is_new) {
                 Some(next) if *raw == self.raws[next] => pieces.push(Piece::Verbatim(next)),
