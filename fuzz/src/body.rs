@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use weir::context::clip::RequestClips;
-use weir::context::{self, Fact, Fate, Fold, Limits, Measure, Policy, Profile};
+use weir::context::{
+    self, Fact, Fate, Fold, Limits, Measure, Notes, Policy, Profile, RequestSource,
+};
 use weir::tokens::media::ImageRule;
 use weir::tokens::{Encoding, REPLY_PRIMING, tools};
 use weir::wire::{Edit, ExtraKind, Message, Protocol, Request, splice};
@@ -46,7 +47,12 @@ impl Control {
                 low_permille: [600, 100, 400, 799][usize::from(policy >> 3 & 3)],
                 min_growth_permille: [250, 0, 500, 1000][usize::from(policy >> 5 & 3)],
                 recent_messages: u32::from(policy & 7),
-                notes: !switch(3),
+                notes: match (switch(3), switch(6)) {
+                    (false, false) => Notes::Excerpts,
+                    (false, true) => Notes::Count,
+                    (true, _) => Notes::Nothing,
+                },
+                notes_apart: !switch(2) && !switch(7),
                 strict_alternation: switch(2),
                 ..Policy::default()
             },
@@ -121,11 +127,7 @@ fn facts(request: &Request<'_>, measure: Measure) -> Option<Vec<Fact>> {
 }
 
 fn fold(request: &Request<'_>, facts: &[Fact], profile: &Arc<Profile>) -> Fold {
-    let source = RequestClips {
-        protocol: PROTOCOL,
-        messages: &request.messages,
-        encoding: profile.measure.encoding,
-    };
+    let source = RequestSource::new(PROTOCOL, &request.messages, profile.measure.encoding);
     let mut fold = Fold::new(Arc::clone(profile));
     for fact in facts {
         fold.push(*fact, &source);
@@ -166,13 +168,32 @@ fn check_spliced(
     let fates = fold.fates().iter().enumerate();
     let kept: Vec<usize> =
         fates.filter(|(_, fate)| **fate != Fate::Gone).map(|(index, _)| index).collect();
-    assert_eq!(sent.messages.len(), kept.len(), "what is sent is what was kept");
+    let inserted = |index: usize, side: fn(&Edit) -> bool| {
+        let own = edits.iter().filter(move |(edited, edit)| *edited == index && side(edit));
+        own.map(|_| None)
+    };
+    let expected: Vec<Option<usize>> = kept
+        .into_iter()
+        .flat_map(|index| {
+            inserted(index, |edit| matches!(edit, Edit::InsertBefore(_)))
+                .chain([Some(index)])
+                .chain(inserted(index, |edit| matches!(edit, Edit::InsertAfter(_))))
+        })
+        .collect();
+    assert_eq!(sent.messages.len(), expected.len(), "what is sent is what was kept, and notes");
     let mut counted_tokens = 0;
-    for (raw, index) in sent.messages.iter().zip(kept) {
+    for (raw, index) in sent.messages.iter().zip(expected) {
+        let Some(index) = index else {
+            let note = PROTOCOL.read_message(raw).expect("a note is a message");
+            assert_eq!(note.role, weir::wire::Role::User);
+            counted_tokens += measure.fact(&note).tokens;
+            continue;
+        };
         let received = request.messages[index];
         let message = PROTOCOL.read_message(raw).expect("what is sent can be read");
         assert!(message.weir.is_none(), "the product's own member is never forwarded");
-        if edits.iter().all(|(edited, _)| *edited != index) {
+        let is_own = |edit: &Edit| !matches!(edit, Edit::InsertBefore(_) | Edit::InsertAfter(_));
+        if !edits.iter().any(|(edited, edit)| *edited == index && is_own(edit)) {
             assert_eq!(*raw, received, "a message without edit keeps its bytes");
         } else {
             assert_same_beside_texts(&message, received);

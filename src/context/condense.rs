@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::cut::{Cut, Pin};
+use super::cut::Cut;
 use super::excerpt::{self, Subject};
 use super::fold::Fate;
 use super::knobs::knobs;
@@ -19,19 +19,24 @@ use crate::wire::Role;
 const NOTE_ROOM_TOKENS: f64 = 60.0;
 /// What the seam between a note and the text beside it may take.
 const SEAM_TOKENS: u64 = 4;
+/// What stands around a note: a message's framing, or the seam.
+const FRAME_TOKENS: u64 = if MESSAGE_FRAMING > SEAM_TOKENS { MESSAGE_FRAMING } else { SEAM_TOKENS };
+/// Excerpts shorter than this say nothing.
+const LEAST_EXCERPT_TOKENS: f64 = 32.0;
 
 impl Cut<'_> {
     /// Takes all turns but the pinned and the newest, and decides which notes stay.
     pub(super) fn condense(&mut self) -> Room {
         let k = knobs();
+        self.drop_counts();
         let (base, fixed) = self.fold.base_tokens();
         let (base, fixed) = (base as f64, fixed as f64);
-        let goal = fixed + k.low * base;
         let newest: u64 = self.fold.turns.list[self.newest..].iter().map(|turn| turn.tokens).sum();
         let newest = newest as f64;
         let notes = self.notes_tokens() as f64;
         let limit = self.fold.profile.limit_tokens as f64;
         let (base, fixed) = self.release_first_user(base, fixed, newest, limit);
+        let goal = self.fold.low_tokens() as f64;
         let keeps_notes = notes <= k.nmax * base && fixed + notes + newest + 0.1 * base < limit;
         let notes = if keeps_notes {
             notes
@@ -42,7 +47,7 @@ impl Cut<'_> {
         let free = goal - fixed - notes - k.tmin * base;
         let is_tight = free < newest;
         if !is_tight {
-            self.pin_window((k.window * base).min(free));
+            self.pin_recent(free as u64);
         }
         self.evict_down_to(0);
         Room { goal, is_tight }
@@ -72,6 +77,16 @@ impl Cut<'_> {
         self.fold.notes.iter().map(|note| note.tokens).sum()
     }
 
+    /// Notes that only count go: what they speak of is told anew.
+    fn drop_counts(&mut self) {
+        let mut tokens = 0;
+        self.fold.notes.retain(|note| {
+            tokens += if note.excerpts.is_none() { note.tokens } else { 0 };
+            note.excerpts.is_some()
+        });
+        self.fold.size_tokens -= tokens;
+    }
+
     /// All notes go: the next one is written from the messages themselves.
     fn drop_notes(&mut self) {
         self.fold.size_tokens -= self.notes_tokens();
@@ -81,48 +96,36 @@ impl Cut<'_> {
             fates.filter(|(_, fate)| **fate == Fate::Gone).map(|(message, _)| message).collect();
     }
 
-    /// Pins the turns before the newest while all of them together take at most `most_tokens`.
-    fn pin_window(&mut self, most_tokens: f64) {
-        let mut tokens: u64 =
-            self.fold.turns.list[self.newest..].iter().map(|turn| turn.tokens).sum();
-        let mut pins = Vec::new();
-        for turn in self.older().iter().rev() {
-            tokens += self.turn(*turn).tokens;
-            if tokens as f64 > most_tokens {
-                break;
-            }
-            pins.push(*turn);
-        }
-        for turn in pins {
-            self.pins.entry(turn).or_insert(Pin::Recent);
-        }
-    }
-
-    /// Leaves a note of what went since the last one.
+    /// Leaves a note of what went since the last one: excerpts, or how many messages it was where
+    /// there is no room for more.
     pub(super) fn leave_excerpts(&mut self, room: Room, source: &dyn Source) {
         let Some((message, place)) = self.place_notes() else { return };
+        if self.fold.unspoken.is_empty() {
+            return;
+        }
         let limit = self.fold.profile.limit_tokens;
         let size = self.fold.size_tokens;
-        let free = limit.saturating_sub(size).saturating_sub(MESSAGE_FRAMING + SEAM_TOKENS);
+        let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
         let room_tokens = match room.is_tight {
             true => 0.95 * free as f64 - 20.0,
             false => (room.goal - size as f64).min(free as f64),
         };
-        if room_tokens < 24.0 || self.fold.unspoken.is_empty() {
+        let excerpts = (room_tokens >= LEAST_EXCERPT_TOKENS)
+            .then(|| self.write_excerpts(room_tokens as u64, source))
+            .flatten()
+            .map(Arc::from);
+        let mut note =
+            Note { message, place, left_out: self.fold.unspoken.len(), tokens: 0, excerpts };
+        let count = self.fold.profile.measure.encoding.count(&note.text());
+        note.tokens = count + FRAME_TOKENS;
+        if size + note.tokens > limit {
             return;
         }
-        let Some(text) = self.write_excerpts(room_tokens as u64, source) else { return };
-        let count = self.fold.profile.measure.encoding.count(&text);
-        let note = Note {
-            message,
-            place,
-            left_out: self.fold.unspoken.len(),
-            tokens: count + MESSAGE_FRAMING.max(SEAM_TOKENS),
-            excerpts: Some(Arc::from(text)),
-        };
+        if note.excerpts.is_some() {
+            self.fold.unspoken.clear();
+        }
         self.fold.size_tokens += note.tokens;
         self.fold.notes.push(note);
-        self.fold.unspoken.clear();
     }
 
     fn write_excerpts(&self, room_tokens: u64, source: &dyn Source) -> Option<String> {

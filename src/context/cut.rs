@@ -35,7 +35,7 @@ pub fn cut(fold: &mut Fold, source: &dyn Source) {
         return;
     }
     let low = cut.fold.low_tokens();
-    cut.pin_recent();
+    cut.pin_recent(u64::MAX);
     cut.evict_down_to(low);
     cut.fit(source);
     cut.drop_leading_orphans();
@@ -87,9 +87,9 @@ impl<'f> Cut<'f> {
 
     /// The last messages before the newest turn, widened to whole turns, while they and the newest
     /// turn take no more than their share: so the low mark stays within reach.
-    fn pin_recent(&mut self) {
+    pub(super) fn pin_recent(&mut self, most_tokens: u64) {
         let policy = &self.fold.profile.policy;
-        let most_tokens = share(self.fold.base_tokens().0, policy.recent_permille);
+        let most_tokens = share(self.fold.base_tokens().0, policy.recent_permille).min(most_tokens);
         let wanted = policy.recent_messages as usize;
         let mut messages = 0;
         let mut tokens: u64 =
@@ -104,7 +104,9 @@ impl<'f> Cut<'f> {
             messages += own.last - own.first + 1;
             pins.insert(*turn, Pin::Recent);
         }
-        self.pins.extend(pins);
+        for (turn, pin) in pins {
+            self.pins.entry(turn).or_insert(pin);
+        }
     }
 
     /// Turns the caller marked, the oldest first, while they take no more than their share.

@@ -32,8 +32,8 @@ pub struct Subject<'a> {
     pub encoding: Encoding,
 }
 
-/// The note's first line.
-const HEAD: &str = "[weir: earlier messages, shortened to fit; … = left out]";
+/// Tokens of the note's first line.
+const HEAD_TOKENS: f64 = 16.0;
 /// Before names and values that stand in a message but in none of the excerpts.
 const ALSO: &str = "also: ";
 
@@ -291,7 +291,7 @@ impl<'a> Writer<'a> {
     }
 
     fn select(&mut self, room_tokens: f64) {
-        let mut left = room_tokens - 14.0;
+        let mut left = room_tokens - HEAD_TOKENS;
         let mut heap: BinaryHeap<Offer> = BinaryHeap::new();
         for index in 0..self.candidates.len() {
             let candidate = &self.candidates[index];
@@ -408,7 +408,9 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        let mut out = HEAD.to_owned();
+        let count = self.subject.gone.len();
+        let noun = if count == 1 { "message" } else { "messages" };
+        let mut out = format!("[weir: {count} earlier {noun}, shortened to fit; … = left out]");
         let mut elsewhere: Vec<&str> = Vec::new();
         for (message, (units, names)) in &mut by_message {
             let reading = &self.subject.readings[*message];
@@ -467,7 +469,7 @@ fn compose_units(reading: &Reading, units: &[usize], out: &mut String) {
                 before.is_some_and(|before| !reading.text[before..span.start].contains('\n'));
             out.push_str(if is_one_line { " … " } else { "\n…\n" });
         }
-        out.push_str(&reading.text[span.clone()]);
+        quote(&reading.text[span.clone()], out);
         before = Some(span.end);
         index = end + 1;
     }
@@ -475,6 +477,23 @@ fn compose_units(reading: &Reading, units: &[usize], out: &mut String) {
 
 fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
     reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
+}
+
+/// Writes what was said so that none of its lines can pass for one of the note's own.
+fn quote(said: &str, out: &mut String) {
+    for (index, line) in said.split('\n').enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        let start = line.trim_start();
+        let numbered = start
+            .strip_prefix('#')
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        if numbered || start.starts_with("[weir:") {
+            out.push_str("| ");
+        }
+        out.push_str(line);
+    }
 }
 
 /// How well a unit says a value in it: context counts.

@@ -5,6 +5,9 @@ use std::sync::Arc;
 /// How many counting notes one message carries before the next cut merges the two oldest.
 pub const NOTES_PER_MESSAGE: usize = 4;
 
+/// What ends a note of excerpts that stands before a user's own words.
+const END: &str = "[weir: end of earlier messages]";
+
 /// A note that a cut left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
@@ -44,6 +47,8 @@ impl Note {
             ),
         };
         match self.place {
+            // So that nobody takes what the user says for a part of the note.
+            Place::Before if self.excerpts.is_some() => format!("{said}\n{END}\n\n"),
             Place::Before => format!("{said}\n\n"),
             Place::After => format!("\n\n{said}"),
             Place::Own | Place::OwnBefore => said,

@@ -3,6 +3,7 @@
 
 mod clients;
 mod count;
+mod excerpts;
 mod fits;
 mod frozen;
 mod generate;

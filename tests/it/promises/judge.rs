@@ -1,6 +1,7 @@
 //! The judge: what became of a request, read off its bytes before and after.
 
 use super::count::{self, Size};
+use super::excerpts;
 use super::json::{Kind, Node};
 
 /// A request's body with its messages found.
@@ -65,11 +66,14 @@ pub struct Verdict {
     /// For each message sent, which message received it was, and how it changed.
     pub kept: Vec<(usize, Change)>,
     pub gone: usize,
+    /// What each note in a message of its own says is gone.
+    pub apart: Vec<u64>,
 }
 
 impl Verdict {
     pub fn told(&self) -> u64 {
-        self.kept.iter().flat_map(|(_, change)| &change.notes).sum()
+        let beside = self.kept.iter().flat_map(|(_, change)| &change.notes);
+        beside.chain(&self.apart).sum()
     }
 
     pub fn any(&self, wanted: impl Fn(&Change) -> bool) -> bool {
@@ -87,8 +91,13 @@ pub fn compare(received: &Body<'_>, sent: &Body<'_>) -> Result<Verdict, String> 
         return Err("bytes outside the messages changed".to_owned());
     }
     let mut kept = Vec::new();
+    let mut apart = Vec::new();
     let mut next = 0;
     for index in 0..sent.messages().len() {
+        if let Some(said) = note_apart(sent, index) {
+            apart.push(said);
+            continue;
+        }
         let found = (next..received.messages().len())
             .find_map(|from| change(received, from, sent, index).map(|change| (from, change)));
         let (from, change) = found.ok_or_else(|| {
@@ -98,7 +107,18 @@ pub fn compare(received: &Body<'_>, sent: &Body<'_>) -> Result<Verdict, String> 
         next = from + 1;
         kept.push((from, change));
     }
-    Ok(Verdict { gone: received.messages().len() - kept.len(), kept })
+    let verdict = Verdict { gone: received.messages().len() - kept.len(), kept, apart };
+    excerpts::are_said(received, sent, &verdict)?;
+    Ok(verdict)
+}
+
+/// What a message says is gone that is a note and nothing else.
+fn note_apart(sent: &Body<'_>, index: usize) -> Option<u64> {
+    let members = sent.messages()[index].members();
+    let is_plain = members.len() == 2 && sent.role(index) == "user";
+    let text = sent.messages()[index].text_of("content");
+    let (said, rest) = note(text).filter(|_| is_plain)?;
+    rest.is_empty().then_some(said)
 }
 
 /// How a message sent differs from one received; `None` where it is another message.
@@ -190,12 +210,22 @@ fn notes(own: (&Node, &str), theirs: (&Node, &str)) -> Option<Vec<u64>> {
     (after <= parts_out.len()).then_some(notes)
 }
 
-/// What a note at the start of `text` says is gone, and what follows it.
+/// What a note at the start of `text` says is gone, and what follows it. Excerpts go to the line
+/// that ends them, or to the next note, or to the end.
 fn note(text: &str) -> Option<(u64, &str)> {
     let (number, rest) = text.strip_prefix("[weir: ")?.split_once(" earlier message")?;
     let number = number.parse().ok()?;
-    let noun = if number == 1 { " was" } else { "s were" };
-    let rest = rest.strip_prefix(noun)?;
+    let plural = if number == 1 { "" } else { "s" };
+    let rest = rest.strip_prefix(plural)?;
+    if let Some(rest) = rest.strip_prefix(", shortened to fit; … = left out]") {
+        let ends = ["\n[weir: end of earlier messages]", "\\n[weir: end of earlier messages]"];
+        let end = ends.iter().find_map(|end| rest.find(end).map(|at| at + end.len()));
+        let next = ["\n\n[weir: ", "\\n\\n[weir: "].iter().filter_map(|next| rest.find(next)).min();
+        let end = end.or(next).unwrap_or(rest.len());
+        return Some((number, &rest[end..]));
+    }
+    let verb = if number == 1 { " was" } else { " were" };
+    let rest = rest.strip_prefix(verb)?;
     Some((number, rest.strip_prefix(" left out here to fit the context window]")?))
 }
 

@@ -1,0 +1,112 @@
+//! Notes of excerpts: every piece of one was said so in what was received, in one place.
+
+use super::json::Node;
+use super::judge::{Body, Verdict};
+
+/// What a note of excerpts opens with, behind its number.
+const OPENS: &str = ", shortened to fit; … = left out]";
+
+/// Checks each piece of each note of excerpts.
+pub fn are_said(received: &Body<'_>, sent: &Body<'_>, verdict: &Verdict) -> Result<(), String> {
+    if verdict.told() == 0 {
+        return Ok(());
+    }
+    let mut said = String::new();
+    for message in received.messages() {
+        collect(message, &mut said);
+    }
+    let said = one_for_lone_surrogates(&said);
+    for message in sent.messages().iter().filter(|message| message.text_of("role") == "user") {
+        let mut texts = Vec::new();
+        match message.get("content") {
+            Some(content) if content.text().is_some() => texts.extend(content.text()),
+            Some(content) => texts.extend(content.items().iter().map(|part| part.text_of("text"))),
+            None => {}
+        }
+        for text in texts.into_iter().filter(|text| text.contains(OPENS)) {
+            // What the user says beside the note was received as it is, too.
+            for line in text.lines() {
+                for piece in pieces(line) {
+                    if !said.contains(&*one_for_lone_surrogates(piece)) {
+                        return Err(format!("{piece:?} was never said so"));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Readers differ in how many replacement characters a lone surrogate becomes.
+fn one_for_lone_surrogates(text: &str) -> String {
+    let mut before = ' ';
+    let is_first = |letter: &char| {
+        let is_again = *letter == '\u{fffd}' && before == '\u{fffd}';
+        before = *letter;
+        !is_again
+    };
+    text.chars().filter(is_first).collect()
+}
+
+/// All strings in a message, arguments of calls read as JSON too.
+fn collect(node: &Node, said: &mut String) {
+    if let Some(text) = node.text() {
+        said.push_str(text);
+        said.push('\n');
+        if let Ok(inner) = Node::read(text) {
+            collect(&inner, said);
+            // Numbers, lists and objects among arguments are shown as they are written.
+            for (key, value) in inner.members() {
+                said.push_str(&format!("{key}: {}\n", value.text().unwrap_or(value.raw(text))));
+            }
+        }
+    }
+    for (_, member) in node.members() {
+        collect(member, said);
+    }
+    for item in node.items() {
+        collect(item, said);
+    }
+}
+
+/// The pieces of a note's line that must have been said; none of its own words.
+fn pieces(line: &str) -> Vec<&str> {
+    let line = line.trim();
+    let number =
+        line.strip_prefix('#').map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
+    let is_header = number.is_some_and(|rest| rest.starts_with(' ') && rest.ends_with(':'));
+    if is_header || line.starts_with("[weir: ") || line == "…" {
+        return Vec::new();
+    }
+    if let Some(names) = line.strip_prefix("also: ") {
+        return names.split(", ").collect();
+    }
+    let line = line.strip_prefix("| ").unwrap_or(line);
+    let call = line.strip_prefix("> ").and_then(|rest| rest.split_once(": "));
+    let line = call.map_or(line, |(_, arguments)| arguments);
+    line.split(" … ").map(str::trim).filter(|piece| !piece.is_empty()).collect()
+}
+
+mod tests {
+    use super::super::judge::compare;
+    use super::*;
+
+    #[test]
+    fn what_was_never_said_is_found() {
+        let received = r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"pay 20 or 30"},{"role":"user","content":"b"}]}"#;
+        for (piece, is_right) in [
+            (r"#1 assistant:\npay 20", true),
+            (r"#1 assistant:\npay … 30", true),
+            (r"also: 20, 30", true),
+            (r"#1 assistant:\npay 30", false),
+            (r"also: 40", false),
+        ] {
+            let sent = format!(
+                r#"{{"messages":[{{"role":"user","content":"a"}},{{"role":"user","content":"[weir: 1 earlier message{OPENS}\n{piece}"}},{{"role":"user","content":"b"}}]}}"#
+            );
+            let read = |text| Body::read(text).expect("a body");
+            let verdict = compare(&read(received), &read(&sent));
+            assert_eq!(verdict.is_ok(), is_right, "{piece}: {verdict:?}");
+        }
+    }
+}
