@@ -16,7 +16,8 @@ pub mod context;
 // Layer 2, pure: configuration as used.
 pub mod config;
 
-// Layer 3: the way to the model.
+// Layer 3: the way to the model, and recorded conversations replayed without one.
+pub mod replay;
 pub mod upstream;
 
 // Layer 4: one request, from plan to relay.

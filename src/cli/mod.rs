@@ -4,6 +4,7 @@ mod log_fields;
 mod log_writer;
 mod models;
 mod own_address;
+mod replay;
 mod serve;
 pub mod sources;
 
@@ -35,23 +36,30 @@ enum Command {
     Serve(serve::Flags),
     /// Looks after the catalogue of models and their windows
     Models(models::ModelsArgs),
+    Replay(replay::ReplayArgs),
 }
 
 /// Does what the command line says.
 pub fn run() -> ExitCode {
     match Arguments::parse().command {
         Some(Command::Serve(flags)) => serve::run(&flags),
-        Some(Command::Models(args)) => match models::run(&args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(message) => {
-                eprintln!("weir: {message}");
-                ExitCode::FAILURE
-            }
-        },
+        Some(Command::Models(args)) => end(models::run(&args)),
+        Some(Command::Replay(args)) => end(replay::run(&args)),
         None => match Arguments::command().print_help() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         },
+    }
+}
+
+/// The exit code, after what went wrong was said.
+fn end(outcome: Result<(), String>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("weir: {message}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -1,0 +1,194 @@
+//! A recorded conversation, read from one line of JSON and counted once. Reads no files.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::text::Text;
+use crate::context::{Fact, Measure};
+use crate::tokens::Encoding;
+use crate::tokens::media::ImageRule;
+use crate::wire::{Protocol, Role, json};
+
+/// What is counted by: `o200k_base`, whatever model was recorded, so that figures compare.
+pub const MEASURE: Measure =
+    Measure { encoding: Encoding::O200kBase, images: ImageRule::Tiles { base: 85, tile: 170 } };
+
+/// A conversation and the requests it was made of.
+#[derive(Debug)]
+pub struct Conversation {
+    pub id: String,
+    pub source: String,
+    pub messages: Vec<Message>,
+    /// How many messages each request has: all before an assistant's message that follows a user's
+    /// or a tool's.
+    pub turns: Vec<usize>,
+    /// The messages that hold the answer to what is asked at the end, where this is known.
+    pub evidence: Vec<usize>,
+    /// Tokens of the first so many messages.
+    sums: Vec<u64>,
+}
+
+/// A message in the caller's own bytes, with what can be read in it.
+#[derive(Debug)]
+pub struct Message {
+    pub raw: Box<str>,
+    pub role: Role,
+    pub fact: Fact,
+    /// What it says, as it stands.
+    pub content: String,
+    /// What it says and the decoded arguments of its calls, each a text of its own.
+    pub texts: Vec<Text>,
+    /// The first argument's value of each call that has one.
+    pub first_arguments: Vec<String>,
+    /// The calls it makes, by identifier.
+    pub calls: Vec<String>,
+    /// The call it answers.
+    pub answers: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Line<'a> {
+    id: Option<String>,
+    source: Option<String>,
+    model: Option<String>,
+    #[serde(borrow)]
+    messages: Vec<&'a RawValue>,
+    #[serde(default)]
+    evidence: Vec<usize>,
+}
+
+impl Conversation {
+    /// Reads a line: a conversation `{id, source, messages}` or a request body `{model, messages}`.
+    /// `number` names one that has no `id`.
+    pub fn read(line: &str, number: usize) -> Result<Self, String> {
+        let line: Line<'_> = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        let mut messages = Vec::with_capacity(line.messages.len());
+        for (index, raw) in line.messages.iter().enumerate() {
+            let message = Message::read(raw.get())
+                .ok_or_else(|| format!("message {index} is none of a chat completion"))?;
+            messages.push(message);
+        }
+        let is_request = |length: &usize| {
+            messages[*length].role == Role::Assistant
+                && matches!(messages[length - 1].role, Role::User | Role::Tool)
+        };
+        let turns = (1..messages.len()).filter(is_request).collect();
+        let mut sums = vec![0];
+        sums.extend(messages.iter().scan(0, |sum, message| {
+            *sum += message.fact.tokens;
+            Some(*sum)
+        }));
+        let evidence = line.evidence.into_iter().filter(|index| *index < messages.len()).collect();
+        Ok(Self {
+            id: line.id.unwrap_or_else(|| format!("line-{number}")),
+            source: line.source.or(line.model).unwrap_or_else(|| "unnamed".to_owned()),
+            messages,
+            turns,
+            evidence,
+            sums,
+        })
+    }
+
+    /// Tokens of the request of the first `length` messages, all of them sent.
+    pub fn full_tokens(&self, length: usize) -> u64 {
+        self.sums[length]
+    }
+
+    /// Tokens of the last request.
+    pub fn last_request_tokens(&self) -> u64 {
+        self.turns.last().map_or(0, |length| self.full_tokens(*length))
+    }
+
+    /// The least that any policy can send of the first `length` messages without clipping: the
+    /// system's messages and the last turn, which is a call and its results or one message.
+    pub fn least_tokens(&self, length: usize) -> u64 {
+        let start = self.last_turn(length);
+        let is_needed =
+            |(index, message): &(usize, &Message)| *index >= start || message.role == Role::System;
+        let needed = self.messages[..length].iter().enumerate().filter(is_needed);
+        needed.map(|(_, message)| message.fact.tokens).sum()
+    }
+
+    /// Where the last turn of the first `length` messages begins.
+    pub fn last_turn(&self, length: usize) -> usize {
+        let before_results =
+            self.messages[..length].iter().rposition(|message| message.role != Role::Tool);
+        match self.messages[length - 1].role {
+            Role::Tool => before_results.unwrap_or(0),
+            _ => length - 1,
+        }
+    }
+
+    pub fn first_user(&self) -> Option<usize> {
+        self.messages.iter().position(|message| message.role == Role::User)
+    }
+}
+
+impl Message {
+    /// Reads a message's JSON text; `None` where it is none.
+    pub fn read(raw: &str) -> Option<Self> {
+        let message = Protocol::Chat.read_message(raw).ok()?;
+        let fact = MEASURE.fact(&message);
+        let texts = message.texts();
+        let content: Vec<_> = texts.into_iter().filter_map(json::string).collect();
+        let content = content.join("\n");
+        let mut said = vec![content.clone()];
+        said.extend(message.side_texts.iter().filter_map(|raw| json::string(raw)).map(Into::into));
+        let mut first_arguments = Vec::new();
+        for call in &message.calls {
+            let arguments = json::string(call.arguments).unwrap_or_default();
+            let own = said.len();
+            match serde_json::from_str::<&RawValue>(&arguments) {
+                Ok(value) => leaves(value.get(), &mut said),
+                Err(_) => said.push(arguments.into_owned()),
+            }
+            first_arguments.extend(said.get(own).cloned());
+        }
+        let (calls, answers) = identifiers(raw);
+        Some(Self {
+            raw: raw.into(),
+            role: message.role,
+            fact,
+            content,
+            texts: said.iter().map(|text| Text::new(text)).filter(|t| !t.text.is_empty()).collect(),
+            first_arguments,
+            calls,
+            answers,
+        })
+    }
+}
+
+/// Puts the strings and numbers of a JSON value, which serde_json has validated, behind `out`.
+fn leaves(raw: &str, out: &mut Vec<String>) {
+    match raw.as_bytes().first() {
+        Some(b'"') => out.extend(json::string(raw).map(Into::into)),
+        Some(b'{') => {
+            for (_, value) in json::members(raw).unwrap_or_default() {
+                leaves(value, out);
+            }
+        }
+        Some(b'[') => {
+            for value in json::elements(raw).unwrap_or_default() {
+                leaves(value, out);
+            }
+        }
+        Some(b'0'..=b'9' | b'-') => out.push(raw.to_owned()),
+        _ => {}
+    }
+}
+
+/// The identifiers of a message's calls, and of the call it answers.
+fn identifiers(raw: &str) -> (Vec<String>, Option<String>) {
+    #[derive(Deserialize)]
+    struct Call {
+        id: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Identifiers {
+        tool_calls: Option<Vec<Call>>,
+        tool_call_id: Option<String>,
+    }
+    let Ok(read) = serde_json::from_str::<Identifiers>(raw) else { return (Vec::new(), None) };
+    let calls = read.tool_calls.unwrap_or_default();
+    (calls.into_iter().map(|call| call.id.unwrap_or_default()).collect(), read.tool_call_id)
+}

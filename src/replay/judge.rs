@@ -1,0 +1,251 @@
+//! Judges what a policy sends of one conversation, request by request. Sends nothing itself.
+
+use super::conversation::{Conversation, Message};
+use super::questions::{Questions, Reference};
+use super::sent::{Other, Piece, common_tokens};
+use super::tally::{Recall, Tally};
+use super::text::Border;
+use crate::wire::Role;
+
+/// Characters around a value that make its context.
+const CONTEXT_CHARACTERS: usize = 30;
+
+/// The course of one conversation under one policy at one budget.
+pub struct Judge<'a> {
+    conversation: &'a Conversation,
+    questions: &'a Questions,
+    budget_tokens: u64,
+    previous: Vec<Piece>,
+    previous_tokens: u64,
+    /// The request before, all of it sent.
+    previous_full_tokens: u64,
+    exceeded_at_tokens: Option<u64>,
+    /// Whether each message is sent byte for byte.
+    is_kept: Vec<bool>,
+    pub tally: Tally,
+    /// Values that could not be read, or not in their context.
+    pub lost: Vec<Lost>,
+    /// Size of each request, whole and as sent.
+    pub sizes: Vec<(u64, u64)>,
+}
+
+/// A value that an answer used and that was not sent, or without its context.
+#[derive(Debug, Clone)]
+pub struct Lost {
+    pub source: String,
+    pub conversation: String,
+    /// Messages of the request.
+    pub turn: usize,
+    pub value: String,
+    /// Whether the value itself was sent.
+    pub has_value: bool,
+    /// Where it was last seen.
+    pub last_seen: usize,
+    pub last_seen_by: Role,
+    /// What stood around it there.
+    pub around: String,
+}
+
+impl<'a> Judge<'a> {
+    pub fn new(
+        conversation: &'a Conversation,
+        questions: &'a Questions,
+        budget_tokens: u64,
+    ) -> Self {
+        Self {
+            conversation,
+            questions,
+            budget_tokens,
+            previous: Vec::new(),
+            previous_tokens: 0,
+            previous_full_tokens: 0,
+            exceeded_at_tokens: None,
+            is_kept: vec![false; conversation.messages.len()],
+            tally: Tally { conversations: 1, ..Tally::default() },
+            lost: Vec::new(),
+            sizes: Vec::new(),
+        }
+    }
+
+    /// Takes the request of turn `place` as it was sent.
+    pub fn judge(&mut self, place: usize, sent: &[Piece]) {
+        let conversation = self.conversation;
+        let length = conversation.turns[place];
+        let full_tokens = conversation.full_tokens(length);
+        let sent_tokens = sent.iter().map(|piece| piece.tokens(conversation)).sum();
+        self.judge_cost(full_tokens, sent_tokens, sent);
+        self.sizes.push((full_tokens, sent_tokens));
+        if full_tokens > self.budget_tokens {
+            let first = *self.exceeded_at_tokens.get_or_insert(full_tokens);
+            let grown = (full_tokens - first) as f64;
+            self.tally.growth_quarters = grown / (self.budget_tokens as f64 / 4.0);
+            self.tally.compacted = 1;
+            if conversation.least_tokens(length) > self.budget_tokens {
+                self.tally.infeasible += 1;
+            } else {
+                self.tally.turns += 1;
+                self.tally.sent_tokens += sent_tokens;
+                self.tally.full_tokens += full_tokens;
+                self.tally.over.add(sent_tokens > self.budget_tokens);
+                let is_valid = is_valid(conversation, length, sent);
+                self.tally.valid.add(is_valid && sent_tokens <= self.budget_tokens);
+                self.judge_recall(place, length, sent);
+            }
+        }
+        self.previous = sent.to_vec();
+        self.previous_tokens = sent_tokens;
+        self.previous_full_tokens = full_tokens;
+    }
+
+    fn judge_cost(&mut self, full_tokens: u64, sent_tokens: u64, sent: &[Piece]) {
+        self.tally.requests += 1;
+        let common_tokens = common_tokens(self.conversation, &self.previous, sent);
+        self.tally.cost.add(sent_tokens, common_tokens);
+        self.tally.full_cost.add(full_tokens, self.previous_full_tokens);
+        self.tally.cuts += u64::from(common_tokens < self.previous_tokens);
+    }
+
+    fn judge_recall(&mut self, place: usize, length: usize, sent: &[Piece]) {
+        self.is_kept.fill(false);
+        let mut others = Vec::new();
+        for piece in sent {
+            match piece {
+                Piece::Verbatim(index) => self.is_kept[*index] = true,
+                Piece::Other(other) => others.push(&**other),
+            }
+        }
+        let questions = self.questions;
+        for reference in &questions.turns[place].references {
+            self.judge_reference(reference, length, &others);
+        }
+        for gram in &questions.turns[place].grams {
+            let (gram, messages) = &questions.grams[*gram as usize];
+            let can_be_read = messages.iter().any(|own| self.is_kept[*own as usize])
+                || others.iter().any(|other| other.has_gram(*gram));
+            self.add(Recall::Gram, can_be_read);
+        }
+        for (recall, asked) in
+            [(Recall::Action, &questions.actions), (Recall::User, &questions.users)]
+        {
+            for (message, needle) in asked.iter().take_while(|(message, _)| *message < length) {
+                let can_be_read = self.is_kept[*message] || self.shows(*needle, &others);
+                self.add(recall, can_be_read);
+            }
+        }
+        if place + 1 == questions.turns.len() {
+            self.judge_evidence(length, &others);
+        }
+    }
+
+    fn add(&mut self, recall: Recall, is_kept: bool) {
+        self.tally.recall[recall as usize].add(is_kept);
+    }
+
+    /// Whether a needle can be read anywhere in what is sent.
+    fn shows(&self, needle: u32, others: &[&Other]) -> bool {
+        let own = &self.questions.needles[needle as usize];
+        own.places.iter().any(|place| self.is_kept[place.message as usize])
+            || others.iter().any(|other| other.shows(needle, &own.text))
+    }
+
+    fn judge_reference(&mut self, reference: &Reference, length: usize, others: &[&Other]) {
+        let has_value = self.shows(reference.needle, others);
+        self.add(Recall::Ref, has_value);
+        if !reference.is_deep {
+            return;
+        }
+        self.add(Recall::Deep, has_value);
+        if reference.is_far {
+            self.add(Recall::Far, has_value);
+        }
+        let by_text = has_value && self.has_context(reference.needle, length, others, Border::Text);
+        let by_line = has_value
+            && (by_text || self.has_context(reference.needle, length, others, Border::Line));
+        self.add(Recall::Context, by_text);
+        self.add(Recall::Line, by_line);
+        if !by_text {
+            self.lose(reference, length, has_value);
+        }
+    }
+
+    /// Whether some place where the needle stood can be read with what stood around it.
+    fn has_context(&self, needle: u32, length: usize, others: &[&Other], by: Border) -> bool {
+        let needle = &self.questions.needles[needle as usize];
+        let before = needle.places.iter().take_while(|place| (place.message as usize) < length);
+        let is_verbatim = before.clone().any(|place| self.is_kept[place.message as usize]);
+        is_verbatim
+            || before.into_iter().any(|place| {
+                let text =
+                    &self.conversation.messages[place.message as usize].texts[place.text as usize];
+                let (start, end) = (place.start as usize, place.start as usize + needle.text.len());
+                let (left, right) = text.window(start, end, CONTEXT_CHARACTERS, by);
+                others.iter().any(|other| other.shows_between(left, &needle.text, right))
+            })
+    }
+
+    fn lose(&mut self, reference: &Reference, length: usize, has_value: bool) {
+        let needle = &self.questions.needles[reference.needle as usize];
+        let seen = &self.conversation.messages[reference.last_seen];
+        let places = needle.places.iter();
+        let last = places.take_while(|place| place.message as usize <= reference.last_seen).last();
+        let around = last.map_or_else(String::new, |place| {
+            let start = place.start as usize;
+            let end = start + needle.text.len();
+            let text = &seen.texts[place.text as usize];
+            let (left, right) = text.window(start, end, 2 * CONTEXT_CHARACTERS, Border::Line);
+            format!("{left}«{}»{right}", needle.text)
+        });
+        self.lost.push(Lost {
+            source: self.conversation.source.clone(),
+            conversation: self.conversation.id.clone(),
+            turn: length,
+            value: needle.text.clone(),
+            has_value,
+            last_seen: reference.last_seen,
+            last_seen_by: seen.role,
+            around,
+        });
+    }
+
+    /// Whether the messages that hold the answer are kept, or half of each can be read.
+    fn judge_evidence(&mut self, length: usize, others: &[&Other]) {
+        let conversation = self.conversation;
+        for message in conversation.evidence.iter().filter(|message| **message < length) {
+            let texts = &conversation.messages[*message].texts;
+            let grams: Vec<u64> =
+                texts.iter().flat_map(|text| super::grams::of(&text.text)).collect();
+            let read = |gram: &&u64| others.iter().any(|other| other.has_gram(**gram));
+            let readable = grams.iter().filter(read).count();
+            let is_kept =
+                self.is_kept[*message] || (!grams.is_empty() && readable * 2 >= grams.len());
+            self.add(Recall::Evidence, is_kept);
+        }
+    }
+}
+
+/// Whether a request keeps the rules: each call answered at once and each result called for, no
+/// result first, and the last message as the caller wrote it.
+fn is_valid(conversation: &Conversation, length: usize, sent: &[Piece]) -> bool {
+    let messages: Vec<&Message> = sent.iter().map(|piece| piece.message(conversation)).collect();
+    let first = messages.iter().find(|message| message.role != Role::System);
+    let is_last_verbatim =
+        matches!(sent.last(), Some(Piece::Verbatim(index)) if index + 1 == length);
+    is_paired(&messages) && first.is_some_and(|m| m.role != Role::Tool) && is_last_verbatim
+}
+
+fn is_paired(messages: &[&Message]) -> bool {
+    let mut open: Vec<&str> = Vec::new();
+    for message in messages {
+        if message.role == Role::Tool {
+            let answers = message.answers.as_deref().unwrap_or_default();
+            let Some(place) = open.iter().position(|call| *call == answers) else { return false };
+            open.swap_remove(place);
+        } else {
+            if !open.is_empty() {
+                return false;
+            }
+            open.extend(message.calls.iter().map(String::as_str));
+        }
+    }
+    open.is_empty()
+}

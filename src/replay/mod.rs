@@ -1,0 +1,183 @@
+//! Replay: recorded conversations under policies and budgets, and what each keeps of what the real
+//! answers went on to use. Reads no file, prints nothing, asks no model.
+//!
+//! A conversation is replayed at each message of the assistant that follows one of the user or of a
+//! tool: the request is all that stood before. Recall asks whether the values of the real answer
+//! can still be read in what is sent; cost asks what a provider with a prefix cache would bill.
+
+pub mod baseline;
+pub mod conversation;
+mod engine;
+mod grams;
+mod judge;
+mod questions;
+mod sent;
+pub mod table;
+pub mod tally;
+mod text;
+mod values;
+
+use std::fmt;
+
+use crate::context::Policy;
+use baseline::{Baseline, Course};
+use conversation::Conversation;
+use engine::Engine;
+use judge::Judge;
+pub use judge::Lost;
+use questions::Questions;
+pub use sent::Piece;
+use tally::Tally;
+
+/// How many tokens a policy may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Budget {
+    /// A share of each conversation's last request, in percent.
+    Percent(u64),
+    /// So many tokens, for conversations whose last request has at least a quarter more.
+    Tokens(u64),
+}
+
+impl Budget {
+    /// Reads `30%`, `8k` or `8000`.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let (digits, make): (&str, fn(u64) -> Option<Self>) =
+            if let Some(digits) = text.strip_suffix('%') {
+                (digits, |percent| (1..100).contains(&percent).then_some(Self::Percent(percent)))
+            } else if let Some(digits) = text.strip_suffix(['k', 'K']) {
+                (digits, |number| number.checked_mul(1000).map(Self::Tokens))
+            } else {
+                (text, |number| Some(Self::Tokens(number)))
+            };
+        let number = digits.parse().ok().filter(|number| *number > 0);
+        number
+            .and_then(make)
+            .ok_or_else(|| "write a share, such as 30%, or tokens, such as 8k or 8000".to_owned())
+    }
+
+    /// The budget of a conversation; `None` where it has no need of one.
+    fn tokens(self, conversation: &Conversation) -> Option<u64> {
+        let last = conversation.last_request_tokens();
+        match self {
+            Self::Percent(percent) => Some(last * percent / 100).filter(|tokens| *tokens > 0),
+            Self::Tokens(tokens) => (last >= tokens + tokens / 4).then_some(tokens),
+        }
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Percent(percent) => write!(formatter, "{percent}%"),
+            Self::Tokens(tokens) if tokens % 1000 == 0 => write!(formatter, "{}k", tokens / 1000),
+            Self::Tokens(tokens) => write!(formatter, "{tokens}"),
+        }
+    }
+}
+
+/// A policy by its name in the table.
+#[derive(Debug, Clone)]
+pub struct Named {
+    pub name: String,
+    pub kind: Kind,
+}
+
+#[derive(Debug, Clone)]
+pub enum Kind {
+    Engine(Policy),
+    Baseline(Baseline),
+}
+
+/// A conversation under one policy, request by request.
+enum Sender<'a> {
+    Engine(Box<Engine<'a>>),
+    Baseline(Course<'a>),
+}
+
+impl<'a> Sender<'a> {
+    fn new(conversation: &'a Conversation, policy: &Kind, budget_tokens: u64) -> Self {
+        match policy {
+            Kind::Engine(policy) => {
+                Self::Engine(Box::new(Engine::new(conversation, budget_tokens, policy)))
+            }
+            Kind::Baseline(baseline) => {
+                Self::Baseline(Course::new(conversation, budget_tokens, *baseline))
+            }
+        }
+    }
+
+    fn send(&mut self, length: usize) -> &[Piece] {
+        match self {
+            Self::Engine(engine) => engine.send(length),
+            Self::Baseline(course) => course.send(length),
+        }
+    }
+}
+
+/// What came of one conversation under one policy at one budget.
+#[derive(Debug, Clone, Default)]
+pub struct Outcome {
+    pub tally: Tally,
+    pub lost: Vec<Lost>,
+    /// Tokens of each request, whole and as sent.
+    pub sizes: Vec<(u64, u64)>,
+}
+
+/// Replays a conversation under each policy at each budget, policies first. Nothing stands where
+/// the budget is not for this conversation.
+pub fn replay(
+    conversation: &Conversation,
+    policies: &[Named],
+    budgets: &[Budget],
+) -> Vec<Option<Outcome>> {
+    let questions = Questions::new(conversation);
+    let mut outcomes = Vec::with_capacity(policies.len() * budgets.len());
+    for policy in policies {
+        for budget in budgets {
+            let budget_tokens = budget.tokens(conversation);
+            outcomes.push(
+                budget_tokens.map(|budget_tokens| {
+                    run(conversation, &questions, &policy.kind, budget_tokens)
+                }),
+            );
+        }
+    }
+    outcomes
+}
+
+fn run(
+    conversation: &Conversation,
+    questions: &Questions,
+    policy: &Kind,
+    budget_tokens: u64,
+) -> Outcome {
+    let mut sender = Sender::new(conversation, policy, budget_tokens);
+    let mut judge = Judge::new(conversation, questions, budget_tokens);
+    for (place, length) in conversation.turns.iter().enumerate() {
+        judge.judge(place, sender.send(*length));
+    }
+    Outcome { tally: judge.tally, lost: judge.lost, sizes: judge.sizes }
+}
+
+/// What `policy` sends of the first messages, at the turn of `length` messages or the last before
+/// it: each message with the index it has in the conversation, if it stands there as it is.
+pub fn sent_at(
+    conversation: &Conversation,
+    policy: &Kind,
+    budget: Budget,
+    length: usize,
+) -> Option<Vec<(Option<usize>, String)>> {
+    let mut sender = Sender::new(conversation, policy, budget.tokens(conversation)?);
+    let mut sent = None;
+    for own in conversation.turns.iter().filter(|own| **own <= length) {
+        sent = Some(sender.send(*own).to_vec());
+    }
+    let shown = |piece: &Piece| {
+        let index = match piece {
+            Piece::Verbatim(index) => Some(*index),
+            Piece::Other(_) => None,
+        };
+        (index, piece.message(conversation).raw.to_string())
+    };
+    Some(sent?.iter().map(shown).collect())
+}

@@ -1,0 +1,266 @@
+//! Figures of one policy at one budget: counted for each source, then brought together. Recall is
+//! the mean over sources, cost is pooled.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Sources with fewer cases than this have no part in a mean.
+pub const LEAST_CASES: u64 = 60;
+/// What a cached token costs, in tokens that are not.
+const CACHED_PRICE: f64 = 0.1;
+/// Below this many tokens providers cache nothing.
+pub const CACHE_FLOOR_TOKENS: u64 = 1024;
+
+/// So many of so many.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Share {
+    pub kept: u64,
+    pub of: u64,
+}
+
+impl Share {
+    pub fn add(&mut self, is_kept: bool) {
+        self.kept += u64::from(is_kept);
+        self.of += 1;
+    }
+
+    pub fn merge(&mut self, other: Self) {
+        self.kept += other.kept;
+        self.of += other.of;
+    }
+
+    pub fn value(self) -> Option<f64> {
+        (self.of > 0).then(|| self.kept as f64 / self.of as f64)
+    }
+}
+
+/// Input tokens of a run of requests, and how many of them a cache would have held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Cost {
+    pub tokens: u64,
+    pub cached_tokens: u64,
+}
+
+impl Cost {
+    /// Takes a request, `common_tokens` of which the one before it began with too.
+    pub fn add(&mut self, tokens: u64, common_tokens: u64) {
+        self.tokens += tokens;
+        if common_tokens >= CACHE_FLOOR_TOKENS {
+            self.cached_tokens += common_tokens;
+        }
+    }
+
+    pub fn billed(self) -> f64 {
+        (self.tokens - self.cached_tokens) as f64 + CACHED_PRICE * self.cached_tokens as f64
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.cached_tokens += other.cached_tokens;
+    }
+}
+
+/// What is measured of recall, in the order of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recall {
+    Ref,
+    Deep,
+    Far,
+    Context,
+    Line,
+    Gram,
+    Action,
+    User,
+    Evidence,
+}
+
+impl Recall {
+    pub const ALL: [Self; 9] = [
+        Self::Ref,
+        Self::Deep,
+        Self::Far,
+        Self::Context,
+        Self::Line,
+        Self::Gram,
+        Self::Action,
+        Self::User,
+        Self::Evidence,
+    ];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Ref => "ref",
+            Self::Deep => "deep",
+            Self::Far => "far10",
+            Self::Context => "ctx",
+            Self::Line => "ctx/ln",
+            Self::Gram => "5gram",
+            Self::Action => "action",
+            Self::User => "user",
+            Self::Evidence => "evid",
+        }
+    }
+}
+
+/// The figures of one source, or of all.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    pub conversations: u64,
+    /// Conversations that exceeded the budget.
+    pub compacted: u64,
+    pub requests: u64,
+    /// Requests above the budget that could be brought within it.
+    pub turns: u64,
+    /// Requests above the budget whose system text and last turn alone exceed it.
+    pub infeasible: u64,
+    pub recall: [Share; Recall::ALL.len()],
+    pub valid: Share,
+    pub over: Share,
+    /// Tokens of the feasible requests above the budget, as sent and whole.
+    pub sent_tokens: u64,
+    pub full_tokens: u64,
+    pub cost: Cost,
+    /// Of sending everything.
+    pub full_cost: Cost,
+    /// Requests that do not begin with all of the one before.
+    pub cuts: u64,
+    /// Growth since the budget was first exceeded, in quarters of the budget.
+    pub growth_quarters: f64,
+}
+
+impl Tally {
+    pub fn merge(&mut self, other: &Self) {
+        self.conversations += other.conversations;
+        self.compacted += other.compacted;
+        self.requests += other.requests;
+        self.turns += other.turns;
+        self.infeasible += other.infeasible;
+        for (own, other) in self.recall.iter_mut().zip(other.recall) {
+            own.merge(other);
+        }
+        self.valid.merge(other.valid);
+        self.over.merge(other.over);
+        self.sent_tokens += other.sent_tokens;
+        self.full_tokens += other.full_tokens;
+        self.cost.merge(other.cost);
+        self.full_cost.merge(other.full_cost);
+        self.cuts += other.cuts;
+        self.growth_quarters += other.growth_quarters;
+    }
+}
+
+/// A row of the table: the figures as they are shown.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    pub policy: String,
+    pub budget: String,
+    /// Nothing for all sources together.
+    pub source: Option<String>,
+    pub conversations: u64,
+    pub compacted: u64,
+    pub requests: u64,
+    pub turns: u64,
+    pub infeasible: u64,
+    #[serde(rename = "ref")]
+    pub reference: Figure,
+    pub deep: Figure,
+    pub far10: Figure,
+    pub ctx: Figure,
+    pub ctx_line: Figure,
+    pub gram5: Figure,
+    pub action: Figure,
+    pub user: Figure,
+    pub evidence: Figure,
+    pub valid: Option<f64>,
+    pub over: Option<f64>,
+    pub sent_per_full: Option<f64>,
+    pub cache_hit: Option<f64>,
+    pub billed_per_none: Option<f64>,
+    pub cuts: u64,
+    pub cuts_per_quarter: Option<f64>,
+    pub sent_tokens: u64,
+    pub full_tokens: u64,
+    pub billed_tokens: f64,
+}
+
+/// A share, and how many cases it is of.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Figure {
+    pub value: Option<f64>,
+    pub cases: u64,
+}
+
+impl Row {
+    pub fn recall(&self) -> [Figure; Recall::ALL.len()] {
+        [
+            self.reference,
+            self.deep,
+            self.far10,
+            self.ctx,
+            self.ctx_line,
+            self.gram5,
+            self.action,
+            self.user,
+            self.evidence,
+        ]
+    }
+
+    fn new(policy: &str, budget: &str, source: Option<&str>, all: &Tally, recall: Means) -> Self {
+        let [reference, deep, far10, ctx, ctx_line, gram5, action, user, evidence] = recall;
+        let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
+        Self {
+            policy: policy.to_owned(),
+            budget: budget.to_owned(),
+            source: source.map(str::to_owned),
+            conversations: all.conversations,
+            compacted: all.compacted,
+            requests: all.requests,
+            turns: all.turns,
+            infeasible: all.infeasible,
+            reference,
+            deep,
+            far10,
+            ctx,
+            ctx_line,
+            gram5,
+            action,
+            user,
+            evidence,
+            valid: all.valid.value(),
+            over: all.over.value(),
+            sent_per_full: ratio(all.sent_tokens as f64, all.full_tokens as f64),
+            cache_hit: ratio(all.cost.cached_tokens as f64, all.cost.tokens as f64),
+            billed_per_none: ratio(all.cost.billed(), all.full_cost.billed()),
+            cuts: all.cuts,
+            cuts_per_quarter: ratio(all.cuts as f64, all.growth_quarters),
+            sent_tokens: all.sent_tokens,
+            full_tokens: all.full_tokens,
+            billed_tokens: all.cost.billed(),
+        }
+    }
+}
+
+type Means = [Figure; Recall::ALL.len()];
+
+/// The row over all sources, and one for each.
+pub fn rows(policy: &str, budget: &str, by_source: &BTreeMap<String, Tally>) -> (Row, Vec<Row>) {
+    let mut all = Tally::default();
+    by_source.values().for_each(|tally| all.merge(tally));
+    let mean = |place: usize| {
+        let shares = by_source.values().map(|tally| tally.recall[place]);
+        let counted: Vec<f64> =
+            shares.filter(|share| share.of >= LEAST_CASES).filter_map(Share::value).collect();
+        Figure {
+            value: (!counted.is_empty())
+                .then(|| counted.iter().sum::<f64>() / counted.len() as f64),
+            cases: all.recall[place].of,
+        }
+    };
+    let total = Row::new(policy, budget, None, &all, std::array::from_fn(mean));
+    let own = |(source, tally): (&String, &Tally)| {
+        let figure = |share: Share| Figure { value: share.value(), cases: share.of };
+        Row::new(policy, budget, Some(source), tally, tally.recall.map(figure))
+    };
+    (total, by_source.iter().map(own).collect())
+}
