@@ -41,6 +41,10 @@ pub struct ReplayArgs {
     /// Only conversations whose source holds this
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
+    /// Only conversations whose last request has so many tokens. In shorter ones a share of it may
+    /// be little more than the system's text
+    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    min_tokens: u64,
     /// At most so many conversations
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
@@ -129,6 +133,7 @@ fn read_all(args: &ReplayArgs, progress: &Progress) -> Result<Vec<Conversation>,
     if let Some(source) = &args.source {
         conversations.retain(|conversation| conversation.source.contains(source));
     }
+    conversations.retain(|conversation| conversation.last_request_tokens() >= args.min_tokens);
     conversations.truncate(args.limit.unwrap_or(usize::MAX));
     if conversations.is_empty() {
         return Err("there is no such conversation".to_owned());
@@ -196,6 +201,7 @@ fn report(
     outcomes: &[Vec<Option<Outcome>>],
 ) -> String {
     let mut all = Vec::new();
+    let mut single = Vec::new();
     let mut lost = String::new();
     let mut run = 0;
     for policy in policies {
@@ -206,6 +212,9 @@ fn report(
                 let Some(outcome) = &outcomes[run] else { continue };
                 by_source.entry(conversation.source.clone()).or_default().merge(&outcome.tally);
                 own_lost.extend(&outcome.lost);
+                let own = BTreeMap::from([(conversation.source.clone(), outcome.tally.clone())]);
+                let (_, row) = rows(&policy.name, &budget.to_string(), &own);
+                single.extend(row.into_iter().map(|row| (conversation, row)));
             }
             let (total, sources) = rows(&policy.name, &budget.to_string(), &by_source);
             all.push(total);
@@ -220,14 +229,23 @@ fn report(
     }
     match (args.lost, args.json) {
         (Some(_), _) => lost,
-        (None, true) => as_json(&all),
+        (None, true) => as_json(&all, &single),
         (None, false) => table(&all),
     }
 }
 
-fn as_json(rows: &[Row]) -> String {
-    let json = serde_json::to_string_pretty(&serde_json::json!({ "rows": rows }));
-    json.expect("rows are plain values") + "\n"
+/// The rows of the table, and one for each conversation.
+fn as_json(rows: &[Row], single: &[(&Conversation, Row)]) -> String {
+    let of_conversation = |(conversation, row): &(&Conversation, Row)| {
+        serde_json::json!({
+            "conversation": conversation.id,
+            "last_request_tokens": conversation.last_request_tokens(),
+            "figures": row,
+        })
+    };
+    let single: Vec<_> = single.iter().map(of_conversation).collect();
+    let json = serde_json::json!({ "rows": rows, "conversations": single });
+    format!("{json:#}\n")
 }
 
 /// `count` of the lost values, evenly taken.
