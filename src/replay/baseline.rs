@@ -9,7 +9,7 @@ use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
 
 /// Tool results that masking leaves alone.
-const UNMASKED_RESULTS: usize = 10;
+const UNMASKED_RESULTS: usize = 5;
 const MASK: &str = "[old tool result left out]";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::conversation::{Conversation, Message};
 use super::questions::{Questions, Reference};
 use super::sent::{Other, Piece, common_tokens};
-use super::tally::{Recall, Tally};
+use super::tally::{Fault, Recall, Tally};
 use super::text::Border;
 use crate::wire::Role;
 
@@ -86,9 +86,7 @@ impl<'a> Judge<'a> {
                 self.tally.turns += 1;
                 self.tally.sent_tokens += sent_tokens;
                 self.tally.full_tokens += full_tokens;
-                self.tally.over.add(sent_tokens > self.budget_tokens);
-                let is_valid = is_valid(conversation, length, sent);
-                self.tally.valid.add(is_valid && sent_tokens <= self.budget_tokens);
+                self.judge_rules(length, sent, sent_tokens > self.budget_tokens);
                 self.judge_recall(place, length, sent);
             }
         }
@@ -103,6 +101,14 @@ impl<'a> Judge<'a> {
         self.tally.cost.add(sent_tokens, common_tokens);
         self.tally.full_cost.add(full_tokens, self.previous_full_tokens);
         self.tally.cuts += u64::from(common_tokens < self.previous_tokens);
+    }
+
+    fn judge_rules(&mut self, length: usize, sent: &[Piece], is_over: bool) {
+        let faults = faults(self.conversation, length, sent, is_over);
+        self.tally.valid.add(!faults.contains(&true));
+        for (own, is_broken) in self.tally.faults.iter_mut().zip(faults) {
+            *own += u64::from(is_broken);
+        }
     }
 
     fn judge_recall(&mut self, place: usize, length: usize, sent: &[Piece]) {
@@ -223,14 +229,24 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Whether a request keeps the rules: each call answered at once and each result called for, no
-/// result first, and the last message as the caller wrote it.
-fn is_valid(conversation: &Conversation, length: usize, sent: &[Piece]) -> bool {
+/// The rules that a request breaks: each call answered at once and each result called for, no result
+/// first, the last message as the caller wrote it, no more tokens than the budget.
+fn faults(
+    conversation: &Conversation,
+    length: usize,
+    sent: &[Piece],
+    is_over: bool,
+) -> [bool; Fault::ALL.len()] {
     let messages: Vec<&Message> = sent.iter().map(|piece| piece.message(conversation)).collect();
     let first = messages.iter().find(|message| message.role != Role::System);
     let is_last_verbatim =
         matches!(sent.last(), Some(Piece::Verbatim(index)) if index + 1 == length);
-    is_paired(&messages) && first.is_some_and(|m| m.role != Role::Tool) && is_last_verbatim
+    Fault::ALL.map(|fault| match fault {
+        Fault::Over => is_over,
+        Fault::Unpaired => !is_paired(&messages),
+        Fault::OpensWithResult => first.is_none_or(|message| message.role == Role::Tool),
+        Fault::LastChanged => !is_last_verbatim,
+    })
 }
 
 fn is_paired(messages: &[&Message]) -> bool {

@@ -101,6 +101,39 @@ impl Recall {
             Self::Evidence => "evid",
         }
     }
+
+    /// What the share is of, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Ref => {
+                "values that the real answer used and that only messages further back held"
+            }
+            Self::Deep => "those that the first user message does not hold either",
+            Self::Far => "those last seen more than ten messages back",
+            Self::Context => "deep values with 30 characters of what stood on both sides",
+            Self::Line => "the same, where the ends of a line end what stands around it too",
+            Self::Gram => {
+                "runs of five words of the real answer that only messages further back held"
+            }
+            Self::Action => "earlier calls whose first argument can be read",
+            Self::User => "short messages of the user, but the first, kept whole",
+            Self::Evidence => "messages that hold the answer, kept or half readable",
+        }
+    }
+}
+
+/// What can be wrong with a request that is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    Over,
+    Unpaired,
+    OpensWithResult,
+    LastChanged,
+}
+
+impl Fault {
+    pub const ALL: [Self; 4] =
+        [Self::Over, Self::Unpaired, Self::OpensWithResult, Self::LastChanged];
 }
 
 /// The figures of one source, or of all.
@@ -116,7 +149,8 @@ pub struct Tally {
     pub infeasible: u64,
     pub recall: [Share; Recall::ALL.len()],
     pub valid: Share,
-    pub over: Share,
+    /// Requests with each fault.
+    pub faults: [u64; Fault::ALL.len()],
     /// Tokens of the feasible requests above the budget, as sent and whole.
     pub sent_tokens: u64,
     pub full_tokens: u64,
@@ -140,7 +174,9 @@ impl Tally {
             own.merge(other);
         }
         self.valid.merge(other.valid);
-        self.over.merge(other.over);
+        for (own, other) in self.faults.iter_mut().zip(other.faults) {
+            *own += other;
+        }
         self.sent_tokens += other.sent_tokens;
         self.full_tokens += other.full_tokens;
         self.cost.merge(other.cost);
@@ -173,7 +209,9 @@ pub struct Row {
     pub user: Figure,
     pub evidence: Figure,
     pub valid: Option<f64>,
+    /// Requests above the budget as sent.
     pub over: Option<f64>,
+    pub faults: Faults,
     pub sent_per_full: Option<f64>,
     pub cache_hit: Option<f64>,
     pub billed_per_none: Option<f64>,
@@ -182,6 +220,15 @@ pub struct Row {
     pub sent_tokens: u64,
     pub full_tokens: u64,
     pub billed_tokens: f64,
+}
+
+/// Requests with each fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Faults {
+    pub over: u64,
+    pub unpaired: u64,
+    pub opens_with_result: u64,
+    pub last_changed: u64,
 }
 
 /// A share, and how many cases it is of.
@@ -206,6 +253,12 @@ impl Row {
         ]
     }
 
+    /// The row of what is counted of one source.
+    pub fn of(policy: &str, budget: &str, source: &str, tally: &Tally) -> Self {
+        let figure = |share: Share| Figure { value: share.value(), cases: share.of };
+        Self::new(policy, budget, Some(source), tally, tally.recall.map(figure))
+    }
+
     fn new(policy: &str, budget: &str, source: Option<&str>, all: &Tally, recall: Means) -> Self {
         let [reference, deep, far10, ctx, ctx_line, gram5, action, user, evidence] = recall;
         let ratio = |part: f64, whole: f64| (whole > 0.0).then(|| part / whole);
@@ -228,7 +281,11 @@ impl Row {
             user,
             evidence,
             valid: all.valid.value(),
-            over: all.over.value(),
+            over: ratio(all.faults[Fault::Over as usize] as f64, all.turns as f64),
+            faults: {
+                let [over, unpaired, opens_with_result, last_changed] = all.faults;
+                Faults { over, unpaired, opens_with_result, last_changed }
+            },
             sent_per_full: ratio(all.sent_tokens as f64, all.full_tokens as f64),
             cache_hit: ratio(all.cost.cached_tokens as f64, all.cost.tokens as f64),
             billed_per_none: ratio(all.cost.billed(), all.full_cost.billed()),
@@ -258,9 +315,6 @@ pub fn rows(policy: &str, budget: &str, by_source: &BTreeMap<String, Tally>) -> 
         }
     };
     let total = Row::new(policy, budget, None, &all, std::array::from_fn(mean));
-    let own = |(source, tally): (&String, &Tally)| {
-        let figure = |share: Share| Figure { value: share.value(), cases: share.of };
-        Row::new(policy, budget, Some(source), tally, tally.recall.map(figure))
-    };
-    (total, by_source.iter().map(own).collect())
+    let own = by_source.iter().map(|(source, tally)| Row::of(policy, budget, source, tally));
+    (total, own.collect())
 }
