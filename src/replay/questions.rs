@@ -21,8 +21,8 @@ const ACTION_CHARACTERS: usize = 120;
 /// What there is to look for in the requests of one conversation.
 pub struct Questions {
     pub needles: Vec<Needle>,
-    /// Runs of five tokens, each with the messages it stands in.
-    pub grams: Vec<(u64, Vec<u32>)>,
+    /// Runs of five tokens that answers hold.
+    pub grams: Vec<Gram>,
     /// One for each turn of the conversation.
     pub turns: Vec<Turn>,
     /// Calls, each by its message and the needle of its first argument.
@@ -36,6 +36,12 @@ pub struct Needle {
     pub text: String,
     /// Where it stands in the conversation, in order.
     pub places: Vec<Place>,
+}
+
+/// A run of five tokens, with the messages it stands in.
+pub struct Gram {
+    pub run: u64,
+    pub messages: Vec<u32>,
 }
 
 /// Where a needle stands.
@@ -147,10 +153,10 @@ impl Scene {
         used.iter().filter_map(reference).collect()
     }
 
-    fn far_grams(&self, length: usize, used: &[u32], grams: &[(u64, Vec<u32>)]) -> Vec<u32> {
+    fn far_grams(&self, length: usize, used: &[u32], grams: &[Gram]) -> Vec<u32> {
         let near = length.saturating_sub(NEAR_MESSAGES);
         let is_far = |gram: &&u32| {
-            let messages = &grams[**gram as usize].1;
+            let messages = &grams[**gram as usize].messages;
             let before = &messages[..messages.partition_point(|own| (*own as usize) < length)];
             before.last().is_some_and(|last| (*last as usize) < near)
                 && !before.iter().any(|own| {
@@ -197,7 +203,7 @@ fn places(texts: Vec<String>, messages: &[Message]) -> Vec<Needle> {
 
 /// The runs of five tokens that answers use, with the messages that hold them, and for each turn
 /// which ones its answer uses.
-fn used_grams(conversation: &Conversation) -> (Vec<(u64, Vec<u32>)>, Vec<Vec<u32>>) {
+fn used_grams(conversation: &Conversation) -> (Vec<Gram>, Vec<Vec<u32>>) {
     let of_message =
         |message: &Message| message.texts.iter().flat_map(|text| grams::of(&text.text)).collect();
     let by_message: Vec<Vec<u64>> = conversation.messages.iter().map(of_message).collect();
@@ -208,7 +214,7 @@ fn used_grams(conversation: &Conversation) -> (Vec<(u64, Vec<u32>)>, Vec<Vec<u32
         let mut own: Vec<u32> = Vec::new();
         for gram in &by_message[*length] {
             own.push(*numbers.entry(*gram).or_insert_with(|| {
-                grams.push((*gram, Vec::new()));
+                grams.push(Gram { run: *gram, messages: Vec::new() });
                 grams.len() as u32 - 1
             }));
         }
@@ -219,7 +225,7 @@ fn used_grams(conversation: &Conversation) -> (Vec<(u64, Vec<u32>)>, Vec<Vec<u32
     for (message, own) in by_message.iter().enumerate() {
         for gram in own {
             let Some(number) = numbers.get(gram) else { continue };
-            let messages: &mut Vec<u32> = &mut grams[*number as usize].1;
+            let messages: &mut Vec<u32> = &mut grams[*number as usize].messages;
             if messages.last() != Some(&(message as u32)) {
                 messages.push(message as u32);
             }
