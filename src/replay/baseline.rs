@@ -14,6 +14,7 @@ const MASK: &str = "[old tool result left out]";
 /// Results of no more tokens are not worth masking.
 const MASKED_TOKENS: u64 = MESSAGE_FRAMING + 8;
 
+/// Which one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Baseline {
     /// Everything is sent.
@@ -27,6 +28,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
+    /// The names they are asked for by.
     pub const NAMES: [(&'static str, Self); 4] = [
         ("none", Self::None),
         ("drop_oldest", Self::DropOldest),
@@ -34,6 +36,7 @@ impl Baseline {
         ("mask_obs", Self::MaskResults),
     ];
 
+    /// The baseline called `name`; `None` if there is none.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(own, _)| *own == name).map(|(_, baseline)| *baseline)
     }
@@ -50,6 +53,7 @@ pub struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
+    /// The start of `conversation`.
     pub fn new(conversation: &'a Conversation, budget_tokens: u64, baseline: Baseline) -> Self {
         Self {
             conversation,

@@ -119,6 +119,7 @@ impl Conversation {
         }
     }
 
+    /// The first message of the user.
     pub fn first_user(&self) -> Option<usize> {
         self.messages.iter().position(|message| message.role == Role::User)
     }

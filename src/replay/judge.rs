@@ -47,6 +47,7 @@ pub struct Lost {
 }
 
 impl<'a> Judge<'a> {
+    /// The start of a conversation at a budget.
     pub fn new(
         conversation: &'a Conversation,
         questions: &'a Questions,

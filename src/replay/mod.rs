@@ -84,6 +84,7 @@ pub struct Named {
     pub kind: Kind,
 }
 
+/// Who decides what is sent.
 #[derive(Debug, Clone)]
 pub enum Kind {
     Engine(Policy),

@@ -92,6 +92,7 @@ impl Numbers {
 }
 
 impl Questions {
+    /// Finds them.
     pub fn new(conversation: &Conversation) -> Self {
         let messages = &conversation.messages;
         let mut numbers = Numbers::default();
@@ -295,4 +296,95 @@ fn short_users(
         }
     }
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conversation(messages: &[(&str, &str)]) -> Conversation {
+        let message = |(role, content): &(&str, &str)| {
+            serde_json::json!({"role": role, "content": content}).to_string()
+        };
+        let messages: Vec<String> = messages.iter().map(message).collect();
+        let line = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
+        Conversation::read(&line, 1).expect("it is one")
+    }
+
+    #[test]
+    fn only_what_the_middle_knew_is_asked_for() {
+        let mut messages = vec![
+            ("system", "in_system"),
+            ("user", "in_first"),
+            ("assistant", "far_one and later_two"),
+            ("user", "far_one"),
+        ];
+        messages.extend([("assistant", "ok"), ("user", "ok")].repeat(4));
+        messages.extend([("assistant", "later_two"), ("user", "a"), ("assistant", "near_by")]);
+        messages.extend([("user", "b"), ("assistant", "c"), ("user", "d")]);
+        messages.push(("assistant", "in_system in_first far_one later_two near_by new_one"));
+        let questions = Questions::new(&conversation(&messages));
+        let last = questions.turns.last().expect("a turn");
+        let asked: Vec<(&str, bool, bool, usize)> = last
+            .references
+            .iter()
+            .map(|own| {
+                let text = questions.needles[own.needle as usize].text.as_str();
+                (text, own.is_deep, own.is_far, own.last_seen)
+            })
+            .collect();
+        let wanted = [
+            ("far_one", true, true, 3),
+            ("in_first", false, true, 1),
+            ("later_two", true, false, 12),
+        ];
+        assert_eq!(asked, wanted);
+    }
+
+    #[test]
+    fn commands_in_code_blocks_are_calls_and_what_follows_is_output() {
+        let block = "THOUGHT: look\n\n```bash\n\n  ls  -l\npwd\n```";
+        let patch = "```\n<<<<<<< SEARCH\n=======\n>>>>>>> REPLACE\n```";
+        for (messages, actions, users) in [
+            (&[("user", "u"), ("assistant", block), ("user", "out")][..], &["ls -l"][..], &[][..]),
+            (
+                &[
+                    ("user", "u"),
+                    ("assistant", block),
+                    ("user", "o"),
+                    ("assistant", "so?"),
+                    ("user", "yes"),
+                    ("assistant", block),
+                ],
+                &["ls -l", "ls -l"],
+                &["yes"],
+            ),
+            (&[("user", "u"), ("assistant", patch), ("user", "good")], &[], &["good"]),
+            (
+                &[("user", "u"), ("assistant", "a"), ("user", "<returncode>0</returncode>")],
+                &[],
+                &[],
+            ),
+        ] {
+            let questions = Questions::new(&conversation(messages));
+            let texts = |asked: &[(usize, u32)]| -> Vec<String> {
+                asked.iter().map(|(_, n)| questions.needles[*n as usize].text.clone()).collect()
+            };
+            assert_eq!(texts(&questions.actions), actions, "{messages:?}");
+            assert_eq!(texts(&questions.users), users, "{messages:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_stands_for_its_first_line() {
+        let long = "x".repeat(130);
+        for (argument, line) in [
+            ("ls", Some("ls")),
+            ("\n\n  cd a  &&\tb\nrest", Some("cd a && b")),
+            (" \n ", None),
+            (long.as_str(), Some(&long[..120])),
+        ] {
+            assert_eq!(action(argument).as_deref(), line);
+        }
+    }
 }

@@ -20,16 +20,19 @@ pub struct Share {
 }
 
 impl Share {
+    /// Takes one more case.
     pub fn add(&mut self, is_kept: bool) {
         self.kept += u64::from(is_kept);
         self.of += 1;
     }
 
+    /// Takes the cases of another.
     pub fn merge(&mut self, other: Self) {
         self.kept += other.kept;
         self.of += other.of;
     }
 
+    /// As a number from 0 to 1; `None` of no cases.
     pub fn value(self) -> Option<f64> {
         (self.of > 0).then(|| self.kept as f64 / self.of as f64)
     }
@@ -51,6 +54,7 @@ impl Cost {
         }
     }
 
+    /// What it costs, in tokens that are not cached.
     pub fn billed(self) -> f64 {
         (self.tokens - self.cached_tokens) as f64 + CACHED_PRICE * self.cached_tokens as f64
     }
@@ -76,6 +80,7 @@ pub enum Recall {
 }
 
 impl Recall {
+    /// All, each at the place of its number.
     pub const ALL: [Self; 9] = [
         Self::Ref,
         Self::Deep,
@@ -88,6 +93,7 @@ impl Recall {
         Self::Evidence,
     ];
 
+    /// What stands over its column.
     pub fn title(self) -> &'static str {
         match self {
             Self::Ref => "ref",
@@ -132,6 +138,7 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// All, each at the place of its number.
     pub const ALL: [Self; 4] =
         [Self::Over, Self::Unpaired, Self::OpensWithResult, Self::LastChanged];
 }
@@ -164,6 +171,7 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Takes the figures of another source or conversation.
     pub fn merge(&mut self, other: &Self) {
         self.conversations += other.conversations;
         self.compacted += other.compacted;
@@ -239,6 +247,7 @@ pub struct Figure {
 }
 
 impl Row {
+    /// Recall in the order of [`Recall::ALL`].
     pub fn recall(&self) -> [Figure; Recall::ALL.len()] {
         [
             self.reference,
@@ -317,4 +326,40 @@ pub fn rows(policy: &str, budget: &str, by_source: &BTreeMap<String, Tally>) -> 
     let total = Row::new(policy, budget, None, &all, std::array::from_fn(mean));
     let own = by_source.iter().map(|(source, tally)| Row::of(policy, budget, source, tally));
     (total, own.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recall_is_the_mean_over_sources_with_cases_enough_and_cost_is_pooled() {
+        let tally = |kept: u64, of: u64, tokens: u64, cached_tokens: u64| {
+            let mut tally = Tally { turns: 1, conversations: 1, ..Tally::default() };
+            tally.recall[Recall::Deep as usize] = Share { kept, of };
+            tally.cost = Cost { tokens, cached_tokens };
+            tally.full_cost = Cost { tokens: 1000, cached_tokens: 0 };
+            tally
+        };
+        let by_source = BTreeMap::from([
+            ("a".to_owned(), tally(60, 60, 1000, 0)),
+            ("b".to_owned(), tally(500, 1000, 500, 500)),
+            ("c".to_owned(), tally(0, 59, 0, 0)),
+        ]);
+        let (total, sources) = rows("p", "50%", &by_source);
+        assert_eq!((total.deep.value, total.deep.cases), (Some(0.75), 1119));
+        assert_eq!(total.billed_per_none, Some(1050.0 / 3000.0));
+        assert_eq!((total.ctx.value, total.conversations, total.turns), (None, 3, 3));
+        let deep: Vec<_> = sources.iter().map(|row| row.deep.value).collect();
+        assert_eq!(deep, [Some(1.0), Some(0.5), Some(0.0)]);
+    }
+
+    #[test]
+    fn little_is_not_cached() {
+        let mut cost = Cost::default();
+        cost.add(2000, CACHE_FLOOR_TOKENS - 1);
+        cost.add(3000, CACHE_FLOOR_TOKENS);
+        assert_eq!(cost, Cost { tokens: 5000, cached_tokens: CACHE_FLOOR_TOKENS });
+        assert!((cost.billed() - 4078.4).abs() < 1e-9);
+    }
 }
