@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(config.server.allowed_hosts, ["a.example", "b.example"]);
         assert!(config.cors.allow_origins.is_empty());
         assert_eq!(config.context.policy.low_permille, 500);
-        assert!(!config.context.policy.notes);
+        assert_eq!(config.context.policy.notes, crate::context::Notes::Nothing);
         assert_eq!(config.log.level, "debug");
     }
 

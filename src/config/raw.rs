@@ -9,7 +9,7 @@ use super::{
     Cache, Catalogue, Config, Context, Cors, Limit, Log, LogFormat, Mode, ModelEntry, Server,
     Upstream,
 };
-use crate::context::Policy;
+use crate::context::{Notes, Policy};
 use crate::tokens::Encoding;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -157,8 +157,8 @@ fn context(reader: &mut Reader, context: &mut Context) {
     }
     let recent = reader.whole(&["context", "recent_messages"], 0..=10_000);
     set(&mut policy.recent_messages, recent.and_then(|number| u32::try_from(number).ok()));
-    let notes = reader.switch(&["context", "notes"]);
-    set(&mut policy.notes, notes);
+    let notes = [("off", Notes::Nothing), ("count", Notes::Count), ("excerpts", Notes::Excerpts)];
+    set(&mut policy.notes, reader.choice(&["context", "notes"], &notes));
 }
 
 fn limits(reader: &mut Reader) -> Vec<Limit> {
@@ -449,7 +449,7 @@ mod tests {
         recent_messages = 7
         recent = 1
         pinned = 0.0
-        notes = false
+        notes = "off"
         [cache]
         counts_bytes = 8
         folds_bytes = 0
@@ -490,7 +490,8 @@ mod tests {
                     recent_messages: 7,
                     recent_permille: 1000,
                     pinned_permille: 0,
-                    notes: false,
+                    notes: Notes::Nothing,
+                    notes_apart: true,
                     strict_alternation: false,
                 },
             },
@@ -548,7 +549,7 @@ mod tests {
             "[context]\nhard = 0.6",
             "context.low: is not below context.hard (0.6): a cut would free nothing",
         ),
-        ("[context]\nnotes = 1", "context.notes: 1 is not true or false"),
+        ("[context]\nnotes = 1", "context.notes: 1 is not one of \"off\", \"count\", \"excerpts\""),
         (
             "[server]\nlisten_ = 1",
             "server.listen_: there is no such key; did you mean server.listen?",

@@ -2,19 +2,12 @@
 
 use crate::tokens::Encoding;
 use crate::wire::splice::{Clip, TextCut, clipped};
-use crate::wire::{Protocol, json};
 
 /// The sizes, in tokens, that a content may be clipped to.
 pub const LADDER_TOKENS: [u64; 6] = [32_768, 16_384, 8_192, 4_096, 2_048, 1_024];
 
 /// The most that a marker takes, numbers of any size included.
 const MARKER_TOKENS: u64 = 40;
-
-/// What the fold asks when it must clip: the texts of one message brought to a size.
-pub trait ClipSource {
-    /// Clips the texts of `message` to at most `level_tokens` together.
-    fn clip(&self, message: usize, level_tokens: u64) -> Clipped;
-}
 
 /// A message's texts after clipping.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,28 +18,10 @@ pub struct Clipped {
     pub text_tokens: u64,
 }
 
-/// Clips messages of a request as received.
-pub struct RequestClips<'a> {
-    pub protocol: Protocol,
-    pub messages: &'a [&'a str],
-    pub encoding: Encoding,
-}
-
-impl ClipSource for RequestClips<'_> {
-    fn clip(&self, message: usize, level_tokens: u64) -> Clipped {
-        let Ok(message) = self.protocol.read_message(self.messages[message]) else {
-            return Clipped { cuts: Vec::new(), text_tokens: 0 };
-        };
-        let texts: Vec<_> =
-            message.texts().into_iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
-        clip_texts(self.encoding, &texts, level_tokens)
-    }
-}
-
 /// Clips `texts` so that together they take at most `level_tokens`: whole texts from the front up to
 /// two thirds of that, and from the back up to one third; the two in which these run out are
 /// clipped, and what stands between goes.
-fn clip_texts<T: AsRef<str>>(encoding: Encoding, texts: &[T], level_tokens: u64) -> Clipped {
+pub fn clip_texts<T: AsRef<str>>(encoding: Encoding, texts: &[T], level_tokens: u64) -> Clipped {
     let sizes: Vec<u64> = texts.iter().map(|text| encoding.count(text.as_ref())).collect();
     let total: u64 = sizes.iter().sum();
     let mut clipped = Clipped { cuts: vec![TextCut::Whole; texts.len()], text_tokens: total };

@@ -4,9 +4,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use super::clip::{ClipSource, LADDER_TOKENS};
+use super::clip::LADDER_TOKENS;
 use super::fold::{Fate, Fold, share};
-use super::note::{NOTES_PER_MESSAGE, Note};
+use super::note::{NOTES_PER_MESSAGE, Note, Place};
+use super::policy::Notes;
+use super::source::Source;
 use super::turn::TurnKind;
 use crate::wire::Role;
 
@@ -19,25 +21,33 @@ const RECENT_SCORE: u32 = 15;
 
 /// Cuts `fold` down to its low mark, as far as that can be reached, and within its limit, as far
 /// as that can be.
-pub fn cut(fold: &mut Fold, source: &dyn ClipSource) {
+pub fn cut(fold: &mut Fold, source: &dyn Source) {
     if fold.turns.list.is_empty() {
         // System messages alone: nothing may go.
         return;
     }
     let mut cut = Cut::new(fold);
+    if cut.fold.profile.policy.notes == Notes::Excerpts {
+        let room = cut.condense();
+        cut.fit(source);
+        cut.drop_leading_orphans();
+        cut.leave_excerpts(room, source);
+        return;
+    }
     let low = cut.fold.low_tokens();
+    cut.pin_recent();
     cut.evict_down_to(low);
     cut.fit(source);
     cut.drop_leading_orphans();
     cut.leave_note();
 }
 
-struct Cut<'f> {
-    fold: &'f mut Fold,
+pub(super) struct Cut<'f> {
+    pub(super) fold: &'f mut Fold,
     /// Turns from here on are the newest, which never go.
-    newest: usize,
+    pub(super) newest: usize,
     /// Why live turns before the newest stay; the others may go.
-    pins: BTreeMap<usize, Pin>,
+    pub(super) pins: BTreeMap<usize, Pin>,
     /// The first message that this cut takes.
     gap: Option<usize>,
     /// Messages gone in this cut, and those whose note went with its message.
@@ -46,7 +56,7 @@ struct Cut<'f> {
 
 /// Why a turn stays, in the order in which the reasons give way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Pin {
+pub(super) enum Pin {
     Recent,
     ByCaller,
     /// The user message of the newest exchange; it stays without a pin of its own.
@@ -58,7 +68,6 @@ impl<'f> Cut<'f> {
     fn new(fold: &'f mut Fold) -> Self {
         let newest = fold.turns.newest_from();
         let mut cut = Self { fold, newest, pins: BTreeMap::new(), gap: None, left_out: 0 };
-        cut.pin_recent();
         cut.pin_by_caller();
         if let Some(turn) = cut.fold.first_user.filter(|turn| !cut.turn(*turn).is_gone) {
             cut.pins.insert(turn, Pin::FirstUser);
@@ -66,12 +75,12 @@ impl<'f> Cut<'f> {
         cut
     }
 
-    fn turn(&self, turn: usize) -> &super::turn::Turn {
+    pub(super) fn turn(&self, turn: usize) -> &super::turn::Turn {
         &self.fold.turns.list[turn]
     }
 
     /// The live turns before the newest, in order.
-    fn older(&self) -> &[usize] {
+    pub(super) fn older(&self) -> &[usize] {
         let end = self.fold.live.partition_point(|turn| *turn < self.newest);
         &self.fold.live[..end]
     }
@@ -124,7 +133,7 @@ impl<'f> Cut<'f> {
 
     /// Takes the least important exchanges, or turns from the front of those that hold something
     /// pinned, until the size lies at the mark.
-    fn evict_down_to(&mut self, mark_tokens: u64) {
+    pub(super) fn evict_down_to(&mut self, mark_tokens: u64) {
         let mut groups = self.groups();
         let mut queue: BinaryHeap<_> = groups
             .iter()
@@ -217,7 +226,7 @@ impl<'f> Cut<'f> {
     }
 
     /// Takes a turn; `sweep` then takes it off the list of live ones.
-    fn evict(&mut self, turn: usize) {
+    pub(super) fn evict(&mut self, turn: usize) {
         if self.turn(turn).is_gone {
             return;
         }
@@ -230,13 +239,14 @@ impl<'f> Cut<'f> {
             self.fold.fates[message] = Fate::Gone;
             self.fold.clips.remove(&message);
             self.left_out += 1;
+            self.fold.unspoken.push(message);
             self.gap = Some(self.gap.map_or(message, |gap| gap.min(message)));
             self.drop_notes_of(message);
         }
         self.fold.turns.list[turn].is_gone = true;
     }
 
-    fn sweep(&mut self) {
+    pub(super) fn sweep(&mut self) {
         let turns = &self.fold.turns.list;
         self.fold.live.retain(|turn| !turns[*turn].is_gone);
     }
@@ -244,7 +254,7 @@ impl<'f> Cut<'f> {
     fn drop_notes_of(&mut self, message: usize) {
         let (mut tokens, mut left_out) = (0, 0);
         self.fold.notes.retain(|note| {
-            let goes = note.message == message;
+            let goes = note.message == message && note.excerpts.is_none();
             tokens += if goes { note.tokens } else { 0 };
             left_out += if goes { note.left_out } else { 0 };
             !goes
@@ -254,7 +264,7 @@ impl<'f> Cut<'f> {
     }
 
     /// Brings the size within the limit: first by clipping tool results, then by releasing pins.
-    fn fit(&mut self, source: &dyn ClipSource) {
+    fn fit(&mut self, source: &dyn Source) {
         let limit = self.fold.profile.limit_tokens;
         self.clip_down_to(limit, source);
         for pin in [Pin::Recent, Pin::ByCaller, Pin::Question, Pin::FirstUser] {
@@ -271,7 +281,7 @@ impl<'f> Cut<'f> {
     }
 
     /// Clips the tool results that are left, largest first, one step of the ladder after another.
-    fn clip_down_to(&mut self, limit_tokens: u64, source: &dyn ClipSource) {
+    fn clip_down_to(&mut self, limit_tokens: u64, source: &dyn Source) {
         if self.fold.size_tokens <= limit_tokens {
             return;
         }
@@ -389,14 +399,14 @@ impl<'f> Cut<'f> {
     /// else before what the next one says.
     fn leave_note(&mut self) {
         let left_out = self.left_out + self.fold.untold;
-        let Some(gap) = self.gap.filter(|_| self.fold.profile.policy.notes) else {
+        let Some(gap) = self.gap.filter(|_| self.fold.profile.policy.notes == Notes::Count) else {
             self.fold.untold = left_out;
             return;
         };
         self.fold.untold = left_out;
-        let Some((message, is_before)) = self.note_place(gap) else { return };
+        let Some((message, place)) = self.note_place(gap) else { return };
         self.merge_notes_of(message);
-        let note = self.note(message, is_before, left_out);
+        let note = self.note(message, place, left_out);
         if self.fold.size_tokens + note.tokens <= self.fold.profile.limit_tokens {
             self.fold.size_tokens += note.tokens;
             self.fold.notes.push(note);
@@ -404,13 +414,13 @@ impl<'f> Cut<'f> {
         }
     }
 
-    fn note(&self, message: usize, is_before: bool, left_out: usize) -> Note {
-        let mut note = Note { message, is_before, left_out, tokens: 0 };
+    fn note(&self, message: usize, place: Place, left_out: usize) -> Note {
+        let mut note = Note { message, place, left_out, tokens: 0, excerpts: None };
         note.tokens = self.fold.profile.measure.encoding.count(&note.text()) + SEAM_TOKENS;
         note
     }
 
-    fn note_place(&self, gap: usize) -> Option<(usize, bool)> {
+    fn note_place(&self, gap: usize) -> Option<(usize, Place)> {
         let places = |turn: &&usize| {
             let own = self.turn(**turn);
             own.kind == TurnKind::User && self.fold.facts[own.first].takes_note
@@ -418,11 +428,11 @@ impl<'f> Cut<'f> {
         let after_gap = self.fold.live.partition_point(|turn| self.turn(*turn).first < gap);
         let (before, after) = self.fold.live.split_at(after_gap);
         let first_of = |turn: &usize| self.turn(*turn).first;
-        let before = before.iter().rev().find(places).map(|turn| (first_of(turn), false));
+        let before = before.iter().rev().find(places).map(|turn| (first_of(turn), Place::After));
         // What the caller asks now is sent as it was asked.
         let is_last = |turn: &usize| self.turn(*turn).last + 1 == self.fold.facts.len();
         let after = || after.iter().find(|turn| places(turn) && !is_last(turn));
-        before.or_else(|| after().map(|turn| (first_of(turn), true)))
+        before.or_else(|| after().map(|turn| (first_of(turn), Place::Before)))
     }
 
     /// Keeps a message from gathering notes without end: the two oldest become one.
@@ -435,7 +445,7 @@ impl<'f> Cut<'f> {
         }
         let second = self.fold.notes.remove(own[1]);
         let first = &self.fold.notes[own[0]];
-        let merged = self.note(message, first.is_before, first.left_out + second.left_out);
+        let merged = self.note(message, first.place, first.left_out + second.left_out);
         self.fold.size_tokens -= first.tokens + second.tokens;
         self.fold.size_tokens += merged.tokens;
         self.fold.notes[own[0]] = merged;
@@ -481,10 +491,13 @@ fn current_tokens(fold: &Fold, message: usize) -> u64 {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::clip::{ClipSource, Clipped};
+    use super::super::clip::Clipped;
     use super::super::limit::Profile;
     use super::super::measure::{Fact, Measure};
-    use super::super::policy::Policy;
+    use super::super::note::Place;
+    use super::super::policy::{Notes, Policy};
+    use super::super::reading::Reading;
+    use super::super::source::Source;
     use super::super::{Fate, Fold};
     use crate::tokens::Encoding;
     use crate::tokens::media::ImageRule;
@@ -493,9 +506,13 @@ mod tests {
     /// Clips by arithmetic: what is asked for is what comes.
     struct Halves;
 
-    impl ClipSource for Halves {
+    impl Source for Halves {
         fn clip(&self, _: usize, level_tokens: u64) -> Clipped {
             Clipped { cuts: Vec::new(), text_tokens: level_tokens }
+        }
+
+        fn reading(&self, _: usize) -> std::rc::Rc<Reading> {
+            std::rc::Rc::new(Reading::of_text(Role::User, ""))
         }
     }
 
@@ -543,7 +560,7 @@ mod tests {
 
     /// Without notes, so that the sums in the rows are plain.
     fn plain() -> Policy {
-        Policy { notes: false, ..Policy::default() }
+        Policy { notes: Notes::Nothing, ..Policy::default() }
     }
 
     fn check(limit_tokens: u64, transcript: &str, expected: &str) {
@@ -636,7 +653,7 @@ mod tests {
         let fold = fold(1000, Policy::default(), "s100 u100 c50 t150 c50 t150 c50 t150 c50 t151");
         assert_eq!(fold.notes.len(), 1);
         assert_eq!((fold.notes[0].message, fold.notes[0].left_out), (1, 4));
-        assert!(!fold.notes[0].is_before);
+        assert!(fold.notes[0].place == Place::After);
     }
 
     #[test]

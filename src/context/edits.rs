@@ -1,6 +1,7 @@
 //! What a fold's decisions mean for the caller's bytes.
 
 use super::fold::{Fate, Fold};
+use super::note::Place;
 use crate::wire::Edit;
 
 /// The edits that bring a request's bytes to what `fold` decided, in order of message.
@@ -19,10 +20,13 @@ pub fn edits(fold: &Fold) -> Vec<(usize, Edit)> {
         }
         for note in fold.notes.iter().filter(|note| note.message == message) {
             let text = note.text();
-            edits.push((
-                message,
-                if note.is_before { Edit::Prepend(text) } else { Edit::Append(text) },
-            ));
+            let edit = match note.place {
+                Place::Before => Edit::Prepend(text),
+                Place::After => Edit::Append(text),
+                Place::Own => Edit::InsertAfter(text),
+                Place::OwnBefore => Edit::InsertBefore(text),
+            };
+            edits.push((message, edit));
         }
     }
     edits

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::clip::{ClipSource, Clipped};
+use super::clip::Clipped;
 use super::cut;
 use super::limit::Profile;
 use super::measure::Fact;
 use super::note::Note;
+use super::source::Source;
 use super::turn::{TurnKind, Turns};
 use crate::wire::Role;
 
@@ -38,6 +39,8 @@ pub struct Fold {
     pub(super) notes: Vec<Note>,
     /// Messages gone that no note speaks of.
     pub(super) untold: usize,
+    /// Messages gone that no note of excerpts stands for.
+    pub(super) unspoken: Vec<usize>,
     /// Tokens of what is sent, overhead included.
     pub(super) size_tokens: u64,
     received_tokens: u64,
@@ -61,6 +64,7 @@ impl Fold {
             clips: BTreeMap::new(),
             notes: Vec::new(),
             untold: 0,
+            unspoken: Vec::new(),
             received_tokens: 0,
             system_run_tokens: 0,
             cuts: 0,
@@ -70,7 +74,7 @@ impl Fold {
 
     /// Takes the next message, after looking at the point before it where a request could have
     /// ended there.
-    pub fn push(&mut self, fact: Fact, source: &dyn ClipSource) {
+    pub fn push(&mut self, fact: Fact, source: &dyn Source) {
         if self.is_pending && fact.role != Role::Tool {
             self.settle(source);
         }
@@ -110,7 +114,7 @@ impl Fold {
 
     /// The state that a request ending here is sent by. Costs a copy only where the end is no
     /// point for longer transcripts too and a cut is due.
-    pub fn ended(&self, source: &dyn ClipSource) -> std::borrow::Cow<'_, Self> {
+    pub fn ended(&self, source: &dyn Source) -> std::borrow::Cow<'_, Self> {
         if self.size_tokens <= self.mark_tokens() {
             return std::borrow::Cow::Borrowed(self);
         }
@@ -120,7 +124,7 @@ impl Fold {
     }
 
     /// Looks at the size, and cuts where it lies above the mark.
-    fn settle(&mut self, source: &dyn ClipSource) {
+    fn settle(&mut self, source: &dyn Source) {
         self.is_pending = false;
         if self.size_tokens > self.mark_tokens() {
             let before = self.size_tokens;
@@ -137,8 +141,9 @@ impl Fold {
     /// What marks are shares of: what the limit leaves after overhead, system run and first user
     /// message. Gives that, and what lies below it.
     pub(super) fn base_tokens(&self) -> (u64, u64) {
+        let first_user = self.first_user.map(|turn| &self.turns.list[turn]);
         let first_user =
-            self.first_user.map_or(0, |turn| self.facts[self.turns.list[turn].first].tokens);
+            first_user.filter(|turn| !turn.is_gone).map_or(0, |turn| self.facts[turn.first].tokens);
         let limit = self.profile.limit_tokens;
         let fixed = (self.profile.overhead_tokens + self.system_run_tokens + first_user).min(limit);
         (limit - fixed, fixed)
@@ -147,7 +152,9 @@ impl Fold {
     /// The size above which a cut is due.
     fn mark_tokens(&self) -> u64 {
         let (base, fixed) = self.base_tokens();
-        fixed + share(base, self.profile.policy.hard_permille)
+        let k = super::knobs::knobs();
+        let hard = if self.cuts > 0 { k.hard2 } else { k.hard };
+        fixed + (base as f64 * hard) as u64
     }
 
     /// Whether the messages as received lie at or under the first mark as it would be without the

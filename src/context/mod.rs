@@ -6,18 +6,26 @@
 //! one, because the fold is what a proxy would have done that had watched from the first message.
 
 pub mod clip;
+mod condense;
 mod cut;
 pub mod edits;
+mod excerpt;
 pub mod fold;
+pub mod knobs;
 pub mod limit;
 pub mod measure;
 mod note;
 pub mod policy;
+pub mod reading;
+pub mod source;
 pub mod turn;
+mod units;
+mod values;
+mod weight;
 
-pub use clip::ClipSource;
 pub use edits::edits;
 pub use fold::{Fate, Fold};
 pub use limit::{Limits, Profile};
 pub use measure::{Fact, Measure};
-pub use policy::Policy;
+pub use policy::{Notes, Policy};
+pub use source::{RequestSource, Source};

@@ -1,29 +1,52 @@
-//! The short marked text that stands where turns went.
+//! The marked text that stands where turns went.
 
-/// How many notes one message carries before the next cut merges the two oldest.
+use std::sync::Arc;
+
+/// How many counting notes one message carries before the next cut merges the two oldest.
 pub const NOTES_PER_MESSAGE: usize = 4;
 
 /// A note that a cut left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The user message it stands beside.
+    /// The message it stands beside.
     pub message: usize,
-    /// Whether it stands before what the message says: nothing kept stands before the gap.
-    pub is_before: bool,
+    pub place: Place,
     /// How many messages it speaks of.
     pub left_out: usize,
-    /// Tokens it takes, a few for the seam with the message's own text included.
+    /// Tokens it takes, framing or a few for the seam with the message's own text included.
     pub tokens: u64,
+    /// Excerpts of what went; `None` where it only says how many messages did.
+    pub excerpts: Option<Arc<str>>,
+}
+
+/// Where a note stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Before what the message says: nothing kept stands before the gap.
+    Before,
+    /// After what the message says.
+    After,
+    /// In a user message of its own, after the message.
+    Own,
+    /// In a user message of its own, before the message.
+    OwnBefore,
 }
 
 impl Note {
     /// What the note says.
     pub fn text(&self) -> String {
         let noun = if self.left_out == 1 { "message was" } else { "messages were" };
-        let said = format!(
-            "[weir: {} earlier {noun} left out here to fit the context window]",
-            self.left_out
-        );
-        if self.is_before { format!("{said}\n\n") } else { format!("\n\n{said}") }
+        let said = match &self.excerpts {
+            Some(excerpts) => excerpts.to_string(),
+            None => format!(
+                "[weir: {} earlier {noun} left out here to fit the context window]",
+                self.left_out
+            ),
+        };
+        match self.place {
+            Place::Before => format!("{said}\n\n"),
+            Place::After => format!("\n\n{said}"),
+            Place::Own | Place::OwnBefore => said,
+        }
     }
 }

@@ -18,10 +18,22 @@ pub struct Policy {
     pub recent_permille: u32,
     /// The most that messages pinned by the caller may take of the limit, together.
     pub pinned_permille: u32,
-    /// Whether a cut leaves a short note where turns went.
-    pub notes: bool,
+    /// What a cut leaves where turns went.
+    pub notes: Notes,
+    /// Whether a note may be a user message of its own, beside another one.
+    pub notes_apart: bool,
     /// Whether the model refuses two user or two assistant messages in a row.
     pub strict_alternation: bool,
+}
+
+/// What a cut leaves where turns went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Notes {
+    Nothing,
+    /// How many messages went.
+    Count,
+    /// Excerpts of what went, and the names in it. All but pins and the newest turns goes.
+    Excerpts,
 }
 
 impl Default for Policy {
@@ -33,7 +45,8 @@ impl Default for Policy {
             recent_messages: 4,
             recent_permille: 500,
             pinned_permille: 100,
-            notes: true,
+            notes: Notes::Excerpts,
+            notes_apart: true,
             strict_alternation: false,
         }
     }

@@ -13,8 +13,7 @@ use super::memory::{Chain, Memory};
 use super::refusal;
 use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::{Config, Known, Mode};
-use crate::context::clip::RequestClips;
-use crate::context::{self, Fact, Fold, Limits, Measure, Profile};
+use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{REPLY_PRIMING, tools};
 use crate::wire::{ExtraKind, Protocol, Request, splice};
@@ -205,6 +204,8 @@ impl<'a> Draft<'a> {
             Measure { encoding: found.entry.encoding, images: ImageRule::of_model(&model) };
         let mut policy = config.context.policy.clone();
         policy.strict_alternation = found.entry.strict_alternation;
+        policy.notes_apart =
+            !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
         let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
         let overhead_tokens = extras_tokens + REPLY_PRIMING;
@@ -237,7 +238,7 @@ impl<'a> Draft<'a> {
         if self.pace == Pace::Inline && fold.is_above_mark(more_tokens) {
             return Err(Stop::Heavy);
         }
-        let source = self.clips();
+        let source = self.source();
         for fact in facts {
             fold.push(fact, &source);
         }
@@ -273,12 +274,9 @@ impl<'a> Draft<'a> {
         Ok(facts)
     }
 
-    fn clips(&self) -> RequestClips<'_> {
-        RequestClips {
-            protocol: self.job.protocol,
-            messages: &self.request.messages,
-            encoding: self.profile.measure.encoding,
-        }
+    fn source(&self) -> RequestSource<'_> {
+        let encoding = self.profile.measure.encoding;
+        RequestSource::new(self.job.protocol, &self.request.messages, encoding)
     }
 
     /// Checks the size against the limit and writes the body.
@@ -289,7 +287,7 @@ impl<'a> Draft<'a> {
         if self.job.asked.bypass {
             return self.bypass(received_tokens);
         }
-        let source = self.clips();
+        let source = self.source();
         if self.pace == Pace::Inline && fold.is_above_mark(0) {
             return Err(Stop::Heavy);
         }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use super::conversation::{Conversation, MEASURE};
 use super::sent::{Other, Piece};
-use crate::context::clip::RequestClips;
-use crate::context::{self, Fold, Policy, Profile};
+use crate::context::{self, Fold, Policy, Profile, RequestSource};
 use crate::wire::{Edit, Protocol, splice};
 
 /// A conversation under weir's own engine, request by request.
@@ -43,11 +42,7 @@ impl<'a> Engine<'a> {
 
     /// What is sent of the first `length` messages, which are no fewer than last time.
     pub fn send(&mut self, length: usize) -> &[Piece] {
-        let source = RequestClips {
-            protocol: Protocol::Chat,
-            messages: &self.raws,
-            encoding: MEASURE.encoding,
-        };
+        let source = RequestSource::new(Protocol::Chat, &self.raws, MEASURE.encoding);
         for message in &self.conversation.messages[self.fold.messages()..length] {
             self.fold.push(message.fact, &source);
         }

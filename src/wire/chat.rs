@@ -250,7 +250,7 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         name,
         tool_calls,
         function_call,
-        _,
+        answers,
         reasoning_content,
         reasoning,
         reasoning_details,
@@ -264,6 +264,7 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         name: name.map(|name| expect_string(name, "name")).transpose()?,
         content: read_content(content)?,
         calls: read_calls(tool_calls, function_call)?,
+        answers,
         side_texts: [reasoning_content, reasoning, reasoning_details, refusal]
             .into_iter()
             .flatten()
@@ -271,6 +272,14 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         opaque_members: u32::from(audio.is_some()),
         weir,
     })
+}
+
+/// The JSON text of a user message that says `text`.
+pub fn user_message(text: &str) -> String {
+    let mut raw = String::from(r#"{"role":"user","content":""#);
+    json::escape_into(text, &mut raw);
+    raw.push_str(r#""}"#);
+    raw
 }
 
 fn expect_string<'a>(raw: &'a str, key: &'static str) -> Result<Cow<'a, str>, FieldError> {
@@ -359,8 +368,11 @@ fn read_calls<'a>(
             let members = json::unique_members(call).unwrap_or_default();
             let mut bodies = members.iter().filter(|(key, _)| key == "function" || key == "custom");
             calls.push(match (bodies.next(), bodies.next()) {
-                (Some((_, body)), None) => read_call(body),
-                _ => Call { name: "", arguments: call },
+                (Some((_, body)), None) => {
+                    let id = members.iter().find(|(key, _)| key == "id");
+                    Call { id: id.map_or("", |(_, id)| id), ..read_call(body) }
+                }
+                _ => Call { name: "", arguments: call, id: "" },
             });
         }
     }
@@ -374,15 +386,16 @@ fn read_calls<'a>(
 /// member is read, the whole stands for the arguments, so that nothing goes uncounted.
 fn read_call(raw: &str) -> Call<'_> {
     let Some(members) = json::unique_members(raw) else {
-        return Call { name: "", arguments: raw };
+        return Call { name: "", arguments: raw, id: "" };
     };
     let member =
         |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, member)| *member);
     match (member("arguments"), member("input")) {
-        (Some(_), Some(_)) => Call { name: "", arguments: raw },
+        (Some(_), Some(_)) => Call { name: "", arguments: raw, id: "" },
         (arguments, input) => Call {
             name: member("name").unwrap_or_default(),
             arguments: arguments.or(input).unwrap_or_default(),
+            id: "",
         },
     }
 }

@@ -27,6 +27,8 @@ pub struct Message<'a> {
     pub content: Content<'a>,
     /// The calls an assistant makes, each by name and arguments.
     pub calls: Vec<Call<'a>>,
+    /// JSON text of the id of the call that a result answers.
+    pub answers: Option<&'a str>,
     /// Other texts of the message that the model reads (reasoning, a refusal), as JSON strings.
     pub side_texts: Vec<&'a str>,
     /// Members that take tokens that cannot be counted, such as a reference to earlier audio.
@@ -42,6 +44,8 @@ pub struct Call<'a> {
     pub name: &'a str,
     /// JSON text of the arguments; empty where there are none.
     pub arguments: &'a str,
+    /// JSON text of the call's id; empty where there is none.
+    pub id: &'a str,
 }
 
 /// What a message says.

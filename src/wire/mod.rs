@@ -36,6 +36,13 @@ impl Protocol {
             Self::Chat => chat::read_message(raw),
         }
     }
+
+    /// The JSON text of a user message that says `text`.
+    pub fn user_message(self, text: &str) -> String {
+        match self {
+            Self::Chat => chat::user_message(text),
+        }
+    }
 }
 
 /// A request body, read as far as its members.

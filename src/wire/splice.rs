@@ -19,6 +19,10 @@ pub enum Edit {
     Append(String),
     /// Texts of the message are shortened; one entry for each of its texts, in order.
     Clip(Vec<TextCut>),
+    /// A user message that says this stands before the message.
+    InsertBefore(String),
+    /// A user message that says this stands after the message.
+    InsertAfter(String),
 }
 
 /// What becomes of one text of a message.
@@ -94,7 +98,15 @@ fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
             Edit::Prepend(note) => add(protocol, &text, note, Side::Before),
             Edit::Append(note) => add(protocol, &text, note, Side::After),
             Edit::Clip(clips) => clip(protocol, &text, clips),
+            Edit::InsertBefore(_) | Edit::InsertAfter(_) => continue,
         };
+    }
+    for edit in edits {
+        match edit {
+            Edit::InsertBefore(said) => text = format!("{},{text}", protocol.user_message(said)),
+            Edit::InsertAfter(said) => text = format!("{text},{}", protocol.user_message(said)),
+            _ => {}
+        }
     }
     text
 }

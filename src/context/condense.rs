@@ -1,0 +1,241 @@
+//! A cut that turns all that is old into a note of excerpts: what stays are system messages, the
+//! first user message, pins, the notes of earlier cuts and a window of recent turns.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::cut::{Cut, Pin};
+use super::excerpt::{self, Subject};
+use super::fold::Fate;
+use super::knobs::knobs;
+use super::note::{Note, Place};
+use super::reading::{BlockKind, Reading};
+use super::source::Source;
+use super::turn::TurnKind;
+use crate::tokens::MESSAGE_FRAMING;
+use crate::wire::Role;
+
+/// The least that is left for a note, else the first user message goes.
+const NOTE_ROOM_TOKENS: f64 = 60.0;
+/// What the seam between a note and the text beside it may take.
+const SEAM_TOKENS: u64 = 4;
+
+impl Cut<'_> {
+    /// Takes all turns but the pinned and the newest, and decides which notes stay.
+    pub(super) fn condense(&mut self) -> Room {
+        let k = knobs();
+        let (base, fixed) = self.fold.base_tokens();
+        let (base, fixed) = (base as f64, fixed as f64);
+        let goal = fixed + k.low * base;
+        let newest: u64 = self.fold.turns.list[self.newest..].iter().map(|turn| turn.tokens).sum();
+        let newest = newest as f64;
+        let notes = self.notes_tokens() as f64;
+        let limit = self.fold.profile.limit_tokens as f64;
+        let (base, fixed) = self.release_first_user(base, fixed, newest, limit);
+        let keeps_notes = notes <= k.nmax * base && fixed + notes + newest + 0.1 * base < limit;
+        let notes = if keeps_notes {
+            notes
+        } else {
+            self.drop_notes();
+            0.0
+        };
+        let free = goal - fixed - notes - k.tmin * base;
+        let is_tight = free < newest;
+        if !is_tight {
+            self.pin_window((k.window * base).min(free));
+        }
+        self.evict_down_to(0);
+        Room { goal, is_tight }
+    }
+
+    /// Where the first user message and the newest turn do not fit together, the message goes into
+    /// the note.
+    fn release_first_user(&mut self, base: f64, fixed: f64, newest: f64, limit: f64) -> (f64, f64) {
+        let Some(first_user) = self.fold.first_user.filter(|turn| *turn < self.newest) else {
+            return (base, fixed);
+        };
+        let own = self.turn(first_user);
+        let fits = fixed + newest + NOTE_ROOM_TOKENS <= limit;
+        let system = fixed - own.tokens as f64;
+        if own.is_gone || fits || system + newest + NOTE_ROOM_TOKENS > limit {
+            return (base, fixed);
+        }
+        self.pins.remove(&first_user);
+        self.evict(first_user);
+        self.sweep();
+        self.drop_notes();
+        let (base, fixed) = self.fold.base_tokens();
+        (base as f64, fixed as f64)
+    }
+
+    fn notes_tokens(&self) -> u64 {
+        self.fold.notes.iter().map(|note| note.tokens).sum()
+    }
+
+    /// All notes go: the next one is written from the messages themselves.
+    fn drop_notes(&mut self) {
+        self.fold.size_tokens -= self.notes_tokens();
+        self.fold.notes.clear();
+        let fates = self.fold.fates.iter().enumerate();
+        self.fold.unspoken =
+            fates.filter(|(_, fate)| **fate == Fate::Gone).map(|(message, _)| message).collect();
+    }
+
+    /// Pins the turns before the newest while all of them together take at most `most_tokens`.
+    fn pin_window(&mut self, most_tokens: f64) {
+        let mut tokens: u64 =
+            self.fold.turns.list[self.newest..].iter().map(|turn| turn.tokens).sum();
+        let mut pins = Vec::new();
+        for turn in self.older().iter().rev() {
+            tokens += self.turn(*turn).tokens;
+            if tokens as f64 > most_tokens {
+                break;
+            }
+            pins.push(*turn);
+        }
+        for turn in pins {
+            self.pins.entry(turn).or_insert(Pin::Recent);
+        }
+    }
+
+    /// Leaves a note of what went since the last one.
+    pub(super) fn leave_excerpts(&mut self, room: Room, source: &dyn Source) {
+        let Some((message, place)) = self.place_notes() else { return };
+        let limit = self.fold.profile.limit_tokens;
+        let size = self.fold.size_tokens;
+        let free = limit.saturating_sub(size).saturating_sub(MESSAGE_FRAMING + SEAM_TOKENS);
+        let room_tokens = match room.is_tight {
+            true => 0.95 * free as f64 - 20.0,
+            false => (room.goal - size as f64).min(free as f64),
+        };
+        if room_tokens < 24.0 || self.fold.unspoken.is_empty() {
+            return;
+        }
+        let Some(text) = self.write_excerpts(room_tokens as u64, source) else { return };
+        let count = self.fold.profile.measure.encoding.count(&text);
+        let note = Note {
+            message,
+            place,
+            left_out: self.fold.unspoken.len(),
+            tokens: count + MESSAGE_FRAMING.max(SEAM_TOKENS),
+            excerpts: Some(Arc::from(text)),
+        };
+        self.fold.size_tokens += note.tokens;
+        self.fold.notes.push(note);
+        self.fold.unspoken.clear();
+    }
+
+    fn write_excerpts(&self, room_tokens: u64, source: &dyn Source) -> Option<String> {
+        let fold = &*self.fold;
+        let readings: Vec<Rc<Reading>> =
+            (0..fold.facts.len()).map(|message| source.reading(message)).collect();
+        let text_tokens: Vec<u64> = fold
+            .facts
+            .iter()
+            .map(|fact| fact.tokens.saturating_sub(MESSAGE_FRAMING + 8 * u64::from(fact.calls)))
+            .collect();
+        let kept: Vec<usize> =
+            (0..fold.facts.len()).filter(|message| fold.fates[*message] != Fate::Gone).collect();
+        let notes: Vec<Reading> = fold
+            .notes
+            .iter()
+            .filter_map(|note| note.excerpts.as_deref())
+            .map(|text| Reading::of_text(Role::User, text))
+            .collect();
+        let mut gone = fold.unspoken.clone();
+        gone.sort_unstable();
+        let subject = Subject {
+            speakers: &self.speakers(&readings),
+            readings: &readings,
+            text_tokens: &text_tokens,
+            gone: &gone,
+            kept: &kept,
+            notes: &notes,
+            first_user: fold.first_user.map(|turn| self.turn(turn).first),
+            encoding: fold.profile.measure.encoding,
+        };
+        excerpt::write(&subject, room_tokens)
+    }
+
+    /// Who each message is from, as a note names it: results by their tool.
+    fn speakers(&self, readings: &[Rc<Reading>]) -> Vec<String> {
+        let role = |role| match role {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "result",
+            Role::Other => "message",
+        };
+        let mut speakers: Vec<String> =
+            readings.iter().map(|reading| role(reading.role).to_owned()).collect();
+        for turn in self.fold.turns.list.iter().filter(|turn| turn.kind == TurnKind::Assistant) {
+            let calls: Vec<(&str, &str)> = readings[turn.first]
+                .blocks
+                .iter()
+                .filter_map(|block| match &block.kind {
+                    BlockKind::Call { name, id } => Some((name.as_str(), id.as_str())),
+                    BlockKind::Text => None,
+                })
+                .collect();
+            let mut nth = 0;
+            for message in turn.first + 1..=turn.last {
+                if readings[message].role != Role::Tool {
+                    continue;
+                }
+                let answers = readings[message].answers.as_deref();
+                let by_id = calls.iter().find(|(_, id)| answers == Some(*id));
+                if let Some((name, _)) = by_id.or_else(|| calls.get(nth)) {
+                    speakers[message] = (*name).chars().take(64).collect();
+                }
+                nth += 1;
+            }
+        }
+        speakers
+    }
+
+    /// Where all notes stand, in order: behind the first user message, else behind the system
+    /// messages. In messages of their own where the model takes two user messages in a row; else in
+    /// the text of the user message that is there. Nowhere where that is the last message, which is
+    /// sent as the caller asked it.
+    fn notes_place(&self) -> Option<(usize, Place)> {
+        let is_last = |message: usize| message + 1 == self.fold.facts.len();
+        let policy = &self.fold.profile.policy;
+        let takes_text = |message: usize| self.fold.facts[message].takes_note;
+        let first_user = self.fold.first_user.map(|turn| self.turn(turn));
+        if let Some(turn) = first_user.filter(|turn| !turn.is_gone) {
+            let place = if policy.notes_apart { Place::Own } else { Place::After };
+            let fits = place == Place::Own || takes_text(turn.first);
+            return (fits && !is_last(turn.first)).then_some((turn.first, place));
+        }
+        let next = self.turn(*self.fold.live.first()?);
+        if next.kind == TurnKind::User && !policy.notes_apart {
+            let fits = takes_text(next.first) && !is_last(next.first);
+            return fits.then_some((next.first, Place::Before));
+        }
+        match self.fold.turns.system_run.checked_sub(1) {
+            Some(system) => Some((system, Place::Own)),
+            None => Some((next.first, Place::OwnBefore)),
+        }
+    }
+
+    /// Brings the notes of earlier cuts to where notes stand now. Where that is nowhere, they go.
+    fn place_notes(&mut self) -> Option<(usize, Place)> {
+        let Some((message, place)) = self.notes_place() else {
+            self.drop_notes();
+            return None;
+        };
+        for note in &mut self.fold.notes {
+            (note.message, note.place) = (message, place);
+        }
+        Some((message, place))
+    }
+}
+
+/// What a note may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// The size to end at.
+    goal: f64,
+    /// Whether the newest turn leaves so little that the note may use all of it.
+    is_tight: bool,
+}

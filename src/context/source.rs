@@ -1,0 +1,57 @@
+//! How the fold reaches what messages say. It does so only when it cuts; facts are all it needs
+//! otherwise. Pure.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::clip::{Clipped, clip_texts};
+use super::reading::Reading;
+use crate::tokens::Encoding;
+use crate::wire::{Protocol, Role, json};
+
+/// What a cut asks of the request's messages.
+pub trait Source {
+    /// Clips the texts of `message` to at most `level_tokens` together.
+    fn clip(&self, message: usize, level_tokens: u64) -> Clipped;
+
+    /// Reads `message` for what it says.
+    fn reading(&self, message: usize) -> Rc<Reading>;
+}
+
+/// The messages of a request as received. Reads each at most once.
+pub struct RequestSource<'a> {
+    protocol: Protocol,
+    messages: &'a [&'a str],
+    encoding: Encoding,
+    readings: RefCell<Vec<Option<Rc<Reading>>>>,
+}
+
+impl<'a> RequestSource<'a> {
+    pub fn new(protocol: Protocol, messages: &'a [&'a str], encoding: Encoding) -> Self {
+        Self { protocol, messages, encoding, readings: RefCell::new(Vec::new()) }
+    }
+}
+
+impl Source for RequestSource<'_> {
+    fn clip(&self, message: usize, level_tokens: u64) -> Clipped {
+        let Ok(message) = self.protocol.read_message(self.messages[message]) else {
+            return Clipped { cuts: Vec::new(), text_tokens: 0 };
+        };
+        let texts: Vec<_> =
+            message.texts().into_iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
+        clip_texts(self.encoding, &texts, level_tokens)
+    }
+
+    fn reading(&self, message: usize) -> Rc<Reading> {
+        let mut readings = self.readings.borrow_mut();
+        if readings.len() <= message {
+            readings.resize(self.messages.len(), None);
+        }
+        Rc::clone(readings[message].get_or_insert_with(|| {
+            Rc::new(match self.protocol.read_message(self.messages[message]) {
+                Ok(message) => Reading::of(&message),
+                Err(_) => Reading::of_text(Role::Other, ""),
+            })
+        }))
+    }
+}

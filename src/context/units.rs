@@ -1,0 +1,309 @@
+//! A text as units: pieces that make sense by themselves and stay whole when an excerpt is made of
+//! it. A unit is a line, a sentence of a long line, or a record of structured data. Pure.
+
+use std::ops::Range;
+
+/// Lines up to this many bytes are one unit.
+
+/// Sentences are joined up to this many bytes, and split where longer than `(super::knobs::knobs().line as usize)`.
+
+/// A record up to this many bytes stays whole.
+
+/// Scalar members of a larger record go together up to this many bytes.
+
+/// How deep records are looked into; below that they are cut like prose.
+const DEPTH: usize = 12;
+
+/// The units of `text`, in order, without white space around them. Together they hold all that
+/// `text` says.
+pub fn units(text: &str) -> Vec<Range<usize>> {
+    let mut units = Vec::new();
+    let trimmed = trim(text, 0..text.len());
+    if is_record(text, &trimmed) {
+        split_record(text, trimmed, 0, &mut units);
+        return split_overlong(text, units);
+    }
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        let span = trim_end(text, start..start + line.len());
+        start += line.len();
+        if span.is_empty() {
+            continue;
+        }
+        if span.len() <= (super::knobs::knobs().line as usize) {
+            units.push(span);
+        } else {
+            split_long(text, span, &mut units);
+        }
+    }
+    split_overlong(text, units)
+}
+
+/// A line too long for one unit: records in it are looked into, the rest goes by sentences.
+fn split_long(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
+    let open = text[span.clone()].find(['{', '[']).map(|at| span.start + at);
+    if let Some(open) = open {
+        if let Some(close) = matching(text, open, span.end)
+            .filter(|close| close - open > (super::knobs::knobs().line as usize))
+        {
+            if open > span.start {
+                split_prose(text, span.start..open, units);
+            }
+            split_record(text, open..close, 0, units);
+            if close < span.end {
+                split_prose(text, close..span.end, units);
+            }
+            return;
+        }
+    }
+    split_prose(text, span, units);
+}
+
+/// Whether the span is one bracketed whole.
+fn is_record(text: &str, span: &Range<usize>) -> bool {
+    let bytes = text.as_bytes();
+    span.len() > 1
+        && matches!(bytes[span.start], b'{' | b'[')
+        && matches!(bytes[span.end - 1], b'}' | b']')
+        && matching(text, span.start, span.end) == Some(span.end)
+}
+
+/// Where the bracket at `open` is closed, strings skipped; one past it.
+fn matching(text: &str, open: usize, end: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let mut depth = 0_usize;
+    let mut quote = None;
+    let mut at = open;
+    while at < end {
+        let byte = bytes[at];
+        match quote {
+            Some(_) if byte == b'\\' => at += 1,
+            Some(own) if byte == own => quote = None,
+            Some(_) => {}
+            None => match byte {
+                b'"' => quote = Some(byte),
+                // A quote of Python's, where it can begin a string.
+                b'\'' if matches!(bytes[at - 1], b' ' | b'[' | b'{' | b'(' | b':' | b',') => {
+                    quote = Some(byte);
+                }
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => {
+                    depth -= 1;
+                    if depth == 0 {
+                        return Some(at + 1);
+                    }
+                }
+                _ => {}
+            },
+        }
+        at += 1;
+    }
+    None
+}
+
+/// A record: whole where small, else its members, each with its name; scalar ones together.
+fn split_record(text: &str, span: Range<usize>, depth: usize, units: &mut Vec<Range<usize>>) {
+    if span.len() <= (super::knobs::knobs().record as usize) {
+        return units.push(span);
+    }
+    if depth == DEPTH {
+        return split_prose(text, span, units);
+    }
+    let mut together: Option<Range<usize>> = None;
+    for member in members(text, span.start + 1, span.end - 1) {
+        let nested = text[member.clone()]
+            .find(['{', '['])
+            .map(|at| member.start + at)
+            .filter(|_| member.len() > (super::knobs::knobs().members as usize));
+        let Some(open) = nested.filter(|open| is_record(text, &(*open..member.end))) else {
+            match &mut together {
+                Some(run) if member.end - run.start <= (super::knobs::knobs().members as usize) => {
+                    run.end = member.end
+                }
+                _ => {
+                    units.extend(together.take());
+                    together = Some(member);
+                }
+            }
+            continue;
+        };
+        units.extend(together.take());
+        let first = units.len();
+        split_record(text, open..member.end, depth + 1, units);
+        // The member's name stays with the first of what it holds.
+        if let Some(unit) = units.get_mut(first) {
+            unit.start = member.start;
+        }
+    }
+    units.extend(together);
+}
+
+/// Members that are longer than a unit may be, such as one long string, go by sentences.
+fn split_overlong(text: &str, units: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    let most_bytes =
+        (super::knobs::knobs().record as usize) + (super::knobs::knobs().line as usize);
+    if units.iter().all(|unit| unit.len() <= most_bytes) {
+        return units;
+    }
+    let mut split = Vec::with_capacity(units.len() * 2);
+    for unit in units {
+        match unit.len() <= most_bytes {
+            true => split.push(unit),
+            false => split_prose(text, unit, &mut split),
+        }
+    }
+    split
+}
+
+/// The members between two brackets, white space trimmed.
+fn members(text: &str, start: usize, end: usize) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let mut members = Vec::new();
+    let mut from = start;
+    let mut at = start;
+    while at < end {
+        match bytes[at] {
+            b'{' | b'[' => at = matching(text, at, end).unwrap_or(end),
+            b'"' => at = string_end(bytes, at, end),
+            b',' => {
+                members.push(trim(text, from..at));
+                at += 1;
+                from = at;
+            }
+            _ => at += 1,
+        }
+    }
+    members.push(trim(text, from..end));
+    members.retain(|member| !member.is_empty());
+    members
+}
+
+fn string_end(bytes: &[u8], open: usize, end: usize) -> usize {
+    let mut at = open + 1;
+    while at < end && bytes[at] != b'"' {
+        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    }
+    (at + 1).min(end)
+}
+
+/// Sentences, short ones joined, long ones cut between words.
+fn split_prose(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
+    let mut start = span.start;
+    let mut blank = None;
+    for (offset, letter) in text[span.clone()].char_indices() {
+        let at = span.start + offset;
+        let length = at - start;
+        let follows = &text[at + letter.len_utf8()..span.end];
+        let ends = match letter {
+            '。' | '！' | '？' | '；' => true,
+            '.' | '!' | '?' | ';' | '}' | ']' => follows.starts_with(char::is_whitespace),
+            '\n' => true,
+            // A line break as it is written inside a string of JSON.
+            'n' => text[..at].ends_with('\\'),
+            _ => false,
+        };
+        if letter.is_whitespace() || letter == ',' || letter == '，' || letter == '、' {
+            blank = Some(at + letter.len_utf8());
+        }
+        let cut = if ends && length >= (super::knobs::knobs().sentence as usize) {
+            Some(at + letter.len_utf8())
+        } else if length >= (super::knobs::knobs().line as usize) {
+            // Cut behind the last blank; where there is none, at any character.
+            Some(
+                blank
+                    .filter(|blank| *blank > start + (super::knobs::knobs().sentence as usize))
+                    .unwrap_or(at),
+            )
+        } else {
+            None
+        };
+        if let Some(cut) = cut.filter(|cut| *cut > start) {
+            units.push(trim(text, start..cut));
+            start = cut;
+            blank = None;
+        }
+    }
+    let rest = trim(text, start..span.end);
+    // A short rest belongs to the sentence before it.
+    match units.last_mut() {
+        Some(last)
+            if rest.len() < (super::knobs::knobs().sentence as usize) / 2
+                && last.end <= start
+                && last.start >= span.start =>
+        {
+            last.end = rest.end.max(last.end);
+        }
+        _ => units.push(rest),
+    }
+    units.retain(|unit| !unit.is_empty());
+}
+
+fn trim(text: &str, span: Range<usize>) -> Range<usize> {
+    let span = trim_end(text, span);
+    let inside = &text[span.clone()];
+    span.start + (inside.len() - inside.trim_start().len())..span.end
+}
+
+/// White space before a line says something in many languages; that after it does not.
+fn trim_end(text: &str, span: Range<usize>) -> Range<usize> {
+    span.start..span.start + text[span.clone()].trim_end().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(text: &str) -> Vec<&str> {
+        units(text).into_iter().map(|span| &text[span]).collect()
+    }
+
+    #[test]
+    fn lines_are_units_and_keep_their_indentation() {
+        assert_eq!(pieces("a\n    b  \n\n\tc\n"), ["a", "    b", "\tc"]);
+        assert_eq!(pieces(""), [""; 0]);
+        assert_eq!(pieces(" \n \n"), [""; 0]);
+    }
+
+    #[test]
+    fn records_stay_whole_and_members_keep_their_names() {
+        let flight = |number: u32| {
+            format!(
+                r#"{{"flight_number": "HAT{number}", "origin": "LAS", "date": "2024-05-{number}", "price": {number}}}"#
+            )
+        };
+        let flights: Vec<String> = (10..20).map(flight).collect();
+        let text = format!(
+            r#"{{"id": "XEHM4B", "user": "daiki", "flights": [{}], "paid": true}}"#,
+            flights.join(", ")
+        );
+        let pieces = pieces(&text);
+        assert_eq!(pieces[0], r#""id": "XEHM4B", "user": "daiki""#);
+        assert!(pieces[1].starts_with(r#""flights": [{"flight_number": "HAT10""#));
+        for flight in &flights[1..] {
+            assert!(
+                pieces.iter().any(|piece| piece.contains(flight.as_str())),
+                "{flight} {pieces:#?}"
+            );
+        }
+        assert_eq!(pieces.last(), Some(&r#""paid": true"#));
+    }
+
+    #[test]
+    fn any_text_is_covered_and_cut_at_characters() {
+        let long = "ein Satz mit Wörtern und, ja, Kommas".repeat(40);
+        let han = "没有空格的很长的一行文字".repeat(60);
+        let broken = format!("{{\"a\": [1, 2, {}", "[".repeat(300));
+        let json_lines = format!("{{\"text\": \"{}\"}}", "line of code\\n".repeat(80));
+        for text in [&long, &han, &broken, &json_lines] {
+            let mut end = 0;
+            for unit in units(text) {
+                assert!(unit.start >= end && unit.len() <= 600, "{unit:?}");
+                assert!(
+                    text[end..unit.start].trim_matches([' ', ',', '\n', '[', '{', '"']).is_empty()
+                );
+                end = unit.end;
+            }
+            assert!(text[end..].trim_matches(['}', ']', ' ', ',']).is_empty());
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! The values in a text: names, paths, numbers, quoted words, by which a later message can refer
+//! to it. Pure; looks at one text at a time and knows nothing of conversations.
+
+/// A stretch of a text that a later message may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Value {
+    pub start: u32,
+    pub end: u32,
+    pub kind: ValueKind,
+}
+
+/// What a value looks like, which says how likely it is to be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueKind {
+    /// A path, identifier, number, address or code.
+    Name,
+    /// Several words, a call or an assignment: more seldom repeated as it stands.
+    Phrase,
+    /// A capitalised word inside a sentence.
+    Word,
+}
+
+/// The shortest and the longest run that counts as a name.
+const NAME_BYTES: std::ops::RangeInclusive<usize> = 4..=200;
+/// The shortest and the longest quoted string that counts.
+const QUOTED_BYTES: std::ops::RangeInclusive<usize> = 4..=60;
+/// The longest call or assignment that counts.
+const PHRASE_BYTES: usize = 48;
+
+/// The values of `text`, in order of where they begin.
+pub fn values(text: &str) -> Vec<Value> {
+    let mut finder = Finder { bytes: text.as_bytes(), found: Vec::new() };
+    finder.run();
+    let mut found = finder.found;
+    found.retain(|value| {
+        text.is_char_boundary(value.start as usize) && text.is_char_boundary(value.end as usize)
+    });
+    found.sort_by_key(|value| (value.start, value.end));
+    found.dedup_by_key(|value| (value.start, value.end));
+    found
+}
+
+struct Finder<'a> {
+    bytes: &'a [u8],
+    found: Vec<Value>,
+}
+
+fn is_run(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'_' | b'.' | b'/' | b'@' | b'#' | b'+' | b'-')
+        || byte >= 0x80
+}
+
+impl Finder<'_> {
+    fn run(&mut self) {
+        let mut at = 0;
+        let mut line_start = 0;
+        // Where a string of this quote may end: beyond here the same quote opens a new one.
+        let mut quoted_to = 0;
+        while at < self.bytes.len() {
+            let byte = self.bytes[at];
+            if byte == b'\n' {
+                at += 1;
+                line_start = at;
+            } else if is_run(byte) {
+                let end = self.run_end(at);
+                if !self.is_line_number(line_start, at, end) {
+                    self.take_run(at, end);
+                }
+                at = end;
+            } else {
+                if matches!(byte, b'"' | b'\'' | b'`') && at >= quoted_to {
+                    quoted_to = self.take_quoted(at).unwrap_or(quoted_to);
+                }
+                at += 1;
+            }
+        }
+    }
+
+    fn run_end(&self, start: usize) -> usize {
+        let rest = &self.bytes[start..];
+        start + rest.iter().position(|byte| !is_run(*byte)).unwrap_or(rest.len())
+    }
+
+    /// Whether a run is a line's number as tools print it before what the line says.
+    fn is_line_number(&self, line_start: usize, start: usize, end: usize) -> bool {
+        let digits = self.bytes[start..end].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let is_first = self.bytes[line_start..start].iter().all(u8::is_ascii_whitespace);
+        digits > 0
+            && is_first
+            && match self.bytes[start + digits..end] {
+                [] => matches!(self.bytes.get(end), Some(b':' | b'\t' | b'|')),
+                [b'-'] => true,
+                _ => false,
+            }
+    }
+
+    fn push(&mut self, start: usize, end: usize, kind: ValueKind) {
+        self.found.push(Value { start: start as u32, end: end as u32, kind });
+    }
+
+    fn take_run(&mut self, start: usize, end: usize) {
+        let (start, end) = self.trimmed(start, end);
+        if start >= end {
+            return;
+        }
+        let run = &self.bytes[start..end];
+        if is_name(run) {
+            self.push(start, end, ValueKind::Name);
+            self.take_parts(start, end);
+            self.take_phrase(start, end);
+        } else if self.is_capitalised_inside(start, end) {
+            self.push(start, end, ValueKind::Word);
+            self.take_phrase(start, end);
+        } else if NAME_BYTES.contains(&run.len()) {
+            self.take_phrase(start, end);
+        }
+    }
+
+    /// The run without the punctuation that belongs to the sentence around it.
+    fn trimmed(&self, mut start: usize, mut end: usize) -> (usize, usize) {
+        while start < end && matches!(self.bytes[start], b'-' | b'+' | b'#' | b'@') {
+            start += 1;
+        }
+        while end > start && matches!(self.bytes[end - 1], b'.' | b'-' | b'/' | b'+' | b'#' | b'@')
+        {
+            end -= 1;
+        }
+        (start, end)
+    }
+
+    /// The last part of a path, and the parts that look like identifiers of their own.
+    fn take_parts(&mut self, start: usize, end: usize) {
+        let mut from = start;
+        for at in start..=end {
+            if at < end && !matches!(self.bytes[at], b'/' | b'.') {
+                continue;
+            }
+            let part = &self.bytes[from..at];
+            let is_last_of_path = at == end && from > start && self.bytes[from - 1] == b'/';
+            let is_whole = from == start && at == end;
+            if !is_whole && NAME_BYTES.contains(&part.len()) && (is_last_of_path || is_name(part)) {
+                self.push(from, at, ValueKind::Name);
+            }
+            from = at + 1;
+        }
+        // A file's name with its ending.
+        if let Some(slash) = self.bytes[start..end].iter().rposition(|byte| *byte == b'/') {
+            let from = start + slash + 1;
+            if NAME_BYTES.contains(&(end - from)) {
+                self.push(from, end, ValueKind::Name);
+            }
+        }
+    }
+
+    /// `name(…)` and `name=…`, where short.
+    fn take_phrase(&mut self, start: usize, end: usize) {
+        let most = (start + PHRASE_BYTES).min(self.bytes.len());
+        match self.bytes.get(end) {
+            Some(b'(') => {
+                let inside = &self.bytes[end + 1..most.max(end + 1)];
+                let close = inside.iter().position(|byte| matches!(byte, b')' | b'\n' | b'('));
+                if let Some(length) = close.filter(|at| inside[*at] == b')' && *at > 0) {
+                    self.push(start, end + length + 2, ValueKind::Phrase);
+                }
+            }
+            Some(b'=') => {
+                let inside = &self.bytes[end + 1..most.max(end + 1)];
+                let stop = inside.iter().position(|byte| {
+                    byte.is_ascii_whitespace() || matches!(byte, b',' | b')' | b';' | b']' | b'}')
+                });
+                let length = stop.unwrap_or(inside.len());
+                if length > 0 && inside[0] != b'=' && (stop.is_some() || most == self.bytes.len()) {
+                    self.push(start, end + 1 + length, ValueKind::Phrase);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A capitalised word that does not begin a sentence.
+    fn is_capitalised_inside(&self, start: usize, end: usize) -> bool {
+        let run = &self.bytes[start..end];
+        let rest_is_lower = run[1..].iter().all(|byte| byte.is_ascii_lowercase() || *byte >= 0x80);
+        let before = &self.bytes[start.saturating_sub(2)..start];
+        run.len() >= 4
+            && run[0].is_ascii_uppercase()
+            && rest_is_lower
+            && matches!(before, [b'a'..=b'z' | b',' | b'0'..=b'9' | b'A'..=b'Z', b' '])
+    }
+
+    /// A quoted string of one line; gives where it ends.
+    fn take_quoted(&mut self, open: usize) -> Option<usize> {
+        let quote = self.bytes[open];
+        let is_apostrophe =
+            quote == b'\'' && open > 0 && self.bytes[open - 1].is_ascii_alphanumeric();
+        if is_apostrophe {
+            return None;
+        }
+        let inside = &self.bytes[open + 1..(open + 2 + QUOTED_BYTES.end()).min(self.bytes.len())];
+        let length = inside.iter().position(|byte| *byte == quote || *byte == b'\n')?;
+        if inside[length] != quote {
+            return None;
+        }
+        let text = &inside[..length];
+        let is_key = self.bytes.get(open + length + 2) == Some(&b':');
+        if is_key && super::knobs::knobs().keys == 0.0 {
+            return Some(open + 2 + length);
+        }
+        if QUOTED_BYTES.contains(&length) && !text[0].is_ascii_whitespace() {
+            let is_plain = text.iter().all(|byte| is_run(*byte));
+            let kind = if is_plain { ValueKind::Name } else { ValueKind::Phrase };
+            self.push(open + 1, open + 1 + length, kind);
+        }
+        Some(open + 2 + length)
+    }
+}
+
+/// Whether a run of characters is something more particular than a word of a language: it holds a
+/// digit, a joint, a capital inside or three capitals.
+fn is_name(run: &[u8]) -> bool {
+    if !NAME_BYTES.contains(&run.len()) || !run.iter().any(u8::is_ascii_alphanumeric) {
+        return false;
+    }
+    let inner = &run[1..run.len() - 1];
+    let holds = |test: fn(u8) -> bool| run.iter().any(|byte| test(*byte));
+    let capital_inside =
+        run.windows(2).any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
+    holds(|byte| byte.is_ascii_digit())
+        || holds(|byte| matches!(byte, b'_' | b'/' | b'@'))
+        || inner.iter().any(|byte| matches!(byte, b'.' | b'-'))
+        || capital_inside
+        || run.iter().filter(|byte| byte.is_ascii_uppercase()).count() >= 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Vec<&str> {
+        values(text)
+            .iter()
+            .filter(|value| value.kind != ValueKind::Word)
+            .map(|value| &text[value.start as usize..value.end as usize])
+            .collect()
+    }
+
+    #[test]
+    fn values_are_what_can_be_referred_to() {
+        for (text, expected) in [
+            ("see django/db/models/query.py now", &["django/db/models/query.py", "query.py"][..]),
+            (
+                "call get_user_details(user_id)",
+                &["get_user_details", "get_user_details(user_id)", "user_id"],
+            ),
+            ("12: return maxAge", &["maxAge"]),
+            ("  1204\tMAX_SIZE = 3", &["MAX_SIZE"]),
+            ("pay 1204.50 by 2024-05-15.", &["1204.50", "1204", "2024-05-15"]),
+            (r#"{"dob": "1992-09-13"}"#, &["1992-09-13"]),
+            ("the user's words aren't quoted", &[]),
+            ("said 'not now' twice", &["not now"]),
+            ("depth=4, x", &["depth=4"]),
+            ("mail a.b+c@example.com!", &["a.b+c@example.com", "b+c@example"]),
+            ("测试文本，没有值", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(found(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn words_inside_sentences_are_told_apart() {
+        let kinds: Vec<_> =
+            values("We met Martin in Hamburg. Then rain").iter().map(|value| value.kind).collect();
+        assert_eq!(kinds, [ValueKind::Word, ValueKind::Word]);
+    }
+}
