@@ -1,8 +1,6 @@
 //! `weir replay`: reads recorded conversations from files, replays them on all cores and prints
 //! what came of it. Measures nothing itself; see `crate::replay`.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::num::NonZero;
@@ -11,34 +9,73 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use clap::builder::PossibleValuesParser;
 use flate2::read::MultiGzDecoder;
 
-use super::sources;
+use super::sources::{self, Flag};
 use crate::config;
 use crate::context::Policy;
 use crate::replay::baseline::Baseline;
 use crate::replay::conversation::Conversation;
-use crate::replay::tally::{Row, Tally, rows};
-use crate::replay::{Budget, Kind, Lost, Named, Outcome, replay, sent_at, table::table};
+use crate::replay::report::Report;
+use crate::replay::{Budget, Kind, Named, Outcome, html, replay, show, table::table};
 
-/// Replays recorded conversations and tells what compaction keeps of them, and what it costs
+const HELP: &str = "\
+What the columns say (recall: the mean over sources with at least 60 cases; the bill is pooled):
+  conv, turns   conversations and requests above the budget
+  infeas        requests whose system text and last turn alone exceed it: they count for the
+                bill alone
+  ref           values (paths, ids, names, numbers, quoted strings) that the real answer used,
+                that earlier messages held and the last four did not: the share still sent
+  deep          of those, what the first user message did not hold
+  far10         of those, what was last seen more than ten messages back
+  ctx           deep values sent with 30 characters around them as they stood
+  ctx/ln        the same, or as far as the ends of their line
+  5gram         runs of five words of the real answer, from messages further back
+  action        earlier calls, by their first argument
+  user          the user's short messages, but the first
+  evid          messages that hold the answer, where a conversation names them as `evidence`
+  valid, over   requests that keep every rule; that exceed the budget
+  sent/full     of the requests above the budget, the tokens sent
+  cache         tokens that a provider's prefix cache holds
+  billed        all input, cached tokens at a tenth, relative to sending everything
+  cuts/¼B       requests that rewrite what was sent, for each quarter of the budget grown
+
+Examples:
+  weir replay recorded.jsonl.gz --policy default --policy drop_oldest --policy none
+  weir replay recorded.jsonl --budget 32k --set low=0.5 --by-source
+  weir replay recorded.jsonl --budget 30% --lost 40
+  weir replay recorded.jsonl --budget 30% --show ID --turn 60";
+
+/// The policy that is weir's own.
+const OWN: &str = "default";
+
+/// Replays recorded conversations: what compaction keeps of them, and what it costs
+///
+/// Each conversation is taken request by request, as an agent or a chat would have sent it, under
+/// each policy at each budget. No model is asked: the real answers tell what was needed.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = HELP)]
 pub struct ReplayArgs {
     /// JSON lines, plain or gzip: conversations `{id, source, messages}`, or recorded request
-    /// bodies `{model, messages}`
+    /// bodies `{model, messages}`, each of which is one conversation
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What may be sent: a share of each conversation's last request, or tokens
+    /// What may be sent: a share of each conversation's last request, or tokens, for conversations
+    /// that grow at least a quarter beyond
     #[arg(long = "budget", value_name = "30%|8k", value_parser = Budget::read,
           default_values = ["30%", "50%", "70%", "8k"])]
     budgets: Vec<Budget>,
-    /// `default` (weir's own, as configured), `none`, `drop_oldest`, `sticky_drop` or `mask_obs`
-    #[arg(long = "policy", value_name = "NAME", default_values = ["default"])]
+    /// Whose choice it is: weir's own as configured, or one in common use
+    #[arg(long = "policy", value_name = "NAME", default_values = [OWN], value_parser = names())]
     policies: Vec<String>,
-    /// A key of the configuration's [context] for the policy `default`, such as low=0.7
+    /// The configuration whose [context] the policy `default` follows; the shipped one if none
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A key of [context] for the policy `default`, such as low=0.7
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     settings: Vec<(String, String)>,
-    /// Only conversations whose source holds this
+    /// Only conversations whose source holds this text
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
     /// Only conversations whose last request has so many tokens. In shorter ones a share of it may
@@ -51,21 +88,29 @@ pub struct ReplayArgs {
     /// A row for each source too
     #[arg(long)]
     by_source: bool,
-    /// All figures as JSON
+    /// All figures, for each source and conversation, as JSON
     #[arg(long)]
     json: bool,
-    /// Prints so many of the values that were lost, in place of the table
-    #[arg(long, value_name = "N")]
+    /// Writes a page with charts and all rows to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Prints so many of the deep values that each run lost, in place of the table
+    #[arg(long, value_name = "N", conflicts_with = "json")]
     lost: Option<usize>,
-    /// Prints what is sent of this conversation, in place of the table
-    #[arg(long, value_name = "ID")]
+    /// Prints what is sent of this conversation at its last request, in place of the table
+    #[arg(long, value_name = "ID", conflicts_with_all = ["json", "lost", "html"])]
     show: Option<String>,
-    /// With --show: the request of so many messages, in place of the last
+    /// With --show: the request of so many messages, or the one before, in place of the last
     #[arg(long, value_name = "MESSAGES", requires = "show")]
     turn: Option<usize>,
-    /// Prints no progress
+    /// Shows no progress
     #[arg(long)]
     no_progress: bool,
+}
+
+fn names() -> PossibleValuesParser {
+    let baselines = Baseline::NAMES.iter().map(|(name, _)| *name);
+    PossibleValuesParser::new([OWN].into_iter().chain(baselines))
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -76,13 +121,14 @@ fn key_value(text: &str) -> Result<(String, String), String> {
 /// Runs `weir replay …`.
 pub fn run(args: &ReplayArgs) -> Result<(), String> {
     let policies = policies(args)?;
-    let progress = Progress::new(!args.no_progress && std::io::stderr().is_terminal());
-    let conversations = read_all(args, &progress)?;
-    let text = if let Some(id) = &args.show {
-        show(args, &conversations, id, &policies)?
-    } else {
-        let outcomes = replay_all(&conversations, &policies, &args.budgets, &progress);
-        report(args, &conversations, &policies, &outcomes)
+    let is_shown = !args.no_progress && std::io::stderr().is_terminal();
+    let conversations = read_all(args, is_shown)?;
+    let text = match &args.show {
+        Some(id) => shown(args, &conversations, id, &policies)?,
+        None => {
+            let outcomes = replay_all(&conversations, &policies, &args.budgets, is_shown);
+            told(args, &Report::new(&conversations, &policies, &args.budgets, outcomes))?
+        }
     };
     std::io::stdout()
         .write_all(text.as_bytes())
@@ -93,52 +139,89 @@ fn policies(args: &ReplayArgs) -> Result<Vec<Named>, String> {
     let named = |name: &String| {
         let kind = match Baseline::from_name(name) {
             Some(baseline) => Kind::Baseline(baseline),
-            None if name == "default" => Kind::Engine(policy(&args.settings)?),
-            None => return Err(format!("--policy: there is no {name:?}")),
+            None => Kind::Engine(policy(args)?),
         };
         Ok(Named { name: name.clone(), kind })
     };
     args.policies.iter().map(named).collect()
 }
 
-/// The shipped policy with `settings` on top.
-fn policy(settings: &[(String, String)]) -> Result<Policy, String> {
-    let variable = |(key, value): &(String, String)| {
-        let name = format!("WEIR_CONTEXT__{}", key.to_uppercase());
-        (OsString::from(name), OsString::from(value))
+/// The policy of the configuration with the settings of the command line on top.
+fn policy(args: &ReplayArgs) -> Result<Policy, String> {
+    let flag = |(key, value): &(String, String)| Flag {
+        name: "--set".into(),
+        key: format!("context.{key}").into(),
+        value: value.clone(),
     };
-    let figment = sources::figment(None, None, settings.iter().map(variable), []);
+    let figment =
+        sources::figment(args.config.as_deref(), None, [], args.settings.iter().map(flag));
     let lines = |problems: Vec<config::Problem>| {
-        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        format!("--set: {}", lines.join("; "))
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nweir: ")
     };
     config::load(figment).map(|(config, _)| config.context.policy).map_err(lines)
 }
 
+/// What is printed in the end, after the page is written where one is asked for.
+fn told(args: &ReplayArgs, report: &Report) -> Result<String, String> {
+    if let Some(path) = &args.html {
+        std::fs::write(path, html::page(report))
+            .map_err(|error| format!("{}: cannot be written: {error}", path.display()))?;
+    }
+    Ok(match args.lost {
+        Some(count) => report.lost(count),
+        None if args.json => report.json(),
+        None => table(&report.rows(args.by_source)),
+    })
+}
+
+fn shown(
+    args: &ReplayArgs,
+    conversations: &[Conversation],
+    id: &str,
+    policies: &[Named],
+) -> Result<String, String> {
+    let own = conversations.iter().find(|conversation| conversation.id == id);
+    let own = own.ok_or_else(|| format!("--show: there is no conversation {id:?}"))?;
+    let length = args.turn.unwrap_or(usize::MAX);
+    let runs = policies.iter().flat_map(|policy| {
+        args.budgets.iter().filter_map(move |budget| show::sent(own, policy, *budget, length))
+    });
+    let text: Vec<String> = runs.collect();
+    match text.is_empty() {
+        true => Err(format!("--show: {id} has no such request, or is too short for these budgets")),
+        false => Ok(text.join("\n")),
+    }
+}
+
 /// Reads all files' conversations, in order.
-fn read_all(args: &ReplayArgs, progress: &Progress) -> Result<Vec<Conversation>, String> {
-    let mut lines = Vec::new();
+fn read_all(args: &ReplayArgs, is_shown: bool) -> Result<Vec<Conversation>, String> {
+    let mut texts = Vec::new();
     for path in &args.files {
         let text = read_text(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let own = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        lines.extend(own.map(|(number, line)| (path, number + 1, line.to_owned())));
+        texts.push((path, text));
     }
-    let read = on_all_cores(lines.len(), |place| {
-        let (path, number, line) = &lines[place];
-        progress.step("reading", place, lines.len());
-        Conversation::read(line, *number)
-            .map_err(|error| format!("{}, line {number}: {error}", path.display()))
+    let lines = texts.iter().flat_map(|(path, text)| {
+        text.lines().enumerate().map(move |(number, line)| (path, number + 1, line))
     });
+    let lines: Vec<_> = lines.filter(|(_, _, line)| !line.trim().is_empty()).collect();
+    let progress = Progress::new(is_shown, "reading", lines.len());
+    let read = on_all_cores(lines.len(), |place| {
+        let (path, number, line) = lines[place];
+        let read = Conversation::read(line, number);
+        progress.step();
+        read.map_err(|error| format!("{}, line {number}: {error}", path.display()))
+    });
+    drop(progress);
     let mut conversations = read.into_iter().collect::<Result<Vec<_>, _>>()?;
     if let Some(source) = &args.source {
         conversations.retain(|conversation| conversation.source.contains(source));
     }
     conversations.retain(|conversation| conversation.last_request_tokens() >= args.min_tokens);
     conversations.truncate(args.limit.unwrap_or(usize::MAX));
-    if conversations.is_empty() {
-        return Err("there is no such conversation".to_owned());
+    match conversations.is_empty() {
+        true => Err("the files hold no such conversation".to_owned()),
+        false => Ok(conversations),
     }
-    Ok(conversations)
 }
 
 fn read_text(path: &Path) -> std::io::Result<String> {
@@ -155,16 +238,17 @@ fn replay_all(
     conversations: &[Conversation],
     policies: &[Named],
     budgets: &[Budget],
-    progress: &Progress,
+    is_shown: bool,
 ) -> Vec<Vec<Option<Outcome>>> {
     // The longest first, so that no core is left with one at the end.
     let mut order: Vec<usize> = (0..conversations.len()).collect();
     order.sort_by_key(|place| std::cmp::Reverse(conversations[*place].last_request_tokens()));
+    let progress = Progress::new(is_shown, "replaying", order.len());
     let outcomes = on_all_cores(order.len(), |place| {
-        progress.step("replaying", place, order.len());
-        replay(&conversations[order[place]], policies, budgets)
+        let outcomes = replay(&conversations[order[place]], policies, budgets);
+        progress.step();
+        outcomes
     });
-    progress.end();
     let mut sorted: Vec<_> = order.into_iter().zip(outcomes).collect();
     sorted.sort_by_key(|(place, _)| *place);
     sorted.into_iter().map(|(_, outcome)| outcome).collect()
@@ -174,166 +258,58 @@ fn replay_all(
 fn on_all_cores<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(count));
+    let take = || loop {
+        let place = next.fetch_add(1, Ordering::Relaxed);
+        if place >= count {
+            break;
+        }
+        let result = work(place);
+        done.lock().expect("nothing panics while it is held").push((place, result));
+    };
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let place = next.fetch_add(1, Ordering::Relaxed);
-                    if place >= count {
-                        break;
-                    }
-                    let result = work(place);
-                    done.lock().expect("no thread panics with it").push((place, result));
-                }
-            });
+        for _ in 0..threads.min(count) {
+            scope.spawn(take);
         }
     });
-    let mut done = done.into_inner().expect("no thread panics with it");
+    let mut done = done.into_inner().expect("nothing panics while it is held");
     done.sort_by_key(|(place, _)| *place);
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-fn report(
-    args: &ReplayArgs,
-    conversations: &[Conversation],
-    policies: &[Named],
-    outcomes: &[Vec<Option<Outcome>>],
-) -> String {
-    let mut all = Vec::new();
-    let mut single = Vec::new();
-    let mut lost = String::new();
-    let mut run = 0;
-    for policy in policies {
-        for budget in &args.budgets {
-            let mut by_source: BTreeMap<String, Tally> = BTreeMap::new();
-            let mut own_lost = Vec::new();
-            for (conversation, outcomes) in conversations.iter().zip(outcomes) {
-                let Some(outcome) = &outcomes[run] else { continue };
-                by_source.entry(conversation.source.clone()).or_default().merge(&outcome.tally);
-                own_lost.extend(&outcome.lost);
-                let own = BTreeMap::from([(conversation.source.clone(), outcome.tally.clone())]);
-                let (_, row) = rows(&policy.name, &budget.to_string(), &own);
-                single.extend(row.into_iter().map(|row| (conversation, row)));
-            }
-            let (total, sources) = rows(&policy.name, &budget.to_string(), &by_source);
-            all.push(total);
-            if args.by_source || args.json {
-                all.extend(sources);
-            }
-            if let Some(count) = args.lost {
-                lost.push_str(&sample(&policy.name, *budget, &own_lost, count));
-            }
-            run += 1;
-        }
-    }
-    match (args.lost, args.json) {
-        (Some(_), _) => lost,
-        (None, true) => as_json(&all, &single),
-        (None, false) => table(&all),
-    }
-}
-
-/// The rows of the table, and one for each conversation.
-fn as_json(rows: &[Row], single: &[(&Conversation, Row)]) -> String {
-    let of_conversation = |(conversation, row): &(&Conversation, Row)| {
-        serde_json::json!({
-            "conversation": conversation.id,
-            "last_request_tokens": conversation.last_request_tokens(),
-            "figures": row,
-        })
-    };
-    let single: Vec<_> = single.iter().map(of_conversation).collect();
-    let json = serde_json::json!({ "rows": rows, "conversations": single });
-    format!("{json:#}\n")
-}
-
-/// `count` of the lost values, evenly taken.
-fn sample(policy: &str, budget: Budget, lost: &[&Lost], count: usize) -> String {
-    let gone = lost.iter().filter(|own| !own.has_value).count();
-    let mut text = format!(
-        "{policy} {budget}: {gone} values gone, {} without their context\n",
-        lost.len() - gone
-    );
-    let step = lost.len().div_ceil(count.max(1)).max(1);
-    for own in lost.iter().step_by(step) {
-        let fate = if own.has_value { "no context" } else { "gone" };
-        text.push_str(&format!(
-            "{} {} turn {}: {fate}: {:?}, last seen in #{} ({:?}, {} back): {}\n",
-            own.source,
-            own.conversation,
-            own.turn,
-            own.value,
-            own.last_seen,
-            own.last_seen_by,
-            own.turn - own.last_seen,
-            own.around,
-        ));
-    }
-    text.push('\n');
-    text
-}
-
-fn show(
-    args: &ReplayArgs,
-    conversations: &[Conversation],
-    id: &str,
-    policies: &[Named],
-) -> Result<String, String> {
-    let conversation = conversations
-        .iter()
-        .find(|conversation| conversation.id == id)
-        .ok_or_else(|| format!("--show: there is no conversation {id:?}"))?;
-    let mut text = String::new();
-    for policy in policies {
-        for budget in &args.budgets {
-            let length = args.turn.unwrap_or(usize::MAX);
-            let Some(sent) = sent_at(conversation, &policy.kind, *budget, length) else {
-                continue;
-            };
-            text.push_str(&format!("==== {} {budget}\n", policy.name));
-            for (index, raw) in sent {
-                let place = index.map_or("(not as it was)".to_owned(), |index| format!("#{index}"));
-                let value: serde_json::Value = serde_json::from_str(&raw).unwrap_or_default();
-                let role = value["role"].as_str().unwrap_or_default();
-                text.push_str(&format!("---- {place} {role}\n"));
-                if let Some(content) = value["content"].as_str() {
-                    text.push_str(content);
-                    text.push('\n');
-                } else if !value["content"].is_null() {
-                    text.push_str(&format!("{}\n", value["content"]));
-                }
-                for call in value["tool_calls"].as_array().into_iter().flatten() {
-                    let function = &call["function"];
-                    let name = function["name"].as_str().unwrap_or_default();
-                    let arguments = function["arguments"].as_str().unwrap_or_default();
-                    text.push_str(&format!("→ {name}({arguments})\n"));
-                }
-            }
-        }
-    }
-    Ok(text)
-}
-
-/// How far the work is, on standard error.
+/// A bar on standard error that goes when the work is done.
 struct Progress {
     is_shown: bool,
+    what: &'static str,
+    count: usize,
+    done: Mutex<usize>,
 }
 
 impl Progress {
-    fn new(is_shown: bool) -> Self {
-        Self { is_shown }
+    const WIDTH: usize = 30;
+
+    fn new(is_shown: bool, what: &'static str, count: usize) -> Self {
+        Self { is_shown, what, count, done: Mutex::new(0) }
     }
 
-    fn step(&self, what: &str, place: usize, count: usize) {
-        if self.is_shown {
-            eprint!("\r{what} {} of {count}   ", place + 1);
+    /// One more is done.
+    fn step(&self) {
+        if !self.is_shown {
+            return;
         }
+        let mut done = self.done.lock().expect("nothing panics while it is held");
+        *done += 1;
+        let full = *done * Self::WIDTH / self.count.max(1);
+        let bar = "#".repeat(full) + &".".repeat(Self::WIDTH - full);
+        // A bar that cannot be shown is no reason to stop.
+        let _ = write!(std::io::stderr(), "\r{:10} [{bar}] {done}/{}", self.what, self.count);
     }
+}
 
-    fn end(&self) {
+impl Drop for Progress {
+    fn drop(&mut self) {
         if self.is_shown {
-            eprint!("\r{:40}\r", "");
+            let _ = write!(std::io::stderr(), "\r{:70}\r", "");
         }
     }
 }

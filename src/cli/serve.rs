@@ -264,9 +264,9 @@ fn configuration(flags: &Flags) -> Result<(Config, Vec<config::Warning>), Vec<St
         ("--log-format", "log.format", &flags.log_format),
         ("--log-level", "log.level", &flags.log_level),
     ];
-    let told = told
-        .into_iter()
-        .filter_map(|(name, key, value)| Some(Flag { name, key, value: value.clone()? }));
+    let told = told.into_iter().filter_map(|(name, key, value)| {
+        Some(Flag { name: name.into(), key: key.into(), value: value.clone()? })
+    });
     let file = flags.config.as_deref().map(Path::new);
     let openai_base_url = std::env::var(OPENAI_BASE_URL).ok();
     let figment = sources::figment(file, openai_base_url, std::env::vars_os(), told);

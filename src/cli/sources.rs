@@ -1,6 +1,7 @@
 //! Gathers the configuration from where it is written: the embedded defaults, `OPENAI_BASE_URL`, a
 //! file, the environment, flags. Checks nothing; `config::load` does.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -19,9 +20,9 @@ const ENV_NOT_KEYS: &[&str] = &["WEIR_CONFIG"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flag {
     /// As typed, such as `--listen`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Such as `server.listen`.
-    pub key: &'static str,
+    pub key: Cow<'static, str>,
     pub value: String,
 }
 
@@ -61,7 +62,7 @@ pub fn figment(
         }
     }
     for flag in flags {
-        figment = figment.merge(Given::new(flag.name, flag.key.split('.'), flag.value));
+        figment = figment.merge(Given::new(&flag.name, flag.key.split('.'), flag.value));
     }
     figment
 }
@@ -173,7 +174,7 @@ mod tests {
 
     fn flag(name: &'static str, key: &'static str, value: &str) -> Flag {
         let value = value.to_owned();
-        Flag { name, key, value }
+        Flag { name: name.into(), key: key.into(), value }
     }
 
     fn loaded(figment: Figment) -> Config {

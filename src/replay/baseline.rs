@@ -3,15 +3,18 @@
 
 use std::rc::Rc;
 
-use super::conversation::Conversation;
+use super::conversation::{Conversation, Message};
 use super::sent::{Other, Piece};
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
 
 /// Tool results that masking leaves alone.
-const UNMASKED_RESULTS: usize = 10;
+const UNMASKED_RESULTS: usize = 5;
 const MASK: &str = "[old tool result left out]";
+/// Results of no more tokens are not worth masking.
+const MASKED_TOKENS: u64 = MESSAGE_FRAMING + 8;
 
+/// Which one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Baseline {
     /// Everything is sent.
@@ -25,6 +28,7 @@ pub enum Baseline {
 }
 
 impl Baseline {
+    /// The names they are asked for by.
     pub const NAMES: [(&'static str, Self); 4] = [
         ("none", Self::None),
         ("drop_oldest", Self::DropOldest),
@@ -32,6 +36,7 @@ impl Baseline {
         ("mask_obs", Self::MaskResults),
     ];
 
+    /// The baseline called `name`; `None` if there is none.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(own, _)| *own == name).map(|(_, baseline)| *baseline)
     }
@@ -48,6 +53,7 @@ pub struct Course<'a> {
 }
 
 impl<'a> Course<'a> {
+    /// The start of `conversation`.
     pub fn new(conversation: &'a Conversation, budget_tokens: u64, baseline: Baseline) -> Self {
         Self {
             conversation,
@@ -95,11 +101,9 @@ impl<'a> Course<'a> {
             let results = messages[index + 1..newest].iter();
             let end = index + 1 + results.take_while(|message| message.role == Role::Tool).count();
             if messages[index].role != Role::System && Some(index) != first_user {
-                for own in index..end {
-                    if !self.is_gone[own] {
-                        self.is_gone[own] = true;
-                        size -= messages[own].fact.tokens;
-                    }
+                for (message, gone) in messages[index..end].iter().zip(&mut self.is_gone[index..]) {
+                    size -= if *gone { 0 } else { message.fact.tokens };
+                    *gone = true;
                 }
             }
             index = end;
@@ -107,17 +111,17 @@ impl<'a> Course<'a> {
     }
 
     fn mask(&mut self, length: usize) -> &[Piece] {
-        let messages = &self.conversation.messages;
-        let is_above = self.conversation.full_tokens(length) > self.budget_tokens;
-        let is_result = |index: &usize| messages[*index].role == Role::Tool;
-        let results = (0..length).filter(is_result).count();
-        let mut masked = if is_above { results.saturating_sub(UNMASKED_RESULTS) } else { 0 };
+        let conversation = self.conversation;
+        let is_above = conversation.full_tokens(length) > self.budget_tokens;
+        let messages = conversation.messages[..length].iter().enumerate();
+        let is_result = |(_, message): &(usize, &Message)| message.role == Role::Tool;
+        let results: Vec<usize> =
+            messages.clone().filter(is_result).map(|(index, _)| index).collect();
+        let old = if is_above { results.len().saturating_sub(UNMASKED_RESULTS) } else { 0 };
         self.sent.clear();
-        for index in 0..length {
-            let is_old = is_result(&index) && masked > 0;
-            masked -= usize::from(is_old);
-            let least_tokens = MESSAGE_FRAMING + 8;
-            let piece = match is_old && messages[index].fact.tokens > least_tokens {
+        for (index, message) in messages {
+            let is_old = results[..old].binary_search(&index).is_ok();
+            let piece = match is_old && message.fact.tokens > MASKED_TOKENS {
                 true => Piece::Other(self.masked(index)),
                 false => Piece::Verbatim(index),
             };
@@ -134,5 +138,73 @@ impl<'a> Course<'a> {
             Rc::new(other.expect("a tool's message is one"))
         };
         Rc::clone(self.masks[index].get_or_insert_with(read))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// System, user, then four turns of a call and its result, of about 100 tokens each.
+    fn conversation() -> Conversation {
+        let words = "word ".repeat(90);
+        let mut messages = vec![
+            r#"{"role":"system","content":"s"}"#.to_owned(),
+            r#"{"role":"user","content":"u"}"#.to_owned(),
+        ];
+        for call in 0..4 {
+            messages.push(format!(
+                r#"{{"role":"assistant","tool_calls":[{{"id":"{call}","function":{{"name":"f","arguments":"{{}}"}}}}]}}"#
+            ));
+            messages
+                .push(format!(r#"{{"role":"tool","tool_call_id":"{call}","content":"{words}"}}"#));
+        }
+        messages.push(r#"{"role":"assistant","content":"done"}"#.to_owned());
+        let line = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
+        Conversation::read(&line, 1).expect("it is a conversation")
+    }
+
+    #[test]
+    fn each_baseline_drops_what_it_is_known_for() {
+        let conversation = conversation();
+        let all: Vec<usize> = (0..10).collect();
+        // At 350 tokens three of the four turns fit; 0.6 of that hold one.
+        for (baseline, at_8, at_10) in [
+            (Baseline::None, &all[..8], &all[..]),
+            (Baseline::DropOldest, &all[..8], &[0, 1, 4, 5, 6, 7, 8, 9]),
+            (Baseline::StickyDrop, &all[..8], &[0, 1, 8, 9]),
+        ] {
+            let mut course = Course::new(&conversation, 350, baseline);
+            for (length, kept) in [(8, at_8), (10, at_10)] {
+                let index = |piece: &Piece| match piece {
+                    Piece::Verbatim(index) => *index,
+                    Piece::Other(_) => panic!("nothing is changed"),
+                };
+                let sent: Vec<usize> = course.send(length).iter().map(index).collect();
+                assert_eq!(sent, kept, "{baseline:?} at {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn masking_leaves_the_newest_results() {
+        let line = |calls: usize| {
+            let turns: Vec<String> = (0..calls)
+                .map(|call| {
+                    format!(
+                        r#"{{"role":"assistant","tool_calls":[{{"id":"{call}","function":{{"name":"f","arguments":"{{}}"}}}}]}},
+                           {{"role":"tool","tool_call_id":"{call}","content":"{}"}}"#,
+                        "word ".repeat(50)
+                    )
+                })
+                .collect();
+            format!(r#"{{"messages":[{{"role":"user","content":"u"}},{}]}}"#, turns.join(","))
+        };
+        let conversation = Conversation::read(&line(7), 1).expect("it is a conversation");
+        let mut course = Course::new(&conversation, 100, Baseline::MaskResults);
+        let masked = |piece: &Piece| matches!(piece, Piece::Other(_));
+        let sent: Vec<bool> = course.send(15).iter().map(masked).collect();
+        let places: Vec<usize> = (0..15).filter(|place| sent[*place]).collect();
+        assert_eq!(places, [2, 4]);
     }
 }

@@ -119,6 +119,7 @@ impl Conversation {
         }
     }
 
+    /// The first message of the user.
     pub fn first_user(&self) -> Option<usize> {
         self.messages.iter().position(|message| message.role == Role::User)
     }
@@ -191,4 +192,61 @@ fn identifiers(raw: &str) -> (Vec<String>, Option<String>) {
     let Ok(read) = serde_json::from_str::<Identifiers>(raw) else { return (Vec::new(), None) };
     let calls = read.tool_calls.unwrap_or_default();
     (calls.into_iter().map(|call| call.id.unwrap_or_default()).collect(), read.tool_call_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = r#"{"id":"x","source":"s","evidence":[1,99],"messages":[
+        {"role":"system","content":"rules"},
+        {"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]},
+        {"role":"assistant","content":null,"tool_calls":[
+            {"id":"c1","type":"function","function":{"name":"f","arguments":"{\"b\": \"x  y\", \"a\": [7, {\"c\": \"z\"}]}"}},
+            {"id":"c2","type":"function","function":{"name":"g","arguments":"no json"}}]},
+        {"role":"tool","tool_call_id":"c1","content":"r1"},
+        {"role":"tool","tool_call_id":"c2","content":"r2"},
+        {"role":"assistant","content":"done"}]}"#;
+
+    fn texts(message: &Message) -> Vec<&str> {
+        message.texts.iter().map(|text| text.text.as_str()).collect()
+    }
+
+    #[test]
+    fn a_conversation_is_read_with_all_that_can_be_read_in_it() {
+        let conversation = Conversation::read(LINE, 1).expect("it is one");
+        assert_eq!((conversation.id.as_str(), conversation.source.as_str()), ("x", "s"));
+        assert_eq!(conversation.turns, [2, 5]);
+        assert_eq!(conversation.evidence, [1]);
+        let messages = &conversation.messages;
+        assert_eq!(texts(&messages[1]), ["one two"]);
+        assert_eq!(texts(&messages[2]), ["x y", "7", "z", "no json"]);
+        assert_eq!(messages[2].first_arguments, ["x  y", "no json"]);
+        assert_eq!(messages[2].calls, ["c1", "c2"]);
+        assert_eq!(messages[4].answers.as_deref(), Some("c2"));
+        let tokens: u64 = messages[..5].iter().map(|message| message.fact.tokens).sum();
+        assert_eq!(conversation.last_request_tokens(), tokens);
+        // The call with both results, and the system's text.
+        assert_eq!(conversation.least_tokens(5), tokens - messages[1].fact.tokens);
+        assert_eq!(conversation.last_turn(2), 1);
+    }
+
+    #[test]
+    fn a_request_body_is_a_conversation_too() {
+        let body =
+            r#"{"model":"gpt-4o","stream":true,"messages":[{"role":"user","content":"hi"}]}"#;
+        let conversation = Conversation::read(body, 7).expect("it is one");
+        assert_eq!((conversation.id.as_str(), conversation.source.as_str()), ("line-7", "gpt-4o"));
+        assert_eq!(conversation.last_request_tokens(), 0);
+    }
+
+    #[test]
+    fn what_is_none_is_refused_with_the_reason() {
+        for (line, reason) in
+            [("{", "EOF"), ("{}", "messages"), (r#"{"messages":[{"content":"x"}]}"#, "message 0")]
+        {
+            let error = Conversation::read(line, 1).expect_err("it is none");
+            assert!(error.contains(reason), "{error}");
+        }
+    }
 }

@@ -65,36 +65,15 @@ impl<'a> Engine<'a> {
         let spliced = splice::apply(Protocol::Chat, &request, edits);
         let sent = Protocol::Chat.read(spliced.as_bytes(), usize::MAX);
         let sent = sent.expect("what is spliced is a request").messages;
-        let edited = |index: usize, edit: fn(&Edit) -> bool| {
-            let from = edits.partition_point(|(message, _)| *message < index);
-            edits[from..].iter().take_while(|own| own.0 == index).any(|(_, own)| edit(own))
-        };
-        let is_gone = |index: &usize| edited(*index, |edit| *edit == Edit::Remove);
-        let mut kept = (0..length).filter(|index| !is_gone(index)).peekable();
-        let mut pieces = Vec::with_capacity(sent.len());
-        for (place, raw) in sent.iter().enumerate() {
-            // As many of the conversation's messages are left as pieces, unless some are new.
-            let left = sent.len() - place;
-            let next = kept.peek().copied();
-            let is_new = next.is_none_or(|next| {
-                let more = left > kept.clone().count();
-                more && *raw != self.raws[next] && !self.is_made_of(raw, next)
-            });
-            match next.filter(|_| !is_new) {
-                Some(next) if *raw == self.raws[next] => pieces.push(Piece::Verbatim(next)),
-                of => pieces.push(self.other(raw, of)),
-            }
-            if !is_new {
-                kept.next();
-            }
-        }
-        pieces
-    }
-
-    /// Whether a message with the bytes `raw` may be message `index` with edits.
-    fn is_made_of(&self, raw: &str, index: usize) -> bool {
-        let head = |raw: &str| raw.chars().take(40).collect::<String>();
-        head(raw) == head(self.raws[index])
+        let is_gone = |index: &usize| edits.contains(&(*index, Edit::Remove));
+        let kept: Vec<usize> = (0..length).filter(|index| !is_gone(index)).collect();
+        let originals: Vec<&str> = kept.iter().map(|index| self.raws[*index]).collect();
+        let pieces = sent.iter().zip(align(&originals, &sent)).map(|(raw, origin)| match origin {
+            Origin::Same(place) => Piece::Verbatim(kept[place]),
+            Origin::Changed(place) => self.other(raw, Some(kept[place])),
+            Origin::New => self.other(raw, None),
+        });
+        pieces.collect()
     }
 
     fn other(&self, raw: &str, of: Option<usize>) -> Piece {
@@ -104,5 +83,82 @@ impl<'a> Engine<'a> {
         });
         let read = || Rc::new(Other::read(raw, of).expect("what is spliced is a message"));
         Piece::Other(same.unwrap_or_else(read))
+    }
+}
+
+/// Where a message that is sent comes from, by place among those kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Same(usize),
+    Changed(usize),
+    New,
+}
+
+/// Tells for each message of `sent` which of `kept` it is or was made of. All of `kept` are sent, in
+/// order; some may be changed, and new ones may stand between. A message is taken for new where the
+/// next kept one is seen to follow as it is.
+fn align(kept: &[&str], sent: &[&str]) -> Vec<Origin> {
+    let mut next = 0;
+    let mut origins = Vec::with_capacity(sent.len());
+    for (place, raw) in sent.iter().enumerate() {
+        let left = &sent[place + 1..];
+        let new = (left.len() + 1).saturating_sub(kept.len() - next);
+        let origin = match kept.get(next) {
+            Some(own) if own == raw => Origin::Same(next),
+            Some(own) if !left[..new.min(left.len())].contains(own) => Origin::Changed(next),
+            _ => Origin::New,
+        };
+        next += usize::from(origin != Origin::New);
+        origins.push(origin);
+    }
+    origins
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Origin::{Changed, New, Same};
+    use super::*;
+
+    #[test]
+    fn messages_are_told_apart() {
+        for (kept, sent, origins) in [
+            (&["a", "b"][..], &["a", "b"][..], &[Same(0), Same(1)][..]),
+            (&["a", "b"], &["a+", "b"], &[Changed(0), Same(1)]),
+            (&["a", "b"], &["a", "n", "b"], &[Same(0), New, Same(1)]),
+            (&["a", "b"], &["n", "m", "a", "b"], &[New, New, Same(0), Same(1)]),
+            (&["a", "b"], &["a", "b", "n"], &[Same(0), Same(1), New]),
+            (&["a", "b", "c"], &["a", "n", "b+", "c"], &[Same(0), Changed(1), New, Same(2)]),
+            (&["a", "b", "c"], &["a+", "n", "b", "c"], &[Changed(0), New, Same(1), Same(2)]),
+            (&[], &["n"], &[New]),
+        ] {
+            assert_eq!(align(kept, sent), origins, "{kept:?} {sent:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_sent_is_what_the_edits_say() {
+        let words = "word ".repeat(100);
+        let spoken = |role: &str, text: &str| format!(r#"{{"role":"{role}","content":"{text}"}}"#);
+        let mut messages = vec![spoken("system", "s"), spoken("user", "first")];
+        for _ in 0..12 {
+            messages.push(spoken("assistant", &words));
+            messages.push(spoken("user", "go on"));
+        }
+        let line = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
+        let conversation = Conversation::read(&line, 1).expect("it is a conversation");
+        let mut engine = Engine::new(&conversation, 600, &Policy::default());
+        for length in [2, 8, 10, 24, 26] {
+            let sent = engine.send(length).to_vec();
+            let tokens: u64 = sent.iter().map(|piece| piece.tokens(&conversation)).sum();
+            assert!(tokens <= 600, "{tokens} at {length}");
+            let last = matches!(sent.last(), Some(Piece::Verbatim(last)) if last + 1 == length);
+            assert!(last, "the last message is as it was, at {length}");
+            let mut anew = Engine::new(&conversation, 600, &Policy::default());
+            let raws = |sent: &[Piece]| -> Vec<String> {
+                let raw = |piece: &Piece| piece.message(&conversation).raw.to_string();
+                sent.iter().map(raw).collect()
+            };
+            assert_eq!(raws(&sent), raws(anew.send(length)), "at {length}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::conversation::{Conversation, Message};
 use super::questions::{Questions, Reference};
 use super::sent::{Other, Piece, common_tokens};
-use super::tally::{Recall, Tally};
+use super::tally::{Fault, Recall, Tally};
 use super::text::Border;
 use crate::wire::Role;
 
@@ -47,6 +47,7 @@ pub struct Lost {
 }
 
 impl<'a> Judge<'a> {
+    /// The start of a conversation at a budget.
     pub fn new(
         conversation: &'a Conversation,
         questions: &'a Questions,
@@ -86,9 +87,7 @@ impl<'a> Judge<'a> {
                 self.tally.turns += 1;
                 self.tally.sent_tokens += sent_tokens;
                 self.tally.full_tokens += full_tokens;
-                self.tally.over.add(sent_tokens > self.budget_tokens);
-                let is_valid = is_valid(conversation, length, sent);
-                self.tally.valid.add(is_valid && sent_tokens <= self.budget_tokens);
+                self.judge_rules(length, sent, sent_tokens > self.budget_tokens);
                 self.judge_recall(place, length, sent);
             }
         }
@@ -105,6 +104,14 @@ impl<'a> Judge<'a> {
         self.tally.cuts += u64::from(common_tokens < self.previous_tokens);
     }
 
+    fn judge_rules(&mut self, length: usize, sent: &[Piece], is_over: bool) {
+        let faults = faults(self.conversation, length, sent, is_over);
+        self.tally.valid.add(!faults.contains(&true));
+        for (own, is_broken) in self.tally.faults.iter_mut().zip(faults) {
+            *own += u64::from(is_broken);
+        }
+    }
+
     fn judge_recall(&mut self, place: usize, length: usize, sent: &[Piece]) {
         self.is_kept.fill(false);
         let mut others = Vec::new();
@@ -119,9 +126,9 @@ impl<'a> Judge<'a> {
             self.judge_reference(reference, length, &others);
         }
         for gram in &questions.turns[place].grams {
-            let (gram, messages) = &questions.grams[*gram as usize];
-            let can_be_read = messages.iter().any(|own| self.is_kept[*own as usize])
-                || others.iter().any(|other| other.has_gram(*gram));
+            let gram = &questions.grams[*gram as usize];
+            let can_be_read = gram.messages.iter().any(|own| self.is_kept[*own as usize])
+                || others.iter().any(|other| other.has_gram(gram.run));
             self.add(Recall::Gram, can_be_read);
         }
         for (recall, asked) in
@@ -223,14 +230,24 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Whether a request keeps the rules: each call answered at once and each result called for, no
-/// result first, and the last message as the caller wrote it.
-fn is_valid(conversation: &Conversation, length: usize, sent: &[Piece]) -> bool {
+/// The rules that a request breaks: each call answered at once and each result called for, no result
+/// first, the last message as the caller wrote it, no more tokens than the budget.
+fn faults(
+    conversation: &Conversation,
+    length: usize,
+    sent: &[Piece],
+    is_over: bool,
+) -> [bool; Fault::ALL.len()] {
     let messages: Vec<&Message> = sent.iter().map(|piece| piece.message(conversation)).collect();
     let first = messages.iter().find(|message| message.role != Role::System);
     let is_last_verbatim =
         matches!(sent.last(), Some(Piece::Verbatim(index)) if index + 1 == length);
-    is_paired(&messages) && first.is_some_and(|m| m.role != Role::Tool) && is_last_verbatim
+    Fault::ALL.map(|fault| match fault {
+        Fault::Over => is_over,
+        Fault::Unpaired => !is_paired(&messages),
+        Fault::OpensWithResult => first.is_none_or(|message| message.role == Role::Tool),
+        Fault::LastChanged => !is_last_verbatim,
+    })
 }
 
 fn is_paired(messages: &[&Message]) -> bool {
@@ -248,4 +265,146 @@ fn is_paired(messages: &[&Message]) -> bool {
         }
     }
     open.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::replay::tally::Share;
+
+    /// What the last answer uses, and who else knows it: `deep_one_1` (#3 alone), `deep_two_2` (#4),
+    /// `first_value_1` (the first user message), `system_value` (the system), `near_value` (#9).
+    const LINE: &str = r#"{"source":"s","evidence":[3],"messages":[
+        {"role":"system","content":"about system_value"},
+        {"role":"user","content":"please look at first_value_1 for me"},
+        {"role":"assistant","content":"","tool_calls":[{"id":"a","function":{"name":"run","arguments":"{\"command\":\"\\n ls -l src/deep.rs\\n pwd\"}"}}]},
+        {"role":"tool","tool_call_id":"a","content":"one two three four deep_one_1 five six seven eight"},
+        {"role":"user","content":"and then\nsee deep_two_2 too"},
+        {"role":"assistant","content":"fine"},
+        {"role":"user","content":"go on"},
+        {"role":"assistant","content":"I go on"},
+        {"role":"user","content":"more"},
+        {"role":"assistant","content":"near_value"},
+        {"role":"user","content":"now answer"},
+        {"role":"assistant","content":"three four deep_one_1 five six, deep_two_2, first_value_1, near_value, system_value"}]}"#;
+
+    fn other(raw: &str, of: Option<usize>) -> Piece {
+        Piece::Other(Rc::new(Other::read(raw, of).expect("a message")))
+    }
+
+    fn note(text: &str) -> Piece {
+        other(&serde_json::json!({"role": "user", "content": text}).to_string(), None)
+    }
+
+    /// The figures of the last request, sent as these pieces.
+    fn judged(sent: &[Piece]) -> Tally {
+        let conversation = Conversation::read(LINE, 1).expect("it is one");
+        let questions = Questions::new(&conversation);
+        let last = questions.turns.len() - 1;
+        let budget_tokens = conversation.last_request_tokens() - 1;
+        let mut judge = Judge::new(&conversation, &questions, budget_tokens);
+        judge.judge(last, sent);
+        judge.tally
+    }
+
+    fn verbatim(messages: impl IntoIterator<Item = usize>) -> Vec<Piece> {
+        messages.into_iter().map(Piece::Verbatim).collect()
+    }
+
+    fn shares(tally: &Tally) -> Vec<(u64, u64)> {
+        tally.recall.iter().map(|share| (share.kept, share.of)).collect()
+    }
+
+    #[test]
+    fn all_that_is_sent_is_found() {
+        let tally = judged(&verbatim(0..11));
+        // ref, deep, far10, ctx, ctx/ln, 5gram, action, user, evidence.
+        let all = [(3, 3), (2, 2), (0, 0), (2, 2), (2, 2), (1, 1), (1, 1), (4, 4), (1, 1)];
+        assert_eq!(shares(&tally), all);
+        assert_eq!((tally.turns, tally.infeasible, tally.valid), (1, 0, Share { kept: 0, of: 1 }));
+        assert_eq!(tally.faults, [1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_left_out_is_missed() {
+        let tally = judged(&verbatim([0, 1, 4, 5, 6, 7, 8, 9, 10]));
+        let left = [(2, 3), (1, 2), (0, 0), (1, 2), (1, 2), (0, 1), (0, 1), (4, 4), (0, 1)];
+        assert_eq!(shares(&tally), left);
+        assert_eq!(tally.valid, Share { kept: 1, of: 1 });
+    }
+
+    #[test]
+    fn a_list_of_names_restores_no_context() {
+        let mut sent = verbatim([0, 1]);
+        sent.push(note("[left out: deep_one_1 deep_two_2]"));
+        sent.extend(verbatim([10]));
+        let tally = judged(&sent);
+        let left = [(3, 3), (2, 2), (0, 0), (0, 2), (0, 2), (0, 1), (0, 1), (1, 4), (0, 1)];
+        assert_eq!(shares(&tally), left);
+    }
+
+    #[test]
+    fn an_excerpt_restores_what_it_shows() {
+        let mut sent = verbatim([0, 1]);
+        // A line of its own is the context up to the line's ends, not that of the whole text.
+        sent.push(note("$ ls -l src/deep.rs\n…one two three four deep_one_1 five six seven eight\n…\nsee deep_two_2 too\n> go on"));
+        sent.extend(verbatim([10]));
+        let tally = judged(&sent);
+        let left = [(3, 3), (2, 2), (0, 0), (1, 2), (2, 2), (1, 1), (1, 1), (2, 4), (1, 1)];
+        assert_eq!(shares(&tally), left);
+    }
+
+    #[test]
+    fn names_inside_longer_words_are_not_found() {
+        let mut sent = verbatim([0, 1]);
+        sent.push(note("xdeep_one_1 deep_two_23"));
+        sent.extend(verbatim([10]));
+        assert_eq!(judged(&sent).recall[Recall::Deep as usize], Share { kept: 0, of: 2 });
+    }
+
+    #[test]
+    fn broken_rules_are_counted() {
+        let result = r#"{"role":"tool","tool_call_id":"a","content":"x"}"#;
+        for (sent, faults) in [
+            (verbatim([0, 1, 2, 10]), [0, 1, 0, 0]),
+            (verbatim([0, 3, 10]), [0, 1, 1, 0]),
+            (verbatim([0, 1]), [0, 0, 0, 1]),
+            (vec![Piece::Verbatim(1), other(result, Some(3))], [0, 1, 0, 1]),
+            (verbatim([0, 1, 2, 3, 10]), [0, 0, 0, 0]),
+        ] {
+            let tally = judged(&sent);
+            assert_eq!(tally.faults, faults, "{sent:?}");
+            assert_eq!(tally.valid.kept, u64::from(faults == [0; 4]));
+        }
+    }
+
+    #[test]
+    fn a_cache_holds_what_requests_begin_with_alike() {
+        let words = "word ".repeat(2000);
+        let line = format!(
+            r#"{{"messages":[{{"role":"user","content":"{words}"}},{{"role":"assistant","content":"a"}},{{"role":"user","content":"b"}},{{"role":"assistant","content":"c"}},{{"role":"user","content":"d"}},{{"role":"assistant","content":"e"}}]}}"#
+        );
+        let conversation = Conversation::read(&line, 1).expect("it is one");
+        let questions = Questions::new(&conversation);
+        let first = conversation.full_tokens(1);
+        for (last, cached, cuts) in [
+            (&[0, 1, 2, 3, 4][..], first + conversation.full_tokens(3), 0),
+            (&[0, 3, 4], first * 2, 1),
+            (&[4], first, 1),
+        ] {
+            let mut judge = Judge::new(&conversation, &questions, 1_000_000);
+            for (place, sent) in [&[0][..], &[0, 1, 2], last].into_iter().enumerate() {
+                judge.judge(place, &verbatim(sent.iter().copied()));
+            }
+            assert_eq!(
+                (judge.tally.cost.cached_tokens, judge.tally.cuts),
+                (cached, cuts),
+                "{last:?}"
+            );
+            let full: u64 = [1, 3, 5].iter().map(|length| conversation.full_tokens(*length)).sum();
+            assert_eq!(judge.tally.full_cost.tokens, full);
+        }
+    }
 }

@@ -9,9 +9,12 @@ pub mod baseline;
 pub mod conversation;
 mod engine;
 mod grams;
+pub mod html;
 mod judge;
 mod questions;
+pub mod report;
 mod sent;
+pub mod show;
 pub mod table;
 pub mod tally;
 mod text;
@@ -23,10 +26,9 @@ use crate::context::Policy;
 use baseline::{Baseline, Course};
 use conversation::Conversation;
 use engine::Engine;
-use judge::Judge;
-pub use judge::Lost;
+use judge::{Judge, Lost};
 use questions::Questions;
-pub use sent::Piece;
+use sent::Piece;
 use tally::Tally;
 
 /// How many tokens a policy may send.
@@ -82,6 +84,7 @@ pub struct Named {
     pub kind: Kind,
 }
 
+/// Who decides what is sent.
 #[derive(Debug, Clone)]
 pub enum Kind {
     Engine(Policy),
@@ -157,27 +160,4 @@ fn run(
         judge.judge(place, sender.send(*length));
     }
     Outcome { tally: judge.tally, lost: judge.lost, sizes: judge.sizes }
-}
-
-/// What `policy` sends of the first messages, at the turn of `length` messages or the last before
-/// it: each message with the index it has in the conversation, if it stands there as it is.
-pub fn sent_at(
-    conversation: &Conversation,
-    policy: &Kind,
-    budget: Budget,
-    length: usize,
-) -> Option<Vec<(Option<usize>, String)>> {
-    let mut sender = Sender::new(conversation, policy, budget.tokens(conversation)?);
-    let mut sent = None;
-    for own in conversation.turns.iter().filter(|own| **own <= length) {
-        sent = Some(sender.send(*own).to_vec());
-    }
-    let shown = |piece: &Piece| {
-        let index = match piece {
-            Piece::Verbatim(index) => Some(*index),
-            Piece::Other(_) => None,
-        };
-        (index, piece.message(conversation).raw.to_string())
-    };
-    Some(sent?.iter().map(shown).collect())
 }

@@ -21,8 +21,8 @@ const ACTION_CHARACTERS: usize = 120;
 /// What there is to look for in the requests of one conversation.
 pub struct Questions {
     pub needles: Vec<Needle>,
-    /// Runs of five tokens, each with the messages it stands in.
-    pub grams: Vec<(u64, Vec<u32>)>,
+    /// Runs of five tokens that answers hold.
+    pub grams: Vec<Gram>,
     /// One for each turn of the conversation.
     pub turns: Vec<Turn>,
     /// Calls, each by its message and the needle of its first argument.
@@ -36,6 +36,12 @@ pub struct Needle {
     pub text: String,
     /// Where it stands in the conversation, in order.
     pub places: Vec<Place>,
+}
+
+/// A run of five tokens, with the messages it stands in.
+pub struct Gram {
+    pub run: u64,
+    pub messages: Vec<u32>,
 }
 
 /// Where a needle stands.
@@ -86,6 +92,7 @@ impl Numbers {
 }
 
 impl Questions {
+    /// Finds them.
     pub fn new(conversation: &Conversation) -> Self {
         let messages = &conversation.messages;
         let mut numbers = Numbers::default();
@@ -147,10 +154,10 @@ impl Scene {
         used.iter().filter_map(reference).collect()
     }
 
-    fn far_grams(&self, length: usize, used: &[u32], grams: &[(u64, Vec<u32>)]) -> Vec<u32> {
+    fn far_grams(&self, length: usize, used: &[u32], grams: &[Gram]) -> Vec<u32> {
         let near = length.saturating_sub(NEAR_MESSAGES);
         let is_far = |gram: &&u32| {
-            let messages = &grams[**gram as usize].1;
+            let messages = &grams[**gram as usize].messages;
             let before = &messages[..messages.partition_point(|own| (*own as usize) < length)];
             before.last().is_some_and(|last| (*last as usize) < near)
                 && !before.iter().any(|own| {
@@ -197,7 +204,7 @@ fn places(texts: Vec<String>, messages: &[Message]) -> Vec<Needle> {
 
 /// The runs of five tokens that answers use, with the messages that hold them, and for each turn
 /// which ones its answer uses.
-fn used_grams(conversation: &Conversation) -> (Vec<(u64, Vec<u32>)>, Vec<Vec<u32>>) {
+fn used_grams(conversation: &Conversation) -> (Vec<Gram>, Vec<Vec<u32>>) {
     let of_message =
         |message: &Message| message.texts.iter().flat_map(|text| grams::of(&text.text)).collect();
     let by_message: Vec<Vec<u64>> = conversation.messages.iter().map(of_message).collect();
@@ -208,7 +215,7 @@ fn used_grams(conversation: &Conversation) -> (Vec<(u64, Vec<u32>)>, Vec<Vec<u32
         let mut own: Vec<u32> = Vec::new();
         for gram in &by_message[*length] {
             own.push(*numbers.entry(*gram).or_insert_with(|| {
-                grams.push((*gram, Vec::new()));
+                grams.push(Gram { run: *gram, messages: Vec::new() });
                 grams.len() as u32 - 1
             }));
         }
@@ -219,7 +226,7 @@ fn used_grams(conversation: &Conversation) -> (Vec<(u64, Vec<u32>)>, Vec<Vec<u32
     for (message, own) in by_message.iter().enumerate() {
         for gram in own {
             let Some(number) = numbers.get(gram) else { continue };
-            let messages: &mut Vec<u32> = &mut grams[*number as usize].1;
+            let messages: &mut Vec<u32> = &mut grams[*number as usize].messages;
             if messages.last() != Some(&(message as u32)) {
                 messages.push(message as u32);
             }
@@ -289,4 +296,95 @@ fn short_users(
         }
     }
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conversation(messages: &[(&str, &str)]) -> Conversation {
+        let message = |(role, content): &(&str, &str)| {
+            serde_json::json!({"role": role, "content": content}).to_string()
+        };
+        let messages: Vec<String> = messages.iter().map(message).collect();
+        let line = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
+        Conversation::read(&line, 1).expect("it is one")
+    }
+
+    #[test]
+    fn only_what_the_middle_knew_is_asked_for() {
+        let mut messages = vec![
+            ("system", "in_system"),
+            ("user", "in_first"),
+            ("assistant", "far_one and later_two"),
+            ("user", "far_one"),
+        ];
+        messages.extend([("assistant", "ok"), ("user", "ok")].repeat(4));
+        messages.extend([("assistant", "later_two"), ("user", "a"), ("assistant", "near_by")]);
+        messages.extend([("user", "b"), ("assistant", "c"), ("user", "d")]);
+        messages.push(("assistant", "in_system in_first far_one later_two near_by new_one"));
+        let questions = Questions::new(&conversation(&messages));
+        let last = questions.turns.last().expect("a turn");
+        let asked: Vec<(&str, bool, bool, usize)> = last
+            .references
+            .iter()
+            .map(|own| {
+                let text = questions.needles[own.needle as usize].text.as_str();
+                (text, own.is_deep, own.is_far, own.last_seen)
+            })
+            .collect();
+        let wanted = [
+            ("far_one", true, true, 3),
+            ("in_first", false, true, 1),
+            ("later_two", true, false, 12),
+        ];
+        assert_eq!(asked, wanted);
+    }
+
+    #[test]
+    fn commands_in_code_blocks_are_calls_and_what_follows_is_output() {
+        let block = "THOUGHT: look\n\n```bash\n\n  ls  -l\npwd\n```";
+        let patch = "```\n<<<<<<< SEARCH\n=======\n>>>>>>> REPLACE\n```";
+        for (messages, actions, users) in [
+            (&[("user", "u"), ("assistant", block), ("user", "out")][..], &["ls -l"][..], &[][..]),
+            (
+                &[
+                    ("user", "u"),
+                    ("assistant", block),
+                    ("user", "o"),
+                    ("assistant", "so?"),
+                    ("user", "yes"),
+                    ("assistant", block),
+                ],
+                &["ls -l", "ls -l"],
+                &["yes"],
+            ),
+            (&[("user", "u"), ("assistant", patch), ("user", "good")], &[], &["good"]),
+            (
+                &[("user", "u"), ("assistant", "a"), ("user", "<returncode>0</returncode>")],
+                &[],
+                &[],
+            ),
+        ] {
+            let questions = Questions::new(&conversation(messages));
+            let texts = |asked: &[(usize, u32)]| -> Vec<String> {
+                asked.iter().map(|(_, n)| questions.needles[*n as usize].text.clone()).collect()
+            };
+            assert_eq!(texts(&questions.actions), actions, "{messages:?}");
+            assert_eq!(texts(&questions.users), users, "{messages:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_stands_for_its_first_line() {
+        let long = "x".repeat(130);
+        for (argument, line) in [
+            ("ls", Some("ls")),
+            ("\n\n  cd a  &&\tb\nrest", Some("cd a && b")),
+            (" \n ", None),
+            (long.as_str(), Some(&long[..120])),
+        ] {
+            assert_eq!(action(argument).as_deref(), line);
+        }
+    }
 }

@@ -36,6 +36,7 @@ impl Other {
         Some(Self { of, message, grams, found: RefCell::default() })
     }
 
+    /// Whether the run of five tokens `gram` stands here.
     pub fn has_gram(&self, gram: u64) -> bool {
         self.grams.contains(&gram)
     }
@@ -61,6 +62,7 @@ impl Other {
 }
 
 impl Piece {
+    /// The message as it is sent.
     pub fn message<'a>(&'a self, conversation: &'a Conversation) -> &'a Message {
         match self {
             Self::Verbatim(index) => &conversation.messages[*index],
@@ -68,6 +70,7 @@ impl Piece {
         }
     }
 
+    /// What it takes of a budget.
     pub fn tokens(&self, conversation: &Conversation) -> u64 {
         self.message(conversation).fact.tokens
     }

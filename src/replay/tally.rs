@@ -20,16 +20,19 @@ pub struct Share {
 }
 
 impl Share {
+    /// Takes one more case.
     pub fn add(&mut self, is_kept: bool) {
         self.kept += u64::from(is_kept);
         self.of += 1;
     }
 
+    /// Takes the cases of another.
     pub fn merge(&mut self, other: Self) {
         self.kept += other.kept;
         self.of += other.of;
     }
 
+    /// As a number from 0 to 1; `None` of no cases.
     pub fn value(self) -> Option<f64> {
         (self.of > 0).then(|| self.kept as f64 / self.of as f64)
     }
@@ -51,6 +54,7 @@ impl Cost {
         }
     }
 
+    /// What it costs, in tokens that are not cached.
     pub fn billed(self) -> f64 {
         (self.tokens - self.cached_tokens) as f64 + CACHED_PRICE * self.cached_tokens as f64
     }
@@ -76,6 +80,7 @@ pub enum Recall {
 }
 
 impl Recall {
+    /// All, each at the place of its number.
     pub const ALL: [Self; 9] = [
         Self::Ref,
         Self::Deep,
@@ -88,6 +93,7 @@ impl Recall {
         Self::Evidence,
     ];
 
+    /// What stands over its column.
     pub fn title(self) -> &'static str {
         match self {
             Self::Ref => "ref",
@@ -101,6 +107,40 @@ impl Recall {
             Self::Evidence => "evid",
         }
     }
+
+    /// What the share is of, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::Ref => {
+                "values that the real answer used and that only messages further back held"
+            }
+            Self::Deep => "those that the first user message does not hold either",
+            Self::Far => "those last seen more than ten messages back",
+            Self::Context => "deep values with 30 characters of what stood on both sides",
+            Self::Line => "the same, where the ends of a line end what stands around it too",
+            Self::Gram => {
+                "runs of five words of the real answer that only messages further back held"
+            }
+            Self::Action => "earlier calls whose first argument can be read",
+            Self::User => "short messages of the user, but the first, kept whole",
+            Self::Evidence => "messages that hold the answer, kept or half readable",
+        }
+    }
+}
+
+/// What can be wrong with a request that is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    Over,
+    Unpaired,
+    OpensWithResult,
+    LastChanged,
+}
+
+impl Fault {
+    /// All, each at the place of its number.
+    pub const ALL: [Self; 4] =
+        [Self::Over, Self::Unpaired, Self::OpensWithResult, Self::LastChanged];
 }
 
 /// The figures of one source, or of all.
@@ -116,7 +156,8 @@ pub struct Tally {
     pub infeasible: u64,
     pub recall: [Share; Recall::ALL.len()],
     pub valid: Share,
-    pub over: Share,
+    /// Requests with each fault.
+    pub faults: [u64; Fault::ALL.len()],
     /// Tokens of the feasible requests above the budget, as sent and whole.
     pub sent_tokens: u64,
     pub full_tokens: u64,
@@ -130,6 +171,7 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Takes the figures of another source or conversation.
     pub fn merge(&mut self, other: &Self) {
         self.conversations += other.conversations;
         self.compacted += other.compacted;
@@ -140,7 +182,9 @@ impl Tally {
             own.merge(other);
         }
         self.valid.merge(other.valid);
-        self.over.merge(other.over);
+        for (own, other) in self.faults.iter_mut().zip(other.faults) {
+            *own += other;
+        }
         self.sent_tokens += other.sent_tokens;
         self.full_tokens += other.full_tokens;
         self.cost.merge(other.cost);
@@ -173,7 +217,9 @@ pub struct Row {
     pub user: Figure,
     pub evidence: Figure,
     pub valid: Option<f64>,
+    /// Requests above the budget as sent.
     pub over: Option<f64>,
+    pub faults: Faults,
     pub sent_per_full: Option<f64>,
     pub cache_hit: Option<f64>,
     pub billed_per_none: Option<f64>,
@@ -184,6 +230,15 @@ pub struct Row {
     pub billed_tokens: f64,
 }
 
+/// Requests with each fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Faults {
+    pub over: u64,
+    pub unpaired: u64,
+    pub opens_with_result: u64,
+    pub last_changed: u64,
+}
+
 /// A share, and how many cases it is of.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Figure {
@@ -192,6 +247,7 @@ pub struct Figure {
 }
 
 impl Row {
+    /// Recall in the order of [`Recall::ALL`].
     pub fn recall(&self) -> [Figure; Recall::ALL.len()] {
         [
             self.reference,
@@ -204,6 +260,12 @@ impl Row {
             self.user,
             self.evidence,
         ]
+    }
+
+    /// The row of what is counted of one source.
+    pub fn of(policy: &str, budget: &str, source: &str, tally: &Tally) -> Self {
+        let figure = |share: Share| Figure { value: share.value(), cases: share.of };
+        Self::new(policy, budget, Some(source), tally, tally.recall.map(figure))
     }
 
     fn new(policy: &str, budget: &str, source: Option<&str>, all: &Tally, recall: Means) -> Self {
@@ -228,7 +290,11 @@ impl Row {
             user,
             evidence,
             valid: all.valid.value(),
-            over: all.over.value(),
+            over: ratio(all.faults[Fault::Over as usize] as f64, all.turns as f64),
+            faults: {
+                let [over, unpaired, opens_with_result, last_changed] = all.faults;
+                Faults { over, unpaired, opens_with_result, last_changed }
+            },
             sent_per_full: ratio(all.sent_tokens as f64, all.full_tokens as f64),
             cache_hit: ratio(all.cost.cached_tokens as f64, all.cost.tokens as f64),
             billed_per_none: ratio(all.cost.billed(), all.full_cost.billed()),
@@ -258,9 +324,42 @@ pub fn rows(policy: &str, budget: &str, by_source: &BTreeMap<String, Tally>) -> 
         }
     };
     let total = Row::new(policy, budget, None, &all, std::array::from_fn(mean));
-    let own = |(source, tally): (&String, &Tally)| {
-        let figure = |share: Share| Figure { value: share.value(), cases: share.of };
-        Row::new(policy, budget, Some(source), tally, tally.recall.map(figure))
-    };
-    (total, by_source.iter().map(own).collect())
+    let own = by_source.iter().map(|(source, tally)| Row::of(policy, budget, source, tally));
+    (total, own.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recall_is_the_mean_over_sources_with_cases_enough_and_cost_is_pooled() {
+        let tally = |kept: u64, of: u64, tokens: u64, cached_tokens: u64| {
+            let mut tally = Tally { turns: 1, conversations: 1, ..Tally::default() };
+            tally.recall[Recall::Deep as usize] = Share { kept, of };
+            tally.cost = Cost { tokens, cached_tokens };
+            tally.full_cost = Cost { tokens: 1000, cached_tokens: 0 };
+            tally
+        };
+        let by_source = BTreeMap::from([
+            ("a".to_owned(), tally(60, 60, 1000, 0)),
+            ("b".to_owned(), tally(500, 1000, 500, 500)),
+            ("c".to_owned(), tally(0, 59, 0, 0)),
+        ]);
+        let (total, sources) = rows("p", "50%", &by_source);
+        assert_eq!((total.deep.value, total.deep.cases), (Some(0.75), 1119));
+        assert_eq!(total.billed_per_none, Some(1050.0 / 3000.0));
+        assert_eq!((total.ctx.value, total.conversations, total.turns), (None, 3, 3));
+        let deep: Vec<_> = sources.iter().map(|row| row.deep.value).collect();
+        assert_eq!(deep, [Some(1.0), Some(0.5), Some(0.0)]);
+    }
+
+    #[test]
+    fn little_is_not_cached() {
+        let mut cost = Cost::default();
+        cost.add(2000, CACHE_FLOOR_TOKENS - 1);
+        cost.add(3000, CACHE_FLOOR_TOKENS);
+        assert_eq!(cost, Cost { tokens: 5000, cached_tokens: CACHE_FLOOR_TOKENS });
+        assert!((cost.billed() - 4078.4).abs() < 1e-9);
+    }
 }

@@ -10,6 +10,7 @@ pub struct Text {
 }
 
 impl Text {
+    /// Evens out the white space of `raw`.
     pub fn new(raw: &str) -> Self {
         let mut text = String::with_capacity(raw.len());
         let mut starts = Vec::new();
@@ -28,6 +29,7 @@ impl Text {
         Self { text, starts }
     }
 
+    /// Its lines, empty ones left out; one empty line where there is nothing.
     pub fn lines(&self) -> impl Iterator<Item = &str> {
         let ends = self.starts.iter().map(|start| start - 1).chain([self.text.len()]);
         let starts = [0].into_iter().chain(self.starts.iter().copied());
@@ -67,6 +69,7 @@ pub enum Border {
     Line,
 }
 
+/// Whether a character is of a word.
 pub fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }

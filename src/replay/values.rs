@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 
 /// The fewest characters of a value.
 const LEAST_CHARACTERS: usize = 4;
+/// The most characters of any value: longer ones are data rather than names of something.
+const MOST_CHARACTERS: usize = 200;
 /// The most characters of a quoted string.
 const MOST_QUOTED_CHARACTERS: usize = 100;
 
@@ -38,7 +40,7 @@ pub fn of_line(line: &str, found: &mut BTreeSet<String>) {
 }
 
 fn put(value: &str, found: &mut BTreeSet<String>) {
-    if value.chars().count() >= LEAST_CHARACTERS {
+    if (LEAST_CHARACTERS..=MOST_CHARACTERS).contains(&value.chars().count()) {
         found.insert(value.to_owned());
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::server::harness::{FINE, Upstream, Wire, bare, body_of, chat};
 
 /// `weir` with nothing inherited that could lead it elsewhere.
-fn weir(arguments: &[&str]) -> Command {
+pub fn weir(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments);
     for (name, _) in std::env::vars_os() {

@@ -4,6 +4,7 @@ mod cli;
 mod counting;
 mod promises;
 mod replay;
+mod replay_command;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
 mod seeds;

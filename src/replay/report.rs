@@ -1,0 +1,129 @@
+//! What came of a whole replay, put in order: rows for the table, figures as JSON, values lost.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::conversation::Conversation;
+use super::judge::Lost;
+use super::tally::{Row, Tally, rows};
+use super::{Budget, Named, Outcome};
+
+/// The outcomes of a replay, one run for each policy and budget.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub runs: Vec<Run>,
+}
+
+/// One policy at one budget over all conversations.
+#[derive(Debug, Serialize)]
+pub struct Run {
+    /// All sources together.
+    pub total: Row,
+    pub sources: Vec<Row>,
+    pub conversations: Vec<Single>,
+    #[serde(skip)]
+    lost: Vec<Lost>,
+}
+
+/// One conversation of a run.
+#[derive(Debug, Serialize)]
+pub struct Single {
+    pub id: String,
+    pub last_request_tokens: u64,
+    pub figures: Row,
+    /// Tokens of each request, whole and as sent.
+    pub sizes: Vec<(u64, u64)>,
+}
+
+impl Report {
+    /// Puts the `outcomes` of each conversation, policies first, in order.
+    pub fn new(
+        conversations: &[Conversation],
+        policies: &[Named],
+        budgets: &[Budget],
+        mut outcomes: Vec<Vec<Option<Outcome>>>,
+    ) -> Self {
+        let mut runs = Vec::with_capacity(policies.len() * budgets.len());
+        for policy in policies {
+            for budget in budgets {
+                let place = runs.len();
+                let own = outcomes.iter_mut().map(|own| own[place].take());
+                runs.push(Run::new(policy, *budget, conversations, own));
+            }
+        }
+        Self { runs }
+    }
+
+    /// The rows of the table: one a run, with one for each source behind it if `by_source`.
+    pub fn rows(&self, by_source: bool) -> Vec<&Row> {
+        let own = |run: &'_ Run| if by_source { run.sources.len() } else { 0 };
+        let rows = self
+            .runs
+            .iter()
+            .flat_map(|run| [&run.total].into_iter().chain(&run.sources[..own(run)]));
+        rows.collect()
+    }
+
+    /// All figures, on one line.
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("names and numbers alone") + "\n"
+    }
+
+    /// `count` of the deep values that each run lost, evenly taken, with where they were last seen.
+    pub fn lost(&self, count: usize) -> String {
+        let mut text = String::new();
+        for run in &self.runs {
+            run.write_lost(count, &mut text);
+        }
+        text
+    }
+}
+
+impl Run {
+    fn new(
+        policy: &Named,
+        budget: Budget,
+        conversations: &[Conversation],
+        outcomes: impl Iterator<Item = Option<Outcome>>,
+    ) -> Self {
+        let budget = budget.to_string();
+        let mut by_source: BTreeMap<String, Tally> = BTreeMap::new();
+        let mut single = Vec::new();
+        let mut lost = Vec::new();
+        for (conversation, outcome) in conversations.iter().zip(outcomes) {
+            let Some(outcome) = outcome else { continue };
+            let source = &conversation.source;
+            by_source.entry(source.clone()).or_default().merge(&outcome.tally);
+            single.push(Single {
+                id: conversation.id.clone(),
+                last_request_tokens: conversation.last_request_tokens(),
+                figures: Row::of(&policy.name, &budget, source, &outcome.tally),
+                sizes: outcome.sizes,
+            });
+            lost.extend(outcome.lost);
+        }
+        let (total, sources) = rows(&policy.name, &budget, &by_source);
+        Self { total, sources, conversations: single, lost }
+    }
+
+    fn write_lost(&self, count: usize, text: &mut String) {
+        let gone = self.lost.iter().filter(|own| !own.has_value).count();
+        let (policy, budget) = (&self.total.policy, &self.total.budget);
+        let bare = self.lost.len() - gone;
+        let _ = writeln!(text, "{policy} at {budget}: {gone} values gone, {bare} without context");
+        let step = self.lost.len().div_ceil(count.max(1)).max(1);
+        for own in self.lost.iter().step_by(step).take(count) {
+            let fate = if own.has_value { "bare" } else { "gone" };
+            let Lost { conversation, turn, value, last_seen, around, .. } = own;
+            let _ = writeln!(
+                text,
+                "  {fate} {value:?}  {conversation} turn {turn}, last seen in #{last_seen} \
+                 ({:?}, {} back): {around}",
+                own.last_seen_by,
+                turn - last_seen,
+            );
+        }
+    }
+}

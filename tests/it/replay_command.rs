@@ -1,0 +1,150 @@
+//! `weir replay` over the sample conversations: what it prints, and that it is the same each time.
+
+use serde_json::Value;
+
+use crate::cli::weir;
+
+const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/sample.jsonl.gz");
+
+/// What `weir replay` prints on the sample, and what it says where it fails.
+fn replayed(arguments: &[&str]) -> Result<String, String> {
+    let output = weir(&["replay", SAMPLE]).args(arguments).output().expect("weir starts");
+    let [out, error] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
+    match output.status.success() {
+        true => {
+            assert_eq!(error, "", "nothing but results, where no terminal is there");
+            Ok(out)
+        }
+        false => Err(error),
+    }
+}
+
+fn json(arguments: &[&str]) -> Vec<Value> {
+    let text = replayed(arguments).expect("it runs");
+    let mut value: Value = serde_json::from_str(&text).expect("JSON");
+    value["runs"].take().as_array().expect("a list").clone()
+}
+
+#[test]
+fn a_table_has_a_row_for_each_policy_and_budget() {
+    let arguments =
+        ["--policy", "default", "--policy", "none", "--budget", "40%", "--budget", "4k"];
+    let table = replayed(&arguments).expect("it runs");
+    let first: Vec<(&str, &str)> = table
+        .lines()
+        .map(|line| {
+            let mut cells = line.split_whitespace();
+            (cells.next().unwrap_or_default(), cells.next().unwrap_or_default())
+        })
+        .collect();
+    let rows = [("default", "40%"), ("default", "4k"), ("none", "40%"), ("none", "4k")];
+    assert_eq!(first, [&[("policy", "budget")], &rows[..]].concat());
+    assert_eq!(replayed(&arguments).as_ref(), Ok(&table), "the same each time");
+}
+
+#[test]
+fn sending_everything_keeps_everything_at_full_price_and_over_budget() {
+    let runs = json(&["--policy", "none", "--budget", "50%", "--json"]);
+    let total = &runs[0]["total"];
+    assert!(total["turns"].as_u64() > Some(20), "{total}");
+    assert!(total["deep"]["cases"].as_u64() > Some(20), "{total}");
+    for (figure, value) in
+        [("billed_per_none", 1.0), ("sent_per_full", 1.0), ("over", 1.0), ("valid", 0.0)]
+    {
+        assert_eq!(total[figure], value, "{figure}");
+    }
+    let sources = runs[0]["sources"].as_array().expect("a list");
+    for source in sources.iter().filter(|source| source["deep"]["cases"] != 0) {
+        for recall in ["ref", "deep", "ctx", "ctx_line"] {
+            assert_eq!(source[recall]["value"], 1.0, "{recall} of {source}");
+        }
+    }
+}
+
+#[test]
+fn the_engine_keeps_within_budget_for_less() {
+    let runs =
+        json(&["--json", "--budget", "50%", "--policy", "default", "--policy", "drop_oldest"]);
+    let [own, oldest] = [&runs[0]["total"], &runs[1]["total"]];
+    assert_eq!((&own["turns"], &own["infeasible"]), (&oldest["turns"], &oldest["infeasible"]));
+    assert_eq!(own["faults"]["over"], 0);
+    assert_eq!(own["faults"]["unpaired"], 0);
+    assert!(own["billed_per_none"].as_f64() < oldest["billed_per_none"].as_f64());
+    assert_eq!(runs[0]["conversations"].as_array().map(Vec::len), Some(10));
+}
+
+#[test]
+fn conversations_can_be_chosen() {
+    for (arguments, conversations) in [
+        (&["--source", "tau2"][..], 2),
+        (&["--limit", "3"], 3),
+        (&["--source", "tau", "--limit", "1"], 1),
+    ] {
+        let chosen = [arguments, &["--json", "--budget", "50%"]].concat();
+        assert_eq!(json(&chosen)[0]["total"]["conversations"], conversations, "{arguments:?}");
+    }
+}
+
+#[test]
+fn settings_change_the_policy() {
+    let sent = |low: &str| {
+        let runs = json(&["--json", "--budget", "50%", "--set", low]);
+        runs[0]["total"]["sent_tokens"].as_u64().expect("a number")
+    };
+    assert!(sent("low=0.3") < sent("low=0.9"));
+}
+
+#[test]
+fn what_is_kept_and_what_is_lost_can_be_read() {
+    let budget = ["--budget", "50%"];
+    let shown = replayed(&[&budget[..], &["--show", "tau-airline-0-0"]].concat());
+    let shown = shown.expect("it runs");
+    assert!(shown.starts_with("==== tau-airline-0-0 under default at 50%: "), "{shown}");
+    assert!(shown.contains("\n---- #0: system, ") && shown.contains(" left out\n"), "{shown}");
+    let earlier = replayed(&[&budget[..], &["--show", "tau-airline-0-0", "--turn", "4"]].concat());
+    assert!(earlier.expect("it runs").contains("at 50%: 4 messages, "));
+    let lost = replayed(&["--budget", "50%", "--policy", "sticky_drop", "--lost", "3"]);
+    let lost = lost.expect("it runs");
+    assert_eq!(lost.lines().count(), 4, "{lost}");
+    assert!(lost.lines().skip(1).all(|line| line.contains("last seen in #")), "{lost}");
+}
+
+#[test]
+fn the_page_needs_nothing_else() {
+    let path = std::env::temp_dir().join(format!("weir-replay-{}.html", std::process::id()));
+    let name = path.to_str().expect("text");
+    let table = replayed(&["--budget", "50%", "--policy", "none", "--html", name]);
+    let page = std::fs::read_to_string(&path);
+    std::fs::remove_file(&path).expect("it was written");
+    assert!(table.expect("it runs").starts_with("policy"));
+    let page = page.expect("it was written");
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    for outside in ["<script", "<link", "<img", "http:", "https:", "NaN", "inf"] {
+        let text = page.replace("infeas", "");
+        assert!(!text.contains(outside), "{outside}");
+    }
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    assert!(page.matches("<svg").count() > 3 && page.matches("<circle").count() == 2);
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    let missing = weir(&["replay", "/nowhere.jsonl"]).output().expect("weir starts");
+    assert_eq!(missing.status.code(), Some(1));
+    let said = String::from_utf8(missing.stderr).expect("text");
+    assert!(said.starts_with("weir: /nowhere.jsonl: "), "{said}");
+    for (arguments, reason) in [
+        (&["--set", "lwo=1"][..], "context.lwo (--set): there is no such key"),
+        (&["--set", "low"], "KEY=VALUE"),
+        (&["--budget", "0"], "such as 30%"),
+        (&["--budget", "100%"], "such as 30%"),
+        (&["--policy", "best"], "possible values: default, none"),
+        (&["--source", "nobody"], "no such conversation"),
+        (&["--show", "nobody"], "no conversation \"nobody\""),
+        (&["--turn", "3"], "--show"),
+    ] {
+        let error = replayed(arguments).expect_err("it cannot be done");
+        assert!(error.contains(reason), "{arguments:?}: {error}");
+    }
+}
