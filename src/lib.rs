@@ -16,7 +16,8 @@ pub mod context;
 // Layer 2, pure: configuration as used.
 pub mod config;
 
-// Layer 3: the way to the model.
+// Layer 3: the way to the model, and what outlives a request.
+pub mod store;
 pub mod upstream;
 
 // Layer 4: one request, from plan to relay.

@@ -13,6 +13,7 @@ pub mod limit;
 pub mod measure;
 mod note;
 pub mod policy;
+pub mod reference;
 pub mod turn;
 
 pub use clip::ClipSource;
@@ -21,3 +22,4 @@ pub use fold::{Fate, Fold};
 pub use limit::{Limits, Profile};
 pub use measure::{Fact, Measure};
 pub use policy::Policy;
+pub use reference::{REFERENCE_LENGTH, is_reference, reference};

@@ -25,6 +25,7 @@ const RANKS: &[(&str, u8)] = &[
     ("wire", 0),
     ("context", 1),
     ("config", 2),
+    ("store", 3),
     ("upstream", 3),
     ("proxy", 4),
     ("server", 5),
