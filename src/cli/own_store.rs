@@ -73,7 +73,9 @@ pub async fn sweep(store: Store) {
         interval.tick().await;
         match store.delete_expired(now_ms()).await {
             Ok(0) => {}
-            Ok(entries) => tracing::debug!(target: "weir::store", entries, "deleted what had ended"),
+            Ok(entries) => {
+                tracing::debug!(target: "weir::store", entries, "deleted what had ended")
+            }
             Err(error) => tracing::debug!(target: "weir::store", %error, "could not delete"),
         }
     }

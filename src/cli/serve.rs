@@ -177,8 +177,10 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
         shutdown.end();
     });
     let ending = server.run().await;
-    // What the last requests left out is saved before the process ends.
-    originals.settle(|_| true).await;
+    if ending != Ending::Forced {
+        // What the last requests left out is saved before the process ends.
+        originals.settle(|_| true).await;
+    }
     match ending {
         Ending::Finished => tracing::info!(target: "weir", "ended, with everything finished"),
         Ending::Overdue(connections) => tracing::warn!(

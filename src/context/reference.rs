@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn a_reference_is_fixed_by_the_bytes() {
         // BLAKE3's own test vector for no input begins af1349b9f5f9a1a6.
-        for (raw, expected) in [("", "v4jutopv7gq2"), ("{}", &reference("{}"))] {
+        for (raw, expected) in [("", "v4jutopv7gq2"), ("{}", "nzdn2eg67snv")] {
             assert_eq!(reference(raw), expected);
             assert!(is_reference(expected), "{expected}");
         }
@@ -41,7 +41,9 @@ mod tests {
 
     #[test]
     fn only_references_have_their_form() {
-        for text in ["", "v4jutopv7gq", "v4jutopv7gq2a", "V4JUTOPV7GQ2", "v4jutopv7gq1", "v4jutopv7gq/"] {
+        for text in
+            ["", "v4jutopv7gq", "v4jutopv7gq2a", "V4JUTOPV7GQ2", "v4jutopv7gq1", "v4jutopv7gq/"]
+        {
             assert!(!is_reference(text), "{text}");
         }
     }

@@ -107,9 +107,9 @@ impl Originals {
             return;
         }
         let bytes = left_out.spans.iter().map(Range::len).sum::<usize>().min(MAX_BATCH_BYTES);
-        let room = u32::try_from(bytes).ok().and_then(|bytes| {
-            Arc::clone(&self.waiting_bytes).try_acquire_many_owned(bytes).ok()
-        });
+        let room = u32::try_from(bytes)
+            .ok()
+            .and_then(|bytes| Arc::clone(&self.waiting_bytes).try_acquire_many_owned(bytes).ok());
         let (Some(room), Some(over)) = (room, self.begin(tenant)) else {
             tracing::debug!(target: "weir::originals", "too much is being saved; passed over");
             return;

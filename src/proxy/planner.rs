@@ -318,8 +318,7 @@ impl<'a> Draft<'a> {
             .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
         let edits = if is_marked { "pin" } else { "" };
         let cuts = if needs_nothing { 0 } else { end.cuts() };
-        let mut planned =
-            self.planned(body, action, edits, received_tokens, sent_tokens, cuts);
+        let mut planned = self.planned(body, action, edits, received_tokens, sent_tokens, cuts);
         if !is_left_alone && config.context.originals != Originals::Off {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }

@@ -114,6 +114,8 @@ impl std::error::Error for StoreError {}
 pub enum OpenError {
     /// The file's folder or the file itself cannot be made or written.
     Unusable { said: String },
+    /// Others have held the file for longer than is waited.
+    Busy,
     /// Something else's file.
     Foreign,
     /// A later weir has written the file.
@@ -126,6 +128,7 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unusable { said } | Self::System { said } => f.write_str(said),
+            Self::Busy => f.write_str("another process holds the file"),
             Self::Foreign => f.write_str("the file is not weir's"),
             Self::Newer { version, known } => write!(
                 f,

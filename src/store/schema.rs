@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn weights_are_those_of_the_entries() {
         let connection = prepared();
-        let weights = || {
+        let weights = || -> [i64; 3] {
             let sum = "SELECT (SELECT coalesce(sum(weight_bytes), 0) FROM entry),
                               (SELECT coalesce(sum(bytes), 0) FROM weight),
                               (SELECT coalesce(sum(bytes), 0) FROM total)";
@@ -149,7 +149,6 @@ mod tests {
             ("DELETE FROM entry", 0),
         ] {
             connection.execute_batch(change).expect("SQL");
-            let expected: i64 = expected;
             assert_eq!(weights(), [expected; 3], "{change}");
         }
     }

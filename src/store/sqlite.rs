@@ -2,6 +2,7 @@
 //! reading has connections of its own. No caller's thread ever waits for the disk.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::writer::Writer;
 use super::{Entry, Kind, Life, OpenError, SECRET_BYTES, State, StoreError, Tenant, schema};
@@ -34,14 +36,32 @@ pub struct Sqlite {
 impl Sqlite {
     /// Opens the file at `path`, and makes it and its folder where they are missing.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        make_private(path).map_err(|error| OpenError::Unusable { said: error.to_string() })?;
+        let deadline = Instant::now() + BUSY_TIMEOUT;
+        loop {
+            match Self::open_once(path) {
+                // Where two make a file at once, SQLite refuses some steps without waiting.
+                Err(OpenError::Busy) if Instant::now() < deadline => std::thread::yield_now(),
+                opened => return opened,
+            }
+        }
+    }
+
+    fn open_once(path: &Path) -> Result<Self, OpenError> {
+        let unusable = |error: io::Error| OpenError::Unusable { said: error.to_string() };
+        make_private(path).map_err(unusable)?;
         let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         schema::recognise(&connection)?;
+        close_to_others(path).map_err(unusable)?;
         // Where the file system cannot do it, SQLite keeps its older journal, which is only slower.
         connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
         // What a caller was told is written is there after a loss of power as well.
         connection.pragma_update(None, "synchronous", "full")?;
-        connection.pragma_update_and_check(None, "journal_size_limit", MAX_LOG_BYTES, |_| Ok(()))?;
+        connection.pragma_update_and_check(
+            None,
+            "journal_size_limit",
+            MAX_LOG_BYTES,
+            |_| Ok(()),
+        )?;
         let readers = Readers {
             path: path.to_owned(),
             idle: Mutex::new(Vec::new()),
@@ -55,10 +75,7 @@ impl Sqlite {
         Self::start(Connection::open_in_memory()?, None)
     }
 
-    fn start(
-        mut connection: Connection,
-        readers: Option<Arc<Readers>>,
-    ) -> Result<Self, OpenError> {
+    fn start(mut connection: Connection, readers: Option<Arc<Readers>>) -> Result<Self, OpenError> {
         // What has ended or was pushed out is overwritten and not only forgotten.
         connection.pragma_update_and_check(None, "secure_delete", "on", |_| Ok(()))?;
         let secret = schema::prepare(&mut connection)?;
@@ -134,7 +151,8 @@ impl Sqlite {
         };
         if let Life::Renewed { lifetime_ms } = life {
             let due_ms = now_ms.saturating_add(lifetime_ms / 2);
-            let is_due = |found: &Option<Found>| found.as_ref().is_some_and(|it| it.ends_by(due_ms));
+            let is_due =
+                |found: &Option<Found>| found.as_ref().is_some_and(|it| it.ends_by(due_ms));
             if found.iter().any(is_due) {
                 let expires_ms = now_ms.saturating_add(lifetime_ms);
                 let renewed = self.writer.run(move |connection| {
@@ -200,41 +218,54 @@ impl Readers {
     }
 }
 
-/// Makes the file, which nobody but its owner can read, and its folder.
-fn make_private(path: &Path) -> std::io::Result<()> {
+/// Makes the file, which nobody but its owner can read, and its folder. SQLite gives the files it
+/// makes beside it the same permissions.
+///
+/// A file that is there is not opened: closing it would give up the locks that this process may
+/// hold on it.
+fn make_private(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut folders = fs::DirBuilder::new();
     folders.recursive(true);
     let mut options = fs::OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
+    options.write(true).create_new(true);
     #[cfg(unix)]
     {
-        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
         folders.mode(0o700);
         options.mode(0o600);
-        if let Some(folder) = folder {
-            folders.create(folder)?;
-        }
-        let file = options.open(path)?;
-        // SQLite gives the files it makes beside this one the same permissions.
-        if file.metadata()?.permissions().mode() & 0o077 != 0 {
-            file.set_permissions(fs::Permissions::from_mode(0o600))?;
-        }
     }
-    #[cfg(not(unix))]
-    {
-        if let Some(folder) = folder {
-            folders.create(folder)?;
-        }
-        options.open(path)?;
+    if let Some(folder) = folder {
+        folders.create(folder)?;
     }
+    match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let is_file = fs::metadata(path)?.is_file();
+            if is_file { Ok(()) } else { Err(io::Error::other("it is no file")) }
+        }
+        made => made.map(drop),
+    }
+}
+
+/// Takes a file's permissions from all but its owner.
+#[cfg(unix)]
+fn close_to_others(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
+}
+
+/// Elsewhere a file has the permissions of its folder, which is the user's own.
+#[cfg(not(unix))]
+fn close_to_others(_path: &Path) -> io::Result<()> {
     Ok(())
 }
 
 fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     // Without the flag for URIs: a path is a path, whatever it looks like.
-    let connection =
-        Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     Ok(connection)
 }
@@ -390,9 +421,7 @@ impl From<rusqlite::Error> for OpenError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::NotADatabase) => Self::Foreign,
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                Self::Unusable { said: "another process holds the file".to_owned() }
-            }
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy,
             _ => Self::Unusable { said: error.to_string() },
         }
     }

@@ -142,7 +142,9 @@ mod tests {
     /// A writer on a table that has room for a few pages only.
     fn small() -> Writer {
         let connection = Connection::open_in_memory().expect("memory");
-        connection.execute_batch("CREATE TABLE kept (value BLOB); PRAGMA max_page_count = 8").expect("SQL");
+        connection
+            .execute_batch("CREATE TABLE kept (value BLOB); PRAGMA max_page_count = 8")
+            .expect("SQL");
         Writer::start(connection).expect("a thread")
     }
 

@@ -8,6 +8,7 @@ mod replay;
 mod scripted_upstream;
 mod seeds;
 mod server;
+mod store;
 mod through;
 mod traces;
 mod upstream;
