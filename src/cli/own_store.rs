@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn the_file_is_in_the_users_state_folder() {
-        let rows: &[(&str, &[(&str, &str)], Option<&str>)] = &[
+        type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], Option<&'a str>);
+        let rows: &[Row<'_>] = &[
             ("x.db", &[("HOME", "/home/me")], Some("x.db")),
             ("", &[("HOME", "/home/me")], Some("/home/me/.local/state/weir/weir.db")),
             ("", &[("HOME", "/home/me"), ("XDG_STATE_HOME", "/s")], Some("/s/weir/weir.db")),
