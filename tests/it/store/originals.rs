@@ -7,10 +7,11 @@ use std::process::Command;
 
 use weir::config::{Config, Originals};
 use weir::context::reference;
+use weir::store::{Store, now_ms};
 
 use super::places::Folder;
 use crate::cli::{Serving, isolate, weir};
-use crate::server::harness::{FINE, Message, Upstream, ask, bare, chat, start};
+use crate::server::harness::{FINE, Message, Upstream, ask, bare, chat, start, start_with};
 
 const ALICE: &str = "authorization: Bearer alice\r\n";
 const BOB: &str = "authorization: Bearer bob\r\n";
@@ -198,6 +199,36 @@ async fn originals_have_a_limit() {
     original(weir.address, ALICE, too_large[0]).await.assert_error(404, "not_found");
     let last = left_out.last().expect("many were left out");
     assert_eq!(original(weir.address, ALICE, last).await.status(), 200);
+}
+
+#[tokio::test]
+async fn what_is_written_has_an_end_and_no_credential() {
+    const LIFETIME_MS: u64 = 5_000_000;
+    let mut upstream = Upstream::start().await;
+    let folder = Folder::new();
+    let file = folder.file("weir.db");
+    let store = Store::open(&file).expect("it is made");
+    let weir = start_with(store, &upstream.address, |config| {
+        config.context.originals = Originals::Store;
+        config.context.originals_lifetime_ms = LIFETIME_MS;
+    })
+    .await;
+    let messages = conversation(60);
+    let began_ms = now_ms();
+    let (left_out, _) = accepted(weir.address, &mut upstream, ALICE, &messages).await;
+    assert_eq!(original(weir.address, ALICE, left_out[0]).await.status(), 200);
+    let database = rusqlite::Connection::open(&file).expect("it was just made");
+    let ends = "SELECT count(*), min(expires_ms), max(expires_ms) FROM entry";
+    let [entries, first_ms, last_ms]: [i64; 3] = database
+        .query_row(ends, [], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?]))
+        .expect("a row");
+    assert_eq!(entries, left_out.len() as i64);
+    let ends = (began_ms + LIFETIME_MS) as i64..=(now_ms() + LIFETIME_MS) as i64;
+    assert!(ends.contains(&first_ms) && ends.contains(&last_ms), "{first_ms} {last_ms} {ends:?}");
+    for name in ["weir.db", "weir.db-wal"] {
+        let content = std::fs::read(folder.file(name)).expect("it is there");
+        assert!(!content.windows(5).any(|window| window == b"alice"), "{name}");
+    }
 }
 
 /// A weir process in front of `upstream`, on this file.
