@@ -230,7 +230,7 @@ fn subject(name: &str, program: &Path, leading: &[&str], trailing: &[&str]) -> S
 /// weir as an operator would start it. Cargo builds the binary, optimised, before this bench.
 fn weir() -> Subject {
     let program = Path::new(env!("CARGO_BIN_EXE_weir"));
-    subject("weir", program, &["serve"], &["--log-level", "info"])
+    subject("weir", program, &["serve"], &["--log-level", "info", "--store", ":memory:"])
 }
 
 /// Cargo builds no examples for a bench, so it is asked to, into the same target folder.

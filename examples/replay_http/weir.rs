@@ -57,7 +57,7 @@ impl Weir {
             // Away from the package, so that no configuration file lies beside it.
             .current_dir(std::env::temp_dir())
             .args(["serve", "--listen", "127.0.0.1:0", "--upstream", upstream])
-            .args(["--log-format", "json"])
+            .args(["--log-format", "json", "--store", ":memory:"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());

@@ -4,6 +4,7 @@ mod log_fields;
 mod log_writer;
 mod models;
 mod own_address;
+mod own_store;
 mod replay;
 mod serve;
 pub mod sources;

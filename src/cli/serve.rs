@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 use super::log_fields::PlainFields;
 use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
+use super::own_store;
 use super::sources::{self, Flag};
 use crate::config::{self, Config, Log, LogFormat};
 use crate::proxy::Proxy;
@@ -66,6 +67,10 @@ pub struct Flags {
     /// A configuration file in TOML
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<String>,
+    /// The file for what outlives the process, :memory: for none [default: weir/weir.db in the
+    /// user's state folder]
+    #[arg(long, value_name = "FILE")]
+    store: Option<String>,
     /// How the log on standard error is written: text or json
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
@@ -147,7 +152,13 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     let client = Client::new(&config.upstream)
         .map_err(|error| Failure::bad_configuration(error.to_string()))?;
     let base = client.base().clone();
-    let proxy = Proxy::new(config.clone(), client);
+    let no_memory = |error| Failure::cannot_serve(format!("cannot keep anything: {error}"));
+    let store = own_store::open(&config.store, std::env::vars_os()).map_err(no_memory)?;
+    let proxy = Proxy::new(config.clone(), client, store).map_err(no_memory)?;
+    let originals = Arc::clone(proxy.originals());
+    for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
+        tokio::spawn(own_store::sweep(store.clone()));
+    }
     let server = Server::bind(&config, proxy)
         .await
         .map_err(|error| cannot_bind(config.server.listen, &error))?;
@@ -166,6 +177,10 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
         shutdown.end();
     });
     let ending = server.run().await;
+    if ending != Ending::Forced {
+        // What the last requests left out is saved before the process ends.
+        originals.settle(|_| true).await;
+    }
     match ending {
         Ending::Finished => tracing::info!(target: "weir", "ended, with everything finished"),
         Ending::Overdue(connections) => tracing::warn!(
@@ -261,6 +276,7 @@ fn configuration(flags: &Flags) -> Result<(Config, Vec<config::Warning>), Vec<St
     let told = [
         ("--listen", "server.listen", &flags.listen),
         ("--upstream", "upstream.url", &flags.upstream),
+        ("--store", "store.path", &flags.store),
         ("--log-format", "log.format", &flags.log_format),
         ("--log-level", "log.level", &flags.log_level),
     ];

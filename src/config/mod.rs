@@ -33,6 +33,7 @@ pub struct Config {
     /// Windows by model: the shipped catalogue with the configuration's own entries on top.
     pub models: Catalogue,
     pub cache: Cache,
+    pub store: Store,
     pub log: Log,
 }
 
@@ -82,6 +83,22 @@ pub struct Context {
     pub mode: Mode,
     pub allow_bypass: bool,
     pub policy: Policy,
+    pub originals: Originals,
+    /// How long an original is kept after the last request that it was left out of.
+    pub originals_lifetime_ms: u64,
+    /// What all originals together may weigh, book-keeping included.
+    pub originals_max_bytes: u64,
+}
+
+/// Where messages that are not sent whole are kept, so that they can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Originals {
+    /// Nowhere.
+    Off,
+    /// In this process alone.
+    Memory,
+    /// In the store.
+    Store,
 }
 
 /// What weir does with a conversation past its mark.
@@ -115,6 +132,13 @@ impl Limit {
 pub struct Cache {
     pub counts_bytes: u64,
     pub folds_bytes: u64,
+}
+
+/// `[store]`: what outlives a request, and the process.
+#[derive(Debug, Clone)]
+pub struct Store {
+    /// The file; empty for the usual place in the user's state folder, `:memory:` for none.
+    pub path: String,
 }
 
 /// `[log]`: one line a request, never with content.

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use super::names;
 use super::reader::{Problem, Reader, Warning};
 use super::{
-    Cache, Catalogue, Config, Context, Cors, Limit, Log, LogFormat, Mode, ModelEntry, Server,
-    Upstream,
+    Cache, Catalogue, Config, Context, Cors, Limit, Log, LogFormat, Mode, ModelEntry, Originals,
+    Server, Store, Upstream,
 };
 use crate::context::{Notes, Policy};
 use crate::tokens::Encoding;
@@ -39,6 +39,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     config.limits = limits(reader);
     config.models = models(reader);
     cache(reader, &mut config.cache);
+    store(reader, &mut config.store);
     log(reader, &mut config.log);
     config
 }
@@ -68,10 +69,14 @@ impl Default for Config {
                 mode: Mode::Compact,
                 allow_bypass: false,
                 policy: Policy::default(),
+                originals: Originals::Off,
+                originals_lifetime_ms: DAY_MS,
+                originals_max_bytes: 64 << 20,
             },
             limits: Vec::new(),
             models: Catalogue::shipped(),
             cache: Cache { counts_bytes: 64 << 20, folds_bytes: 64 << 20 },
+            store: Store { path: String::new() },
             log: Log { format: LogFormat::Text, level: "info".to_owned() },
         }
     }
@@ -159,6 +164,18 @@ fn context(reader: &mut Reader, context: &mut Context) {
     set(&mut policy.recent_messages, recent.and_then(|number| u32::try_from(number).ok()));
     let notes = [("off", Notes::Nothing), ("count", Notes::Count), ("excerpts", Notes::Excerpts)];
     set(&mut policy.notes, reader.choice(&["context", "notes"], &notes));
+    originals(reader, context);
+}
+
+fn originals(reader: &mut Reader, context: &mut Context) {
+    let places =
+        [("off", Originals::Off), ("memory", Originals::Memory), ("store", Originals::Store)];
+    let place = reader.choice(&["context", "originals"], &places);
+    set(&mut context.originals, place);
+    let lifetime = reader.whole(&["context", "originals_lifetime_ms"], 1000..=366 * DAY_MS);
+    set(&mut context.originals_lifetime_ms, lifetime);
+    let weight = reader.whole(&["context", "originals_max_bytes"], 1 << 10..=1024 * GIB);
+    set(&mut context.originals_max_bytes, weight);
 }
 
 fn limits(reader: &mut Reader) -> Vec<Limit> {
@@ -241,6 +258,11 @@ fn cache(reader: &mut Reader, cache: &mut Cache) {
     set(&mut cache.folds_bytes, folds);
 }
 
+fn store(reader: &mut Reader, store: &mut Store) {
+    let path = reader.text(&["store", "path"], store_path);
+    set(&mut store.path, path);
+}
+
 fn log(reader: &mut Reader, log: &mut Log) {
     let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
     let format = reader.choice(&["log", "format"], &formats);
@@ -284,6 +306,17 @@ fn origin(text: &str) -> Result<String, String> {
         Err(format!(
             "{text:?} is no origin; write scheme and host, with the port if it has one, {example}"
         ))
+    }
+}
+
+/// The path of a file; a shell's shorthand would become a folder of that name.
+fn store_path(text: &str) -> Result<String, String> {
+    if text.starts_with('~') {
+        Err(format!("{text:?} begins with ~, which only shells know; write the whole path"))
+    } else if text.contains('\0') || text.ends_with('/') {
+        Err(format!("{text:?} is no path of a file, such as \"/var/lib/weir/weir.db\""))
+    } else {
+        Ok(text.to_owned())
     }
 }
 
@@ -450,9 +483,14 @@ mod tests {
         recent = 1
         pinned = 0.0
         notes = "off"
+        originals = "store"
+        originals_lifetime_ms = 1000
+        originals_max_bytes = 1024
         [cache]
         counts_bytes = 8
         folds_bytes = 0
+        [store]
+        path = "kept/weir.db"
         [log]
         format = "json"
         level = "debug"
@@ -494,8 +532,12 @@ mod tests {
                     notes_apart: true,
                     strict_alternation: false,
                 },
+                originals: Originals::Store,
+                originals_lifetime_ms: 1000,
+                originals_max_bytes: 1024,
             },
             cache: Cache { counts_bytes: 8, folds_bytes: 0 },
+            store: Store { path: "kept/weir.db".into() },
             log: Log { format: LogFormat::Json, level: "debug".into() },
             ..Config::default()
         };
@@ -550,6 +592,22 @@ mod tests {
             "context.low: is not below context.hard (0.6): a cut would free nothing",
         ),
         ("[context]\nnotes = 1", "context.notes: 1 is not one of \"off\", \"count\", \"excerpts\""),
+        (
+            "[context]\noriginals = \"disk\"",
+            "context.originals: \"disk\" is not one of \"off\", \"memory\", \"store\"",
+        ),
+        (
+            "[context]\noriginals_lifetime_ms = 999",
+            "context.originals_lifetime_ms: 999 is not a whole number from 1000 to 31622400000",
+        ),
+        (
+            "[store]\npath = \"~/weir.db\"",
+            "store.path: \"~/weir.db\" begins with ~, which only shells know; write the whole path",
+        ),
+        (
+            "[store]\npath = \"/var/lib/weir/\"",
+            "store.path: \"/var/lib/weir/\" is no path of a file, such as \"/var/lib/weir/weir.db\"",
+        ),
         (
             "[server]\nlisten_ = 1",
             "server.listen_: there is no such key; did you mean server.listen?",

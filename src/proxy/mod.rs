@@ -3,6 +3,7 @@
 pub mod error;
 mod headers;
 mod memory;
+mod originals;
 pub mod planner;
 mod refusal;
 pub mod relay;
@@ -15,17 +16,16 @@ use http::{HeaderMap, HeaderValue, Method, Response};
 use http_body::Body as _;
 
 pub use error::{ErrorKind, ProxyError};
+pub use originals::{LeftOut, Originals};
 
 use self::planner::Planner;
 use self::relay::Record;
 use crate::config::Config;
+pub use crate::store::Tenant;
+use crate::store::{OpenError, Store};
 use crate::upstream::{Base, Client, Outbound, OutboundBody, Target};
 pub use crate::upstream::{Body, BoxError};
 use crate::wire::Protocol;
-
-/// Whose request it is: a keyed fingerprint of the whole credential, never the credential.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Tenant(pub [u8; 16]);
 
 /// A request on a route that weir reads, its body complete.
 pub struct Call {
@@ -55,19 +55,34 @@ pub struct Proxy {
     config: Arc<Config>,
     client: Client,
     planner: Planner,
+    store: Store,
+    originals: Arc<Originals>,
     /// What this instance writes into `via`, and knows its own requests by.
     via: headers::Via,
 }
 
 impl Proxy {
-    /// A proxy that sends by `client` as `config` says.
-    pub fn new(config: Arc<Config>, client: Client) -> Self {
-        Self {
+    /// A proxy that sends by `client` as `config` says and keeps in `store` what outlives a
+    /// request. Fails where what is to be kept in memory finds no place there.
+    pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, OpenError> {
+        Ok(Self {
             planner: Planner::new(Arc::clone(&config)),
+            originals: Arc::new(Originals::new(&config.context, &store)?),
+            store,
             config,
             client,
             via: headers::Via::random(),
-        }
+        })
+    }
+
+    /// The store for all that outlives the process.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The originals of messages that were not sent whole.
+    pub fn originals(&self) -> &Arc<Originals> {
+        &self.originals
     }
 
     /// The base that callers' paths are mapped onto.
@@ -83,8 +98,8 @@ impl Proxy {
         let sent = async {
             self.refuse_loop(&call.headers)?;
             let asked = headers::asked(&call.headers, self.config.context.allow_bypass)?;
-            let readable = call.decoded.as_ref().unwrap_or(&call.received);
-            let planned = self
+            let readable = call.decoded.unwrap_or_else(|| call.received.clone());
+            let mut planned = self
                 .planner
                 .plan(
                     call.tenant,
@@ -112,6 +127,11 @@ impl Proxy {
                 body: OutboundBody::Bytes(body),
             };
             let inbound = self.client.send(outbound).await?;
+            if inbound.status.is_success() {
+                // Only of what the upstream took: its answer is what tells a credential from noise.
+                let left_out = std::mem::take(&mut planned.left_out);
+                self.originals.keep(call.tenant, readable, left_out, call.permit);
+            }
             Ok((inbound, planned))
         };
         let (mut inbound, planned) = match sent.await {

@@ -11,8 +11,8 @@ use tokio::sync::Semaphore;
 
 use super::memory::{Chain, Memory};
 use super::refusal;
-use super::{ErrorKind, ProxyError, Tenant};
-use crate::config::{Config, Known, Mode};
+use super::{ErrorKind, LeftOut, ProxyError, Tenant};
+use crate::config::{Config, Known, Mode, Originals};
 use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{REPLY_PRIMING, tools};
@@ -47,6 +47,8 @@ pub struct Planned {
     pub messages: u32,
     /// Cuts that the conversation has seen.
     pub cuts: u32,
+    /// Messages not sent whole, where originals are kept; else empty.
+    pub left_out: LeftOut,
     pub model: String,
     pub stream: bool,
 }
@@ -314,7 +316,11 @@ impl<'a> Draft<'a> {
             .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
         let edits = if is_marked { "pin" } else { "" };
         let cuts = if needs_nothing { 0 } else { end.cuts() };
-        Ok(self.planned(body, action, edits, received_tokens, sent_tokens, cuts))
+        let mut planned = self.planned(body, action, edits, received_tokens, sent_tokens, cuts);
+        if !is_left_alone && config.context.originals != Originals::Off {
+            planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
+        }
+        Ok(planned)
     }
 
     /// The edits that take weir's own member from messages that are otherwise left alone.
@@ -381,6 +387,7 @@ impl<'a> Draft<'a> {
             limit_tokens: self.limits.input_tokens(),
             messages: self.request.messages.len() as u32,
             cuts,
+            left_out: LeftOut::default(),
             model: self.model.clone().into_owned(),
             stream: self.request.stream,
         }

@@ -11,7 +11,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::planner::Planned;
-use super::{Body, BoxError, ErrorKind, ProxyError};
+use super::{Body, BoxError, ErrorKind, LeftOut, ProxyError};
 use crate::upstream::{AnswerBody, AnswerError, Inbound, Target};
 use crate::wire::usage::{Meter, Metered};
 
@@ -104,6 +104,7 @@ impl Record {
             body: None,
             action: planned.action.clone(),
             edits: planned.edits.clone(),
+            left_out: LeftOut::default(),
             model: logged(&planned.model),
             ..*planned
         });

@@ -27,12 +27,13 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// An acceptor with a secret of its own, so that its tenants mean nothing to others.
-    pub fn new(max_body_bytes: usize, max_bodies_in_flight_bytes: usize) -> std::io::Result<Self> {
-        let mut tenant_key = [0; blake3::KEY_LEN];
-        getrandom::fill(&mut tenant_key)
-            .map_err(|error| std::io::Error::other(error.to_string()))?;
-        Ok(Self { bodies: Bodies::new(max_bodies_in_flight_bytes), max_body_bytes, tenant_key })
+    /// An acceptor whose tenants mean nothing to those who do not know `tenant_key`.
+    pub fn new(
+        max_body_bytes: usize,
+        max_bodies_in_flight_bytes: usize,
+        tenant_key: [u8; blake3::KEY_LEN],
+    ) -> Self {
+        Self { bodies: Bodies::new(max_bodies_in_flight_bytes), max_body_bytes, tenant_key }
     }
 
     /// Reads a request whole.
@@ -151,7 +152,11 @@ impl Acceptor {
 
     /// Whose request it is. All that may be a credential counts: two callers are one only if they
     /// agree in every part.
-    fn tenant(&self, headers: &HeaderMap) -> Tenant {
+    pub fn tenant(&self, headers: &HeaderMap) -> Tenant {
+        let values = |name| headers.get_all(name).iter();
+        if CREDENTIALS.iter().flat_map(values).all(|value| is_blank(value.as_bytes())) {
+            return Tenant::ANONYMOUS;
+        }
         let mut hasher = blake3::Hasher::new_keyed(&self.tenant_key);
         for (place, name) in (0u8..).zip(&CREDENTIALS) {
             for value in headers.get_all(name) {
@@ -164,6 +169,13 @@ impl Acceptor {
         hasher.finalize_xof().fill(&mut tenant.0);
         tenant
     }
+}
+
+/// Whether a header names nobody: one without a value, or the bare scheme that a client sends whose
+/// key is empty.
+fn is_blank(value: &[u8]) -> bool {
+    let value = value.trim_ascii();
+    value.is_empty() || value.eq_ignore_ascii_case(b"bearer")
 }
 
 fn content_encodings(headers: &HeaderMap) -> Result<Vec<Encoding>, ProxyError> {
@@ -197,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_tenant_is_its_whole_credential() {
-        let acceptor = Acceptor::new(1, 1).expect("the system has randomness");
+        let acceptor = Acceptor::new(1, 1, [1; 32]);
         let tenant = |rows: &[_]| acceptor.tenant(&headers(rows));
         let different = [
             tenant(&[]),
@@ -210,14 +222,20 @@ mod tests {
         for (index, one) in different.iter().enumerate() {
             assert!(!different[..index].contains(one), "{index}");
         }
-        assert_eq!(tenant(&[("user-agent", "any")]), different[0]);
+        for nobody in [("user-agent", "any"), ("authorization", "Bearer "), ("api-key", "")] {
+            assert_eq!(tenant(&[nobody]), Tenant::ANONYMOUS, "{nobody:?}");
+        }
+        assert_eq!(different[0], Tenant::ANONYMOUS);
         assert_eq!(tenant(&[("authorization", "Bearer sk-same-start-1")]), different[1]);
     }
 
     #[test]
-    fn two_acceptors_share_no_tenant() {
-        let one = Acceptor::new(1, 1).expect("the system has randomness");
-        let other = Acceptor::new(1, 1).expect("the system has randomness");
-        assert_ne!(one.tenant(&HeaderMap::new()), other.tenant(&HeaderMap::new()));
+    fn a_tenant_is_one_under_one_secret_alone() {
+        let tenant = |key| {
+            let rows = [("authorization", "Bearer sk-1")];
+            Acceptor::new(1, 1, [key; 32]).tenant(&headers(&rows))
+        };
+        assert_eq!(tenant(1), tenant(1));
+        assert_ne!(tenant(1), tenant(2));
     }
 }

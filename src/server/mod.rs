@@ -61,7 +61,7 @@ impl Server {
         let listener = TcpListener::bind(config.server.listen).await?;
         let address = listener.local_addr()?;
         let shutdown = Shutdown::default();
-        let routes = Routes::new(config, proxy, shutdown.clone())?;
+        let routes = Routes::new(config, proxy, shutdown.clone());
         let connections = Connections::new(config, routes, shutdown.clone());
         let max_connections = config.server.max_connections.min(Semaphore::MAX_PERMITS);
         Ok(Self {

@@ -85,9 +85,10 @@ pub fn status(kind: ErrorKind) -> StatusCode {
         ErrorKind::InvalidRequest
         | ErrorKind::ContextLengthExceeded
         | ErrorKind::TooManyMessages => StatusCode::BAD_REQUEST,
-        ErrorKind::OriginNotAllowed | ErrorKind::HostNotAllowed | ErrorKind::BypassNotAllowed => {
-            StatusCode::FORBIDDEN
-        }
+        ErrorKind::OriginNotAllowed
+        | ErrorKind::HostNotAllowed
+        | ErrorKind::BypassNotAllowed
+        | ErrorKind::CredentialRequired => StatusCode::FORBIDDEN,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         ErrorKind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
         ErrorKind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -95,7 +96,7 @@ pub fn status(kind: ErrorKind) -> StatusCode {
         ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         ErrorKind::UpgradeNotSupported => StatusCode::NOT_IMPLEMENTED,
         ErrorKind::UpstreamConnect | ErrorKind::UpstreamClosed => StatusCode::BAD_GATEWAY,
-        ErrorKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+        ErrorKind::Overloaded | ErrorKind::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::LoopDetected => StatusCode::LOOP_DETECTED,
     }

@@ -4,7 +4,7 @@
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, HeaderName, HeaderValue, UPGRADE, VARY,
+    ACCESS_CONTROL_REQUEST_METHOD, CACHE_CONTROL, HeaderName, HeaderValue, UPGRADE, VARY,
 };
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -16,6 +16,7 @@ use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::relay::MAX_LOGGED_BYTES;
 use crate::proxy::{Body, ErrorKind, Pass, Proxy, ProxyError};
+use crate::store::State;
 use crate::upstream::{Target, TargetError};
 
 /// Asked by browsers before a public page may reach a private address, and the consent.
@@ -23,6 +24,8 @@ const REQUEST_PRIVATE_NETWORK: HeaderName =
     HeaderName::from_static("access-control-request-private-network");
 const ALLOW_PRIVATE_NETWORK: HeaderName =
     HeaderName::from_static("access-control-allow-private-network");
+/// Where originals are, by reference.
+const ORIGINALS: &str = "/weir/v1/originals/";
 /// When to try again after all connections were taken.
 const RETRY_AFTER_MS: u64 = 1000;
 
@@ -39,19 +42,26 @@ pub struct Routes {
 enum Step {
     /// weir answers by itself.
     Own(Response<Body>),
+    /// The original of this reference is asked for.
+    Original(String),
     Forward(Target),
 }
 
 impl Routes {
-    pub fn new(config: &Config, proxy: Proxy, shutdown: Shutdown) -> std::io::Result<Self> {
+    pub fn new(config: &Config, proxy: Proxy, shutdown: Shutdown) -> Self {
         let server = &config.server;
-        Ok(Self {
-            acceptor: Acceptor::new(server.max_body_bytes, server.max_bodies_in_flight_bytes)?,
+        let secret = proxy.store().secret();
+        Self {
+            acceptor: Acceptor::new(
+                server.max_body_bytes,
+                server.max_bodies_in_flight_bytes,
+                secret,
+            ),
             hosts: Hosts::new(&server.allowed_hosts),
             origins: Origins::new(&config.cors.allow_origins),
             shutdown,
             proxy,
-        })
+        }
     }
 
     /// Answers a request.
@@ -66,6 +76,7 @@ impl Routes {
         };
         let mut response = match self.step(&parts, origin.is_some()) {
             Ok(Step::Own(response)) => response,
+            Ok(Step::Original(reference)) => self.original(parts, body, &reference).await,
             Ok(Step::Forward(target)) => self.forward(parts, body, target).await,
             Err(problem) => Self::refuse(&parts, body, &problem),
         };
@@ -103,7 +114,7 @@ impl Routes {
         match request.uri().path() {
             "/healthz" => Some(reply::json(StatusCode::OK, r#"{"status":"ok"}"#)),
             "/readyz" if self.shutdown.phase() == Phase::Serving => {
-                Some(reply::json(StatusCode::OK, r#"{"status":"ready"}"#))
+                Some(reply::json(StatusCode::OK, ready(self.proxy.store().state())))
             }
             "/readyz" => {
                 Some(reply::json(StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"draining"}"#))
@@ -129,11 +140,30 @@ impl Routes {
             let about = r#"{"name":"weir","message":"This is weir, an OpenAI-compatible proxy. Point your SDK's base_url at this address with /v1 at its end."}"#;
             return Ok(Step::Own(reply::json(StatusCode::OK, about)));
         }
+        if let Some(reference) = path.strip_prefix(ORIGINALS)
+            && matches!(parts.method, Method::GET | Method::HEAD)
+        {
+            return Ok(Step::Original(reference.to_owned()));
+        }
         if path == "/weir" || path.starts_with("/weir/") {
             return Err(TargetError::Unknown.into());
         }
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
         Ok(Step::Forward(Target::map(self.proxy.base(), path_and_query)?))
+    }
+
+    /// What `reference` stands for, to the caller that sent it.
+    async fn original(&self, parts: Parts, body: Body, reference: &str) -> Response<Body> {
+        let tenant = self.acceptor.tenant(&parts.headers);
+        match self.proxy.originals().find(tenant, reference).await {
+            Ok(original) => {
+                let mut response = reply::json(StatusCode::OK, original);
+                let headers = response.headers_mut();
+                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                response
+            }
+            Err(problem) => Self::refuse(&parts, body, &problem),
+        }
     }
 
     async fn forward(&self, parts: Parts, body: Body, target: Target) -> Response<Body> {
@@ -158,6 +188,16 @@ impl Routes {
         Acceptor::refuse_body(&parts.headers, body);
         log_refusal(&parts.method, parts.uri.path(), problem);
         reply::error(problem)
+    }
+}
+
+/// That weir is ready, and where its store is. One that fails is no reason to send callers away:
+/// requests go on without it.
+fn ready(store: State) -> &'static str {
+    match store {
+        State::File => r#"{"status":"ready","store":"file"}"#,
+        State::Memory => r#"{"status":"ready","store":"memory"}"#,
+        State::Failing => r#"{"status":"ready","store":"failing"}"#,
     }
 }
 
@@ -209,6 +249,7 @@ fn preflight(asked: &HeaderMap) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Store;
     use crate::upstream::Client;
 
     /// While it drains no new connection is taken, so that only a request that was on its way
@@ -218,8 +259,9 @@ mod tests {
         let config = Config::default();
         let client = Client::new(&config.upstream).expect("the defaults are valid");
         let shutdown = Shutdown::default();
-        let proxy = Proxy::new(config.clone().into(), client);
-        let routes = Routes::new(&config, proxy, shutdown.clone()).expect("randomness");
+        let store = Store::in_memory().expect("there is memory");
+        let proxy = Proxy::new(config.clone().into(), client, store).expect("nothing is kept");
+        let routes = Routes::new(&config, proxy, shutdown.clone());
         let ask = async |path: &str| {
             let body = reply::empty(StatusCode::OK).into_body();
             let mut request = Request::new(body);

@@ -9,6 +9,12 @@ use crate::server::harness::{FINE, Upstream, Wire, bare, body_of, chat};
 pub fn weir(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments);
+    isolate(&mut command);
+    command
+}
+
+/// Takes from a command's environment what could lead `weir` elsewhere.
+pub fn isolate(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let shown = name.to_string_lossy();
         if shown.starts_with("WEIR_") || shown.to_lowercase().ends_with("_proxy") {
@@ -16,10 +22,10 @@ pub fn weir(arguments: &[&str]) -> Command {
         }
     }
     command.env_remove("OPENAI_BASE_URL");
+    command.env("WEIR_STORE__PATH", ":memory:");
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped());
     command.stderr(Stdio::piped());
-    command
 }
 
 /// Runs a command that ends by itself; its exit code and what it wrote to standard error.
@@ -32,16 +38,19 @@ fn ended(command: &mut Command) -> (Option<i32>, String) {
 pub struct Serving {
     process: Child,
     log: BufReader<std::process::ChildStderr>,
-    greeting: String,
+    /// What it said until it listened.
+    pub greeting: String,
     pub address: std::net::SocketAddr,
 }
 
 impl Serving {
     pub fn start(arguments: &[&str]) -> Self {
-        let mut process = weir(&["serve", "--listen", "127.0.0.1:0"])
-            .args(arguments)
-            .spawn()
-            .expect("weir starts");
+        Self::run(weir(&["serve", "--listen", "127.0.0.1:0"]).args(arguments))
+    }
+
+    /// Runs a command that is a `weir serve`.
+    pub fn run(command: &mut Command) -> Self {
+        let mut process = command.spawn().expect("weir starts");
         let mut log = BufReader::new(process.stderr.take().expect("it is piped"));
         let mut greeting = String::new();
         while !greeting.contains("listening on") {

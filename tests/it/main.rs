@@ -9,6 +9,7 @@ mod replay_command;
 mod scripted_upstream;
 mod seeds;
 mod server;
+mod store;
 mod through;
 mod traces;
 mod upstream;

@@ -16,11 +16,9 @@ use http_body_util::{BodyExt, Empty, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use weir::config::{
-    Cache, Catalogue, Config, Context, Cors, Log, LogFormat, Mode, Server, Upstream,
-};
-use weir::context::Policy;
+use weir::config::{Cache, Catalogue, Config, Cors, Log, LogFormat, Server, Upstream};
 use weir::proxy::{Body, BoxError, Call, ErrorKind, Pass, Proxy, ProxyError, Tenant};
+use weir::store::Store;
 use weir::upstream::{Client, Target};
 use weir::wire::Protocol;
 
@@ -188,7 +186,8 @@ fn config(url: String) -> Config {
             first_byte_timeout_ms: 60_000,
             idle_timeout_ms: 60_000,
         },
-        context: Context { mode: Mode::Compact, allow_bypass: false, policy: Policy::default() },
+        context: Config::default().context,
+        store: Config::default().store,
         limits: Vec::new(),
         models: Catalogue::default(),
         cache: Cache { counts_bytes: 1 << 20, folds_bytes: 1 << 20 },
@@ -198,7 +197,8 @@ fn config(url: String) -> Config {
 
 fn proxy_of(config: Config) -> Proxy {
     let client = Client::new(&config.upstream).expect("a client");
-    Proxy::new(Arc::new(config), client)
+    let store = Store::in_memory().expect("there is memory");
+    Proxy::new(Arc::new(config), client, store).expect("there is memory")
 }
 
 fn proxy_to(port: u16) -> Proxy {

@@ -26,6 +26,7 @@ const RANKS: &[(&str, u8)] = &[
     ("context", 1),
     ("config", 2),
     ("replay", 3),
+    ("store", 3),
     ("upstream", 3),
     ("proxy", 4),
     ("server", 5),

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use weir::config::Config;
 use weir::proxy::Proxy;
 use weir::server::{Ending, Server, Shutdown};
+use weir::store::Store;
 use weir::upstream::Client;
 
 /// What the scripted upstream answers when a test does not care.
@@ -24,13 +25,19 @@ pub struct Weir {
 
 /// Starts a server that forwards to `upstream`, on the defaults but for what `change` does.
 pub async fn start(upstream: &str, change: impl FnOnce(&mut Config)) -> Weir {
+    let store = Store::in_memory().expect("there is memory");
+    start_with(store, upstream, change).await
+}
+
+/// Starts a server that keeps what outlives a request in `store`.
+pub async fn start_with(store: Store, upstream: &str, change: impl FnOnce(&mut Config)) -> Weir {
     let mut config = defaults();
     config.server.listen = ([127, 0, 0, 1], 0).into();
     config.upstream.url = format!("http://{upstream}/v1");
     change(&mut config);
     let config = Arc::new(config);
     let client = Client::new(&config.upstream).expect("the upstream's URL is valid");
-    let proxy = Proxy::new(config.clone(), client);
+    let proxy = Proxy::new(config.clone(), client, store).expect("there is memory");
     let server = Server::bind(&config, proxy).await.expect("a free port");
     Weir {
         address: server.address(),

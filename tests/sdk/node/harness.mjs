@@ -96,7 +96,8 @@ export class Upstream extends Process {
 
 export class Weir extends Process {
   static launch(upstreamURL, config, more) {
-    const flags = ["serve", "--listen", "127.0.0.1:0", "--upstream", upstreamURL];
+    const flags = ["serve", "--listen", "127.0.0.1:0", "--store", ":memory:"];
+    flags.push("--upstream", upstreamURL);
     if (config) flags.push("--config", config);
     const program = path.join(BINARIES, "weir");
     return this.start(program, flags, "stderr", /listening on ([\d.:]+), forwarding/, more);

@@ -102,6 +102,7 @@ class Upstream(Process):
 class Weir(Process):
     def __init__(self, upstream_url, config=None, **more):
         command = [str(BINARIES / "weir"), "serve", "--listen", "127.0.0.1:0"]
+        command += ["--store", ":memory:"]
         command += ["--upstream", upstream_url]
         if config is not None:
             command += ["--config", str(config)]

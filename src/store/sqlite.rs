@@ -1,0 +1,428 @@
+//! Values in SQLite: a file that several processes may share, or memory. Writing is one thread's;
+//! reading has connections of its own. No caller's thread ever waits for the disk.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::writer::Writer;
+use super::{Entry, Kind, Life, OpenError, SECRET_BYTES, State, StoreError, Tenant, schema};
+
+/// How long another process's transaction is waited for.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How many reads may be under way at once.
+const READERS: usize = 4;
+/// How large the log of writes stays after its content has gone into the file.
+const MAX_LOG_BYTES: i64 = 16 << 20;
+/// How many ended entries one transaction deletes, so that others are not kept waiting.
+const DELETED_AT_ONCE: i64 = 1000;
+
+/// A database.
+#[derive(Clone)]
+pub struct Sqlite {
+    writer: Writer,
+    /// `None` where there is but one connection: memory.
+    readers: Option<Arc<Readers>>,
+    secret: [u8; SECRET_BYTES],
+}
+
+impl Sqlite {
+    /// Opens the file at `path`, and makes it and its folder where they are missing.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let deadline = Instant::now() + BUSY_TIMEOUT;
+        loop {
+            match Self::open_once(path) {
+                // Where two make a file at once, SQLite refuses some steps without waiting.
+                Err(OpenError::Busy) if Instant::now() < deadline => std::thread::yield_now(),
+                opened => return opened,
+            }
+        }
+    }
+
+    fn open_once(path: &Path) -> Result<Self, OpenError> {
+        let unusable = |error: io::Error| OpenError::Unusable { said: error.to_string() };
+        make_private(path).map_err(unusable)?;
+        let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        schema::recognise(&connection)?;
+        close_to_others(path).map_err(unusable)?;
+        // Where the file system cannot do it, SQLite keeps its older journal, which is only slower.
+        connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
+        // What a caller was told is written is there after a loss of power as well.
+        connection.pragma_update(None, "synchronous", "full")?;
+        connection.pragma_update_and_check(
+            None,
+            "journal_size_limit",
+            MAX_LOG_BYTES,
+            |_| Ok(()),
+        )?;
+        let readers = Readers {
+            path: path.to_owned(),
+            idle: Mutex::new(Vec::new()),
+            places: Semaphore::new(READERS),
+        };
+        Self::start(connection, Some(Arc::new(readers)))
+    }
+
+    /// A database in memory.
+    pub fn in_memory() -> Result<Self, OpenError> {
+        Self::start(Connection::open_in_memory()?, None)
+    }
+
+    fn start(mut connection: Connection, readers: Option<Arc<Readers>>) -> Result<Self, OpenError> {
+        // What has ended or was pushed out is overwritten and not only forgotten.
+        connection.pragma_update_and_check(None, "secure_delete", "on", |_| Ok(()))?;
+        let secret = schema::prepare(&mut connection)?;
+        Ok(Self { writer: Writer::start(connection)?, readers, secret })
+    }
+
+    pub fn secret(&self) -> [u8; SECRET_BYTES] {
+        self.secret
+    }
+
+    pub fn state(&self) -> State {
+        match &self.readers {
+            None => State::Memory,
+            Some(_) if self.writer.is_failing() => State::Failing,
+            Some(_) => State::File,
+        }
+    }
+
+    pub async fn put(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+        entries: Vec<Entry>,
+        now_ms: u64,
+    ) -> Result<(), StoreError> {
+        let work = move |connection: &Connection| {
+            for entry in &entries {
+                insert(connection, tenant, kind, entry, OnConflict::Replace)?;
+            }
+            evict(connection, kind, now_ms)
+        };
+        self.writer.run(work).await
+    }
+
+    pub async fn put_if_absent(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+        entries: Vec<Entry>,
+        now_ms: u64,
+    ) -> Result<Vec<Bytes>, StoreError> {
+        let work = move |connection: &Connection| {
+            let mut stand = Vec::with_capacity(entries.len());
+            for entry in &entries {
+                delete_if_ended(connection, tenant, kind, &entry.key, now_ms)?;
+                insert(connection, tenant, kind, entry, OnConflict::Keep)?;
+                let found = find(connection, tenant, kind, &entry.key, now_ms)?;
+                stand.push(found.map_or_else(|| entry.value.clone(), |found| found.value));
+            }
+            evict(connection, kind, now_ms)?;
+            Ok(stand)
+        };
+        self.writer.run(work).await
+    }
+
+    pub async fn fetch(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+        keys: Vec<Bytes>,
+        now_ms: u64,
+        life: Life,
+    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let keys = Arc::new(keys);
+        let wanted = Arc::clone(&keys);
+        let work = move |connection: &Connection| {
+            let found = wanted.iter().map(|key| find(connection, tenant, kind, key, now_ms));
+            found.collect::<rusqlite::Result<Vec<_>>>()
+        };
+        let found = match &self.readers {
+            Some(readers) => readers.run(work).await?,
+            None => self.writer.run(work).await?,
+        };
+        if let Life::Renewed { lifetime_ms } = life {
+            let due_ms = now_ms.saturating_add(lifetime_ms / 2);
+            let is_due =
+                |found: &Option<Found>| found.as_ref().is_some_and(|it| it.ends_by(due_ms));
+            if found.iter().any(is_due) {
+                let expires_ms = now_ms.saturating_add(lifetime_ms);
+                let renewed = self.writer.run(move |connection| {
+                    renew(connection, tenant, kind, &keys, now_ms, expires_ms)
+                });
+                // What was read is right all the same; the writer has told of its failure.
+                let _ = renewed.await;
+            }
+        }
+        Ok(found.into_iter().map(|found| found.map(|found| found.value)).collect())
+    }
+
+    pub async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError> {
+        let mut deleted = 0;
+        loop {
+            let work = move |connection: &Connection| {
+                connection
+                    .prepare_cached(
+                        "DELETE FROM entry WHERE id IN
+                         (SELECT id FROM entry WHERE expires_ms <= ?1 LIMIT ?2)",
+                    )?
+                    .execute(params![stored(now_ms), DELETED_AT_ONCE])
+            };
+            let more = self.writer.run(work).await? as u64;
+            deleted += more;
+            if more < DELETED_AT_ONCE as u64 {
+                return Ok(deleted);
+            }
+        }
+    }
+}
+
+/// Connections that only read.
+struct Readers {
+    path: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+    places: Semaphore,
+}
+
+impl Readers {
+    async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let _place = self.places.acquire().await.map_err(|_| StoreError::Closed)?;
+        let readers = Arc::clone(self);
+        let read = tokio::task::spawn_blocking(move || {
+            let idle = readers.idle.lock().ok().and_then(|mut idle| idle.pop());
+            let connection = match idle {
+                Some(connection) => connection,
+                None => connect(&readers.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?,
+            };
+            let read = work(&connection)?;
+            // One that has failed is closed; so is one more than there are places for.
+            if let Ok(mut idle) = readers.idle.lock()
+                && idle.len() < READERS
+            {
+                idle.push(connection);
+            }
+            Ok::<T, StoreError>(read)
+        });
+        read.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+/// Makes the file, which nobody but its owner can read, and its folder. SQLite gives the files it
+/// makes beside it the same permissions.
+///
+/// A file that is there is not opened: closing it would give up the locks that this process may
+/// hold on it.
+fn make_private(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut folders = fs::DirBuilder::new();
+    folders.recursive(true);
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+        folders.mode(0o700);
+        options.mode(0o600);
+    }
+    if let Some(folder) = folder {
+        folders.create(folder)?;
+    }
+    match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let is_file = fs::metadata(path)?.is_file();
+            if is_file { Ok(()) } else { Err(io::Error::other("it is no file")) }
+        }
+        made => made.map(drop),
+    }
+}
+
+/// Takes a file's permissions from all but its owner.
+#[cfg(unix)]
+fn close_to_others(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
+}
+
+/// Elsewhere a file has the permissions of its folder, which is the user's own.
+#[cfg(not(unix))]
+fn close_to_others(_path: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
+    // Without the flag for URIs: a path is a path, whatever it looks like.
+    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    Ok(connection)
+}
+
+/// What an insert does to a key that has a value.
+#[derive(Clone, Copy)]
+enum OnConflict {
+    Replace,
+    Keep,
+}
+
+fn insert(
+    connection: &Connection,
+    tenant: Tenant,
+    kind: Kind,
+    entry: &Entry,
+    on_conflict: OnConflict,
+) -> rusqlite::Result<()> {
+    let sql = match on_conflict {
+        OnConflict::Replace => {
+            "INSERT INTO entry (tenant, kind, key, value, expires_ms, weight_bytes)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+             ON CONFLICT (tenant, kind, key) DO UPDATE SET
+             value = excluded.value, expires_ms = excluded.expires_ms,
+             weight_bytes = excluded.weight_bytes"
+        }
+        OnConflict::Keep => {
+            "INSERT INTO entry (tenant, kind, key, value, expires_ms, weight_bytes)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+             ON CONFLICT (tenant, kind, key) DO NOTHING"
+        }
+    };
+    connection.prepare_cached(sql)?.execute(params![
+        tenant.0,
+        kind.name,
+        &entry.key[..],
+        &entry.value[..],
+        stored(entry.expires_ms),
+        stored(entry.weight_bytes()),
+    ])?;
+    Ok(())
+}
+
+/// A value, and when it ends.
+struct Found {
+    value: Bytes,
+    expires_ms: i64,
+}
+
+impl Found {
+    fn ends_by(&self, moment_ms: u64) -> bool {
+        self.expires_ms <= stored(moment_ms)
+    }
+}
+
+fn find(
+    connection: &Connection,
+    tenant: Tenant,
+    kind: Kind,
+    key: &[u8],
+    now_ms: u64,
+) -> rusqlite::Result<Option<Found>> {
+    connection
+        .prepare_cached(
+            "SELECT value, expires_ms FROM entry
+             WHERE tenant = ?1 AND kind = ?2 AND key = ?3 AND expires_ms > ?4",
+        )?
+        .query_row(params![tenant.0, kind.name, key, stored(now_ms)], |row| {
+            let value: Vec<u8> = row.get(0)?;
+            Ok(Found { value: value.into(), expires_ms: row.get(1)? })
+        })
+        .optional()
+}
+
+fn renew(
+    connection: &Connection,
+    tenant: Tenant,
+    kind: Kind,
+    keys: &[Bytes],
+    now_ms: u64,
+    expires_ms: u64,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(
+        "UPDATE entry SET expires_ms = max(expires_ms, ?1)
+         WHERE tenant = ?2 AND kind = ?3 AND key = ?4 AND expires_ms > ?5",
+    )?;
+    for key in keys {
+        let (expires_ms, now_ms) = (stored(expires_ms), stored(now_ms));
+        statement.execute(params![expires_ms, tenant.0, kind.name, &key[..], now_ms])?;
+    }
+    Ok(())
+}
+
+fn delete_if_ended(
+    connection: &Connection,
+    tenant: Tenant,
+    kind: Kind,
+    key: &[u8],
+    now_ms: u64,
+) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "DELETE FROM entry WHERE tenant = ?1 AND kind = ?2 AND key = ?3 AND expires_ms <= ?4",
+        )?
+        .execute(params![tenant.0, kind.name, key, stored(now_ms)])?;
+    Ok(())
+}
+
+/// Deletes what is too much of a kind: what has ended, then the oldest of whoever holds most.
+fn evict(connection: &Connection, kind: Kind, now_ms: u64) -> rusqlite::Result<()> {
+    let mut total = connection
+        .prepare_cached("SELECT coalesce((SELECT bytes FROM total WHERE kind = ?1), 0)")?;
+    let mut is_above = || {
+        let bytes: i64 = total.query_row([kind.name], |row| row.get(0))?;
+        Ok::<_, rusqlite::Error>(bytes > stored(kind.max_bytes))
+    };
+    if !is_above()? {
+        return Ok(());
+    }
+    connection
+        .prepare_cached("DELETE FROM entry WHERE expires_ms <= ?1 AND kind = ?2")?
+        .execute(params![stored(now_ms), kind.name])?;
+    let mut oldest = connection.prepare_cached(
+        "DELETE FROM entry WHERE id =
+         (SELECT id FROM entry WHERE kind = ?1 AND tenant =
+          (SELECT tenant FROM weight WHERE kind = ?1 ORDER BY bytes DESC, tenant DESC LIMIT 1)
+          ORDER BY expires_ms, id LIMIT 1)",
+    )?;
+    while is_above()? {
+        if oldest.execute([kind.name])? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A number as SQLite keeps it; what it cannot keep is further away than anything is.
+fn stored(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy,
+            Some(ErrorCode::DiskFull) => Self::Full,
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<rusqlite::Error> for OpenError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::NotADatabase) => Self::Foreign,
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy,
+            _ => Self::Unusable { said: error.to_string() },
+        }
+    }
+}
