@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// How often in a row a future is polled before other tasks have their turn.
-const MAX_POLLS: usize = 4;
+const MAX_POLLS: usize = 16;
 
 /// Nobody has asked for a poll.
 const ASLEEP: u8 = 0;
@@ -119,8 +119,9 @@ mod tests {
         check(1, 9, (0, 2, false));
         check(1, 1, (0, 2, true));
         check(3, 9, (0, 4, false));
-        check(4, 9, (1, 4, false));
-        check(9, 9, (1, 4, false));
+        check(15, 99, (0, 16, false));
+        check(16, 99, (1, 16, false));
+        check(99, 99, (1, 16, false));
     }
 
     #[test]
