@@ -253,11 +253,20 @@ fn path_alone(path_and_query: &str) -> &str {
 /// as that path, so that no spelling leads a conversation past its limit.
 fn protocol(path: &str) -> Option<Protocol> {
     let path = percent_decoded(path).to_ascii_lowercase();
-    let mut names = segment_names(&path).filter(|name| !name.is_empty()).rev();
+    // A router may match up to a line's end, or trim: what is no visible character does not count.
+    let mut names = segment_names(&path).map(visible).filter(|name| !name.is_empty()).rev();
     // Azure's legacy completions of a deployment called "chat" count too: they hold no
     // messages, and so are forwarded as they are.
     let is_chat = names.next() == Some(b"completions") && names.next() == Some(b"chat");
     is_chat.then_some(Protocol::Chat)
+}
+
+/// A name without what stands before and after its visible characters.
+fn visible(name: &[u8]) -> &[u8] {
+    let is_visible = |byte: &u8| byte.is_ascii_graphic() || !byte.is_ascii();
+    let start = name.iter().position(is_visible).unwrap_or(name.len());
+    let end = name.iter().rposition(is_visible).map_or(start, |last| last + 1);
+    &name[start..end]
 }
 
 /// What a caller's path is appended to.
@@ -539,6 +548,10 @@ mod tests {
             ("/v1/chat/completions%3Bx", true),
             ("/v1/chat%5ccompletions", true),
             ("/v1/chat/completions%5C", true),
+            ("/v1/chat/completions%0a", true),
+            ("/v1/chat/completions%20", true),
+            ("/v1/%09chat%00/%20completions/%0D%0A", true),
+            ("/v1/chat/comp%0aletions", false),
             ("/v1/chat/completions/abc", false),
             ("/v1/completions", false),
             ("/v1/chat;/completions/abc", false),
