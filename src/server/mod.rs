@@ -7,6 +7,7 @@ mod connection;
 pub mod decode;
 mod host;
 mod reply;
+mod repoll;
 mod routes;
 mod shutdown;
 
@@ -103,7 +104,7 @@ impl Server {
             };
             let connections = self.connections.clone();
             open.spawn(async move {
-                connections.serve(stream, welcome).await;
+                repoll::repolled(connections.serve(stream, welcome)).await;
                 drop(place);
             });
         }

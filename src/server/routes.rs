@@ -1,6 +1,8 @@
 //! Where a request goes: weir's own pages, the proxy, or nowhere. Reads no body and opens no
 //! connection; says nothing of errors but what `reply` renders.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
@@ -36,7 +38,11 @@ pub struct Routes {
     hosts: Hosts,
     origins: Origins,
     shutdown: Shutdown,
+    last_target: LastTarget,
 }
+
+/// The path asked for last, and where it leads. Its length is bounded as a request's head is.
+type LastTarget = Mutex<Option<Arc<(String, Target)>>>;
 
 /// What is to be done with a request.
 enum Step {
@@ -60,6 +66,7 @@ impl Routes {
             hosts: Hosts::new(&server.allowed_hosts),
             origins: Origins::new(&config.cors.allow_origins),
             shutdown,
+            last_target: Mutex::new(None),
             proxy,
         }
     }
@@ -149,7 +156,19 @@ impl Routes {
             return Err(TargetError::Unknown.into());
         }
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
-        Ok(Step::Forward(Target::map(self.proxy.base(), path_and_query)?))
+        Ok(Step::Forward(self.target(path_and_query)?))
+    }
+
+    /// Where a path leads. Nearly all requests ask for the path of the one before.
+    fn target(&self, path_and_query: &str) -> Result<Target, TargetError> {
+        let lock = || self.last_target.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = lock().clone();
+        if let Some(last) = last.filter(|last| last.0 == path_and_query) {
+            return Ok(last.1.clone());
+        }
+        let target = Target::map(self.proxy.base(), path_and_query)?;
+        *lock() = Some(Arc::new((path_and_query.to_owned(), target.clone())));
+        Ok(target)
     }
 
     /// What `reference` stands for, to the caller that sent it.

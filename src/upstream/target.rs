@@ -169,6 +169,7 @@ pub struct Target {
     pub path_and_query: String,
     /// The model that the path names (Azure's deployments), percent-decoded.
     pub path_model: Option<String>,
+    protocol: Option<Protocol>,
     pub(super) url: Url,
 }
 
@@ -229,28 +230,43 @@ impl Target {
         }
         append_query(&mut joined, query, base.query.as_deref());
         let url = base.url(&joined)?;
-        Ok(Self { path_and_query: joined, path_model, url })
+        let protocol = protocol(path_alone(&joined));
+        Ok(Self { path_and_query: joined, path_model, protocol, url })
     }
 
     /// The path alone.
     pub fn path(&self) -> &str {
-        match self.path_and_query.split_once('?') {
-            Some((path, _)) => path,
-            None => &self.path_and_query,
-        }
+        path_alone(&self.path_and_query)
     }
 
-    /// The protocol whose bodies are posted to this path, if weir reads it. Spellings that a
-    /// lenient upstream would take for the same path count as that path, so that no spelling
-    /// leads a conversation past its limit.
+    /// The protocol whose bodies are posted to this path, if weir reads it.
     pub fn protocol(&self) -> Option<Protocol> {
-        let path = percent_decoded(self.path()).to_ascii_lowercase();
-        let mut names = segment_names(&path).filter(|name| !name.is_empty()).rev();
-        // Azure's legacy completions of a deployment called "chat" count too: they hold no
-        // messages, and so are forwarded as they are.
-        let is_chat = names.next() == Some(b"completions") && names.next() == Some(b"chat");
-        is_chat.then_some(Protocol::Chat)
+        self.protocol
     }
+}
+
+fn path_alone(path_and_query: &str) -> &str {
+    path_and_query.split_once('?').map_or(path_and_query, |(path, _)| path)
+}
+
+/// The protocol of a path. Spellings that a lenient upstream would take for the same path count
+/// as that path, so that no spelling leads a conversation past its limit.
+fn protocol(path: &str) -> Option<Protocol> {
+    let path = percent_decoded(path).to_ascii_lowercase();
+    // A router may match up to a line's end, or trim: what is no visible character does not count.
+    let mut names = segment_names(&path).map(visible).filter(|name| !name.is_empty()).rev();
+    // Azure's legacy completions of a deployment called "chat" count too: they hold no
+    // messages, and so are forwarded as they are.
+    let is_chat = names.next() == Some(b"completions") && names.next() == Some(b"chat");
+    is_chat.then_some(Protocol::Chat)
+}
+
+/// A name without what stands before and after its visible characters.
+fn visible(name: &[u8]) -> &[u8] {
+    let is_visible = |byte: &u8| byte.is_ascii_graphic() || !byte.is_ascii();
+    let start = name.iter().position(is_visible).unwrap_or(name.len());
+    let end = name.iter().rposition(is_visible).map_or(start, |last| last + 1);
+    &name[start..end]
 }
 
 /// What a caller's path is appended to.
@@ -532,6 +548,10 @@ mod tests {
             ("/v1/chat/completions%3Bx", true),
             ("/v1/chat%5ccompletions", true),
             ("/v1/chat/completions%5C", true),
+            ("/v1/chat/completions%0a", true),
+            ("/v1/chat/completions%20", true),
+            ("/v1/%09chat%00/%20completions/%0D%0A", true),
+            ("/v1/chat/comp%0aletions", false),
             ("/v1/chat/completions/abc", false),
             ("/v1/completions", false),
             ("/v1/chat;/completions/abc", false),

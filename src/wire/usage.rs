@@ -1,13 +1,12 @@
 //! What a provider says it counted, read from its answers. Reads, and never changes a byte; what
 //! cannot be read is absent, never an error.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::json::Key;
 use super::sse::{Event, Splitter};
 
 /// The largest integer that every JSON reader keeps exactly; more tokens than this is nonsense.
@@ -38,20 +37,9 @@ impl Usage {
     /// The usage in `body`: a complete answer, or one chunk of a streamed one. `None` where the
     /// body is not a JSON object, or its `usage` is missing, null or no object.
     pub fn of(body: &[u8]) -> Option<Self> {
-        let mut usage = None;
-        members(std::str::from_utf8(body).ok()?, |key, value| {
-            if key == "usage" {
-                usage = Self::read(value);
-            }
-        })?;
-        usage
-    }
-
-    /// Reads a `usage` object.
-    fn read(usage: &RawValue) -> Option<Self> {
-        let mut named = Named::default();
-        members(usage.get(), |key, value| named.note(key, value))?;
-        Some(named.settle())
+        let mut metered = Metered::default();
+        note_body(&mut metered, body)?;
+        metered.usage
     }
 
     /// `self` with what `later` reports in its place.
@@ -87,35 +75,51 @@ struct Named {
     reasoning: Option<u64>,
 }
 
-impl Named {
-    fn note(&mut self, key: &str, value: &RawValue) {
+impl<'de> Reader<'de> for Named {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
-            "prompt_tokens" => self.prompt = count(value),
-            "completion_tokens" => self.completion = count(value),
-            "input_tokens" => self.input = count(value),
-            "output_tokens" => self.output = count(value),
-            "cached_tokens" => self.cached = self.cached.or(count(value)),
-            "prompt_cache_hit_tokens" => self.cache_hit = count(value),
-            "cache_read_input_tokens" => self.cache_read = count(value),
-            "cache_creation_input_tokens" => self.cache_creation = count(value),
+            "prompt_tokens" => self.prompt = count(map.next_value()?),
+            "completion_tokens" => self.completion = count(map.next_value()?),
+            "input_tokens" => self.input = count(map.next_value()?),
+            "output_tokens" => self.output = count(map.next_value()?),
+            "cached_tokens" => self.cached = self.cached.or(count(map.next_value()?)),
+            "prompt_cache_hit_tokens" => self.cache_hit = count(map.next_value()?),
+            "cache_read_input_tokens" => self.cache_read = count(map.next_value()?),
+            "cache_creation_input_tokens" => self.cache_creation = count(map.next_value()?),
             "prompt_tokens_details"
             | "input_tokens_details"
             | "completion_tokens_details"
-            | "output_tokens_details" => self.note_details(value),
-            _ => {}
+            | "output_tokens_details" => {
+                // Details that are null or no object tell nothing.
+                map.next_value_seed(Object(&mut Details(self)))?;
+            }
+            _ => {
+                map.next_value::<IgnoredAny>()?;
+            }
         }
+        Ok(())
     }
+}
 
-    fn note_details(&mut self, details: &RawValue) {
-        // Details that are null or no object tell nothing.
-        let _ = members(details.get(), |key, value| match key {
-            "cached_tokens" => self.cached = count(value).or(self.cached),
-            "cache_write_tokens" => self.cache_write = count(value),
-            "reasoning_tokens" => self.reasoning = count(value),
-            _ => {}
-        });
+/// The details in a `usage` object.
+struct Details<'n>(&'n mut Named);
+
+impl<'de> Reader<'de> for Details<'_> {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        let named = &mut *self.0;
+        match key {
+            "cached_tokens" => named.cached = count(map.next_value()?).or(named.cached),
+            "cache_write_tokens" => named.cache_write = count(map.next_value()?),
+            "reasoning_tokens" => named.reasoning = count(map.next_value()?),
+            _ => {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
     }
+}
 
+impl Named {
     fn settle(self) -> Usage {
         let apart = self.cache_read.unwrap_or(0) + self.cache_creation.unwrap_or(0);
         Usage {
@@ -137,55 +141,83 @@ fn count(value: &RawValue) -> Option<u64> {
     text.parse().ok().filter(|&count| count <= MAX_COUNT)
 }
 
-/// Gives each member of the JSON object `json` to `on_member`, in order; `None` where `json` is no
-/// object.
-fn members(json: &str, on_member: impl FnMut(&str, &RawValue)) -> Option<()> {
-    struct Members<F>(F);
-
-    impl<'de, F: FnMut(&str, &RawValue)> Visitor<'de> for Members<F> {
-        type Value = ();
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-            while let Some((Key(key), value)) = map.next_entry::<Key<'de>, &RawValue>()? {
-                (self.0)(&key, value);
-            }
-            Ok(())
-        }
-    }
-
-    let mut deserializer = serde_json::Deserializer::from_str(json);
-    deserializer.deserialize_map(Members(on_member)).ok()?;
-    deserializer.end().ok()
+/// What takes an object's members one by one.
+trait Reader<'de> {
+    /// Takes the member called `key`; its value has to be read off `map`.
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error>;
 }
 
-/// The first element of the JSON array `json`.
-fn first_element(json: &RawValue) -> Option<&RawValue> {
-    struct First;
+/// One value: an object's members are given to the reader, anything else is passed over. Tells
+/// whether it was an object.
+struct Object<'r, R>(&'r mut R);
 
-    impl<'de> Visitor<'de> for First {
-        type Value = Option<&'de RawValue>;
+/// One value: of an array, the first element is read like [`Object`].
+struct First<'r, R>(&'r mut R);
 
+macro_rules! pass_over {
+    ($($visit:ident: $scalar:ty),*) => {
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an array")
+            f.write_str("any value")
         }
 
-        fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Self::Value, A::Error> {
-            let first = sequence.next_element()?;
-            while sequence.next_element::<&RawValue>()?.is_some() {}
-            Ok(first)
+        fn visit_unit<E>(self) -> Result<bool, E> {
+            Ok(false)
         }
-    }
 
-    serde_json::Deserializer::from_str(json.get()).deserialize_seq(First).ok()?
+        $(fn $visit<E>(self, _: $scalar) -> Result<bool, E> { Ok(false) })*
+    };
 }
 
-/// A key, borrowed where it has no escapes.
-#[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+impl<'de, R: Reader<'de>> DeserializeSeed<'de> for Object<'_, R> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, R: Reader<'de>> Visitor<'de> for Object<'_, R> {
+    type Value = bool;
+
+    pass_over!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
+        while let Some(Key(key)) = map.next_key()? {
+            self.0.member(&key, &mut map)?;
+        }
+        Ok(true)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<bool, A::Error> {
+        while sequence.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(false)
+    }
+}
+
+impl<'de, R: Reader<'de>> DeserializeSeed<'de> for First<'_, R> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, R: Reader<'de>> Visitor<'de> for First<'_, R> {
+    type Value = bool;
+
+    pass_over!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<bool, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(false)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<bool, A::Error> {
+        let first = sequence.next_element_seed(Object(self.0))?;
+        while sequence.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(first == Some(true))
+    }
+}
 
 /// What an answer's bytes told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -281,30 +313,67 @@ fn note_event(metered: &mut Metered, event: Event<'_>) {
 /// Notes what an answer or a chunk of one tells; `None` where it is no JSON object.
 fn note_body(metered: &mut Metered, body: &[u8]) -> Option<()> {
     // One check of the whole: its members are then known to be text.
-    members(std::str::from_utf8(body).ok()?, |key, value| match key {
-        "usage" => {
-            if let Some(usage) = Usage::read(value) {
-                metered.usage = Some(metered.usage.unwrap_or_default().updated(usage));
-            }
-        }
-        "choices" => {
-            if let Some(reason) = first_element(value).and_then(finish_reason) {
-                metered.finish_reason = Some(reason);
-            }
-        }
-        _ => {}
-    })
+    let mut deserializer = serde_json::Deserializer::from_str(std::str::from_utf8(body).ok()?);
+    let mut answer = Answer::default();
+    let is_object = Object(&mut answer).deserialize(&mut deserializer).ok()?;
+    deserializer.end().ok()?;
+    if let Some(usage) = answer.usage {
+        metered.usage = Some(metered.usage.unwrap_or_default().updated(usage));
+    }
+    if answer.reason.is_some() {
+        metered.finish_reason = answer.reason;
+    }
+    is_object.then_some(())
 }
 
-fn finish_reason(choice: &RawValue) -> Option<String> {
-    let mut reason = None;
-    members(choice.get(), |key, value| {
-        if key == "finish_reason" {
-            let text = serde_json::from_str(value.get()).ok();
-            reason = text.filter(|text: &String| text.len() <= MAX_REASON_BYTES);
+/// What one body tells.
+#[derive(Default)]
+struct Answer {
+    usage: Option<Usage>,
+    /// The last reason of the first choice.
+    reason: Option<String>,
+}
+
+impl<'de> Reader<'de> for Answer {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "usage" => {
+                let mut named = Named::default();
+                if map.next_value_seed(Object(&mut named))? {
+                    self.usage = Some(self.usage.unwrap_or_default().updated(named.settle()));
+                }
+            }
+            "choices" => {
+                let mut choice = Choice::default();
+                map.next_value_seed(First(&mut choice))?;
+                self.reason = choice.reason.or(self.reason.take());
+            }
+            _ => {
+                map.next_value::<IgnoredAny>()?;
+            }
         }
-    })?;
-    reason
+        Ok(())
+    }
+}
+
+/// A choice, of which only its end is read.
+#[derive(Default)]
+struct Choice {
+    reason: Option<String>,
+}
+
+impl<'de> Reader<'de> for Choice {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        if key != "finish_reason" {
+            map.next_value::<IgnoredAny>()?;
+            return Ok(());
+        }
+        let raw = map.next_value::<&RawValue>()?.get();
+        let text: Option<String> =
+            raw.starts_with('"').then(|| serde_json::from_str(raw).ok()).flatten();
+        self.reason = text.filter(|text| text.len() <= MAX_REASON_BYTES);
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,163 @@
+//! A future that is polled again at once where it wakes itself. hyper wakes a connection's own
+//! task whenever a piece of a request's body is taken from it; to a runtime of several threads
+//! that is work for another thread, and waking one costs more than the request. Knows nothing of
+//! connections.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// How often in a row a future is polled before other tasks have their turn.
+const MAX_POLLS: usize = 16;
+
+/// Nobody has asked for a poll.
+const ASLEEP: u8 = 0;
+/// It is being polled.
+const POLLED: u8 = 1;
+/// A poll was asked for, during the last one or since.
+const WOKEN: u8 = 2;
+
+/// Runs `future`, which is polled again in place where it is woken while it is polled.
+pub async fn repolled<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let gate = Arc::new(Gate { state: AtomicU8::new(ASLEEP), task: Mutex::new(None) });
+    let waker = Waker::from(Arc::clone(&gate));
+    poll_fn(|context| {
+        gate.follow(context.waker());
+        for _ in 0..MAX_POLLS {
+            gate.state.swap(POLLED, Ordering::AcqRel);
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return Poll::Ready(output);
+            }
+            let slept =
+                gate.state.compare_exchange(POLLED, ASLEEP, Ordering::AcqRel, Ordering::Acquire);
+            if slept.is_ok() {
+                return Poll::Pending;
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await
+}
+
+/// Stands between whatever wakes the future and the task it runs on.
+struct Gate {
+    state: AtomicU8,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Gate {
+    /// Wakes go to `task` from now on.
+    fn follow(&self, task: &Waker) {
+        let mut known = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.as_ref().is_some_and(|known| known.will_wake(task)) {
+            *known = Some(task.clone());
+        }
+    }
+}
+
+impl Wake for Gate {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.state.swap(WOKEN, Ordering::AcqRel) != ASLEEP {
+            // Who polls will see it, or the task has been told already.
+            return;
+        }
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Counts how often the task is woken.
+    #[derive(Default)]
+    struct Task(AtomicUsize);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A future that wakes itself at each of its first `wakes` polls and is ready at the one
+    /// after `polls`: how often the task was woken by one poll, and how often the future was
+    /// polled.
+    #[track_caller]
+    fn check(wakes: usize, polls: usize, expected: (usize, usize, bool)) {
+        let task = Arc::new(Task::default());
+        let waker = Waker::from(Arc::clone(&task));
+        let polled = AtomicUsize::new(0);
+        let mut future = pin!(repolled(poll_fn(|context| {
+            let number = polled.fetch_add(1, Ordering::Relaxed);
+            if number < wakes {
+                context.waker().wake_by_ref();
+            }
+            if number < polls { Poll::Pending } else { Poll::Ready(()) }
+        })));
+        let is_ready = future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let woken = task.0.load(Ordering::Relaxed);
+        assert_eq!((woken, polled.load(Ordering::Relaxed), is_ready), expected);
+    }
+
+    #[test]
+    fn what_wakes_itself_is_polled_in_place() {
+        check(0, 0, (0, 1, true));
+        check(0, 9, (0, 1, false));
+        check(1, 9, (0, 2, false));
+        check(1, 1, (0, 2, true));
+        check(3, 9, (0, 4, false));
+        check(15, 99, (0, 16, false));
+        check(16, 99, (1, 16, false));
+        check(99, 99, (1, 16, false));
+    }
+
+    #[test]
+    fn a_wake_from_elsewhere_reaches_the_task_once() {
+        let task = Arc::new(Task::default());
+        let waker = Waker::from(Arc::clone(&task));
+        let kept = Mutex::new(None);
+        let mut future = pin!(repolled(poll_fn(|context| {
+            *kept.lock().expect("no other thread") = Some(context.waker().clone());
+            Poll::<()>::Pending
+        })));
+        let woken = || task.0.load(Ordering::Relaxed);
+        for round in 0..3 {
+            assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            assert_eq!(woken(), round);
+            let other = kept.lock().expect("no other thread").clone().expect("it was polled");
+            other.wake_by_ref();
+            other.wake();
+            assert_eq!(woken(), round + 1);
+        }
+    }
+
+    #[test]
+    fn a_future_may_move_to_another_task() {
+        let tasks = [Arc::new(Task::default()), Arc::new(Task::default())];
+        let kept = Mutex::new(None);
+        let mut future = pin!(repolled(poll_fn(|context| {
+            *kept.lock().expect("no other thread") = Some(context.waker().clone());
+            Poll::<()>::Pending
+        })));
+        for task in &tasks {
+            let waker = Waker::from(Arc::clone(task));
+            assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        kept.lock().expect("no other thread").take().expect("it was polled").wake();
+        let woken = tasks.each_ref().map(|task| task.0.load(Ordering::Relaxed));
+        assert_eq!(woken, [0, 1]);
+    }
+}
