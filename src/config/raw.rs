@@ -164,6 +164,7 @@ fn context(reader: &mut Reader, context: &mut Context) {
     set(&mut policy.recent_messages, recent.and_then(|number| u32::try_from(number).ok()));
     let notes = [("off", Notes::Nothing), ("count", Notes::Count), ("excerpts", Notes::Excerpts)];
     set(&mut policy.notes, reader.choice(&["context", "notes"], &notes));
+    set(&mut policy.thrift_permille, reader.share_permille(&["context", "thrift"], 0..=100_000));
     originals(reader, context);
 }
 
@@ -483,6 +484,7 @@ mod tests {
         recent = 1
         pinned = 0.0
         notes = "off"
+        thrift = 2.5
         originals = "store"
         originals_lifetime_ms = 1000
         originals_max_bytes = 1024
@@ -529,6 +531,7 @@ mod tests {
                     recent_permille: 1000,
                     pinned_permille: 0,
                     notes: Notes::Nothing,
+                    thrift_permille: 2500,
                     notes_apart: true,
                     strict_alternation: false,
                 },

@@ -152,9 +152,7 @@ impl Fold {
     /// The size above which a cut is due.
     fn mark_tokens(&self) -> u64 {
         let (base, fixed) = self.base_tokens();
-        let k = super::knobs::knobs();
-        let hard = if self.cuts > 0 { k.hard2 } else { k.hard };
-        fixed + (base as f64 * hard) as u64
+        fixed + share(base, self.profile.policy.hard_permille)
     }
 
     /// Whether the messages as received lie at or under the first mark as it would be without the

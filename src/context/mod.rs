@@ -6,12 +6,12 @@
 //! one, because the fold is what a proxy would have done that had watched from the first message.
 
 pub mod clip;
+mod compose;
 mod condense;
 mod cut;
 pub mod edits;
 mod excerpt;
 pub mod fold;
-pub mod knobs;
 pub mod limit;
 pub mod measure;
 mod note;

@@ -20,6 +20,8 @@ pub struct Policy {
     pub pinned_permille: u32,
     /// What a cut leaves where turns went.
     pub notes: Notes,
+    /// How dear a token of excerpts is, in thousandths of the default: more sends less.
+    pub thrift_permille: u32,
     /// Whether a note may be a user message of its own, beside another one.
     pub notes_apart: bool,
     /// Whether the model refuses two user or two assistant messages in a row.
@@ -40,12 +42,13 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             hard_permille: 1000,
-            low_permille: 750,
+            low_permille: 600,
             min_growth_permille: 250,
             recent_messages: 4,
-            recent_permille: 500,
+            recent_permille: 150,
             pinned_permille: 100,
             notes: Notes::Excerpts,
+            thrift_permille: 1000,
             notes_apart: true,
             strict_alternation: false,
         }

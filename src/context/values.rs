@@ -203,10 +203,6 @@ impl Finder<'_> {
             return None;
         }
         let text = &inside[..length];
-        let is_key = self.bytes.get(open + length + 2) == Some(&b':');
-        if is_key && super::knobs::knobs().keys == 0.0 {
-            return Some(open + 2 + length);
-        }
         if QUOTED_BYTES.contains(&length) && !text[0].is_ascii_whitespace() {
             let is_plain = text.iter().all(|byte| is_run(*byte));
             let kind = if is_plain { ValueKind::Name } else { ValueKind::Phrase };
