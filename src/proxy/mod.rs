@@ -82,7 +82,7 @@ impl Proxy {
         let mut record = Record::begin(&call.method, &call.target);
         let sent = async {
             self.refuse_loop(&call.headers)?;
-            let asked = headers::asked(&call.headers, self.config.context.allow_bypass)?;
+            let asked = headers::asked(&call.headers, &self.config.context)?;
             let readable = call.decoded.as_ref().unwrap_or(&call.received);
             let planned = self
                 .planner

@@ -16,10 +16,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use weir::config::{
-    Cache, Catalogue, Config, Context, Cors, Log, LogFormat, Mode, Server, Upstream,
-};
-use weir::context::Policy;
+use weir::config::{Cache, Catalogue, Config, Cors, Log, LogFormat, Server, Upstream};
 use weir::proxy::{Body, BoxError, Call, ErrorKind, Pass, Proxy, ProxyError, Tenant};
 use weir::upstream::{Client, Target};
 use weir::wire::Protocol;
@@ -188,11 +185,11 @@ fn config(url: String) -> Config {
             first_byte_timeout_ms: 60_000,
             idle_timeout_ms: 60_000,
         },
-        context: Context { mode: Mode::Compact, allow_bypass: false, policy: Policy::default() },
         limits: Vec::new(),
         models: Catalogue::default(),
         cache: Cache { counts_bytes: 1 << 20, folds_bytes: 1 << 20 },
         log: Log { format: LogFormat::Json, level: "info".to_owned() },
+        ..Config::default()
     }
 }
 
