@@ -294,7 +294,7 @@ mod tests {
 
     /// Without notes, so that the sums in the rows are plain.
     fn plain() -> Policy {
-        Policy { notes: Notes::Nothing, ..Policy::default() }
+        Policy { notes: Notes::Nothing, low_permille: 600, ..Policy::default() }
     }
 
     fn check(limit_tokens: u64, transcript: &str, expected: &str) {
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_note_stands_where_turns_went() {
-        let counted = Policy { notes: Notes::Count, ..Policy::default() };
+        let counted = Policy { notes: Notes::Count, ..plain() };
         let fold = fold(1000, counted, "s100 u100 c50 t150 c50 t150 c50 t150 c50 t151");
         assert_eq!(fold.notes.len(), 1);
         assert_eq!((fold.notes[0].message, fold.notes[0].left_out), (1, 4));
