@@ -60,6 +60,8 @@ pub(super) struct Cut<'f> {
     pub(super) gap: Option<usize>,
     /// Messages gone in this cut, and those whose note went with its message.
     pub(super) left_out: usize,
+    /// How important each turn is, where that is not read off its messages' roles.
+    pub(super) importances: Option<Vec<u32>>,
 }
 
 /// Why a turn stays, in the order in which the reasons give way.
@@ -75,7 +77,8 @@ pub(super) enum Pin {
 impl<'f> Cut<'f> {
     fn new(fold: &'f mut Fold) -> Self {
         let newest = fold.turns.newest_from();
-        let mut cut = Self { fold, newest, pins: BTreeMap::new(), gap: None, left_out: 0 };
+        let mut cut =
+            Self { fold, newest, pins: BTreeMap::new(), gap: None, left_out: 0, importances: None };
         cut.pin_by_caller();
         if let Some(turn) = cut.fold.first_user.filter(|turn| !cut.turn(*turn).is_gone) {
             cut.pins.insert(turn, Pin::FirstUser);
@@ -148,32 +151,34 @@ impl<'f> Cut<'f> {
         let is_first = self.fold.hard_crossings == 0;
         let least_tokens = self.fold.progress_tokens();
         let restart = self.fold.profile.policy.zones.restart;
+        let is_attacked = self.fold.profile.policy.shares.is_attacked;
         let step = match restart {
-            Restart::Never => {
-                self.mask(low, 0, source);
-                Step::Evict
-            }
+            Restart::Never if is_attacked => return self.attack(low, source),
+            Restart::Never => return self.mask_or_evict(low, source),
             Restart::SecondHard if is_first => {
                 self.mask(low, 0, source);
+                self.fold.hard_crossings += 1;
                 Step::WindDown
             }
-            Restart::SecondHard => Step::Restart,
             Restart::Exhausted if self.mask(low, least_tokens, source) => Step::Mask,
-            Restart::Exhausted => Step::Restart,
+            Restart::SecondHard | Restart::Exhausted => Step::Restart,
         };
-        let is_enough = matches!(step, Step::Mask | Step::WindDown);
-        self.fold.hard_crossings += u32::from(step == Step::WindDown);
-        if is_enough && self.fold.size_tokens <= limit {
-            return step;
-        }
-        if step == Step::Evict {
-            self.evict_to(low, source);
+        if step != Step::Restart && self.fold.size_tokens <= limit {
             return step;
         }
         self.fold.hard_crossings = 0;
         self.fold.restarts += 1;
         self.restart();
         Step::Restart
+    }
+
+    /// Masks, and evicts where that was not enough.
+    pub(super) fn mask_or_evict(&mut self, low_tokens: u64, source: &dyn Source) -> Step {
+        if self.mask(low_tokens, 0, source) && self.fold.size_tokens <= low_tokens {
+            return Step::Mask;
+        }
+        self.evict_to(low_tokens, source);
+        Step::Evict
     }
 
     /// All goes but what is pinned and the last turns.
@@ -185,12 +190,6 @@ impl<'f> Cut<'f> {
             self.pins.entry(turn).or_insert(Pin::Recent);
         }
         self.evict_down_to(0);
-    }
-
-    /// Evicts as the policy has it, down to the low mark `low_tokens` where that is its way.
-    fn evict_to(&mut self, low_tokens: u64, _source: &dyn Source) {
-        self.pin_recent(u64::MAX);
-        self.evict_down_to(low_tokens);
     }
 
     /// Notes that this cut changes `message`.

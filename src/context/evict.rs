@@ -3,17 +3,127 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::cut::{Cut, current_tokens};
-use super::fold::Fate;
-use super::policy::Notes;
-use super::turn::TurnKind;
+use super::cut::{Cut, Pin, current_tokens};
+use super::fold::{Fate, share};
+use super::policy::{Fill, Importance, Notes};
+use super::source::Source;
+use super::turn::{Turn, TurnKind};
+use super::weight::Lexicon;
 
 /// Room left for the note that a cut writes.
 const NOTE_TOKENS: u64 = 40;
 /// What a turn in the last quarter of the transcript scores on top.
 const RECENT_SCORE: u32 = 15;
+/// What is added to a turn's size when its worth is taken for its size, so that tiny turns do not
+/// outdo all others.
+const SMALL_TURN_TOKENS: u64 = 50;
 
 impl Cut<'_> {
+    /// Evicts as the policy has it, with `low_tokens` as the low mark.
+    pub(super) fn evict_to(&mut self, low_tokens: u64, source: &dyn Source) {
+        let eviction = self.fold.profile.policy.eviction;
+        if eviction.keep_messages > 0 {
+            self.pin_last(eviction.keep_messages as usize);
+            self.evict_down_to(0);
+            return;
+        }
+        self.pin_recent(u64::MAX);
+        if eviction.importance == Importance::Reference {
+            self.importances = Some(self.importances_by_reference(source));
+        }
+        match eviction.fill {
+            Fill::LowMark => self.evict_down_to(low_tokens),
+            Fill::Greedy => self.fill_greedily(),
+        }
+    }
+
+    /// Pins the turns that hold the last `messages` messages.
+    fn pin_last(&mut self, messages: usize) {
+        let first = self.fold.facts.len().saturating_sub(messages);
+        let last: Vec<usize> =
+            self.older().iter().copied().filter(|turn| self.turn(*turn).last >= first).collect();
+        for turn in last {
+            self.pins.entry(turn).or_insert(Pin::Recent);
+        }
+    }
+
+    /// How much each turn holds of what the assistant went on to use, for its size.
+    fn importances_by_reference(&self, source: &dyn Source) -> Vec<u32> {
+        let readings: Vec<_> =
+            (0..self.fold.facts.len()).map(|message| source.reading(message)).collect();
+        let mut lexicon = Lexicon::default();
+        for reading in &readings {
+            lexicon.push(reading);
+        }
+        for reading in &readings {
+            lexicon.mark_neighbours(reading);
+        }
+        let weights = lexicon.weights();
+        let importance = |turn: &Turn| {
+            let mentions = readings[turn.first..=turn.last].iter().flat_map(|own| &own.values);
+            let mut ids: Vec<u32> =
+                mentions.filter_map(|mention| lexicon.id(mention.key)).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            let weight: f64 = ids.iter().map(|id| weights[*id as usize]).sum();
+            (weight * 1e6 / (turn.tokens + SMALL_TURN_TOKENS) as f64) as u32
+        };
+        self.fold.turns.list.iter().map(importance).collect()
+    }
+
+    /// Keeps what the limit has room for: the most important first, then the newest, skipping what
+    /// does not fit. All else goes.
+    fn fill_greedily(&mut self) {
+        let policy = &self.fold.profile.policy;
+        let limit = self.fold.profile.limit_tokens;
+        let most_tokens = limit - share(limit, policy.min_growth_permille.min(1000));
+        let is_strict = policy.strict_alternation;
+        let groups = self.groups();
+        let tokens_of =
+            |turns: &[usize]| turns.iter().map(|turn| self.turn(*turn).tokens).sum::<u64>();
+        // What is chosen together, and what of an exchange can only go from its front.
+        let mut units: Vec<(u32, Vec<usize>)> = Vec::new();
+        let mut fronts: Vec<Vec<usize>> = Vec::new();
+        for group in groups {
+            if is_strict && group.is_whole {
+                units.push((group.importance, group.all));
+            } else if is_strict {
+                fronts.push(group.front.into());
+            } else {
+                let single = |turn| (self.turn_importance(turn), vec![turn]);
+                let turns: Vec<usize> = if group.is_whole { group.all } else { group.front.into() };
+                units.extend(turns.into_iter().map(single));
+            }
+        }
+        units.sort_by_key(|(importance, turns)| Reverse((*importance, turns[0])));
+        let loose = units.iter().map(|(_, turns)| tokens_of(turns)).sum::<u64>()
+            + fronts.iter().map(|turns| tokens_of(turns)).sum::<u64>();
+        let mut size_tokens = self.fold.size_tokens - loose + NOTE_TOKENS;
+        let mut gone = Vec::new();
+        let mut stays = |turns: &[usize]| {
+            let tokens = tokens_of(turns);
+            let fits = size_tokens + tokens <= most_tokens;
+            size_tokens += if fits { tokens } else { 0 };
+            fits
+        };
+        for (_, turns) in units {
+            if !stays(&turns) {
+                gone.extend(turns);
+            }
+        }
+        for mut turns in fronts {
+            while let Some(turn) = turns.pop() {
+                if !stays(&[turn]) {
+                    gone.push(turn);
+                    gone.append(&mut turns);
+                }
+            }
+        }
+        gone.sort_unstable();
+        gone.into_iter().for_each(|turn| self.evict(turn));
+        self.sweep();
+    }
+
     pub(super) fn is_above(&self, mark_tokens: u64) -> bool {
         self.fold.size_tokens + NOTE_TOKENS > mark_tokens
     }
@@ -107,6 +217,9 @@ impl Cut<'_> {
     }
 
     fn turn_importance(&self, turn: usize) -> u32 {
+        if let Some(importances) = &self.importances {
+            return importances[turn];
+        }
         let own = self.turn(turn);
         let is_recent = own.last >= self.fold.facts.len() * 3 / 4;
         own.importance + if is_recent { RECENT_SCORE } else { 0 }

@@ -27,6 +27,7 @@ pub mod policy;
 pub mod preset;
 pub mod reading;
 pub mod reference;
+pub mod shares;
 pub mod source;
 pub mod turn;
 mod units;
