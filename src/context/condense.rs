@@ -140,8 +140,9 @@ impl Cut<'_> {
             .iter()
             .map(|fact| fact.tokens.saturating_sub(MESSAGE_FRAMING + 8 * u64::from(fact.calls)))
             .collect();
-        let kept: Vec<usize> =
-            (0..fold.facts.len()).filter(|message| fold.fates[*message] != Fate::Gone).collect();
+        let kept: Vec<usize> = (0..fold.facts.len())
+            .filter(|message| !matches!(fold.fates[*message], Fate::Gone | Fate::Masked))
+            .collect();
         let notes: Vec<Reading> = fold
             .notes
             .iter()

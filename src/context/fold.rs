@@ -4,12 +4,13 @@
 //! The state after a transcript depends on the profile and the messages alone. Nothing else, no
 //! earlier request and no cache, has any part in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::clip::Clipped;
-use super::cut;
+use super::cut::{self, Mark};
 use super::limit::Profile;
+use super::mask::Rewrite;
 use super::measure::Fact;
 use super::note::Note;
 use super::source::Source;
@@ -20,6 +21,8 @@ use crate::wire::Role;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Kept,
+    /// Kept with a placeholder for what it said, or for the bulk of it.
+    Masked,
     /// Kept with the middle of its texts left out.
     Clipped,
     Gone,
@@ -36,6 +39,19 @@ pub struct Fold {
     pub(super) live: Vec<usize>,
     pub(super) first_user: Option<usize>,
     pub(super) clips: BTreeMap<usize, Clipped>,
+    /// Messages that stay with something of them gone.
+    pub(super) rewrites: BTreeMap<usize, Rewrite>,
+    /// The calls whose results were masked and that were not made again since.
+    pub(super) masked_calls: BTreeSet<u64>,
+    /// How often the protected window grew.
+    pub(super) widenings: u32,
+    /// How often the size lay above the hard mark since the last restart.
+    pub(super) hard_crossings: u32,
+    pub(super) restarts: u32,
+    /// Whether a result gave way because of its own size alone.
+    pub(super) has_oversized: bool,
+    /// Changes to what is sent, so that a cut that made one is counted.
+    pub(super) changes: u64,
     pub(super) notes: Vec<Note>,
     /// Messages gone that no note speaks of.
     pub(super) untold: usize,
@@ -46,8 +62,14 @@ pub struct Fold {
     received_tokens: u64,
     system_run_tokens: u64,
     cuts: u32,
+    /// Sizes at or below these are not looked at again: a cut that could not reach its mark waits
+    /// for growth.
+    soft_rest_tokens: u64,
+    hard_rest_tokens: u64,
     /// Whether the last message is a point that has not been looked at.
     is_pending: bool,
+    /// Whether the last message is a point that has been looked at.
+    is_settled: bool,
 }
 
 impl Fold {
@@ -62,23 +84,34 @@ impl Fold {
             live: Vec::new(),
             first_user: None,
             clips: BTreeMap::new(),
+            rewrites: BTreeMap::new(),
+            masked_calls: BTreeSet::new(),
+            widenings: 0,
+            hard_crossings: 0,
+            restarts: 0,
+            has_oversized: false,
+            changes: 0,
             notes: Vec::new(),
             untold: 0,
             unspoken: Vec::new(),
             received_tokens: 0,
             system_run_tokens: 0,
             cuts: 0,
+            soft_rest_tokens: 0,
+            hard_rest_tokens: 0,
             is_pending: false,
+            is_settled: false,
         }
     }
 
     /// Takes the next message, after looking at the point before it where a request could have
     /// ended there.
-    pub fn push(&mut self, fact: Fact, source: &dyn Source) {
+    pub fn push(&mut self, mut fact: Fact, source: &dyn Source) {
         if self.is_pending && fact.role != Role::Tool {
             self.settle(source);
         }
         let message = self.facts.len();
+        fact.is_pinned |= self.is_anchor(message, &fact, source);
         self.turns.push(&fact);
         self.facts.push(fact);
         self.fates.push(Fate::Kept);
@@ -88,10 +121,21 @@ impl Fold {
         if self.turns.system_run == message + 1 {
             self.system_run_tokens += fact.tokens;
         }
+        self.is_settled = false;
         self.track_turn(message);
+        self.watch_for_rereading(message, source);
+        self.refer_to_oversized(message, source);
         if self.is_pending && self.turns.is_certain_point(&fact) {
             self.settle(source);
         }
+    }
+
+    /// Whether one of the policy's patterns matches what a message says.
+    fn is_anchor(&self, message: usize, fact: &Fact, source: &dyn Source) -> bool {
+        let anchors = &self.profile.policy.anchors;
+        !anchors.is_empty()
+            && matches!(fact.role, Role::User | Role::Assistant)
+            && source.message(message).is_some_and(|own| anchors.matches(&own))
     }
 
     /// Keeps the lists of live turns in step with the turns, which may just have been joined.
@@ -115,7 +159,7 @@ impl Fold {
     /// The state that a request ending here is sent by. Costs a copy only where the end is no
     /// point for longer transcripts too and a cut is due.
     pub fn ended(&self, source: &dyn Source) -> std::borrow::Cow<'_, Self> {
-        if self.size_tokens <= self.mark_tokens() {
+        if self.is_settled || self.due(self.size_tokens).is_none() {
             return std::borrow::Cow::Borrowed(self);
         }
         let mut end = self.clone();
@@ -123,19 +167,52 @@ impl Fold {
         std::borrow::Cow::Owned(end)
     }
 
-    /// Looks at the size, and cuts where it lies above the mark.
+    /// Looks at the size, and cuts where it lies above a mark.
     fn settle(&mut self, source: &dyn Source) {
         self.is_pending = false;
-        if self.size_tokens > self.mark_tokens() {
-            let before = self.size_tokens;
-            cut::cut(self, source);
-            self.cuts += u32::from(self.size_tokens < before);
+        self.is_settled = true;
+        let Some(mark) = self.due(self.size_tokens) else { return };
+        let before = (self.changes, self.notes.len(), self.size_tokens);
+        cut::cut(self, mark, source);
+        let is_changed = (self.changes, self.notes.len(), self.size_tokens) != before;
+        self.cuts += u32::from(is_changed);
+        let is_at_low = self.size_tokens <= self.low_tokens();
+        let rest_tokens = if is_at_low { 0 } else { self.size_tokens + self.progress_tokens() };
+        self.soft_rest_tokens = rest_tokens;
+        if mark == Mark::Hard {
+            self.hard_rest_tokens = rest_tokens;
         }
     }
 
-    /// Whether taking the facts so far has left the size above the mark at its end.
+    /// Whether taking the facts so far has left the size above a mark at its end.
     pub fn is_above_mark(&self, more_tokens: u64) -> bool {
-        self.size_tokens + more_tokens > self.mark_tokens()
+        self.due(self.size_tokens + more_tokens).is_some()
+    }
+
+    /// The cut that is due at a size.
+    fn due(&self, size_tokens: u64) -> Option<Mark> {
+        let limit = self.profile.limit_tokens;
+        let hard = self.hard_tokens().max(self.hard_rest_tokens).min(limit);
+        if size_tokens > hard {
+            return Some(Mark::Hard);
+        }
+        let soft = self.profile.policy.zones.soft_permille;
+        let (base, fixed) = self.base_tokens();
+        let soft_tokens = (fixed + share(base, soft)).max(self.soft_rest_tokens);
+        (soft > 0 && size_tokens > soft_tokens).then_some(Mark::Soft)
+    }
+
+    /// What a cut must free to be worth it, and the size must grow by after one that fell short.
+    pub(super) fn progress_tokens(&self) -> u64 {
+        share(self.profile.limit_tokens, self.profile.policy.zones.min_progress_permille)
+    }
+
+    /// The limit, or what is to be taken for it by the marks.
+    fn marked_tokens(&self) -> u64 {
+        match self.profile.policy.zones.trigger_tokens {
+            0 => self.profile.limit_tokens,
+            trigger => trigger.min(self.profile.limit_tokens),
+        }
     }
 
     /// What marks are shares of: what the limit leaves after overhead, system run and first user
@@ -144,13 +221,13 @@ impl Fold {
         let first_user = self.first_user.map(|turn| &self.turns.list[turn]);
         let first_user =
             first_user.filter(|turn| !turn.is_gone).map_or(0, |turn| self.facts[turn.first].tokens);
-        let limit = self.profile.limit_tokens;
+        let limit = self.marked_tokens();
         let fixed = (self.profile.overhead_tokens + self.system_run_tokens + first_user).min(limit);
         (limit - fixed, fixed)
     }
 
     /// The size above which a cut is due.
-    fn mark_tokens(&self) -> u64 {
+    fn hard_tokens(&self) -> u64 {
         let (base, fixed) = self.base_tokens();
         fixed + share(base, self.profile.policy.hard_permille)
     }
@@ -158,10 +235,19 @@ impl Fold {
     /// Whether the messages as received lie at or under the first mark as it would be without the
     /// profile's rounding, for a limit and an overhead as they really are.
     pub fn needs_nothing(&self, limit_tokens: u64, overhead_tokens: u64) -> bool {
+        let policy = &self.profile.policy;
         let messages_tokens = self.base_tokens().1.saturating_sub(self.profile.overhead_tokens);
-        let fixed = (overhead_tokens + messages_tokens).min(limit_tokens);
-        let mark = fixed + share(limit_tokens - fixed, self.profile.policy.hard_permille);
-        self.received_tokens + overhead_tokens <= mark
+        let marked_tokens = match policy.zones.trigger_tokens {
+            0 => limit_tokens,
+            trigger => trigger.min(limit_tokens),
+        };
+        let fixed = (overhead_tokens + messages_tokens).min(marked_tokens);
+        let first_permille = match policy.zones.soft_permille {
+            0 => policy.hard_permille,
+            soft => soft.min(policy.hard_permille),
+        };
+        let mark = fixed + share(marked_tokens - fixed, first_permille);
+        !self.has_oversized && self.received_tokens + overhead_tokens <= mark
     }
 
     /// The size a cut goes down to.
@@ -186,6 +272,11 @@ impl Fold {
     /// How many cuts the transcript has seen.
     pub fn cuts(&self) -> u32 {
         self.cuts
+    }
+
+    /// How many of the cuts were a fresh start.
+    pub fn restarts(&self) -> u32 {
+        self.restarts
     }
 
     /// How many messages it holds.
@@ -217,6 +308,8 @@ impl Fold {
             + self.facts.capacity() * message
             + self.turns.list.capacity() * turn
             + self.clips.len() * clip
+            + self.masked_calls.len() * 16
+            + self.rewrites.values().map(Rewrite::memory_bytes).sum::<usize>()
             + self.notes.len() * size_of::<Note>()
     }
 }

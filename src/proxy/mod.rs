@@ -97,7 +97,7 @@ impl Proxy {
         let mut record = Record::begin(&call.method, &call.target);
         let sent = async {
             self.refuse_loop(&call.headers)?;
-            let asked = headers::asked(&call.headers, self.config.context.allow_bypass)?;
+            let asked = headers::asked(&call.headers, &self.config.context)?;
             let readable = call.decoded.unwrap_or_else(|| call.received.clone());
             let mut planned = self
                 .planner

@@ -15,7 +15,7 @@ use super::{ErrorKind, LeftOut, ProxyError, Tenant};
 use crate::config::{Config, Known, Mode, Originals};
 use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource};
 use crate::tokens::media::ImageRule;
-use crate::tokens::{REPLY_PRIMING, tools};
+use crate::tokens::{Encoding, REPLY_PRIMING, tools};
 use crate::wire::{ExtraKind, Protocol, Request, splice};
 
 /// As many bytes of messages not seen before as are counted on the request's own task.
@@ -24,12 +24,14 @@ const INLINE_BYTES: usize = 16 * 1024;
 const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 
 /// What the caller's headers ask of the plan.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Asked {
     /// `x-weir-max-input-tokens`: lowers this request's limit.
     pub max_input_tokens: Option<u64>,
     /// `x-weir-bypass`: forward untouched.
     pub bypass: bool,
+    /// `x-weir-policy`: the policy to plan by, one of those allowed.
+    pub policy: Option<String>,
 }
 
 /// What is sent, and what there is to tell about it.
@@ -194,6 +196,11 @@ impl<'a> Draft<'a> {
         if matches!(found.known, Known::Unknown) {
             shared.warn_once(&model, &found.entry);
         }
+        let settings = config.settings(found.name);
+        let mut policy = config.policy(job.asked.policy.as_deref(), settings.policy.as_deref());
+        policy.strict_alternation = found.entry.strict_alternation;
+        policy.notes_apart =
+            !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
         let limits = Limits {
             window_tokens: found.entry.window_tokens,
             max_input_tokens: found.entry.max_input_tokens,
@@ -201,13 +208,13 @@ impl<'a> Draft<'a> {
             operator_tokens: config.configured_limit_tokens(&model),
             header_tokens: job.asked.max_input_tokens,
             asked_output_tokens: request.max_output_tokens,
+            counting: policy.counting,
         };
-        let measure =
-            Measure { encoding: found.entry.encoding, images: ImageRule::of_model(&model) };
-        let mut policy = config.context.policy.clone();
-        policy.strict_alternation = found.entry.strict_alternation;
-        policy.notes_apart =
-            !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
+        let encoding = match policy.counting.is_estimated {
+            true => Encoding::Estimate,
+            false => found.entry.encoding,
+        };
+        let measure = Measure { encoding, images: ImageRule::of_model(&model) };
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
         let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
         let overhead_tokens = extras_tokens + REPLY_PRIMING;
@@ -240,6 +247,9 @@ impl<'a> Draft<'a> {
         if self.pace == Pace::Inline && fold.is_above_mark(more_tokens) {
             return Err(Stop::Heavy);
         }
+        if self.pace == Pace::Inline && self.is_slow_to_take(fold.messages()) {
+            return Err(Stop::Heavy);
+        }
         let source = self.source();
         for fact in facts {
             fold.push(fact, &source);
@@ -247,6 +257,13 @@ impl<'a> Draft<'a> {
         let fold = Arc::new(fold);
         memory.keep_fold(&chain, Arc::clone(&fold), earlier.map(|earlier| earlier.messages()));
         Ok(fold)
+    }
+
+    /// Whether the policy has every message from `start` on searched, and these are many.
+    fn is_slow_to_take(&self, start: usize) -> bool {
+        let new = self.request.messages.iter().skip(start);
+        !self.profile.policy.anchors.is_empty()
+            && new.map(|raw| raw.len()).sum::<usize>() > INLINE_BYTES
     }
 
     /// The facts of the messages from `start` on, counted only where no request brought them yet.
@@ -308,7 +325,7 @@ impl<'a> Draft<'a> {
             (true, true) => "observe+pass".to_owned(),
             (true, false) => format!("observe+{}", actions(&end)),
             (false, true) => "pass".to_owned(),
-            (false, false) => actions(&end).to_owned(),
+            (false, false) => actions(&end),
         };
         let edits = if is_left_alone { self.unmark_edits(&end) } else { context::edits(&end) };
         let is_marked = edits.iter().any(|(_, edit)| *edit == splice::Edit::Unmark);
@@ -448,15 +465,17 @@ fn shown(model: &str) -> String {
     model.chars().take(100).collect()
 }
 
-/// What was done to a conversation, as `x-weir-action` says it.
-fn actions(fold: &Fold) -> &'static str {
+/// What was done to a conversation, as `x-weir-action` says it: in the order of a cut's steps.
+fn actions(fold: &Fold) -> String {
     let any = |fate| fold.fates().contains(&fate);
-    match (any(context::Fate::Gone), any(context::Fate::Clipped)) {
-        (false, false) => "pass",
-        (true, false) => "evict",
-        (false, true) => "fit",
-        (true, true) => "evict+fit",
-    }
+    let done = [
+        (any(context::Fate::Masked), "mask"),
+        (any(context::Fate::Gone), "evict"),
+        (fold.restarts() > 0, "restart"),
+        (any(context::Fate::Clipped), "fit"),
+    ];
+    let words: Vec<&str> = done.iter().filter(|(is_done, _)| *is_done).map(|(_, w)| *w).collect();
+    if words.is_empty() { "pass".to_owned() } else { words.join("+") }
 }
 
 #[cfg(test)]
@@ -475,7 +494,7 @@ mod tests {
             protocol: Protocol::Chat,
             body: body.into(),
             path_model: None,
-            asked: Asked { max_input_tokens, bypass: false },
+            asked: Asked { max_input_tokens, ..Asked::default() },
         }
     }
 

@@ -12,6 +12,7 @@ mod harness;
 mod json;
 mod judge;
 mod left_alone;
+mod presets;
 mod process;
 mod regressions;
 mod simulated;
