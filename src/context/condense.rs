@@ -232,8 +232,15 @@ impl Cut<'_> {
             self.drop_notes();
             return None;
         };
+        let encoding = self.fold.profile.measure.encoding;
         for note in &mut self.fold.notes {
-            (note.message, note.place) = (message, place);
+            note.message = message;
+            if note.place != place {
+                note.place = place;
+                self.fold.size_tokens -= note.tokens;
+                note.tokens = encoding.count(&note.text()) + FRAME_TOKENS;
+                self.fold.size_tokens += note.tokens;
+            }
         }
         Some((message, place))
     }

@@ -293,7 +293,12 @@ mod tests {
 
     /// Without notes, so that the sums in the rows are plain.
     fn plain() -> Policy {
-        Policy { notes: Notes::Nothing, low_permille: 600, ..Policy::default() }
+        Policy {
+            notes: Notes::Nothing,
+            low_permille: 600,
+            recent_permille: 500,
+            ..Policy::default()
+        }
     }
 
     fn check(limit_tokens: u64, transcript: &str, expected: &str) {
