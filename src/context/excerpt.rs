@@ -2,15 +2,17 @@
 //! is likely to use again for each token. Pure, and the same for the same messages.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::compose::{self, ALSO, Chosen};
-use super::reading::{BlockKind, Mention, Reading};
+use super::reading::{BlockKind, Mention, Reading, Unit};
+use super::values::ValueKind;
 use super::weight::Lexicon;
 use crate::tokens::Encoding;
 use crate::wire::Role;
+use xxhash_rust::xxh3::Xxh3;
 
 /// What a note is to be written about.
 pub struct Subject<'a> {
@@ -52,10 +54,13 @@ const BARE_COVER: f64 = 0.6;
 const CONTEXT_BYTES: usize = 12;
 /// What a token of a short user message is worth beside its values, so that a user's own words go
 /// last; of the head of a call, so that it stays known what was done; of the first and last words
-/// of an assistant's text.
+/// of an assistant's text; of the rest of a call.
 const USER_WORTH: f64 = 0.04;
 const ACTION_WORTH: f64 = 0.025;
 const LEAD_WORTH: f64 = 0.0044;
+const CALL_WORTH: f64 = 0.004;
+/// So many lines of one shape in one message count fully.
+const FEW_LINES: f64 = 3.0;
 /// User messages up to this many tokens stay whole or go whole.
 const SHORT_TOKENS: f64 = 120.0;
 /// Gaps of at most this many units and tokens are filled.
@@ -99,6 +104,8 @@ struct Candidate {
     tokens: f64,
     /// What it is worth beside its values.
     bonus: f64,
+    /// What is left of a result's line without its values: lines of a log share it.
+    shape: Option<u64>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -124,6 +131,8 @@ struct Writer<'a> {
     /// Messages with something picked.
     has_header: Vec<bool>,
     picks: Vec<Pick>,
+    /// How many lines of each message and shape are picked.
+    shapes: HashMap<(usize, u64), u32>,
     room_tokens: f64,
 }
 
@@ -163,6 +172,7 @@ impl<'a> Writer<'a> {
             candidates: Vec::new(),
             has_header: vec![false; subject.readings.len()],
             picks: Vec::new(),
+            shapes: HashMap::new(),
             room_tokens,
         };
         writer.cover_what_stays();
@@ -209,7 +219,13 @@ impl<'a> Writer<'a> {
                 {
                     let tokens = 0.4 + f64::from(mention.end - mention.start) / 3.2;
                     let what = What::Name { id, mention: index };
-                    self.candidates.push(Candidate { message, what, tokens, bonus: 0.0 });
+                    self.candidates.push(Candidate {
+                        message,
+                        what,
+                        tokens,
+                        bonus: 0.0,
+                        shape: None,
+                    });
                 }
             }
         }
@@ -238,6 +254,7 @@ impl<'a> Writer<'a> {
                 what: What::Units(all),
                 tokens: text_tokens,
                 bonus,
+                shape: None,
             });
             return;
         }
@@ -248,7 +265,8 @@ impl<'a> Writer<'a> {
                 _ => 0.0,
             };
             let what = What::Units(index..index + 1);
-            self.candidates.push(Candidate { message, what, tokens, bonus });
+            let shape = (reading.role != Role::Assistant).then(|| shape(reading, unit));
+            self.candidates.push(Candidate { message, what, tokens, bonus, shape });
         }
     }
 
@@ -265,7 +283,7 @@ impl<'a> Writer<'a> {
             tail -= tokens;
             let bonus = if is_shown { tokens } else { 0.0 };
             let what = What::Units(index..index + 1);
-            self.candidates.push(Candidate { message, what, tokens, bonus });
+            self.candidates.push(Candidate { message, what, tokens, bonus, shape: None });
         }
     }
 
@@ -300,9 +318,16 @@ impl<'a> Writer<'a> {
                         }
                     }
                 }
-                gain
+                gain * self.novelty(candidate)
             }
         }
+    }
+
+    /// One line of a log tells what the others are like: beyond a few, each is worth less.
+    fn novelty(&self, candidate: &Candidate) -> f64 {
+        let shape = candidate.shape.map(|shape| (candidate.message, shape));
+        let picked = shape.and_then(|shape| self.shapes.get(&shape)).copied().unwrap_or(0);
+        (FEW_LINES / (f64::from(picked) + 1.0)).min(1.0)
     }
 
     fn is_worth(&self, candidate: &Candidate, ratio: f64) -> bool {
@@ -349,6 +374,9 @@ impl<'a> Writer<'a> {
             What::Name { id, .. } => self.covered[*id as usize] = NAME_COVER,
             What::Units(range) => {
                 self.has_header[candidate.message] = true;
+                if let Some(shape) = candidate.shape {
+                    *self.shapes.entry((candidate.message, shape)).or_default() += 1;
+                }
                 let reading = &self.subject.readings[candidate.message];
                 for unit in &reading.units[range.clone()] {
                     for mention in reading.values_of(unit) {
@@ -426,6 +454,22 @@ fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
     reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
 }
 
+/// A line without its values, as a hash.
+fn shape(reading: &Reading, unit: &Unit) -> u64 {
+    let mut hasher = Xxh3::new();
+    let mut from = unit.span.start;
+    for mention in reading.values_of(unit).filter(|mention| mention.kind == ValueKind::Name) {
+        let start = mention.start as usize;
+        if start >= from {
+            hasher.update(&reading.text.as_bytes()[from..start]);
+            hasher.update(&[0]);
+            from = mention.end as usize;
+        }
+    }
+    hasher.update(&reading.text.as_bytes()[from..unit.span.end]);
+    hasher.digest()
+}
+
 /// Whether a value says something without what stood around it: a name does; a number, a date and
 /// the key of a record do not.
 fn is_telling_alone(reading: &Reading, mention: &Mention) -> bool {
@@ -448,7 +492,7 @@ fn lead(reading: &Reading, index: usize) -> f64 {
     let is_last = index + 1 == reading.units.len() || reading.units[index + 1].block != block;
     match reading.blocks[block as usize].kind {
         BlockKind::Call { .. } if is_first => ACTION_WORTH,
-        BlockKind::Call { .. } => 0.0,
+        BlockKind::Call { .. } => CALL_WORTH,
         BlockKind::Text => {
             let is_fence = |index: usize| {
                 reading.text[reading.units[index].span.clone()].trim_start().starts_with("```")
