@@ -44,8 +44,8 @@ const GAP_TOKENS: f64 = 1.0;
 const ENTRY_TOKENS: f64 = 1.5;
 /// The expected later use that a token must buy, in excerpts and in lists of names, to be worth
 /// sending with each request from here on. Thrift multiplies both.
-const UNIT_PRICE: f64 = 0.0045;
-const NAME_PRICE: f64 = 0.0025;
+const UNIT_PRICE: f64 = 0.006;
+const NAME_PRICE: f64 = 0.0033;
 /// How well a value is said by a bare name in a list, and by a unit that says little else; in
 /// context it is said fully.
 const NAME_COVER: f64 = 0.5;
