@@ -475,7 +475,12 @@ fn actions(fold: &Fold) -> String {
         (any(context::Fate::Clipped), "fit"),
     ];
     let words: Vec<&str> = done.iter().filter(|(is_done, _)| *is_done).map(|(_, w)| *w).collect();
-    if words.is_empty() { "pass".to_owned() } else { words.join("+") }
+    match (words.as_slice(), fold.is_untouched()) {
+        ([], true) => "pass".to_owned(),
+        // A cut that masked nothing can still say something.
+        ([], false) => "notice".to_owned(),
+        (words, _) => words.join("+"),
+    }
 }
 
 #[cfg(test)]
