@@ -195,6 +195,7 @@ impl<'f> Cut<'f> {
     /// Notes that this cut changes `message`.
     pub(super) fn touch(&mut self, message: usize) {
         self.gap = Some(self.gap.map_or(message, |gap| gap.min(message)));
+        self.fold.changed_from = self.fold.changed_from.min(message);
     }
 
     pub(super) fn is_pinned(&self, turn: usize) -> bool {

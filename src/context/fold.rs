@@ -48,6 +48,12 @@ pub struct Fold {
     /// How often the size lay above the hard mark since the last restart.
     pub(super) hard_crossings: u32,
     pub(super) restarts: u32,
+    /// How many requests have ended so far.
+    pub(super) requests: u32,
+    /// For each message how many had ended when it took the form it is sent in.
+    pub(super) since: Vec<u32>,
+    /// The first message that the cut at hand changes.
+    pub(super) changed_from: usize,
     /// Whether a result gave way because of its own size alone.
     pub(super) has_oversized: bool,
     /// Changes to what is sent, so that a cut that made one is counted.
@@ -69,7 +75,7 @@ pub struct Fold {
     /// Whether the last message is a point that has not been looked at.
     is_pending: bool,
     /// Whether the last message is a point that has been looked at.
-    is_settled: bool,
+    pub(super) is_settled: bool,
 }
 
 impl Fold {
@@ -89,6 +95,9 @@ impl Fold {
             widenings: 0,
             hard_crossings: 0,
             restarts: 0,
+            requests: 0,
+            since: Vec::new(),
+            changed_from: usize::MAX,
             has_oversized: false,
             changes: 0,
             notes: Vec::new(),
@@ -115,6 +124,7 @@ impl Fold {
         self.turns.push(&fact);
         self.facts.push(fact);
         self.fates.push(Fate::Kept);
+        self.since.push(self.requests);
         self.size_tokens += fact.tokens;
         self.received_tokens += fact.tokens;
         self.is_pending = matches!(fact.role, Role::User | Role::Other | Role::Tool);
@@ -171,9 +181,22 @@ impl Fold {
     fn settle(&mut self, source: &dyn Source) {
         self.is_pending = false;
         self.is_settled = true;
-        let Some(mark) = self.due(self.size_tokens) else { return };
+        if let Some(mark) = self.due(self.size_tokens) {
+            self.cut(mark, source);
+        }
+        self.requests += 1;
+    }
+
+    fn cut(&mut self, mark: Mark, source: &dyn Source) {
         let before = (self.changes, self.notes.len(), self.size_tokens);
+        let notes = self.notes.clone();
+        self.changed_from = usize::MAX;
         cut::cut(self, mark, source);
+        if notes != self.notes {
+            let places = notes.iter().chain(&self.notes).map(|note| note.message);
+            self.changed_from = places.fold(self.changed_from, usize::min);
+        }
+        self.register_anew(self.changed_from.min(self.since.len()));
         let is_changed = (self.changes, self.notes.len(), self.size_tokens) != before;
         self.cuts += u32::from(is_changed);
         let is_at_low = self.size_tokens <= self.low_tokens();

@@ -88,12 +88,14 @@ impl Cut<'_> {
         Some(Some(format!("[weir: {}]", sentences.join(". "))))
     }
 
-    /// An extract of the newest of `lines` that its share has room for.
+    /// An extract of the newest of `lines` that there is room for.
     fn extract(&self, left_out: usize, lines: &[String], more: &[String]) -> String {
         let encoding = self.fold.profile.measure.encoding;
         let policy = &self.fold.profile.policy;
-        let room = share(self.fold.profile.limit_tokens, policy.extract.permille);
-        let mut left = room / NOTES_PER_MESSAGE as u64;
+        let all_tokens = share(self.fold.profile.limit_tokens, policy.extract.permille);
+        let taken_tokens: u64 = self.fold.notes.iter().map(|note| note.tokens).sum();
+        // Early extracts leave room for later ones, and these say something whatever stands.
+        let mut left = (all_tokens.saturating_sub(taken_tokens) / 2).max(all_tokens / 8);
         let mut from = lines.len();
         while from > 0 {
             let tokens = encoding.count(&lines[from - 1]) + 1;
@@ -103,7 +105,8 @@ impl Cut<'_> {
             left -= tokens;
             from -= 1;
         }
-        let mut text = format!("[weir: summary of what {} before", were(left_out));
+        let noun = if left_out == 1 { "message" } else { "messages" };
+        let mut text = format!("[weir: summary of {left_out} earlier {noun}");
         for sentence in more {
             text.push_str(". ");
             text.push_str(sentence);

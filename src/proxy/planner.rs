@@ -12,11 +12,11 @@ use tokio::sync::Semaphore;
 use super::memory::{Chain, Memory};
 use super::refusal;
 use super::{ErrorKind, LeftOut, ProxyError, Tenant};
-use crate::config::{Config, Known, Mode, Originals};
+use crate::config::{Config, Known, LateSystem, Mode, ModelSettings, Originals};
 use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING, tools};
-use crate::wire::{ExtraKind, Protocol, Request, splice};
+use crate::wire::{ExtraKind, Protocol, Request, breakpoint, splice};
 
 /// As many bytes of messages not seen before as are counted on the request's own task.
 const INLINE_BYTES: usize = 16 * 1024;
@@ -181,6 +181,7 @@ struct Draft<'a> {
     /// Tools, schemas and reply priming, as they are.
     overhead_tokens: u64,
     profile: Arc<Profile>,
+    settings: ModelSettings,
 }
 
 impl<'a> Draft<'a> {
@@ -218,7 +219,7 @@ impl<'a> Draft<'a> {
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
         let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
         let overhead_tokens = extras_tokens + REPLY_PRIMING;
-        Ok(Self { shared, job, pace, request, model, limits, overhead_tokens, profile })
+        Ok(Self { shared, job, pace, request, model, limits, overhead_tokens, profile, settings })
     }
 
     fn fold_and_plan(
@@ -327,17 +328,54 @@ impl<'a> Draft<'a> {
             (false, true) => "pass".to_owned(),
             (false, false) => actions(&end),
         };
-        let edits = if is_left_alone { self.unmark_edits(&end) } else { context::edits(&end) };
-        let is_marked = edits.iter().any(|(_, edit)| *edit == splice::Edit::Unmark);
+        let (edits, named) = self.edits(&end, &source, is_left_alone, is_observed);
         let body = (!edits.is_empty())
             .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
-        let edits = if is_marked { "pin" } else { "" };
         let cuts = if needs_nothing { 0 } else { end.cuts() };
-        let mut planned = self.planned(body, action, edits, received_tokens, sent_tokens, cuts);
+        let named = named.join(",");
+        let mut planned = self.planned(body, action, &named, received_tokens, sent_tokens, cuts);
         if !is_left_alone && config.context.originals != Originals::Off {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
+    }
+
+    /// All edits, in order of message, and the names of those that are not compaction.
+    fn edits(
+        &self,
+        fold: &Fold,
+        source: &RequestSource<'_>,
+        is_left_alone: bool,
+        is_observed: bool,
+    ) -> (Vec<(usize, splice::Edit)>, Vec<&'static str>) {
+        let mut edits = match is_left_alone {
+            true => self.unmark_edits(fold),
+            false => context::edits(fold),
+        };
+        let is_marked = edits.iter().any(|(_, edit)| *edit == splice::Edit::Unmark);
+        let mut named = if is_marked { vec!["pin"] } else { Vec::new() };
+        if is_observed {
+            return (edits, named);
+        }
+        let mut add = |own: Vec<(usize, splice::Edit)>, name| {
+            if !own.is_empty() {
+                edits.extend(own);
+                named.push(name);
+            }
+        };
+        if self.settings.late_system == LateSystem::User {
+            let is_sent =
+                |message: usize| is_left_alone || fold.fates()[message] != context::Fate::Gone;
+            add(context::late_system::edits(fold, source, is_sent), "late_system");
+        }
+        if self.settings.cache_control && self.profile.policy.breakpoints.tier_requests > 0 {
+            let most =
+                breakpoint::MAX_BREAKPOINTS.saturating_sub(breakpoint::count(self.request.text));
+            let places = fold.breakpoints(most).into_iter();
+            add(places.map(|place| (place, splice::Edit::Breakpoint)).collect(), "breakpoints");
+        }
+        edits.sort_by_key(|(message, _)| *message);
+        (edits, named)
     }
 
     /// The edits that take weir's own member from messages that are otherwise left alone.
@@ -475,7 +513,12 @@ fn actions(fold: &Fold) -> String {
         (any(context::Fate::Clipped), "fit"),
     ];
     let words: Vec<&str> = done.iter().filter(|(is_done, _)| *is_done).map(|(_, w)| *w).collect();
-    if words.is_empty() { "pass".to_owned() } else { words.join("+") }
+    match (words.as_slice(), fold.is_untouched()) {
+        ([], true) => "pass".to_owned(),
+        // A cut that masked nothing can still say something.
+        ([], false) => "notice".to_owned(),
+        (words, _) => words.join("+"),
+    }
 }
 
 #[cfg(test)]

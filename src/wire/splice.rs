@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::breakpoint;
 use super::json::{escape_into, string};
 use super::message::{Content, Part};
 use super::{Protocol, Request};
@@ -25,6 +26,10 @@ pub enum Edit {
     Parts(Vec<Option<String>>),
     /// Arguments of calls give way to other JSON texts; one entry for each call, in order.
     Arguments(Vec<Option<String>>),
+    /// The message becomes a user's.
+    SpeakAsUser,
+    /// A breakpoint of the provider's cache stands behind what the message says.
+    Breakpoint,
     /// A user message that says this stands before the message.
     InsertBefore(String),
     /// A user message that says this stands after the message.
@@ -107,6 +112,8 @@ pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
             Edit::Replace(said) => replace(&text, said),
             Edit::Parts(texts) => replace_parts(&text, texts),
             Edit::Arguments(texts) => replace_arguments(protocol, &text, texts),
+            Edit::SpeakAsUser => speak_as_user(&text),
+            Edit::Breakpoint => breakpoint::mark(protocol, &text),
             Edit::InsertBefore(_) | Edit::InsertAfter(_) => continue,
         };
     }
@@ -267,10 +274,20 @@ fn replace_arguments(protocol: Protocol, raw: &str, texts: &[Option<String>]) ->
     out
 }
 
+/// The message under the role of a user.
+fn speak_as_user(raw: &str) -> String {
+    let Some(role) = member_of(raw, "role") else { return raw.to_owned() };
+    rejoin(raw, &[role], |_, _| Some(Cow::Borrowed("\"user\"")))
+}
+
 /// The JSON text of a message's content.
 fn content_of(raw: &str) -> Option<&str> {
+    member_of(raw, "content")
+}
+
+fn member_of<'a>(raw: &'a str, name: &str) -> Option<&'a str> {
     let members = super::json::members(raw)?;
-    members.into_iter().find(|(key, _)| key == "content").map(|(_, content)| content)
+    members.into_iter().find(|(key, _)| key == name).map(|(_, member)| member)
 }
 
 /// The parts of a message's content as JSON texts.
