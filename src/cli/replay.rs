@@ -15,6 +15,7 @@ use flate2::read::MultiGzDecoder;
 use super::sources::{self, Flag};
 use crate::config;
 use crate::context::Policy;
+use crate::context::preset::PRESETS;
 use crate::replay::baseline::Baseline;
 use crate::replay::conversation::Conversation;
 use crate::replay::report::Report;
@@ -47,7 +48,7 @@ Examples:
   weir replay recorded.jsonl --budget 30% --lost 40
   weir replay recorded.jsonl --budget 30% --show ID --turn 60";
 
-/// The policy that is weir's own.
+/// The policy that `[context]` itself writes.
 const OWN: &str = "default";
 
 /// Replays recorded conversations: what compaction keeps of them, and what it costs
@@ -66,7 +67,7 @@ pub struct ReplayArgs {
     #[arg(long = "budget", value_name = "30%|8k", value_parser = Budget::read,
           default_values = ["30%", "50%", "70%", "8k"])]
     budgets: Vec<Budget>,
-    /// Whose choice it is: weir's own as configured, or one in common use
+    /// Whose choice it is: weir's own as configured, one of its presets, or one in common use
     #[arg(long = "policy", value_name = "NAME", default_values = [OWN], value_parser = names())]
     policies: Vec<String>,
     /// The configuration whose [context] the policy `default` follows; the shipped one if none
@@ -110,7 +111,7 @@ pub struct ReplayArgs {
 
 fn names() -> PossibleValuesParser {
     let baselines = Baseline::NAMES.iter().map(|(name, _)| *name);
-    PossibleValuesParser::new([OWN].into_iter().chain(baselines))
+    PossibleValuesParser::new(PRESETS.into_iter().chain(baselines))
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {
@@ -139,15 +140,15 @@ fn policies(args: &ReplayArgs) -> Result<Vec<Named>, String> {
     let named = |name: &String| {
         let kind = match Baseline::from_name(name) {
             Some(baseline) => Kind::Baseline(baseline),
-            None => Kind::Engine(policy(args)?),
+            None => Kind::Engine(Box::new(policy(args, name)?)),
         };
         Ok(Named { name: name.clone(), kind })
     };
     args.policies.iter().map(named).collect()
 }
 
-/// The policy of the configuration with the settings of the command line on top.
-fn policy(args: &ReplayArgs) -> Result<Policy, String> {
+/// The policy of this name in the configuration with the settings of the command line on top.
+fn policy(args: &ReplayArgs, name: &str) -> Result<Policy, String> {
     let flag = |(key, value): &(String, String)| Flag {
         name: "--set".into(),
         key: format!("context.{key}").into(),
@@ -158,7 +159,7 @@ fn policy(args: &ReplayArgs) -> Result<Policy, String> {
     let lines = |problems: Vec<config::Problem>| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nweir: ")
     };
-    config::load(figment).map(|(config, _)| config.context.policy).map_err(lines)
+    config::load(figment).map(|(config, _)| config.policy(Some(name), None)).map_err(lines)
 }
 
 /// What is printed in the end, after the page is written where one is asked for.
