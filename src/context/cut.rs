@@ -32,6 +32,7 @@ pub fn cut(fold: &mut Fold, source: &dyn Source) {
         cut.fit(source);
         cut.drop_leading_orphans();
         cut.leave_excerpts(room, source);
+        cut.remember_pins();
         return;
     }
     let low = cut.fold.low_tokens();
@@ -40,6 +41,7 @@ pub fn cut(fold: &mut Fold, source: &dyn Source) {
     cut.fit(source);
     cut.drop_leading_orphans();
     cut.leave_note();
+    cut.remember_pins();
 }
 
 pub(super) struct Cut<'f> {
@@ -73,6 +75,13 @@ impl<'f> Cut<'f> {
             cut.pins.insert(turn, Pin::FirstUser);
         }
         cut
+    }
+
+    /// Notes why turns stayed, for whoever asks later.
+    fn remember_pins(self) {
+        let (newest, pins) = (self.newest, self.pins);
+        self.fold.history.newest = newest;
+        self.fold.history.pins = pins;
     }
 
     pub(super) fn turn(&self, turn: usize) -> &super::turn::Turn {
@@ -417,7 +426,8 @@ impl<'f> Cut<'f> {
     }
 
     fn note(&self, message: usize, place: Place, left_out: usize) -> Note {
-        let mut note = Note { message, place, left_out, tokens: 0, excerpts: None };
+        let cut = self.fold.cuts() + 1;
+        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts: None };
         note.tokens = self.fold.profile.measure.encoding.count(&note.text()) + SEAM_TOKENS;
         note
     }
@@ -484,7 +494,7 @@ fn text_tokens(fold: &Fold, message: usize) -> u64 {
     fold.clips.get(&message).map_or(fold.facts[message].text_tokens, |clip| clip.text_tokens)
 }
 
-fn current_tokens(fold: &Fold, message: usize) -> u64 {
+pub(super) fn current_tokens(fold: &Fold, message: usize) -> u64 {
     let fact = &fold.facts[message];
     fact.tokens - fact.text_tokens + text_tokens(fold, message)
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::clip::Clipped;
 use super::cut;
+use super::history::{Eve, History};
 use super::limit::Profile;
 use super::measure::Fact;
 use super::note::Note;
@@ -41,6 +42,7 @@ pub struct Fold {
     pub(super) untold: usize,
     /// Messages gone that no note of excerpts stands for.
     pub(super) unspoken: Vec<usize>,
+    pub(super) history: History,
     /// Tokens of what is sent, overhead included.
     pub(super) size_tokens: u64,
     received_tokens: u64,
@@ -65,6 +67,7 @@ impl Fold {
             notes: Vec::new(),
             untold: 0,
             unspoken: Vec::new(),
+            history: History::default(),
             received_tokens: 0,
             system_run_tokens: 0,
             cuts: 0,
@@ -128,8 +131,12 @@ impl Fold {
         self.is_pending = false;
         if self.size_tokens > self.mark_tokens() {
             let before = self.size_tokens;
+            let eve = Eve::of(self);
             cut::cut(self, source);
-            self.cuts += u32::from(self.size_tokens < before);
+            if self.size_tokens < before {
+                self.cuts += 1;
+                History::record(self, &eve);
+            }
         }
     }
 
@@ -150,7 +157,7 @@ impl Fold {
     }
 
     /// The size above which a cut is due.
-    fn mark_tokens(&self) -> u64 {
+    pub(super) fn mark_tokens(&self) -> u64 {
         let (base, fixed) = self.base_tokens();
         let k = super::knobs::knobs();
         let hard = if self.cuts > 0 { k.hard2 } else { k.hard };
@@ -190,6 +197,11 @@ impl Fold {
         self.cuts
     }
 
+    /// What the cuts did.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
     /// How many messages it holds.
     pub fn messages(&self) -> usize {
         self.facts.len()
@@ -220,6 +232,7 @@ impl Fold {
             + self.turns.list.capacity() * turn
             + self.clips.len() * clip
             + self.notes.len() * size_of::<Note>()
+            + self.history.memory_bytes()
     }
 }
 
