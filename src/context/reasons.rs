@@ -111,7 +111,10 @@ impl Fold {
     }
 
     fn reason_to_keep(&self, message: usize) -> Reason {
-        let Some(last_cut) = self.history.last() else { return Reason::Fits };
+        let last_cut = self.history.last();
+        if last_cut.is_none() && !self.is_above_mark(0) {
+            return Reason::Fits;
+        }
         if self.facts[message].role == Role::System {
             return Reason::System;
         }
@@ -126,8 +129,8 @@ impl Fold {
             Some(Pin::ByCaller) => Reason::PinnedByCaller,
             Some(Pin::Recent | Pin::Question) => Reason::Recent,
             Some(Pin::FirstUser) => Reason::FirstUser,
-            None if message >= last_cut.messages => Reason::AfterLastCut,
-            None if turn >= self.history.newest => Reason::Recent,
+            None if last_cut.is_some_and(|cut| message >= cut.messages) => Reason::AfterLastCut,
+            None if last_cut.is_some() && turn >= self.history.newest => Reason::Recent,
             None => Reason::Important,
         }
     }

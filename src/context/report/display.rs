@@ -45,19 +45,18 @@ pub fn table(report: &Report, width: usize) -> String {
 
 fn head(report: &Report, width: usize) -> String {
     let window = &report.window;
-    let mut text = format!(
-        "{}: {} ({})\n{} of {} tokens are sent, {} were received; {} are left\n",
-        report.model,
-        report.action,
-        report.mode,
-        tokens(window.sent_tokens),
-        tokens(window.limit_tokens),
-        tokens(window.received_tokens),
-        tokens(report.budget.remaining_tokens),
-    );
-    if let Some(refusal) = &report.refusal {
-        text.push_str(&format!("refused: {refusal}\n"));
-    }
+    let mut text = format!("{}: {} ({})\n", report.model, report.action, report.mode);
+    let (sent, limit) = (tokens(window.sent_tokens), tokens(window.limit_tokens));
+    let received = tokens(window.received_tokens);
+    text.push_str(&match &report.refusal {
+        Some(refusal) => format!("nothing is sent: {refusal}\n"),
+        None => {
+            let left = tokens(report.budget.remaining_tokens);
+            format!(
+                "{sent} of {limit} tokens are sent, {received} were received; {left} are left\n"
+            )
+        }
+    });
     text.push_str(&bar(window.sent_tokens, window.limit_tokens, width));
     text
 }

@@ -176,12 +176,19 @@ impl Preflight {
                 "send it: {content} tokens fit, and older content gives way; up to {room} would be \
                  sent without that"
             ),
-            Advice::Shorten => format!(
-                "shorten it: of {content} tokens {} would be sent, the middle left out",
-                shown::tokens(self.content_sent_tokens)
-            ),
+            Advice::Shorten => {
+                let sent = shown::tokens(self.content_sent_tokens);
+                let most =
+                    self.room_tokens.max(self.content_sent_tokens.saturating_sub(MESSAGE_FRAMING));
+                format!(
+                    "shorten it to {}: of {content} tokens {sent} would be sent, the middle left out",
+                    shown::tokens(most)
+                )
+            }
             Advice::Refuse if role == Role::Tool => {
-                format!("do not send it: the request would be refused even with it shortened")
+                format!(
+                    "do not send it: the request would be refused even with it shortened as far as weir does"
+                )
             }
             Advice::Refuse => format!(
                 "do not send it: {content} tokens cannot fit, and what people and operators say is \
