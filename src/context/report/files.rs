@@ -229,8 +229,8 @@ fn opened<'a>(line: &'a str, before: &'a str, start: usize) -> Option<Open<'a>> 
     let ticks = own.bytes().take_while(|byte| *byte == b'`').count();
     if ticks >= 3 {
         let (closer, info) = own.split_at(ticks);
-        let parts = info.split(|own: char| own.is_whitespace() || "=\"':,{}".contains(own));
-        let path = parts.filter(|part| is_path(part)).last().or_else(|| heading(before));
+        let mut parts = info.split(|own: char| own.is_whitespace() || "=\"':,{}".contains(own));
+        let path = parts.rfind(|part| is_path(part)).or_else(|| heading(before));
         return Some(Open { path, closer, start: start + line.len() });
     }
     let inside = own.strip_prefix('<')?;

@@ -186,9 +186,9 @@ impl Preflight {
                 )
             }
             Advice::Refuse if role == Role::Tool => {
-                format!(
-                    "do not send it: the request would be refused even with it shortened as far as weir does"
-                )
+                "do not send it: the request would be refused even \
+                 with it shortened as far as weir does"
+                    .to_owned()
             }
             Advice::Refuse => format!(
                 "do not send it: {content} tokens cannot fit, and what people and operators say is \
