@@ -95,6 +95,7 @@ fn check_body(body: &[u8], control: &Control) {
         operator_tokens: None,
         header_tokens: Some(control.limit_tokens),
         asked_output_tokens: request.max_output_tokens,
+        counting: control.policy.counting,
     };
     let profile = Arc::new(limits.profile(extras_tokens, control.policy.clone(), measure));
     let fold = fold(&request, &facts, &profile);

@@ -49,6 +49,7 @@ fn check_config(config: &Config) {
             operator_tokens: config.configured_limit_tokens(model),
             header_tokens: None,
             asked_output_tokens: Some(u64::MAX),
+            counting: policy.counting,
         };
         let most = limits.input_tokens();
         assert!(most >= 1 && most <= entry.window_tokens);

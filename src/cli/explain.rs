@@ -24,7 +24,8 @@ const WIDTH_IN_FILES: usize = 160;
 const HELP: &str = "\
 What the columns say:
   before, after  the message's tokens as received and as sent
-  fate           kept; clipped: its middle is left out; gone
+  fate           kept; masked: a placeholder stands for it; clipped: its middle is left
+                 out; gone
   why            what held it, or which cut took it at how many messages, and which note
                  stands for it
   note rows      what cuts wrote in the place of what went
@@ -39,6 +40,7 @@ Examples:
   weir explain request.json --max-input-tokens 8000
   weir explain request.json --config weir.toml --json
   weir explain request.json --text
+  weir explain request.json --policy zones --compact
   weir explain request.json --content big.log --category tool_result
   curl -s http://127.0.0.1:8400/weir/v1/plan -d @request.json
       asks a weir that runs, with its configuration";
@@ -59,6 +61,9 @@ pub struct ExplainArgs {
     /// Lowers the limit on prompt tokens, as the header x-weir-max-input-tokens does
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_input_tokens: Option<u64>,
+    /// The policy to plan by, in place of the configured one
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
     /// Everything, as POST /weir/v1/plan answers it
     #[arg(long, conflicts_with_all = ["text", "compact"])]
     json: bool,
@@ -87,6 +92,9 @@ pub struct ExplainArgs {
 pub fn run(args: &ExplainArgs) -> Result<(), String> {
     let config = configuration(args)?;
     let body = body(read(&args.file, config.server.max_body_bytes)?);
+    if let Some(name) = &args.policy {
+        config.context.policies.read_name(name).map_err(|error| format!("--policy: {error}"))?;
+    }
     let question = question(args, config.server.max_body_bytes)?;
     let explained = explain(args, config, body, question)?;
     std::io::stdout()
@@ -147,7 +155,11 @@ fn explain(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(|error| format!("cannot start threads: {error}"))?;
-    let asked = Asked { max_input_tokens: args.max_input_tokens, ..Asked::default() };
+    let asked = Asked {
+        max_input_tokens: args.max_input_tokens,
+        policy: args.policy.clone(),
+        ..Asked::default()
+    };
     let planner = Planner::new(Arc::new(config));
     let model = args.model.as_deref();
     let tenant = Tenant::ANONYMOUS;

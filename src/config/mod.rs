@@ -2,15 +2,18 @@
 
 pub mod models;
 pub mod names;
+pub mod policies;
 mod raw;
 mod reader;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use figment::Figment;
 
 use crate::context::Policy;
 pub use models::{Catalogue, Found, Known, ModelEntry};
+pub use policies::Policies;
 pub use reader::{Problem, Warning};
 
 /// Every key with its default and what it is for, as TOML.
@@ -32,6 +35,8 @@ pub struct Config {
     pub limits: Vec<Limit>,
     /// Windows by model: the shipped catalogue with the configuration's own entries on top.
     pub models: Catalogue,
+    /// What is set for models beside that, by the catalogue's name.
+    pub model_settings: BTreeMap<String, ModelSettings>,
     pub cache: Cache,
     pub store: Store,
     pub log: Log,
@@ -42,6 +47,25 @@ impl Config {
     pub fn configured_limit_tokens(&self, model: &str) -> Option<u64> {
         let matching = self.limits.iter().filter(|limit| limit.matches(model));
         matching.map(|limit| limit.max_input_tokens).min()
+    }
+
+    /// What is set for the model that the catalogue calls `name`.
+    pub fn settings(&self, name: Option<&str>) -> ModelSettings {
+        name.and_then(|name| self.model_settings.get(name)).cloned().unwrap_or_default()
+    }
+
+    /// The policy for a request that asks for `asked`, of a model that is set to `by_model`.
+    pub fn policy(&self, asked: Option<&str>, by_model: Option<&str>) -> Policy {
+        let context = &self.context;
+        let name = asked.or(by_model).unwrap_or(&context.default_policy);
+        context.policies.find(name, &context.policy).unwrap_or_else(|| context.policy.clone())
+    }
+}
+
+/// Puts what was read, if anything, in the place of the default.
+fn set<T>(place: &mut T, read: Option<T>) {
+    if let Some(value) = read {
+        *place = value;
     }
 }
 
@@ -82,7 +106,14 @@ pub struct Upstream {
 pub struct Context {
     pub mode: Mode,
     pub allow_bypass: bool,
+    /// What the section's own keys say: the policy `default`.
     pub policy: Policy,
+    /// The others, by name.
+    pub policies: Policies,
+    /// The policy where neither the request nor the model names one.
+    pub default_policy: String,
+    /// The policies that a caller may choose.
+    pub allowed_policies: Vec<String>,
     pub originals: Originals,
     /// How long an original is kept after the last request that it was left out of.
     pub originals_lifetime_ms: u64,
@@ -99,6 +130,25 @@ pub enum Originals {
     Memory,
     /// In the store.
     Store,
+}
+
+/// What is set for one model beside its windows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelSettings {
+    pub policy: Option<String>,
+    /// Whether its provider takes `cache_control`.
+    pub cache_control: bool,
+    pub late_system: LateSystem,
+}
+
+/// What becomes of a system message that stands behind others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LateSystem {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// It becomes a user's, for templates that refuse it.
+    User,
 }
 
 /// What weir does with a conversation past its mark.

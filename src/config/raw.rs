@@ -1,15 +1,17 @@
 //! The configuration as written, section by section: the keys, their ranges and what must agree.
 //! What is not written keeps the code's default. Gathers nothing: see `cli::sources`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::names;
+use super::policies::{self, Policies};
 use super::reader::{Problem, Reader, Warning};
 use super::{
-    Cache, Catalogue, Config, Context, Cors, Limit, Log, LogFormat, Mode, ModelEntry, Originals,
-    Server, Store, Upstream,
+    Cache, Catalogue, Config, Context, Cors, LateSystem, Limit, Log, LogFormat, Mode, ModelEntry,
+    ModelSettings, Originals, Server, Store, Upstream, set,
 };
-use crate::context::{Notes, Policy};
+use crate::context::Policy;
 use crate::tokens::Encoding;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -37,7 +39,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     upstream(reader, &mut config.upstream);
     context(reader, &mut config.context);
     config.limits = limits(reader);
-    config.models = models(reader);
+    (config.models, config.model_settings) = models(reader, &config.context.policies);
     cache(reader, &mut config.cache);
     store(reader, &mut config.store);
     log(reader, &mut config.log);
@@ -69,23 +71,20 @@ impl Default for Config {
                 mode: Mode::Compact,
                 allow_bypass: false,
                 policy: Policy::default(),
+                policies: Policies::default(),
+                default_policy: "default".to_owned(),
+                allowed_policies: Vec::new(),
                 originals: Originals::Off,
                 originals_lifetime_ms: DAY_MS,
                 originals_max_bytes: 64 << 20,
             },
             limits: Vec::new(),
             models: Catalogue::shipped(),
+            model_settings: BTreeMap::new(),
             cache: Cache { counts_bytes: 64 << 20, folds_bytes: 64 << 20 },
             store: Store { path: String::new() },
             log: Log { format: LogFormat::Text, level: "info".to_owned() },
         }
-    }
-}
-
-/// Puts what was read, if anything, in the place of the default.
-fn set<T>(place: &mut T, read: Option<T>) {
-    if let Some(value) = read {
-        *place = value;
     }
 }
 
@@ -143,27 +142,8 @@ fn context(reader: &mut Reader, context: &mut Context) {
     set(&mut context.mode, mode);
     let allow_bypass = reader.switch(&["context", "allow_bypass"]);
     set(&mut context.allow_bypass, allow_bypass);
-    let policy = &mut context.policy;
-    let shares = [
-        ("hard", 10, &mut policy.hard_permille),
-        ("low", 1, &mut policy.low_permille),
-        ("min_growth", 0, &mut policy.min_growth_permille),
-        ("recent", 0, &mut policy.recent_permille),
-        ("pinned", 0, &mut policy.pinned_permille),
-    ];
-    for (key, least, place) in shares {
-        let read = reader.share_permille(&["context", key], least..=1000);
-        set(place, read);
-    }
-    if policy.low_permille >= policy.hard_permille {
-        let hard = f64::from(policy.hard_permille) / 1000.0;
-        let message = format!("is not below context.hard ({hard}): a cut would free nothing");
-        reader.refuse(&["context", "low"], message);
-    }
-    let recent = reader.whole(&["context", "recent_messages"], 0..=10_000);
-    set(&mut policy.recent_messages, recent.and_then(|number| u32::try_from(number).ok()));
-    let notes = [("off", Notes::Nothing), ("count", Notes::Count), ("excerpts", Notes::Excerpts)];
-    set(&mut policy.notes, reader.choice(&["context", "notes"], &notes));
+    policies::read(reader, &["context"], &mut context.policy);
+    policies::policies(reader, context);
     originals(reader, context);
 }
 
@@ -200,15 +180,32 @@ fn limits(reader: &mut Reader) -> Vec<Limit> {
     limits
 }
 
-fn models(reader: &mut Reader) -> Catalogue {
+fn models(
+    reader: &mut Reader,
+    policies: &Policies,
+) -> (Catalogue, BTreeMap<String, ModelSettings>) {
     let mut catalogue = Catalogue::shipped();
+    let mut settings = BTreeMap::new();
     for name in reader.names("models") {
         let known = catalogue.find(&name);
         let is_known = known.name.is_some();
         let entry = model(reader, &name, known.entry, is_known);
         catalogue.insert(&name, entry);
+        let own = model_settings(reader, &name, policies);
+        settings.insert(name.to_ascii_lowercase(), own);
     }
-    catalogue
+    (catalogue, settings)
+}
+
+/// What one `[models."name"]` says beside its entry.
+fn model_settings(reader: &mut Reader, name: &str, policies: &Policies) -> ModelSettings {
+    let path = |key| ["models", name, key];
+    let mut settings = ModelSettings::default();
+    settings.policy = reader.text(&path("policy"), |text| policies.read_name(text));
+    set(&mut settings.cache_control, reader.switch(&path("cache_control")));
+    let late = [("keep", LateSystem::Keep), ("user", LateSystem::User)];
+    set(&mut settings.late_system, reader.choice(&path("late_system"), &late));
+    settings
 }
 
 /// The entry of one `[models."name"]`, on top of what is known of it.
@@ -388,6 +385,12 @@ mod tests {
 
     use super::*;
     use crate::config::{DEFAULT_TOML, load};
+    use crate::context::anchors::Anchors;
+    use crate::context::policy::{
+        Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Importance, Mask, Notes,
+        Notices, Restart, Shares, Zones,
+    };
+    use crate::context::preset::preset;
 
     fn toml(text: &str) -> Figment {
         Figment::from(Toml::string(text))
@@ -483,9 +486,48 @@ mod tests {
         recent = 1
         pinned = 0.0
         notes = "off"
+        thrift = 2.5
         originals = "store"
         originals_lifetime_ms = 1000
         originals_max_bytes = 1024
+        policy = "mine"
+        allowed_policies = ["zones", "mine"]
+        soft = 0.7
+        trigger_tokens = 24000
+        min_progress = 0.02
+        restart_at = "exhausted"
+        carryover_turns = 5
+        notice_mask = "a"
+        notice_wind_down = "b"
+        notice_restart = "c"
+        margin = 0.2
+        reserve_tokens = 1024
+        encoding = "estimate"
+        mask = "placeholder"
+        mask_repeats = "placeholder"
+        mask_images = "placeholder"
+        mask_arguments = "placeholder"
+        mask_batch = 4
+        window = 0.3
+        anchors = ["^Decision"]
+        importance = "reference"
+        fill = "greedy"
+        keep_messages = 10
+        extract = 0.2
+        request_characters = 100
+        attack = "shares"
+        system_share = 0.2
+        anchors_share = 0.3
+        conversation_share = 0.4
+        oversize_tokens = 8000
+        file_hints = "full"
+        cache_tier_requests = 2
+        cache_target_tokens = 2048
+        [policies.mine]
+        preset = "zones"
+        mask_batch = 5
+        [policies.plain]
+        notes = "count"
         [cache]
         counts_bytes = 8
         folds_bytes = 0
@@ -521,17 +563,10 @@ mod tests {
             context: Context {
                 mode: Mode::Observe,
                 allow_bypass: true,
-                policy: Policy {
-                    hard_permille: 900,
-                    low_permille: 625,
-                    min_growth_permille: 0,
-                    recent_messages: 7,
-                    recent_permille: 1000,
-                    pinned_permille: 0,
-                    notes: Notes::Nothing,
-                    notes_apart: true,
-                    strict_alternation: false,
-                },
+                policy: every_key_of_a_policy(),
+                policies: config.context.policies.clone(),
+                default_policy: "mine".into(),
+                allowed_policies: vec!["zones".into(), "mine".into()],
                 originals: Originals::Store,
                 originals_lifetime_ms: 1000,
                 originals_max_bytes: 1024,
@@ -542,6 +577,63 @@ mod tests {
             ..Config::default()
         };
         assert_eq!(format!("{config:#?}"), format!("{expected:#?}"));
+        let mut zones = preset("zones").expect("a preset");
+        zones.mask.batch = 5;
+        assert_eq!(config.policy(None, None), zones);
+        let plain = Policy { notes: Notes::Count, ..every_key_of_a_policy() };
+        assert_eq!(config.policy(None, Some("plain")), plain);
+        assert_eq!(config.policy(Some("default"), Some("plain")), every_key_of_a_policy());
+        assert_eq!(Some(config.policy(Some("scored"), None)), preset("scored"));
+    }
+
+    /// The policy that [`EVERY_KEY`] writes.
+    fn every_key_of_a_policy() -> Policy {
+        let text = |text: &str| Some(text.into());
+        Policy {
+            hard_permille: 900,
+            low_permille: 625,
+            min_growth_permille: 0,
+            recent_messages: 7,
+            recent_permille: 1000,
+            pinned_permille: 0,
+            notes: Notes::Nothing,
+            thrift_permille: 2500,
+            notes_apart: true,
+            strict_alternation: false,
+            zones: Zones {
+                soft_permille: 700,
+                trigger_tokens: 24_000,
+                min_progress_permille: 20,
+                restart: Restart::Exhausted,
+                carryover_turns: 5,
+                notices: Notices { mask: text("a"), wind_down: text("b"), restart: text("c") },
+            },
+            mask: Mask {
+                results: true,
+                repeats: true,
+                images: true,
+                arguments: true,
+                batch: 4,
+                window_permille: 300,
+            },
+            eviction: Eviction {
+                importance: Importance::Reference,
+                fill: Fill::Greedy,
+                keep_messages: 10,
+            },
+            extract: Extract { permille: 200, request_characters: 100 },
+            counting: Counting { margin_permille: 200, reserve_tokens: 1024, is_estimated: true },
+            shares: Shares {
+                is_attacked: true,
+                system_permille: 200,
+                anchors_permille: 300,
+                conversation_permille: 400,
+                oversize_tokens: 8000,
+                file_hints: FileHints::Full,
+            },
+            breakpoints: Breakpoints { tier_requests: 2, target_tokens: 2048 },
+            anchors: Anchors::new(vec!["^Decision".into()]).expect("a pattern"),
+        }
     }
 
     /// What is written, and the one line that is said to it.
@@ -591,7 +683,49 @@ mod tests {
             "[context]\nhard = 0.6",
             "context.low: is not below context.hard (0.6): a cut would free nothing",
         ),
-        ("[context]\nnotes = 1", "context.notes: 1 is not one of \"off\", \"count\", \"excerpts\""),
+        (
+            "[context]\nnotes = 1",
+            "context.notes: 1 is not one of \"off\", \"count\", \"extract\", \"excerpts\"",
+        ),
+        (
+            "[context]\nsoft = 0.5",
+            "context.soft: does not lie above context.low and up to context.hard",
+        ),
+        (
+            "[context]\nanchors = [\"ok\", \"(\"]",
+            "context.anchors: is no list of regular expressions of at most 500 bytes each: regex \
+             parse error: ( ^ error: unclosed group",
+        ),
+        (
+            "[context]\nsystem_share = 0.2",
+            "context.conversation_share: makes all shares 1.05 together, more than 1",
+        ),
+        (
+            "[context]\nnotice_mask = \"a ] b\"",
+            "context.notice_mask: is not one line of at most 500 bytes without brackets",
+        ),
+        (
+            "[context]\nallowed_policies = [\"zones\", \"mine\"]",
+            "context.allowed_policies: \"mine\" is no policy; there are \"default\", \"scored\", \
+             \"zones\", \"extract\", \"shares\", \"tiers\"",
+        ),
+        (
+            "[policies.default]\nhard = 0.9",
+            "policies.default: is the policy of [context] itself: write its keys there",
+        ),
+        (
+            "[policies.a]\npreset = \"zones\"\nlow = 0.8",
+            "policies.a.soft: does not lie above policies.a.low and up to policies.a.hard",
+        ),
+        (
+            "[policies.a]\nmode = \"observe\"",
+            "policies.a.mode: there is no such key; did you mean context.mode?",
+        ),
+        (
+            "[models.gpt-4o]\npolicy = \"b\"\n[policies.a]\nlow = 0.5",
+            "models.gpt-4o.policy: \"b\" is no policy; there are \"default\", \"scored\", \"zones\", \
+             \"extract\", \"shares\", \"tiers\", \"a\"",
+        ),
         (
             "[context]\noriginals = \"disk\"",
             "context.originals: \"disk\" is not one of \"off\", \"memory\", \"store\"",

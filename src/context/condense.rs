@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::cut::Cut;
 use super::excerpt::{self, Subject};
 use super::fold::Fate;
-use super::knobs::knobs;
 use super::note::{Note, Place};
 use super::reading::{BlockKind, Reading};
 use super::source::Source;
@@ -15,6 +14,10 @@ use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
 
+/// What notes may take of the base before they are written anew, all in one.
+const NOTES_SHARE: f64 = 0.9;
+/// Where less than this share of the base is left for a new note, it may fill the limit.
+const NEW_NOTE_SHARE: f64 = 0.2;
 /// The least that is left for a note, else the first user message goes.
 const NOTE_ROOM_TOKENS: f64 = 60.0;
 /// What the seam between a note and the text beside it may take.
@@ -27,7 +30,6 @@ const LEAST_EXCERPT_TOKENS: f64 = 32.0;
 impl Cut<'_> {
     /// Takes all turns but the pinned and the newest, and decides which notes stay.
     pub(super) fn condense(&mut self) -> Room {
-        let k = knobs();
         self.drop_counts();
         let (base, fixed) = self.fold.base_tokens();
         let (base, fixed) = (base as f64, fixed as f64);
@@ -37,14 +39,15 @@ impl Cut<'_> {
         let limit = self.fold.profile.limit_tokens as f64;
         let (base, fixed) = self.release_first_user(base, fixed, newest, limit);
         let goal = self.fold.low_tokens() as f64;
-        let keeps_notes = notes <= k.nmax * base && fixed + notes + newest + 0.1 * base < limit;
+        let keeps_notes =
+            notes <= NOTES_SHARE * base && fixed + notes + newest + 0.1 * base < limit;
         let notes = if keeps_notes {
             notes
         } else {
             self.drop_notes();
             0.0
         };
-        let free = goal - fixed - notes - k.tmin * base;
+        let free = goal - fixed - notes - NEW_NOTE_SHARE * base;
         let is_tight = free < newest;
         if !is_tight {
             self.pin_recent(free as u64);
@@ -137,8 +140,9 @@ impl Cut<'_> {
             .iter()
             .map(|fact| fact.tokens.saturating_sub(MESSAGE_FRAMING + 8 * u64::from(fact.calls)))
             .collect();
-        let kept: Vec<usize> =
-            (0..fold.facts.len()).filter(|message| fold.fates[*message] != Fate::Gone).collect();
+        let kept: Vec<usize> = (0..fold.facts.len())
+            .filter(|message| !matches!(fold.fates[*message], Fate::Gone | Fate::Masked))
+            .collect();
         let notes: Vec<Reading> = fold
             .notes
             .iter()
@@ -156,6 +160,7 @@ impl Cut<'_> {
             notes: &notes,
             first_user: fold.first_user.map(|turn| self.turn(turn).first),
             encoding: fold.profile.measure.encoding,
+            thrift: f64::from(fold.profile.policy.thrift_permille) / 1000.0,
         };
         excerpt::write(&subject, room_tokens)
     }
@@ -188,7 +193,7 @@ impl Cut<'_> {
                 let answers = readings[message].answers.as_deref();
                 let by_id = calls.iter().find(|(_, id)| answers == Some(*id));
                 if let Some((name, _)) = by_id.or_else(|| calls.get(nth)) {
-                    speakers[message] = (*name).chars().take(64).collect();
+                    speakers[message] = (*name).to_owned();
                 }
                 nth += 1;
             }
@@ -227,8 +232,15 @@ impl Cut<'_> {
             self.drop_notes();
             return None;
         };
+        let encoding = self.fold.profile.measure.encoding;
         for note in &mut self.fold.notes {
-            (note.message, note.place) = (message, place);
+            note.message = message;
+            if note.place != place {
+                note.place = place;
+                self.fold.size_tokens -= note.tokens;
+                note.tokens = encoding.count(&note.text()) + FRAME_TOKENS;
+                self.fold.size_tokens += note.tokens;
+            }
         }
         Some((message, place))
     }

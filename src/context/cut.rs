@@ -1,46 +1,53 @@
-//! One cut: whole exchanges and turns go, least important first, down to the low mark; where that
-//! does not bring the size within the limit, contents are clipped and pins released.
+//! One cut: what is bulky is masked, what may go goes down to the low mark, and where that does not
+//! bring the size within the limit, contents are clipped and pins released.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::BTreeMap;
 
-use super::clip::LADDER_TOKENS;
-use super::fold::{Fate, Fold, share};
-use super::note::{NOTES_PER_MESSAGE, Note, Place};
-use super::policy::Notes;
+use super::fold::{Fold, share};
+use super::policy::{Notes, Restart};
 use super::source::Source;
-use super::turn::TurnKind;
-use crate::wire::Role;
 
-/// Room left for the note that a cut writes.
-const NOTE_TOKENS: u64 = 40;
-/// What the seam between a note and the text beside it may take.
-const SEAM_TOKENS: u64 = 4;
-/// What a turn in the last quarter of the transcript scores on top.
-const RECENT_SCORE: u32 = 15;
+/// Why a cut is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// The size lies above the soft mark.
+    Soft,
+    /// It lies above the hard mark, or the limit.
+    Hard,
+}
+
+/// What a cut did, for what its note says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Mask,
+    WindDown,
+    Evict,
+    Restart,
+}
 
 /// Cuts `fold` down to its low mark, as far as that can be reached, and within its limit, as far
 /// as that can be.
-pub fn cut(fold: &mut Fold, source: &dyn Source) {
+pub fn cut(fold: &mut Fold, mark: Mark, source: &dyn Source) {
     if fold.turns.list.is_empty() {
         // System messages alone: nothing may go.
         return;
     }
     let mut cut = Cut::new(fold);
-    if cut.fold.profile.policy.notes == Notes::Excerpts {
-        let room = cut.condense();
-        cut.fit(source);
-        cut.drop_leading_orphans();
-        cut.leave_excerpts(room, source);
-        cut.remember_pins();
-        return;
+    match mark {
+        Mark::Soft => cut.soften(source),
+        Mark::Hard if cut.fold.profile.policy.notes == Notes::Excerpts => {
+            let room = cut.condense();
+            cut.fit(source);
+            cut.drop_leading_orphans();
+            cut.leave_excerpts(room, source);
+        }
+        Mark::Hard => {
+            let step = cut.harden(source);
+            cut.fit(source);
+            cut.drop_leading_orphans();
+            cut.leave_note(step, source);
+        }
     }
-    let low = cut.fold.low_tokens();
-    cut.pin_recent(u64::MAX);
-    cut.evict_down_to(low);
-    cut.fit(source);
-    cut.drop_leading_orphans();
-    cut.leave_note();
     cut.remember_pins();
 }
 
@@ -50,10 +57,12 @@ pub(super) struct Cut<'f> {
     pub(super) newest: usize,
     /// Why live turns before the newest stay; the others may go.
     pub(super) pins: BTreeMap<usize, Pin>,
-    /// The first message that this cut takes.
-    gap: Option<usize>,
+    /// The first message that this cut takes or masks.
+    pub(super) gap: Option<usize>,
     /// Messages gone in this cut, and those whose note went with its message.
-    left_out: usize,
+    pub(super) left_out: usize,
+    /// How important each turn is, where that is not read off its messages' roles.
+    pub(super) importances: Option<Vec<u32>>,
 }
 
 /// Why a turn stays, in the order in which the reasons give way.
@@ -69,7 +78,8 @@ pub(super) enum Pin {
 impl<'f> Cut<'f> {
     fn new(fold: &'f mut Fold) -> Self {
         let newest = fold.turns.newest_from();
-        let mut cut = Self { fold, newest, pins: BTreeMap::new(), gap: None, left_out: 0 };
+        let mut cut =
+            Self { fold, newest, pins: BTreeMap::new(), gap: None, left_out: 0, importances: None };
         cut.pin_by_caller();
         if let Some(turn) = cut.fold.first_user.filter(|turn| !cut.turn(*turn).is_gone) {
             cut.pins.insert(turn, Pin::FirstUser);
@@ -134,367 +144,86 @@ impl<'f> Cut<'f> {
         self.pins.extend(pins);
     }
 
-    fn is_pinned(&self, turn: usize) -> bool {
+    /// Masks down to the low mark where that frees enough.
+    fn soften(&mut self, source: &dyn Source) {
+        let low = self.fold.low_tokens();
+        if self.mask(low, self.fold.progress_tokens(), source) {
+            self.leave_note(Step::Mask, source);
+        }
+    }
+
+    /// The steps down to the low mark.
+    fn harden(&mut self, source: &dyn Source) -> Step {
+        let low = self.fold.low_tokens();
+        let limit = self.fold.profile.limit_tokens;
+        let is_first = self.fold.hard_crossings == 0;
+        let least_tokens = self.fold.progress_tokens();
+        let restart = self.fold.profile.policy.zones.restart;
+        let is_attacked = self.fold.profile.policy.shares.is_attacked;
+        let step = match restart {
+            Restart::Never if is_attacked => return self.attack(low, source),
+            Restart::Never => return self.mask_or_evict(low, source),
+            Restart::SecondHard if is_first => {
+                self.mask(low, 0, source);
+                self.fold.hard_crossings += 1;
+                Step::WindDown
+            }
+            Restart::Exhausted if self.mask(low, least_tokens, source) => Step::Mask,
+            Restart::SecondHard | Restart::Exhausted => Step::Restart,
+        };
+        if step != Step::Restart && self.fold.size_tokens <= limit {
+            return step;
+        }
+        self.fold.hard_crossings = 0;
+        self.fold.restarts += 1;
+        self.restart();
+        Step::Restart
+    }
+
+    /// Masks, and evicts where that was not enough.
+    pub(super) fn mask_or_evict(&mut self, low_tokens: u64, source: &dyn Source) -> Step {
+        if self.mask(low_tokens, 0, source) && self.fold.size_tokens <= low_tokens {
+            return Step::Mask;
+        }
+        self.evict_to(low_tokens, source);
+        Step::Evict
+    }
+
+    /// All goes but what is pinned and the last turns.
+    fn restart(&mut self) {
+        let turns = self.fold.profile.policy.zones.carryover_turns as usize;
+        let older = self.older();
+        let carried = older[older.len().saturating_sub(turns)..].to_vec();
+        for turn in carried {
+            self.pins.entry(turn).or_insert(Pin::Recent);
+        }
+        self.evict_down_to(0);
+    }
+
+    /// Notes that this cut changes `message`.
+    pub(super) fn touch(&mut self, message: usize) {
+        self.gap = Some(self.gap.map_or(message, |gap| gap.min(message)));
+        self.fold.changed_from = self.fold.changed_from.min(message);
+    }
+
+    pub(super) fn is_pinned(&self, turn: usize) -> bool {
         turn >= self.newest || self.pins.contains_key(&turn)
     }
-
-    fn is_above(&self, mark_tokens: u64) -> bool {
-        self.fold.size_tokens + NOTE_TOKENS > mark_tokens
-    }
-
-    /// Takes the least important exchanges, or turns from the front of those that hold something
-    /// pinned, until the size lies at the mark.
-    pub(super) fn evict_down_to(&mut self, mark_tokens: u64) {
-        let mut groups = self.groups();
-        let mut queue: BinaryHeap<_> = groups
-            .iter()
-            .enumerate()
-            .map(|(index, group)| Reverse((self.importance(group), index)))
-            .collect();
-        while self.is_above(mark_tokens) {
-            let Some(Reverse((_, index))) = queue.pop() else { break };
-            let over = self.fold.size_tokens + NOTE_TOKENS - mark_tokens;
-            let group = &mut groups[index];
-            if group.is_whole && (group.tokens <= over || group.front.is_empty()) {
-                let all = std::mem::take(&mut group.all);
-                all.into_iter().for_each(|turn| self.evict(turn));
-            } else if let Some(turn) = group.front.pop_front() {
-                group.tokens -= self.fold.turns.list[turn].tokens;
-                self.evict(turn);
-                queue.push(Reverse((self.importance(&groups[index]), index)));
-            }
-        }
-        self.sweep();
-    }
-
-    /// The live turns by exchange, with what of each may go.
-    fn groups(&self) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
-        for turn in &self.fold.live {
-            let own = self.turn(*turn);
-            if self.begins_exchange(*turn, groups.last().and_then(|group| group.all.last())) {
-                groups.push(Group::default());
-            }
-            let stays = self.is_pinned(*turn);
-            let importance = self.turn_importance(*turn);
-            let Some(group) = groups.last_mut() else { continue };
-            group.is_whole &= !stays;
-            group.all.push(*turn);
-            group.tokens += own.tokens;
-            group.importance = group.importance.max(importance);
-            if own.kind != TurnKind::User {
-                group.last_answer_stays = stays;
-                if !stays {
-                    group.front.push_back(*turn);
-                }
-            }
-        }
-        for group in &mut groups {
-            let holds_answer = group.is_whole || self.fold.profile.policy.strict_alternation;
-            if holds_answer && !group.last_answer_stays {
-                // Whatever is left of the exchange ends with an answer.
-                group.front.pop_back();
-            }
-        }
-        groups
-    }
-
-    /// Whether `turn` begins an exchange, `before` being the live turn in front of it. Where roles
-    /// must alternate, what is left of an exchange that lost its user message goes on the one
-    /// before it: its answers are what keeps that one's user message apart from the next.
-    fn begins_exchange(&self, turn: usize, before: Option<&usize>) -> bool {
-        let Some(before) = before else { return true };
-        let strict = self.fold.profile.policy.strict_alternation;
-        self.turn(turn).exchange != self.turn(*before).exchange
-            && (!strict || self.turn(turn).kind == TurnKind::User)
-    }
-
-    /// The live turns by exchange; the newest is the last.
-    fn exchanges(&self) -> Vec<Vec<usize>> {
-        let mut exchanges: Vec<Vec<usize>> = Vec::new();
-        for turn in &self.fold.live {
-            match exchanges.last_mut() {
-                Some(last) if !self.begins_exchange(*turn, last.last()) => last.push(*turn),
-                _ => exchanges.push(vec![*turn]),
-            }
-        }
-        exchanges
-    }
-
-    /// How important what a group would give next is.
-    fn importance(&self, group: &Group) -> u32 {
-        if group.is_whole {
-            group.importance
-        } else {
-            group.front.front().map_or(u32::MAX, |turn| self.turn_importance(*turn))
-        }
-    }
-
-    fn turn_importance(&self, turn: usize) -> u32 {
-        let own = self.turn(turn);
-        let is_recent = own.last >= self.fold.facts.len() * 3 / 4;
-        own.importance + if is_recent { RECENT_SCORE } else { 0 }
-    }
-
-    /// Takes a turn; `sweep` then takes it off the list of live ones.
-    pub(super) fn evict(&mut self, turn: usize) {
-        if self.turn(turn).is_gone {
-            return;
-        }
-        let (first, last) = (self.turn(turn).first, self.turn(turn).last);
-        for message in first..=last {
-            if self.fold.turns.of_message[message] != Some(turn) {
-                continue;
-            }
-            self.fold.size_tokens -= current_tokens(self.fold, message);
-            self.fold.fates[message] = Fate::Gone;
-            self.fold.clips.remove(&message);
-            self.left_out += 1;
-            self.fold.unspoken.push(message);
-            self.gap = Some(self.gap.map_or(message, |gap| gap.min(message)));
-            self.drop_notes_of(message);
-        }
-        self.fold.turns.list[turn].is_gone = true;
-    }
-
-    pub(super) fn sweep(&mut self) {
-        let turns = &self.fold.turns.list;
-        self.fold.live.retain(|turn| !turns[*turn].is_gone);
-    }
-
-    fn drop_notes_of(&mut self, message: usize) {
-        let (mut tokens, mut left_out) = (0, 0);
-        self.fold.notes.retain(|note| {
-            let goes = note.message == message && note.excerpts.is_none();
-            tokens += if goes { note.tokens } else { 0 };
-            left_out += if goes { note.left_out } else { 0 };
-            !goes
-        });
-        self.fold.size_tokens -= tokens;
-        self.left_out += left_out;
-    }
-
-    /// Brings the size within the limit: first by clipping tool results, then by releasing pins.
-    fn fit(&mut self, source: &dyn Source) {
-        let limit = self.fold.profile.limit_tokens;
-        self.clip_down_to(limit, source);
-        for pin in [Pin::Recent, Pin::ByCaller, Pin::Question, Pin::FirstUser] {
-            if self.fold.size_tokens <= limit {
-                return;
-            }
-            self.pins.retain(|_, own| *own > pin);
-            match pin {
-                Pin::Question => self.release_question(),
-                _ => self.release(pin, limit),
-            }
-            self.sweep();
-        }
-    }
-
-    /// Clips the tool results that are left, largest first, one step of the ladder after another.
-    fn clip_down_to(&mut self, limit_tokens: u64, source: &dyn Source) {
-        if self.fold.size_tokens <= limit_tokens {
-            return;
-        }
-        let mut results: Vec<(u64, usize)> = Vec::new();
-        for turn in &self.fold.live {
-            let own = self.turn(*turn);
-            results.extend((own.first..=own.last).filter_map(|message| {
-                let is_result = self.fold.facts[message].role == Role::Tool
-                    && self.fold.turns.of_message[message] == Some(*turn);
-                is_result.then(|| (text_tokens(self.fold, message), message))
-            }));
-        }
-        results.sort_by_key(|(tokens, message)| (Reverse(*tokens), *message));
-        for level in LADDER_TOKENS {
-            for (_, message) in &results {
-                if self.fold.size_tokens <= limit_tokens {
-                    return;
-                }
-                let before = text_tokens(self.fold, *message);
-                if before > level {
-                    let clipped = source.clip(*message, level);
-                    if clipped.text_tokens < before {
-                        self.set_clip(*message, before, clipped);
-                    }
-                }
-            }
-        }
-    }
-
-    fn set_clip(&mut self, message: usize, before: u64, clipped: super::clip::Clipped) {
-        let freed = before - clipped.text_tokens;
-        self.fold.size_tokens -= freed;
-        if let Some(turn) = self.fold.turns.of_message[message] {
-            self.fold.turns.list[turn].tokens -= freed;
-        }
-        self.fold.fates[message] = Fate::Clipped;
-        self.fold.clips.insert(message, clipped);
-    }
-
-    /// Takes what is no longer pinned, oldest first, until the size lies within the limit.
-    fn release(&mut self, pin: Pin, limit_tokens: u64) {
-        for turns in self.exchanges() {
-            if self.fold.size_tokens <= limit_tokens {
-                return;
-            }
-            let is_newest = turns.contains(&self.newest);
-            let holds_question = is_newest && pin < Pin::FirstUser;
-            let older: Vec<usize> = turns.into_iter().filter(|turn| *turn < self.newest).collect();
-            self.release_exchange(&older, holds_question, is_newest, limit_tokens);
-        }
-    }
-
-    /// Takes one exchange whole, or what of it is not held, from its front. What is left of it
-    /// keeps the alternation of roles where the model needs that.
-    fn release_exchange(
-        &mut self,
-        turns: &[usize],
-        holds_question: bool,
-        is_newest: bool,
-        limit_tokens: u64,
-    ) {
-        let strict = self.fold.profile.policy.strict_alternation;
-        let is_partial = turns.iter().any(|turn| self.is_pinned(*turn));
-        let holds_user = holds_question || (strict && is_partial);
-        let is_user = |cut: &Self, turn: usize| cut.turn(turn).kind == TurnKind::User;
-        let answer = turns.iter().rev().find(|turn| !is_user(self, **turn)).copied();
-        let held_answer = answer.filter(|_| strict && is_partial && !is_newest);
-        let goes_whole = !is_partial && !holds_user;
-        for turn in turns {
-            let is_held = self.is_pinned(*turn)
-                || (holds_user && is_user(self, *turn))
-                || held_answer == Some(*turn);
-            if !is_held && (goes_whole || self.fold.size_tokens > limit_tokens) {
-                self.evict(*turn);
-            }
-        }
-    }
-
-    /// Takes the user message of the newest exchange, where the newest turn is not that message.
-    /// Where roles must alternate, the answer that kept it apart from the first user message goes
-    /// with it.
-    fn release_question(&mut self) {
-        let older = self.older().to_vec();
-        let newest = self.exchanges().into_iter().find(|turns| turns.contains(&self.newest));
-        let question: Vec<usize> = newest
-            .into_iter()
-            .flatten()
-            .filter(|turn| *turn < self.newest && !self.is_pinned(*turn))
-            .collect();
-        if question.is_empty() {
-            return;
-        }
-        question.into_iter().for_each(|turn| self.evict(turn));
-        if self.fold.profile.policy.strict_alternation {
-            for turn in older {
-                if !self.is_pinned(turn) {
-                    self.evict(turn);
-                }
-            }
-        }
-    }
-
-    /// A conversation must not open with a result whose call is gone.
-    fn drop_leading_orphans(&mut self) {
-        while let Some(turn) = self.older().first().copied() {
-            if self.gap.is_none() || self.turn(turn).kind != TurnKind::Orphan {
-                return;
-            }
-            self.evict(turn);
-            self.sweep();
-        }
-    }
-
-    /// Leaves a note where turns went: after what the last kept user message before the gap says,
-    /// else before what the next one says.
-    fn leave_note(&mut self) {
-        let left_out = self.left_out + self.fold.untold;
-        let Some(gap) = self.gap.filter(|_| self.fold.profile.policy.notes == Notes::Count) else {
-            self.fold.untold = left_out;
-            return;
-        };
-        self.fold.untold = left_out;
-        let Some((message, place)) = self.note_place(gap) else { return };
-        self.merge_notes_of(message);
-        let note = self.note(message, place, left_out);
-        if self.fold.size_tokens + note.tokens <= self.fold.profile.limit_tokens {
-            self.fold.size_tokens += note.tokens;
-            self.fold.notes.push(note);
-            self.fold.untold = 0;
-        }
-    }
-
-    fn note(&self, message: usize, place: Place, left_out: usize) -> Note {
-        let cut = self.fold.cuts() + 1;
-        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts: None };
-        note.tokens = self.fold.profile.measure.encoding.count(&note.text()) + SEAM_TOKENS;
-        note
-    }
-
-    fn note_place(&self, gap: usize) -> Option<(usize, Place)> {
-        let places = |turn: &&usize| {
-            let own = self.turn(**turn);
-            own.kind == TurnKind::User && self.fold.facts[own.first].takes_note
-        };
-        let after_gap = self.fold.live.partition_point(|turn| self.turn(*turn).first < gap);
-        let (before, after) = self.fold.live.split_at(after_gap);
-        let first_of = |turn: &usize| self.turn(*turn).first;
-        let before = before.iter().rev().find(places).map(|turn| (first_of(turn), Place::After));
-        // What the caller asks now is sent as it was asked.
-        let is_last = |turn: &usize| self.turn(*turn).last + 1 == self.fold.facts.len();
-        let after = || after.iter().find(|turn| places(turn) && !is_last(turn));
-        before.or_else(|| after().map(|turn| (first_of(turn), Place::Before)))
-    }
-
-    /// Keeps a message from gathering notes without end: the two oldest become one.
-    fn merge_notes_of(&mut self, message: usize) {
-        let own: Vec<usize> = (0..self.fold.notes.len())
-            .filter(|index| self.fold.notes[*index].message == message)
-            .collect();
-        if own.len() < NOTES_PER_MESSAGE {
-            return;
-        }
-        let second = self.fold.notes.remove(own[1]);
-        let first = &self.fold.notes[own[0]];
-        let merged = self.note(message, first.place, first.left_out + second.left_out);
-        self.fold.size_tokens -= first.tokens + second.tokens;
-        self.fold.size_tokens += merged.tokens;
-        self.fold.notes[own[0]] = merged;
-    }
 }
 
-/// The live turns of one exchange.
-struct Group {
-    all: Vec<usize>,
-    /// What may go while the rest of the exchange stays, from the front.
-    front: VecDeque<usize>,
-    tokens: u64,
-    /// The highest among its turns.
-    importance: u32,
-    /// Whether nothing in it is pinned.
-    is_whole: bool,
-    last_answer_stays: bool,
-}
-
-impl Default for Group {
-    fn default() -> Self {
-        Self {
-            all: Vec::new(),
-            front: VecDeque::new(),
-            tokens: 0,
-            importance: 0,
-            is_whole: true,
-            last_answer_stays: true,
-        }
+/// What the texts of a message take, as far as clipping can reach them.
+pub(super) fn text_tokens(fold: &Fold, message: usize) -> u64 {
+    if fold.rewrites.contains_key(&message) {
+        return 0;
     }
-}
-
-fn text_tokens(fold: &Fold, message: usize) -> u64 {
     fold.clips.get(&message).map_or(fold.facts[message].text_tokens, |clip| clip.text_tokens)
 }
 
+/// What a message takes as it stands.
 pub(super) fn current_tokens(fold: &Fold, message: usize) -> u64 {
+    if let Some(rewrite) = fold.rewrites.get(&message) {
+        return rewrite.tokens;
+    }
     let fact = &fold.facts[message];
     fact.tokens - fact.text_tokens + text_tokens(fold, message)
 }
@@ -565,6 +294,7 @@ mod tests {
         let words = fold.fates().iter().enumerate().filter_map(|(index, fate)| match fate {
             Fate::Kept => Some(index.to_string()),
             Fate::Clipped => Some(format!("{index}c")),
+            Fate::Masked => Some(format!("{index}m")),
             Fate::Gone => None,
         });
         words.collect::<Vec<_>>().join(" ")
@@ -572,7 +302,12 @@ mod tests {
 
     /// Without notes, so that the sums in the rows are plain.
     fn plain() -> Policy {
-        Policy { notes: Notes::Nothing, ..Policy::default() }
+        Policy {
+            notes: Notes::Nothing,
+            low_permille: 600,
+            recent_permille: 500,
+            ..Policy::default()
+        }
     }
 
     fn check(limit_tokens: u64, transcript: &str, expected: &str) {
@@ -662,7 +397,8 @@ mod tests {
 
     #[test]
     fn a_note_stands_where_turns_went() {
-        let fold = fold(1000, Policy::default(), "s100 u100 c50 t150 c50 t150 c50 t150 c50 t151");
+        let counted = Policy { notes: Notes::Count, ..plain() };
+        let fold = fold(1000, counted, "s100 u100 c50 t150 c50 t150 c50 t150 c50 t151");
         assert_eq!(fold.notes.len(), 1);
         assert_eq!((fold.notes[0].message, fold.notes[0].left_out), (1, 4));
         assert!(fold.notes[0].place == Place::After);

@@ -15,6 +15,9 @@ pub fn edits(fold: &Fold) -> Vec<(usize, Edit)> {
         if fact.is_marked {
             edits.push((message, Edit::Unmark));
         }
+        if let Some(rewrite) = fold.rewrites.get(&message) {
+            edits.push((message, rewrite.edit.clone()));
+        }
         if let Some(clipped) = fold.clips.get(&message) {
             edits.push((message, Edit::Clip(clipped.cuts.clone())));
         }

@@ -2,16 +2,17 @@
 //! is likely to use again for each token. Pure, and the same for the same messages.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
-use std::fmt::Write as _;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::knobs::knobs;
-use super::reading::{BlockKind, Reading};
+use super::compose::{self, ALSO, Chosen};
+use super::reading::{BlockKind, Mention, Reading, Unit};
+use super::values::ValueKind;
 use super::weight::Lexicon;
 use crate::tokens::Encoding;
 use crate::wire::Role;
+use xxhash_rust::xxh3::Xxh3;
 
 /// What a note is to be written about.
 pub struct Subject<'a> {
@@ -30,12 +31,41 @@ pub struct Subject<'a> {
     /// The first user message: what all is about.
     pub first_user: Option<usize>,
     pub encoding: Encoding,
+    /// How dear a token is: 1 by default, more sends less.
+    pub thrift: f64,
 }
 
 /// Tokens of the note's first line.
 const HEAD_TOKENS: f64 = 16.0;
-/// Before names and values that stand in a message but in none of the excerpts.
-const ALSO: &str = "also: ";
+/// Tokens of the line that says whose words follow, of a mark for a gap, and of what parts two
+/// names in a list.
+const HEADER_TOKENS: f64 = 4.0;
+const GAP_TOKENS: f64 = 1.0;
+const ENTRY_TOKENS: f64 = 1.5;
+/// The expected later use that a token must buy, in excerpts and in lists of names, to be worth
+/// sending with each request from here on. Thrift multiplies both.
+const UNIT_PRICE: f64 = 0.006;
+const NAME_PRICE: f64 = 0.0033;
+/// How well a value is said by a bare name in a list, and by a unit that says little else; in
+/// context it is said fully.
+const NAME_COVER: f64 = 0.5;
+const BARE_COVER: f64 = 0.6;
+/// How much further text makes a context.
+const CONTEXT_BYTES: usize = 12;
+/// What a token of a short user message is worth beside its values, so that a user's own words go
+/// last; of the head of a call, so that it stays known what was done; of the first and last words
+/// of an assistant's text; of the rest of a call.
+const USER_WORTH: f64 = 0.04;
+const ACTION_WORTH: f64 = 0.025;
+const LEAD_WORTH: f64 = 0.0044;
+const CALL_WORTH: f64 = 0.004;
+/// So many lines of one shape in one message count fully.
+const FEW_LINES: f64 = 3.0;
+/// User messages up to this many tokens stay whole or go whole.
+const SHORT_TOKENS: f64 = 120.0;
+/// Gaps of at most this many units and tokens are filled.
+const FILL_UNITS: usize = 3;
+const FILL_TOKENS: f64 = 24.0;
 
 /// Writes a note of at most `room_tokens`; `None` where that is too little for anything.
 pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<String> {
@@ -74,6 +104,8 @@ struct Candidate {
     tokens: f64,
     /// What it is worth beside its values.
     bonus: f64,
+    /// What is left of a result's line without its values: lines of a log share it.
+    shape: Option<u64>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -99,6 +131,8 @@ struct Writer<'a> {
     /// Messages with something picked.
     has_header: Vec<bool>,
     picks: Vec<Pick>,
+    /// How many lines of each message and shape are picked.
+    shapes: HashMap<(usize, u64), u32>,
     room_tokens: f64,
 }
 
@@ -138,6 +172,7 @@ impl<'a> Writer<'a> {
             candidates: Vec::new(),
             has_header: vec![false; subject.readings.len()],
             picks: Vec::new(),
+            shapes: HashMap::new(),
             room_tokens,
         };
         writer.cover_what_stays();
@@ -146,7 +181,6 @@ impl<'a> Writer<'a> {
     }
 
     fn cover_what_stays(&mut self) {
-        let k = knobs();
         for message in self.subject.kept {
             for mention in &self.subject.readings[*message].values {
                 if let Some(id) = self.lexicon.id(mention.key) {
@@ -160,7 +194,7 @@ impl<'a> Writer<'a> {
                 for mention in note.values_of(unit) {
                     let Some(id) = self.lexicon.id(mention.key) else { continue };
                     let cover = if is_list {
-                        k.beta
+                        NAME_COVER
                     } else {
                         full(unit.span.len(), mention.end - mention.start)
                     };
@@ -172,18 +206,26 @@ impl<'a> Writer<'a> {
     }
 
     fn list_candidates(&mut self) {
-        let k = knobs();
         let mut named = vec![false; self.lexicon.len()];
         for message in self.subject.gone.iter().rev().copied() {
             let reading = &self.subject.readings[message];
             for (index, mention) in reading.values.iter().enumerate() {
                 let Some(id) = self.lexicon.id(mention.key) else { continue };
+                if !self.lexicon.is_cited(id) && !is_telling_alone(reading, mention) {
+                    continue;
+                }
                 if !std::mem::replace(&mut named[id as usize], true)
-                    && self.covered[id as usize] < k.beta
+                    && self.covered[id as usize] < NAME_COVER
                 {
                     let tokens = 0.4 + f64::from(mention.end - mention.start) / 3.2;
                     let what = What::Name { id, mention: index };
-                    self.candidates.push(Candidate { message, what, tokens, bonus: 0.0 });
+                    self.candidates.push(Candidate {
+                        message,
+                        what,
+                        tokens,
+                        bonus: 0.0,
+                        shape: None,
+                    });
                 }
             }
         }
@@ -193,7 +235,6 @@ impl<'a> Writer<'a> {
     }
 
     fn list_units(&mut self, message: usize) {
-        let k = knobs();
         let reading = &self.subject.readings[message];
         if reading.units.is_empty() {
             return;
@@ -204,15 +245,16 @@ impl<'a> Writer<'a> {
             self.list_first_user(message, per_byte);
             return;
         }
-        let is_short_user = reading.role == Role::User && text_tokens <= k.uall;
+        let is_short_user = reading.role == Role::User && text_tokens <= SHORT_TOKENS;
         if is_short_user {
             let all = 0..reading.units.len();
-            let bonus = k.bu * text_tokens;
+            let bonus = USER_WORTH * text_tokens;
             self.candidates.push(Candidate {
                 message,
                 what: What::Units(all),
                 tokens: text_tokens,
                 bonus,
+                shape: None,
             });
             return;
         }
@@ -223,7 +265,8 @@ impl<'a> Writer<'a> {
                 _ => 0.0,
             };
             let what = What::Units(index..index + 1);
-            self.candidates.push(Candidate { message, what, tokens, bonus });
+            let shape = (reading.role != Role::Assistant).then(|| shape(reading, unit));
+            self.candidates.push(Candidate { message, what, tokens, bonus, shape });
         }
     }
 
@@ -240,27 +283,25 @@ impl<'a> Writer<'a> {
             tail -= tokens;
             let bonus = if is_shown { tokens } else { 0.0 };
             let what = What::Units(index..index + 1);
-            self.candidates.push(Candidate { message, what, tokens, bonus });
+            self.candidates.push(Candidate { message, what, tokens, bonus, shape: None });
         }
     }
 
     fn price(&self, candidate: &Candidate) -> f64 {
-        let k = knobs();
         match candidate.what {
             What::Units(_) => {
-                let header = if self.has_header[candidate.message] { 0.0 } else { k.header };
-                candidate.tokens + k.gap + header
+                let header = if self.has_header[candidate.message] { 0.0 } else { HEADER_TOKENS };
+                candidate.tokens + GAP_TOKENS + header
             }
-            What::Name { .. } => candidate.tokens + k.entry,
+            What::Name { .. } => candidate.tokens + ENTRY_TOKENS,
         }
     }
 
     fn gain(&self, candidate: &Candidate) -> f64 {
-        let k = knobs();
         match &candidate.what {
             What::Name { id, .. } => {
                 let id = *id as usize;
-                self.weights[id] * (k.beta - self.covered[id]).max(0.0)
+                self.weights[id] * (NAME_COVER - self.covered[id]).max(0.0)
             }
             What::Units(range) => {
                 let reading = &self.subject.readings[candidate.message];
@@ -277,16 +318,22 @@ impl<'a> Writer<'a> {
                         }
                     }
                 }
-                gain
+                gain * self.novelty(candidate)
             }
         }
     }
 
+    /// One line of a log tells what the others are like: beyond a few, each is worth less.
+    fn novelty(&self, candidate: &Candidate) -> f64 {
+        let shape = candidate.shape.map(|shape| (candidate.message, shape));
+        let picked = shape.and_then(|shape| self.shapes.get(&shape)).copied().unwrap_or(0);
+        (FEW_LINES / (f64::from(picked) + 1.0)).min(1.0)
+    }
+
     fn is_worth(&self, candidate: &Candidate, ratio: f64) -> bool {
-        let k = knobs();
         match candidate.what {
-            What::Units(_) => ratio > k.lam,
-            What::Name { .. } => ratio > k.lamv,
+            What::Units(_) => ratio > UNIT_PRICE * self.subject.thrift,
+            What::Name { .. } => ratio > NAME_PRICE * self.subject.thrift,
         }
     }
 
@@ -324,9 +371,12 @@ impl<'a> Writer<'a> {
     fn take(&mut self, index: usize, price: f64) {
         let candidate = &self.candidates[index];
         match &candidate.what {
-            What::Name { id, .. } => self.covered[*id as usize] = knobs().beta,
+            What::Name { id, .. } => self.covered[*id as usize] = NAME_COVER,
             What::Units(range) => {
                 self.has_header[candidate.message] = true;
+                if let Some(shape) = candidate.shape {
+                    *self.shapes.entry((candidate.message, shape)).or_default() += 1;
+                }
                 let reading = &self.subject.readings[candidate.message];
                 for unit in &reading.units[range.clone()] {
                     for mention in reading.values_of(unit) {
@@ -343,7 +393,6 @@ impl<'a> Writer<'a> {
 
     /// Takes small gaps between picked units of a message along: they read better whole.
     fn fill_gaps(&mut self, left: &mut f64) {
-        let k = knobs();
         let mut by_message: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
         for (index, candidate) in self.candidates.iter().enumerate() {
             if let What::Units(range) = &candidate.what {
@@ -364,7 +413,7 @@ impl<'a> Writer<'a> {
                     continue;
                 }
                 let tokens: f64 = gap.iter().map(|index| self.candidates[*index].tokens).sum();
-                if is_open && !gap.is_empty() && gap.len() <= 3 && tokens <= k.fillt {
+                if is_open && !gap.is_empty() && gap.len() <= FILL_UNITS && tokens <= FILL_TOKENS {
                     fills.push((std::mem::take(&mut gap), tokens));
                 }
                 gap.clear();
@@ -388,90 +437,16 @@ impl<'a> Writer<'a> {
 
     /// The note with the first `picks` picks.
     fn compose(&self, picks: usize) -> String {
-        let mut by_message: BTreeMap<usize, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
+        let mut chosen: BTreeMap<usize, Chosen> = BTreeMap::new();
         for pick in &self.picks[..picks] {
             let candidate = &self.candidates[pick.candidate];
-            let entry = by_message.entry(candidate.message).or_default();
+            let own = chosen.entry(candidate.message).or_default();
             match &candidate.what {
-                What::Units(range) => entry.0.extend(range.clone()),
-                What::Name { mention, .. } => entry.1.push(*mention),
+                What::Units(range) => own.units.extend(range.clone()),
+                What::Name { mention, .. } => own.names.push(*mention),
             }
         }
-        let mut shown: Vec<f64> = vec![0.0; self.lexicon.len()];
-        for (message, (units, _)) in &by_message {
-            let reading = &self.subject.readings[*message];
-            for unit in units {
-                for mention in reading.values_of(&reading.units[*unit]) {
-                    if let Some(id) = self.lexicon.id(mention.key) {
-                        shown[id as usize] = 1.0;
-                    }
-                }
-            }
-        }
-        let count = self.subject.gone.len();
-        let noun = if count == 1 { "message" } else { "messages" };
-        let mut out = format!("[weir: {count} earlier {noun}, shortened to fit; … = left out]");
-        let mut elsewhere: Vec<&str> = Vec::new();
-        for (message, (units, names)) in &mut by_message {
-            let reading = &self.subject.readings[*message];
-            units.sort_unstable();
-            names.sort_unstable();
-            let names: Vec<&str> = names
-                .iter()
-                .map(|index| &reading.values[*index])
-                .filter(|mention| {
-                    self.lexicon.id(mention.key).is_some_and(|id| shown[id as usize] == 0.0)
-                })
-                .map(|mention| reading.said(mention))
-                .collect();
-            if units.is_empty() {
-                elsewhere.extend(names);
-                continue;
-            }
-            let _ = write!(out, "\n#{message} {}:", self.subject.speakers[*message]);
-            compose_units(reading, units, &mut out);
-            if !names.is_empty() {
-                let _ = write!(out, "\n{ALSO}{}", names.join(", "));
-            }
-        }
-        if !elsewhere.is_empty() {
-            let _ = write!(out, "\n{ALSO}{}", elsewhere.join(", "));
-        }
-        out
-    }
-}
-
-/// Units of one message, what is adjacent in one piece.
-fn compose_units(reading: &Reading, units: &[usize], out: &mut String) {
-    let mut block = None;
-    let mut before: Option<usize> = None;
-    let mut index = 0;
-    while index < units.len() {
-        let first = &reading.units[units[index]];
-        let mut end = index;
-        while end + 1 < units.len()
-            && units[end + 1] == units[end] + 1
-            && reading.units[units[end + 1]].block == first.block
-        {
-            end += 1;
-        }
-        let span = first.span.start..reading.units[units[end]].span.end;
-        if block != Some(first.block) {
-            match &reading.blocks[first.block as usize].kind {
-                BlockKind::Text => out.push('\n'),
-                BlockKind::Call { name, .. } => {
-                    let _ = write!(out, "\n> {name}: ");
-                }
-            }
-            block = Some(first.block);
-        } else {
-            let is_one_line =
-                before.is_some_and(|before| !reading.text[before..span.start].contains('\n'));
-            out.push_str(if is_one_line { " … " } else { "\n…\n" });
-        }
-        quote(&reading.text[span.clone()], out);
-        before = Some(span.end);
-        index = end + 1;
+        compose::note(self.subject, chosen)
     }
 }
 
@@ -479,51 +454,54 @@ fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
     reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
 }
 
-/// Writes what was said so that none of its lines can pass for one of the note's own.
-fn quote(said: &str, out: &mut String) {
-    for (index, line) in said.split('\n').enumerate() {
-        if index > 0 {
-            out.push('\n');
+/// A line without its values, as a hash.
+fn shape(reading: &Reading, unit: &Unit) -> u64 {
+    let mut hasher = Xxh3::new();
+    let mut from = unit.span.start;
+    for mention in reading.values_of(unit).filter(|mention| mention.kind == ValueKind::Name) {
+        let start = mention.start as usize;
+        if start >= from {
+            hasher.update(&reading.text.as_bytes()[from..start]);
+            hasher.update(&[0]);
+            from = mention.end as usize;
         }
-        let start = line.trim_start();
-        let numbered = start
-            .strip_prefix('#')
-            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-        if numbered || start.starts_with("[weir:") {
-            out.push_str("| ");
-        }
-        out.push_str(line);
     }
+    hasher.update(&reading.text.as_bytes()[from..unit.span.end]);
+    hasher.digest()
+}
+
+/// Whether a value says something without what stood around it: a name does; a number, a date and
+/// the key of a record do not.
+fn is_telling_alone(reading: &Reading, mention: &Mention) -> bool {
+    let said = reading.said(mention);
+    let is_key = reading.text[mention.end as usize..].starts_with(['"', '\''])
+        && reading.text[mention.end as usize + 1..].starts_with(':');
+    said.bytes().any(|byte| byte.is_ascii_alphabetic()) && !is_key
 }
 
 /// How well a unit says a value in it: context counts.
 fn full(unit_bytes: usize, value_bytes: u32) -> f64 {
-    if unit_bytes >= value_bytes as usize + 12 { 1.0 } else { knobs().short }
+    if unit_bytes >= value_bytes as usize + CONTEXT_BYTES { 1.0 } else { BARE_COVER }
 }
 
 /// What a unit is worth by each token for telling what an assistant turn was about: its first and
 /// last words, and the head of each call.
 fn lead(reading: &Reading, index: usize) -> f64 {
-    let k = knobs();
     let block = reading.units[index].block;
     let is_first = index == 0 || reading.units[index - 1].block != block;
     let is_last = index + 1 == reading.units.len() || reading.units[index + 1].block != block;
     match reading.blocks[block as usize].kind {
-        BlockKind::Call { .. } if is_first => k.ba,
-        BlockKind::Call { .. } => 0.0,
+        BlockKind::Call { .. } if is_first => ACTION_WORTH,
+        BlockKind::Call { .. } => CALL_WORTH,
         BlockKind::Text => {
-            let opens_code = !is_first
-                && reading.text[reading.units[index - 1].span.clone()]
-                    .trim_start()
-                    .starts_with("```");
-            if opens_code
-                && !reading.text[reading.units[index].span.clone()].trim_start().starts_with("```")
-            {
-                k.ba
-            } else if is_first {
-                k.bt
-            } else if is_last {
-                k.bent
+            let is_fence = |index: usize| {
+                reading.text[reading.units[index].span.clone()].trim_start().starts_with("```")
+            };
+            // Agents without tools write what is to be run as a block of code.
+            if !is_first && is_fence(index - 1) && !is_fence(index) {
+                ACTION_WORTH
+            } else if is_first || is_last {
+                LEAD_WORTH
             } else {
                 0.0
             }

@@ -3,12 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use super::cut::Pin;
+use super::cut::{Mark, Pin};
 use super::fold::{Fate, Fold};
 
 /// One cut, as it happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CutRecord {
+    /// The mark that the size lay above.
+    pub mark: Mark,
+    /// Whether all but the last turns gave way at once.
+    pub is_restart: bool,
     /// How many messages the conversation had.
     pub messages: usize,
     /// How many turns it had.
@@ -36,6 +40,7 @@ pub struct Eve {
     fates: Vec<Fate>,
     clips: BTreeMap<usize, u64>,
     size_tokens: u64,
+    restarts: u32,
 }
 
 impl Eve {
@@ -45,13 +50,14 @@ impl Eve {
             fates: fold.fates.clone(),
             clips: fold.clips.iter().map(|(message, clip)| (*message, clip.text_tokens)).collect(),
             size_tokens: fold.size_tokens,
+            restarts: fold.restarts,
         }
     }
 }
 
 impl History {
-    /// Notes what the cut that `eve` came before has done. The fold has counted it already.
-    pub fn record(fold: &mut Fold, eve: &Eve) {
+    /// Notes what the cut at `mark` that `eve` came before has done. The fold has counted it already.
+    pub fn record(fold: &mut Fold, mark: Mark, eve: &Eve) {
         let number = fold.cuts();
         let mut changed_in = std::mem::take(&mut fold.history.changed_in);
         changed_in.resize(fold.fates.len(), 0);
@@ -63,6 +69,8 @@ impl History {
         }
         fold.history.changed_in = changed_in;
         fold.history.cuts.push(CutRecord {
+            mark,
+            is_restart: fold.restarts > eve.restarts,
             messages: fold.facts.len(),
             turns: fold.turns.list.len(),
             before_tokens: eve.size_tokens,

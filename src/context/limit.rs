@@ -1,7 +1,8 @@
 //! How many prompt tokens a request may have, and the profile that the fold sees of it.
 
+use super::fold::share;
 use super::measure::Measure;
-use super::policy::Policy;
+use super::policy::{Counting, Policy};
 use crate::tokens::REPLY_PRIMING;
 
 /// What bounds a request, before anything is known of its messages. Tokens throughout.
@@ -19,6 +20,8 @@ pub struct Limits {
     pub header_tokens: Option<u64>,
     /// The most the request lets the model write.
     pub asked_output_tokens: Option<u64>,
+    /// How the policy takes sizes.
+    pub counting: Counting,
 }
 
 impl Limits {
@@ -36,21 +39,29 @@ impl Limits {
         self.input_beside(self.reserve(asked))
     }
 
-    /// What is kept free for the answer: what was asked for, at most a quarter of the window; an
-    /// eighth of it, at most 16k, where nothing was asked.
+    /// What is kept free for the answer: what was asked for, at most a quarter of the window; what
+    /// the policy says, or an eighth of it, at most 16k, where nothing was asked.
     fn reserve(&self, asked: Option<u64>) -> u64 {
         let most = self.max_output_tokens.unwrap_or(u64::MAX);
-        match asked {
+        let own = Some(self.counting.reserve_tokens).filter(|tokens| *tokens > 0);
+        match asked.or(own) {
             Some(asked) => asked.min(most).min(self.window_tokens / 4),
             None => most.min(16_384).min(self.window_tokens / 8),
         }
     }
 
     fn input_beside(&self, reserve: u64) -> u64 {
-        [self.max_input_tokens, self.operator_tokens, self.header_tokens]
+        let least = [self.max_input_tokens, self.operator_tokens, self.header_tokens]
             .into_iter()
             .flatten()
-            .fold(self.window_tokens - reserve, u64::min)
+            .fold(self.window_tokens - reserve, u64::min);
+        least - share(least, self.counting.margin_permille.min(999))
+    }
+
+    /// What history is to take by the rule of some agents: a sixteenth of the window. Reported;
+    /// nothing is cut by it.
+    pub fn history_budget_tokens(&self) -> u64 {
+        self.window_tokens / 16
     }
 
     /// What the fold sees: the limit by class, and what `tools_tokens` take of it, rounded up to
@@ -97,6 +108,7 @@ mod tests {
             operator_tokens: None,
             header_tokens: None,
             asked_output_tokens: None,
+            counting: Policy::default().counting,
         }
     }
 
@@ -128,6 +140,27 @@ mod tests {
             assert_eq!(limits.input_tokens(), tokens, "{limits:?}");
             assert!(limits.class_input_tokens() <= limits.input_tokens());
         }
+    }
+
+    #[test]
+    fn a_policy_keeps_more_free() {
+        let counting = |margin_permille, reserve_tokens| Counting {
+            margin_permille,
+            reserve_tokens,
+            is_estimated: false,
+        };
+        let gpt4o = limits(128_000, None, Some(16_384));
+        for (asked, operator, counting, tokens) in [
+            (None, None, counting(0, 1024), 126_976),
+            (Some(4000), None, counting(0, 1024), 124_000),
+            (None, Some(10_000), counting(200, 0), 8_000),
+            (None, Some(10), counting(999, 0), 1),
+        ] {
+            let limits =
+                Limits { asked_output_tokens: asked, operator_tokens: operator, counting, ..gpt4o };
+            assert_eq!(limits.input_tokens(), tokens, "{limits:?}");
+        }
+        assert_eq!(gpt4o.history_budget_tokens(), 8000);
     }
 
     #[test]

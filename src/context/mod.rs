@@ -5,23 +5,35 @@
 //! decisions mean for the caller's bytes. A plan of a longer transcript extends that of a shorter
 //! one, because the fold is what a proxy would have done that had watched from the first message.
 
+pub mod anchors;
+mod calls;
 pub mod clip;
+mod compose;
 mod condense;
 mod cut;
 pub mod edits;
+mod evict;
 mod excerpt;
+mod extract;
+mod fit;
 pub mod fold;
 pub mod history;
-pub mod knobs;
+pub mod late_system;
+mod leave;
 pub mod limit;
+pub mod mask;
 pub mod measure;
 mod note;
+pub mod placeholder;
 pub mod policy;
+pub mod preset;
 pub mod reading;
 pub mod reasons;
 pub mod reference;
 pub mod report;
+pub mod shares;
 pub mod source;
+mod tiers;
 pub mod turn;
 mod units;
 mod values;

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 
-use super::cut::{Pin, current_tokens};
+use super::cut::{Mark, Pin, current_tokens};
 use super::fold::{Fate, Fold};
+use super::policy::Restart;
 use crate::wire::Role;
 
 /// Why a message has its fate.
@@ -27,6 +28,12 @@ pub enum Reason {
     AfterLastCut,
     /// Of what might have gone, other messages were less important.
     Important,
+    /// A pattern of the policy matches it.
+    Anchor,
+    /// It is old and bulky.
+    Masked,
+    /// It is so large that it gives way whatever else there is.
+    Oversized,
     /// It did not fit beside what had to stay.
     TooLarge,
     /// There was no room for it.
@@ -63,6 +70,9 @@ impl Why {
             Reason::Recent => "recent at the last cut",
             Reason::AfterLastCut => "came after the last cut",
             Reason::Important => "more important than what went",
+            Reason::Anchor => "matches an anchor of the policy",
+            Reason::Masked => "masked",
+            Reason::Oversized => "too large by itself",
             Reason::TooLarge => "too large to send whole",
             Reason::LeftOut => "left out",
         };
@@ -86,6 +96,8 @@ impl Fold {
     fn reason(&self, message: usize) -> Why {
         match self.fates[message] {
             Fate::Kept => Why::plain(self.reason_to_keep(message)),
+            Fate::Masked if self.history.changed_in(message) == 0 => Why::plain(Reason::Oversized),
+            Fate::Masked => self.by_cut(message, Reason::Masked),
             Fate::Clipped => self.by_cut(message, Reason::TooLarge),
             Fate::Gone => {
                 let why = self.by_cut(message, Reason::LeftOut);
@@ -107,7 +119,8 @@ impl Fold {
     /// The note that speaks of what went in the cut of this number: the first one written then or
     /// later, since each speaks of all that none before it does.
     fn note_about(&self, cut: u32) -> Option<usize> {
-        self.notes.iter().position(|note| note.cut >= cut).map(|place| place + 1)
+        let since = self.notes.iter().enumerate().filter(|(_, note)| note.cut >= cut);
+        since.min_by_key(|(place, note)| (note.cut, *place)).map(|(place, _)| place + 1)
     }
 
     fn reason_to_keep(&self, message: usize) -> Reason {
@@ -126,7 +139,8 @@ impl Fold {
             return Reason::FirstUser;
         }
         match self.history.pins.get(&turn) {
-            Some(Pin::ByCaller) => Reason::PinnedByCaller,
+            Some(Pin::ByCaller) if self.facts[message].is_marked => Reason::PinnedByCaller,
+            Some(Pin::ByCaller) => Reason::Anchor,
             Some(Pin::Recent | Pin::Question) => Reason::Recent,
             Some(Pin::FirstUser) => Reason::FirstUser,
             None if last_cut.is_some_and(|cut| message >= cut.messages) => Reason::AfterLastCut,
@@ -145,7 +159,61 @@ impl Fold {
 
     /// The size above which the next cut is due, and the one that it goes down to.
     pub fn marks(&self) -> Marks {
-        Marks { trigger_tokens: self.mark_tokens(), low_tokens: self.low_tokens() }
+        let (soft_tokens, hard_tokens) = self.due_above();
+        Marks {
+            trigger_tokens: soft_tokens.map_or(hard_tokens, |soft| soft.min(hard_tokens)),
+            low_tokens: self.low_tokens(),
+        }
+    }
+}
+
+/// How near the next cut is, or what kind of cut the last message brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Zone {
+    /// Below all marks.
+    Continue,
+    /// Above the soft mark: old results are masked.
+    Mask,
+    /// Above the hard mark for the first time since the last restart, where there are restarts.
+    WindDown,
+    Restart,
+    /// Above the hard mark, where there are no restarts.
+    Cut,
+}
+
+impl Zone {
+    /// The words for it in tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::Mask => "mask",
+            Self::WindDown => "wind down",
+            Self::Restart => "restart",
+            Self::Cut => "cut",
+        }
+    }
+}
+
+impl Fold {
+    /// The zone of the request that ends here.
+    pub fn zone(&self) -> Zone {
+        let last_cut = self.history.last().filter(|cut| cut.messages == self.messages());
+        if last_cut.is_some_and(|cut| cut.is_restart) {
+            return Zone::Restart;
+        }
+        let (soft_tokens, hard_tokens) = self.due_above();
+        let by_size = match self.size_tokens {
+            size if size > hard_tokens => Some(Mark::Hard),
+            size if soft_tokens.is_some_and(|soft| size > soft) => Some(Mark::Soft),
+            _ => None,
+        };
+        match last_cut.map(|cut| cut.mark).or(by_size) {
+            None => Zone::Continue,
+            Some(Mark::Soft) => Zone::Mask,
+            Some(Mark::Hard) if self.profile.policy.zones.restart == Restart::Never => Zone::Cut,
+            Some(Mark::Hard) => Zone::WindDown,
+        }
     }
 }
 

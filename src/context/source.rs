@@ -5,9 +5,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::clip::{Clipped, clip_texts};
+use super::measure::Measure;
 use super::reading::Reading;
 use crate::tokens::Encoding;
-use crate::wire::{Protocol, Role, json};
+use crate::wire::{Edit, Message, Protocol, Role, json, splice};
 
 /// What a cut asks of the request's messages.
 pub trait Source {
@@ -16,6 +17,16 @@ pub trait Source {
 
     /// Reads `message` for what it says.
     fn reading(&self, message: usize) -> Rc<Reading>;
+
+    /// `message` as received; `None` where it cannot be read.
+    fn message(&self, _message: usize) -> Option<Message<'_>> {
+        None
+    }
+
+    /// What `message` takes after `edit`, framing included.
+    fn tokens_after(&self, _message: usize, _edit: &Edit, _measure: &Measure) -> Option<u64> {
+        None
+    }
 }
 
 /// The messages of a request as received. Reads each at most once.
@@ -53,5 +64,14 @@ impl Source for RequestSource<'_> {
                 Err(_) => Reading::of_text(Role::Other, ""),
             })
         }))
+    }
+
+    fn message(&self, message: usize) -> Option<Message<'_>> {
+        self.protocol.read_message(self.messages.get(message)?).ok()
+    }
+
+    fn tokens_after(&self, message: usize, edit: &Edit, measure: &Measure) -> Option<u64> {
+        let raw = splice::rewrite(self.protocol, self.messages.get(message)?, &[edit]);
+        Some(measure.fact(&self.protocol.read_message(&raw).ok()?).tokens)
     }
 }

@@ -4,13 +4,13 @@
 use std::ops::Range;
 
 /// Lines up to this many bytes are one unit.
-
-/// Sentences are joined up to this many bytes, and split where longer than `(super::knobs::knobs().line as usize)`.
-
+const LINE_BYTES: usize = 240;
+/// Sentences are joined up to this many bytes, and split where longer than `LINE_BYTES`.
+const SENTENCE_BYTES: usize = 60;
 /// A record up to this many bytes stays whole.
-
+const RECORD_BYTES: usize = 260;
 /// Scalar members of a larger record go together up to this many bytes.
-
+const MEMBERS_BYTES: usize = 160;
 /// How deep records are looked into; below that they are cut like prose.
 const DEPTH: usize = 12;
 
@@ -30,7 +30,7 @@ pub fn units(text: &str) -> Vec<Range<usize>> {
         if span.is_empty() {
             continue;
         }
-        if span.len() <= (super::knobs::knobs().line as usize) {
+        if span.len() <= LINE_BYTES {
             units.push(span);
         } else {
             split_long(text, span, &mut units);
@@ -43,8 +43,8 @@ pub fn units(text: &str) -> Vec<Range<usize>> {
 fn split_long(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
     let open = text[span.clone()].find(['{', '[']).map(|at| span.start + at);
     if let Some(open) = open {
-        if let Some(close) = matching(text, open, span.end)
-            .filter(|close| close - open > (super::knobs::knobs().line as usize))
+        if let Some(close) =
+            matching(text, open, span.end).filter(|close| close - open > LINE_BYTES)
         {
             if open > span.start {
                 split_prose(text, span.start..open, units);
@@ -103,7 +103,7 @@ fn matching(text: &str, open: usize, end: usize) -> Option<usize> {
 
 /// A record: whole where small, else its members, each with its name; scalar ones together.
 fn split_record(text: &str, span: Range<usize>, depth: usize, units: &mut Vec<Range<usize>>) {
-    if span.len() <= (super::knobs::knobs().record as usize) {
+    if span.len() <= RECORD_BYTES {
         return units.push(span);
     }
     if depth == DEPTH {
@@ -114,12 +114,10 @@ fn split_record(text: &str, span: Range<usize>, depth: usize, units: &mut Vec<Ra
         let nested = text[member.clone()]
             .find(['{', '['])
             .map(|at| member.start + at)
-            .filter(|_| member.len() > (super::knobs::knobs().members as usize));
+            .filter(|_| member.len() > MEMBERS_BYTES);
         let Some(open) = nested.filter(|open| is_record(text, &(*open..member.end))) else {
             match &mut together {
-                Some(run) if member.end - run.start <= (super::knobs::knobs().members as usize) => {
-                    run.end = member.end
-                }
+                Some(run) if member.end - run.start <= MEMBERS_BYTES => run.end = member.end,
                 _ => {
                     units.extend(together.take());
                     together = Some(member);
@@ -140,14 +138,13 @@ fn split_record(text: &str, span: Range<usize>, depth: usize, units: &mut Vec<Ra
 
 /// Members that are longer than a unit may be, such as one long string, go by sentences.
 fn split_overlong(text: &str, units: Vec<Range<usize>>) -> Vec<Range<usize>> {
-    let most_bytes =
-        (super::knobs::knobs().record as usize) + (super::knobs::knobs().line as usize);
-    if units.iter().all(|unit| unit.len() <= most_bytes) {
+    const MOST_BYTES: usize = RECORD_BYTES + LINE_BYTES;
+    if units.iter().all(|unit| unit.len() <= MOST_BYTES) {
         return units;
     }
     let mut split = Vec::with_capacity(units.len() * 2);
     for unit in units {
-        match unit.len() <= most_bytes {
+        match unit.len() <= MOST_BYTES {
             true => split.push(unit),
             false => split_prose(text, unit, &mut split),
         }
@@ -205,15 +202,11 @@ fn split_prose(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
         if letter.is_whitespace() || letter == ',' || letter == '，' || letter == '、' {
             blank = Some(at + letter.len_utf8());
         }
-        let cut = if ends && length >= (super::knobs::knobs().sentence as usize) {
+        let cut = if ends && length >= SENTENCE_BYTES {
             Some(at + letter.len_utf8())
-        } else if length >= (super::knobs::knobs().line as usize) {
+        } else if length >= LINE_BYTES {
             // Cut behind the last blank; where there is none, at any character.
-            Some(
-                blank
-                    .filter(|blank| *blank > start + (super::knobs::knobs().sentence as usize))
-                    .unwrap_or(at),
-            )
+            Some(blank.filter(|blank| *blank > start + SENTENCE_BYTES).unwrap_or(at))
         } else {
             None
         };
@@ -227,9 +220,7 @@ fn split_prose(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
     // A short rest belongs to the sentence before it.
     match units.last_mut() {
         Some(last)
-            if rest.len() < (super::knobs::knobs().sentence as usize) / 2
-                && last.end <= start
-                && last.start >= span.start =>
+            if rest.len() < SENTENCE_BYTES / 2 && last.end <= start && last.start >= span.start =>
         {
             last.end = rest.end.max(last.end);
         }

@@ -203,10 +203,6 @@ impl Finder<'_> {
             return None;
         }
         let text = &inside[..length];
-        let is_key = self.bytes.get(open + length + 2) == Some(&b':');
-        if is_key && super::knobs::knobs().keys == 0.0 {
-            return Some(open + 2 + length);
-        }
         if QUOTED_BYTES.contains(&length) && !text[0].is_ascii_whitespace() {
             let is_plain = text.iter().all(|byte| is_run(*byte));
             let kind = if is_plain { ValueKind::Name } else { ValueKind::Phrase };
@@ -255,7 +251,7 @@ mod tests {
             ),
             ("12: return maxAge", &["maxAge"]),
             ("  1204\tMAX_SIZE = 3", &["MAX_SIZE"]),
-            ("pay 1204.50 by 2024-05-15.", &["1204.50", "1204", "2024-05-15"]),
+            ("pay 1204.50 by 2024-05-15.", &["1204", "1204.50", "2024-05-15"]),
             (r#"{"dob": "1992-09-13"}"#, &["1992-09-13"]),
             ("the user's words aren't quoted", &[]),
             ("said 'not now' twice", &["not now"]),

@@ -23,6 +23,12 @@ struct Stats {
     others: u32,
     /// The last message that holds it.
     last: usize,
+    /// Whether it is a path.
+    is_path: bool,
+    /// Whether it has stood as the name of a record's member.
+    is_member: bool,
+    /// Whether it is a datum of a record: a code, a date, an amount, which all hold digits.
+    is_datum: bool,
     /// How many values the smallest message that holds it has.
     company: usize,
     /// Whether it stands on or beside a unit that holds a cited value.
@@ -37,6 +43,7 @@ impl Lexicon {
     pub fn push(&mut self, reading: &Reading) {
         let message = self.messages;
         self.messages += 1;
+        let is_record = reading.text.starts_with(['{', '[']);
         for mention in &reading.values {
             let next = self.stats.len() as u32;
             let id = *self.ids.entry(mention.key).or_insert(next);
@@ -45,6 +52,9 @@ impl Lexicon {
                     cited: 0,
                     others: 0,
                     last: message,
+                    is_member: false,
+                    is_datum: false,
+                    is_path: reading.said(mention).contains('/'),
                     company: usize::MAX,
                     is_near_cited: false,
                     kind: mention.kind,
@@ -52,10 +62,14 @@ impl Lexicon {
                 });
             }
             let stats = &mut self.stats[id as usize];
+            let after = &reading.text.as_bytes()[mention.end as usize..];
+            stats.is_member |= matches!(after, [b'"' | b'\'', b':', ..]);
             if stats.seen_in == message {
                 continue;
             }
             stats.seen_in = message;
+            stats.is_datum |=
+                is_record && reading.said(mention).bytes().any(|byte| byte.is_ascii_digit());
             match reading.role {
                 Role::Assistant => stats.cited += 1,
                 _ => stats.others += 1,
@@ -96,6 +110,11 @@ impl Lexicon {
         self.ids.get(&key).copied()
     }
 
+    /// Whether the assistant has used it.
+    pub fn is_cited(&self, id: u32) -> bool {
+        self.stats[id as usize].cited > 0
+    }
+
     pub fn len(&self) -> usize {
         self.stats.len()
     }
@@ -105,26 +124,35 @@ impl Lexicon {
         self.stats.iter().map(|stats| self.weight(stats)).collect()
     }
 
+    /// What the assistant took up it takes up again, the likelier when it did so twice; more often
+    /// adds little. What it never took up is the likelier to come the more recent it is and the
+    /// fewer values it arrived among. To be offered again and again and never taken up says
+    /// nothing for a value, so that is not counted. The figures are rates of later use in recorded
+    /// runs of coding agents and customer service, rounded.
     fn weight(&self, stats: &Stats) -> f64 {
-        let k = super::knobs::knobs();
-        let age = (self.messages - stats.last) as f64 / self.messages as f64;
-        let weight = if stats.cited == 0 {
-            let often = f64::from(stats.others.saturating_sub(1).min(3));
-            let company = (50.0 / (stats.company as f64 + 10.0)).sqrt();
-            let near = if stats.is_near_cited { k.near } else { 1.0 };
-            (0.05 + 0.09 * often) * (1.0 - k.age0 * age) * company * near
-        } else {
-            let own = match stats.others {
-                0 => 0.10,
-                others => 0.30 + 0.25 * f64::from(others.min(2)),
+        if stats.cited > 0 {
+            // What only the assistant ever said may be its own wording and not a thing.
+            let own = if stats.others == 0 { 0.2 } else { 0.5 };
+            let kind = match stats.kind {
+                ValueKind::Name => 1.0,
+                ValueKind::Phrase | ValueKind::Word => 0.6,
             };
-            (own + 0.35 * f64::from(stats.cited.min(4))) * (1.0 - k.age1 * age)
-        };
-        match stats.kind {
-            ValueKind::Name => weight,
-            ValueKind::Phrase => weight * k.phrase,
-            ValueKind::Word if stats.cited == 0 => weight * k.word,
-            ValueKind::Word => weight * k.cited_word,
+            return (own + 0.35 * f64::from(stats.cited.min(2))) * kind;
         }
+        let age_messages = (self.messages - stats.last) as f64;
+        let recency = 30.0 / (30.0 + age_messages);
+        let company = (100.0 / (100.0 + stats.company as f64)).sqrt();
+        let near = if stats.is_near_cited { 2.0 } else { 1.0 };
+        let kind = match stats.kind {
+            ValueKind::Phrase => 0.5,
+            ValueKind::Word => 0.05,
+            // The names of members are the same in every record; what they hold is not.
+            ValueKind::Name if stats.is_member => 0.5,
+            ValueKind::Name if stats.is_datum => 2.0,
+            // A path that was listed and not opened.
+            ValueKind::Name if stats.is_path => 0.4,
+            ValueKind::Name => 1.0,
+        };
+        0.09 * recency * company * near * kind
     }
 }

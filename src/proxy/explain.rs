@@ -126,11 +126,13 @@ impl Draft<'_> {
             protocol,
             messages,
             model: &self.model,
+            policy: self.policy_name(),
             is_model_known: self.is_model_known,
             limits: &self.limits,
             overhead_tokens: self.overhead_tokens,
             treatment,
             action: planned.as_ref().map_or("refuse", |planned| planned.action.as_str()),
+            edits: planned.as_ref().map_or("", |planned| planned.edits.as_str()),
             refusal: planned.as_ref().err().map(|error| error.message.as_str()),
             sent_tokens: planned.as_ref().map_or(refused_tokens, |planned| planned.sent_tokens),
         });
@@ -152,6 +154,12 @@ impl Draft<'_> {
             wants_body: question.wants_body,
             body,
         })
+    }
+
+    fn policy_name(&self) -> &str {
+        let asked = self.job.asked.policy.as_deref();
+        let by_model = self.settings.policy.as_deref();
+        asked.or(by_model).unwrap_or(&self.shared.config.context.default_policy)
     }
 
     /// The conversation of a body that would be sent; as received where none would be.

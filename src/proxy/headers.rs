@@ -9,12 +9,16 @@ use http::{HeaderMap, HeaderValue};
 
 use super::planner::{Asked, Planned};
 use super::{ErrorKind, ProxyError};
+use crate::config::Context;
 use crate::context::Verbosity;
 
 /// Lowers this request's limit on prompt tokens.
 const MAX_INPUT_TOKENS: &str = "x-weir-max-input-tokens";
 /// Forwards this request untouched.
 const BYPASS: &str = "x-weir-bypass";
+
+/// Names the policy to plan this request by.
+const POLICY: &str = "x-weir-policy";
 
 const ACTION: HeaderName = HeaderName::from_static("x-weir-action");
 const EDITS: HeaderName = HeaderName::from_static("x-weir-edits");
@@ -53,7 +57,7 @@ impl Via {
 }
 
 /// What the caller asks of the plan.
-pub fn asked(headers: &HeaderMap, allow_bypass: bool) -> Result<Asked, ProxyError> {
+pub fn asked(headers: &HeaderMap, context: &Context) -> Result<Asked, ProxyError> {
     let max_input_tokens = match only_value(headers, MAX_INPUT_TOKENS)? {
         None => None,
         Some(value) => match value.parse::<u64>() {
@@ -67,7 +71,7 @@ pub fn asked(headers: &HeaderMap, allow_bypass: bool) -> Result<Asked, ProxyErro
         Some("1" | "true") => true,
         Some(_) => return Err(bad_value(BYPASS, "1 or 0")),
     };
-    if bypass && !allow_bypass {
+    if bypass && !context.allow_bypass {
         return Err(ProxyError::new(
             ErrorKind::BypassNotAllowed,
             format!(
@@ -75,7 +79,17 @@ pub fn asked(headers: &HeaderMap, allow_bypass: bool) -> Result<Asked, ProxyErro
             ),
         ));
     }
-    Ok(Asked { max_input_tokens, bypass })
+    let policy = only_value(headers, POLICY)?.map(str::to_owned);
+    if let Some(policy) = &policy
+        && !context.allowed_policies.contains(policy)
+    {
+        let allowed = match context.allowed_policies.as_slice() {
+            [] => "none is allowed here (context.allowed_policies)".to_owned(),
+            names => names.join(", "),
+        };
+        return Err(bad_value(POLICY, &format!("one of the policies allowed here: {allowed}")));
+    }
+    Ok(Asked { max_input_tokens, bypass, policy })
 }
 
 fn only_value<'a>(
@@ -170,11 +184,32 @@ fn remove_where(headers: &mut HeaderMap, unwanted: impl Fn(&str) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     fn headers(rows: &[(&'static str, &'static str)]) -> HeaderMap {
         rows.iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
             .collect()
+    }
+
+    /// A configuration that lets callers choose.
+    fn allowing() -> Context {
+        let allowed_policies = vec!["zones".to_owned(), "mine".to_owned()];
+        Context { allow_bypass: true, allowed_policies, ..Config::default().context }
+    }
+
+    #[test]
+    fn a_policy_is_one_of_those_allowed() {
+        let policy = |name: &'static str, context: &Context| {
+            asked(&headers(&[("x-weir-policy", name)]), context)
+                .map(|asked| asked.policy)
+                .map_err(|error| error.message)
+        };
+        assert_eq!(policy("mine", &allowing()), Ok(Some("mine".to_owned())));
+        let refused = policy("scored", &allowing()).expect_err("not allowed");
+        assert!(refused.contains("x-weir-policy") && refused.contains("zones, mine"), "{refused}");
+        let refused = policy("zones", &Config::default().context).expect_err("none is allowed");
+        assert!(refused.contains("context.allowed_policies"), "{refused}");
     }
 
     #[test]
@@ -195,7 +230,7 @@ mod tests {
             ("accept", "*/*", Ok((None, false))),
         ];
         for (name, value, expected) in rows {
-            let found = asked(&headers(&[(name, value)]), true)
+            let found = asked(&headers(&[(name, value)]), &allowing())
                 .map(|asked| (asked.max_input_tokens, asked.bypass));
             if let Err(error) = &found {
                 assert!(error.message.contains(name), "{}", error.message);
@@ -207,16 +242,17 @@ mod tests {
     #[test]
     fn a_limit_said_twice_is_refused() {
         let twice = headers(&[("x-weir-max-input-tokens", "9"), ("x-weir-max-input-tokens", "8")]);
-        let error = asked(&twice, true).expect_err("which one counts?");
+        let error = asked(&twice, &allowing()).expect_err("which one counts?");
         assert_eq!(error.kind, ErrorKind::InvalidRequest);
     }
 
     #[test]
     fn a_bypass_that_is_not_allowed_names_the_key() {
-        let error = asked(&headers(&[("x-weir-bypass", "1")]), false).expect_err("not allowed");
+        let error = asked(&headers(&[("x-weir-bypass", "1")]), &Config::default().context)
+            .expect_err("not allowed");
         assert_eq!(error.kind, ErrorKind::BypassNotAllowed);
         assert!(error.message.contains("context.allow_bypass"));
-        assert!(asked(&headers(&[("x-weir-bypass", "0")]), false).is_ok());
+        assert!(asked(&headers(&[("x-weir-bypass", "0")]), &Config::default().context).is_ok());
     }
 
     #[test]

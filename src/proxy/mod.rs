@@ -101,7 +101,7 @@ impl Proxy {
         let mut record = Record::begin(&call.method, &call.target);
         let sent = async {
             self.refuse_loop(&call.headers)?;
-            let asked = headers::asked(&call.headers, self.config.context.allow_bypass)?;
+            let asked = headers::asked(&call.headers, &self.config.context)?;
             let readable = call.decoded.unwrap_or_else(|| call.received.clone());
             let mut planned = self
                 .planner
@@ -149,7 +149,7 @@ impl Proxy {
 
     /// Tells what [`Self::handle`] would send in place of a request, and why. Sends nothing.
     pub async fn explain(&self, call: Call) -> Result<Explained, ProxyError> {
-        let asked = headers::asked(&call.headers, self.config.context.allow_bypass)?;
+        let asked = headers::asked(&call.headers, &self.config.context)?;
         let body = call.decoded.unwrap_or(call.received);
         let model = call.target.path_model.as_deref();
         self.planner.explain(call.tenant, call.protocol, body, model, asked, None).await

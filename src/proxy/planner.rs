@@ -12,11 +12,11 @@ use tokio::sync::Semaphore;
 use super::memory::{Chain, Memory};
 use super::refusal;
 use super::{ErrorKind, LeftOut, ProxyError, Tenant};
-use crate::config::{Config, Known, Mode, Originals};
+use crate::config::{Config, Known, LateSystem, Mode, ModelSettings, Originals};
 use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource};
 use crate::tokens::media::ImageRule;
-use crate::tokens::{REPLY_PRIMING, tools};
-use crate::wire::{ExtraKind, Protocol, Request, splice};
+use crate::tokens::{Encoding, REPLY_PRIMING, tools};
+use crate::wire::{ExtraKind, Protocol, Request, breakpoint, splice};
 
 /// As many bytes of messages not seen before as are counted on the request's own task.
 const INLINE_BYTES: usize = 16 * 1024;
@@ -24,12 +24,14 @@ const INLINE_BYTES: usize = 16 * 1024;
 const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 
 /// What the caller's headers ask of the plan.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Asked {
     /// `x-weir-max-input-tokens`: lowers this request's limit.
     pub max_input_tokens: Option<u64>,
     /// `x-weir-bypass`: forward untouched.
     pub bypass: bool,
+    /// `x-weir-policy`: the policy to plan by, one of those allowed.
+    pub policy: Option<String>,
 }
 
 /// What is sent, and what there is to tell about it.
@@ -189,6 +191,7 @@ pub(super) struct Draft<'a> {
     /// Tools, schemas and reply priming, as they are.
     pub(super) overhead_tokens: u64,
     profile: Arc<Profile>,
+    pub(super) settings: ModelSettings,
 }
 
 impl<'a> Draft<'a> {
@@ -204,6 +207,11 @@ impl<'a> Draft<'a> {
         if matches!(found.known, Known::Unknown) {
             shared.warn_once(&model, &found.entry);
         }
+        let settings = config.settings(found.name);
+        let mut policy = config.policy(job.asked.policy.as_deref(), settings.policy.as_deref());
+        policy.strict_alternation = found.entry.strict_alternation;
+        policy.notes_apart =
+            !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
         let limits = Limits {
             window_tokens: found.entry.window_tokens,
             max_input_tokens: found.entry.max_input_tokens,
@@ -211,13 +219,13 @@ impl<'a> Draft<'a> {
             operator_tokens: config.configured_limit_tokens(&model),
             header_tokens: job.asked.max_input_tokens,
             asked_output_tokens: request.max_output_tokens,
+            counting: policy.counting,
         };
-        let measure =
-            Measure { encoding: found.entry.encoding, images: ImageRule::of_model(&model) };
-        let mut policy = config.context.policy.clone();
-        policy.strict_alternation = found.entry.strict_alternation;
-        policy.notes_apart =
-            !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
+        let encoding = match policy.counting.is_estimated {
+            true => Encoding::Estimate,
+            false => found.entry.encoding,
+        };
+        let measure = Measure { encoding, images: ImageRule::of_model(&model) };
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
         let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
         let overhead_tokens = extras_tokens + REPLY_PRIMING;
@@ -232,6 +240,7 @@ impl<'a> Draft<'a> {
             limits,
             overhead_tokens,
             profile,
+            settings,
         })
     }
 
@@ -261,6 +270,9 @@ impl<'a> Draft<'a> {
         if self.pace == Pace::Inline && fold.is_above_mark(more_tokens) {
             return Err(Stop::Heavy);
         }
+        if self.pace == Pace::Inline && self.is_slow_to_take(fold.messages()) {
+            return Err(Stop::Heavy);
+        }
         let source = self.source();
         for fact in facts {
             fold.push(fact, &source);
@@ -268,6 +280,13 @@ impl<'a> Draft<'a> {
         let fold = Arc::new(fold);
         memory.keep_fold(&chain, Arc::clone(&fold), earlier.map(|earlier| earlier.messages()));
         Ok(fold)
+    }
+
+    /// Whether the policy has every message from `start` on searched, and these are many.
+    fn is_slow_to_take(&self, start: usize) -> bool {
+        let new = self.request.messages.iter().skip(start);
+        !self.profile.policy.anchors.is_empty()
+            && new.map(|raw| raw.len()).sum::<usize>() > INLINE_BYTES
     }
 
     /// The facts of the messages from `start` on, counted only where no request brought them yet.
@@ -329,19 +348,56 @@ impl<'a> Draft<'a> {
             (true, true) => "observe+pass".to_owned(),
             (true, false) => format!("observe+{}", actions(&end)),
             (false, true) => "pass".to_owned(),
-            (false, false) => actions(&end).to_owned(),
+            (false, false) => actions(&end),
         };
-        let edits = if is_left_alone { self.unmark_edits(&end) } else { context::edits(&end) };
-        let is_marked = edits.iter().any(|(_, edit)| *edit == splice::Edit::Unmark);
+        let (edits, named) = self.edits(&end, &source, is_left_alone, is_observed);
         let body = (!edits.is_empty())
             .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
-        let edits = if is_marked { "pin" } else { "" };
         let cuts = if needs_nothing { 0 } else { end.cuts() };
-        let mut planned = self.planned(body, action, edits, received_tokens, sent_tokens, cuts);
+        let named = named.join(",");
+        let mut planned = self.planned(body, action, &named, received_tokens, sent_tokens, cuts);
         if !is_left_alone && config.context.originals != Originals::Off {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
+    }
+
+    /// All edits, in order of message, and the names of those that are not compaction.
+    fn edits(
+        &self,
+        fold: &Fold,
+        source: &RequestSource<'_>,
+        is_left_alone: bool,
+        is_observed: bool,
+    ) -> (Vec<(usize, splice::Edit)>, Vec<&'static str>) {
+        let mut edits = match is_left_alone {
+            true => self.unmark_edits(fold),
+            false => context::edits(fold),
+        };
+        let is_marked = edits.iter().any(|(_, edit)| *edit == splice::Edit::Unmark);
+        let mut named = if is_marked { vec!["pin"] } else { Vec::new() };
+        if is_observed {
+            return (edits, named);
+        }
+        let mut add = |own: Vec<(usize, splice::Edit)>, name| {
+            if !own.is_empty() {
+                edits.extend(own);
+                named.push(name);
+            }
+        };
+        if self.settings.late_system == LateSystem::User {
+            let is_sent =
+                |message: usize| is_left_alone || fold.fates()[message] != context::Fate::Gone;
+            add(context::late_system::edits(fold, source, is_sent), "late_system");
+        }
+        if self.settings.cache_control && self.profile.policy.breakpoints.tier_requests > 0 {
+            let most =
+                breakpoint::MAX_BREAKPOINTS.saturating_sub(breakpoint::count(self.request.text));
+            let places = fold.breakpoints(most).into_iter();
+            add(places.map(|place| (place, splice::Edit::Breakpoint)).collect(), "breakpoints");
+        }
+        edits.sort_by_key(|(message, _)| *message);
+        (edits, named)
     }
 
     /// The edits that take weir's own member from messages that are otherwise left alone.
@@ -469,14 +525,21 @@ fn shown(model: &str) -> String {
     model.chars().take(100).collect()
 }
 
-/// What was done to a conversation, as `x-weir-action` says it.
-fn actions(fold: &Fold) -> &'static str {
+/// What was done to a conversation, as `x-weir-action` says it: in the order of a cut's steps.
+fn actions(fold: &Fold) -> String {
     let any = |fate| fold.fates().contains(&fate);
-    match (any(context::Fate::Gone), any(context::Fate::Clipped)) {
-        (false, false) => "pass",
-        (true, false) => "evict",
-        (false, true) => "fit",
-        (true, true) => "evict+fit",
+    let done = [
+        (any(context::Fate::Masked), "mask"),
+        (any(context::Fate::Gone), "evict"),
+        (fold.restarts() > 0, "restart"),
+        (any(context::Fate::Clipped), "fit"),
+    ];
+    let words: Vec<&str> = done.iter().filter(|(is_done, _)| *is_done).map(|(_, w)| *w).collect();
+    match (words.as_slice(), fold.is_untouched()) {
+        ([], true) => "pass".to_owned(),
+        // A cut that masked nothing can still say something.
+        ([], false) => "notice".to_owned(),
+        (words, _) => words.join("+"),
     }
 }
 
@@ -496,7 +559,7 @@ mod tests {
             protocol: Protocol::Chat,
             body: body.into(),
             path_model: None,
-            asked: Asked { max_input_tokens, bypass: false },
+            asked: Asked { max_input_tokens, ..Asked::default() },
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::breakpoint;
 use super::json::{escape_into, string};
 use super::message::{Content, Part};
 use super::{Protocol, Request};
@@ -19,6 +20,16 @@ pub enum Edit {
     Append(String),
     /// Texts of the message are shortened; one entry for each of its texts, in order.
     Clip(Vec<TextCut>),
+    /// The message says this instead of what it said; all beside its content stays.
+    Replace(String),
+    /// Parts of the message's content give way to texts; one entry for each part, in order.
+    Parts(Vec<Option<String>>),
+    /// Arguments of calls give way to other JSON texts; one entry for each call, in order.
+    Arguments(Vec<Option<String>>),
+    /// The message becomes a user's.
+    SpeakAsUser,
+    /// A breakpoint of the provider's cache stands behind what the message says.
+    Breakpoint,
     /// A user message that says this stands before the message.
     InsertBefore(String),
     /// A user message that says this stands after the message.
@@ -89,7 +100,7 @@ fn rejoin<'a>(
 }
 
 /// One message with its edits.
-fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
+pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
     let mut text = raw.to_owned();
     for edit in edits {
         text = match edit {
@@ -98,6 +109,11 @@ fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
             Edit::Prepend(note) => add(protocol, &text, note, Side::Before),
             Edit::Append(note) => add(protocol, &text, note, Side::After),
             Edit::Clip(clips) => clip(protocol, &text, clips),
+            Edit::Replace(said) => replace(&text, said),
+            Edit::Parts(texts) => replace_parts(&text, texts),
+            Edit::Arguments(texts) => replace_arguments(protocol, &text, texts),
+            Edit::SpeakAsUser => speak_as_user(&text),
+            Edit::Breakpoint => breakpoint::mark(protocol, &text),
             Edit::InsertBefore(_) | Edit::InsertAfter(_) => continue,
         };
     }
@@ -218,11 +234,73 @@ fn shortened<'a>(whole: &'a str, text: &str, clip: &Clip) -> Option<Cow<'a, str>
     Some(Cow::Owned(out))
 }
 
+/// The message with the string `said` in the place of its content.
+fn replace(raw: &str, said: &str) -> String {
+    let Some(content) = content_of(raw) else { return raw.to_owned() };
+    let mut literal = String::from("\"");
+    escape_into(said, &mut literal);
+    literal.push('"');
+    rejoin(raw, &[content], |_, _| Some(Cow::Borrowed(literal.as_str())))
+}
+
+/// The message with some of its parts as texts.
+fn replace_parts(raw: &str, texts: &[Option<String>]) -> String {
+    let Some(elements) = part_elements(raw) else { return raw.to_owned() };
+    rejoin(raw, &elements, |index, element| {
+        let Some(text) = texts.get(index).and_then(Option::as_ref) else {
+            return Some(Cow::Borrowed(element));
+        };
+        let mut part = String::from(r#"{"type":"text","text":""#);
+        escape_into(text, &mut part);
+        part.push_str(r#""}"#);
+        Some(Cow::Owned(part))
+    })
+}
+
+/// The message with other arguments in some of its calls. What is no string stays as it is.
+fn replace_arguments(protocol: Protocol, raw: &str, texts: &[Option<String>]) -> String {
+    let Ok(message) = protocol.read_message(raw) else { return raw.to_owned() };
+    let own: Vec<(&str, &str)> = message
+        .calls
+        .iter()
+        .zip(texts)
+        .filter(|(call, _)| call.arguments.starts_with('"'))
+        .filter_map(|(call, text)| Some((call.arguments, text.as_deref()?)))
+        .collect();
+    let mut out = String::with_capacity(raw.len());
+    let mut written = 0;
+    for (arguments, text) in own {
+        let start = arguments.as_ptr() as usize - raw.as_ptr() as usize;
+        if start < written {
+            continue;
+        }
+        out.push_str(&raw[written..=start]);
+        escape_into(text, &mut out);
+        written = start + arguments.len() - 1;
+    }
+    out.push_str(&raw[written..]);
+    out
+}
+
+/// The message under the role of a user.
+fn speak_as_user(raw: &str) -> String {
+    let Some(role) = member_of(raw, "role") else { return raw.to_owned() };
+    rejoin(raw, &[role], |_, _| Some(Cow::Borrowed("\"user\"")))
+}
+
+/// The JSON text of a message's content.
+fn content_of(raw: &str) -> Option<&str> {
+    member_of(raw, "content")
+}
+
+fn member_of<'a>(raw: &'a str, name: &str) -> Option<&'a str> {
+    let members = super::json::members(raw)?;
+    members.into_iter().find(|(key, _)| key == name).map(|(_, member)| member)
+}
+
 /// The parts of a message's content as JSON texts.
 fn part_elements(raw: &str) -> Option<Vec<&str>> {
-    let members = super::json::members(raw)?;
-    let (_, content) = members.into_iter().find(|(key, _)| key == "content")?;
-    super::json::elements(content)
+    super::json::elements(content_of(raw)?)
 }
 
 /// `text` with its middle replaced by the clip's marker.
@@ -320,6 +398,38 @@ mod tests {
             r#"{"messages":[{"content":[{"type":"text","text":"abcdef"},{"type":"text","text":"ghi<\n>kl"}],"role":"tool"}]}"#
         );
     }
+
+    #[test]
+    fn what_gives_way_leaves_the_rest_of_the_message() {
+        let tool =
+            r#"{"tool_call_id":"a" , "content":[{"type":"text","text":"x"}], "role":"tool"}"#;
+        let call = r#"{"role":"assistant","tool_calls":[{"id":"a","function":{"arguments":"{\"a\":1}","name":"f"}},{"id":"b","function":{"name":"g","arguments":"{}"}}]}"#;
+        let image =
+            r#"{"role":"user","content":[ {"type":"image_url"} ,{"type":"text","text":"y"}]}"#;
+        let some = |text: &str| Some(text.to_owned());
+        for (message, edit, wanted) in [
+            (
+                tool,
+                Edit::Replace("\"n\"".into()),
+                r#"{"tool_call_id":"a" , "content":"\"n\"", "role":"tool"}"#,
+            ),
+            (r#"{"role":"tool"}"#, Edit::Replace("n".into()), r#"{"role":"tool"}"#),
+            (
+                call,
+                Edit::Arguments(vec![None, some(r#"{"b":"…"}"#)]),
+                r#"{"role":"assistant","tool_calls":[{"id":"a","function":{"arguments":"{\"a\":1}","name":"f"}},{"id":"b","function":{"name":"g","arguments":"{\"b\":\"…\"}"}}]}"#,
+            ),
+            (
+                image,
+                Edit::Parts(vec![some("n"), None]),
+                r#"{"role":"user","content":[ {"type":"text","text":"n"} ,{"type":"text","text":"y"}]}"#,
+            ),
+        ] {
+            let body = format!(r#"{{"messages":[{message}]}}"#);
+            assert_eq!(spliced(&body, &[(0, edit)]), format!(r#"{{"messages":[{wanted}]}}"#));
+        }
+    }
+
     #[test]
     fn parts_that_go_take_one_separator_along() {
         let body = r#"{"messages":[{"role":"tool","content":[ {"type":"text","text":"a"} , {"type":"text","text":"b"},{"type":"image_url"} ]}]}"#;

@@ -13,6 +13,7 @@ pub mod harness;
 mod json;
 mod judge;
 mod left_alone;
+mod presets;
 mod process;
 mod regressions;
 mod simulated;

@@ -186,12 +186,12 @@ fn config(url: String) -> Config {
             first_byte_timeout_ms: 60_000,
             idle_timeout_ms: 60_000,
         },
-        context: Config::default().context,
         store: Config::default().store,
         limits: Vec::new(),
         models: Catalogue::default(),
         cache: Cache { counts_bytes: 1 << 20, folds_bytes: 1 << 20 },
         log: Log { format: LogFormat::Json, level: "info".to_owned() },
+        ..Config::default()
     }
 }
 

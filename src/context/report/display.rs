@@ -16,7 +16,7 @@ const AT_THE_RIGHT: [usize; 3] = [0, 3, 4];
 pub fn compact(report: &Report) -> String {
     let (window, compaction) = (&report.window, &report.compaction);
     format!(
-        "{}: {}, {} → {} of {} tokens ({} %), {} left, {} gone, {} clipped of {}, {}, {}\n",
+        "{}: {}, {} → {} of {} tokens ({} %), {} left, {} gone, {} masked, {} clipped of {}, {}, {}\n",
         report.model,
         report.action,
         tokens(window.received_tokens),
@@ -25,6 +25,7 @@ pub fn compact(report: &Report) -> String {
         window.used_percent,
         tokens(report.budget.remaining_tokens),
         compaction.gone_messages,
+        compaction.masked_messages,
         compaction.clipped_messages,
         counted(window.messages, "message"),
         counted(compaction.cuts as usize, "cut"),
@@ -45,7 +46,8 @@ pub fn table(report: &Report, width: usize) -> String {
 
 fn head(report: &Report, width: usize) -> String {
     let window = &report.window;
-    let mut text = format!("{}: {} ({})\n", report.model, report.action, report.mode);
+    let (model, policy) = (&report.model, &report.policy);
+    let mut text = format!("{model}: {} ({}, policy {policy})\n", report.action, report.mode);
     let (sent, limit) = (tokens(window.sent_tokens), tokens(window.limit_tokens));
     let received = tokens(window.received_tokens);
     text.push_str(&match &report.refusal {
@@ -195,6 +197,7 @@ fn summary(report: &Report) -> String {
             counted(compaction.cuts as usize, "cut"),
         ),
     );
+    line("zone", report.zone.word().to_owned());
     line("verbosity", report.verbosity.word().to_owned());
     let roles = report.roles.iter().map(|row| {
         let (sent, received) = (tokens(row.sent_tokens), tokens(row.received_tokens));

@@ -7,8 +7,7 @@ use serde::Serialize;
 
 use super::shown;
 use super::verbosity::Verbosity;
-use crate::wire::json;
-use crate::wire::message::Call;
+use crate::context::extract::is_path;
 
 /// The most files that are told apart; what else is touched counts for nobody.
 const MAX_FILES: usize = 1000;
@@ -16,8 +15,6 @@ const MAX_FILES: usize = 1000;
 const MAX_LISTED: usize = 50;
 /// The most blocks that one message is searched for.
 const MAX_BLOCKS: usize = 200;
-/// The longest path that is one.
-const MAX_PATH_BYTES: usize = 200;
 
 /// What a conversation holds of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -121,14 +118,6 @@ pub fn restoration_hint(files: &[FileUse], verbosity: Verbosity) -> String {
             format!("Read again if needed: {}", listed(&|file| file.path.clone()))
         }
     }
-}
-
-/// The files that a call's arguments name.
-pub fn of_call(call: &Call<'_>) -> Vec<String> {
-    let Some(text) = json::string(call.arguments) else { return Vec::new() };
-    let Some(members) = json::members(&text) else { return Vec::new() };
-    let values = members.into_iter().filter_map(|(_, raw)| json::string(raw));
-    values.filter(|value| is_path(value)).map(std::borrow::Cow::into_owned).collect()
 }
 
 /// A file that stands in a text.
@@ -252,23 +241,6 @@ fn heading(line: &str) -> Option<&str> {
     let name = ["File:", "file:", "Path:", "path:"].iter().find_map(|word| own.strip_prefix(word));
     let name = name.unwrap_or(own).trim_matches(marks);
     is_path(name).then_some(name)
-}
-
-/// Whether a text is a path: one word, with a slash or with an ending.
-fn is_path(text: &str) -> bool {
-    let plain = |own: char| own.is_alphanumeric() || "/._-+@~\\:".contains(own);
-    let name = text.rsplit(['/', '\\']).next().unwrap_or_default();
-    let has_ending = name.rsplit_once('.').is_some_and(|(stem, ending)| {
-        !stem.is_empty()
-            && (1..=8).contains(&ending.len())
-            && ending.bytes().all(|byte| byte.is_ascii_alphanumeric())
-            && ending.bytes().any(|byte| byte.is_ascii_alphabetic())
-    });
-    text.len() <= MAX_PATH_BYTES
-        && text.chars().all(plain)
-        && !text.contains("://")
-        && text.chars().any(char::is_alphabetic)
-        && (text.contains('/') || has_ending)
 }
 
 #[cfg(test)]

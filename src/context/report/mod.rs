@@ -18,7 +18,8 @@ pub use verbosity::Verbosity;
 use super::fold::{Fate, Fold};
 use super::limit::Limits;
 use super::note::Place;
-use super::reasons::Why;
+use super::policy::Shares;
+use super::reasons::{Why, Zone};
 use crate::wire::{Protocol, Role};
 use files::FileUse;
 
@@ -28,9 +29,6 @@ const NEAR_PERCENT: u64 = 80;
 const SUMMARY_PERCENT: u64 = 80;
 /// What part of the window a history is given by tools that keep one of their own.
 const HISTORY_PART: u64 = 16;
-/// The shares of the limit that kinds of messages are meant to take, in thousandths.
-const SHARES_PERMILLE: [(Section, u32); 3] =
-    [(Section::System, 150), (Section::Anchors, 100), (Section::Conversation, 750)];
 
 /// All there is to tell of one plan. The names of its members are part of weir's API.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -38,10 +36,15 @@ pub struct Report {
     pub model: String,
     /// `compact`, `observe` or `bypass`.
     pub mode: &'static str,
+    /// The name of the policy that the plan follows.
+    pub policy: String,
     /// What `x-weir-action` says; `refuse` where the request would be refused.
     pub action: String,
+    /// What `x-weir-edits` says.
+    pub edits: String,
     /// Why the request would be refused.
     pub refusal: Option<String>,
+    pub zone: Zone,
     pub verbosity: Verbosity,
     /// Whether tools had better say the least there is to say.
     pub is_minimal: bool,
@@ -104,10 +107,13 @@ pub struct Compaction {
     /// The size in percent of the trigger.
     pub percent: u64,
     pub cuts: u32,
+    /// How many of the cuts were a fresh start.
+    pub restarts: u32,
     /// Notes that hold excerpts of what went.
     pub summaries: usize,
     pub last_cut: Option<LastCut>,
     pub kept_messages: usize,
+    pub masked_messages: usize,
     pub clipped_messages: usize,
     pub gone_messages: usize,
 }
@@ -166,8 +172,8 @@ pub struct SectionRow {
     pub sent_tokens: u64,
 }
 
-/// What a kind of messages takes against what it is meant to take. Tool results and notes belong to
-/// the conversation.
+/// What a kind of messages takes against what it is meant to take. Tools belong to the system's
+/// share, tool results and notes to the conversation's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ShareRow {
     pub section: Section,
@@ -206,6 +212,7 @@ pub struct MessageRow {
 #[serde(rename_all = "snake_case")]
 pub enum FateName {
     Kept,
+    Masked,
     Clipped,
     Gone,
 }
@@ -234,6 +241,8 @@ pub struct Subject<'a> {
     /// The JSON text of each message.
     pub messages: &'a [&'a str],
     pub model: &'a str,
+    /// The name of the policy that the plan follows.
+    pub policy: &'a str,
     pub is_model_known: bool,
     pub limits: &'a Limits,
     /// Tools, schemas and reply priming, as they are.
@@ -241,6 +250,8 @@ pub struct Subject<'a> {
     pub treatment: Treatment,
     /// What `x-weir-action` says.
     pub action: &'a str,
+    /// What `x-weir-edits` says.
+    pub edits: &'a str,
     /// Why the request would be refused.
     pub refusal: Option<&'a str>,
     /// What is sent, tools included.
@@ -274,7 +285,7 @@ impl Report {
         let messages = rows::messages(subject);
         let notes = rows::notes(subject);
         let sections = sections(subject, &messages, &notes);
-        let shares = shares(&sections, limit_tokens);
+        let shares = shares(&subject.fold.profile.policy.shares, &sections, limit_tokens);
         let files = rows::files(subject, &messages);
         let verbosity = Verbosity::of(subject.sent_tokens, limit_tokens);
         let window = window(subject, limit_tokens);
@@ -286,8 +297,14 @@ impl Report {
                 Treatment::Bypassed => "bypass",
                 Treatment::Compacted | Treatment::LeftAlone => "compact",
             },
+            policy: shown::first_words(subject.policy, 100),
             action: subject.action.to_owned(),
+            edits: subject.edits.to_owned(),
             refusal: subject.refusal.map(str::to_owned),
+            zone: match subject.treatment.is_by_fold() {
+                true => subject.fold.zone(),
+                false => Zone::Continue,
+            },
             verbosity,
             is_minimal: verbosity == Verbosity::Minimal,
             budget: budget(subject, &window, &compaction),
@@ -344,6 +361,7 @@ fn compaction(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow])
         low_tokens: marks.low_tokens,
         percent: shown::percent(tokens, marks.trigger_tokens),
         cuts: if subject.treatment.is_by_fold() { fold.cuts() } else { 0 },
+        restarts: if subject.treatment.is_by_fold() { fold.restarts() } else { 0 },
         summaries: match notes.is_empty() {
             true => 0,
             false => fold.notes.iter().filter(|note| note.excerpts.is_some()).count(),
@@ -355,6 +373,7 @@ fn compaction(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow])
             after_tokens: cut.after_tokens,
         }),
         kept_messages: count(FateName::Kept),
+        masked_messages: count(FateName::Masked),
         clipped_messages: count(FateName::Clipped),
         gone_messages: count(FateName::Gone),
     }
@@ -379,7 +398,7 @@ fn roles(messages: &[MessageRow]) -> Vec<RoleRow> {
 fn sections(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow]) -> Vec<SectionRow> {
     let section = |row: &MessageRow| match row.role {
         RoleName::System => Section::System,
-        _ if subject.fold.facts[row.index].is_pinned => Section::Anchors,
+        _ if is_anchor(subject.fold, row.index) => Section::Anchors,
         RoleName::Tool => Section::ToolResults,
         _ => Section::Conversation,
     };
@@ -409,23 +428,34 @@ fn sections(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow]) -
     sections
 }
 
-fn shares(sections: &[SectionRow], limit_tokens: u64) -> Vec<ShareRow> {
+/// Whether a message belongs to a turn that the caller or a pattern pins.
+fn is_anchor(fold: &Fold, message: usize) -> bool {
+    let turn = fold.turns.of_message[message];
+    turn.is_some_and(|turn| fold.turns.list[turn].is_pinned_by_caller)
+}
+
+fn shares(policy: &Shares, sections: &[SectionRow], limit_tokens: u64) -> Vec<ShareRow> {
     let used = |wanted: Section| -> u64 {
         let belongs = |own: Section| match own {
+            Section::Tools => wanted == Section::System,
             Section::ToolResults | Section::Notes => wanted == Section::Conversation,
             own => wanted == own,
         };
         sections.iter().filter(|row| belongs(row.section)).map(|row| row.sent_tokens).sum()
     };
-    let mut shares: Vec<ShareRow> = SHARES_PERMILLE
-        .into_iter()
-        .map(|(section, permille)| {
-            let share_tokens = super::fold::share(limit_tokens, permille);
-            let used_tokens = used(section);
-            let over_tokens = used_tokens.saturating_sub(share_tokens);
-            ShareRow { section, share_tokens, used_tokens, over_tokens }
-        })
-        .collect();
+    let mut shares: Vec<ShareRow> = [
+        (Section::System, policy.system_permille),
+        (Section::Anchors, policy.anchors_permille),
+        (Section::Conversation, policy.conversation_permille),
+    ]
+    .into_iter()
+    .map(|(section, permille)| {
+        let share_tokens = super::fold::share(limit_tokens, permille);
+        let used_tokens = used(section);
+        let over_tokens = used_tokens.saturating_sub(share_tokens);
+        ShareRow { section, share_tokens, used_tokens, over_tokens }
+    })
+    .collect();
     shares.sort_by_key(|row| std::cmp::Reverse(row.over_tokens));
     shares
 }
@@ -504,6 +534,7 @@ impl From<Fate> for FateName {
     fn from(fate: Fate) -> Self {
         match fate {
             Fate::Kept => Self::Kept,
+            Fate::Masked => Self::Masked,
             Fate::Clipped => Self::Clipped,
             Fate::Gone => Self::Gone,
         }
@@ -515,6 +546,7 @@ impl FateName {
     pub fn word(self) -> &'static str {
         match self {
             Self::Kept => "kept",
+            Self::Masked => "masked",
             Self::Clipped => "clipped",
             Self::Gone => "gone",
         }

@@ -78,6 +78,8 @@ pub enum Advice {
     SendAndCut,
     /// Shorten it, or its middle is left out.
     Shorten,
+    /// Keep it elsewhere: a reference would be sent in its place.
+    Refer,
     /// It cannot be sent: the request would be refused.
     Refuse,
 }
@@ -132,16 +134,17 @@ pub fn preflight(base: &Base<'_>, category: Category, content: &str) -> Prefligh
     let messages_tokens = if is_whole { end.received_tokens() } else { end.sent_tokens() };
     let request_tokens = messages_tokens + base.overhead_tokens;
     let is_refused = request_tokens > base.limit_tokens;
-    let is_changed = !is_whole && end.fates()[own] != Fate::Kept;
-    let advice = match (is_refused, is_changed) {
-        (true, _) => Advice::Refuse,
-        (false, true) => Advice::Shorten,
-        (false, false) if is_whole || end.cuts() == base.fold.cuts() => Advice::Send,
-        (false, false) => Advice::SendAndCut,
+    let fate = if is_whole { Fate::Kept } else { end.fates()[own] };
+    let advice = match fate {
+        _ if is_refused => Advice::Refuse,
+        Fate::Masked => Advice::Refer,
+        Fate::Clipped | Fate::Gone => Advice::Shorten,
+        Fate::Kept if is_whole || end.cuts() == base.fold.cuts() => Advice::Send,
+        Fate::Kept => Advice::SendAndCut,
     };
     let content_sent_tokens = match advice {
         Advice::Refuse => 0,
-        Advice::Shorten => end.tokens_sent_of(own),
+        Advice::Shorten | Advice::Refer => end.tokens_sent_of(own),
         Advice::Send | Advice::SendAndCut => fact.tokens,
     };
     let mut preflight = Preflight {
@@ -185,6 +188,9 @@ impl Preflight {
                     shown::tokens(most)
                 )
             }
+            Advice::Refer => format!(
+                "keep it elsewhere: a reference would be sent in the place of {content} tokens"
+            ),
             Advice::Refuse if role == Role::Tool => {
                 "do not send it: the request would be refused even \
                  with it shortened as far as weir does"

@@ -1,5 +1,6 @@
 //! The rows of a report: messages, notes and files, each read once.
 
+use super::super::extract;
 use super::super::fold::Fate;
 use super::super::reasons::{Reason, Why};
 use super::files::{self, FileUse, Files};
@@ -46,6 +47,7 @@ pub fn messages(subject: &Subject<'_>) -> Vec<MessageRow> {
 fn why_text(why: &Why, fate: FateName, sent_tokens: u64) -> String {
     let text = why.text();
     match fate {
+        FateName::Masked => format!("{text}, {} left", shown::tokens(sent_tokens)),
         FateName::Clipped => format!("{text}, clipped to {}", shown::tokens(sent_tokens)),
         FateName::Kept | FateName::Gone => text,
     }
@@ -139,7 +141,7 @@ pub fn files(subject: &Subject<'_>, rows: &[MessageRow]) -> Vec<FileUse> {
         }
         if !message.calls.is_empty() {
             tools.of(&message);
-            paths = message.calls.iter().map(files::of_call).collect();
+            paths = message.calls.iter().map(extract::paths_of).collect();
             for path in paths.iter().flatten() {
                 found.mention(path, row.index);
             }

@@ -36,11 +36,25 @@ const BODY: &str = r#"{"model":"gpt-4o","messages":[{"role":"system","content":"
 fn tables_are_as_written_down() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let is_update = std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1");
-    for case in ["agent_loop_cut", "chat_cut", "clip_string", "cannot_fit", "pins"] {
+    let cases = [
+        "agent_loop_cut",
+        "chat_cut",
+        "clip_string",
+        "cannot_fit",
+        "pins",
+        "zones_mask_three_oldest_first",
+        "zones_warn_and_restart",
+        "shares_refer_to_what_is_large",
+    ];
+    for case in cases {
         let read =
             |name: &str| std::fs::read_to_string(folder.join(case).join(name)).unwrap_or_default();
         let limit = read("limit");
-        let arguments = ["-", "--width", "140", "--max-input-tokens", limit.trim()];
+        let mut arguments = vec!["-", "--width", "140", "--max-input-tokens", limit.trim()];
+        let config = folder.join(case).join("config");
+        if config.is_file() {
+            arguments.extend(["--config", config.to_str().expect("text")]);
+        }
         let table = explained(&arguments, &read("request.json")).expect("it is explained");
         if is_update {
             std::fs::write(folder.join(case).join("explained"), table)
@@ -56,7 +70,7 @@ fn it_has_other_forms() {
     let compact = explained(&["-", "--compact"], BODY).expect("it is explained");
     assert_eq!(
         compact,
-        "gpt-4o: pass, 20 → 20 of 112K tokens (0 %), 112K left, 0 gone, 0 clipped of 2 messages, \
+        "gpt-4o: pass, 20 → 20 of 112K tokens (0 %), 112K left, 0 gone, 0 masked, 0 clipped of 2 messages, \
          0 cuts, full\n"
     );
     let text = explained(&["-", "--text"], BODY).expect("it is explained");
@@ -103,6 +117,7 @@ fn mistakes_are_said_in_one_line() {
         (&["-"], "", "-: The body cannot be read as a JSON object"),
         (&["-"], "{\"messages\":7}", "-: 'messages' has the wrong type"),
         (&["-"], "[{}]", "-: 'messages[0].role' has the wrong type"),
+        (&["-", "--policy", "none"], BODY, "--policy: \"none\" is no policy"),
         (&["-", "--config", "/nowhere.toml"], BODY, "/nowhere.toml: cannot be read"),
     ] {
         let error = explained(arguments, input).expect_err("it is wrong");

@@ -23,8 +23,12 @@ fn body() -> String {
 }
 
 fn judged(limit_tokens: u64, category: Category, content: String) -> Preflight {
+    judged_by(&Weir::new(), limit_tokens, category, content)
+}
+
+fn judged_by(weir: &Weir, limit_tokens: u64, category: Category, content: String) -> Preflight {
     let question = Question { content: Some((category, content)), ..Question::default() };
-    let explained = Weir::new().explain(&body(), limit_tokens, question).expect("it is planned");
+    let explained = weir.explain(&body(), limit_tokens, question).expect("it is planned");
     explained.preflight.expect("it was asked for")
 }
 
@@ -55,7 +59,9 @@ fn contents_are_judged_at_their_borders() {
                 assert_eq!(own.content_sent_tokens, own.content_tokens);
                 assert_eq!(own.remaining_tokens, LIMIT - own.request_tokens);
             }
-            Advice::Shorten | Advice::Refuse => assert_eq!(own.content_sent_tokens, 0),
+            Advice::Shorten | Advice::Refer | Advice::Refuse => {
+                assert_eq!(own.content_sent_tokens, 0)
+            }
         }
     }
 }
@@ -70,6 +76,22 @@ fn results_too_large_are_to_be_shortened() {
             assert!(own.request_tokens <= LIMIT, "{own:?}");
             assert!((1..own.content_tokens).contains(&own.content_sent_tokens), "{own:?}");
         }
+    }
+}
+
+#[test]
+fn what_gives_way_to_a_reference_is_said_at_its_bound() {
+    let weir = Weir::with(|config| config.context.policy.shares.oversize_tokens = 500);
+    for (category, tokens, advice) in [
+        (Category::ToolResult, 500, Advice::Send),
+        (Category::ToolResult, 501, Advice::Refer),
+        (Category::File, 5000, Advice::Refer),
+        (Category::Message, 501, Advice::Send),
+    ] {
+        let own = judged_by(&weir, 8000, category, words(tokens));
+        assert_eq!(own.advice, advice, "{own:?}");
+        assert_eq!(own.fits, advice == Advice::Send, "{own:?}");
+        assert_eq!(own.content_sent_tokens < own.content_tokens, !own.fits, "{own:?}");
     }
 }
 

@@ -1,17 +1,27 @@
 //! A report says what is really sent: of random requests, the plan told is the plan made, its rows
 //! are the messages sent, and its numbers add up.
 
+use weir::context::reasons::Reason;
 use weir::context::report::{FateName, Report, Section};
 use weir::proxy::{ErrorKind, Question};
 
 use super::generate::{self, Case};
 use super::harness::{Weir, check};
 use super::judge::{Body, compare};
+use super::presets;
 
 fn is_explained(case: &Case) -> Result<(), String> {
+    is_explained_by([Weir::new(), Weir::new()], case, rows_are_sent)
+}
+
+/// Whether a request is explained as it is planned, by two weirs with the same configuration.
+fn is_explained_by(
+    [weir, anew]: [Weir; 2],
+    case: &Case,
+    rows_are_sent: fn(&str, &str, &Report) -> Result<(), String>,
+) -> Result<(), String> {
     let (body, limit) = (case.transcript.body(), case.limit_tokens());
     // Neither has seen the conversation before, and one has: what is remembered changes nothing.
-    let (weir, anew) = (Weir::new(), Weir::new());
     let planned = anew.plan(&body, limit);
     let explained = match weir.explain(&body, limit, Question::default()) {
         Ok(explained) => explained,
@@ -81,6 +91,7 @@ fn adds_up(report: &Report) -> Result<(), String> {
     }
     for row in &report.messages {
         let by_cut = row.fate != FateName::Kept;
+        let by_cut = by_cut && row.why.reason != Reason::Oversized;
         if by_cut != row.why.cut.is_some() || by_cut != row.why.at_messages.is_some() {
             return Err(format!("{row:?}"));
         }
@@ -109,6 +120,30 @@ fn rows_are_sent(received: &str, sent: &str, report: &Report) -> Result<(), Stri
         return Err(format!("{clipped:?} are clipped, told is {:?}", report.messages));
     }
     Ok(())
+}
+
+/// Whether as many messages are sent as a report says. Which of them were changed is told by code
+/// that knows the policies.
+fn as_many_are_sent(_: &str, sent: &str, report: &Report) -> Result<(), String> {
+    let sent = Body::read(sent)?.messages().len();
+    let kept = report.messages.iter().filter(|row| row.fate != FateName::Gone).count();
+    let notes = report.notes.iter().filter(|row| row.place.starts_with("a message")).count();
+    if sent != kept + notes {
+        return Err(format!("{sent} are sent, told are {kept} and {notes} notes"));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_told_is_what_is_sent_under_every_policy() {
+    let policies = presets::policies();
+    let cases = (0..policies.len(), generate::valid());
+    check("explained, policies", 100, &cases, |(place, case)| {
+        let (name, policy) = &policies[*place];
+        let weirs = [presets::weir(policy), presets::weir(policy)];
+        let explained = is_explained_by(weirs, case, as_many_are_sent);
+        explained.map_err(|error| format!("{name}: {error}"))
+    });
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::judge::Body;
 use super::transcript::TOOLS;
 
 /// What the tools take, as weir counts them: no public count is exact.
-fn tools_tokens(weir: &Weir, tools: usize) -> u64 {
+pub fn tools_tokens(weir: &Weir, tools: usize) -> u64 {
     let tools = TOOLS[tools].unwrap_or("null");
     let body = format!(
         r#"{{"model":"{MODEL}","messages":[{{"role":"user","content":""}}],"tools":{tools}}}"#
@@ -26,7 +26,7 @@ fn newest_from(body: &Body<'_>) -> usize {
 }
 
 /// What stays of a conversation whatever the limit is.
-fn floor_tokens(body: &Body<'_>) -> u64 {
+pub fn floor_tokens(body: &Body<'_>) -> u64 {
     if body.messages().is_empty() {
         return 0;
     }

@@ -34,12 +34,15 @@ fn messages_of<'a>(planned: &'a Planned, received: &'a str) -> Vec<&'a str> {
 }
 
 pub fn is_frozen(case: &Case) -> Result<(), String> {
-    let weir = Weir::new();
+    is_frozen_by(&Weir::new(), case)
+}
+
+pub fn is_frozen_by(weir: &Weir, case: &Case) -> Result<(), String> {
     let limit = case.limit_tokens();
     let bodies = requests(case);
     let mut earlier: Option<(&String, Planned)> = None;
     for body in &bodies {
-        let Ok(planned) = outcome(&weir, body, limit) else { continue };
+        let Ok(planned) = outcome(weir, body, limit) else { continue };
         if let Some((earlier_body, earlier)) = &earlier
             && earlier.cuts == planned.cuts
         {
@@ -59,17 +62,26 @@ pub fn is_frozen(case: &Case) -> Result<(), String> {
 }
 
 pub fn is_pure(case: &Case) -> Result<(), String> {
+    let weir = |folds_bytes: Option<u64>| {
+        Weir::with(|config| {
+            if let Some(bytes) = folds_bytes {
+                (config.cache.counts_bytes, config.cache.folds_bytes) = (0, bytes);
+            }
+        })
+    };
+    is_pure_by(weir, case)
+}
+
+/// Plans by instances that `weir` makes: with caches of their own, or with so many bytes of them.
+pub fn is_pure_by(weir: impl Fn(Option<u64>) -> Weir, case: &Case) -> Result<(), String> {
     let limit = case.limit_tokens();
     let bodies: Vec<String> =
         (1..=case.transcript.messages.len()).map(|end| case.transcript.body_of(end)).collect();
     let afresh: Vec<Outcome> =
-        bodies.iter().map(|body| outcome(&Weir::new(), body, limit)).collect();
-    let warm = Weir::new();
-    let tiny = Weir::with(|config| {
-        config.cache.counts_bytes = 0;
-        config.cache.folds_bytes = 2000;
-    });
-    let backwards = Weir::new();
+        bodies.iter().map(|body| outcome(&weir(None), body, limit)).collect();
+    let warm = weir(None);
+    let tiny = weir(Some(2000));
+    let backwards = weir(None);
     for body in bodies.iter().rev() {
         let _ = outcome(&backwards, body, limit);
     }

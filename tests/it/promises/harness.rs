@@ -75,7 +75,7 @@ impl Weir {
 
     /// Plans a request under a limit.
     pub fn plan(&self, body: &str, limit_tokens: u64) -> Result<Planned, ProxyError> {
-        let asked = Asked { max_input_tokens: Some(limit_tokens), bypass: false };
+        let asked = Asked { max_input_tokens: Some(limit_tokens), ..Asked::default() };
         let body = bytes::Bytes::copy_from_slice(body.as_bytes());
         self.runtime.block_on(self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked))
     }
@@ -87,7 +87,7 @@ impl Weir {
         limit_tokens: u64,
         question: Question,
     ) -> Result<Explained, ProxyError> {
-        let asked = Asked { max_input_tokens: Some(limit_tokens), bypass: false };
+        let asked = Asked { max_input_tokens: Some(limit_tokens), ..Asked::default() };
         let body = bytes::Bytes::copy_from_slice(body.as_bytes());
         let tenant = Tenant([7; 16]);
         let explained =

@@ -1,0 +1,120 @@
+//! A note of excerpts as text: what was chosen of each message, in order and word for word, with
+//! what is left out marked. Chooses nothing.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
+
+use super::excerpt::Subject;
+use super::reading::{BlockKind, Reading};
+
+/// Before names that stand in a message but in none of the excerpts.
+pub const ALSO: &str = "also: ";
+/// As much of a tool's name as a note repeats.
+const NAME_CHARACTERS: usize = 64;
+
+/// What of a message is in the note.
+#[derive(Debug, Default)]
+pub struct Chosen {
+    /// Units, by index.
+    pub units: Vec<usize>,
+    /// Values in the list of names, by index.
+    pub names: Vec<usize>,
+}
+
+/// The note, with what was chosen of each message.
+pub fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> String {
+    let mut shown = HashSet::new();
+    for (message, own) in &mut chosen {
+        own.units.sort_unstable();
+        own.names.sort_unstable();
+        let reading = &subject.readings[*message];
+        for unit in &own.units {
+            shown.extend(reading.values_of(&reading.units[*unit]).map(|mention| mention.key));
+        }
+    }
+    let count = subject.gone.len();
+    let noun = if count == 1 { "message" } else { "messages" };
+    let mut out = format!("[weir: {count} earlier {noun}, shortened to fit; … = left out]");
+    let mut elsewhere: Vec<&str> = Vec::new();
+    for (message, own) in &chosen {
+        let reading = &subject.readings[*message];
+        let names: Vec<&str> = own
+            .names
+            .iter()
+            .map(|index| &reading.values[*index])
+            .filter(|mention| !shown.contains(&mention.key))
+            .map(|mention| reading.said(mention))
+            .collect();
+        if own.units.is_empty() {
+            elsewhere.extend(names);
+            continue;
+        }
+        let _ = write!(out, "\n#{message} {}:", name(&subject.speakers[*message]));
+        write_units(reading, &own.units, &mut out);
+        write_names(&names, &mut out);
+    }
+    write_names(&elsewhere, &mut out);
+    out
+}
+
+fn write_names(names: &[&str], out: &mut String) {
+    if !names.is_empty() {
+        let _ = write!(out, "\n{ALSO}{}", names.join(", "));
+    }
+}
+
+/// A tool's name, which anybody may have chosen, in one short line.
+fn name(name: &str) -> String {
+    name.chars().filter(|letter| !letter.is_control()).take(NAME_CHARACTERS).collect()
+}
+
+/// Units of one message, what is adjacent in one piece.
+fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
+    let mut block = None;
+    let mut before: Option<usize> = None;
+    let mut index = 0;
+    while index < units.len() {
+        let first = &reading.units[units[index]];
+        let mut end = index;
+        while end + 1 < units.len()
+            && units[end + 1] == units[end] + 1
+            && reading.units[units[end + 1]].block == first.block
+        {
+            end += 1;
+        }
+        let span = first.span.start..reading.units[units[end]].span.end;
+        if block != Some(first.block) {
+            match &reading.blocks[first.block as usize].kind {
+                BlockKind::Text => out.push('\n'),
+                BlockKind::Call { name, .. } => {
+                    let _ = write!(out, "\n> {}: ", self::name(name));
+                }
+            }
+            block = Some(first.block);
+        } else {
+            let is_one_line =
+                before.is_some_and(|before| !reading.text[before..span.start].contains('\n'));
+            out.push_str(if is_one_line { " … " } else { "\n…\n" });
+        }
+        quote(&reading.text[span.clone()], out);
+        before = Some(span.end);
+        index = end + 1;
+    }
+}
+
+/// Writes what was said so that none of its lines can pass for one of the note's own.
+fn quote(said: &str, out: &mut String) {
+    for (index, line) in said.split('\n').enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        let start = line.trim_start();
+        let numbered = start
+            .strip_prefix('#')
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        if numbered || start.starts_with("[weir:") {
+            out.push_str("| ");
+        }
+        out.push_str(line);
+    }
+}

@@ -1,0 +1,234 @@
+//! The note that a cut leaves beside a kept user message: how many messages went or what they came
+//! to, which files were in use, and the policy's own words.
+
+use super::cut::{Cut, Step};
+use super::extract;
+use super::fold::share;
+use super::note::{NOTES_PER_MESSAGE, Note, Place};
+use super::policy::{FileHints, Notes};
+use super::source::Source;
+use super::turn::TurnKind;
+
+/// What the seam between a note and the text beside it may take.
+const SEAM_TOKENS: u64 = 4;
+/// What the lines of an extract begin with.
+const LINE: &str = "- ";
+
+impl Cut<'_> {
+    /// Leaves a note where turns went or were masked: after what the last kept user message before
+    /// says, else before what the next one says.
+    pub(super) fn leave_note(&mut self, step: Step, source: &dyn Source) {
+        let left_out = self.left_out + self.fold.untold;
+        self.fold.untold = left_out;
+        let notice = self.notice(step);
+        let policy = &self.fold.profile.policy;
+        let tells = policy.notes != Notes::Nothing && left_out > 0;
+        let hints = policy.notes != Notes::Nothing && policy.shares.file_hints != FileHints::Off;
+        let newest = self.turn(self.newest).first;
+        let gap = self.gap.or(notice.is_some().then_some(newest));
+        let Some(gap) = gap.filter(|_| tells || notice.is_some() || hints) else { return };
+        let Some((message, place)) = self.note_place(gap) else { return };
+        let more = [self.file_hints(source), notice.unwrap_or_default()];
+        let more: Vec<String> = more.into_iter().filter(|text| !text.is_empty()).collect();
+        let told = if tells { left_out } else { 0 };
+        let texts = [self.compose(told, &more, source), self.compose(told, &[], source)];
+        if texts[0].is_some() {
+            self.merge_notes_of(message);
+        }
+        for text in texts.into_iter().flatten() {
+            if self.place_note(message, place, told, text) {
+                if tells {
+                    self.fold.untold = 0;
+                    self.fold.unspoken.clear();
+                }
+                return;
+            }
+        }
+    }
+
+    /// What the policy says to the model after such a cut.
+    fn notice(&self, step: Step) -> Option<String> {
+        let notices = &self.fold.profile.policy.zones.notices;
+        let own = match step {
+            Step::Mask => &notices.mask,
+            Step::WindDown => &notices.wind_down,
+            Step::Restart => &notices.restart,
+            Step::Evict => &None,
+        };
+        own.as_deref().map(str::to_owned)
+    }
+
+    /// The note's text; `Some(None)` is the plain count. `None` where there is nothing to say.
+    fn compose(
+        &self,
+        left_out: usize,
+        more: &[String],
+        source: &dyn Source,
+    ) -> Option<Option<String>> {
+        if self.fold.profile.policy.notes == Notes::Extract && left_out > 0 {
+            let mut gone = self.fold.unspoken.clone();
+            gone.sort_unstable();
+            let characters = self.fold.profile.policy.extract.request_characters;
+            let read = |message: &usize| source.message(*message);
+            let lines: Vec<String> = gone
+                .iter()
+                .filter_map(read)
+                .flat_map(|message| extract::lines(&message, characters))
+                .collect();
+            return Some(Some(self.extract(left_out, &lines, more)));
+        }
+        if more.is_empty() {
+            return (left_out > 0).then_some(None);
+        }
+        let mut sentences = Vec::new();
+        if left_out > 0 {
+            sentences.push(format!("{} left out here to fit the context window", were(left_out)));
+        }
+        sentences.extend_from_slice(more);
+        Some(Some(format!("[weir: {}]", sentences.join(". "))))
+    }
+
+    /// An extract of the newest of `lines` that there is room for.
+    fn extract(&self, left_out: usize, lines: &[String], more: &[String]) -> String {
+        let encoding = self.fold.profile.measure.encoding;
+        let policy = &self.fold.profile.policy;
+        let all_tokens = share(self.fold.profile.limit_tokens, policy.extract.permille);
+        let taken_tokens: u64 = self.fold.notes.iter().map(|note| note.tokens).sum();
+        // Early extracts leave room for later ones, and these say something whatever stands.
+        let mut left = (all_tokens.saturating_sub(taken_tokens) / 2).max(all_tokens / 8);
+        let mut from = lines.len();
+        while from > 0 {
+            let tokens = encoding.count(&lines[from - 1]) + 1;
+            if tokens > left {
+                break;
+            }
+            left -= tokens;
+            from -= 1;
+        }
+        let noun = if left_out == 1 { "message" } else { "messages" };
+        let mut text = format!("[weir: summary of {left_out} earlier {noun}");
+        for sentence in more {
+            text.push_str(". ");
+            text.push_str(sentence);
+        }
+        text.push(']');
+        for line in &lines[from..] {
+            text.push('\n');
+            text.push_str(line);
+        }
+        text
+    }
+
+    /// Puts a note beside `message` where the limit has room for it.
+    fn place_note(
+        &mut self,
+        message: usize,
+        place: Place,
+        left_out: usize,
+        text: Option<String>,
+    ) -> bool {
+        let note = self.note(message, place, left_out, text);
+        let fits = self.fold.size_tokens + note.tokens <= self.fold.profile.limit_tokens;
+        if fits {
+            self.fold.size_tokens += note.tokens;
+            self.fold.changes += 1;
+            self.fold.notes.push(note);
+        }
+        fits
+    }
+
+    fn note(&self, message: usize, place: Place, left_out: usize, text: Option<String>) -> Note {
+        let excerpts = text.map(|text| text.into());
+        let cut = self.fold.cuts() + 1;
+        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts };
+        note.tokens = self.fold.profile.measure.encoding.count(&note.text()) + SEAM_TOKENS;
+        note
+    }
+
+    fn note_place(&self, gap: usize) -> Option<(usize, Place)> {
+        let places = |turn: &&usize| {
+            let own = self.turn(**turn);
+            own.kind == TurnKind::User && self.fold.facts[own.first].takes_note
+        };
+        let after_gap = self.fold.live.partition_point(|turn| self.turn(*turn).first < gap);
+        let (before, after) = self.fold.live.split_at(after_gap);
+        let first_of = |turn: &usize| self.turn(*turn).first;
+        let before = before.iter().rev().find(places).map(|turn| (first_of(turn), Place::After));
+        // What the caller asks now is sent as it was asked.
+        let is_last = |turn: &usize| self.turn(*turn).last + 1 == self.fold.facts.len();
+        let after = || after.iter().find(|turn| places(turn) && !is_last(turn));
+        before.or_else(|| after().map(|turn| (first_of(turn), Place::Before)))
+    }
+
+    /// Keeps a message from gathering notes without end: the two oldest become one. What they said
+    /// of files and in the policy's words is out of date by then, and goes.
+    fn merge_notes_of(&mut self, message: usize) {
+        let own: Vec<usize> = (0..self.fold.notes.len())
+            .filter(|index| self.fold.notes[*index].message == message)
+            .collect();
+        if own.len() < NOTES_PER_MESSAGE {
+            return;
+        }
+        let second = self.fold.notes.remove(own[1]);
+        let first = self.fold.notes.remove(own[0]);
+        self.fold.size_tokens -= first.tokens + second.tokens;
+        self.fold.changes += 1;
+        let left_out = first.left_out + second.left_out;
+        let texts = [&first.excerpts, &second.excerpts].into_iter().flatten();
+        let lines: Vec<String> = texts
+            .flat_map(|text| text.lines().filter(|line| line.starts_with(LINE)))
+            .map(str::to_owned)
+            .collect();
+        if left_out == 0 {
+            return;
+        }
+        let is_extract = self.fold.profile.policy.notes == Notes::Extract;
+        let text = is_extract.then(|| self.extract(left_out, &lines, &[]));
+        let merged = self.note(message, first.place, left_out, text);
+        let merged = Note { cut: second.cut, ..merged };
+        self.fold.size_tokens += merged.tokens;
+        self.fold.notes.insert(own[0], merged);
+    }
+
+    /// The files that calls touched, the last ones first, as the policy words it; empty without
+    /// any.
+    fn file_hints(&self, source: &dyn Source) -> String {
+        let (most, before, after) = match self.fold.profile.policy.shares.file_hints {
+            FileHints::Off => return String::new(),
+            FileHints::Minimal => (5, "Files: ", ""),
+            FileHints::Normal => (10, "Files used before, the last one first: ", ""),
+            FileHints::Full => (
+                20,
+                "Files used before, the last one first: ",
+                ". What they held may have gone from this conversation: read them again where it \
+                 matters",
+            ),
+        };
+        let mut paths: Vec<String> = Vec::new();
+        for message in (0..self.fold.facts.len()).rev() {
+            if paths.len() >= most {
+                break;
+            }
+            if self.fold.facts[message].calls == 0 {
+                continue;
+            }
+            let Some(own) = source.message(message) else { continue };
+            for path in extract::paths(&own).into_iter().rev() {
+                if paths.len() < most && !paths.contains(&path) {
+                    paths.push(path);
+                }
+            }
+        }
+        if paths.is_empty() {
+            String::new()
+        } else {
+            format!("{before}{}{after}", paths.join(", "))
+        }
+    }
+}
+
+/// So many messages, as the subject of a sentence.
+fn were(messages: usize) -> String {
+    let noun = if messages == 1 { "message was" } else { "messages were" };
+    format!("{messages} earlier {noun}")
+}

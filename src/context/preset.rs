@@ -1,0 +1,114 @@
+//! Policies by name: the shipped default, and the ways of five earlier context managers.
+
+use super::policy::{
+    Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Importance, Mask, Notes, Notices,
+    Policy, Restart, Shares, Zones,
+};
+
+/// The names, in the order in which they are listed.
+pub const PRESETS: [&str; 6] = ["default", "scored", "zones", "extract", "shares", "tiers"];
+
+/// The policy of this name.
+pub fn preset(name: &str) -> Option<Policy> {
+    match name {
+        "default" => Some(Policy::default()),
+        "scored" => Some(scored()),
+        "zones" => Some(zones()),
+        "extract" => Some(extract()),
+        "shares" => Some(shares()),
+        "tiers" => Some(tiers()),
+        _ => None,
+    }
+}
+
+/// What stays is chosen by score, then by age, as far as the limit has room.
+fn scored() -> Policy {
+    let base = Policy::default();
+    Policy {
+        notes: Notes::Nothing,
+        min_growth_permille: 0,
+        eviction: Eviction { importance: Importance::Role, fill: Fill::Greedy, keep_messages: 0 },
+        counting: Counting { reserve_tokens: 1024, ..base.counting },
+        ..base
+    }
+}
+
+/// Nothing below 70 %, masking up to 90 %, a warning at the first crossing and a fresh start at the
+/// next.
+fn zones() -> Policy {
+    let base = Policy::default();
+    Policy {
+        notes: Notes::Count,
+        hard_permille: 900,
+        low_permille: 600,
+        zones: Zones {
+            soft_permille: 700,
+            restart: Restart::SecondHard,
+            notices: Notices {
+                wind_down: Some(
+                    "The context window is nearly full: finish the step at hand and write down \
+                     what must be kept"
+                        .into(),
+                ),
+                ..Notices::default()
+            },
+            ..base.zones
+        },
+        mask: Mask { results: true, ..base.mask },
+        ..base
+    }
+}
+
+/// The last ten messages, and a summary without a model of those before.
+fn extract() -> Policy {
+    let base = Policy::default();
+    Policy {
+        notes: Notes::Extract,
+        eviction: Eviction { keep_messages: 10, ..base.eviction },
+        extract: Extract { permille: 300, ..base.extract },
+        counting: Counting { margin_permille: 200, is_estimated: true, ..base.counting },
+        ..base
+    }
+}
+
+/// A share for each kind of message; what is furthest above its own gives way.
+fn shares() -> Policy {
+    let base = Policy::default();
+    Policy {
+        notes: Notes::Count,
+        mask: Mask { results: true, ..base.mask },
+        shares: Shares {
+            is_attacked: true,
+            oversize_tokens: 8000,
+            file_hints: FileHints::Normal,
+            ..base.shares
+        },
+        ..base
+    }
+}
+
+/// Breakpoints of the provider's cache where messages have stayed as they are.
+fn tiers() -> Policy {
+    let base = Policy::default();
+    Policy {
+        notes: Notes::Count,
+        breakpoints: Breakpoints { tier_requests: 3, target_tokens: 1024 },
+        ..base
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_a_policy_of_its_own() {
+        let policies: Vec<Policy> =
+            PRESETS.iter().map(|name| preset(name).expect("a listed name")).collect();
+        for (index, policy) in policies.iter().enumerate() {
+            assert!(policy.low_permille < policy.hard_permille);
+            assert!(!policies[..index].contains(policy), "{}", PRESETS[index]);
+        }
+        assert_eq!(preset("other"), None);
+    }
+}
