@@ -117,8 +117,8 @@ impl Cut<'_> {
             .then(|| self.write_excerpts(room_tokens as u64, source))
             .flatten()
             .map(Arc::from);
-        let mut note =
-            Note { message, place, left_out: self.fold.unspoken.len(), tokens: 0, excerpts };
+        let (cut, left_out) = (self.fold.cuts() + 1, self.fold.unspoken.len());
+        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts };
         let count = self.fold.profile.measure.encoding.count(&note.text());
         note.tokens = count + FRAME_TOKENS;
         if size + note.tokens > limit {

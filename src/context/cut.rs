@@ -48,6 +48,7 @@ pub fn cut(fold: &mut Fold, mark: Mark, source: &dyn Source) {
             cut.leave_note(step, source);
         }
     }
+    cut.remember_pins();
 }
 
 pub(super) struct Cut<'f> {
@@ -84,6 +85,13 @@ impl<'f> Cut<'f> {
             cut.pins.insert(turn, Pin::FirstUser);
         }
         cut
+    }
+
+    /// Notes why turns stayed, for whoever asks later.
+    fn remember_pins(self) {
+        let (newest, pins) = (self.newest, self.pins);
+        self.fold.history.newest = newest;
+        self.fold.history.pins = pins;
     }
 
     pub(super) fn turn(&self, turn: usize) -> &super::turn::Turn {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::clip::Clipped;
 use super::cut::{self, Mark};
+use super::history::{Eve, History};
 use super::limit::Profile;
 use super::mask::Rewrite;
 use super::measure::Fact;
@@ -63,6 +64,7 @@ pub struct Fold {
     pub(super) untold: usize,
     /// Messages gone that no note of excerpts stands for.
     pub(super) unspoken: Vec<usize>,
+    pub(super) history: History,
     /// Tokens of what is sent, overhead included.
     pub(super) size_tokens: u64,
     received_tokens: u64,
@@ -103,6 +105,7 @@ impl Fold {
             notes: Vec::new(),
             untold: 0,
             unspoken: Vec::new(),
+            history: History::default(),
             received_tokens: 0,
             system_run_tokens: 0,
             cuts: 0,
@@ -189,7 +192,7 @@ impl Fold {
 
     fn cut(&mut self, mark: Mark, source: &dyn Source) {
         let before = (self.changes, self.notes.len(), self.size_tokens);
-        let notes = self.notes.clone();
+        let (eve, notes) = (Eve::of(self), self.notes.clone());
         self.changed_from = usize::MAX;
         cut::cut(self, mark, source);
         if notes != self.notes {
@@ -198,7 +201,10 @@ impl Fold {
         }
         self.register_anew(self.changed_from.min(self.since.len()));
         let is_changed = (self.changes, self.notes.len(), self.size_tokens) != before;
-        self.cuts += u32::from(is_changed);
+        if is_changed {
+            self.cuts += 1;
+            History::record(self, mark, &eve);
+        }
         let is_at_low = self.size_tokens <= self.low_tokens();
         let rest_tokens = if is_at_low { 0 } else { self.size_tokens + self.progress_tokens() };
         self.soft_rest_tokens = rest_tokens;
@@ -214,15 +220,21 @@ impl Fold {
 
     /// The cut that is due at a size.
     fn due(&self, size_tokens: u64) -> Option<Mark> {
-        let limit = self.profile.limit_tokens;
-        let hard = self.hard_tokens().max(self.hard_rest_tokens).min(limit);
-        if size_tokens > hard {
+        let (soft_tokens, hard_tokens) = self.due_above();
+        if size_tokens > hard_tokens {
             return Some(Mark::Hard);
         }
+        soft_tokens.is_some_and(|soft| size_tokens > soft).then_some(Mark::Soft)
+    }
+
+    /// The sizes above which a soft cut, where the policy has such, and a hard one are due.
+    pub(super) fn due_above(&self) -> (Option<u64>, u64) {
+        let limit = self.profile.limit_tokens;
+        let hard = self.hard_tokens().max(self.hard_rest_tokens).min(limit);
         let soft = self.profile.policy.zones.soft_permille;
         let (base, fixed) = self.base_tokens();
         let soft_tokens = (fixed + share(base, soft)).max(self.soft_rest_tokens);
-        (soft > 0 && size_tokens > soft_tokens).then_some(Mark::Soft)
+        ((soft > 0).then_some(soft_tokens), hard)
     }
 
     /// What a cut must free to be worth it, and the size must grow by after one that fell short.
@@ -302,6 +314,11 @@ impl Fold {
         self.restarts
     }
 
+    /// What the cuts did.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
     /// How many messages it holds.
     pub fn messages(&self) -> usize {
         self.facts.len()
@@ -334,6 +351,7 @@ impl Fold {
             + self.masked_calls.len() * 16
             + self.rewrites.values().map(Rewrite::memory_bytes).sum::<usize>()
             + self.notes.len() * size_of::<Note>()
+            + self.history.memory_bytes()
     }
 }
 

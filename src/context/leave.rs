@@ -139,7 +139,8 @@ impl Cut<'_> {
 
     fn note(&self, message: usize, place: Place, left_out: usize, text: Option<String>) -> Note {
         let excerpts = text.map(|text| text.into());
-        let mut note = Note { message, place, left_out, tokens: 0, excerpts };
+        let cut = self.fold.cuts() + 1;
+        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts };
         note.tokens = self.fold.profile.measure.encoding.count(&note.text()) + SEAM_TOKENS;
         note
     }
@@ -184,6 +185,7 @@ impl Cut<'_> {
         let is_extract = self.fold.profile.policy.notes == Notes::Extract;
         let text = is_extract.then(|| self.extract(left_out, &lines, &[]));
         let merged = self.note(message, first.place, left_out, text);
+        let merged = Note { cut: second.cut, ..merged };
         self.fold.size_tokens += merged.tokens;
         self.fold.notes.insert(own[0], merged);
     }

@@ -64,8 +64,8 @@ pub struct Planner {
     heavy: Arc<Semaphore>,
 }
 
-struct Shared {
-    config: Arc<Config>,
+pub(super) struct Shared {
+    pub(super) config: Arc<Config>,
     memory: Memory,
     /// Unknown models that were warned about already.
     warned: Mutex<HashSet<String>>,
@@ -76,23 +76,23 @@ const WARNED_MODELS: usize = 1000;
 
 /// One request to plan.
 #[derive(Clone)]
-struct Job {
-    tenant: Tenant,
-    protocol: Protocol,
-    body: Bytes,
-    path_model: Option<String>,
-    asked: Asked,
+pub(super) struct Job {
+    pub(super) tenant: Tenant,
+    pub(super) protocol: Protocol,
+    pub(super) body: Bytes,
+    pub(super) path_model: Option<String>,
+    pub(super) asked: Asked,
 }
 
 /// Whether a job may take its time.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
+pub(super) enum Pace {
     Inline,
     Unhurried,
 }
 
 /// Why a job has no plan yet.
-enum Stop {
+pub(super) enum Stop {
     /// It takes longer than the request's own task may.
     Heavy,
     Refused(ProxyError),
@@ -131,16 +131,25 @@ impl Planner {
                 Err(Stop::Heavy) => {}
             }
         }
+        self.unhurried(job, |shared, job| guarded(shared, &job, Pace::Unhurried)).await
+    }
+
+    /// Does `work` off the async threads, when a core is free for it.
+    pub(super) async fn unhurried<T: Send + 'static>(
+        &self,
+        job: Job,
+        work: impl FnOnce(&Shared, Job) -> Result<T, Stop> + Send + 'static,
+    ) -> Result<T, ProxyError> {
         let place = Arc::clone(&self.heavy).acquire_owned().await;
         let shared = Arc::clone(&self.shared);
-        let planned = tokio::task::spawn_blocking(move || {
+        let done = tokio::task::spawn_blocking(move || {
             // The place is given back by the work itself: a caller that leaves does not end it.
             let _place = place;
-            guarded(&shared, &job, Pace::Unhurried)
+            work(&shared, job)
         })
         .await;
-        match planned {
-            Ok(Ok(planned)) => Ok(planned),
+        match done {
+            Ok(Ok(done)) => Ok(done),
             Ok(Err(Stop::Refused(error))) => Err(error),
             _ => Err(ProxyError::new(ErrorKind::Internal, "planning did not come to an end")),
         }
@@ -148,7 +157,7 @@ impl Planner {
 }
 
 /// Plans a job; a fault inside forwards the original where that fits.
-fn guarded(shared: &Shared, job: &Job, pace: Pace) -> Result<Planned, Stop> {
+pub(super) fn guarded(shared: &Shared, job: &Job, pace: Pace) -> Result<Planned, Stop> {
     guarded_by(shared, job, pace, |draft| draft.fold())
 }
 
@@ -172,21 +181,22 @@ fn guarded_by(
 }
 
 /// A request whose body is read and whose limits are known.
-struct Draft<'a> {
-    shared: &'a Shared,
-    job: &'a Job,
+pub(super) struct Draft<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) job: &'a Job,
     pace: Pace,
-    request: Request<'a>,
-    model: Cow<'a, str>,
-    limits: Limits,
+    pub(super) request: Request<'a>,
+    pub(super) model: Cow<'a, str>,
+    pub(super) is_model_known: bool,
+    pub(super) limits: Limits,
     /// Tools, schemas and reply priming, as they are.
-    overhead_tokens: u64,
+    pub(super) overhead_tokens: u64,
     profile: Arc<Profile>,
-    settings: ModelSettings,
+    pub(super) settings: ModelSettings,
 }
 
 impl<'a> Draft<'a> {
-    fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
+    pub(super) fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
         let config = &shared.config;
         let request =
             job.protocol.read(&job.body, config.server.max_messages).map_err(refusal::body)?;
@@ -220,7 +230,19 @@ impl<'a> Draft<'a> {
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
         let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
         let overhead_tokens = extras_tokens + REPLY_PRIMING;
-        Ok(Self { shared, job, pace, request, model, limits, overhead_tokens, profile, settings })
+        let is_model_known = !matches!(found.known, Known::Unknown);
+        Ok(Self {
+            shared,
+            job,
+            pace,
+            request,
+            model,
+            is_model_known,
+            limits,
+            overhead_tokens,
+            profile,
+            settings,
+        })
     }
 
     fn fold_and_plan(
@@ -233,7 +255,7 @@ impl<'a> Draft<'a> {
 
     /// Takes the transcript up where an earlier request of the conversation left it, or from the
     /// start, and remembers where it is now.
-    fn fold(&self) -> Result<Arc<Fold>, Stop> {
+    pub(super) fn fold(&self) -> Result<Arc<Fold>, Stop> {
         let memory = &self.shared.memory;
         let chain = Chain::new(memory, self.job.tenant, &self.profile, &self.request.messages);
         let earlier = memory.longest_fold(&chain);
@@ -295,7 +317,7 @@ impl<'a> Draft<'a> {
         Ok(facts)
     }
 
-    fn source(&self) -> RequestSource<'_> {
+    pub(super) fn source(&self) -> RequestSource<'_> {
         let encoding = self.profile.measure.encoding;
         RequestSource::new(self.job.protocol, &self.request.messages, encoding)
     }

@@ -132,6 +132,14 @@ fn unmark(protocol: Protocol, raw: &str) -> String {
     let Some(value) = protocol.read_message(raw).ok().and_then(|message| message.weir) else {
         return raw.to_owned();
     };
+    without_member(raw, value)
+}
+
+/// The object `raw` without the member whose value is `value`, which lies in it, as [`json::members`]
+/// gives it.
+///
+/// [`json::members`]: super::json::members
+pub fn without_member(raw: &str, value: &str) -> String {
     let start = value.as_ptr() as usize - raw.as_ptr() as usize;
     let mut end = start + value.len();
     let before_colon = raw[..start].trim_end().trim_end_matches(':').trim_end();

@@ -4,11 +4,12 @@
 mod clients;
 mod count;
 mod excerpts;
+mod explained;
 mod fits;
 mod frozen;
 mod generate;
 mod golden;
-mod harness;
+pub mod harness;
 mod json;
 mod judge;
 mod left_alone;
