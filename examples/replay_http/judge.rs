@@ -159,6 +159,12 @@ impl<'a> Judge<'a> {
         self.previous = Some((pieces, length));
     }
 
+    /// By how much weir's own size may lie above the judge's: it takes tools in steps of a fiftieth
+    /// of the limit, and counts a few tokens for the seam of each note.
+    fn slack_tokens(&self) -> u64 {
+        (self.budget_tokens + self.tools_tokens) / 50 + BORDERLINE_TOKENS
+    }
+
     fn judge_pieces(&mut self, length: usize, answer: &Answer, pieces: &[Piece]) {
         let conversation = self.conversation;
         let messages = &conversation.messages[..length];
@@ -208,7 +214,9 @@ impl<'a> Judge<'a> {
         }
         let is_cut = shared < before.len();
         let outcome = if is_cut {
-            explain_cut(conversation, before, before_length, pieces, length)
+            let new = conversation.full_tokens(length) - conversation.full_tokens(before_length);
+            let is_forced = tokens(before) + new + self.slack_tokens() > self.budget_tokens;
+            explain_cut(conversation, (before, before_length), (pieces, length), is_forced)
         } else {
             Ok(())
         };
@@ -219,20 +227,20 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// Whether what broke the prefix was a real cut: something more is gone, clipped or told in a note,
-/// nothing that had gone has come back, and notes of earlier cuts stay as they are but where all of
-/// them are written anew.
+/// Whether what broke the prefix was a real cut, given the messages sent and how many there were,
+/// before and now: something more is gone, clipped or told in a note, or what was sent before does
+/// not fit any more; nothing that had gone has come back, and notes of earlier cuts stay as they are
+/// but where all of them are written anew.
 fn explain_cut(
     conversation: &Conversation,
-    before: &[Piece],
-    before_length: usize,
-    pieces: &[Piece],
-    length: usize,
+    (before, before_length): (&[Piece], usize),
+    (pieces, length): (&[Piece], usize),
+    is_forced: bool,
 ) -> Result<(), String> {
     let gone = (before_length - callers(before), length - callers(pieces));
     let was_sent = |piece: &Piece| before.iter().any(|old| old.is_same(piece, conversation));
     let is_new = |piece: &Piece| (piece.is_clipped() || piece.is_noted()) && !was_sent(piece);
-    if gone.1 <= gone.0 && !pieces.iter().any(is_new) {
+    if gone.1 <= gone.0 && !is_forced && !pieces.iter().any(is_new) {
         return Err(format!("no more is gone ({} messages), clipped or told", gone.0));
     }
     check_notes(conversation, before, pieces)?;
@@ -444,7 +452,7 @@ mod tests {
         let broken = [(Check::PrefixHeld, 1)];
         assert_eq!(run(&[SYSTEM, NOTED, SECOND, ANSWER, THIRD]), []);
         assert_eq!(run(&[SYSTEM, NOTED, THIRD]), []);
-        // The note went, and nothing else did.
+        // The note went and nothing else did, though all of it would have fitted.
         assert_eq!(run(&[SYSTEM, FIRST, SECOND, ANSWER, THIRD]), broken);
         // What had gone came back.
         assert_eq!(run(&[SYSTEM, CALL, RESULT, THIRD]), broken);

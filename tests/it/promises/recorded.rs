@@ -136,7 +136,7 @@ impl Run<'_> {
             }
             let edits = context::edits(&fold.ended(&source));
             let body = self.recorded.body(point);
-            let sent = self.sent(&self.warm, &body, &edits);
+            let sent = self.sent(&self.warm, &body);
             self.check_sent(&body, &sent).map_err(at)?;
             if nth % AFRESH_ONE_IN == 0 || nth + 1 == self.recorded.points.len() {
                 self.check_afresh(point, &body, &edits, &sent).map_err(at)?;
@@ -155,18 +155,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn sent(&self, weir: &Weir, body: &str, edits: &[(usize, Edit)]) -> Sent {
+    fn sent(&self, weir: &Weir, body: &str) -> Sent {
         let (outcome, cuts) = match weir.plan(body, self.limit_tokens) {
             Ok(planned) => (Ok(text_of(&planned, body)), planned.cuts),
             Err(error) => (Err(format!("{:?}: {}", error.kind, error.message)), 0),
         };
-        let notes = edits.iter().filter_map(|(_, edit)| match edit {
-            Edit::InsertAfter(text) | Edit::InsertBefore(text) => {
-                text.contains("shortened to fit").then(|| text.clone())
-            }
-            _ => None,
-        });
-        Sent { outcome, cuts, notes: notes.collect() }
+        let notes = outcome.as_ref().map_or(Vec::new(), |text| notes_of(text));
+        Sent { outcome, cuts, notes }
     }
 
     /// The planner sends what the fold says.
@@ -195,7 +190,7 @@ impl Run<'_> {
         if context::edits(&fold.ended(&source)) != edits {
             return Err("a fold from the start decides otherwise".to_owned());
         }
-        let cold = self.sent(&weir(self.policy, false), body, edits);
+        let cold = self.sent(&weir(self.policy, false), body);
         if cold.outcome != sent.outcome || cold.cuts != sent.cuts {
             return Err("without caches other bytes are sent".to_owned());
         }
@@ -235,6 +230,14 @@ impl Run<'_> {
         }
         valid::fault(&body).map_or(Ok(()), Err)
     }
+}
+
+/// The notes of excerpts that stand in messages of their own, in order.
+fn notes_of(sent: &str) -> Vec<String> {
+    const OPENS: &str = r#"{"role":"user","content":"[weir: "#;
+    let request = Protocol::Chat.read(sent.as_bytes(), usize::MAX).expect("a request");
+    let is_note = |raw: &&&str| raw.starts_with(OPENS) && raw.contains(", shortened to fit; ");
+    request.messages.iter().filter(is_note).map(|raw| (*raw).to_owned()).collect()
 }
 
 fn text_of(planned: &Planned, received: &str) -> String {
