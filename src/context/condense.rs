@@ -14,7 +14,8 @@ use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
 
-/// What notes may take of the base before they are written anew, all in one.
+/// What notes may take of the base, where no room is left for another, before they are written
+/// anew, all in one.
 const NOTES_SHARE: f64 = 0.9;
 /// Where less than this share of the base is left for a new note, it may fill the limit.
 const NEW_NOTE_SHARE: f64 = 0.2;
@@ -35,12 +36,13 @@ impl Cut<'_> {
         let (base, fixed) = (base as f64, fixed as f64);
         let newest: u64 = self.fold.turns.list[self.newest..].iter().map(|turn| turn.tokens).sum();
         let newest = newest as f64;
-        let notes = self.notes_tokens() as f64;
         let limit = self.fold.profile.limit_tokens as f64;
         let (base, fixed) = self.release_first_user(base, fixed, newest, limit);
+        let notes = self.notes_tokens() as f64;
         let goal = self.fold.low_tokens() as f64;
-        let keeps_notes =
-            notes <= NOTES_SHARE * base && fixed + notes + newest + 0.1 * base < limit;
+        let is_tight = goal - fixed - notes - newest < NEW_NOTE_SHARE * base;
+        let keeps_notes = !(is_tight && notes > NOTES_SHARE * base)
+            && fixed + notes + newest + 0.1 * base < limit;
         let notes = if keeps_notes {
             notes
         } else {
@@ -110,7 +112,7 @@ impl Cut<'_> {
         let size = self.fold.size_tokens;
         let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
         let room_tokens = match room.is_tight {
-            true => 0.95 * free as f64 - 20.0,
+            true => tight_room_tokens(limit, size, free),
             false => (room.goal - size as f64).min(free as f64),
         };
         let excerpts = (room_tokens >= LEAST_EXCERPT_TOKENS)
@@ -244,6 +246,15 @@ impl Cut<'_> {
         }
         Some((message, place))
     }
+}
+
+/// What a note takes where the newest turn leaves little: nearly all there is, but for a little
+/// growth, so that the next request is not cut again.
+fn tight_room_tokens(limit_tokens: u64, size_tokens: u64, free_tokens: u64) -> f64 {
+    let free = free_tokens as f64;
+    let all = 0.95 * free - 20.0;
+    let with_growth = 0.96 * limit_tokens as f64 - size_tokens as f64;
+    if with_growth >= 0.2 * free { with_growth.min(all) } else { all }
 }
 
 /// What a note may take.
