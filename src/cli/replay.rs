@@ -135,7 +135,7 @@ fn policies(args: &ReplayArgs) -> Result<Vec<Named>, String> {
     let named = |name: &String| {
         let kind = match Baseline::from_name(name) {
             Some(baseline) => Kind::Baseline(baseline),
-            None => Kind::Engine(policy(&config, name)?),
+            None => Kind::Engine(Box::new(policy(&config, name)?)),
         };
         Ok(Named { name: name.clone(), kind })
     };

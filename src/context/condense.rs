@@ -65,7 +65,7 @@ impl Cut<'_> {
         let own = self.turn(first_user);
         let fits = fixed + newest + NOTE_ROOM_TOKENS <= limit;
         let system = fixed - own.tokens as f64;
-        if own.is_gone || fits || system + newest + NOTE_ROOM_TOKENS > limit {
+        if own.is_gone || fits || system + newest > limit {
             return (base, fixed);
         }
         self.pins.remove(&first_user);

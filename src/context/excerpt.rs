@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::compose::{self, ALSO, Chosen};
-use super::reading::{BlockKind, Mention, Reading, Unit};
+use super::reading::{Block, BlockKind, Mention, Reading, Unit};
 use super::values::ValueKind;
 use super::weight::Lexicon;
 use crate::tokens::Encoding;
@@ -59,6 +59,9 @@ const USER_WORTH: f64 = 0.04;
 const ACTION_WORTH: f64 = 0.025;
 const LEAD_WORTH: f64 = 0.0044;
 const CALL_WORTH: f64 = 0.004;
+/// What a token of plain talk is worth, half of it after 30 messages, where nothing but talk is there to
+/// tell what matters.
+const TALK_WORTH: f64 = 0.012;
 /// So many lines of one shape in one message count fully.
 const FEW_LINES: f64 = 3.0;
 /// User messages up to this many tokens stay whole or go whole.
@@ -134,6 +137,8 @@ struct Writer<'a> {
     /// How many lines of each message and shape are picked.
     shapes: HashMap<(usize, u64), u32>,
     room_tokens: f64,
+    /// Whether the conversation is a plain dialogue.
+    is_talk: bool,
 }
 
 #[derive(PartialEq)]
@@ -174,6 +179,7 @@ impl<'a> Writer<'a> {
             picks: Vec::new(),
             shapes: HashMap::new(),
             room_tokens,
+            is_talk: is_talk(subject),
         };
         writer.cover_what_stays();
         writer.list_candidates();
@@ -258,12 +264,11 @@ impl<'a> Writer<'a> {
             });
             return;
         }
+        let age_messages = (self.subject.readings.len() - message) as f64;
+        let talk_worth = if self.is_talk { TALK_WORTH * 30.0 / (30.0 + age_messages) } else { 0.0 };
         for (index, unit) in reading.units.iter().enumerate() {
             let tokens = unit.span.len() as f64 * per_byte;
-            let bonus = match reading.role {
-                Role::Assistant => lead(reading, index) * tokens,
-                _ => 0.0,
-            };
+            let bonus = talk_worth.max(lead(reading, index)) * tokens;
             let what = What::Units(index..index + 1);
             let shape = (reading.role != Role::Assistant).then(|| shape(reading, unit));
             self.candidates.push(Candidate { message, what, tokens, bonus, shape });
@@ -484,9 +489,32 @@ fn full(unit_bytes: usize, value_bytes: u32) -> f64 {
     if unit_bytes >= value_bytes as usize + CONTEXT_BYTES { 1.0 } else { BARE_COVER }
 }
 
+/// Whether a conversation is a plain dialogue: nobody calls a tool, and names and numbers are too
+/// rare in what is said to tell what matters.
+fn is_talk(subject: &Subject<'_>) -> bool {
+    const NAMES_PER_TOKEN: f64 = 0.03;
+    let mut names = 0;
+    let mut said_tokens = 0;
+    for (message, reading) in subject.readings.iter().enumerate() {
+        let is_call = |block: &Block| block.kind != BlockKind::Text;
+        if reading.role == Role::Tool || reading.blocks.iter().any(is_call) {
+            return false;
+        }
+        if reading.role != Role::System {
+            let is_name = |mention: &&Mention| mention.kind == ValueKind::Name;
+            names += reading.values.iter().filter(is_name).count();
+            said_tokens += subject.text_tokens[message];
+        }
+    }
+    (names as f64) < NAMES_PER_TOKEN * said_tokens as f64
+}
+
 /// What a unit is worth by each token for telling what an assistant turn was about: its first and
 /// last words, and the head of each call.
 fn lead(reading: &Reading, index: usize) -> f64 {
+    if reading.role != Role::Assistant {
+        return 0.0;
+    }
     let block = reading.units[index].block;
     let is_first = index == 0 || reading.units[index - 1].block != block;
     let is_last = index + 1 == reading.units.len() || reading.units[index + 1].block != block;

@@ -13,6 +13,11 @@ impl Fold {
         if self.is_settled { self.requests.saturating_sub(1) } else { self.requests }
     }
 
+    /// Whether the policy places breakpoints at all.
+    pub fn places_breakpoints(&self) -> bool {
+        self.profile.policy.breakpoints.tier_requests > 0
+    }
+
     /// Of the messages that are sent, those that a breakpoint is to stand on, in order: at most
     /// `most`, where there are more the longest prefixes.
     ///
@@ -20,7 +25,7 @@ impl Fold {
     /// the policy's target is taken together with the next.
     pub fn breakpoints(&self, most: usize) -> Vec<usize> {
         let policy = self.profile.policy.breakpoints;
-        if policy.tier_requests == 0 {
+        if !self.places_breakpoints() {
             return Vec::new();
         }
         let mut places: Vec<usize> = Vec::new();

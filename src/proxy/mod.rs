@@ -1,5 +1,6 @@
 //! One request, from plan to relay. Knows nothing of listeners or of how errors are rendered.
 
+mod edited;
 pub mod error;
 mod explain;
 mod headers;

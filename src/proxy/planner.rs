@@ -9,14 +9,15 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+use super::edited::{self, Kind};
 use super::memory::{Chain, Memory};
 use super::refusal;
 use super::{ErrorKind, LeftOut, ProxyError, Tenant};
-use crate::config::{Config, Known, LateSystem, Mode, ModelSettings, Originals};
-use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource};
+use crate::config::{Config, Known, Mode, ModelSettings, Originals};
+use crate::context::{Fact, Fold, Limits, Measure, Profile, RequestSource};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING, tools};
-use crate::wire::{ExtraKind, Protocol, Request, breakpoint, splice};
+use crate::wire::{ExtraKind, Protocol, Request, splice};
 
 /// As many bytes of messages not seen before as are counted on the request's own task.
 const INLINE_BYTES: usize = 16 * 1024;
@@ -346,11 +347,16 @@ impl<'a> Draft<'a> {
         }
         let action = match (is_observed, needs_nothing) {
             (true, true) => "observe+pass".to_owned(),
-            (true, false) => format!("observe+{}", actions(&end)),
+            (true, false) => format!("observe+{}", edited::actions(&end)),
             (false, true) => "pass".to_owned(),
-            (false, false) => actions(&end),
+            (false, false) => edited::actions(&end),
         };
-        let (edits, named) = self.edits(&end, &source, is_left_alone, is_observed);
+        let kind = match (is_observed, needs_nothing) {
+            (true, _) => Kind::Observed,
+            (false, true) => Kind::LeftAlone,
+            (false, false) => Kind::Compacted,
+        };
+        let (edits, named) = edited::edits(&end, &self.request, &source, &self.settings, kind);
         let body = (!edits.is_empty())
             .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
         let cuts = if needs_nothing { 0 } else { end.cuts() };
@@ -360,50 +366,6 @@ impl<'a> Draft<'a> {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
-    }
-
-    /// All edits, in order of message, and the names of those that are not compaction.
-    fn edits(
-        &self,
-        fold: &Fold,
-        source: &RequestSource<'_>,
-        is_left_alone: bool,
-        is_observed: bool,
-    ) -> (Vec<(usize, splice::Edit)>, Vec<&'static str>) {
-        let mut edits = match is_left_alone {
-            true => self.unmark_edits(fold),
-            false => context::edits(fold),
-        };
-        let is_marked = edits.iter().any(|(_, edit)| *edit == splice::Edit::Unmark);
-        let mut named = if is_marked { vec!["pin"] } else { Vec::new() };
-        if is_observed {
-            return (edits, named);
-        }
-        let mut add = |own: Vec<(usize, splice::Edit)>, name| {
-            if !own.is_empty() {
-                edits.extend(own);
-                named.push(name);
-            }
-        };
-        if self.settings.late_system == LateSystem::User {
-            let is_sent =
-                |message: usize| is_left_alone || fold.fates()[message] != context::Fate::Gone;
-            add(context::late_system::edits(fold, source, is_sent), "late_system");
-        }
-        if self.settings.cache_control && self.profile.policy.breakpoints.tier_requests > 0 {
-            let most =
-                breakpoint::MAX_BREAKPOINTS.saturating_sub(breakpoint::count(self.request.text));
-            let places = fold.breakpoints(most).into_iter();
-            add(places.map(|place| (place, splice::Edit::Breakpoint)).collect(), "breakpoints");
-        }
-        edits.sort_by_key(|(message, _)| *message);
-        (edits, named)
-    }
-
-    /// The edits that take weir's own member from messages that are otherwise left alone.
-    fn unmark_edits(&self, fold: &Fold) -> Vec<(usize, splice::Edit)> {
-        let marked = fold.facts().iter().enumerate().filter(|(_, fact)| fact.is_marked);
-        marked.map(|(index, _)| (index, splice::Edit::Unmark)).collect()
     }
 
     /// Forwards the request as received, within the operator's own limit.
@@ -523,24 +485,6 @@ impl Shared {
 /// As much of a model's name, which callers choose, as is kept and logged.
 fn shown(model: &str) -> String {
     model.chars().take(100).collect()
-}
-
-/// What was done to a conversation, as `x-weir-action` says it: in the order of a cut's steps.
-fn actions(fold: &Fold) -> String {
-    let any = |fate| fold.fates().contains(&fate);
-    let done = [
-        (any(context::Fate::Masked), "mask"),
-        (any(context::Fate::Gone), "evict"),
-        (fold.restarts() > 0, "restart"),
-        (any(context::Fate::Clipped), "fit"),
-    ];
-    let words: Vec<&str> = done.iter().filter(|(is_done, _)| *is_done).map(|(_, w)| *w).collect();
-    match (words.as_slice(), fold.is_untouched()) {
-        ([], true) => "pass".to_owned(),
-        // A cut that masked nothing can still say something.
-        ([], false) => "notice".to_owned(),
-        (words, _) => words.join("+"),
-    }
 }
 
 #[cfg(test)]

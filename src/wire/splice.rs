@@ -101,8 +101,12 @@ fn rejoin<'a>(
 
 /// One message with its edits.
 pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
+    // What stands before is put there from the last to the first, so that it reads in order.
+    let stands_before = |edit: &&&Edit| matches!(edit, Edit::Prepend(_) | Edit::InsertBefore(_));
+    let after = edits.iter().filter(|edit| !stands_before(edit));
+    let edits: Vec<&&Edit> = after.chain(edits.iter().rev().filter(stands_before)).collect();
     let mut text = raw.to_owned();
-    for edit in edits {
+    for edit in &edits {
         text = match edit {
             Edit::Remove => String::new(),
             Edit::Unmark => unmark(protocol, &text),
@@ -379,6 +383,22 @@ mod tests {
             };
             assert_eq!(spliced(&body(content), &[(0, Edit::Prepend(note()))]), body(before));
             assert_eq!(spliced(&body(content), &[(0, Edit::Append(note()))]), body(after));
+        }
+    }
+
+    #[test]
+    fn several_notes_read_in_order() {
+        let body = |messages: &str| format!(r#"{{"messages":[{messages}]}}"#);
+        let said = |text: &str| format!(r#"{{"role":"user","content":"{text}"}}"#);
+        let edits = |edit: fn(String) -> Edit| [(0, edit("1".into())), (0, edit("2".into()))];
+        let apart = |texts: [&str; 3]| body(&texts.map(said).join(","));
+        for (edits, wanted) in [
+            (edits(Edit::Prepend), body(&said("12x"))),
+            (edits(Edit::Append), body(&said("x12"))),
+            (edits(Edit::InsertBefore), apart(["1", "2", "x"])),
+            (edits(Edit::InsertAfter), apart(["x", "1", "2"])),
+        ] {
+            assert_eq!(spliced(&body(&said("x")), &edits), wanted);
         }
     }
 

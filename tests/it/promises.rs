@@ -15,6 +15,7 @@ mod judge;
 mod left_alone;
 mod presets;
 mod process;
+mod recorded;
 mod regressions;
 mod simulated;
 mod told;
