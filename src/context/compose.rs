@@ -64,7 +64,7 @@ fn write_names(names: &[&str], out: &mut String) {
 }
 
 /// A tool's name, which anybody may have chosen, in one short line.
-fn name(name: &str) -> String {
+pub fn name(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_control()).take(NAME_CHARACTERS).collect()
 }
 

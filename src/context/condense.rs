@@ -1,9 +1,11 @@
 //! A cut that turns all that is old into a note of excerpts: what stays are system messages, the
 //! first user message, pins, the notes of earlier cuts and a window of recent turns.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::compose;
 use super::cut::Cut;
 use super::excerpt::{self, Subject};
 use super::fold::Fate;
@@ -117,12 +119,15 @@ impl Cut<'_> {
         };
         let excerpts = (room_tokens >= LEAST_EXCERPT_TOKENS)
             .then(|| self.write_excerpts(room_tokens as u64, source))
-            .flatten()
-            .map(Arc::from);
+            .flatten();
+        let (excerpts, counted) = excerpts.unzip();
+        let excerpts = excerpts.map(Arc::from);
         let (cut, left_out) = (self.fold.cuts() + 1, self.fold.unspoken.len());
         let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts };
-        let count = self.fold.profile.measure.encoding.count(&note.text());
-        note.tokens = count + FRAME_TOKENS;
+        // Where a note is a message, what was written is all it says.
+        let counted = counted.filter(|_| matches!(place, Place::Own | Place::OwnBefore));
+        let count = || self.fold.profile.measure.encoding.count(&note.text());
+        note.tokens = counted.unwrap_or_else(count) + FRAME_TOKENS;
         if size + note.tokens > limit {
             return;
         }
@@ -133,7 +138,7 @@ impl Cut<'_> {
         self.fold.notes.push(note);
     }
 
-    fn write_excerpts(&self, room_tokens: u64, source: &dyn Source) -> Option<String> {
+    fn write_excerpts(&self, room_tokens: u64, source: &dyn Source) -> Option<(String, u64)> {
         let fold = &*self.fold;
         let readings: Vec<Rc<Reading>> =
             (0..fold.facts.len()).map(|message| source.reading(message)).collect();
@@ -156,6 +161,7 @@ impl Cut<'_> {
         let subject = Subject {
             speakers: &self.speakers(&readings),
             readings: &readings,
+            lexicon: &source.lexicon(fold.facts.len()),
             text_tokens: &text_tokens,
             gone: &gone,
             kept: &kept,
@@ -187,15 +193,18 @@ impl Cut<'_> {
                     BlockKind::Text => None,
                 })
                 .collect();
+            // Of several calls with one id the first counts.
+            let by_id: HashMap<&str, &str> =
+                calls.iter().rev().map(|(name, id)| (*id, *name)).collect();
             let mut nth = 0;
             for message in turn.first + 1..=turn.last {
                 if readings[message].role != Role::Tool {
                     continue;
                 }
                 let answers = readings[message].answers.as_deref();
-                let by_id = calls.iter().find(|(_, id)| answers == Some(*id));
-                if let Some((name, _)) = by_id.or_else(|| calls.get(nth)) {
-                    speakers[message] = (*name).to_owned();
+                let by_id = answers.and_then(|id| by_id.get(id).copied());
+                if let Some(name) = by_id.or_else(|| calls.get(nth).map(|(name, _)| *name)) {
+                    speakers[message] = compose::name(name);
                 }
                 nth += 1;
             }

@@ -12,12 +12,14 @@ use super::values::ValueKind;
 use super::weight::Lexicon;
 use crate::tokens::Encoding;
 use crate::wire::Role;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// What a note is to be written about.
 pub struct Subject<'a> {
     /// All messages so far, system messages included.
     pub readings: &'a [Rc<Reading>],
+    /// The values in them.
+    pub lexicon: &'a Lexicon,
     /// Tokens of what each message says.
     pub text_tokens: &'a [u64],
     /// Who each message is from, as the note names it.
@@ -70,8 +72,9 @@ const SHORT_TOKENS: f64 = 120.0;
 const FILL_UNITS: usize = 3;
 const FILL_TOKENS: f64 = 24.0;
 
-/// Writes a note of at most `room_tokens`; `None` where that is too little for anything.
-pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<String> {
+/// Writes a note of at most `room_tokens`, and says how many it takes; `None` where that is too
+/// little for anything.
+pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<(String, u64)> {
     let mut writer = Writer::new(subject, room_tokens as f64);
     writer.select(room_tokens as f64);
     let mut picks = writer.picks.len();
@@ -83,7 +86,7 @@ pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<String> {
         let text = writer.compose(picks);
         let tokens = subject.encoding.count(&text);
         if tokens <= room_tokens {
-            return Some(text);
+            return Some((text, tokens));
         }
         // The estimate was too low: the last picks, which are worth least, go.
         most_tokens -= (tokens - room_tokens).min(most_tokens);
@@ -104,6 +107,8 @@ pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<String> {
 struct Candidate {
     message: usize,
     what: What,
+    /// The values it says, by place in the writer's list.
+    said: Range<usize>,
     tokens: f64,
     /// What it is worth beside its values.
     bonus: f64,
@@ -119,6 +124,14 @@ enum What {
     Name { id: u32, mention: usize },
 }
 
+/// A value in a unit; one that is there twice counts once.
+#[derive(Clone, Copy)]
+struct Said {
+    id: u32,
+    /// How well the unit says it.
+    cover: f64,
+}
+
 struct Pick {
     candidate: usize,
     price: f64,
@@ -126,11 +139,11 @@ struct Pick {
 
 struct Writer<'a> {
     subject: &'a Subject<'a>,
-    lexicon: Lexicon,
     weights: Vec<f64>,
     /// How well each value is said so far, 0 to 1.
     covered: Vec<f64>,
     candidates: Vec<Candidate>,
+    said: Vec<Said>,
     /// Messages with something picked.
     has_header: Vec<bool>,
     picks: Vec<Pick>,
@@ -161,19 +174,11 @@ impl Ord for Offer {
 
 impl<'a> Writer<'a> {
     fn new(subject: &'a Subject<'a>, room_tokens: f64) -> Self {
-        let mut lexicon = Lexicon::default();
-        for reading in subject.readings {
-            lexicon.push(reading);
-        }
-        for reading in subject.readings {
-            lexicon.mark_neighbours(reading);
-        }
-        let weights = lexicon.weights();
         let mut writer = Self {
             subject,
-            covered: vec![0.0; lexicon.len()],
-            lexicon,
-            weights,
+            weights: subject.lexicon.weights(),
+            covered: vec![0.0; subject.lexicon.len()],
+            said: Vec::new(),
             candidates: Vec::new(),
             has_header: vec![false; subject.readings.len()],
             picks: Vec::new(),
@@ -188,17 +193,15 @@ impl<'a> Writer<'a> {
 
     fn cover_what_stays(&mut self) {
         for message in self.subject.kept {
-            for mention in &self.subject.readings[*message].values {
-                if let Some(id) = self.lexicon.id(mention.key) {
-                    self.covered[id as usize] = 1.0;
-                }
+            for id in self.subject.lexicon.ids_of(*message) {
+                self.covered[*id as usize] = 1.0;
             }
         }
         for note in self.subject.notes {
             for unit in &note.units {
                 let is_list = note.text[unit.span.clone()].starts_with(ALSO);
                 for mention in note.values_of(unit) {
-                    let Some(id) = self.lexicon.id(mention.key) else { continue };
+                    let Some(id) = self.subject.lexicon.id(mention.key) else { continue };
                     let cover = if is_list {
                         NAME_COVER
                     } else {
@@ -212,26 +215,23 @@ impl<'a> Writer<'a> {
     }
 
     fn list_candidates(&mut self) {
-        let mut named = vec![false; self.lexicon.len()];
+        let lexicon = self.subject.lexicon;
+        let mut named = vec![false; lexicon.len()];
         for message in self.subject.gone.iter().rev().copied() {
             let reading = &self.subject.readings[message];
-            for (index, mention) in reading.values.iter().enumerate() {
-                let Some(id) = self.lexicon.id(mention.key) else { continue };
-                if !self.lexicon.is_cited(id) && !is_telling_alone(reading, mention) {
+            let ids = lexicon.ids_of(message);
+            for (index, (mention, id)) in reading.values.iter().zip(ids.iter().copied()).enumerate()
+            {
+                let is_known = named[id as usize];
+                if is_known || (!lexicon.is_cited(id) && !is_telling_alone(reading, mention)) {
                     continue;
                 }
-                if !std::mem::replace(&mut named[id as usize], true)
-                    && self.covered[id as usize] < NAME_COVER
-                {
+                named[id as usize] = true;
+                if self.covered[id as usize] < NAME_COVER {
                     let tokens = 0.4 + f64::from(mention.end - mention.start) / 3.2;
                     let what = What::Name { id, mention: index };
-                    self.candidates.push(Candidate {
-                        message,
-                        what,
-                        tokens,
-                        bonus: 0.0,
-                        shape: None,
-                    });
+                    let (said, bonus, shape) = (0..0, 0.0, None);
+                    self.candidates.push(Candidate { message, what, said, tokens, bonus, shape });
                 }
             }
         }
@@ -254,14 +254,7 @@ impl<'a> Writer<'a> {
         let is_short_user = reading.role == Role::User && text_tokens <= SHORT_TOKENS;
         if is_short_user {
             let all = 0..reading.units.len();
-            let bonus = USER_WORTH * text_tokens;
-            self.candidates.push(Candidate {
-                message,
-                what: What::Units(all),
-                tokens: text_tokens,
-                bonus,
-                shape: None,
-            });
+            self.offer(message, all, text_tokens, USER_WORTH * text_tokens, None);
             return;
         }
         let age_messages = (self.subject.readings.len() - message) as f64;
@@ -269,10 +262,35 @@ impl<'a> Writer<'a> {
         for (index, unit) in reading.units.iter().enumerate() {
             let tokens = unit.span.len() as f64 * per_byte;
             let bonus = talk_worth.max(lead(reading, index)) * tokens;
-            let what = What::Units(index..index + 1);
             let shape = (reading.role != Role::Assistant).then(|| shape(reading, unit));
-            self.candidates.push(Candidate { message, what, tokens, bonus, shape });
+            self.offer(message, index..index + 1, tokens, bonus, shape);
         }
+    }
+
+    /// Lists units of a message, with the values they say.
+    fn offer(
+        &mut self,
+        message: usize,
+        units: Range<usize>,
+        tokens: f64,
+        bonus: f64,
+        shape: Option<u64>,
+    ) {
+        let reading = &self.subject.readings[message];
+        let ids = self.subject.lexicon.ids_of(message);
+        let first = self.said.len();
+        for unit in &reading.units[units.clone()] {
+            let own = self.said.len();
+            for place in reading.places_in(unit) {
+                let (id, mention) = (ids[place], &reading.values[place]);
+                if self.said[own..].iter().all(|said| said.id != id) {
+                    let cover = full(unit.span.len(), mention.end - mention.start);
+                    self.said.push(Said { id, cover });
+                }
+            }
+        }
+        let (what, said) = (What::Units(units), first..self.said.len());
+        self.candidates.push(Candidate { message, what, said, tokens, bonus, shape });
     }
 
     /// The first user message says what all is about: two thirds of half the room go to how it
@@ -287,8 +305,7 @@ impl<'a> Writer<'a> {
             let is_shown = head <= half * 2.0 / 3.0 || tail <= half / 3.0;
             tail -= tokens;
             let bonus = if is_shown { tokens } else { 0.0 };
-            let what = What::Units(index..index + 1);
-            self.candidates.push(Candidate { message, what, tokens, bonus, shape: None });
+            self.offer(message, index..index + 1, tokens, bonus, None);
         }
     }
 
@@ -308,20 +325,11 @@ impl<'a> Writer<'a> {
                 let id = *id as usize;
                 self.weights[id] * (NAME_COVER - self.covered[id]).max(0.0)
             }
-            What::Units(range) => {
-                let reading = &self.subject.readings[candidate.message];
+            What::Units(_) => {
                 let mut gain = candidate.bonus;
-                for unit in &reading.units[range.clone()] {
-                    for (index, mention) in reading.values_of(unit).enumerate() {
-                        // A value said twice in a unit counts once.
-                        let is_again =
-                            reading.values_of(unit).take(index).any(|own| own.key == mention.key);
-                        if let Some(id) = self.lexicon.id(mention.key).filter(|_| !is_again) {
-                            let id = id as usize;
-                            let full = full(unit.span.len(), mention.end - mention.start);
-                            gain += self.weights[id] * (full - self.covered[id]).max(0.0);
-                        }
-                    }
+                for said in &self.said[candidate.said.clone()] {
+                    let id = said.id as usize;
+                    gain += self.weights[id] * (said.cover - self.covered[id]).max(0.0);
                 }
                 gain * self.novelty(candidate)
             }
@@ -377,19 +385,14 @@ impl<'a> Writer<'a> {
         let candidate = &self.candidates[index];
         match &candidate.what {
             What::Name { id, .. } => self.covered[*id as usize] = NAME_COVER,
-            What::Units(range) => {
+            What::Units(_) => {
                 self.has_header[candidate.message] = true;
                 if let Some(shape) = candidate.shape {
                     *self.shapes.entry((candidate.message, shape)).or_default() += 1;
                 }
-                let reading = &self.subject.readings[candidate.message];
-                for unit in &reading.units[range.clone()] {
-                    for mention in reading.values_of(unit) {
-                        let Some(id) = self.lexicon.id(mention.key) else { continue };
-                        let full = full(unit.span.len(), mention.end - mention.start);
-                        let covered = &mut self.covered[id as usize];
-                        *covered = covered.max(full);
-                    }
+                for said in &self.said[candidate.said.clone()] {
+                    let covered = &mut self.covered[said.id as usize];
+                    *covered = covered.max(said.cover);
                 }
             }
         }
@@ -398,32 +401,32 @@ impl<'a> Writer<'a> {
 
     /// Takes small gaps between picked units of a message along: they read better whole.
     fn fill_gaps(&mut self, left: &mut f64) {
-        let mut by_message: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
-        for (index, candidate) in self.candidates.iter().enumerate() {
-            if let What::Units(range) = &candidate.what {
-                by_message.entry(candidate.message).or_default().insert(range.start, index);
-            }
-        }
         let mut is_picked = vec![false; self.candidates.len()];
         for pick in &self.picks {
             is_picked[pick.candidate] = true;
         }
         let mut fills = Vec::new();
-        for units in by_message.values() {
-            let mut gap: Vec<usize> = Vec::new();
-            let mut is_open = false;
-            for index in units.values() {
-                if !is_picked[*index] {
-                    gap.push(*index);
-                    continue;
-                }
-                let tokens: f64 = gap.iter().map(|index| self.candidates[*index].tokens).sum();
-                if is_open && !gap.is_empty() && gap.len() <= FILL_UNITS && tokens <= FILL_TOKENS {
-                    fills.push((std::mem::take(&mut gap), tokens));
-                }
-                gap.clear();
-                is_open = true;
+        let mut gap: Vec<usize> = Vec::new();
+        // The message with a picked unit before the gap. Units stand in order, message by message.
+        let mut open = None;
+        for (index, candidate) in self.candidates.iter().enumerate() {
+            if matches!(candidate.what, What::Name { .. }) {
+                continue;
             }
+            if gap.last().is_some_and(|last| self.candidates[*last].message != candidate.message) {
+                gap.clear();
+            }
+            if !is_picked[index] {
+                gap.push(index);
+                continue;
+            }
+            let tokens: f64 = gap.iter().map(|index| self.candidates[*index].tokens).sum();
+            let is_open = open == Some(candidate.message);
+            if is_open && !gap.is_empty() && gap.len() <= FILL_UNITS && tokens <= FILL_TOKENS {
+                fills.push((std::mem::take(&mut gap), tokens));
+            }
+            gap.clear();
+            open = Some(candidate.message);
         }
         for (gap, tokens) in fills {
             if tokens <= *left {
@@ -461,18 +464,18 @@ fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
 
 /// A line without its values, as a hash.
 fn shape(reading: &Reading, unit: &Unit) -> u64 {
-    let mut hasher = Xxh3::new();
+    let mut rest = Vec::with_capacity(unit.span.len());
     let mut from = unit.span.start;
     for mention in reading.values_of(unit).filter(|mention| mention.kind == ValueKind::Name) {
         let start = mention.start as usize;
         if start >= from {
-            hasher.update(&reading.text.as_bytes()[from..start]);
-            hasher.update(&[0]);
+            rest.extend_from_slice(&reading.text.as_bytes()[from..start]);
+            rest.push(0);
             from = mention.end as usize;
         }
     }
-    hasher.update(&reading.text.as_bytes()[from..unit.span.end]);
-    hasher.digest()
+    rest.extend_from_slice(&reading.text.as_bytes()[from..unit.span.end]);
+    xxh3_64(&rest)
 }
 
 /// Whether a value says something without what stood around it: a name does; a number, a date and

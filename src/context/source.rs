@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::clip::{Clipped, clip_texts};
 use super::measure::Measure;
 use super::reading::Reading;
+use super::weight::Lexicon;
 use crate::tokens::Encoding;
 use crate::wire::{Edit, Message, Protocol, Role, json, splice};
 
@@ -17,6 +18,13 @@ pub trait Source {
 
     /// Reads `message` for what it says.
     fn reading(&self, message: usize) -> Rc<Reading>;
+
+    /// The values of the first `messages` messages.
+    fn lexicon(&self, messages: usize) -> Rc<Lexicon> {
+        let mut lexicon = Lexicon::default();
+        lexicon.take_up_to(messages, |message| self.reading(message));
+        Rc::new(lexicon)
+    }
 
     /// `message` as received; `None` where it cannot be read.
     fn message(&self, _message: usize) -> Option<Message<'_>> {
@@ -29,17 +37,19 @@ pub trait Source {
     }
 }
 
-/// The messages of a request as received. Reads each at most once.
+/// The messages of a request as received. Reads each at most once, however many cuts are made.
 pub struct RequestSource<'a> {
     protocol: Protocol,
     messages: &'a [&'a str],
     encoding: Encoding,
     readings: RefCell<Vec<Option<Rc<Reading>>>>,
+    lexicon: RefCell<Rc<Lexicon>>,
 }
 
 impl<'a> RequestSource<'a> {
     pub fn new(protocol: Protocol, messages: &'a [&'a str], encoding: Encoding) -> Self {
-        Self { protocol, messages, encoding, readings: RefCell::new(Vec::new()) }
+        let (readings, lexicon) = (RefCell::default(), RefCell::default());
+        Self { protocol, messages, encoding, readings, lexicon }
     }
 }
 
@@ -64,6 +74,15 @@ impl Source for RequestSource<'_> {
                 Err(_) => Reading::of_text(Role::Other, ""),
             })
         }))
+    }
+
+    fn lexicon(&self, messages: usize) -> Rc<Lexicon> {
+        let mut lexicon = self.lexicon.borrow_mut();
+        if lexicon.messages() > messages {
+            *lexicon = Rc::default();
+        }
+        Rc::make_mut(&mut lexicon).take_up_to(messages, |message| self.reading(message));
+        Rc::clone(&lexicon)
     }
 
     fn message(&self, message: usize) -> Option<Message<'_>> {
