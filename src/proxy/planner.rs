@@ -314,7 +314,10 @@ impl<'a> Draft<'a> {
         let is_observed = config.context.mode == Mode::Observe;
         let needs_nothing = end.needs_nothing(limit_tokens, self.overhead_tokens);
         let is_left_alone = is_observed || needs_nothing;
-        let sent_tokens = match is_left_alone {
+        if self.pace == Pace::Inline && !is_left_alone && context::tail::is_possible(&end) {
+            return Err(Stop::Heavy);
+        }
+        let mut sent_tokens = match is_left_alone {
             true => received_tokens,
             false => end.sent_tokens() + self.overhead_tokens,
         };
@@ -327,7 +330,13 @@ impl<'a> Draft<'a> {
             (false, true) => "pass".to_owned(),
             (false, false) => actions(&end),
         };
-        let edits = if is_left_alone { self.unmark_edits(&end) } else { context::edits(&end) };
+        let mut edits = if is_left_alone { self.unmark_edits(&end) } else { context::edits(&end) };
+        if let Some(tail) = (!is_left_alone).then(|| context::tail(&end, &source)).flatten()
+            && sent_tokens + tail.tokens <= limit_tokens
+        {
+            sent_tokens += tail.tokens;
+            edits.push((tail.message, splice::Edit::Append(tail.text)));
+        }
         let is_marked = edits.iter().any(|(_, edit)| *edit == splice::Edit::Unmark);
         let body = (!edits.is_empty())
             .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
