@@ -5,7 +5,7 @@
 
 use super::conversation::{Conversation, Role};
 use super::scripted_upstream::Seen;
-use super::sent::{Piece, Tracer, whole};
+use super::sent::{Piece, Tracer, callers, whole};
 use super::tally::{Check, Tally};
 use super::weir::Answer;
 
@@ -159,10 +159,16 @@ impl<'a> Judge<'a> {
         self.previous = Some((pieces, length));
     }
 
+    /// By how much weir's own size may lie above the judge's: it takes tools in steps of a fiftieth
+    /// of the limit, and counts a few tokens for the seam of each note.
+    fn slack_tokens(&self) -> u64 {
+        (self.budget_tokens + self.tools_tokens) / 50 + BORDERLINE_TOKENS
+    }
+
     fn judge_pieces(&mut self, length: usize, answer: &Answer, pieces: &[Piece]) {
         let conversation = self.conversation;
         let messages = &conversation.messages[..length];
-        let role = |piece: &Piece| messages[piece.index].role;
+        let role = |piece: &Piece| piece.role(conversation);
         let last_sent = pieces.last().map(|piece| (piece.raw(conversation), piece.is_clipped()));
         let is_last_right = match (last_sent, messages.last()) {
             (Some((raw, is_clipped)), Some(own)) => {
@@ -208,41 +214,69 @@ impl<'a> Judge<'a> {
         }
         let is_cut = shared < before.len();
         let outcome = if is_cut {
-            explain_cut(conversation, before, before_length, pieces, length)
+            let new = conversation.full_tokens(length) - conversation.full_tokens(before_length);
+            let is_forced = tokens(before) + new + self.slack_tokens() > self.budget_tokens;
+            explain_cut(conversation, (before, before_length), (pieces, length), is_forced)
         } else {
             Ok(())
         };
         // A first request that was cut down broke no prefix, but is a cut all the same.
-        let is_first_cut = self.previous.is_none() && pieces.len() < length;
+        let is_first_cut = self.previous.is_none() && callers(pieces) < length;
         self.tally.cuts += u64::from(is_cut || is_first_cut);
         self.check(Check::PrefixHeld, length, outcome);
     }
 }
 
-/// Whether what broke the prefix was a real cut: something more is gone or clipped, and nothing
-/// that had gone has come back.
+/// Whether what broke the prefix was a real cut, given the messages sent and how many there were,
+/// before and now: something more is gone, clipped or told in a note, or what was sent before does
+/// not fit any more; nothing that had gone has come back, and notes of earlier cuts stay as they are
+/// but where all of them are written anew.
 fn explain_cut(
     conversation: &Conversation,
-    before: &[Piece],
-    before_length: usize,
-    pieces: &[Piece],
-    length: usize,
+    (before, before_length): (&[Piece], usize),
+    (pieces, length): (&[Piece], usize),
+    is_forced: bool,
 ) -> Result<(), String> {
-    let gone = (before_length - before.len(), length - pieces.len());
-    let was_clipped = |piece: &Piece| before.iter().any(|old| old.is_same(piece, conversation));
-    let newly_clipped = pieces.iter().any(|piece| piece.is_clipped() && !was_clipped(piece));
-    if gone.1 <= gone.0 && !newly_clipped {
-        return Err(format!("no more is gone ({} messages) and nothing is clipped", gone.0));
+    let gone = (before_length - callers(before), length - callers(pieces));
+    let was_sent = |piece: &Piece| before.iter().any(|old| old.is_same(piece, conversation));
+    let is_new = |piece: &Piece| (piece.is_clipped() || piece.is_noted()) && !was_sent(piece);
+    if gone.1 <= gone.0 && !is_forced && !pieces.iter().any(is_new) {
+        return Err(format!("no more is gone ({} messages), clipped or told", gone.0));
     }
-    let own = |piece: &Piece| &conversation.messages[piece.index].raw;
-    let mut old = before.iter();
-    let kept = pieces.iter().take_while(|piece| old.any(|old| own(old) == own(piece))).count();
+    check_notes(conversation, before, pieces)?;
+    let own = |piece: &&Piece| piece.index.map(|index| &conversation.messages[index].raw);
+    let mut old = before.iter().filter_map(|piece| own(&piece));
+    let callers: Vec<_> = pieces.iter().filter_map(|piece| own(&piece)).collect();
+    let kept = callers.iter().take_while(|raw| old.any(|old| old == **raw)).count();
     let mut new = conversation.messages[before_length..length].iter();
-    let mut rest = pieces[kept..].iter();
-    if rest.all(|piece| new.any(|new| new.raw == *own(piece))) {
+    if callers[kept..].iter().all(|raw| new.any(|new| new.raw == **raw)) {
         Ok(())
     } else {
         Err("a message that had gone came back".to_owned())
+    }
+}
+
+/// Whether the notes in messages of their own were added to, or are all new.
+fn check_notes(
+    conversation: &Conversation,
+    before: &[Piece],
+    pieces: &[Piece],
+) -> Result<(), String> {
+    let notes = |pieces: &[Piece]| -> Vec<Piece> {
+        let quotes = |piece: &&Piece| {
+            piece.is_apart()
+                && piece.change.as_ref().is_some_and(|change| !change.note.quoted.is_empty())
+        };
+        pieces.iter().filter(quotes).cloned().collect()
+    };
+    let (old, new) = (notes(before), notes(pieces));
+    let is_same = |(old, new): (&Piece, &Piece)| old.is_same(new, conversation);
+    let is_added_to = old.len() <= new.len() && old.iter().zip(&new).all(is_same);
+    let stayed = new.iter().any(|new| old.iter().any(|old| old.is_same(new, conversation)));
+    if is_added_to || !stayed {
+        Ok(())
+    } else {
+        Err("some notes of earlier cuts changed, others did not".to_owned())
     }
 }
 
@@ -266,8 +300,11 @@ mod tests {
     const ANSWER: &str = r#"{"role":"assistant","content":"answer"}"#;
     const SECOND: &str = r#"{"role":"user","content":"second"}"#;
     const THIRD: &str = r#"{"role":"user","content":"third"}"#;
-    const NOTED: &str = r#"{"role":"user","content":"first\n\n[weir: 2 messages]"}"#;
-    const NOTED_BEFORE: &str = r#"{"role":"user","content":"[weir: 2 messages]\n\nsecond"}"#;
+    const NOTED: &str = r#"{"role":"user","content":"first\n\n[weir: 2 earlier messages were left out here to fit the context window]"}"#;
+    const NOTED_BEFORE: &str = r#"{"role":"user","content":"[weir: 2 earlier messages were left out here to fit the context window]\n\nsecond"}"#;
+    const APART: &str = r##"{"role":"user","content":"[weir: 2 earlier messages, shortened to fit; … = left out]\n#3 f:\nhead … tail"}"##;
+    const APART_MORE: &str = r##"{"role":"user","content":"[weir: 1 earlier message, shortened to fit; … = left out]\n#4 assistant:\nanswer"}"##;
+    const APART_ANEW: &str = r##"{"role":"user","content":"[weir: 3 earlier messages, shortened to fit; … = left out]\n#3 f:\ntail\n#4 assistant:\nanswer"}"##;
     const CLIPPED: &str = r#"{"role":"tool","tool_call_id":"1","content":"head\n[weir: 7 of 16 bytes left out]\n tail"}"#;
     const MISCLIPPED: &str = r#"{"role":"tool","tool_call_id":"1","content":"head\n[weir: 8 of 16 bytes left out]\n tail"}"#;
 
@@ -345,6 +382,8 @@ mod tests {
         check_sent(6, "evict", 101, &[SYSTEM, RESULT, ANSWER, SECOND], &[Check::Opening]);
         check_sent(6, "evict", 101, &[SYSTEM, FIRST, ANSWER], &[Check::LastVerbatim]);
         check_sent(6, "evict", 101, &[SYSTEM, NOTED_BEFORE], &[Check::LastVerbatim]);
+        check_sent(6, "evict", 101, &[SYSTEM, FIRST, APART, SECOND], &[]);
+        check_sent(6, "evict", 101, &[SYSTEM, APART, APART_MORE, SECOND], &[]);
         check_sent(6, "fit", 101, &[SYSTEM, FIRST, CALL, CLIPPED, ANSWER, SECOND], &[]);
         check_sent(4, "fit", 101, &[SYSTEM, FIRST, CALL, CLIPPED], &[]);
         check_sent(4, "evict", 101, &[SYSTEM, FIRST, CALL, CLIPPED], &[Check::LastVerbatim]);
@@ -353,6 +392,15 @@ mod tests {
             check_sent(6, "fit", 101, &sent, &[Check::OnlyKnownChanges]);
         }
         check_sent(6, "fit", 101, &[SYSTEM, SECOND, FIRST], &[Check::OnlyKnownChanges]);
+        for wrong in [
+            // It quotes what is sent, tells of more than is gone, quotes what was never said.
+            &[SYSTEM, FIRST, APART, CALL, RESULT, SECOND][..],
+            &[SYSTEM, FIRST, APART, APART_ANEW, SECOND],
+            &[SYSTEM, FIRST, &APART.replace("tail", "other"), SECOND],
+            &[SYSTEM, FIRST, &NOTED.replace("first", "other"), SECOND],
+        ] {
+            check_sent(6, "evict", 101, wrong, &[Check::OnlyKnownChanges]);
+        }
     }
 
     #[test]
@@ -404,10 +452,27 @@ mod tests {
         let broken = [(Check::PrefixHeld, 1)];
         assert_eq!(run(&[SYSTEM, NOTED, SECOND, ANSWER, THIRD]), []);
         assert_eq!(run(&[SYSTEM, NOTED, THIRD]), []);
-        // The note went, and nothing else did.
+        // The note went and nothing else did, though all of it would have fitted.
         assert_eq!(run(&[SYSTEM, FIRST, SECOND, ANSWER, THIRD]), broken);
         // What had gone came back.
         assert_eq!(run(&[SYSTEM, CALL, RESULT, THIRD]), broken);
+    }
+
+    #[test]
+    fn notes_change_only_all_at_once() {
+        let run = |first: &[&str], second: &[&str]| {
+            let (first_answer, first) = exchanged("evict", 101, first);
+            let (answer, seen) = exchanged("evict", 120, second);
+            failed(1000, vec![(6, first_answer, Some(first)), (8, answer, Some(seen))])
+        };
+        let broken = [(Check::PrefixHeld, 1)];
+        let apart = [SYSTEM, FIRST, APART, ANSWER, SECOND];
+        assert_eq!(run(&apart, &[SYSTEM, FIRST, APART, APART_MORE, THIRD]), []);
+        assert_eq!(run(&apart, &[SYSTEM, FIRST, APART_ANEW, SECOND, ANSWER, THIRD]), []);
+        assert_eq!(run(&apart, &[SYSTEM, FIRST, APART, APART_MORE, SECOND, ANSWER, THIRD]), []);
+        assert_eq!(run(&apart, &[SYSTEM, FIRST, ANSWER, SECOND, ANSWER, THIRD]), broken);
+        let two = [SYSTEM, FIRST, APART, APART_MORE, SECOND];
+        assert_eq!(run(&two, &[SYSTEM, FIRST, APART_MORE, THIRD]), broken);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 pub mod conversation;
 mod judge;
+mod notes;
 mod sent;
 pub mod tally;
 pub mod weir;

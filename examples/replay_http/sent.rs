@@ -1,5 +1,6 @@
 //! What of a conversation reached the upstream: each message received there traced back to one of
-//! the caller's, byte for byte or by one of the two changes that a proxy may make.
+//! the caller's, byte for byte or by one of the changes that a proxy may make, or to a note of its
+//! own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,17 +10,16 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::conversation::{Conversation, Role, count};
+use super::notes::{MARK, Note, Said};
 
-/// What opens everything that weir writes into a conversation.
-const MARK: &str = "[weir: ";
 /// Stands between a note and what the message itself says, as JSON writes two newlines.
 const SEAM: &str = r"\n\n";
 
 /// One message as the upstream received it.
 #[derive(Clone)]
 pub struct Piece {
-    /// The caller's message that it is, or was made of.
-    pub index: usize,
+    /// The caller's message that it is, or was made of; none where it is weir's own.
+    pub index: Option<usize>,
     pub change: Option<Arc<Change>>,
 }
 
@@ -28,10 +28,14 @@ pub struct Change {
     pub kind: ChangeKind,
     pub raw: Box<str>,
     pub tokens: u64,
+    /// What the notes in it say.
+    pub note: Note,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
+    /// A user message of weir's own that is a note and nothing else.
+    Apart,
     /// A user message with a note of weir's beside what it says.
     Note,
     /// A tool result with its middle left out.
@@ -39,18 +43,26 @@ pub enum ChangeKind {
 }
 
 impl Piece {
-    pub fn raw<'a>(&'a self, conversation: &'a Conversation) -> &'a str {
-        match &self.change {
-            Some(change) => &change.raw,
-            None => &conversation.messages[self.index].raw,
+    /// Its bytes, and its tokens.
+    fn sent<'a>(&'a self, conversation: &'a Conversation) -> (&'a str, u64) {
+        let own = self.index.map(|index| &conversation.messages[index]);
+        match (&self.change, own) {
+            (Some(change), _) => (&change.raw, change.tokens),
+            (None, Some(own)) => (&own.raw, own.tokens),
+            (None, None) => ("", 0),
         }
     }
 
+    pub fn raw<'a>(&'a self, conversation: &'a Conversation) -> &'a str {
+        self.sent(conversation).0
+    }
+
     pub fn tokens(&self, conversation: &Conversation) -> u64 {
-        match &self.change {
-            Some(change) => change.tokens,
-            None => conversation.messages[self.index].tokens,
-        }
+        self.sent(conversation).1
+    }
+
+    pub fn role(&self, conversation: &Conversation) -> Role {
+        self.index.map_or(Role::User, |index| conversation.messages[index].role)
     }
 
     /// Whether both are the same bytes.
@@ -64,14 +76,32 @@ impl Piece {
         is_same_message || self.raw(conversation) == other.raw(conversation)
     }
 
-    pub fn is_clipped(&self) -> bool {
-        self.change.as_ref().is_some_and(|change| change.kind == ChangeKind::Clip)
+    fn is_changed_by(&self, kind: ChangeKind) -> bool {
+        self.change.as_ref().is_some_and(|change| change.kind == kind)
     }
+
+    pub fn is_clipped(&self) -> bool {
+        self.is_changed_by(ChangeKind::Clip)
+    }
+
+    /// Whether it is a note in a message of its own.
+    pub fn is_apart(&self) -> bool {
+        self.is_changed_by(ChangeKind::Apart)
+    }
+
+    pub fn is_noted(&self) -> bool {
+        self.is_apart() || self.is_changed_by(ChangeKind::Note)
+    }
+}
+
+/// How many of `pieces` are the caller's messages.
+pub fn callers(pieces: &[Piece]) -> usize {
+    pieces.iter().filter(|piece| piece.index.is_some()).count()
 }
 
 /// All of a request, untouched.
 pub fn whole(length: usize) -> Vec<Piece> {
-    (0..length).map(|index| Piece { index, change: None }).collect()
+    (0..length).map(|index| Piece { index: Some(index), change: None }).collect()
 }
 
 #[derive(Deserialize)]
@@ -83,90 +113,129 @@ struct Body<'a> {
 /// Traces requests of one conversation, and remembers the changed messages that it has met.
 pub struct Tracer<'a> {
     conversation: &'a Conversation,
-    changes: HashMap<Box<str>, (usize, Arc<Change>)>,
+    said: Said<'a>,
+    changes: HashMap<Box<str>, (Option<usize>, Arc<Change>)>,
 }
 
 impl<'a> Tracer<'a> {
     pub fn new(conversation: &'a Conversation) -> Self {
-        Self { conversation, changes: HashMap::new() }
+        Self { conversation, said: Said::new(conversation), changes: HashMap::new() }
     }
 
-    /// Traces each message in `body` to one of the first `length` of the caller's, in order.
-    /// The error says which message is none of them.
+    /// Traces each message in `body` to one of the first `length` of the caller's, in order, or to
+    /// a note of what of them is gone. The error says which message is none of them, and why.
     pub fn trace(&mut self, body: &[u8], length: usize) -> Result<Vec<Piece>, String> {
         let body: Body<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let mut next = 0;
         let mut pieces = Vec::with_capacity(body.messages.len());
         for (position, raw) in body.messages.iter().enumerate() {
-            let piece = self.find(raw.get(), next, length).ok_or_else(|| {
-                format!("message {position} of those sent is none of the caller's")
+            let piece = self.find(raw.get(), next, length).map_err(|reason| {
+                format!("message {position} of those sent is none of the caller's: {reason}")
             })?;
-            next = piece.index + 1;
+            next = piece.index.map_or(next, |index| index + 1);
             pieces.push(piece);
         }
+        self.check_told(&pieces, length)?;
         Ok(pieces)
     }
 
-    fn find(&mut self, raw: &str, next: usize, length: usize) -> Option<Piece> {
+    fn find(&mut self, raw: &str, next: usize, length: usize) -> Result<Piece, String> {
         let messages = &self.conversation.messages;
         let exact = (next..length).find(|index| *messages[*index].raw == *raw);
-        if let Some(index) = exact {
-            return Some(Piece { index, change: None });
+        if exact.is_some() {
+            return Ok(Piece { index: exact, change: None });
         }
         if !raw.contains(MARK) {
-            return None;
+            return Err("no mark is on it".to_owned());
         }
-        if let Some((index, change)) = self.changes.get(raw).filter(|known| known.0 >= next) {
-            return Some(Piece { index: *index, change: Some(change.clone()) });
+        let known = self.changes.get(raw);
+        if let Some((index, change)) = known.filter(|known| known.0.is_none_or(|own| own >= next)) {
+            return Ok(Piece { index: *index, change: Some(change.clone()) });
         }
-        let (index, kind) = self.origin(raw, next, length)?;
-        let change = Arc::new(Change { kind, raw: raw.into(), tokens: count(raw).ok()? });
+        let (index, kind, note) = self.origin(raw, next, length)?;
+        let change = Change { kind, raw: raw.into(), tokens: count(raw)?, note };
+        let change = Arc::new(change);
         self.changes.insert(raw.into(), (index, change.clone()));
-        Some(Piece { index, change: Some(change) })
+        Ok(Piece { index, change: Some(change) })
     }
 
-    /// The message that `raw` was made of, and how.
-    fn origin(&self, raw: &str, next: usize, length: usize) -> Option<(usize, ChangeKind)> {
+    /// The message that `raw` was made of, how, and what the notes in it say.
+    fn origin(
+        &self,
+        raw: &str,
+        next: usize,
+        length: usize,
+    ) -> Result<(Option<usize>, ChangeKind, Note), String> {
         let messages = &self.conversation.messages;
-        let bare = without_notes(raw);
-        let noted = (next..length)
-            .find(|index| messages[*index].role == Role::User && *messages[*index].raw == *bare);
-        if let Some(index) = noted {
-            return Some((index, ChangeKind::Note));
+        for index in (next..length).filter(|index| messages[*index].role == Role::User) {
+            if let Some(text) = inserted(raw, &messages[index].raw) {
+                let note = self.said.read_all(&text, length)?;
+                return Ok((Some(index), ChangeKind::Note, note));
+            }
         }
-        let sent: Value = serde_json::from_str(raw).ok()?;
+        if let Some(text) = note_apart(raw) {
+            let note = self.said.read_all(&text, length)?;
+            return Ok((None, ChangeKind::Apart, note));
+        }
+        let sent: Value = serde_json::from_str(raw).map_err(|error| error.to_string())?;
         let clipped = (next..length).find(|index| {
             let message = &messages[*index];
             message.role == Role::Tool && is_clipped(&sent, &message.raw)
         });
-        clipped.map(|index| (index, ChangeKind::Clip))
+        let index = clipped.ok_or("no message becomes it by a note or by clipping")?;
+        Ok((Some(index), ChangeKind::Clip, Note::default()))
+    }
+
+    /// Notes speak of what is gone, and of no more than that.
+    fn check_told(&self, pieces: &[Piece], length: usize) -> Result<(), String> {
+        let mut is_sent = vec![false; length];
+        for index in pieces.iter().filter_map(|piece| piece.index) {
+            is_sent[index] = true;
+        }
+        let notes = || pieces.iter().filter_map(|piece| Some(&piece.change.as_ref()?.note));
+        // Of several messages that are the same, nothing tells which was sent.
+        let is_one_of_several = |quoted: &usize| {
+            let messages = &self.conversation.messages;
+            messages[..length].iter().filter(|own| own.raw == messages[*quoted].raw).count() > 1
+        };
+        let mut quoted = notes().flat_map(|note| &note.quoted);
+        if let Some(quoted) = quoted.find(|quoted| is_sent[**quoted] && !is_one_of_several(quoted))
+        {
+            return Err(format!("a note quotes message {quoted}, which is sent"));
+        }
+        let told: usize = notes().map(|note| note.told).sum();
+        let gone = length - callers(pieces);
+        if told > gone {
+            return Err(format!("notes tell of {told} messages, and {gone} are gone"));
+        }
+        Ok(())
     }
 }
 
-/// `raw` without the notes in it, each with its seam.
-fn without_notes(raw: &str) -> String {
-    let mut bare = String::with_capacity(raw.len());
-    let mut rest = raw;
-    while let Some(start) = rest.find(MARK) {
-        let end = rest[start..].find(']').map_or(rest.len(), |end| start + end + 1);
-        let (before, after) = (&rest[..start], &rest[end..]);
-        match (before.strip_suffix(SEAM), after.strip_prefix(SEAM)) {
-            (Some(before), _) => {
-                bare.push_str(before);
-                rest = after;
-            }
-            (None, Some(after)) => {
-                bare.push_str(before);
-                rest = after;
-            }
-            (None, None) => {
-                bare.push_str(&rest[..end]);
-                rest = after;
-            }
-        }
-    }
-    bare.push_str(rest);
-    bare
+/// What a message says that is a note and nothing else.
+fn note_apart(raw: &str) -> Option<String> {
+    let content = raw.strip_prefix(r#"{"role":"user","content":"#)?.strip_suffix('}')?;
+    let text: String = serde_json::from_str(content).ok()?;
+    text.starts_with(MARK).then_some(text)
+}
+
+/// The notes that `raw` holds beside all that `own` says, one behind the other; none where it is
+/// not `own` with notes put in.
+fn inserted(raw: &str, own: &str) -> Option<String> {
+    let length = raw.len().checked_sub(own.len())?;
+    raw.match_indices(MARK).find_map(|(at, _)| {
+        let is_rest = |start: usize| {
+            let inside = raw.get(start..start + length)?;
+            let is_own = own.get(..start)? == &raw[..start]
+                && own.get(start..)? == raw.get(start + length..)?;
+            is_own.then_some(inside)
+        };
+        let after = at.checked_sub(SEAM.len()).and_then(is_rest);
+        let after = after.and_then(|inside| inside.strip_prefix(SEAM));
+        let before = || is_rest(at)?.strip_suffix(SEAM);
+        let notes = after.or_else(before)?;
+        serde_json::from_str(&format!("\"{notes}\"")).ok()
+    })
 }
 
 /// Whether `sent` is the message `raw` with nothing changed but texts whose middle is left out.

@@ -1,5 +1,6 @@
 //! The command line: one file for each command. Here is only what tells them apart.
 
+mod explain;
 mod log_fields;
 mod log_writer;
 mod models;
@@ -23,6 +24,7 @@ Examples:
   weir serve                      forwards to OpenAI, with the key that each caller sends
   OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
                                   runs an application through it
+  weir explain request.json       tells what would be sent of a request, and why
   weir help serve                 tells all about serving";
 
 #[derive(Debug, Parser)]
@@ -35,6 +37,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Flags),
+    Explain(explain::ExplainArgs),
     /// Looks after the catalogue of models and their windows
     Models(models::ModelsArgs),
     Replay(replay::ReplayArgs),
@@ -44,6 +47,7 @@ enum Command {
 pub fn run() -> ExitCode {
     match Arguments::parse().command {
         Some(Command::Serve(flags)) => serve::run(&flags),
+        Some(Command::Explain(args)) => end(explain::run(&args)),
         Some(Command::Models(args)) => end(models::run(&args)),
         Some(Command::Replay(args)) => end(replay::run(&args)),
         None => match Arguments::command().print_help() {

@@ -9,11 +9,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use clap::builder::PossibleValuesParser;
 use flate2::read::MultiGzDecoder;
 
 use super::sources::{self, Flag};
-use crate::config;
+use crate::config::{self, Config};
 use crate::context::Policy;
 use crate::replay::baseline::Baseline;
 use crate::replay::conversation::Conversation;
@@ -66,8 +65,9 @@ pub struct ReplayArgs {
     #[arg(long = "budget", value_name = "30%|8k", value_parser = Budget::read,
           default_values = ["30%", "50%", "70%", "8k"])]
     budgets: Vec<Budget>,
-    /// Whose choice it is: weir's own as configured, or one in common use
-    #[arg(long = "policy", value_name = "NAME", default_values = [OWN], value_parser = names())]
+    /// A policy of weir's: `default` as configured, `scored`, `zones`, `extract`, `shares`, `tiers` or
+    /// one of [policies]; or one in common use: `none`, `drop_oldest`, `sticky_drop`, `mask_obs`
+    #[arg(long = "policy", value_name = "NAME", default_values = [OWN])]
     policies: Vec<String>,
     /// The configuration whose [context] the policy `default` follows; the shipped one if none
     #[arg(long, value_name = "FILE")]
@@ -108,11 +108,6 @@ pub struct ReplayArgs {
     no_progress: bool,
 }
 
-fn names() -> PossibleValuesParser {
-    let baselines = Baseline::NAMES.iter().map(|(name, _)| *name);
-    PossibleValuesParser::new([OWN].into_iter().chain(baselines))
-}
-
 fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, such as low=0.7")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
@@ -136,18 +131,27 @@ pub fn run(args: &ReplayArgs) -> Result<(), String> {
 }
 
 fn policies(args: &ReplayArgs) -> Result<Vec<Named>, String> {
+    let config = config(args)?;
     let named = |name: &String| {
         let kind = match Baseline::from_name(name) {
             Some(baseline) => Kind::Baseline(baseline),
-            None => Kind::Engine(policy(args)?),
+            None => Kind::Engine(Box::new(policy(&config, name)?)),
         };
         Ok(Named { name: name.clone(), kind })
     };
     args.policies.iter().map(named).collect()
 }
 
-/// The policy of the configuration with the settings of the command line on top.
-fn policy(args: &ReplayArgs) -> Result<Policy, String> {
+fn policy(config: &Config, name: &str) -> Result<Policy, String> {
+    config.context.policies.read_name(name).map_err(|said| {
+        let baselines: Vec<&str> = Baseline::NAMES.iter().map(|(name, _)| *name).collect();
+        format!("--policy: {said}; and to compare with {}", baselines.join(", "))
+    })?;
+    Ok(config.policy(Some(name), None))
+}
+
+/// The configuration, with the settings of the command line on top of the policy `default`.
+fn config(args: &ReplayArgs) -> Result<Config, String> {
     let flag = |(key, value): &(String, String)| Flag {
         name: "--set".into(),
         key: format!("context.{key}").into(),
@@ -158,7 +162,7 @@ fn policy(args: &ReplayArgs) -> Result<Policy, String> {
     let lines = |problems: Vec<config::Problem>| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nweir: ")
     };
-    config::load(figment).map(|(config, _)| config.context.policy).map_err(lines)
+    config::load(figment).map(|(config, _)| config).map_err(lines)
 }
 
 /// What is printed in the end, after the page is written where one is asked for.

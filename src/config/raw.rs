@@ -200,8 +200,8 @@ fn models(
 /// What one `[models."name"]` says beside its entry.
 fn model_settings(reader: &mut Reader, name: &str, policies: &Policies) -> ModelSettings {
     let path = |key| ["models", name, key];
-    let mut settings = ModelSettings::default();
-    settings.policy = reader.text(&path("policy"), |text| policies.read_name(text));
+    let policy = reader.text(&path("policy"), |text| policies.read_name(text));
+    let mut settings = ModelSettings { policy, ..ModelSettings::default() };
     set(&mut settings.cache_control, reader.switch(&path("cache_control")));
     let late = [("keep", LateSystem::Keep), ("user", LateSystem::User)];
     set(&mut settings.late_system, reader.choice(&path("late_system"), &late));

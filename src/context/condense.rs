@@ -66,7 +66,7 @@ impl Cut<'_> {
         let own = self.turn(first_user);
         let fits = fixed + newest + NOTE_ROOM_TOKENS <= limit;
         let system = fixed - own.tokens as f64;
-        if own.is_gone || fits || system + newest + NOTE_ROOM_TOKENS > limit {
+        if own.is_gone || fits || system + newest > limit {
             return (base, fixed);
         }
         self.pins.remove(&first_user);
@@ -118,8 +118,8 @@ impl Cut<'_> {
             .then(|| self.write_excerpts(room_tokens as u64, source))
             .flatten()
             .map(Arc::from);
-        let mut note =
-            Note { message, place, left_out: self.fold.unspoken.len(), tokens: 0, excerpts };
+        let (cut, left_out) = (self.fold.cuts() + 1, self.fold.unspoken.len());
+        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts };
         let count = self.fold.profile.measure.encoding.count(&note.text());
         note.tokens = count + FRAME_TOKENS;
         if size + note.tokens > limit {
@@ -209,8 +209,15 @@ impl Cut<'_> {
             self.drop_notes();
             return None;
         };
+        let encoding = self.fold.profile.measure.encoding;
         for note in &mut self.fold.notes {
-            (note.message, note.place) = (message, place);
+            note.message = message;
+            if note.place != place {
+                note.place = place;
+                self.fold.size_tokens -= note.tokens;
+                note.tokens = encoding.count(&note.text()) + FRAME_TOKENS;
+                self.fold.size_tokens += note.tokens;
+            }
         }
         Some((message, place))
     }

@@ -48,6 +48,7 @@ pub fn cut(fold: &mut Fold, mark: Mark, source: &dyn Source) {
             cut.leave_note(step, source);
         }
     }
+    cut.remember_pins();
 }
 
 pub(super) struct Cut<'f> {
@@ -84,6 +85,13 @@ impl<'f> Cut<'f> {
             cut.pins.insert(turn, Pin::FirstUser);
         }
         cut
+    }
+
+    /// Notes why turns stayed, for whoever asks later.
+    fn remember_pins(self) {
+        let (newest, pins) = (self.newest, self.pins);
+        self.fold.history.newest = newest;
+        self.fold.history.pins = pins;
     }
 
     pub(super) fn turn(&self, turn: usize) -> &super::turn::Turn {
@@ -195,6 +203,7 @@ impl<'f> Cut<'f> {
     /// Notes that this cut changes `message`.
     pub(super) fn touch(&mut self, message: usize) {
         self.gap = Some(self.gap.map_or(message, |gap| gap.min(message)));
+        self.fold.changed_from = self.fold.changed_from.min(message);
     }
 
     pub(super) fn is_pinned(&self, turn: usize) -> bool {
@@ -293,7 +302,12 @@ mod tests {
 
     /// Without notes, so that the sums in the rows are plain.
     fn plain() -> Policy {
-        Policy { notes: Notes::Nothing, low_permille: 600, ..Policy::default() }
+        Policy {
+            notes: Notes::Nothing,
+            low_permille: 600,
+            recent_permille: 500,
+            ..Policy::default()
+        }
     }
 
     fn check(limit_tokens: u64, transcript: &str, expected: &str) {

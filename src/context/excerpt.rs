@@ -2,15 +2,17 @@
 //! is likely to use again for each token. Pure, and the same for the same messages.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::compose::{self, ALSO, Chosen};
-use super::reading::{BlockKind, Mention, Reading};
+use super::reading::{Block, BlockKind, Mention, Reading, Unit};
+use super::values::ValueKind;
 use super::weight::Lexicon;
 use crate::tokens::Encoding;
 use crate::wire::Role;
+use xxhash_rust::xxh3::Xxh3;
 
 /// What a note is to be written about.
 pub struct Subject<'a> {
@@ -42,8 +44,8 @@ const GAP_TOKENS: f64 = 1.0;
 const ENTRY_TOKENS: f64 = 1.5;
 /// The expected later use that a token must buy, in excerpts and in lists of names, to be worth
 /// sending with each request from here on. Thrift multiplies both.
-const UNIT_PRICE: f64 = 0.0045;
-const NAME_PRICE: f64 = 0.0025;
+const UNIT_PRICE: f64 = 0.006;
+const NAME_PRICE: f64 = 0.0033;
 /// How well a value is said by a bare name in a list, and by a unit that says little else; in
 /// context it is said fully.
 const NAME_COVER: f64 = 0.5;
@@ -52,10 +54,16 @@ const BARE_COVER: f64 = 0.6;
 const CONTEXT_BYTES: usize = 12;
 /// What a token of a short user message is worth beside its values, so that a user's own words go
 /// last; of the head of a call, so that it stays known what was done; of the first and last words
-/// of an assistant's text.
+/// of an assistant's text; of the rest of a call.
 const USER_WORTH: f64 = 0.04;
 const ACTION_WORTH: f64 = 0.025;
 const LEAD_WORTH: f64 = 0.0044;
+const CALL_WORTH: f64 = 0.004;
+/// What a token of plain talk is worth, half of it after 30 messages, where nothing but talk is there to
+/// tell what matters.
+const TALK_WORTH: f64 = 0.012;
+/// So many lines of one shape in one message count fully.
+const FEW_LINES: f64 = 3.0;
 /// User messages up to this many tokens stay whole or go whole.
 const SHORT_TOKENS: f64 = 120.0;
 /// Gaps of at most this many units and tokens are filled.
@@ -99,6 +107,8 @@ struct Candidate {
     tokens: f64,
     /// What it is worth beside its values.
     bonus: f64,
+    /// What is left of a result's line without its values: lines of a log share it.
+    shape: Option<u64>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -124,7 +134,11 @@ struct Writer<'a> {
     /// Messages with something picked.
     has_header: Vec<bool>,
     picks: Vec<Pick>,
+    /// How many lines of each message and shape are picked.
+    shapes: HashMap<(usize, u64), u32>,
     room_tokens: f64,
+    /// Whether the conversation is a plain dialogue.
+    is_talk: bool,
 }
 
 #[derive(PartialEq)]
@@ -163,7 +177,9 @@ impl<'a> Writer<'a> {
             candidates: Vec::new(),
             has_header: vec![false; subject.readings.len()],
             picks: Vec::new(),
+            shapes: HashMap::new(),
             room_tokens,
+            is_talk: is_talk(subject),
         };
         writer.cover_what_stays();
         writer.list_candidates();
@@ -209,7 +225,13 @@ impl<'a> Writer<'a> {
                 {
                     let tokens = 0.4 + f64::from(mention.end - mention.start) / 3.2;
                     let what = What::Name { id, mention: index };
-                    self.candidates.push(Candidate { message, what, tokens, bonus: 0.0 });
+                    self.candidates.push(Candidate {
+                        message,
+                        what,
+                        tokens,
+                        bonus: 0.0,
+                        shape: None,
+                    });
                 }
             }
         }
@@ -238,17 +260,18 @@ impl<'a> Writer<'a> {
                 what: What::Units(all),
                 tokens: text_tokens,
                 bonus,
+                shape: None,
             });
             return;
         }
+        let age_messages = (self.subject.readings.len() - message) as f64;
+        let talk_worth = if self.is_talk { TALK_WORTH * 30.0 / (30.0 + age_messages) } else { 0.0 };
         for (index, unit) in reading.units.iter().enumerate() {
             let tokens = unit.span.len() as f64 * per_byte;
-            let bonus = match reading.role {
-                Role::Assistant => lead(reading, index) * tokens,
-                _ => 0.0,
-            };
+            let bonus = talk_worth.max(lead(reading, index)) * tokens;
             let what = What::Units(index..index + 1);
-            self.candidates.push(Candidate { message, what, tokens, bonus });
+            let shape = (reading.role != Role::Assistant).then(|| shape(reading, unit));
+            self.candidates.push(Candidate { message, what, tokens, bonus, shape });
         }
     }
 
@@ -265,7 +288,7 @@ impl<'a> Writer<'a> {
             tail -= tokens;
             let bonus = if is_shown { tokens } else { 0.0 };
             let what = What::Units(index..index + 1);
-            self.candidates.push(Candidate { message, what, tokens, bonus });
+            self.candidates.push(Candidate { message, what, tokens, bonus, shape: None });
         }
     }
 
@@ -300,9 +323,16 @@ impl<'a> Writer<'a> {
                         }
                     }
                 }
-                gain
+                gain * self.novelty(candidate)
             }
         }
+    }
+
+    /// One line of a log tells what the others are like: beyond a few, each is worth less.
+    fn novelty(&self, candidate: &Candidate) -> f64 {
+        let shape = candidate.shape.map(|shape| (candidate.message, shape));
+        let picked = shape.and_then(|shape| self.shapes.get(&shape)).copied().unwrap_or(0);
+        (FEW_LINES / (f64::from(picked) + 1.0)).min(1.0)
     }
 
     fn is_worth(&self, candidate: &Candidate, ratio: f64) -> bool {
@@ -349,6 +379,9 @@ impl<'a> Writer<'a> {
             What::Name { id, .. } => self.covered[*id as usize] = NAME_COVER,
             What::Units(range) => {
                 self.has_header[candidate.message] = true;
+                if let Some(shape) = candidate.shape {
+                    *self.shapes.entry((candidate.message, shape)).or_default() += 1;
+                }
                 let reading = &self.subject.readings[candidate.message];
                 for unit in &reading.units[range.clone()] {
                     for mention in reading.values_of(unit) {
@@ -426,6 +459,22 @@ fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
     reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
 }
 
+/// A line without its values, as a hash.
+fn shape(reading: &Reading, unit: &Unit) -> u64 {
+    let mut hasher = Xxh3::new();
+    let mut from = unit.span.start;
+    for mention in reading.values_of(unit).filter(|mention| mention.kind == ValueKind::Name) {
+        let start = mention.start as usize;
+        if start >= from {
+            hasher.update(&reading.text.as_bytes()[from..start]);
+            hasher.update(&[0]);
+            from = mention.end as usize;
+        }
+    }
+    hasher.update(&reading.text.as_bytes()[from..unit.span.end]);
+    hasher.digest()
+}
+
 /// Whether a value says something without what stood around it: a name does; a number, a date and
 /// the key of a record do not.
 fn is_telling_alone(reading: &Reading, mention: &Mention) -> bool {
@@ -440,15 +489,38 @@ fn full(unit_bytes: usize, value_bytes: u32) -> f64 {
     if unit_bytes >= value_bytes as usize + CONTEXT_BYTES { 1.0 } else { BARE_COVER }
 }
 
+/// Whether a conversation is a plain dialogue: nobody calls a tool, and names and numbers are too
+/// rare in what is said to tell what matters.
+fn is_talk(subject: &Subject<'_>) -> bool {
+    const NAMES_PER_TOKEN: f64 = 0.03;
+    let mut names = 0;
+    let mut said_tokens = 0;
+    for (message, reading) in subject.readings.iter().enumerate() {
+        let is_call = |block: &Block| block.kind != BlockKind::Text;
+        if reading.role == Role::Tool || reading.blocks.iter().any(is_call) {
+            return false;
+        }
+        if reading.role != Role::System {
+            let is_name = |mention: &&Mention| mention.kind == ValueKind::Name;
+            names += reading.values.iter().filter(is_name).count();
+            said_tokens += subject.text_tokens[message];
+        }
+    }
+    (names as f64) < NAMES_PER_TOKEN * said_tokens as f64
+}
+
 /// What a unit is worth by each token for telling what an assistant turn was about: its first and
 /// last words, and the head of each call.
 fn lead(reading: &Reading, index: usize) -> f64 {
+    if reading.role != Role::Assistant {
+        return 0.0;
+    }
     let block = reading.units[index].block;
     let is_first = index == 0 || reading.units[index - 1].block != block;
     let is_last = index + 1 == reading.units.len() || reading.units[index + 1].block != block;
     match reading.blocks[block as usize].kind {
         BlockKind::Call { .. } if is_first => ACTION_WORTH,
-        BlockKind::Call { .. } => 0.0,
+        BlockKind::Call { .. } => CALL_WORTH,
         BlockKind::Text => {
             let is_fence = |index: usize| {
                 reading.text[reading.units[index].span.clone()].trim_start().starts_with("```")

@@ -79,18 +79,19 @@ fn one_line(text: &str, most_characters: usize) -> String {
 
 /// The files that a message's calls name, in order.
 pub fn paths(message: &Message<'_>) -> Vec<String> {
-    let mut paths = Vec::new();
-    for call in &message.calls {
-        let Some(text) = json::string(call.arguments) else { continue };
-        let Some(members) = json::members(&text) else { continue };
-        let values = members.into_iter().filter_map(|(_, raw)| json::string(raw));
-        paths.extend(values.filter(|value| is_path(value)).map(std::borrow::Cow::into_owned));
-    }
-    paths
+    message.calls.iter().flat_map(paths_of).collect()
+}
+
+/// The files that a call names, in order.
+pub fn paths_of(call: &Call<'_>) -> Vec<String> {
+    let Some(text) = json::string(call.arguments) else { return Vec::new() };
+    let Some(members) = json::members(&text) else { return Vec::new() };
+    let values = members.into_iter().filter_map(|(_, raw)| json::string(raw));
+    values.filter(|value| is_path(value)).map(std::borrow::Cow::into_owned).collect()
 }
 
 /// Whether a text is a path: one word, with a slash or with an ending.
-fn is_path(text: &str) -> bool {
+pub fn is_path(text: &str) -> bool {
     let plain = |own: char| own.is_alphanumeric() || "/._-+@~\\:".contains(own);
     let name = text.rsplit(['/', '\\']).next().unwrap_or_default();
     let has_ending = name.rsplit_once('.').is_some_and(|(stem, ending)| {

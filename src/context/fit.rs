@@ -67,6 +67,7 @@ impl Cut<'_> {
         }
         self.fold.fates[message] = Fate::Clipped;
         self.fold.changes += 1;
+        self.fold.changed_from = self.fold.changed_from.min(message);
         self.fold.clips.insert(message, clipped);
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::clip::Clipped;
 use super::cut::{self, Mark};
+use super::history::{Eve, History};
 use super::limit::Profile;
 use super::mask::Rewrite;
 use super::measure::Fact;
@@ -48,6 +49,12 @@ pub struct Fold {
     /// How often the size lay above the hard mark since the last restart.
     pub(super) hard_crossings: u32,
     pub(super) restarts: u32,
+    /// How many requests have ended so far.
+    pub(super) requests: u32,
+    /// For each message how many had ended when it took the form it is sent in.
+    pub(super) since: Vec<u32>,
+    /// The first message that the cut at hand changes.
+    pub(super) changed_from: usize,
     /// Whether a result gave way because of its own size alone.
     pub(super) has_oversized: bool,
     /// Changes to what is sent, so that a cut that made one is counted.
@@ -57,6 +64,7 @@ pub struct Fold {
     pub(super) untold: usize,
     /// Messages gone that no note of excerpts stands for.
     pub(super) unspoken: Vec<usize>,
+    pub(super) history: History,
     /// Tokens of what is sent, overhead included.
     pub(super) size_tokens: u64,
     received_tokens: u64,
@@ -69,7 +77,7 @@ pub struct Fold {
     /// Whether the last message is a point that has not been looked at.
     is_pending: bool,
     /// Whether the last message is a point that has been looked at.
-    is_settled: bool,
+    pub(super) is_settled: bool,
 }
 
 impl Fold {
@@ -89,11 +97,15 @@ impl Fold {
             widenings: 0,
             hard_crossings: 0,
             restarts: 0,
+            requests: 0,
+            since: Vec::new(),
+            changed_from: usize::MAX,
             has_oversized: false,
             changes: 0,
             notes: Vec::new(),
             untold: 0,
             unspoken: Vec::new(),
+            history: History::default(),
             received_tokens: 0,
             system_run_tokens: 0,
             cuts: 0,
@@ -115,6 +127,7 @@ impl Fold {
         self.turns.push(&fact);
         self.facts.push(fact);
         self.fates.push(Fate::Kept);
+        self.since.push(self.requests);
         self.size_tokens += fact.tokens;
         self.received_tokens += fact.tokens;
         self.is_pending = matches!(fact.role, Role::User | Role::Other | Role::Tool);
@@ -171,11 +184,27 @@ impl Fold {
     fn settle(&mut self, source: &dyn Source) {
         self.is_pending = false;
         self.is_settled = true;
-        let Some(mark) = self.due(self.size_tokens) else { return };
+        if let Some(mark) = self.due(self.size_tokens) {
+            self.cut(mark, source);
+        }
+        self.requests += 1;
+    }
+
+    fn cut(&mut self, mark: Mark, source: &dyn Source) {
         let before = (self.changes, self.notes.len(), self.size_tokens);
+        let (eve, notes) = (Eve::of(self), self.notes.clone());
+        self.changed_from = usize::MAX;
         cut::cut(self, mark, source);
+        if notes != self.notes {
+            let places = notes.iter().chain(&self.notes).map(|note| note.message);
+            self.changed_from = places.fold(self.changed_from, usize::min);
+        }
+        self.register_anew(self.changed_from.min(self.since.len()));
         let is_changed = (self.changes, self.notes.len(), self.size_tokens) != before;
-        self.cuts += u32::from(is_changed);
+        if is_changed {
+            self.cuts += 1;
+            History::record(self, mark, &eve);
+        }
         let is_at_low = self.size_tokens <= self.low_tokens();
         let rest_tokens = if is_at_low { 0 } else { self.size_tokens + self.progress_tokens() };
         self.soft_rest_tokens = rest_tokens;
@@ -191,15 +220,21 @@ impl Fold {
 
     /// The cut that is due at a size.
     fn due(&self, size_tokens: u64) -> Option<Mark> {
-        let limit = self.profile.limit_tokens;
-        let hard = self.hard_tokens().max(self.hard_rest_tokens).min(limit);
-        if size_tokens > hard {
+        let (soft_tokens, hard_tokens) = self.due_above();
+        if size_tokens > hard_tokens {
             return Some(Mark::Hard);
         }
+        soft_tokens.is_some_and(|soft| size_tokens > soft).then_some(Mark::Soft)
+    }
+
+    /// The sizes above which a soft cut, where the policy has such, and a hard one are due.
+    pub(super) fn due_above(&self) -> (Option<u64>, u64) {
+        let limit = self.profile.limit_tokens;
+        let hard = self.hard_tokens().max(self.hard_rest_tokens).min(limit);
         let soft = self.profile.policy.zones.soft_permille;
         let (base, fixed) = self.base_tokens();
         let soft_tokens = (fixed + share(base, soft)).max(self.soft_rest_tokens);
-        (soft > 0 && size_tokens > soft_tokens).then_some(Mark::Soft)
+        ((soft > 0).then_some(soft_tokens), hard)
     }
 
     /// What a cut must free to be worth it, and the size must grow by after one that fell short.
@@ -279,6 +314,11 @@ impl Fold {
         self.restarts
     }
 
+    /// What the cuts did.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
     /// How many messages it holds.
     pub fn messages(&self) -> usize {
         self.facts.len()
@@ -311,6 +351,7 @@ impl Fold {
             + self.masked_calls.len() * 16
             + self.rewrites.values().map(Rewrite::memory_bytes).sum::<usize>()
             + self.notes.len() * size_of::<Note>()
+            + self.history.memory_bytes()
     }
 }
 

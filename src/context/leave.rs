@@ -88,12 +88,14 @@ impl Cut<'_> {
         Some(Some(format!("[weir: {}]", sentences.join(". "))))
     }
 
-    /// An extract of the newest of `lines` that its share has room for.
+    /// An extract of the newest of `lines` that there is room for.
     fn extract(&self, left_out: usize, lines: &[String], more: &[String]) -> String {
         let encoding = self.fold.profile.measure.encoding;
         let policy = &self.fold.profile.policy;
-        let room = share(self.fold.profile.limit_tokens, policy.extract.permille);
-        let mut left = room / NOTES_PER_MESSAGE as u64;
+        let all_tokens = share(self.fold.profile.limit_tokens, policy.extract.permille);
+        let taken_tokens: u64 = self.fold.notes.iter().map(|note| note.tokens).sum();
+        // Early extracts leave room for later ones, and these say something whatever stands.
+        let mut left = (all_tokens.saturating_sub(taken_tokens) / 2).max(all_tokens / 8);
         let mut from = lines.len();
         while from > 0 {
             let tokens = encoding.count(&lines[from - 1]) + 1;
@@ -103,7 +105,8 @@ impl Cut<'_> {
             left -= tokens;
             from -= 1;
         }
-        let mut text = format!("[weir: summary of what {} before", were(left_out));
+        let noun = if left_out == 1 { "message" } else { "messages" };
+        let mut text = format!("[weir: summary of {left_out} earlier {noun}");
         for sentence in more {
             text.push_str(". ");
             text.push_str(sentence);
@@ -136,7 +139,8 @@ impl Cut<'_> {
 
     fn note(&self, message: usize, place: Place, left_out: usize, text: Option<String>) -> Note {
         let excerpts = text.map(|text| text.into());
-        let mut note = Note { message, place, left_out, tokens: 0, excerpts };
+        let cut = self.fold.cuts() + 1;
+        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts };
         note.tokens = self.fold.profile.measure.encoding.count(&note.text()) + SEAM_TOKENS;
         note
     }
@@ -181,6 +185,7 @@ impl Cut<'_> {
         let is_extract = self.fold.profile.policy.notes == Notes::Extract;
         let text = is_extract.then(|| self.extract(left_out, &lines, &[]));
         let merged = self.note(message, first.place, left_out, text);
+        let merged = Note { cut: second.cut, ..merged };
         self.fold.size_tokens += merged.tokens;
         self.fold.notes.insert(own[0], merged);
     }

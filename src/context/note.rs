@@ -14,6 +14,8 @@ pub struct Note {
     /// The message it stands beside.
     pub message: usize,
     pub place: Place,
+    /// The number of the cut that wrote it, counted from 1; the last one's where notes were merged.
+    pub cut: u32,
     /// How many messages it speaks of.
     pub left_out: usize,
     /// Tokens it takes, framing or a few for the seam with the message's own text included.

@@ -194,7 +194,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             hard_permille: 1000,
-            low_permille: 600,
+            low_permille: 750,
             min_growth_permille: 250,
             recent_messages: 4,
             recent_permille: 150,

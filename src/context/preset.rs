@@ -1,8 +1,8 @@
 //! Policies by name: the shipped default, and the ways of five earlier context managers.
 
 use super::policy::{
-    Breakpoints, Counting, Eviction, FileHints, Fill, Importance, Mask, Notes, Notices, Policy,
-    Restart, Shares, Zones,
+    Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Importance, Mask, Notes, Notices,
+    Policy, Restart, Shares, Zones,
 };
 
 /// The names, in the order in which they are listed.
@@ -65,6 +65,7 @@ fn extract() -> Policy {
     Policy {
         notes: Notes::Extract,
         eviction: Eviction { keep_messages: 10, ..base.eviction },
+        extract: Extract { permille: 300, ..base.extract },
         counting: Counting { margin_permille: 200, is_estimated: true, ..base.counting },
         ..base
     }

@@ -251,7 +251,7 @@ mod tests {
             ),
             ("12: return maxAge", &["maxAge"]),
             ("  1204\tMAX_SIZE = 3", &["MAX_SIZE"]),
-            ("pay 1204.50 by 2024-05-15.", &["1204.50", "1204", "2024-05-15"]),
+            ("pay 1204.50 by 2024-05-15.", &["1204", "1204.50", "2024-05-15"]),
             (r#"{"dob": "1992-09-13"}"#, &["1992-09-13"]),
             ("the user's words aren't quoted", &[]),
             ("said 'not now' twice", &["not now"]),

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue};
 use super::planner::{Asked, Planned};
 use super::{ErrorKind, ProxyError};
 use crate::config::Context;
+use crate::context::Verbosity;
 
 /// Lowers this request's limit on prompt tokens.
 const MAX_INPUT_TOKENS: &str = "x-weir-max-input-tokens";
@@ -24,6 +25,8 @@ const EDITS: HeaderName = HeaderName::from_static("x-weir-edits");
 const RECEIVED_TOKENS: HeaderName = HeaderName::from_static("x-weir-received-tokens");
 const SENT_TOKENS: HeaderName = HeaderName::from_static("x-weir-sent-tokens");
 const LIMIT_TOKENS: HeaderName = HeaderName::from_static("x-weir-limit-tokens");
+const REMAINING_TOKENS: HeaderName = HeaderName::from_static("x-weir-remaining-tokens");
+const VERBOSITY: HeaderName = HeaderName::from_static("x-weir-verbosity");
 
 /// The name this instance has in `via`.
 pub struct Via {
@@ -139,6 +142,10 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
     headers.insert(RECEIVED_TOKENS, planned.received_tokens.into());
     headers.insert(SENT_TOKENS, planned.sent_tokens.into());
     headers.insert(LIMIT_TOKENS, planned.limit_tokens.into());
+    let remaining_tokens = planned.limit_tokens.saturating_sub(planned.sent_tokens);
+    headers.insert(REMAINING_TOKENS, remaining_tokens.into());
+    let verbosity = Verbosity::of(planned.sent_tokens, planned.limit_tokens);
+    insert_text(headers, VERBOSITY, verbosity.word());
 }
 
 fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {

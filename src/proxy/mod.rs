@@ -1,10 +1,13 @@
 //! One request, from plan to relay. Knows nothing of listeners or of how errors are rendered.
 
+mod edited;
 pub mod error;
+mod explain;
 mod headers;
 mod memory;
 mod originals;
 pub mod planner;
+mod question;
 mod refusal;
 pub mod relay;
 
@@ -16,7 +19,9 @@ use http::{HeaderMap, HeaderValue, Method, Response};
 use http_body::Body as _;
 
 pub use error::{ErrorKind, ProxyError};
+pub use explain::Explained;
 pub use originals::{LeftOut, Originals};
+pub use question::Question;
 
 use self::planner::Planner;
 use self::relay::Record;
@@ -141,6 +146,14 @@ impl Proxy {
         inbound.headers = headers::inbound(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
         Ok(relay::relay(inbound, record))
+    }
+
+    /// Tells what [`Self::handle`] would send in place of a request, and why. Sends nothing.
+    pub async fn explain(&self, call: Call) -> Result<Explained, ProxyError> {
+        let asked = headers::asked(&call.headers, &self.config.context)?;
+        let body = call.decoded.unwrap_or(call.received);
+        let model = call.target.path_model.as_deref();
+        self.planner.explain(call.tenant, call.protocol, body, model, asked, None).await
     }
 
     /// Streams a request through, and its answer back.

@@ -9,14 +9,16 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+use super::edited::{self, Kind};
 use super::memory::{Chain, Memory};
 use super::refusal;
 use super::{ErrorKind, LeftOut, ProxyError, Tenant};
-use crate::config::{Config, Known, Mode, Originals};
+use crate::config::{Config, Known, Mode, ModelSettings, Originals};
+use crate::context::tail::Tail;
 use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING, tools};
-use crate::wire::{ExtraKind, Protocol, Request, splice};
+use crate::wire::{Edit, ExtraKind, Protocol, Request, splice};
 
 /// As many bytes of messages not seen before as are counted on the request's own task.
 const INLINE_BYTES: usize = 16 * 1024;
@@ -63,8 +65,8 @@ pub struct Planner {
     heavy: Arc<Semaphore>,
 }
 
-struct Shared {
-    config: Arc<Config>,
+pub(super) struct Shared {
+    pub(super) config: Arc<Config>,
     memory: Memory,
     /// Unknown models that were warned about already.
     warned: Mutex<HashSet<String>>,
@@ -75,23 +77,23 @@ const WARNED_MODELS: usize = 1000;
 
 /// One request to plan.
 #[derive(Clone)]
-struct Job {
-    tenant: Tenant,
-    protocol: Protocol,
-    body: Bytes,
-    path_model: Option<String>,
-    asked: Asked,
+pub(super) struct Job {
+    pub(super) tenant: Tenant,
+    pub(super) protocol: Protocol,
+    pub(super) body: Bytes,
+    pub(super) path_model: Option<String>,
+    pub(super) asked: Asked,
 }
 
 /// Whether a job may take its time.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
+pub(super) enum Pace {
     Inline,
     Unhurried,
 }
 
 /// Why a job has no plan yet.
-enum Stop {
+pub(super) enum Stop {
     /// It takes longer than the request's own task may.
     Heavy,
     Refused(ProxyError),
@@ -130,16 +132,25 @@ impl Planner {
                 Err(Stop::Heavy) => {}
             }
         }
+        self.unhurried(job, |shared, job| guarded(shared, &job, Pace::Unhurried)).await
+    }
+
+    /// Does `work` off the async threads, when a core is free for it.
+    pub(super) async fn unhurried<T: Send + 'static>(
+        &self,
+        job: Job,
+        work: impl FnOnce(&Shared, Job) -> Result<T, Stop> + Send + 'static,
+    ) -> Result<T, ProxyError> {
         let place = Arc::clone(&self.heavy).acquire_owned().await;
         let shared = Arc::clone(&self.shared);
-        let planned = tokio::task::spawn_blocking(move || {
+        let done = tokio::task::spawn_blocking(move || {
             // The place is given back by the work itself: a caller that leaves does not end it.
             let _place = place;
-            guarded(&shared, &job, Pace::Unhurried)
+            work(&shared, job)
         })
         .await;
-        match planned {
-            Ok(Ok(planned)) => Ok(planned),
+        match done {
+            Ok(Ok(done)) => Ok(done),
             Ok(Err(Stop::Refused(error))) => Err(error),
             _ => Err(ProxyError::new(ErrorKind::Internal, "planning did not come to an end")),
         }
@@ -147,7 +158,7 @@ impl Planner {
 }
 
 /// Plans a job; a fault inside forwards the original where that fits.
-fn guarded(shared: &Shared, job: &Job, pace: Pace) -> Result<Planned, Stop> {
+pub(super) fn guarded(shared: &Shared, job: &Job, pace: Pace) -> Result<Planned, Stop> {
     guarded_by(shared, job, pace, |draft| draft.fold())
 }
 
@@ -171,20 +182,22 @@ fn guarded_by(
 }
 
 /// A request whose body is read and whose limits are known.
-struct Draft<'a> {
-    shared: &'a Shared,
-    job: &'a Job,
+pub(super) struct Draft<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) job: &'a Job,
     pace: Pace,
-    request: Request<'a>,
-    model: Cow<'a, str>,
-    limits: Limits,
+    pub(super) request: Request<'a>,
+    pub(super) model: Cow<'a, str>,
+    pub(super) is_model_known: bool,
+    pub(super) limits: Limits,
     /// Tools, schemas and reply priming, as they are.
-    overhead_tokens: u64,
+    pub(super) overhead_tokens: u64,
     profile: Arc<Profile>,
+    pub(super) settings: ModelSettings,
 }
 
 impl<'a> Draft<'a> {
-    fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
+    pub(super) fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
         let config = &shared.config;
         let request =
             job.protocol.read(&job.body, config.server.max_messages).map_err(refusal::body)?;
@@ -218,7 +231,19 @@ impl<'a> Draft<'a> {
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
         let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
         let overhead_tokens = extras_tokens + REPLY_PRIMING;
-        Ok(Self { shared, job, pace, request, model, limits, overhead_tokens, profile })
+        let is_model_known = !matches!(found.known, Known::Unknown);
+        Ok(Self {
+            shared,
+            job,
+            pace,
+            request,
+            model,
+            is_model_known,
+            limits,
+            overhead_tokens,
+            profile,
+            settings,
+        })
     }
 
     fn fold_and_plan(
@@ -231,7 +256,7 @@ impl<'a> Draft<'a> {
 
     /// Takes the transcript up where an earlier request of the conversation left it, or from the
     /// start, and remembers where it is now.
-    fn fold(&self) -> Result<Arc<Fold>, Stop> {
+    pub(super) fn fold(&self) -> Result<Arc<Fold>, Stop> {
         let memory = &self.shared.memory;
         let chain = Chain::new(memory, self.job.tenant, &self.profile, &self.request.messages);
         let earlier = memory.longest_fold(&chain);
@@ -293,7 +318,7 @@ impl<'a> Draft<'a> {
         Ok(facts)
     }
 
-    fn source(&self) -> RequestSource<'_> {
+    pub(super) fn source(&self) -> RequestSource<'_> {
         let encoding = self.profile.measure.encoding;
         RequestSource::new(self.job.protocol, &self.request.messages, encoding)
     }
@@ -326,33 +351,37 @@ impl<'a> Draft<'a> {
         }
         let action = match (is_observed, needs_nothing) {
             (true, true) => "observe+pass".to_owned(),
-            (true, false) => format!("observe+{}", actions(&end)),
+            (true, false) => format!("observe+{}", edited::actions(&end)),
             (false, true) => "pass".to_owned(),
-            (false, false) => actions(&end),
+            (false, false) => edited::actions(&end),
         };
-        let mut edits = if is_left_alone { self.unmark_edits(&end) } else { context::edits(&end) };
-        if let Some(tail) = (!is_left_alone).then(|| context::tail(&end, &source)).flatten()
-            && sent_tokens + tail.tokens <= limit_tokens
-        {
+        let kind = match (is_observed, needs_nothing) {
+            (true, _) => Kind::Observed,
+            (false, true) => Kind::LeftAlone,
+            (false, false) => Kind::Compacted,
+        };
+        let (mut edits, named) = edited::edits(&end, &self.request, &source, &self.settings, kind);
+        if let Some(tail) = self.tail(&end, &source).filter(|_| kind == Kind::Compacted) {
             sent_tokens += tail.tokens;
-            edits.push((tail.message, splice::Edit::Append(tail.text)));
+            // Behind all other edits, as it stands behind the last message.
+            edits.push((tail.message, Edit::Append(tail.text)));
         }
-        let is_marked = edits.iter().any(|(_, edit)| *edit == splice::Edit::Unmark);
         let body = (!edits.is_empty())
             .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
-        let edits = if is_marked { "pin" } else { "" };
         let cuts = if needs_nothing { 0 } else { end.cuts() };
-        let mut planned = self.planned(body, action, edits, received_tokens, sent_tokens, cuts);
+        let named = named.join(",");
+        let mut planned = self.planned(body, action, &named, received_tokens, sent_tokens, cuts);
         if !is_left_alone && config.context.originals != Originals::Off {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
     }
 
-    /// The edits that take weir's own member from messages that are otherwise left alone.
-    fn unmark_edits(&self, fold: &Fold) -> Vec<(usize, splice::Edit)> {
-        let marked = fold.facts().iter().enumerate().filter(|(_, fact)| fact.is_marked);
-        marked.map(|(index, _)| (index, splice::Edit::Unmark)).collect()
+    /// What is put after the last message of a request that ends in the state `end`.
+    pub(super) fn tail(&self, end: &Fold, source: &RequestSource<'_>) -> Option<Tail> {
+        let tail = context::tail(end, source)?;
+        let sent_tokens = end.sent_tokens() + self.overhead_tokens + tail.tokens;
+        (sent_tokens <= self.limits.input_tokens()).then_some(tail)
     }
 
     /// Forwards the request as received, within the operator's own limit.
@@ -472,19 +501,6 @@ impl Shared {
 /// As much of a model's name, which callers choose, as is kept and logged.
 fn shown(model: &str) -> String {
     model.chars().take(100).collect()
-}
-
-/// What was done to a conversation, as `x-weir-action` says it: in the order of a cut's steps.
-fn actions(fold: &Fold) -> String {
-    let any = |fate| fold.fates().contains(&fate);
-    let done = [
-        (any(context::Fate::Masked), "mask"),
-        (any(context::Fate::Gone), "evict"),
-        (fold.restarts() > 0, "restart"),
-        (any(context::Fate::Clipped), "fit"),
-    ];
-    let words: Vec<&str> = done.iter().filter(|(is_done, _)| *is_done).map(|(_, w)| *w).collect();
-    if words.is_empty() { "pass".to_owned() } else { words.join("+") }
 }
 
 #[cfg(test)]

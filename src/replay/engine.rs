@@ -24,8 +24,9 @@ pub struct Engine<'a> {
 impl<'a> Engine<'a> {
     /// The engine at a limit of exactly `budget_tokens` for the messages.
     pub fn new(conversation: &'a Conversation, budget_tokens: u64, policy: &Policy) -> Self {
+        let margin_tokens = budget_tokens / 1000 * u64::from(policy.counting.margin_permille);
         let profile = Profile {
-            limit_tokens: budget_tokens,
+            limit_tokens: budget_tokens - margin_tokens,
             overhead_tokens: 0,
             policy: policy.clone(),
             measure: MEASURE,

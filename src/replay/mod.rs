@@ -87,7 +87,7 @@ pub struct Named {
 /// Who decides what is sent.
 #[derive(Debug, Clone)]
 pub enum Kind {
-    Engine(Policy),
+    Engine(Box<Policy>),
     Baseline(Baseline),
 }
 

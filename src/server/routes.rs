@@ -20,6 +20,7 @@ use crate::proxy::relay::MAX_LOGGED_BYTES;
 use crate::proxy::{Body, ErrorKind, Pass, Proxy, ProxyError};
 use crate::store::State;
 use crate::upstream::{Target, TargetError};
+use crate::wire::Protocol;
 
 /// Asked by browsers before a public page may reach a private address, and the consent.
 const REQUEST_PRIVATE_NETWORK: HeaderName =
@@ -28,6 +29,9 @@ const ALLOW_PRIVATE_NETWORK: HeaderName =
     HeaderName::from_static("access-control-allow-private-network");
 /// Where originals are, by reference.
 const ORIGINALS: &str = "/weir/v1/originals/";
+/// Where a chat completion's body is explained, and the path whose plan is told.
+const PLAN: &str = "/weir/v1/plan";
+const PLANNED_PATH: &str = "/v1/chat/completions";
 /// When to try again after all connections were taken.
 const RETRY_AFTER_MS: u64 = 1000;
 
@@ -50,6 +54,8 @@ enum Step {
     Own(Response<Body>),
     /// The original of this reference is asked for.
     Original(String),
+    /// What would be sent in place of this request is asked for.
+    Plan,
     Forward(Target),
 }
 
@@ -84,6 +90,7 @@ impl Routes {
         let mut response = match self.step(&parts, origin.is_some()) {
             Ok(Step::Own(response)) => response,
             Ok(Step::Original(reference)) => self.original(parts, body, &reference).await,
+            Ok(Step::Plan) => self.plan(parts, body).await,
             Ok(Step::Forward(target)) => self.forward(parts, body, target).await,
             Err(problem) => Self::refuse(&parts, body, &problem),
         };
@@ -152,6 +159,9 @@ impl Routes {
         {
             return Ok(Step::Original(reference.to_owned()));
         }
+        if path == PLAN && parts.method == Method::POST {
+            return Ok(Step::Plan);
+        }
         if path == "/weir" || path.starts_with("/weir/") {
             return Err(TargetError::Unknown.into());
         }
@@ -182,6 +192,28 @@ impl Routes {
                 response
             }
             Err(problem) => Self::refuse(&parts, body, &problem),
+        }
+    }
+
+    /// What would be sent in place of a request, which is read as one that is forwarded.
+    async fn plan(&self, parts: Parts, body: Body) -> Response<Body> {
+        let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+        let explained = async {
+            let target = Target::map(self.proxy.base(), PLANNED_PATH)?;
+            let call = self.acceptor.call(parts, body, Protocol::Chat, target).await?;
+            self.proxy.explain(call).await
+        };
+        match explained.await {
+            Ok(explained) => {
+                let mut response = reply::json(StatusCode::OK, explained.json());
+                let headers = response.headers_mut();
+                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                response
+            }
+            Err(problem) => {
+                log_refusal(&method, &path, &problem);
+                reply::error(&problem)
+            }
         }
     }
 

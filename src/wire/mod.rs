@@ -4,6 +4,7 @@
 //! [`Request`] and [`Message`]s, and each kind of change the engine asks for is an [`Edit`] that
 //! [`splice::apply`] writes into the caller's own bytes.
 
+pub mod breakpoint;
 pub mod chat;
 pub mod json;
 pub mod message;

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::breakpoint;
 use super::json::{escape_into, string};
 use super::message::{Content, Part};
 use super::{Protocol, Request};
@@ -25,6 +26,10 @@ pub enum Edit {
     Parts(Vec<Option<String>>),
     /// Arguments of calls give way to other JSON texts; one entry for each call, in order.
     Arguments(Vec<Option<String>>),
+    /// The message becomes a user's.
+    SpeakAsUser,
+    /// A breakpoint of the provider's cache stands behind what the message says.
+    Breakpoint,
     /// A user message that says this stands before the message.
     InsertBefore(String),
     /// A user message that says this stands after the message.
@@ -96,8 +101,12 @@ fn rejoin<'a>(
 
 /// One message with its edits.
 pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
+    // What stands before is put there from the last to the first, so that it reads in order.
+    let stands_before = |edit: &&&Edit| matches!(edit, Edit::Prepend(_) | Edit::InsertBefore(_));
+    let after = edits.iter().filter(|edit| !stands_before(edit));
+    let edits: Vec<&&Edit> = after.chain(edits.iter().rev().filter(stands_before)).collect();
     let mut text = raw.to_owned();
-    for edit in edits {
+    for edit in &edits {
         text = match edit {
             Edit::Remove => String::new(),
             Edit::Unmark => unmark(protocol, &text),
@@ -107,6 +116,8 @@ pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
             Edit::Replace(said) => replace(&text, said),
             Edit::Parts(texts) => replace_parts(&text, texts),
             Edit::Arguments(texts) => replace_arguments(protocol, &text, texts),
+            Edit::SpeakAsUser => speak_as_user(&text),
+            Edit::Breakpoint => breakpoint::mark(protocol, &text),
             Edit::InsertBefore(_) | Edit::InsertAfter(_) => continue,
         };
     }
@@ -125,6 +136,14 @@ fn unmark(protocol: Protocol, raw: &str) -> String {
     let Some(value) = protocol.read_message(raw).ok().and_then(|message| message.weir) else {
         return raw.to_owned();
     };
+    without_member(raw, value)
+}
+
+/// The object `raw` without the member whose value is `value`, which lies in it, as [`json::members`]
+/// gives it.
+///
+/// [`json::members`]: super::json::members
+pub fn without_member(raw: &str, value: &str) -> String {
     let start = value.as_ptr() as usize - raw.as_ptr() as usize;
     let mut end = start + value.len();
     let before_colon = raw[..start].trim_end().trim_end_matches(':').trim_end();
@@ -267,10 +286,20 @@ fn replace_arguments(protocol: Protocol, raw: &str, texts: &[Option<String>]) ->
     out
 }
 
+/// The message under the role of a user.
+fn speak_as_user(raw: &str) -> String {
+    let Some(role) = member_of(raw, "role") else { return raw.to_owned() };
+    rejoin(raw, &[role], |_, _| Some(Cow::Borrowed("\"user\"")))
+}
+
 /// The JSON text of a message's content.
 fn content_of(raw: &str) -> Option<&str> {
+    member_of(raw, "content")
+}
+
+fn member_of<'a>(raw: &'a str, name: &str) -> Option<&'a str> {
     let members = super::json::members(raw)?;
-    members.into_iter().find(|(key, _)| key == "content").map(|(_, content)| content)
+    members.into_iter().find(|(key, _)| key == name).map(|(_, member)| member)
 }
 
 /// The parts of a message's content as JSON texts.
@@ -354,6 +383,22 @@ mod tests {
             };
             assert_eq!(spliced(&body(content), &[(0, Edit::Prepend(note()))]), body(before));
             assert_eq!(spliced(&body(content), &[(0, Edit::Append(note()))]), body(after));
+        }
+    }
+
+    #[test]
+    fn several_notes_read_in_order() {
+        let body = |messages: &str| format!(r#"{{"messages":[{messages}]}}"#);
+        let said = |text: &str| format!(r#"{{"role":"user","content":"{text}"}}"#);
+        let edits = |edit: fn(String) -> Edit| [(0, edit("1".into())), (0, edit("2".into()))];
+        let apart = |texts: [&str; 3]| body(&texts.map(said).join(","));
+        for (edits, wanted) in [
+            (edits(Edit::Prepend), body(&said("12x"))),
+            (edits(Edit::Append), body(&said("x12"))),
+            (edits(Edit::InsertBefore), apart(["1", "2", "x"])),
+            (edits(Edit::InsertAfter), apart(["x", "1", "2"])),
+        ] {
+            assert_eq!(spliced(&body(&said("x")), &edits), wanted);
         }
     }
 

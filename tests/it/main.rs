@@ -2,6 +2,7 @@
 
 mod cli;
 mod counting;
+mod explain;
 mod promises;
 mod replay;
 mod replay_command;

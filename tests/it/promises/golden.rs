@@ -1,10 +1,13 @@
 //! Whole requests beside what is sent in their place: `tests/golden/<case>/` holds `request.json`,
-//! `limit` (tokens), `expected.json` (the body sent, or the error) and `told` (the report of the
-//! headers). `UPDATE_GOLDEN=1` writes the last two anew.
+//! `limit` (tokens), where it is about more than the defaults `config` (TOML), then `expected.json`
+//! (the body sent, or the error) and `told` (the report of the headers). `UPDATE_GOLDEN=1` writes the
+//! last two anew.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use figment::Figment;
+use figment::providers::{Format, Toml};
 use weir::proxy::planner::Planned;
 
 use super::harness::Weir;
@@ -19,9 +22,29 @@ fn cases() -> Vec<PathBuf> {
     cases
 }
 
+/// A planner as a case's `config` wants it.
+fn weir(toml: &str) -> Weir {
+    let loaded = weir::config::load(Figment::from(Toml::string(toml)));
+    let (loaded, _) = loaded.unwrap_or_else(|problems| panic!("{problems:?}"));
+    Weir::with(|config| {
+        config.context = loaded.context;
+        config.model_settings = loaded.model_settings;
+    })
+}
+
 /// What is wrong with what is sent of a request.
-fn fault(request: &str, planned: &Planned, sent: &str) -> Result<(), String> {
+fn fault(request: &str, planned: &Planned, sent: &str, is_default: bool) -> Result<(), String> {
     let (received, sent) = (Body::read(request)?, Body::read(sent)?);
+    if !is_default {
+        let last =
+            |body: &Body<'_>| body.messages().last().map(|own| own.raw(body.text).to_owned());
+        let (before, after) = (last(&received), last(&sent));
+        let role = |body: &Body<'_>| body.role(body.messages().len() - 1).to_owned();
+        if before != after && role(&received) != role(&sent) {
+            return Err("the last message is gone".to_owned());
+        }
+        return valid::fault(&sent).map_or(Ok(()), Err);
+    }
     let verdict = compare(&received, &sent)?;
     if verdict.kept.last().map(|(own, _)| own + 1) != Some(received.messages().len()) {
         return Err("the last message is gone".to_owned());
@@ -34,12 +57,12 @@ fn fault(request: &str, planned: &Planned, sent: &str) -> Result<(), String> {
 }
 
 /// What is sent, or the error, and what is told.
-fn outcome(request: &str, limit_tokens: u64) -> Result<(String, String), String> {
-    match Weir::new().plan(request, limit_tokens) {
+fn outcome(request: &str, limit_tokens: u64, config: &str) -> Result<(String, String), String> {
+    match weir(config).plan(request, limit_tokens) {
         Ok(planned) => {
             let bytes = planned.body.as_deref().unwrap_or(request.as_bytes());
             let sent = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-            fault(request, &planned, sent)?;
+            fault(request, &planned, sent, config.is_empty())?;
             let Planned { action, edits, received_tokens, sent_tokens, limit_tokens, .. } =
                 &planned;
             let told = format!(
@@ -65,7 +88,7 @@ fn golden_requests_are_sent_as_written_down() {
     for case in cases() {
         let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
         let limit = read("limit").trim().parse().expect("a limit in tokens");
-        let (body, told) = outcome(&read("request.json"), limit)
+        let (body, told) = outcome(&read("request.json"), limit, &read("config"))
             .unwrap_or_else(|error| panic!("{}: {error}", case.display()));
         for (name, found) in [("expected.json", body), ("told", told)] {
             if is_update {

@@ -7,7 +7,7 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config as Proptest, RngSeed, TestCaseError, TestError, TestRunner};
 use weir::config::{Config, ModelEntry};
 use weir::proxy::planner::{Asked, Planned, Planner};
-use weir::proxy::{ProxyError, Tenant};
+use weir::proxy::{Explained, ProxyError, Question, Tenant};
 use weir::tokens::Encoding;
 use weir::wire::Protocol;
 
@@ -78,6 +78,21 @@ impl Weir {
         let asked = Asked { max_input_tokens: Some(limit_tokens), ..Asked::default() };
         let body = bytes::Bytes::copy_from_slice(body.as_bytes());
         self.runtime.block_on(self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked))
+    }
+
+    /// Explains a request under a limit.
+    pub fn explain(
+        &self,
+        body: &str,
+        limit_tokens: u64,
+        question: Question,
+    ) -> Result<Explained, ProxyError> {
+        let asked = Asked { max_input_tokens: Some(limit_tokens), ..Asked::default() };
+        let body = bytes::Bytes::copy_from_slice(body.as_bytes());
+        let tenant = Tenant([7; 16]);
+        let explained =
+            self.planner.explain(tenant, Protocol::Chat, body, None, asked, Some(question));
+        self.runtime.block_on(explained)
     }
 }
 

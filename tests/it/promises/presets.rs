@@ -16,7 +16,7 @@ use super::judge::Body;
 use super::{frozen, valid};
 
 /// Policies by name: the presets, and some that switch on what no preset does.
-fn policies() -> Vec<(String, Policy)> {
+pub fn policies() -> Vec<(String, Policy)> {
     let named = |name: &&str| ((*name).to_owned(), preset(name).expect("a listed name"));
     let mut policies: Vec<(String, Policy)> = PRESETS.iter().map(named).collect();
     let mut all = preset("zones").expect("a preset");
@@ -41,7 +41,7 @@ fn policies() -> Vec<(String, Policy)> {
     policies
 }
 
-fn weir(policy: &Policy) -> Weir {
+pub fn weir(policy: &Policy) -> Weir {
     Weir::with(|config| config.context.policy = policy.clone())
 }
 

@@ -1,0 +1,196 @@
+//! `weir explain`: a request from a file, and what weir would send in its place. Plans nothing
+//! itself and sends nothing; see `crate::proxy` for the plan and `crate::context::report` for words.
+
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use clap::builder::PossibleValuesParser;
+
+use super::sources;
+use crate::config::{self, Config};
+use crate::context::report::{self, Category};
+use crate::proxy::planner::{Asked, Planner};
+use crate::proxy::{Explained, Question, Tenant};
+use crate::wire::Protocol;
+
+/// How wide a table is where nothing says.
+const WIDTH: usize = 100;
+/// How wide it is in a file, so that no first words are lost.
+const WIDTH_IN_FILES: usize = 160;
+
+const HELP: &str = "\
+What the columns say:
+  before, after  the message's tokens as received and as sent
+  fate           kept; masked: a placeholder stands for it; clipped: its middle is left
+                 out; gone
+  why            what held it, or which cut took it at how many messages, and which note
+                 stands for it
+  note rows      what cuts wrote in the place of what went
+
+Under the table: the window and its limit; the budget; when the next cut is due and when the
+last one was; messages and tokens by role, by section and by file; shares; warnings.
+
+A content that may come next is judged with --content and --category: whether it would fit,
+whether older content would give way for it, and what had better be done with it.
+
+Examples:
+  weir explain request.json --max-input-tokens 8000
+  weir explain request.json --config weir.toml --json
+  weir explain request.json --text
+  weir explain request.json --policy zones --compact
+  weir explain request.json --content big.log --category tool_result
+  curl -s http://127.0.0.1:8400/weir/v1/plan -d @request.json
+      asks a weir that runs, with its configuration";
+
+/// Tells what weir would send in place of a request, message by message, and why
+///
+/// Nothing is sent. The configuration is what `weir serve` would use here: the file, the
+/// environment, the defaults.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = HELP)]
+pub struct ExplainArgs {
+    /// The body of a chat completion request, or its messages alone, as JSON; - for standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The model to plan for, in place of the one that the request names
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// Lowers the limit on prompt tokens, as the header x-weir-max-input-tokens does
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    max_input_tokens: Option<u64>,
+    /// The policy to plan by, in place of the configured one
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// Everything, as POST /weir/v1/plan answers it
+    #[arg(long, conflicts_with_all = ["text", "compact"])]
+    json: bool,
+    /// The conversation that would be sent, as "User: … / Assistant: …"
+    #[arg(long, conflicts_with = "compact")]
+    text: bool,
+    /// One line
+    #[arg(long)]
+    compact: bool,
+    /// How wide the table is [default: the terminal's COLUMNS, or 100; 160 in files]
+    #[arg(long, value_name = "CHARACTERS")]
+    width: Option<usize>,
+    /// A content that may come next: would it fit?
+    #[arg(long, value_name = "FILE", requires = "category")]
+    content: Option<PathBuf>,
+    /// What that content is
+    #[arg(long, value_name = "CATEGORY", requires = "content",
+          value_parser = PossibleValuesParser::new(Category::NAMES.map(|(name, _)| name)))]
+    category: Option<String>,
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+/// Runs `weir explain …`.
+pub fn run(args: &ExplainArgs) -> Result<(), String> {
+    let config = configuration(args)?;
+    let body = body(read(&args.file, config.server.max_body_bytes)?);
+    if let Some(name) = &args.policy {
+        config.context.policies.read_name(name).map_err(|error| format!("--policy: {error}"))?;
+    }
+    let question = question(args, config.server.max_body_bytes)?;
+    let explained = explain(args, config, body, question)?;
+    std::io::stdout()
+        .write_all(told(args, &explained).as_bytes())
+        .map_err(|error| format!("cannot write to standard output: {error}"))
+}
+
+fn configuration(args: &ExplainArgs) -> Result<Config, String> {
+    let figment = sources::figment(args.config.as_deref(), None, std::env::vars_os(), []);
+    let lines = |problems: Vec<config::Problem>| {
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nweir: ")
+    };
+    config::load(figment).map(|(config, _)| config).map_err(lines)
+}
+
+/// The bytes of a file or of standard input, as many as a request may have.
+fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
+    let shown = path.display();
+    let mut bytes = Vec::new();
+    let most = max_bytes as u64 + 1;
+    let read = match path.as_os_str() == "-" {
+        true => std::io::stdin().take(most).read_to_end(&mut bytes),
+        false => File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)),
+    };
+    read.map_err(|error| format!("{shown}: {error}"))?;
+    if bytes.len() > max_bytes {
+        return Err(format!("{shown}: is larger than {max_bytes} bytes (server.max_body_bytes)"));
+    }
+    Ok(bytes)
+}
+
+/// A request's body. Messages alone become one.
+fn body(bytes: Vec<u8>) -> Bytes {
+    if !bytes.trim_ascii_start().starts_with(b"[") {
+        return bytes.into();
+    }
+    [b"{\"messages\":".as_slice(), &bytes, b"}"].concat().into()
+}
+
+fn question(args: &ExplainArgs, max_bytes: usize) -> Result<Question, String> {
+    let category = args.category.as_deref().and_then(Category::from_name);
+    let content = match (&args.content, category) {
+        (Some(path), Some(category)) => {
+            let bytes = read(path, max_bytes)?;
+            Some((category, String::from_utf8_lossy(&bytes).into_owned()))
+        }
+        _ => None,
+    };
+    Ok(Question { content, wants_body: args.json, wants_text: args.text })
+}
+
+fn explain(
+    args: &ExplainArgs,
+    config: Config,
+    body: Bytes,
+    question: Question,
+) -> Result<Explained, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .map_err(|error| format!("cannot start threads: {error}"))?;
+    let asked = Asked {
+        max_input_tokens: args.max_input_tokens,
+        policy: args.policy.clone(),
+        ..Asked::default()
+    };
+    let planner = Planner::new(Arc::new(config));
+    let model = args.model.as_deref();
+    let tenant = Tenant::ANONYMOUS;
+    runtime
+        .block_on(planner.explain(tenant, Protocol::Chat, body, model, asked, Some(question)))
+        .map_err(|error| format!("{}: {}", args.file.display(), error.message))
+}
+
+/// What is printed.
+fn told(args: &ExplainArgs, explained: &Explained) -> String {
+    if args.json {
+        return explained.json() + "\n";
+    }
+    if let Some(text) = &explained.text {
+        return format!("{text}\n");
+    }
+    let mut text = match args.compact {
+        true => report::compact(&explained.report),
+        false => report::table(&explained.report, width(args)),
+    };
+    if let Some(preflight) = &explained.preflight {
+        text.push_str(&report::judged(preflight));
+    }
+    text
+}
+
+fn width(args: &ExplainArgs) -> usize {
+    let terminal = || std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    match args.width {
+        Some(width) => width,
+        None if std::io::stdout().is_terminal() => terminal().unwrap_or(WIDTH),
+        None => WIDTH_IN_FILES,
+    }
+}

@@ -1,0 +1,242 @@
+//! A report as a person reads it: a table with what stands under it, or one line. Plain text without
+//! colours, so that it is the same in a terminal and in a file.
+
+use super::shown::{counted, percent, tokens};
+use super::{MessageRow, NoteRow, Preflight, Report};
+
+/// The narrowest that a table is made.
+const LEAST_WIDTH: usize = 60;
+/// As wide as a cell's text may make its column.
+const MOST_TOOL_WIDTH: usize = 16;
+const HEADS: [&str; 8] = ["#", "role", "tool", "before", "after", "fate", "why", "first words"];
+/// The columns whose cells stand at the right.
+const AT_THE_RIGHT: [usize; 3] = [0, 3, 4];
+
+/// The report in one line.
+pub fn compact(report: &Report) -> String {
+    let (window, compaction) = (&report.window, &report.compaction);
+    format!(
+        "{}: {}, {} → {} of {} tokens ({} %), {} left, {} gone, {} masked, {} clipped of {}, {}, {}\n",
+        report.model,
+        report.action,
+        tokens(window.received_tokens),
+        tokens(window.sent_tokens),
+        tokens(window.limit_tokens),
+        window.used_percent,
+        tokens(report.budget.remaining_tokens),
+        compaction.gone_messages,
+        compaction.masked_messages,
+        compaction.clipped_messages,
+        counted(window.messages, "message"),
+        counted(compaction.cuts as usize, "cut"),
+        report.verbosity.word(),
+    )
+}
+
+/// The report as a table, no line wider than `width` characters where that can be.
+pub fn table(report: &Report, width: usize) -> String {
+    let width = width.max(LEAST_WIDTH);
+    let mut text = head(report, width);
+    text.push('\n');
+    text.push_str(&columns(&cells(report), width));
+    text.push('\n');
+    text.push_str(&summary(report));
+    text
+}
+
+fn head(report: &Report, width: usize) -> String {
+    let window = &report.window;
+    let (model, policy) = (&report.model, &report.policy);
+    let mut text = format!("{model}: {} ({}, policy {policy})\n", report.action, report.mode);
+    let (sent, limit) = (tokens(window.sent_tokens), tokens(window.limit_tokens));
+    let received = tokens(window.received_tokens);
+    text.push_str(&match &report.refusal {
+        Some(refusal) => format!("nothing is sent: {refusal}\n"),
+        None => {
+            let left = tokens(report.budget.remaining_tokens);
+            format!(
+                "{sent} of {limit} tokens are sent, {received} were received; {left} are left\n"
+            )
+        }
+    });
+    text.push_str(&bar(window.sent_tokens, window.limit_tokens, width));
+    text
+}
+
+/// A bar over the whole width.
+fn bar(part: u64, whole: u64, width: usize) -> String {
+    let label = format!(" {} %", percent(part, whole));
+    let room = width.saturating_sub(label.len() + 2);
+    let full = u128::from(part) * room as u128 / u128::from(whole.max(1));
+    let full = usize::try_from(full).unwrap_or(usize::MAX).min(room);
+    format!("[{}{}]{label}\n", "#".repeat(full), ".".repeat(room - full))
+}
+
+type Cells = [String; HEADS.len()];
+
+/// The rows under their heads, notes where they stand.
+fn cells(report: &Report) -> Vec<Cells> {
+    let mut rows = vec![HEADS.map(str::to_owned)];
+    for message in &report.messages {
+        let own = || report.notes.iter().filter(|note| note.message == message.index);
+        let is_before = |note: &&NoteRow| note.place.contains("before");
+        rows.extend(own().filter(is_before).map(note_cells));
+        rows.push(message_cells(message));
+        rows.extend(own().filter(|note| !is_before(note)).map(note_cells));
+    }
+    rows
+}
+
+fn message_cells(row: &MessageRow) -> Cells {
+    [
+        row.index.to_string(),
+        row.role.word().to_owned(),
+        shortened(row.tool.as_deref().unwrap_or_default(), MOST_TOOL_WIDTH),
+        tokens(row.received_tokens),
+        tokens(row.sent_tokens),
+        row.fate.word().to_owned(),
+        row.why_text.clone(),
+        row.first_words.clone(),
+    ]
+}
+
+fn note_cells(row: &NoteRow) -> Cells {
+    let about = counted(row.left_out_messages, "message");
+    [
+        String::new(),
+        "note".to_owned(),
+        format!("note {}", row.number),
+        String::new(),
+        tokens(row.sent_tokens),
+        "added".to_owned(),
+        format!("in cut {}, for {about}", row.cut),
+        row.first_words.clone(),
+    ]
+}
+
+/// Cells in columns as wide as they need; the last one has what is left of `width`.
+fn columns(rows: &[Cells], width: usize) -> String {
+    let widths: Vec<usize> = (0..HEADS.len())
+        .map(|column| rows.iter().map(|row| length(&row[column])).max().unwrap_or_default())
+        .collect();
+    let before: usize = widths[..HEADS.len() - 1].iter().map(|own| own + 2).sum();
+    let room = width.saturating_sub(before);
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            if column == HEADS.len() - 1 {
+                line.push_str(&shortened(cell, room));
+                continue;
+            }
+            let pad = " ".repeat(widths[column] - length(cell));
+            match AT_THE_RIGHT.contains(&column) {
+                true => line.extend([&*pad, cell, "  "]),
+                false => line.extend([cell, &*pad, "  "]),
+            }
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    if length(text) <= most {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(most.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+/// What stands under the table.
+fn summary(report: &Report) -> String {
+    let (window, budget, compaction) = (&report.window, &report.budget, &report.compaction);
+    let mut text = String::new();
+    let mut line = |name: &str, said: String| text.push_str(&format!("{name:<12}{said}\n"));
+    line(
+        "window",
+        format!(
+            "{}; limit {}, tools {}, {} in {}",
+            tokens(window.window_tokens),
+            tokens(window.limit_tokens),
+            tokens(window.overhead_tokens),
+            counted(window.messages, "message"),
+            counted(window.turns, "turn"),
+        ),
+    );
+    let summary = if budget.needs_summary { "; the next cut is near" } else { "" };
+    line(
+        "budget",
+        format!(
+            "{} used of {}, {} left; history {}{summary}",
+            tokens(budget.used_tokens),
+            tokens(budget.limit_tokens),
+            tokens(budget.remaining_tokens),
+            tokens(budget.history_budget_tokens),
+        ),
+    );
+    let last = compaction.last_cut.map_or(String::new(), |cut| {
+        let (before, after) = (tokens(cut.before_tokens), tokens(cut.after_tokens));
+        format!(", the last at turn {} from {before} to {after}", cut.turn)
+    });
+    line(
+        "compaction",
+        format!(
+            "{}; {} of {} ({} %), cuts go down to {}; {}{last}",
+            if compaction.enabled { "on" } else { "off" },
+            tokens(compaction.tokens),
+            tokens(compaction.trigger_tokens),
+            compaction.percent,
+            tokens(compaction.low_tokens),
+            counted(compaction.cuts as usize, "cut"),
+        ),
+    );
+    line("zone", report.zone.word().to_owned());
+    line("verbosity", report.verbosity.word().to_owned());
+    let roles = report.roles.iter().map(|row| {
+        let (sent, received) = (tokens(row.sent_tokens), tokens(row.received_tokens));
+        let of = format!("{} of {}", row.sent_messages, row.received_messages);
+        format!("{} {of}, {sent} of {received}", row.role.word())
+    });
+    line("by role", roles.collect::<Vec<_>>().join("; "));
+    let sections = report.sections.iter().filter(|row| row.received_tokens + row.sent_tokens > 0);
+    let sections =
+        sections.map(|row| format!("{} {}", row.section.word(), tokens(row.sent_tokens)));
+    line("by section", sections.collect::<Vec<_>>().join(", "));
+    let shares = report.shares.iter().map(|row| {
+        let (used, share) = (tokens(row.used_tokens), tokens(row.share_tokens));
+        format!("{} {used} of {share}", row.section.word())
+    });
+    line("shares", shares.collect::<Vec<_>>().join(", "));
+    for file in &report.files {
+        let (sent, received) = (tokens(file.sent_tokens), tokens(file.received_tokens));
+        line(
+            "file",
+            format!("{}: {sent} of {received}", super::shown::first_words(&file.path, 100)),
+        );
+    }
+    if !report.restoration_hint.is_empty() {
+        line("hint", report.restoration_hint.clone());
+    }
+    for warning in &report.warnings {
+        line("warning", warning.text.clone());
+    }
+    text
+}
+
+/// What would become of a content that may come next.
+pub fn judged(preflight: &Preflight) -> String {
+    let (content, room) = (tokens(preflight.content_tokens), tokens(preflight.room_tokens));
+    format!(
+        "{:<12}{} of {content} tokens, room {room}: {}\n",
+        "content",
+        preflight.category.word(),
+        preflight.text
+    )
+}

@@ -1,0 +1,77 @@
+//! The edits of a planned request: compaction, and the named ones beside it; with the words that the
+//! headers have for both. Writes no body.
+
+use crate::config::{LateSystem, ModelSettings};
+use crate::context::{self, Fate, Fold, RequestSource};
+use crate::wire::{Edit, Request, breakpoint};
+
+/// What a plan comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only reported.
+    Observed,
+    /// The conversation is sent as received.
+    LeftAlone,
+    Compacted,
+}
+
+/// All edits, in order of message, and the names of those that are not compaction.
+pub fn edits(
+    fold: &Fold,
+    request: &Request<'_>,
+    source: &RequestSource<'_>,
+    settings: &ModelSettings,
+    kind: Kind,
+) -> (Vec<(usize, Edit)>, Vec<&'static str>) {
+    let mut edits = match kind {
+        Kind::Compacted => context::edits(fold),
+        Kind::Observed | Kind::LeftAlone => unmark(fold),
+    };
+    let is_marked = edits.iter().any(|(_, edit)| *edit == Edit::Unmark);
+    let mut named = if is_marked { vec!["pin"] } else { Vec::new() };
+    if kind == Kind::Observed {
+        return (edits, named);
+    }
+    let mut add = |own: Vec<(usize, Edit)>, name| {
+        if !own.is_empty() {
+            edits.extend(own);
+            named.push(name);
+        }
+    };
+    if settings.late_system == LateSystem::User {
+        let is_sent =
+            |message: usize| kind == Kind::LeftAlone || fold.fates()[message] != Fate::Gone;
+        add(context::late_system::edits(fold, source, is_sent), "late_system");
+    }
+    if settings.cache_control && fold.places_breakpoints() {
+        let most = breakpoint::MAX_BREAKPOINTS.saturating_sub(breakpoint::count(request.text));
+        let places = fold.breakpoints(most).into_iter();
+        add(places.map(|place| (place, Edit::Breakpoint)).collect(), "breakpoints");
+    }
+    edits.sort_by_key(|(message, _)| *message);
+    (edits, named)
+}
+
+/// The edits that take weir's own member from messages that are otherwise left alone.
+fn unmark(fold: &Fold) -> Vec<(usize, Edit)> {
+    let marked = fold.facts().iter().enumerate().filter(|(_, fact)| fact.is_marked);
+    marked.map(|(index, _)| (index, Edit::Unmark)).collect()
+}
+
+/// What was done to a conversation, as `x-weir-action` says it: in the order of a cut's steps.
+pub fn actions(fold: &Fold) -> String {
+    let any = |fate| fold.fates().contains(&fate);
+    let done = [
+        (any(Fate::Masked), "mask"),
+        (any(Fate::Gone), "evict"),
+        (fold.restarts() > 0, "restart"),
+        (any(Fate::Clipped), "fit"),
+    ];
+    let words: Vec<&str> = done.iter().filter(|(is_done, _)| *is_done).map(|(_, w)| *w).collect();
+    match (words.as_slice(), fold.is_untouched()) {
+        ([], true) => "pass".to_owned(),
+        // A cut that masked nothing can still say something.
+        ([], false) => "notice".to_owned(),
+        (words, _) => words.join("+"),
+    }
+}

@@ -1,0 +1,135 @@
+//! `weir explain`: the table as a person sees it, its other forms, and what it says of mistakes.
+//! `UPDATE_GOLDEN=1` writes the tables anew.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::cli::weir;
+
+/// What the command prints, or what it says where it fails.
+fn explained(arguments: &[&str], input: &str) -> Result<String, String> {
+    let mut command = weir(&["explain"]);
+    let mut process = command.args(arguments).stdin(Stdio::piped()).spawn().expect("weir starts");
+    let mut standard_input = process.stdin.take().expect("it is piped");
+    // It may have ended before it read anything.
+    let _ = standard_input.write_all(input.as_bytes());
+    drop(standard_input);
+    let output = process.wait_with_output().expect("it ends");
+    let [out, error] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
+    if output.status.success() {
+        assert_eq!(error, "", "nothing but the report");
+        Ok(out)
+    } else {
+        assert_eq!(output.status.code(), Some(1));
+        Err(error)
+    }
+}
+
+const BODY: &str = r#"{"model":"gpt-4o","messages":[{"role":"system","content":"Be\u001b[31m brief."},
+    {"role":"user","content":"hello world"}]}"#;
+
+#[test]
+fn tables_are_as_written_down() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let is_update = std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1");
+    let cases = [
+        "agent_loop_cut",
+        "chat_cut",
+        "clip_string",
+        "cannot_fit",
+        "pins",
+        "zones_mask_three_oldest_first",
+        "zones_warn_and_restart",
+        "shares_refer_to_what_is_large",
+    ];
+    for case in cases {
+        let read =
+            |name: &str| std::fs::read_to_string(folder.join(case).join(name)).unwrap_or_default();
+        let limit = read("limit");
+        let mut arguments = vec!["-", "--width", "140", "--max-input-tokens", limit.trim()];
+        let config = folder.join(case).join("config");
+        if config.is_file() {
+            arguments.extend(["--config", config.to_str().expect("text")]);
+        }
+        let table = explained(&arguments, &read("request.json")).expect("it is explained");
+        if is_update {
+            std::fs::write(folder.join(case).join("explained"), table)
+                .expect("the case can be written");
+        } else {
+            assert_eq!(table, read("explained"), "{case}: UPDATE_GOLDEN=1 accepts");
+        }
+    }
+}
+
+#[test]
+fn it_has_other_forms() {
+    let compact = explained(&["-", "--compact"], BODY).expect("it is explained");
+    assert_eq!(
+        compact,
+        "gpt-4o: pass, 20 → 20 of 112K tokens (0 %), 112K left, 0 gone, 0 masked, 0 clipped of 2 messages, \
+         0 cuts, full\n"
+    );
+    let text = explained(&["-", "--text"], BODY).expect("it is explained");
+    assert_eq!(text, "System: Be[31m brief.\n\nUser: hello world\n");
+    let json = explained(&["-", "--json", "--model", "gpt-4"], BODY).expect("it is explained");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["object"], &json["model"]), (&"weir.plan".into(), &"gpt-4".into()));
+    assert_eq!(json["body"]["model"], "gpt-4o", "what is sent is not touched");
+    let messages = r#" [{"role":"user","content":"hello"}]"#;
+    let table = explained(&["-", "--model", "gpt-4o"], messages).expect("it is explained");
+    assert!(table.contains("hello") && !table.contains("newest turn"), "{table}");
+}
+
+#[test]
+fn a_table_holds_no_signs_that_a_terminal_acts_on() {
+    let table = explained(&["-"], BODY).expect("it is explained");
+    assert!(table.contains("Be [31m brief."), "{table}");
+    assert!(!table.contains(|own: char| own.is_control() && own != '\n'), "{table:?}");
+    let wide = explained(&["-", "--width", "70"], BODY).expect("it is explained");
+    let bar = wide.lines().find(|line| line.starts_with('[')).expect("a bar");
+    assert_eq!(bar.chars().count(), 70);
+}
+
+#[test]
+fn a_content_is_judged() {
+    let folder = std::env::temp_dir();
+    let file = folder.join(format!("weir-content-{}", std::process::id()));
+    std::fs::write(&file, "word ".repeat(3000)).expect("the temporary directory can be written");
+    let path = file.to_str().expect("text");
+    let arguments =
+        ["-", "--max-input-tokens", "2000", "--content", path, "--category", "tool_result"];
+    let table = explained(&arguments, BODY);
+    std::fs::remove_file(&file).expect("it was just written");
+    let last = table.expect("it is explained");
+    let last = last.lines().last().expect("a line").to_owned();
+    assert!(last.starts_with("content     tool result of 3K tokens, room 2K"), "{last}");
+    assert!(last.contains("shorten it to 2K: of 3K tokens 1K would be sent"), "{last}");
+}
+
+#[test]
+fn mistakes_are_said_in_one_line() {
+    for (arguments, input, expected) in [
+        (&["/nowhere/request.json"][..], "", "/nowhere/request.json: "),
+        (&["-"], "", "-: The body cannot be read as a JSON object"),
+        (&["-"], "{\"messages\":7}", "-: 'messages' has the wrong type"),
+        (&["-"], "[{}]", "-: 'messages[0].role' has the wrong type"),
+        (&["-", "--policy", "none"], BODY, "--policy: \"none\" is no policy"),
+        (&["-", "--config", "/nowhere.toml"], BODY, "/nowhere.toml: cannot be read"),
+    ] {
+        let error = explained(arguments, input).expect_err("it is wrong");
+        assert!(error.starts_with(&format!("weir: {expected}")), "{error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn help_teaches() {
+    let help = explained(&["--help"], "").expect("it is help");
+    for word in ["before, after", "--category", "tool_result", "/weir/v1/plan", "--compact"] {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+}

@@ -1,0 +1,157 @@
+//! A report says what is really sent: of random requests, the plan told is the plan made, its rows
+//! are the messages sent, and its numbers add up.
+
+use weir::context::reasons::Reason;
+use weir::context::report::{FateName, Report, Section};
+use weir::proxy::{ErrorKind, Question};
+
+use super::generate::{self, Case};
+use super::harness::{Weir, check};
+use super::judge::{Body, compare};
+use super::presets;
+
+fn is_explained(case: &Case) -> Result<(), String> {
+    is_explained_by([Weir::new(), Weir::new()], case, rows_are_sent)
+}
+
+/// Whether a request is explained as it is planned, by two weirs with the same configuration.
+fn is_explained_by(
+    [weir, anew]: [Weir; 2],
+    case: &Case,
+    rows_are_sent: fn(&str, &str, &Report) -> Result<(), String>,
+) -> Result<(), String> {
+    let (body, limit) = (case.transcript.body(), case.limit_tokens());
+    // Neither has seen the conversation before, and one has: what is remembered changes nothing.
+    let planned = anew.plan(&body, limit);
+    let explained = match weir.explain(&body, limit, Question::default()) {
+        Ok(explained) => explained,
+        Err(error) => {
+            let expected = planned.err().map(|error| error.message);
+            let is_same = expected.as_deref() == Some(&*error.message);
+            return if is_same { Ok(()) } else { Err(format!("{error:?}, not {expected:?}")) };
+        }
+    };
+    let report = &explained.report;
+    adds_up(report)?;
+    let planned = match planned {
+        Ok(planned) => planned,
+        Err(error) => {
+            let is_told = error.kind == ErrorKind::ContextLengthExceeded
+                && report.refusal.as_deref() == Some(&*error.message)
+                && report.action == "refuse"
+                && explained.body.is_none();
+            return if is_told { Ok(()) } else { Err(format!("{error:?} is not told")) };
+        }
+    };
+    let sent = planned.body.as_deref().unwrap_or(body.as_bytes());
+    if explained.body.as_deref() != Some(sent) {
+        return Err("another body is told than sent".to_owned());
+    }
+    if weir.plan(&body, limit).ok().as_ref() != Some(&planned) {
+        return Err("explaining changed the plan".to_owned());
+    }
+    let window = &report.window;
+    let told = (&report.action, window.received_tokens, window.sent_tokens, window.limit_tokens);
+    let made =
+        (&planned.action, planned.received_tokens, planned.sent_tokens, planned.limit_tokens);
+    if told != made || report.compaction.cuts != planned.cuts {
+        return Err(format!("{told:?} is told of {made:?}"));
+    }
+    rows_are_sent(&body, std::str::from_utf8(sent).expect("it was text"), report)
+}
+
+/// Whether the parts of a report are its whole.
+fn adds_up(report: &Report) -> Result<(), String> {
+    let window = &report.window;
+    let notes: u64 = report.notes.iter().map(|row| row.sent_tokens).sum();
+    let messages = |of: fn(&weir::context::report::MessageRow) -> u64| -> u64 {
+        report.messages.iter().map(of).sum()
+    };
+    let received = messages(|row| row.received_tokens);
+    let sent = messages(|row| row.sent_tokens);
+    let sections =
+        |of: fn(&weir::context::report::SectionRow) -> u64| report.sections.iter().map(of).sum();
+    let roles = |of: fn(&weir::context::report::RoleRow) -> u64| report.roles.iter().map(of).sum();
+    let overhead = window.overhead_tokens;
+    for (what, parts, whole) in [
+        ("received", overhead + received, window.received_tokens),
+        ("sent", overhead + sent + notes, window.sent_tokens),
+        ("sections received", sections(|row| row.received_tokens), window.received_tokens),
+        ("sections sent", sections(|row| row.sent_tokens), window.sent_tokens),
+        ("roles received", roles(|row| row.received_tokens), received),
+        ("roles sent", roles(|row| row.sent_tokens), sent),
+    ] {
+        if parts != whole {
+            return Err(format!("{what}: {parts} of {whole}"));
+        }
+    }
+    let section = |own| report.sections.iter().find(|row| row.section == own);
+    if section(Section::Notes).map(|row| row.sent_tokens) != Some(notes) {
+        return Err("the notes' section is not the notes".to_owned());
+    }
+    for row in &report.messages {
+        let by_cut = row.fate != FateName::Kept;
+        let by_cut = by_cut && row.why.reason != Reason::Oversized;
+        if by_cut != row.why.cut.is_some() || by_cut != row.why.at_messages.is_some() {
+            return Err(format!("{row:?}"));
+        }
+        if row.why.note.is_some_and(|note| note > report.notes.len()) {
+            return Err(format!("{row:?} of {} notes", report.notes.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the messages that a report says are sent are those that are.
+fn rows_are_sent(received: &str, sent: &str, report: &Report) -> Result<(), String> {
+    let (received, sent) = (Body::read(received)?, Body::read(sent)?);
+    let verdict = compare(&received, &sent)?;
+    let kept: Vec<usize> = verdict.kept.iter().map(|(own, _)| *own).collect();
+    let clipped = verdict.kept.iter().filter(|(_, change)| change.clipped);
+    let clipped: Vec<usize> = clipped.map(|(own, _)| *own).collect();
+    let with = |fates: &[FateName]| -> Vec<usize> {
+        let rows = report.messages.iter().filter(|row| fates.contains(&row.fate));
+        rows.map(|row| row.index).collect()
+    };
+    if with(&[FateName::Kept, FateName::Clipped]) != kept {
+        return Err(format!("{kept:?} are sent, told is {:?}", report.messages));
+    }
+    if with(&[FateName::Clipped]) != clipped {
+        return Err(format!("{clipped:?} are clipped, told is {:?}", report.messages));
+    }
+    Ok(())
+}
+
+/// Whether as many messages are sent as a report says. Which of them were changed is told by code
+/// that knows the policies.
+fn as_many_are_sent(_: &str, sent: &str, report: &Report) -> Result<(), String> {
+    let sent = Body::read(sent)?.messages().len();
+    let kept = report.messages.iter().filter(|row| row.fate != FateName::Gone).count();
+    let notes = report.notes.iter().filter(|row| row.place.starts_with("a message")).count();
+    if sent != kept + notes {
+        return Err(format!("{sent} are sent, told are {kept} and {notes} notes"));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_told_is_what_is_sent_under_every_policy() {
+    let policies = presets::policies();
+    let cases = (0..policies.len(), generate::valid());
+    check("explained, policies", 100, &cases, |(place, case)| {
+        let (name, policy) = &policies[*place];
+        let weirs = [presets::weir(policy), presets::weir(policy)];
+        let explained = is_explained_by(weirs, case, as_many_are_sent);
+        explained.map_err(|error| format!("{name}: {error}"))
+    });
+}
+
+#[test]
+fn what_is_told_is_what_is_sent() {
+    check("explained, valid", 60, &generate::valid(), is_explained);
+}
+
+#[test]
+fn what_is_told_of_hostile_requests_is_what_is_sent() {
+    check("explained, hostile", 80, &generate::hostile(), is_explained);
+}
