@@ -1,17 +1,16 @@
 //! A cut that turns all that is old into a note of excerpts: what stays are system messages, the
 //! first user message, pins, the notes of earlier cuts and a window of recent turns.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::compose;
 use super::cut::Cut;
 use super::excerpt::{self, Subject};
 use super::fold::Fate;
 use super::note::{Note, Place};
-use super::reading::{BlockKind, Reading};
+use super::reading::Reading;
 use super::source::Source;
+use super::speaker;
 use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
@@ -173,40 +172,13 @@ impl Cut<'_> {
         excerpt::write(&subject, room_tokens)
     }
 
-    /// Who each message is from, as a note names it: results by their tool.
+    /// Who each message is from, as a note names it.
     fn speakers(&self, readings: &[Rc<Reading>]) -> Vec<String> {
-        let role = |role| match role {
-            Role::System => "system",
-            Role::User => "user",
-            Role::Assistant => "assistant",
-            Role::Tool => "result",
-            Role::Other => "message",
-        };
-        let mut speakers: Vec<String> =
-            readings.iter().map(|reading| role(reading.role).to_owned()).collect();
+        let role = |reading: &Rc<Reading>| speaker::of_role(reading.role).to_owned();
+        let mut speakers: Vec<String> = readings.iter().map(role).collect();
         for turn in self.fold.turns.list.iter().filter(|turn| turn.kind == TurnKind::Assistant) {
-            let calls: Vec<(&str, &str)> = readings[turn.first]
-                .blocks
-                .iter()
-                .filter_map(|block| match &block.kind {
-                    BlockKind::Call { name, id } => Some((name.as_str(), id.as_str())),
-                    BlockKind::Text => None,
-                })
-                .collect();
-            // Of several calls with one id the first counts.
-            let by_id: HashMap<&str, &str> =
-                calls.iter().rev().map(|(name, id)| (*id, *name)).collect();
-            let mut nth = 0;
-            for message in turn.first + 1..=turn.last {
-                if readings[message].role != Role::Tool {
-                    continue;
-                }
-                let answers = readings[message].answers.as_deref();
-                let by_id = answers.and_then(|id| by_id.get(id).copied());
-                if let Some(name) = by_id.or_else(|| calls.get(nth).map(|(name, _)| *name)) {
-                    speakers[message] = compose::name(name);
-                }
-                nth += 1;
+            for (message, tool) in speaker::of_results(turn, |own| Rc::clone(&readings[own])) {
+                speakers[message] = tool;
             }
         }
         speakers

@@ -20,6 +20,7 @@ use super::fold::Fold;
 use super::limit::Limits;
 use super::policy::Shares;
 use super::reasons::{Why, Zone};
+use super::tail::Tail;
 use crate::wire::Protocol;
 use files::FileUse;
 
@@ -225,7 +226,7 @@ pub struct NoteRow {
     /// The message that it stands beside, and where.
     pub message: usize,
     pub place: &'static str,
-    /// The cut that wrote it.
+    /// The cut that wrote it, or the last one before a tail.
     pub cut: u32,
     /// How many messages it speaks of.
     pub left_out_messages: usize,
@@ -237,6 +238,8 @@ pub struct NoteRow {
 pub struct Subject<'a> {
     /// The conversation, ended.
     pub fold: &'a Fold,
+    /// What is put after the last message for this request alone.
+    pub tail: Option<&'a Tail>,
     pub protocol: Protocol,
     /// The JSON text of each message.
     pub messages: &'a [&'a str],
