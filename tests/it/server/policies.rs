@@ -74,7 +74,7 @@ async fn a_policy_that_is_not_allowed_is_refused_with_those_that_are() {
     })
     .await;
     let mut wire = Wire::connect(weir.address).await;
-    wire.send(chat("x-weir-policy: scored\r\n", &body())).await;
+    wire.send(chat("x-weir-policy: scored\r\n", body())).await;
     let answer = wire.message().await.expect("an answer");
     assert_eq!(answer.status(), 400);
     let error: Value = serde_json::from_slice(&answer.body).expect("JSON");
