@@ -168,6 +168,7 @@ fn eviction(keys: &mut Keys<'_>, policy: &mut Policy) {
         &mut policy.notes,
     );
     keys.multiple("thrift", &mut policy.thrift_permille);
+    keys.share("tail", 0, &mut policy.tail_permille);
     keys.share("extract", 0, &mut policy.extract.permille);
     keys.count("request_characters", 1, &mut policy.extract.request_characters);
 }

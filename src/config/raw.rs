@@ -487,6 +487,7 @@ mod tests {
         pinned = 0.0
         notes = "off"
         thrift = 2.5
+        tail = 0.2
         originals = "store"
         originals_lifetime_ms = 1000
         originals_max_bytes = 1024
@@ -598,6 +599,7 @@ mod tests {
             pinned_permille: 0,
             notes: Notes::Nothing,
             thrift_permille: 2500,
+            tail_permille: 200,
             notes_apart: true,
             strict_alternation: false,
             zones: Zones {

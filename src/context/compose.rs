@@ -50,8 +50,7 @@ pub fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> Strin
             elsewhere.extend(names);
             continue;
         }
-        let _ = write!(out, "\n#{message} {}:", name(&subject.speakers[*message]));
-        write_units(reading, &own.units, &mut out);
+        write_message(*message, &subject.speakers[*message], reading, &own.units, &mut out);
         write_names(&names, &mut out);
     }
     write_names(&elsewhere, &mut out);
@@ -69,7 +68,19 @@ pub fn name(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_control()).take(NAME_CHARACTERS).collect()
 }
 
-/// Units of one message, what is adjacent in one piece.
+/// Units of one message, in order, under a line that says whose they are.
+pub fn write_message(
+    message: usize,
+    speaker: &str,
+    reading: &Reading,
+    units: &[usize],
+    out: &mut String,
+) {
+    let _ = write!(out, "\n#{message} {}:", name(speaker));
+    write_units(reading, units, out);
+}
+
+/// What is adjacent in one piece.
 fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
     let mut block = None;
     let mut before: Option<usize> = None;

@@ -1,22 +1,22 @@
 //! A cut that turns all that is old into a note of excerpts: what stays are system messages, the
 //! first user message, pins, the notes of earlier cuts and a window of recent turns.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::compose;
 use super::cut::Cut;
 use super::excerpt::{self, Subject};
 use super::fold::Fate;
 use super::note::{Note, Place};
-use super::reading::{BlockKind, Reading};
+use super::reading::Reading;
 use super::source::Source;
+use super::speaker;
 use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
 
-/// What notes may take of the base before they are written anew, all in one.
+/// What notes may take of the base, where no room is left for another, before they are written
+/// anew, all in one.
 const NOTES_SHARE: f64 = 0.9;
 /// Where less than this share of the base is left for a new note, it may fill the limit.
 const NEW_NOTE_SHARE: f64 = 0.2;
@@ -37,12 +37,13 @@ impl Cut<'_> {
         let (base, fixed) = (base as f64, fixed as f64);
         let newest: u64 = self.fold.turns.list[self.newest..].iter().map(|turn| turn.tokens).sum();
         let newest = newest as f64;
-        let notes = self.notes_tokens() as f64;
         let limit = self.fold.profile.limit_tokens as f64;
         let (base, fixed) = self.release_first_user(base, fixed, newest, limit);
+        let notes = self.notes_tokens() as f64;
         let goal = self.fold.low_tokens() as f64;
-        let keeps_notes =
-            notes <= NOTES_SHARE * base && fixed + notes + newest + 0.1 * base < limit;
+        let is_tight = goal - fixed - notes - newest < NEW_NOTE_SHARE * base;
+        let keeps_notes = !(is_tight && notes > NOTES_SHARE * base)
+            && fixed + notes + newest + 0.1 * base < limit;
         let notes = if keeps_notes {
             notes
         } else {
@@ -112,7 +113,7 @@ impl Cut<'_> {
         let size = self.fold.size_tokens;
         let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
         let room_tokens = match room.is_tight {
-            true => 0.95 * free as f64 - 20.0,
+            true => tight_room_tokens(limit, size, free),
             false => (room.goal - size as f64).min(free as f64),
         };
         let excerpts = (room_tokens >= LEAST_EXCERPT_TOKENS)
@@ -171,40 +172,13 @@ impl Cut<'_> {
         excerpt::write(&subject, room_tokens)
     }
 
-    /// Who each message is from, as a note names it: results by their tool.
+    /// Who each message is from, as a note names it.
     fn speakers(&self, readings: &[Rc<Reading>]) -> Vec<String> {
-        let role = |role| match role {
-            Role::System => "system",
-            Role::User => "user",
-            Role::Assistant => "assistant",
-            Role::Tool => "result",
-            Role::Other => "message",
-        };
-        let mut speakers: Vec<String> =
-            readings.iter().map(|reading| role(reading.role).to_owned()).collect();
+        let role = |reading: &Rc<Reading>| speaker::of_role(reading.role).to_owned();
+        let mut speakers: Vec<String> = readings.iter().map(role).collect();
         for turn in self.fold.turns.list.iter().filter(|turn| turn.kind == TurnKind::Assistant) {
-            let calls: Vec<(&str, &str)> = readings[turn.first]
-                .blocks
-                .iter()
-                .filter_map(|block| match &block.kind {
-                    BlockKind::Call { name, id } => Some((name.as_str(), id.as_str())),
-                    BlockKind::Text => None,
-                })
-                .collect();
-            // Of several calls with one id the first counts.
-            let by_id: HashMap<&str, &str> =
-                calls.iter().rev().map(|(name, id)| (*id, *name)).collect();
-            let mut nth = 0;
-            for message in turn.first + 1..=turn.last {
-                if readings[message].role != Role::Tool {
-                    continue;
-                }
-                let answers = readings[message].answers.as_deref();
-                let by_id = answers.and_then(|id| by_id.get(id).copied());
-                if let Some(name) = by_id.or_else(|| calls.get(nth).map(|(name, _)| *name)) {
-                    speakers[message] = compose::name(name);
-                }
-                nth += 1;
+            for (message, tool) in speaker::of_results(turn, |own| Rc::clone(&readings[own])) {
+                speakers[message] = tool;
             }
         }
         speakers
@@ -253,6 +227,15 @@ impl Cut<'_> {
         }
         Some((message, place))
     }
+}
+
+/// What a note takes where the newest turn leaves little: nearly all there is, but for a little
+/// growth, so that the next request is not cut again.
+fn tight_room_tokens(limit_tokens: u64, size_tokens: u64, free_tokens: u64) -> f64 {
+    let free = free_tokens as f64;
+    let all = 0.95 * free - 20.0;
+    let with_growth = 0.96 * limit_tokens as f64 - size_tokens as f64;
+    if with_growth >= 0.2 * free { with_growth.min(all) } else { all }
 }
 
 /// What a note may take.

@@ -26,6 +26,9 @@ pub struct Policy {
     pub notes: Notes,
     /// How dear a token of excerpts is, in thousandths of the default: more sends less.
     pub thrift_permille: u32,
+    /// What may come back of what went to bear on the question a request ends with, a share of the
+    /// limit; 0 is nothing.
+    pub tail_permille: u32,
     /// Whether a note may be a user message of its own, beside another one.
     pub notes_apart: bool,
     /// Whether the model refuses two user or two assistant messages in a row.
@@ -198,6 +201,7 @@ impl Default for Policy {
             pinned_permille: 100,
             notes: Notes::Excerpts,
             thrift_permille: 1000,
+            tail_permille: 100,
             notes_apart: true,
             strict_alternation: false,
             zones: Zones {

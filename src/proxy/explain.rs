@@ -115,6 +115,8 @@ impl Draft<'_> {
             Mode::Observe => Treatment::Observed,
             Mode::Compact => Treatment::Compacted,
         };
+        let is_compacted = treatment == Treatment::Compacted && planned.is_ok();
+        let tail = is_compacted.then(|| self.tail(&end, &source)).flatten();
         let refused_tokens = match treatment {
             Treatment::Compacted => end.sent_tokens() + self.overhead_tokens,
             _ => received_tokens,
@@ -123,6 +125,7 @@ impl Draft<'_> {
         let messages = self.request.messages.as_slice();
         let report = Report::new(&Subject {
             fold: &end,
+            tail: tail.as_ref(),
             protocol,
             messages,
             model: &self.model,

@@ -14,10 +14,11 @@ use super::memory::{Chain, Memory};
 use super::refusal;
 use super::{ErrorKind, LeftOut, ProxyError, Tenant};
 use crate::config::{Config, Known, Mode, ModelSettings, Originals};
-use crate::context::{Fact, Fold, Limits, Measure, Profile, RequestSource};
+use crate::context::tail::Tail;
+use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING, tools};
-use crate::wire::{ExtraKind, Protocol, Request, splice};
+use crate::wire::{Edit, ExtraKind, Protocol, Request, splice};
 
 /// As many bytes of messages not seen before as are counted on the request's own task.
 const INLINE_BYTES: usize = 16 * 1024;
@@ -338,25 +339,28 @@ impl<'a> Draft<'a> {
         let is_observed = config.context.mode == Mode::Observe;
         let needs_nothing = end.needs_nothing(limit_tokens, self.overhead_tokens);
         let is_left_alone = is_observed || needs_nothing;
-        let sent_tokens = match is_left_alone {
+        if self.pace == Pace::Inline && !is_left_alone && context::tail::is_possible(&end) {
+            return Err(Stop::Heavy);
+        }
+        let mut sent_tokens = match is_left_alone {
             true => received_tokens,
             false => end.sent_tokens() + self.overhead_tokens,
         };
         if sent_tokens > limit_tokens && !is_observed {
             return Err(refusal::cannot_fit(received_tokens, sent_tokens, limit_tokens).into());
         }
-        let action = match (is_observed, needs_nothing) {
-            (true, true) => "observe+pass".to_owned(),
-            (true, false) => format!("observe+{}", edited::actions(&end)),
-            (false, true) => "pass".to_owned(),
-            (false, false) => edited::actions(&end),
-        };
         let kind = match (is_observed, needs_nothing) {
             (true, _) => Kind::Observed,
             (false, true) => Kind::LeftAlone,
             (false, false) => Kind::Compacted,
         };
-        let (edits, named) = edited::edits(&end, &self.request, &source, &self.settings, kind);
+        let action = edited::action(&end, kind, needs_nothing);
+        let (mut edits, named) = edited::edits(&end, &self.request, &source, &self.settings, kind);
+        if let Some(tail) = self.tail(&end, &source).filter(|_| kind == Kind::Compacted) {
+            sent_tokens += tail.tokens;
+            // Behind all other edits, as it stands behind the last message.
+            edits.push((tail.message, Edit::Append(tail.text)));
+        }
         let body = (!edits.is_empty())
             .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
         let cuts = if needs_nothing { 0 } else { end.cuts() };
@@ -366,6 +370,13 @@ impl<'a> Draft<'a> {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
+    }
+
+    /// What is put after the last message of a request that ends in the state `end`.
+    pub(super) fn tail(&self, end: &Fold, source: &RequestSource<'_>) -> Option<Tail> {
+        let tail = context::tail(end, source)?;
+        let sent_tokens = end.sent_tokens() + self.overhead_tokens + tail.tokens;
+        (sent_tokens <= self.limits.input_tokens()).then_some(tail)
     }
 
     /// Forwards the request as received, within the operator's own limit.

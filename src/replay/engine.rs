@@ -47,7 +47,11 @@ impl<'a> Engine<'a> {
         for message in &self.conversation.messages[self.fold.messages()..length] {
             self.fold.push(message.fact, &source);
         }
-        let edits = context::edits(&self.fold.ended(&source));
+        let end = self.fold.ended(&source);
+        let mut edits = context::edits(&end);
+        if let Some(tail) = context::tail(&end, &source) {
+            edits.push((tail.message, Edit::Append(tail.text)));
+        }
         if edits == self.edits {
             self.sent.extend((self.length..length).map(Piece::Verbatim));
         } else {
@@ -66,13 +70,9 @@ impl<'a> Engine<'a> {
         let spliced = splice::apply(Protocol::Chat, &request, edits);
         let sent = Protocol::Chat.read(spliced.as_bytes(), usize::MAX);
         let sent = sent.expect("what is spliced is a request").messages;
-        let is_gone = |index: &usize| edits.contains(&(*index, Edit::Remove));
-        let kept: Vec<usize> = (0..length).filter(|index| !is_gone(index)).collect();
-        let originals: Vec<&str> = kept.iter().map(|index| self.raws[*index]).collect();
-        let pieces = sent.iter().zip(align(&originals, &sent)).map(|(raw, origin)| match origin {
-            Origin::Same(place) => Piece::Verbatim(kept[place]),
-            Origin::Changed(place) => self.other(raw, Some(kept[place])),
-            Origin::New => self.other(raw, None),
+        let pieces = sent.iter().zip(origins(length, edits)).map(|(raw, origin)| match origin {
+            Some(index) if self.raws[index] == *raw => Piece::Verbatim(index),
+            origin => self.other(raw, origin),
         });
         pieces.collect()
     }
@@ -87,53 +87,45 @@ impl<'a> Engine<'a> {
     }
 }
 
-/// Where a message that is sent comes from, by place among those kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
-    Same(usize),
-    Changed(usize),
-    New,
-}
-
-/// Tells for each message of `sent` which of `kept` it is or was made of. All of `kept` are sent, in
-/// order; some may be changed, and new ones may stand between. A message is taken for new where the
-/// next kept one is seen to follow as it is.
-fn align(kept: &[&str], sent: &[&str]) -> Vec<Origin> {
-    let mut next = 0;
-    let mut origins = Vec::with_capacity(sent.len());
-    for (place, raw) in sent.iter().enumerate() {
-        let left = &sent[place + 1..];
-        let new = (left.len() + 1).saturating_sub(kept.len() - next);
-        let origin = match kept.get(next) {
-            Some(own) if own == raw => Origin::Same(next),
-            Some(own) if !left[..new.min(left.len())].contains(own) => Origin::Changed(next),
-            _ => Origin::New,
-        };
-        next += usize::from(origin != Origin::New);
-        origins.push(origin);
+/// Tells for each message that is sent of the first `length` under `edits` which one it is or was
+/// made of; `None` for one that stands between.
+fn origins(length: usize, edits: &[(usize, Edit)]) -> Vec<Option<usize>> {
+    let mut origins = Vec::with_capacity(length);
+    let mut edits = edits.iter().peekable();
+    for index in 0..length {
+        let (mut before, mut after, mut is_gone) = (0, 0, false);
+        while let Some((_, edit)) = edits.next_if(|(message, _)| *message == index) {
+            before += usize::from(matches!(edit, Edit::InsertBefore(_)));
+            after += usize::from(matches!(edit, Edit::InsertAfter(_)));
+            is_gone |= *edit == Edit::Remove;
+        }
+        if !is_gone {
+            origins.extend((0..before).map(|_| None));
+            origins.push(Some(index));
+            origins.extend((0..after).map(|_| None));
+        }
     }
     origins
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Origin::{Changed, New, Same};
     use super::*;
 
     #[test]
     fn messages_are_told_apart() {
-        for (kept, sent, origins) in [
-            (&["a", "b"][..], &["a", "b"][..], &[Same(0), Same(1)][..]),
-            (&["a", "b"], &["a+", "b"], &[Changed(0), Same(1)]),
-            (&["a", "b"], &["a", "n", "b"], &[Same(0), New, Same(1)]),
-            (&["a", "b"], &["n", "m", "a", "b"], &[New, New, Same(0), Same(1)]),
-            (&["a", "b"], &["a", "b", "n"], &[Same(0), Same(1), New]),
-            (&["a", "b", "c"], &["a", "n", "b+", "c"], &[Same(0), Changed(1), New, Same(2)]),
-            (&["a", "b", "c"], &["a+", "n", "b", "c"], &[Changed(0), New, Same(1), Same(2)]),
-            (&[], &["n"], &[New]),
-        ] {
-            assert_eq!(align(kept, sent), origins, "{kept:?} {sent:?}");
-        }
+        let note = || "note".to_owned();
+        let edits = [
+            (0, Edit::InsertAfter(note())),
+            (1, Edit::Remove),
+            (2, Edit::InsertBefore(note())),
+            (2, Edit::InsertBefore(note())),
+            (2, Edit::Append(note())),
+            (4, Edit::Append(note())),
+        ];
+        let all = [Some(0), None, None, None, Some(2), Some(3), Some(4)];
+        assert_eq!(origins(5, &edits), all);
+        assert_eq!(origins(2, &[]), [Some(0), Some(1)]);
     }
 
     #[test]

@@ -91,8 +91,16 @@ impl<'a> Judge<'a> {
                 self.judge_recall(place, length, sent);
             }
         }
+        // The next request goes on from the last message without its tail.
         self.previous = sent.to_vec();
         self.previous_tokens = sent_tokens;
+        if let Some(last) = self.previous.last_mut()
+            && let Some(index) = last.under_tail(conversation)
+        {
+            self.previous_tokens -= last.tokens(conversation);
+            *last = Piece::Verbatim(index);
+            self.previous_tokens += last.tokens(conversation);
+        }
         self.previous_full_tokens = full_tokens;
     }
 
@@ -223,15 +231,19 @@ impl<'a> Judge<'a> {
                 texts.iter().flat_map(|text| super::grams::of(&text.text)).collect();
             let read = |gram: &&u64| others.iter().any(|other| other.has_gram(**gram));
             let readable = grams.iter().filter(read).count();
-            let is_kept =
-                self.is_kept[*message] || (!grams.is_empty() && readable * 2 >= grams.len());
+            let can_be_read = match grams.len() {
+                // Too short, or of a script without spaces.
+                0 => texts.iter().all(|text| others.iter().any(|other| other.says(&text.text))),
+                all => readable * 2 >= all,
+            };
+            let is_kept = self.is_kept[*message] || (!texts.is_empty() && can_be_read);
             self.add(Recall::Evidence, is_kept);
         }
     }
 }
 
 /// The rules that a request breaks: each call answered at once and each result called for, no result
-/// first, the last message as the caller wrote it, no more tokens than the budget.
+/// first, the last message as the caller wrote it but for a tail, no more tokens than the budget.
 fn faults(
     conversation: &Conversation,
     length: usize,
@@ -240,13 +252,13 @@ fn faults(
 ) -> [bool; Fault::ALL.len()] {
     let messages: Vec<&Message> = sent.iter().map(|piece| piece.message(conversation)).collect();
     let first = messages.iter().find(|message| message.role != Role::System);
-    let is_last_verbatim =
-        matches!(sent.last(), Some(Piece::Verbatim(index)) if index + 1 == length);
+    let last = sent.last().and_then(|piece| piece.under_tail(conversation));
+    let is_last_kept = last.is_some_and(|index| index + 1 == length);
     Fault::ALL.map(|fault| match fault {
         Fault::Over => is_over,
         Fault::Unpaired => !is_paired(&messages),
         Fault::OpensWithResult => first.is_none_or(|message| message.role == Role::Tool),
-        Fault::LastChanged => !is_last_verbatim,
+        Fault::LastChanged => !is_last_kept,
     })
 }
 

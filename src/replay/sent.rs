@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::conversation::{Conversation, MEASURE, Message};
 use super::grams;
 use super::text;
+use crate::wire::Role;
 
 /// One message of a compacted request.
 #[derive(Debug, Clone)]
@@ -50,6 +51,11 @@ impl Other {
         *self.found.borrow_mut().entry(number).or_insert_with(look)
     }
 
+    /// Whether all of `text` stands here.
+    pub fn says(&self, text: &str) -> bool {
+        self.message.texts.iter().any(|own| own.text.contains(text))
+    }
+
     /// Whether `needle` stands here between `before` and `after`.
     pub fn shows_between(&self, before: &str, needle: &str, after: &str) -> bool {
         self.message.texts.iter().any(|text| {
@@ -61,7 +67,24 @@ impl Other {
     }
 }
 
+/// What text opens with that bears on a request's question, where it stands behind it.
+const TAIL: &str = "[weir: earlier messages that may bear on this";
+
 impl Piece {
+    /// The message that this one is, or is with a tail behind all that it says.
+    pub fn under_tail(&self, conversation: &Conversation) -> Option<usize> {
+        match self {
+            Self::Verbatim(index) => Some(*index),
+            Self::Other(other) => other.of.filter(|index| {
+                let own = &conversation.messages[*index];
+                let rest = other.message.content.strip_prefix(own.content.as_str());
+                own.role == Role::User
+                    && other.message.role == Role::User
+                    && rest.is_some_and(|rest| rest.trim_start_matches('\n').starts_with(TAIL))
+            }),
+        }
+    }
+
     /// The message as it is sent.
     pub fn message<'a>(&'a self, conversation: &'a Conversation) -> &'a Message {
         match self {

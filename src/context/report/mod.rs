@@ -8,6 +8,7 @@ pub mod preflight;
 mod rows;
 pub mod shown;
 mod verbosity;
+mod words;
 
 use serde::Serialize;
 
@@ -15,12 +16,12 @@ pub use display::{compact, judged, table};
 pub use preflight::{Advice, Base, Category, Preflight, preflight};
 pub use verbosity::Verbosity;
 
-use super::fold::{Fate, Fold};
+use super::fold::Fold;
 use super::limit::Limits;
-use super::note::Place;
 use super::policy::Shares;
 use super::reasons::{Why, Zone};
-use crate::wire::{Protocol, Role};
+use super::tail::Tail;
+use crate::wire::Protocol;
 use files::FileUse;
 
 /// From this much of the limit on, a report warns.
@@ -225,7 +226,7 @@ pub struct NoteRow {
     /// The message that it stands beside, and where.
     pub message: usize,
     pub place: &'static str,
-    /// The cut that wrote it.
+    /// The cut that wrote it, or the last one before a tail.
     pub cut: u32,
     /// How many messages it speaks of.
     pub left_out_messages: usize,
@@ -237,6 +238,8 @@ pub struct NoteRow {
 pub struct Subject<'a> {
     /// The conversation, ended.
     pub fold: &'a Fold,
+    /// What is put after the last message for this request alone.
+    pub tail: Option<&'a Tail>,
     pub protocol: Protocol,
     /// The JSON text of each message.
     pub messages: &'a [&'a str],
@@ -489,78 +492,4 @@ fn warnings(subject: &Subject<'_>, window: &Window, shares: &[ShareRow]) -> Vec<
         warn("unknown_model", text.to_owned());
     }
     warnings
-}
-
-impl Section {
-    /// The words for it in tables.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Tools => "tools",
-            Self::System => "system",
-            Self::Anchors => "anchors",
-            Self::Conversation => "conversation",
-            Self::ToolResults => "tool results",
-            Self::Notes => "notes",
-        }
-    }
-}
-
-impl RoleName {
-    /// The word for it in tables.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-            Self::Other => "other",
-        }
-    }
-}
-
-impl From<Role> for RoleName {
-    fn from(role: Role) -> Self {
-        match role {
-            Role::System => Self::System,
-            Role::User => Self::User,
-            Role::Assistant => Self::Assistant,
-            Role::Tool => Self::Tool,
-            Role::Other => Self::Other,
-        }
-    }
-}
-
-impl From<Fate> for FateName {
-    fn from(fate: Fate) -> Self {
-        match fate {
-            Fate::Kept => Self::Kept,
-            Fate::Masked => Self::Masked,
-            Fate::Clipped => Self::Clipped,
-            Fate::Gone => Self::Gone,
-        }
-    }
-}
-
-impl FateName {
-    /// The word for it in tables.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Kept => "kept",
-            Self::Masked => "masked",
-            Self::Clipped => "clipped",
-            Self::Gone => "gone",
-        }
-    }
-}
-
-impl Place {
-    /// The words for it in reports.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Before => "before what it says",
-            Self::After => "after what it says",
-            Self::Own => "a message after it",
-            Self::OwnBefore => "a message before it",
-        }
-    }
 }

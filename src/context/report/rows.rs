@@ -2,6 +2,7 @@
 
 use super::super::extract;
 use super::super::fold::Fate;
+use super::super::note::Place;
 use super::super::reasons::{Reason, Why};
 use super::files::{self, FileUse, Files};
 use super::{FateName, MessageRow, NoteRow, Subject, Treatment};
@@ -65,7 +66,7 @@ fn first_words(message: &Message<'_>) -> String {
     shown::first_words(head, FIRST_CHARACTERS)
 }
 
-/// A row for each note.
+/// A row for each note, and one for the tail.
 pub fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
     if !subject.treatment.is_by_fold() {
         return Vec::new();
@@ -79,7 +80,16 @@ pub fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
         sent_tokens: note.tokens,
         first_words: shown::first_words(&note.text(), FIRST_CHARACTERS),
     });
-    rows.collect()
+    let tail = subject.tail.map(|tail| NoteRow {
+        number: subject.fold.notes.len() + 1,
+        message: tail.message,
+        place: Place::After.word(),
+        cut: subject.fold.cuts(),
+        left_out_messages: 0,
+        sent_tokens: tail.tokens,
+        first_words: shown::first_words(&tail.text, FIRST_CHARACTERS),
+    });
+    rows.chain(tail).collect()
 }
 
 /// The calls that results may answer.

@@ -1,0 +1,45 @@
+//! Who a message is from, as notes name it: by its role, a result by its tool. Pure.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::compose;
+use super::reading::{BlockKind, Reading};
+use super::turn::Turn;
+use crate::wire::Role;
+
+/// What messages of a role are named.
+pub fn of_role(role: Role) -> &'static str {
+    match role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "result",
+        Role::Other => "message",
+    }
+}
+
+/// The tool of each result in an assistant's turn whose call can be told, by the result's message.
+pub fn of_results(turn: &Turn, reading: impl Fn(usize) -> Rc<Reading>) -> Vec<(usize, String)> {
+    let asking = reading(turn.first);
+    let calls: Vec<(&str, &str)> = asking
+        .blocks
+        .iter()
+        .filter_map(|block| match &block.kind {
+            BlockKind::Call { name, id } => Some((name.as_str(), id.as_str())),
+            BlockKind::Text => None,
+        })
+        .collect();
+    // Of several calls with one id the first counts.
+    let by_id: HashMap<&str, &str> = calls.iter().rev().map(|(name, id)| (*id, *name)).collect();
+    let results =
+        (turn.first + 1..=turn.last).filter(|message| reading(*message).role == Role::Tool);
+    let tool = |(nth, message): (usize, usize)| {
+        let result = reading(message);
+        let answers = result.answers.as_deref();
+        let named = answers.and_then(|id| by_id.get(id).copied());
+        let name = named.or_else(|| calls.get(nth).map(|(name, _)| *name))?;
+        Some((message, compose::name(name)))
+    };
+    results.enumerate().filter_map(tool).collect()
+}
