@@ -169,10 +169,10 @@ impl<'a> Judge<'a> {
         let conversation = self.conversation;
         let messages = &conversation.messages[..length];
         let role = |piece: &Piece| piece.role(conversation);
-        let last_sent = pieces.last().map(|piece| (piece.raw(conversation), piece.is_clipped()));
-        let is_last_right = match (last_sent, messages.last()) {
-            (Some((raw, is_clipped)), Some(own)) => {
-                *raw == *own.raw || (is_clipped && answer.action.contains("fit"))
+        let is_last_right = match (pieces.last().map(Piece::without_tail), messages.last()) {
+            (Some(last), Some(own)) => {
+                *last.raw(conversation) == *own.raw
+                    || (last.is_clipped() && answer.action.contains("fit"))
             }
             _ => false,
         };
@@ -203,10 +203,16 @@ impl<'a> Judge<'a> {
             Some((pieces, length)) => (pieces.as_slice(), *length),
             None => (&[][..], 0),
         };
-        let pairs = before.iter().zip(pieces);
-        let shared = pairs.take_while(|(old, new)| old.is_same(new, conversation)).count();
+        let shared = |before: &[Piece]| {
+            let pairs = before.iter().zip(pieces);
+            pairs.take_while(|(old, new)| old.is_same(new, conversation)).count()
+        };
+        // What bore on the last question is no part of what is to be repeated, but was paid for.
+        let paid = shared(before);
+        let before: Vec<Piece> = before.iter().map(Piece::without_tail).collect();
+        let (before, shared) = (before.as_slice(), shared(&before));
         let (sent_tokens, full_tokens) = (tokens(pieces), conversation.full_tokens(length));
-        self.tally.sent.add(sent_tokens, tokens(&pieces[..shared]));
+        self.tally.sent.add(sent_tokens, tokens(&pieces[..paid]));
         self.tally.full.add(full_tokens, conversation.full_tokens(before_length));
         if full_tokens > self.budget_tokens {
             self.tally.above_sent_tokens += sent_tokens;
@@ -239,7 +245,9 @@ fn explain_cut(
 ) -> Result<(), String> {
     let gone = (before_length - callers(before), length - callers(pieces));
     let was_sent = |piece: &Piece| before.iter().any(|old| old.is_same(piece, conversation));
-    let is_new = |piece: &Piece| (piece.is_clipped() || piece.is_noted()) && !was_sent(piece);
+    let is_new = |piece: &Piece| {
+        (piece.is_clipped() || piece.is_noted()) && !piece.has_tail() && !was_sent(piece)
+    };
     if gone.1 <= gone.0 && !is_forced && !pieces.iter().any(is_new) {
         return Err(format!("no more is gone ({} messages), clipped or told", gone.0));
     }
@@ -302,6 +310,9 @@ mod tests {
     const THIRD: &str = r#"{"role":"user","content":"third"}"#;
     const NOTED: &str = r#"{"role":"user","content":"first\n\n[weir: 2 earlier messages were left out here to fit the context window]"}"#;
     const NOTED_BEFORE: &str = r#"{"role":"user","content":"[weir: 2 earlier messages were left out here to fit the context window]\n\nsecond"}"#;
+    const TAIL: &str =
+        r"\n\n[weir: earlier messages that may bear on this; … = left out]\n#3 f:\ntail";
+    const TAILED: &str = r##"{"role":"user","content":"second\n\n[weir: earlier messages that may bear on this; … = left out]\n#3 f:\ntail"}"##;
     const APART: &str = r##"{"role":"user","content":"[weir: 2 earlier messages, shortened to fit; … = left out]\n#3 f:\nhead … tail"}"##;
     const APART_MORE: &str = r##"{"role":"user","content":"[weir: 1 earlier message, shortened to fit; … = left out]\n#4 assistant:\nanswer"}"##;
     const APART_ANEW: &str = r##"{"role":"user","content":"[weir: 3 earlier messages, shortened to fit; … = left out]\n#3 f:\ntail\n#4 assistant:\nanswer"}"##;
@@ -379,6 +390,10 @@ mod tests {
         check_sent(6, "evict", 101, &[SYSTEM, NOTED, SECOND], &[]);
         check_sent(6, "pass", 101, &[SYSTEM, NOTED, SECOND], &[Check::PassIdentical]);
         check_sent(6, "evict", 101, &[NOTED, SECOND], &[Check::SystemKept]);
+        check_sent(6, "evict", 101, &[SYSTEM, FIRST, TAILED], &[]);
+        let before = FIRST.replace("first", &format!("first{TAIL}"));
+        let known = [Check::OnlyKnownChanges];
+        check_sent(6, "evict", 101, &[SYSTEM, &before, SECOND], &known);
         check_sent(6, "evict", 101, &[SYSTEM, RESULT, ANSWER, SECOND], &[Check::Opening]);
         check_sent(6, "evict", 101, &[SYSTEM, FIRST, ANSWER], &[Check::LastVerbatim]);
         check_sent(6, "evict", 101, &[SYSTEM, NOTED_BEFORE], &[Check::LastVerbatim]);
@@ -452,6 +467,9 @@ mod tests {
         let broken = [(Check::PrefixHeld, 1)];
         assert_eq!(run(&[SYSTEM, NOTED, SECOND, ANSWER, THIRD]), []);
         assert_eq!(run(&[SYSTEM, NOTED, THIRD]), []);
+        // What bears on a question is gone with the next request.
+        let tailed = THIRD.replace("third", &format!("third{TAIL}"));
+        assert_eq!(run(&[SYSTEM, NOTED, SECOND, ANSWER, &tailed]), []);
         // The note went and nothing else did, though all of it would have fitted.
         assert_eq!(run(&[SYSTEM, FIRST, SECOND, ANSWER, THIRD]), broken);
         // What had gone came back.

@@ -15,6 +15,8 @@ pub const MARK: &str = "[weir: ";
 /// What a note of excerpts opens with, and one that only counts, behind the number.
 const EXCERPTS: &str = ", shortened to fit; … = left out]";
 const COUNTS: &str = " left out here to fit the context window]";
+/// What the note opens with that stands behind a question and tells what bears on it.
+const TAIL: &str = "[weir: earlier messages that may bear on this; … = left out]";
 /// The last line of a note of excerpts before a user's own words.
 const END: &str = "[weir: end of earlier messages]";
 /// Parts two pieces of one line, and stands for what is left out between two lines.
@@ -32,6 +34,8 @@ pub struct Note {
     pub told: usize,
     /// The messages it quotes.
     pub quoted: Vec<usize>,
+    /// Whether it is for the one request alone.
+    pub is_tail: bool,
 }
 
 /// What each message of a conversation says, decoded where a note quotes it.
@@ -58,6 +62,7 @@ impl<'a> Said<'a> {
             let note = self.read(own, length)?;
             all.told += note.told;
             all.quoted.extend(note.quoted);
+            all.is_tail |= note.is_tail;
             rest = after;
         }
         Ok(all)
@@ -65,11 +70,13 @@ impl<'a> Said<'a> {
 
     fn read(&self, text: &str, length: usize) -> Result<Note, String> {
         let (head, lines) = text.split_once('\n').unwrap_or((text, ""));
-        let (told, is_excerpts) = told(head).ok_or("a note opens in no known way")?;
+        let is_tail = head == TAIL;
+        let (told, is_excerpts) = if is_tail { Some((0, true)) } else { told(head) }
+            .ok_or("a note opens in no known way")?;
         if lines.is_empty() == is_excerpts {
             return Err("a note of excerpts holds none, or another one holds some".to_owned());
         }
-        let mut note = Note { told, quoted: Vec::new() };
+        let mut note = Note { told, quoted: Vec::new(), is_tail };
         for line in lines.split('\n').filter(|_| is_excerpts) {
             if let Some((number, speaker)) = header(line) {
                 let follows = note.quoted.last().is_none_or(|before| *before < number);
@@ -229,7 +236,10 @@ mod tests {
         }
         let count = "[weir: 1 earlier message was left out here to fit the context window]";
         let both = format!("{count}\n\n{head}\n#0 user:\nmore\n{END}");
-        assert_eq!(said.read_all(&both, 3), Ok(Note { told: 3, quoted: vec![0] }));
+        let note = Note { told: 3, quoted: vec![0], is_tail: false };
+        assert_eq!(said.read_all(&both, 3), Ok(note));
+        let tail = Note { told: 0, quoted: vec![0], is_tail: true };
+        assert_eq!(said.read_all(&format!("{TAIL}\n#0 user:\nmore"), 3), Ok(tail));
         for wrong in ["[weir: 2 messages]", head, "", "[weir: 1 earlier messages were left out"] {
             assert!(said.read_all(wrong, 3).is_err(), "{wrong}");
         }

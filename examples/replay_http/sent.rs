@@ -89,6 +89,16 @@ impl Piece {
         self.is_changed_by(ChangeKind::Apart)
     }
 
+    /// Whether it carries what bears on it, for this one request.
+    pub fn has_tail(&self) -> bool {
+        self.change.as_ref().is_some_and(|change| change.note.is_tail)
+    }
+
+    /// What of it the next request is to begin with.
+    pub fn without_tail(&self) -> Self {
+        if self.has_tail() { Self { index: self.index, change: None } } else { self.clone() }
+    }
+
     pub fn is_noted(&self) -> bool {
         self.is_apart() || self.is_changed_by(ChangeKind::Note)
     }
@@ -134,6 +144,10 @@ impl<'a> Tracer<'a> {
             })?;
             next = piece.index.map_or(next, |index| index + 1);
             pieces.push(piece);
+        }
+        let last = pieces.len().saturating_sub(1);
+        if pieces[..last].iter().any(Piece::has_tail) {
+            return Err("what bears on a question stands behind another message".to_owned());
         }
         self.check_told(&pieces, length)?;
         Ok(pieces)

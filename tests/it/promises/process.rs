@@ -1,70 +1,91 @@
 //! Promise 4 across processes: two weirs, one after the other, send what the planner in this
 //! process would, byte for byte.
 
-use super::harness::Weir;
+use super::harness::{MODEL, Weir};
 use super::simulated::{Client, clients};
 use crate::cli::Serving;
 use crate::server::harness::{FINE, Upstream, Wire, chat};
+use crate::traces;
 
 /// The clients whose requests go through; all use models that weir knows without being told.
 const CLIENTS: [&str; 4] =
     ["agent, appends only", "edited message", "growing tool list", "two agents, one system prompt"];
+/// How many recorded conversations go through, and how many requests of each, the last ones.
+const RECORDED: usize = 10;
+const LAST_REQUESTS: usize = 6;
 
-/// Sends requests through a new process of weir and compares what arrives; how many there were.
-async fn compare_with_process<'a>(
-    sent: impl Iterator<Item = (&'a Client, &'a str, &'a [u8])>,
-) -> usize {
+/// A request and what is to be sent of it.
+struct Planned {
+    /// Whose it is.
+    name: String,
+    limit_tokens: u64,
+    body: String,
+    sent: Vec<u8>,
+}
+
+/// Sends requests through a new process of weir and compares what arrives.
+async fn compare_with_process(planned: impl Iterator<Item = &Planned>) {
     let mut upstream = Upstream::start().await;
     let url = format!("http://{}/v1", upstream.address);
     let mut serving = Serving::start(&["--upstream", &url]);
     let mut wire = Wire::connect(serving.address).await;
-    let mut requests = 0;
-    for (client, body, wanted) in sent {
-        let limit = format!("x-weir-max-input-tokens: {}\r\n", client.limit_tokens);
-        wire.send(chat(&limit, body)).await;
+    for Planned { name, limit_tokens, body, sent } in planned {
+        let limit = format!("x-weir-max-input-tokens: {limit_tokens}\r\n");
+        wire.send(chat(&limit, body.as_bytes())).await;
         let seen = upstream.next().await;
-        assert!(seen.body == wanted, "{}: {body}", client.name);
+        assert!(seen.body == *sent, "{name}: {body}");
         seen.answer(FINE);
         assert_eq!(wire.message().await.expect("an answer").status(), 200);
         serving.wait_for("weir::request");
-        requests += 1;
     }
     serving.signal("-TERM");
     assert_eq!(serving.ended(), Some(0));
-    requests
 }
 
 #[tokio::test]
 async fn processes_send_what_the_planner_says() {
-    let clients: Vec<Client> =
-        clients().into_iter().filter(|client| CLIENTS.contains(&client.name)).collect();
-    assert_eq!(clients.len(), CLIENTS.len());
-    let planned = std::thread::spawn(move || plan(clients)).join().expect("every request fits");
-    let all: Vec<_> = planned
-        .iter()
-        .flat_map(|(client, bodies)| {
-            let requests = client.requests.iter().zip(bodies);
-            requests.map(move |(request, sent)| (client, request.body.as_str(), sent.as_slice()))
-        })
-        .collect();
-    assert_eq!(compare_with_process(all.iter().copied()).await, all.len());
+    let planned = std::thread::spawn(plan).join().expect("planning does not panic");
+    assert!(planned.iter().any(|own| own.sent != own.body.as_bytes()));
+    compare_with_process(planned.iter()).await;
     // The second process knows nothing of the first, and meets the longest histories first.
-    assert_eq!(compare_with_process(all.iter().copied().rev()).await, all.len());
+    compare_with_process(planned.iter().rev()).await;
 }
 
 /// What the planner in this process sends of each request.
-fn plan(clients: Vec<Client>) -> Vec<(Client, Vec<Vec<u8>>)> {
+fn plan() -> Vec<Planned> {
+    let mut requests = Vec::new();
+    let clients: Vec<Client> =
+        clients().into_iter().filter(|client| CLIENTS.contains(&client.name)).collect();
+    assert_eq!(clients.len(), CLIENTS.len());
+    for client in clients {
+        let (name, limit_tokens) = (client.name, client.limit_tokens);
+        let own = client.requests.into_iter();
+        requests.extend(own.map(|request| (name.to_owned(), limit_tokens, request.body)));
+    }
+    requests.extend(recorded());
     let weir = Weir::new();
-    let sent = |client: &Client| {
-        let bodies = client.requests.iter().map(|request| {
-            let planned = weir.plan(&request.body, client.limit_tokens).expect("it fits");
-            planned.body.map_or_else(|| request.body.clone().into_bytes(), Vec::from)
-        });
-        bodies.collect::<Vec<_>>()
-    };
-    let planned = clients.into_iter().map(|client| {
-        let bodies = sent(&client);
-        (client, bodies)
+    let planned = requests.into_iter().filter_map(|(name, limit_tokens, body)| {
+        // Some recorded messages are too large for a share of their conversation.
+        let planned = weir.plan(&body, limit_tokens).ok()?;
+        let sent = planned.body.map_or_else(|| body.clone().into_bytes(), Vec::from);
+        Some(Planned { name, limit_tokens, body, sent })
     });
     planned.collect()
+}
+
+/// The last requests of recorded conversations, each with a limit of about a third of it.
+fn recorded() -> Vec<(String, u64, String)> {
+    let mut requests = Vec::new();
+    for conversation in traces::all().into_iter().take(RECORDED) {
+        let messages: Vec<String> = conversation.messages.iter().map(ToString::to_string).collect();
+        let is_asked = |end: &usize| conversation.messages[end - 1]["role"] != "assistant";
+        let ends: Vec<usize> = (1..=messages.len()).filter(is_asked).collect();
+        let bytes: usize = messages.iter().map(String::len).sum();
+        for end in &ends[ends.len().saturating_sub(LAST_REQUESTS)..] {
+            let list = messages[..*end].join(",");
+            let body = format!(r#"{{"model":"{MODEL}","messages":[{list}]}}"#);
+            requests.push((conversation.id.clone(), bytes as u64 / 12, body));
+        }
+    }
+    requests
 }

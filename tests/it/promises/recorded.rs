@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir::config::Config;
 use weir::context::preset::{PRESETS, preset};
+use weir::context::tail::OPENS;
 use weir::context::{self, Fact, Fold, Limits, Measure, Notes, Policy, Profile, RequestSource};
 use weir::proxy::planner::Planned;
 use weir::tokens::media::ImageRule;
@@ -106,6 +107,8 @@ fn weir(policy: &Policy, caches: bool) -> Weir {
 struct Sent {
     /// The body, or why there is none.
     outcome: Result<String, String>,
+    /// The body without what bears on its question, which is for the one request.
+    lasting: Option<String>,
     cuts: u32,
     /// The notes of excerpts in messages of their own. Those that only count may give way to one.
     notes: Vec<String>,
@@ -136,7 +139,7 @@ impl Run<'_> {
             }
             let edits = context::edits(&fold.ended(&source));
             let body = self.recorded.body(point);
-            let sent = self.sent(&self.warm, &body);
+            let sent = self.sent(&self.warm, &body, point);
             self.check_sent(&body, &sent).map_err(at)?;
             if nth % AFRESH_ONE_IN == 0 || nth + 1 == self.recorded.points.len() {
                 self.check_afresh(point, &body, &edits, &sent).map_err(at)?;
@@ -155,13 +158,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn sent(&self, weir: &Weir, body: &str) -> Sent {
+    fn sent(&self, weir: &Weir, body: &str, point: usize) -> Sent {
         let (outcome, cuts) = match weir.plan(body, self.limit_tokens) {
             Ok(planned) => (Ok(text_of(&planned, body)), planned.cuts),
             Err(error) => (Err(format!("{:?}: {}", error.kind, error.message)), 0),
         };
         let notes = outcome.as_ref().map_or(Vec::new(), |text| notes_of(text));
-        Sent { outcome, cuts, notes }
+        let own = &self.recorded.messages[point - 1];
+        let lasting = outcome.as_ref().ok().map(|text| without_tail(text, own));
+        Sent { outcome, lasting, cuts, notes }
     }
 
     /// The planner sends what the fold says.
@@ -190,14 +195,14 @@ impl Run<'_> {
         if context::edits(&fold.ended(&source)) != edits {
             return Err("a fold from the start decides otherwise".to_owned());
         }
-        let cold = self.sent(&weir(self.policy, false), body);
+        let cold = self.sent(&weir(self.policy, false), body, point);
         if cold.outcome != sent.outcome || cold.cuts != sent.cuts {
             return Err("without caches other bytes are sent".to_owned());
         }
         let request = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request");
         let spliced = splice::apply(Protocol::Chat, &request, edits);
-        match &sent.outcome {
-            Ok(text) if sent.cuts > 0 && *text != spliced => {
+        match &sent.lasting {
+            Some(text) if sent.cuts > 0 && *text != spliced => {
                 Err("the planner sends what the fold does not say".to_owned())
             }
             _ => Ok(()),
@@ -207,7 +212,7 @@ impl Run<'_> {
     /// What was sent before opens what is sent now, but where a cut happened; and one leaves notes
     /// of excerpts as they are, or writes all anew.
     fn check_grown(&self, earlier: &Sent, sent: &Sent) -> Result<(), String> {
-        let (Ok(before), Ok(now)) = (&earlier.outcome, &sent.outcome) else { return Ok(()) };
+        let (Some(before), Some(now)) = (&earlier.lasting, &sent.lasting) else { return Ok(()) };
         if earlier.cuts == sent.cuts {
             let opening = before.strip_suffix("]}").expect("a body ends so");
             let grows = now.strip_prefix(opening).is_some_and(|rest| rest.starts_with([',', ']']));
@@ -238,6 +243,20 @@ fn notes_of(sent: &str) -> Vec<String> {
     let request = Protocol::Chat.read(sent.as_bytes(), usize::MAX).expect("a request");
     let is_note = |raw: &&&str| raw.starts_with(OPENS) && raw.contains(", shortened to fit; ");
     request.messages.iter().filter(is_note).map(|raw| (*raw).to_owned()).collect()
+}
+
+/// `sent` with its last message as it was received, where that is so but for what bears on it.
+fn without_tail(sent: &str, own: &str) -> String {
+    let request = Protocol::Chat.read(sent.as_bytes(), usize::MAX).expect("a request");
+    let last = request.messages.last().expect("a request has a last message");
+    let open = OPENS.replace('\n', "\\n");
+    match last.find(&open) {
+        Some(at) if own.starts_with(&last[..at]) && !own.contains(&open) => {
+            let start = last.as_ptr() as usize - sent.as_ptr() as usize;
+            format!("{}{own}{}", &sent[..start], &sent[start + last.len()..])
+        }
+        _ => sent.to_owned(),
+    }
 }
 
 fn text_of(planned: &Planned, received: &str) -> String {
