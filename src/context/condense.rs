@@ -149,11 +149,11 @@ impl Cut<'_> {
         let kept: Vec<usize> = (0..fold.facts.len())
             .filter(|message| !matches!(fold.fates[*message], Fate::Gone | Fate::Masked))
             .collect();
-        let notes: Vec<Reading> = fold
+        let notes: Vec<Rc<Reading>> = fold
             .notes
             .iter()
-            .filter_map(|note| note.excerpts.as_deref())
-            .map(|text| Reading::of_text(Role::User, text))
+            .filter_map(|note| note.excerpts.as_ref())
+            .map(|text| source.note_reading(text))
             .collect();
         let mut gone = fold.unspoken.clone();
         gone.sort_unstable();

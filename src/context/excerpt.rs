@@ -30,7 +30,7 @@ pub struct Subject<'a> {
     /// The messages that are sent as they are.
     pub kept: &'a [usize],
     /// The notes that stay.
-    pub notes: &'a [Reading],
+    pub notes: &'a [Rc<Reading>],
     /// The first user message: what all is about.
     pub first_user: Option<usize>,
     pub encoding: Encoding,

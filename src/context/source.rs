@@ -2,7 +2,9 @@
 //! otherwise. Pure.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::clip::{Clipped, clip_texts};
 use super::measure::Measure;
@@ -18,6 +20,11 @@ pub trait Source {
 
     /// Reads `message` for what it says.
     fn reading(&self, message: usize) -> Rc<Reading>;
+
+    /// Reads a note of an earlier cut for what it says.
+    fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
+        Rc::new(Reading::of_text(Role::User, note))
+    }
 
     /// The values of the first `messages` messages.
     fn lexicon(&self, messages: usize) -> Rc<Lexicon> {
@@ -44,12 +51,22 @@ pub struct RequestSource<'a> {
     encoding: Encoding,
     readings: RefCell<Vec<Option<Rc<Reading>>>>,
     lexicon: RefCell<Rc<Lexicon>>,
+    notes: RefCell<VecDeque<(Arc<str>, Rc<Reading>)>>,
 }
+
+/// As many notes are kept as read.
+const NOTES: usize = 64;
 
 impl<'a> RequestSource<'a> {
     pub fn new(protocol: Protocol, messages: &'a [&'a str], encoding: Encoding) -> Self {
-        let (readings, lexicon) = (RefCell::default(), RefCell::default());
-        Self { protocol, messages, encoding, readings, lexicon }
+        Self {
+            protocol,
+            messages,
+            encoding,
+            readings: RefCell::default(),
+            lexicon: RefCell::default(),
+            notes: RefCell::default(),
+        }
     }
 }
 
@@ -74,6 +91,19 @@ impl Source for RequestSource<'_> {
                 Err(_) => Reading::of_text(Role::Other, ""),
             })
         }))
+    }
+
+    fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
+        let mut notes = self.notes.borrow_mut();
+        if let Some((_, known)) = notes.iter().find(|(known, _)| Arc::ptr_eq(known, note)) {
+            return Rc::clone(known);
+        }
+        if notes.len() == NOTES {
+            notes.pop_front();
+        }
+        let reading = Rc::new(Reading::of_text(Role::User, note));
+        notes.push_back((Arc::clone(note), Rc::clone(&reading)));
+        reading
     }
 
     fn lexicon(&self, messages: usize) -> Rc<Lexicon> {

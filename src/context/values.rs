@@ -46,10 +46,22 @@ struct Finder<'a> {
 }
 
 fn is_run(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(byte, b'_' | b'.' | b'/' | b'@' | b'#' | b'+' | b'-')
-        || byte >= 0x80
+    RUN[usize::from(byte)]
 }
+
+/// The bytes that names, paths, numbers and addresses are made of.
+const RUN: [bool; 256] = {
+    let mut run = [false; 256];
+    let mut index = 0;
+    while index < 256 {
+        let byte = index as u8;
+        run[index] = byte.is_ascii_alphanumeric()
+            || matches!(byte, b'_' | b'.' | b'/' | b'@' | b'#' | b'+' | b'-')
+            || byte >= 0x80;
+        index += 1;
+    }
+    run
+};
 
 impl Finder<'_> {
     fn run(&mut self) {
