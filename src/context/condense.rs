@@ -13,7 +13,6 @@ use super::source::Source;
 use super::speaker;
 use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
-use crate::wire::Role;
 
 /// What notes may take of the base, where no room is left for another, before they are written
 /// anew, all in one.
