@@ -185,27 +185,41 @@ impl Cut<'_> {
 
     /// Where all notes stand, in order: behind the first user message, else behind the system
     /// messages. In messages of their own where the model takes two user messages in a row; else in
-    /// the text of the user message that is there. Nowhere where that is the last message, which is
-    /// sent as the caller asked it.
+    /// the text of the user message that is there, or of the next. Nowhere where that is the last
+    /// message, which is sent as the caller asked it.
     fn notes_place(&self) -> Option<(usize, Place)> {
         let is_last = |message: usize| message + 1 == self.fold.facts.len();
-        let policy = &self.fold.profile.policy;
-        let takes_text = |message: usize| self.fold.facts[message].takes_note;
+        let takes_text = |message: usize| self.fold.facts[message].takes_note && !is_last(message);
+        let is_apart = self.fold.profile.policy.notes_apart;
         let first_user = self.fold.first_user.map(|turn| self.turn(turn));
         if let Some(turn) = first_user.filter(|turn| !turn.is_gone) {
-            let place = if policy.notes_apart { Place::Own } else { Place::After };
-            let fits = place == Place::Own || takes_text(turn.first);
-            return (fits && !is_last(turn.first)).then_some((turn.first, place));
+            return match is_apart {
+                true if is_last(turn.first) => Some(self.before(turn.first)),
+                true => Some((turn.first, Place::Own)),
+                false if takes_text(turn.first) => Some((turn.first, Place::After)),
+                false => self.next_user(takes_text),
+            };
         }
         let next = self.turn(*self.fold.live.first()?);
-        if next.kind == TurnKind::User && !policy.notes_apart {
-            let fits = takes_text(next.first) && !is_last(next.first);
-            return fits.then_some((next.first, Place::Before));
+        if next.kind == TurnKind::User && !is_apart {
+            return self.next_user(takes_text);
         }
+        Some(self.before(next.first))
+    }
+
+    /// In a message of its own behind the system messages, before `message`.
+    fn before(&self, message: usize) -> (usize, Place) {
         match self.fold.turns.system_run.checked_sub(1) {
-            Some(system) => Some((system, Place::Own)),
-            None => Some((next.first, Place::OwnBefore)),
+            Some(system) => (system, Place::Own),
+            None => (message, Place::OwnBefore),
         }
+    }
+
+    /// Before what the first user message that can take a note says.
+    fn next_user(&self, takes_text: impl Fn(usize) -> bool) -> Option<(usize, Place)> {
+        let turns = self.fold.live.iter().map(|turn| self.turn(*turn));
+        let mut users = turns.filter(|turn| turn.kind == TurnKind::User);
+        users.find(|turn| takes_text(turn.first)).map(|turn| (turn.first, Place::Before))
     }
 
     /// Brings the notes of earlier cuts to where notes stand now. Where that is nowhere, they go.
