@@ -156,6 +156,11 @@ impl<'a> Judge<'a> {
         self.check(Check::OnlyKnownChanges, length, Ok(()));
         self.judge_pieces(length, answer, &pieces);
         self.compare(length, &pieces);
+        // The next request goes on from the last message without its tail.
+        let mut pieces = pieces;
+        if let Some(last) = pieces.last_mut().filter(|last| last.has_tail()) {
+            last.change = None;
+        }
         self.previous = Some((pieces, length));
     }
 
@@ -169,10 +174,11 @@ impl<'a> Judge<'a> {
         let conversation = self.conversation;
         let messages = &conversation.messages[..length];
         let role = |piece: &Piece| piece.role(conversation);
-        let last_sent = pieces.last().map(|piece| (piece.raw(conversation), piece.is_clipped()));
-        let is_last_right = match (last_sent, messages.last()) {
-            (Some((raw, is_clipped)), Some(own)) => {
-                *raw == *own.raw || (is_clipped && answer.action.contains("fit"))
+        let is_last_right = match (pieces.last(), messages.last()) {
+            (Some(piece), Some(own)) => {
+                *piece.raw(conversation) == *own.raw
+                    || (piece.is_clipped() && answer.action.contains("fit"))
+                    || (piece.has_tail() && piece.index == Some(length - 1))
             }
             _ => false,
         };

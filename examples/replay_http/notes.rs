@@ -14,6 +14,7 @@ use super::conversation::{Conversation, Role};
 pub const MARK: &str = "[weir: ";
 /// What a note of excerpts opens with, and one that only counts, behind the number.
 const EXCERPTS: &str = ", shortened to fit; … = left out]";
+const TAIL: &str = "[weir: earlier messages that may bear on this; … = left out]";
 const COUNTS: &str = " left out here to fit the context window]";
 /// The last line of a note of excerpts before a user's own words.
 const END: &str = "[weir: end of earlier messages]";
@@ -32,6 +33,8 @@ pub struct Note {
     pub told: usize,
     /// The messages it quotes.
     pub quoted: Vec<usize>,
+    /// Whether it is what comes back of messages that bear on the last one.
+    pub is_tail: bool,
 }
 
 /// What each message of a conversation says, decoded where a note quotes it.
@@ -58,6 +61,7 @@ impl<'a> Said<'a> {
             let note = self.read(own, length)?;
             all.told += note.told;
             all.quoted.extend(note.quoted);
+            all.is_tail |= note.is_tail;
             rest = after;
         }
         Ok(all)
@@ -69,7 +73,7 @@ impl<'a> Said<'a> {
         if lines.is_empty() != !is_excerpts {
             return Err("a note of excerpts holds none, or another one holds some".to_owned());
         }
-        let mut note = Note { told, quoted: Vec::new() };
+        let mut note = Note { told, quoted: Vec::new(), is_tail: head == TAIL };
         for line in lines.split('\n').filter(|_| is_excerpts) {
             if let Some((number, speaker)) = header(line) {
                 let follows = note.quoted.last().is_none_or(|before| *before < number);
@@ -152,6 +156,9 @@ impl<'a> Said<'a> {
 
 /// How many messages a note's first line says are gone, and whether excerpts follow.
 fn told(head: &str) -> Option<(usize, bool)> {
+    if head == TAIL {
+        return Some((0, true));
+    }
     let (number, rest) = head.strip_prefix(MARK)?.split_once(" earlier message")?;
     let number = number.parse().ok().filter(|number| *number > 0)?;
     let (plural, were) = if number == 1 { ("", " was") } else { ("s", " were") };
@@ -229,8 +236,12 @@ mod tests {
         }
         let count = "[weir: 1 earlier message was left out here to fit the context window]";
         let both = format!("{count}\n\n{head}\n#0 user:\nmore\n{END}");
-        assert_eq!(said.read_all(&both, 3), Ok(Note { told: 3, quoted: vec![0] }));
-        for wrong in ["[weir: 2 messages]", head, "", "[weir: 1 earlier messages were left out"] {
+        assert_eq!(said.read_all(&both, 3), Ok(Note { told: 3, quoted: vec![0], is_tail: false }));
+        let tail = format!("{TAIL}\n#0 user:\nmore");
+        assert_eq!(said.read_all(&tail, 3), Ok(Note { told: 0, quoted: vec![0], is_tail: true }));
+        for wrong in
+            [TAIL, "[weir: 2 messages]", head, "", "[weir: 1 earlier messages were left out"]
+        {
             assert!(said.read_all(wrong, 3).is_err(), "{wrong}");
         }
     }

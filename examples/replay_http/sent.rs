@@ -89,6 +89,11 @@ impl Piece {
         self.is_changed_by(ChangeKind::Apart)
     }
 
+    /// Whether it is a message of the caller's with a tail behind what it says.
+    pub fn has_tail(&self) -> bool {
+        self.index.is_some() && self.change.as_ref().is_some_and(|change| change.note.is_tail)
+    }
+
     pub fn is_noted(&self) -> bool {
         self.is_apart() || self.is_changed_by(ChangeKind::Note)
     }

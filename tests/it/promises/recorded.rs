@@ -14,7 +14,7 @@ use weir::wire::{Edit, Protocol, splice};
 
 use super::harness::{MODEL, Weir};
 use super::judge::Body;
-use super::valid;
+use super::{frozen, valid};
 use crate::traces;
 
 /// Limits, in hundredths of what the whole conversation takes.
@@ -102,10 +102,21 @@ fn weir(policy: &Policy, caches: bool) -> Weir {
     })
 }
 
+/// What becomes of the conversation where a request ends, its tail included.
+fn edits(fold: &Fold, source: &RequestSource<'_>) -> Vec<(usize, Edit)> {
+    let end = fold.ended(source);
+    let mut edits = context::edits(&end);
+    let tail = context::tail(&end, source);
+    edits.extend(tail.map(|tail| (tail.message, Edit::Append(tail.text))));
+    edits
+}
+
 /// What was planned at one point.
 struct Sent {
     /// The body, or why there is none.
     outcome: Result<String, String>,
+    /// The body without its tail: what the next one goes on from.
+    bare: String,
     cuts: u32,
     /// The notes of excerpts in messages of their own. Those that only count may give way to one.
     notes: Vec<String>,
@@ -134,7 +145,7 @@ impl Run<'_> {
             for fact in &self.facts[fold.messages()..point] {
                 fold.push(*fact, &source);
             }
-            let edits = context::edits(&fold.ended(&source));
+            let edits = edits(&fold, &source);
             let body = self.recorded.body(point);
             let sent = self.sent(&self.warm, &body);
             self.check_sent(&body, &sent).map_err(at)?;
@@ -161,7 +172,8 @@ impl Run<'_> {
             Err(error) => (Err(format!("{:?}: {}", error.kind, error.message)), 0),
         };
         let notes = outcome.as_ref().map_or(Vec::new(), |text| notes_of(text));
-        Sent { outcome, cuts, notes }
+        let bare = outcome.as_ref().map_or(String::new(), |text| without_tail(text, body));
+        Sent { outcome, bare, cuts, notes }
     }
 
     /// The planner sends what the fold says.
@@ -187,7 +199,7 @@ impl Run<'_> {
         for fact in &self.facts[..point] {
             fold.push(*fact, &source);
         }
-        if context::edits(&fold.ended(&source)) != edits {
+        if self::edits(&fold, &source) != edits {
             return Err("a fold from the start decides otherwise".to_owned());
         }
         let cold = self.sent(&weir(self.policy, false), body);
@@ -207,9 +219,9 @@ impl Run<'_> {
     /// What was sent before opens what is sent now, but where a cut happened; and one leaves notes
     /// of excerpts as they are, or writes all anew.
     fn check_grown(&self, earlier: &Sent, sent: &Sent) -> Result<(), String> {
-        let (Ok(before), Ok(now)) = (&earlier.outcome, &sent.outcome) else { return Ok(()) };
+        let Ok(now) = &sent.outcome else { return Ok(()) };
         if earlier.cuts == sent.cuts {
-            let opening = before.strip_suffix("]}").expect("a body ends so");
+            let opening = earlier.bare.strip_suffix("]}").expect("a body ends so");
             let grows = now.strip_prefix(opening).is_some_and(|rest| rest.starts_with([',', ']']));
             return if grows { Ok(()) } else { Err("what was sent changed".to_owned()) };
         }
@@ -238,6 +250,19 @@ fn notes_of(sent: &str) -> Vec<String> {
     let request = Protocol::Chat.read(sent.as_bytes(), usize::MAX).expect("a request");
     let is_note = |raw: &&&str| raw.starts_with(OPENS) && raw.contains(", shortened to fit; ");
     request.messages.iter().filter(is_note).map(|raw| (*raw).to_owned()).collect()
+}
+
+/// What was sent, with the last message as it was received where it has a tail.
+fn without_tail(sent: &str, received: &str) -> String {
+    let last = |text: &str| {
+        let body = Body::read(text).expect("a body");
+        body.messages().len().checked_sub(1).map_or(String::new(), |own| body.raw(own).to_owned())
+    };
+    let (own, bare) = (last(sent), last(received));
+    match sent.strip_suffix(&format!("{own}]}}")) {
+        Some(opening) if frozen::has_tail(&own, &bare) => format!("{opening}{bare}]}}"),
+        _ => sent.to_owned(),
+    }
 }
 
 fn text_of(planned: &Planned, received: &str) -> String {
