@@ -1,51 +1,91 @@
 //! What planning costs, in process: cold, with counts at hand, and for the next request of a
-//! conversation, over lengths. Ratios between rows of one run tell; absolute times are the
-//! machine's.
+//! conversation, over lengths and limits. The text is that of the recorded conversations in
+//! `tests/data`, varied where it repeats. Ratios between rows of one run tell; absolute times are
+//! the machine's.
 
-use std::fmt::Write as _;
+use std::io::Read as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use flate2::read::GzDecoder;
+use serde_json::Value;
 use tokio::runtime::Runtime;
 use weir::config::Config;
 use weir::proxy::Tenant;
 use weir::proxy::planner::{Asked, Planned, Planner};
+use weir::tokens::Encoding;
 use weir::wire::Protocol;
 
-/// An agent's conversation of about `tokens` tokens: task, then calls and results.
-fn conversation(tokens: usize, seed: u64) -> Vec<String> {
-    let mut state = seed;
-    let mut next = move || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as usize
-    };
-    let words =
-        ["return", "value", "config", "the", "request", "is", "error", "parse", "if", "none"];
-    let mut messages = vec![
-        r#"{"role":"system","content":"You are a coding agent."}"#.to_owned(),
-        r#"{"role":"user","content":"Fix the failing test in the parser."}"#.to_owned(),
-    ];
+/// Far below most of the lengths, so that many cuts are made on the way.
+const LOW_LIMIT_TOKENS: u64 = 16_000;
+/// What the next request adds: a call and its result.
+const NEXT: [&str; 2] = [
+    r#"{"role":"assistant","content":"Let me look at the parser next.","tool_calls":[{"id":"next","type":"function","function":{"name":"read_file","arguments":"{\"path\":\"src/parser/tokens.py\"}"}}]}"#,
+    r#"{"role":"tool","tool_call_id":"next","content":"12: def split(text):\n13:     return [part.strip() for part in text.split(',')]\n14: \n15: def join(parts, sep=','):\n16:     return sep.join(parts)\n"}"#,
+];
+
+/// The recorded conversations, one behind the other and again with other names and numbers, until
+/// they take `tokens`.
+fn conversation(tokens: u64) -> Vec<String> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/sample.jsonl.gz");
+    let bytes = std::fs::File::open(file).expect("the sample is there");
+    let mut text = String::new();
+    GzDecoder::new(bytes).read_to_string(&mut text).expect("compressed text");
+    let mut messages = Vec::new();
     let mut written = 0;
-    while written < tokens {
-        let id = next();
-        let size = 100 + next() % 600;
-        let mut text = String::new();
-        for _ in 0..size {
-            let _ = write!(text, "{} ", words[next() % words.len()]);
+    for round in 0..26 {
+        for line in text.lines() {
+            let record: Value = serde_json::from_str(line).expect("a record a line");
+            for message in record["messages"].as_array().into_iter().flatten() {
+                if message["role"] == "system" && !messages.is_empty() {
+                    continue;
+                }
+                // A request ends with what the model is to answer.
+                if written >= tokens && message["role"] == "assistant" {
+                    return messages;
+                }
+                let varied = vary(message.clone(), round).to_string();
+                written += Encoding::O200kBase.count(&varied);
+                messages.push(varied);
+            }
         }
-        let _ = write!(text, "line {id}");
-        messages.push(format!(
-            r#"{{"role":"assistant","content":null,"tool_calls":[{{"id":"c{id}","type":"function","function":{{"name":"read","arguments":"{{\"path\":\"src/{id}.rs\"}}"}}}}]}}"#
-        ));
-        messages.push(format!(r#"{{"role":"tool","tool_call_id":"c{id}","content":"{text}"}}"#));
-        written += size + 40;
     }
-    messages
+    panic!("the sample is too short for {tokens} tokens");
 }
 
-fn body(messages: &[String]) -> Bytes {
+/// Names and numbers become others, everywhere alike.
+fn vary(value: Value, round: u8) -> Value {
+    match value {
+        Value::String(text) => {
+            let vary = |letter: char| match letter {
+                '1'..='9' => char::from(b'1' + (letter as u8 - b'1' + round) % 9),
+                'e' => char::from(b'a' + (4 + round) % 26),
+                other => other,
+            };
+            // Plain words stay; the rest is what values are made of.
+            let words = text.split(' ').map(|word| {
+                let is_name = word.contains(['_', '.', '/', '='])
+                    || word.contains(|letter: char| letter.is_ascii_digit());
+                if is_name { word.chars().map(vary).collect() } else { word.to_owned() }
+            });
+            words.collect::<Vec<String>>().join(" ").into()
+        }
+        Value::Array(items) => items.into_iter().map(|item| vary(item, round)).collect(),
+        Value::Object(members) => {
+            let members = members.into_iter().map(|(key, value)| match key.as_str() {
+                "role" | "type" => (key, value),
+                _ => (key, vary(value, round)),
+            });
+            Value::Object(members.collect())
+        }
+        other => other,
+    }
+}
+
+fn body<'a>(messages: impl IntoIterator<Item = &'a str>) -> Bytes {
+    let messages: Vec<&str> = messages.into_iter().collect();
     format!(r#"{{"model":"gpt-4.1","messages":[{}]}}"#, messages.join(",")).into()
 }
 
@@ -58,46 +98,50 @@ fn plan(runtime: &Runtime, planner: &Planner, body: Bytes, limit_tokens: u64) ->
 fn engine(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Arc::new(Config::default());
+    Encoding::O200kBase.warm();
+    let mut group = criterion.benchmark_group("plan");
+    group.sample_size(10);
+    group.warm_up_time(Duration::from_millis(300));
+    group.measurement_time(Duration::from_secs(1));
     for tokens in [1_000, 10_000, 100_000, 400_000] {
-        let messages = conversation(tokens, 1);
-        let whole = body(&messages);
-        // Half of the conversation has to go, where it is long enough for that.
-        let limit_tokens = (tokens as u64 / 2).max(3_000);
-        let mut group = criterion.benchmark_group("plan");
-        group.sample_size(10);
-        group.bench_function(BenchmarkId::new("cold", tokens), |bencher| {
-            bencher.iter_batched(
-                || Planner::new(Arc::clone(&config)),
-                |planner| plan(&runtime, &planner, whole.clone(), limit_tokens),
-                BatchSize::PerIteration,
-            );
-        });
-        let planner = Planner::new(Arc::clone(&config));
-        plan(&runtime, &planner, whole.clone(), limit_tokens);
-        let mut other_limit = limit_tokens;
-        group.bench_function(BenchmarkId::new("counts at hand", tokens), |bencher| {
-            bencher.iter(|| {
-                // Another limit is another profile: the fold is made anew from known counts.
-                other_limit += 1;
-                plan(&runtime, &planner, whole.clone(), other_limit)
+        let messages = conversation(tokens);
+        let own = || messages.iter().map(String::as_str);
+        let (whole, longer) = (body(own()), body(own().chain(NEXT)));
+        for limit_tokens in [tokens * 2, tokens / 2, LOW_LIMIT_TOKENS] {
+            let is_low = limit_tokens == LOW_LIMIT_TOKENS;
+            if limit_tokens < 5_000 && limit_tokens < tokens || (is_low && tokens < 100_000) {
+                continue;
+            }
+            let planner = Planner::new(Arc::clone(&config));
+            let cuts = plan(&runtime, &planner, whole.clone(), limit_tokens).cuts;
+            let id = |what: &str| {
+                BenchmarkId::new(what, format!("{tokens} under {limit_tokens}, {cuts} cuts"))
+            };
+            group.bench_function(id("cold"), |bencher| {
+                bencher.iter_batched(
+                    || Planner::new(Arc::clone(&config)),
+                    |planner| plan(&runtime, &planner, whole.clone(), limit_tokens),
+                    BatchSize::PerIteration,
+                );
             });
-        });
-        let mut length = messages.len();
-        group.bench_function(BenchmarkId::new("next request", tokens), |bencher| {
-            bencher.iter_batched(
-                || {
-                    let mut longer = messages.clone();
-                    longer.extend(conversation(1_000, length as u64).into_iter().skip(2));
-                    length += 1;
-                    plan(&runtime, &planner, whole.clone(), limit_tokens);
-                    body(&longer)
-                },
-                |longer| plan(&runtime, &planner, longer, limit_tokens),
-                BatchSize::PerIteration,
-            );
-        });
-        group.finish();
+            let mut other_limit = limit_tokens;
+            group.bench_function(id("counts at hand"), |bencher| {
+                bencher.iter(|| {
+                    // Another limit is another profile: the fold is made anew from known counts.
+                    other_limit += 1;
+                    plan(&runtime, &planner, whole.clone(), other_limit)
+                });
+            });
+            group.bench_function(id("next request"), |bencher| {
+                bencher.iter_batched(
+                    || plan(&runtime, &planner, whole.clone(), limit_tokens),
+                    |_| plan(&runtime, &planner, longer.clone(), limit_tokens),
+                    BatchSize::PerIteration,
+                );
+            });
+        }
     }
+    group.finish();
 }
 
 criterion_group!(benches, engine);

@@ -70,7 +70,7 @@ impl<'a> Said<'a> {
     fn read(&self, text: &str, length: usize) -> Result<Note, String> {
         let (head, lines) = text.split_once('\n').unwrap_or((text, ""));
         let (told, is_excerpts) = told(head).ok_or("a note opens in no known way")?;
-        if lines.is_empty() != !is_excerpts {
+        if lines.is_empty() == is_excerpts {
             return Err("a note of excerpts holds none, or another one holds some".to_owned());
         }
         let mut note = Note { told, quoted: Vec::new(), is_tail: head == TAIL };

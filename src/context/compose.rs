@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use super::excerpt::Subject;
 use super::reading::{BlockKind, Reading};
+use crate::wire::Role;
 
 /// Before names that stand in a message but in none of the excerpts.
 pub const ALSO: &str = "also: ";
@@ -63,7 +64,7 @@ fn write_names(names: &[&str], out: &mut String) {
 }
 
 /// A tool's name, which anybody may have chosen, in one short line.
-fn name(name: &str) -> String {
+pub fn name(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_control()).take(NAME_CHARACTERS).collect()
 }
 
@@ -107,25 +108,55 @@ fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
                 before.is_some_and(|before| !reading.text[before..span.start].contains('\n'));
             out.push_str(if is_one_line { " … " } else { "\n…\n" });
         }
-        quote(&reading.text[span.clone()], out);
+        quote(&reading.text[span.clone()], reading.role, out);
         before = Some(span.end);
         index = end + 1;
     }
 }
 
+/// What ends a line, for some reader.
+const LINE_ENDS: [char; 7] = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
+
 /// Writes what was said so that none of its lines can pass for one of the note's own.
-fn quote(said: &str, out: &mut String) {
-    for (index, line) in said.split('\n').enumerate() {
-        if index > 0 {
-            out.push('\n');
-        }
-        let start = line.trim_start();
-        let numbered = start
-            .strip_prefix('#')
-            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-        if numbered || start.starts_with("[weir:") {
+fn quote(said: &str, role: Role, out: &mut String) {
+    for line in said.split_inclusive(LINE_ENDS) {
+        if is_like_own(line.trim_start(), role) {
             out.push_str("| ");
         }
         out.push_str(line);
+    }
+}
+
+/// Whether a line looks like one of the note's own: whose words follow, a note's opening or end, a
+/// list of names, a call.
+fn is_like_own(line: &str, role: Role) -> bool {
+    let is_header = line
+        .strip_prefix('#')
+        .is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()));
+    let is_call =
+        role == Role::Assistant && line.strip_prefix("> ").is_some_and(|rest| rest.contains(": "));
+    is_header || is_call || line.starts_with("[weir:") || line.starts_with(ALSO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_passes_for_the_notes_own() {
+        for (said, role, wanted) in [
+            ("a\n#12 user:\nb", Role::Tool, "a\n| #12 user:\nb"),
+            ("  [weir: 3 earlier", Role::User, "|   [weir: 3 earlier"),
+            ("a\r[weir: end", Role::User, "a\r| [weir: end"),
+            ("also: x\u{2028}also: y", Role::User, "| also: x\u{2028}| also: y"),
+            ("> run: rm", Role::Assistant, "| > run: rm"),
+            ("> he said: no", Role::User, "> he said: no"),
+            ("# heading\n#tag\nalso x", Role::User, "# heading\n#tag\nalso x"),
+            ("a\r\nb\n", Role::User, "a\r\nb\n"),
+        ] {
+            let mut out = String::new();
+            quote(said, role, &mut out);
+            assert_eq!(out, wanted, "{said:?}");
+        }
     }
 }

@@ -13,9 +13,9 @@ use super::source::Source;
 use super::speaker;
 use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
-use crate::wire::Role;
 
-/// What notes may take of the base before they are written anew, all in one.
+/// What notes may take of the base, where no room is left for another, before they are written
+/// anew, all in one.
 const NOTES_SHARE: f64 = 0.9;
 /// Where less than this share of the base is left for a new note, it may fill the limit.
 const NEW_NOTE_SHARE: f64 = 0.2;
@@ -36,12 +36,13 @@ impl Cut<'_> {
         let (base, fixed) = (base as f64, fixed as f64);
         let newest: u64 = self.fold.turns.list[self.newest..].iter().map(|turn| turn.tokens).sum();
         let newest = newest as f64;
-        let notes = self.notes_tokens() as f64;
         let limit = self.fold.profile.limit_tokens as f64;
         let (base, fixed) = self.release_first_user(base, fixed, newest, limit);
+        let notes = self.notes_tokens() as f64;
         let goal = self.fold.low_tokens() as f64;
-        let keeps_notes =
-            notes <= NOTES_SHARE * base && fixed + notes + newest + 0.1 * base < limit;
+        let is_tight = goal - fixed - notes - newest < NEW_NOTE_SHARE * base;
+        let keeps_notes = !(is_tight && notes > NOTES_SHARE * base)
+            && fixed + notes + newest + 0.1 * base < limit;
         let notes = if keeps_notes {
             notes
         } else {
@@ -111,17 +112,20 @@ impl Cut<'_> {
         let size = self.fold.size_tokens;
         let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
         let room_tokens = match room.is_tight {
-            true => 0.95 * free as f64 - 20.0,
+            true => tight_room_tokens(limit, size, free),
             false => (room.goal - size as f64).min(free as f64),
         };
         let excerpts = (room_tokens >= LEAST_EXCERPT_TOKENS)
             .then(|| self.write_excerpts(room_tokens as u64, source))
-            .flatten()
-            .map(Arc::from);
+            .flatten();
+        let (excerpts, counted) = excerpts.unzip();
+        let excerpts = excerpts.map(Arc::from);
         let (cut, left_out) = (self.fold.cuts() + 1, self.fold.unspoken.len());
         let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts };
-        let count = self.fold.profile.measure.encoding.count(&note.text());
-        note.tokens = count + FRAME_TOKENS;
+        // Where a note is a message, what was written is all it says.
+        let counted = counted.filter(|_| matches!(place, Place::Own | Place::OwnBefore));
+        let count = || self.fold.profile.measure.encoding.count(&note.text());
+        note.tokens = counted.unwrap_or_else(count) + FRAME_TOKENS;
         if size + note.tokens > limit {
             return;
         }
@@ -132,7 +136,7 @@ impl Cut<'_> {
         self.fold.notes.push(note);
     }
 
-    fn write_excerpts(&self, room_tokens: u64, source: &dyn Source) -> Option<String> {
+    fn write_excerpts(&self, room_tokens: u64, source: &dyn Source) -> Option<(String, u64)> {
         let fold = &*self.fold;
         let readings: Vec<Rc<Reading>> =
             (0..fold.facts.len()).map(|message| source.reading(message)).collect();
@@ -144,17 +148,18 @@ impl Cut<'_> {
         let kept: Vec<usize> = (0..fold.facts.len())
             .filter(|message| !matches!(fold.fates[*message], Fate::Gone | Fate::Masked))
             .collect();
-        let notes: Vec<Reading> = fold
+        let notes: Vec<Rc<Reading>> = fold
             .notes
             .iter()
-            .filter_map(|note| note.excerpts.as_deref())
-            .map(|text| Reading::of_text(Role::User, text))
+            .filter_map(|note| note.excerpts.as_ref())
+            .map(|text| source.note_reading(text))
             .collect();
         let mut gone = fold.unspoken.clone();
         gone.sort_unstable();
         let subject = Subject {
             speakers: &self.speakers(&readings),
             readings: &readings,
+            lexicon: &source.lexicon(fold.facts.len()),
             text_tokens: &text_tokens,
             gone: &gone,
             kept: &kept,
@@ -180,27 +185,41 @@ impl Cut<'_> {
 
     /// Where all notes stand, in order: behind the first user message, else behind the system
     /// messages. In messages of their own where the model takes two user messages in a row; else in
-    /// the text of the user message that is there. Nowhere where that is the last message, which is
-    /// sent as the caller asked it.
+    /// the text of the user message that is there, or of the next. Nowhere where that is the last
+    /// message, which is sent as the caller asked it.
     fn notes_place(&self) -> Option<(usize, Place)> {
         let is_last = |message: usize| message + 1 == self.fold.facts.len();
-        let policy = &self.fold.profile.policy;
-        let takes_text = |message: usize| self.fold.facts[message].takes_note;
+        let takes_text = |message: usize| self.fold.facts[message].takes_note && !is_last(message);
+        let is_apart = self.fold.profile.policy.notes_apart;
         let first_user = self.fold.first_user.map(|turn| self.turn(turn));
         if let Some(turn) = first_user.filter(|turn| !turn.is_gone) {
-            let place = if policy.notes_apart { Place::Own } else { Place::After };
-            let fits = place == Place::Own || takes_text(turn.first);
-            return (fits && !is_last(turn.first)).then_some((turn.first, place));
+            return match is_apart {
+                true if is_last(turn.first) => Some(self.before(turn.first)),
+                true => Some((turn.first, Place::Own)),
+                false if takes_text(turn.first) => Some((turn.first, Place::After)),
+                false => self.next_user(takes_text),
+            };
         }
         let next = self.turn(*self.fold.live.first()?);
-        if next.kind == TurnKind::User && !policy.notes_apart {
-            let fits = takes_text(next.first) && !is_last(next.first);
-            return fits.then_some((next.first, Place::Before));
+        if next.kind == TurnKind::User && !is_apart {
+            return self.next_user(takes_text);
         }
+        Some(self.before(next.first))
+    }
+
+    /// In a message of its own behind the system messages, before `message`.
+    fn before(&self, message: usize) -> (usize, Place) {
         match self.fold.turns.system_run.checked_sub(1) {
-            Some(system) => Some((system, Place::Own)),
-            None => Some((next.first, Place::OwnBefore)),
+            Some(system) => (system, Place::Own),
+            None => (message, Place::OwnBefore),
         }
+    }
+
+    /// Before what the first user message that can take a note says.
+    fn next_user(&self, takes_text: impl Fn(usize) -> bool) -> Option<(usize, Place)> {
+        let turns = self.fold.live.iter().map(|turn| self.turn(*turn));
+        let mut users = turns.filter(|turn| turn.kind == TurnKind::User);
+        users.find(|turn| takes_text(turn.first)).map(|turn| (turn.first, Place::Before))
     }
 
     /// Brings the notes of earlier cuts to where notes stand now. Where that is nowhere, they go.
@@ -221,6 +240,15 @@ impl Cut<'_> {
         }
         Some((message, place))
     }
+}
+
+/// What a note takes where the newest turn leaves little: nearly all there is, but for a little
+/// growth, so that the next request is not cut again.
+fn tight_room_tokens(limit_tokens: u64, size_tokens: u64, free_tokens: u64) -> f64 {
+    let free = free_tokens as f64;
+    let all = 0.95 * free - 20.0;
+    let with_growth = 0.96 * limit_tokens as f64 - size_tokens as f64;
+    if with_growth >= 0.2 * free { with_growth.min(all) } else { all }
 }
 
 /// What a note may take.

@@ -8,7 +8,6 @@ use super::fold::{Fate, share};
 use super::policy::{Fill, Importance, Notes};
 use super::source::Source;
 use super::turn::{Turn, TurnKind};
-use super::weight::Lexicon;
 
 /// Room left for the note that a cut writes.
 const NOTE_TOKENS: u64 = 40;
@@ -49,20 +48,12 @@ impl Cut<'_> {
 
     /// How much each turn holds of what the assistant went on to use, for its size.
     fn importances_by_reference(&self, source: &dyn Source) -> Vec<u32> {
-        let readings: Vec<_> =
-            (0..self.fold.facts.len()).map(|message| source.reading(message)).collect();
-        let mut lexicon = Lexicon::default();
-        for reading in &readings {
-            lexicon.push(reading);
-        }
-        for reading in &readings {
-            lexicon.mark_neighbours(reading);
-        }
+        let lexicon = source.lexicon(self.fold.facts.len());
         let weights = lexicon.weights();
         let importance = |turn: &Turn| {
-            let mentions = readings[turn.first..=turn.last].iter().flat_map(|own| &own.values);
+            let messages = turn.first..=turn.last;
             let mut ids: Vec<u32> =
-                mentions.filter_map(|mention| lexicon.id(mention.key)).collect();
+                messages.flat_map(|message| lexicon.ids_of(message)).copied().collect();
             ids.sort_unstable();
             ids.dedup();
             let weight: f64 = ids.iter().map(|id| weights[*id as usize]).sum();

@@ -7,17 +7,20 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::compose::{self, ALSO, Chosen};
-use super::reading::{Block, BlockKind, Mention, Reading, Unit};
-use super::values::ValueKind;
+use super::reading::Reading;
 use super::weight::Lexicon;
+use super::worth::{
+    NAME_COVER, TALK_WORTH, USER_WORTH, full, is_talk, is_telling_alone, lead, shape,
+};
 use crate::tokens::Encoding;
 use crate::wire::Role;
-use xxhash_rust::xxh3::Xxh3;
 
 /// What a note is to be written about.
 pub struct Subject<'a> {
     /// All messages so far, system messages included.
     pub readings: &'a [Rc<Reading>],
+    /// The values in them.
+    pub lexicon: &'a Lexicon,
     /// Tokens of what each message says.
     pub text_tokens: &'a [u64],
     /// Who each message is from, as the note names it.
@@ -27,7 +30,7 @@ pub struct Subject<'a> {
     /// The messages that are sent as they are.
     pub kept: &'a [usize],
     /// The notes that stay.
-    pub notes: &'a [Reading],
+    pub notes: &'a [Rc<Reading>],
     /// The first user message: what all is about.
     pub first_user: Option<usize>,
     pub encoding: Encoding,
@@ -46,22 +49,6 @@ const ENTRY_TOKENS: f64 = 1.5;
 /// sending with each request from here on. Thrift multiplies both.
 const UNIT_PRICE: f64 = 0.006;
 const NAME_PRICE: f64 = 0.0033;
-/// How well a value is said by a bare name in a list, and by a unit that says little else; in
-/// context it is said fully.
-const NAME_COVER: f64 = 0.5;
-const BARE_COVER: f64 = 0.6;
-/// How much further text makes a context.
-const CONTEXT_BYTES: usize = 12;
-/// What a token of a short user message is worth beside its values, so that a user's own words go
-/// last; of the head of a call, so that it stays known what was done; of the first and last words
-/// of an assistant's text; of the rest of a call.
-const USER_WORTH: f64 = 0.04;
-const ACTION_WORTH: f64 = 0.025;
-const LEAD_WORTH: f64 = 0.0044;
-const CALL_WORTH: f64 = 0.004;
-/// What a token of plain talk is worth, half of it after 30 messages, where nothing but talk is there to
-/// tell what matters.
-const TALK_WORTH: f64 = 0.012;
 /// So many lines of one shape in one message count fully.
 const FEW_LINES: f64 = 3.0;
 /// User messages up to this many tokens stay whole or go whole.
@@ -70,8 +57,9 @@ const SHORT_TOKENS: f64 = 120.0;
 const FILL_UNITS: usize = 3;
 const FILL_TOKENS: f64 = 24.0;
 
-/// Writes a note of at most `room_tokens`; `None` where that is too little for anything.
-pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<String> {
+/// Writes a note of at most `room_tokens`, and says how many it takes; `None` where that is too
+/// little for anything.
+pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<(String, u64)> {
     let mut writer = Writer::new(subject, room_tokens as f64);
     writer.select(room_tokens as f64);
     let mut picks = writer.picks.len();
@@ -83,7 +71,7 @@ pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<String> {
         let text = writer.compose(picks);
         let tokens = subject.encoding.count(&text);
         if tokens <= room_tokens {
-            return Some(text);
+            return Some((text, tokens));
         }
         // The estimate was too low: the last picks, which are worth least, go.
         most_tokens -= (tokens - room_tokens).min(most_tokens);
@@ -104,6 +92,8 @@ pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<String> {
 struct Candidate {
     message: usize,
     what: What,
+    /// The values it says, by place in the writer's list.
+    said: Range<usize>,
     tokens: f64,
     /// What it is worth beside its values.
     bonus: f64,
@@ -119,6 +109,14 @@ enum What {
     Name { id: u32, mention: usize },
 }
 
+/// A value in a unit; one that is there twice counts once.
+#[derive(Clone, Copy)]
+struct Said {
+    id: u32,
+    /// How well the unit says it.
+    cover: f64,
+}
+
 struct Pick {
     candidate: usize,
     price: f64,
@@ -126,11 +124,11 @@ struct Pick {
 
 struct Writer<'a> {
     subject: &'a Subject<'a>,
-    lexicon: Lexicon,
     weights: Vec<f64>,
     /// How well each value is said so far, 0 to 1.
     covered: Vec<f64>,
     candidates: Vec<Candidate>,
+    said: Vec<Said>,
     /// Messages with something picked.
     has_header: Vec<bool>,
     picks: Vec<Pick>,
@@ -161,19 +159,11 @@ impl Ord for Offer {
 
 impl<'a> Writer<'a> {
     fn new(subject: &'a Subject<'a>, room_tokens: f64) -> Self {
-        let mut lexicon = Lexicon::default();
-        for reading in subject.readings {
-            lexicon.push(reading);
-        }
-        for reading in subject.readings {
-            lexicon.mark_neighbours(reading);
-        }
-        let weights = lexicon.weights();
         let mut writer = Self {
             subject,
-            covered: vec![0.0; lexicon.len()],
-            lexicon,
-            weights,
+            weights: subject.lexicon.weights(),
+            covered: vec![0.0; subject.lexicon.len()],
+            said: Vec::new(),
             candidates: Vec::new(),
             has_header: vec![false; subject.readings.len()],
             picks: Vec::new(),
@@ -188,17 +178,15 @@ impl<'a> Writer<'a> {
 
     fn cover_what_stays(&mut self) {
         for message in self.subject.kept {
-            for mention in &self.subject.readings[*message].values {
-                if let Some(id) = self.lexicon.id(mention.key) {
-                    self.covered[id as usize] = 1.0;
-                }
+            for id in self.subject.lexicon.ids_of(*message) {
+                self.covered[*id as usize] = 1.0;
             }
         }
         for note in self.subject.notes {
             for unit in &note.units {
                 let is_list = note.text[unit.span.clone()].starts_with(ALSO);
                 for mention in note.values_of(unit) {
-                    let Some(id) = self.lexicon.id(mention.key) else { continue };
+                    let Some(id) = self.subject.lexicon.id(mention.key) else { continue };
                     let cover = if is_list {
                         NAME_COVER
                     } else {
@@ -212,26 +200,23 @@ impl<'a> Writer<'a> {
     }
 
     fn list_candidates(&mut self) {
-        let mut named = vec![false; self.lexicon.len()];
+        let lexicon = self.subject.lexicon;
+        let mut named = vec![false; lexicon.len()];
         for message in self.subject.gone.iter().rev().copied() {
             let reading = &self.subject.readings[message];
-            for (index, mention) in reading.values.iter().enumerate() {
-                let Some(id) = self.lexicon.id(mention.key) else { continue };
-                if !self.lexicon.is_cited(id) && !is_telling_alone(reading, mention) {
+            let ids = lexicon.ids_of(message);
+            for (index, (mention, id)) in reading.values.iter().zip(ids.iter().copied()).enumerate()
+            {
+                let is_known = named[id as usize];
+                if is_known || (!lexicon.is_cited(id) && !is_telling_alone(reading, mention)) {
                     continue;
                 }
-                if !std::mem::replace(&mut named[id as usize], true)
-                    && self.covered[id as usize] < NAME_COVER
-                {
+                named[id as usize] = true;
+                if self.covered[id as usize] < NAME_COVER {
                     let tokens = 0.4 + f64::from(mention.end - mention.start) / 3.2;
                     let what = What::Name { id, mention: index };
-                    self.candidates.push(Candidate {
-                        message,
-                        what,
-                        tokens,
-                        bonus: 0.0,
-                        shape: None,
-                    });
+                    let (said, bonus, shape) = (0..0, 0.0, None);
+                    self.candidates.push(Candidate { message, what, said, tokens, bonus, shape });
                 }
             }
         }
@@ -254,14 +239,7 @@ impl<'a> Writer<'a> {
         let is_short_user = reading.role == Role::User && text_tokens <= SHORT_TOKENS;
         if is_short_user {
             let all = 0..reading.units.len();
-            let bonus = USER_WORTH * text_tokens;
-            self.candidates.push(Candidate {
-                message,
-                what: What::Units(all),
-                tokens: text_tokens,
-                bonus,
-                shape: None,
-            });
+            self.offer(message, all, text_tokens, USER_WORTH * text_tokens, None);
             return;
         }
         let age_messages = (self.subject.readings.len() - message) as f64;
@@ -269,10 +247,35 @@ impl<'a> Writer<'a> {
         for (index, unit) in reading.units.iter().enumerate() {
             let tokens = unit.span.len() as f64 * per_byte;
             let bonus = talk_worth.max(lead(reading, index)) * tokens;
-            let what = What::Units(index..index + 1);
             let shape = (reading.role != Role::Assistant).then(|| shape(reading, unit));
-            self.candidates.push(Candidate { message, what, tokens, bonus, shape });
+            self.offer(message, index..index + 1, tokens, bonus, shape);
         }
+    }
+
+    /// Lists units of a message, with the values they say.
+    fn offer(
+        &mut self,
+        message: usize,
+        units: Range<usize>,
+        tokens: f64,
+        bonus: f64,
+        shape: Option<u64>,
+    ) {
+        let reading = &self.subject.readings[message];
+        let ids = self.subject.lexicon.ids_of(message);
+        let first = self.said.len();
+        for unit in &reading.units[units.clone()] {
+            let own = self.said.len();
+            for place in reading.places_in(unit) {
+                let (id, mention) = (ids[place], &reading.values[place]);
+                if self.said[own..].iter().all(|said| said.id != id) {
+                    let cover = full(unit.span.len(), mention.end - mention.start);
+                    self.said.push(Said { id, cover });
+                }
+            }
+        }
+        let (what, said) = (What::Units(units), first..self.said.len());
+        self.candidates.push(Candidate { message, what, said, tokens, bonus, shape });
     }
 
     /// The first user message says what all is about: two thirds of half the room go to how it
@@ -287,8 +290,7 @@ impl<'a> Writer<'a> {
             let is_shown = head <= half * 2.0 / 3.0 || tail <= half / 3.0;
             tail -= tokens;
             let bonus = if is_shown { tokens } else { 0.0 };
-            let what = What::Units(index..index + 1);
-            self.candidates.push(Candidate { message, what, tokens, bonus, shape: None });
+            self.offer(message, index..index + 1, tokens, bonus, None);
         }
     }
 
@@ -308,20 +310,11 @@ impl<'a> Writer<'a> {
                 let id = *id as usize;
                 self.weights[id] * (NAME_COVER - self.covered[id]).max(0.0)
             }
-            What::Units(range) => {
-                let reading = &self.subject.readings[candidate.message];
+            What::Units(_) => {
                 let mut gain = candidate.bonus;
-                for unit in &reading.units[range.clone()] {
-                    for (index, mention) in reading.values_of(unit).enumerate() {
-                        // A value said twice in a unit counts once.
-                        let is_again =
-                            reading.values_of(unit).take(index).any(|own| own.key == mention.key);
-                        if let Some(id) = self.lexicon.id(mention.key).filter(|_| !is_again) {
-                            let id = id as usize;
-                            let full = full(unit.span.len(), mention.end - mention.start);
-                            gain += self.weights[id] * (full - self.covered[id]).max(0.0);
-                        }
-                    }
+                for said in &self.said[candidate.said.clone()] {
+                    let id = said.id as usize;
+                    gain += self.weights[id] * (said.cover - self.covered[id]).max(0.0);
                 }
                 gain * self.novelty(candidate)
             }
@@ -377,19 +370,14 @@ impl<'a> Writer<'a> {
         let candidate = &self.candidates[index];
         match &candidate.what {
             What::Name { id, .. } => self.covered[*id as usize] = NAME_COVER,
-            What::Units(range) => {
+            What::Units(_) => {
                 self.has_header[candidate.message] = true;
                 if let Some(shape) = candidate.shape {
                     *self.shapes.entry((candidate.message, shape)).or_default() += 1;
                 }
-                let reading = &self.subject.readings[candidate.message];
-                for unit in &reading.units[range.clone()] {
-                    for mention in reading.values_of(unit) {
-                        let Some(id) = self.lexicon.id(mention.key) else { continue };
-                        let full = full(unit.span.len(), mention.end - mention.start);
-                        let covered = &mut self.covered[id as usize];
-                        *covered = covered.max(full);
-                    }
+                for said in &self.said[candidate.said.clone()] {
+                    let covered = &mut self.covered[said.id as usize];
+                    *covered = covered.max(said.cover);
                 }
             }
         }
@@ -398,32 +386,32 @@ impl<'a> Writer<'a> {
 
     /// Takes small gaps between picked units of a message along: they read better whole.
     fn fill_gaps(&mut self, left: &mut f64) {
-        let mut by_message: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
-        for (index, candidate) in self.candidates.iter().enumerate() {
-            if let What::Units(range) = &candidate.what {
-                by_message.entry(candidate.message).or_default().insert(range.start, index);
-            }
-        }
         let mut is_picked = vec![false; self.candidates.len()];
         for pick in &self.picks {
             is_picked[pick.candidate] = true;
         }
         let mut fills = Vec::new();
-        for units in by_message.values() {
-            let mut gap: Vec<usize> = Vec::new();
-            let mut is_open = false;
-            for index in units.values() {
-                if !is_picked[*index] {
-                    gap.push(*index);
-                    continue;
-                }
-                let tokens: f64 = gap.iter().map(|index| self.candidates[*index].tokens).sum();
-                if is_open && !gap.is_empty() && gap.len() <= FILL_UNITS && tokens <= FILL_TOKENS {
-                    fills.push((std::mem::take(&mut gap), tokens));
-                }
-                gap.clear();
-                is_open = true;
+        let mut gap: Vec<usize> = Vec::new();
+        // The message with a picked unit before the gap. Units stand in order, message by message.
+        let mut open = None;
+        for (index, candidate) in self.candidates.iter().enumerate() {
+            if matches!(candidate.what, What::Name { .. }) {
+                continue;
             }
+            if gap.last().is_some_and(|last| self.candidates[*last].message != candidate.message) {
+                gap.clear();
+            }
+            if !is_picked[index] {
+                gap.push(index);
+                continue;
+            }
+            let tokens: f64 = gap.iter().map(|index| self.candidates[*index].tokens).sum();
+            let is_open = open == Some(candidate.message);
+            if is_open && !gap.is_empty() && gap.len() <= FILL_UNITS && tokens <= FILL_TOKENS {
+                fills.push((std::mem::take(&mut gap), tokens));
+            }
+            gap.clear();
+            open = Some(candidate.message);
         }
         for (gap, tokens) in fills {
             if tokens <= *left {
@@ -457,82 +445,4 @@ impl<'a> Writer<'a> {
 
 fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
     reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
-}
-
-/// A line without its values, as a hash.
-fn shape(reading: &Reading, unit: &Unit) -> u64 {
-    let mut hasher = Xxh3::new();
-    let mut from = unit.span.start;
-    for mention in reading.values_of(unit).filter(|mention| mention.kind == ValueKind::Name) {
-        let start = mention.start as usize;
-        if start >= from {
-            hasher.update(&reading.text.as_bytes()[from..start]);
-            hasher.update(&[0]);
-            from = mention.end as usize;
-        }
-    }
-    hasher.update(&reading.text.as_bytes()[from..unit.span.end]);
-    hasher.digest()
-}
-
-/// Whether a value says something without what stood around it: a name does; a number, a date and
-/// the key of a record do not.
-fn is_telling_alone(reading: &Reading, mention: &Mention) -> bool {
-    let said = reading.said(mention);
-    let is_key = reading.text[mention.end as usize..].starts_with(['"', '\''])
-        && reading.text[mention.end as usize + 1..].starts_with(':');
-    said.bytes().any(|byte| byte.is_ascii_alphabetic()) && !is_key
-}
-
-/// How well a unit says a value in it: context counts.
-fn full(unit_bytes: usize, value_bytes: u32) -> f64 {
-    if unit_bytes >= value_bytes as usize + CONTEXT_BYTES { 1.0 } else { BARE_COVER }
-}
-
-/// Whether a conversation is a plain dialogue: nobody calls a tool, and names and numbers are too
-/// rare in what is said to tell what matters.
-fn is_talk(subject: &Subject<'_>) -> bool {
-    const NAMES_PER_TOKEN: f64 = 0.03;
-    let mut names = 0;
-    let mut said_tokens = 0;
-    for (message, reading) in subject.readings.iter().enumerate() {
-        let is_call = |block: &Block| block.kind != BlockKind::Text;
-        if reading.role == Role::Tool || reading.blocks.iter().any(is_call) {
-            return false;
-        }
-        if reading.role != Role::System {
-            let is_name = |mention: &&Mention| mention.kind == ValueKind::Name;
-            names += reading.values.iter().filter(is_name).count();
-            said_tokens += subject.text_tokens[message];
-        }
-    }
-    (names as f64) < NAMES_PER_TOKEN * said_tokens as f64
-}
-
-/// What a unit is worth by each token for telling what an assistant turn was about: its first and
-/// last words, and the head of each call.
-fn lead(reading: &Reading, index: usize) -> f64 {
-    if reading.role != Role::Assistant {
-        return 0.0;
-    }
-    let block = reading.units[index].block;
-    let is_first = index == 0 || reading.units[index - 1].block != block;
-    let is_last = index + 1 == reading.units.len() || reading.units[index + 1].block != block;
-    match reading.blocks[block as usize].kind {
-        BlockKind::Call { .. } if is_first => ACTION_WORTH,
-        BlockKind::Call { .. } => CALL_WORTH,
-        BlockKind::Text => {
-            let is_fence = |index: usize| {
-                reading.text[reading.units[index].span.clone()].trim_start().starts_with("```")
-            };
-            // Agents without tools write what is to be run as a block of code.
-            if !is_first && is_fence(index - 1) && !is_fence(index) {
-                ACTION_WORTH
-            } else if is_first || is_last {
-                LEAD_WORTH
-            } else {
-                0.0
-            }
-        }
-    }
 }

@@ -41,6 +41,7 @@ pub mod turn;
 mod units;
 mod values;
 mod weight;
+mod worth;
 
 pub use edits::edits;
 pub use fold::{Fate, Fold};

@@ -135,11 +135,19 @@ impl Reading {
 
     /// The values that lie in a unit.
     pub fn values_of(&self, unit: &Unit) -> impl Iterator<Item = &Mention> {
+        self.places_in(unit).map(|place| &self.values[place])
+    }
+
+    /// The values that lie in a unit, by index.
+    pub fn places_in(&self, unit: &Unit) -> impl Iterator<Item = usize> {
         let end = unit.span.end;
-        self.values[unit.first_value as usize..]
+        let first = unit.first_value as usize;
+        self.values[first..]
             .iter()
             .take_while(move |value| (value.start as usize) < end)
-            .filter(move |value| value.end as usize <= end)
+            .enumerate()
+            .filter(move |(_, value)| value.end as usize <= end)
+            .map(move |(place, _)| first + place)
     }
 
     /// What a value says.

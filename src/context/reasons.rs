@@ -5,13 +5,14 @@ use serde::Serialize;
 use super::cut::{Mark, Pin, current_tokens};
 use super::fold::{Fate, Fold};
 use super::policy::Restart;
+use super::turn::TurnKind;
 use crate::wire::Role;
 
 /// Why a message has its fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The conversation fits as it is.
+    /// No cut was due.
     Fits,
     /// The caller asked that nothing be done.
     Bypassed,
@@ -20,14 +21,16 @@ pub enum Reason {
     /// It belongs to the newest turn, which never goes.
     NewestTurn,
     FirstUser,
+    /// What the newest turn answers.
+    NewestQuestion,
     /// The caller marked it to stay.
     PinnedByCaller,
     /// It stood just before the newest turn when the last cut was made.
     Recent,
     /// It came after the last cut.
     AfterLastCut,
-    /// Of what might have gone, other messages were less important.
-    Important,
+    /// The last cut made room enough without it.
+    HadRoom,
     /// A pattern of the policy matches it.
     Anchor,
     /// It is old and bulky.
@@ -61,7 +64,7 @@ impl Why {
     /// The reason as a sentence without its period.
     pub fn text(&self) -> String {
         let said = match self.reason {
-            Reason::Fits => "the conversation fits as it is",
+            Reason::Fits => "no cut was due",
             Reason::Bypassed => "bypassed",
             Reason::System => "system message",
             Reason::NewestTurn => "newest turn",
@@ -69,7 +72,8 @@ impl Why {
             Reason::PinnedByCaller => "pinned by the caller",
             Reason::Recent => "recent at the last cut",
             Reason::AfterLastCut => "came after the last cut",
-            Reason::Important => "more important than what went",
+            Reason::HadRoom => "there was room for it",
+            Reason::NewestQuestion => "the newest question",
             Reason::Anchor => "matches an anchor of the policy",
             Reason::Masked => "masked",
             Reason::Oversized => "too large by itself",
@@ -131,12 +135,17 @@ impl Fold {
         if self.facts[message].role == Role::System {
             return Reason::System;
         }
-        let Some(turn) = self.turns.of_message[message] else { return Reason::Important };
+        let Some(turn) = self.turns.of_message[message] else { return Reason::HadRoom };
         if turn >= self.turns.newest_from() {
             return Reason::NewestTurn;
         }
         if self.first_user == Some(turn) {
             return Reason::FirstUser;
+        }
+        let own = &self.turns.list[turn];
+        let newest = self.turns.list.last().map(|newest| newest.exchange);
+        if own.kind == TurnKind::User && newest == Some(own.exchange) {
+            return Reason::NewestQuestion;
         }
         match self.history.pins.get(&turn) {
             Some(Pin::ByCaller) if self.facts[message].is_marked => Reason::PinnedByCaller,
@@ -145,7 +154,7 @@ impl Fold {
             Some(Pin::FirstUser) => Reason::FirstUser,
             None if last_cut.is_some_and(|cut| message >= cut.messages) => Reason::AfterLastCut,
             None if last_cut.is_some() && turn >= self.history.newest => Reason::Recent,
-            None => Reason::Important,
+            None => Reason::HadRoom,
         }
     }
 

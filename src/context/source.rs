@@ -2,11 +2,14 @@
 //! otherwise. Pure.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::clip::{Clipped, clip_texts};
 use super::measure::Measure;
 use super::reading::Reading;
+use super::weight::Lexicon;
 use crate::tokens::Encoding;
 use crate::wire::{Edit, Message, Protocol, Role, json, splice};
 
@@ -17,6 +20,18 @@ pub trait Source {
 
     /// Reads `message` for what it says.
     fn reading(&self, message: usize) -> Rc<Reading>;
+
+    /// Reads a note of an earlier cut for what it says.
+    fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
+        Rc::new(Reading::of_text(Role::User, note))
+    }
+
+    /// The values of the first `messages` messages.
+    fn lexicon(&self, messages: usize) -> Rc<Lexicon> {
+        let mut lexicon = Lexicon::default();
+        lexicon.take_up_to(messages, |message| self.reading(message));
+        Rc::new(lexicon)
+    }
 
     /// `message` as received; `None` where it cannot be read.
     fn message(&self, _message: usize) -> Option<Message<'_>> {
@@ -29,17 +44,29 @@ pub trait Source {
     }
 }
 
-/// The messages of a request as received. Reads each at most once.
+/// The messages of a request as received. Reads each at most once, however many cuts are made.
 pub struct RequestSource<'a> {
     protocol: Protocol,
     messages: &'a [&'a str],
     encoding: Encoding,
     readings: RefCell<Vec<Option<Rc<Reading>>>>,
+    lexicon: RefCell<Rc<Lexicon>>,
+    notes: RefCell<VecDeque<(Arc<str>, Rc<Reading>)>>,
 }
+
+/// As many notes are kept as read.
+const NOTES: usize = 64;
 
 impl<'a> RequestSource<'a> {
     pub fn new(protocol: Protocol, messages: &'a [&'a str], encoding: Encoding) -> Self {
-        Self { protocol, messages, encoding, readings: RefCell::new(Vec::new()) }
+        Self {
+            protocol,
+            messages,
+            encoding,
+            readings: RefCell::default(),
+            lexicon: RefCell::default(),
+            notes: RefCell::default(),
+        }
     }
 }
 
@@ -64,6 +91,28 @@ impl Source for RequestSource<'_> {
                 Err(_) => Reading::of_text(Role::Other, ""),
             })
         }))
+    }
+
+    fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
+        let mut notes = self.notes.borrow_mut();
+        if let Some((_, known)) = notes.iter().find(|(known, _)| Arc::ptr_eq(known, note)) {
+            return Rc::clone(known);
+        }
+        if notes.len() == NOTES {
+            notes.pop_front();
+        }
+        let reading = Rc::new(Reading::of_text(Role::User, note));
+        notes.push_back((Arc::clone(note), Rc::clone(&reading)));
+        reading
+    }
+
+    fn lexicon(&self, messages: usize) -> Rc<Lexicon> {
+        let mut lexicon = self.lexicon.borrow_mut();
+        if lexicon.messages() > messages {
+            *lexicon = Rc::default();
+        }
+        Rc::make_mut(&mut lexicon).take_up_to(messages, |message| self.reading(message));
+        Rc::clone(&lexicon)
     }
 
     fn message(&self, message: usize) -> Option<Message<'_>> {

@@ -1,7 +1,9 @@
 //! Who a message is from, as notes name it: by its role, a result by its tool. Pure.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 
+use super::compose;
 use super::reading::{BlockKind, Reading};
 use super::turn::Turn;
 use crate::wire::Role;
@@ -28,14 +30,16 @@ pub fn of_results(turn: &Turn, reading: impl Fn(usize) -> Rc<Reading>) -> Vec<(u
             BlockKind::Text => None,
         })
         .collect();
+    // Of several calls with one id the first counts.
+    let by_id: HashMap<&str, &str> = calls.iter().rev().map(|(name, id)| (*id, *name)).collect();
     let results =
         (turn.first + 1..=turn.last).filter(|message| reading(*message).role == Role::Tool);
     let tool = |(nth, message): (usize, usize)| {
         let result = reading(message);
         let answers = result.answers.as_deref();
-        let by_id = calls.iter().find(|(_, id)| answers == Some(*id));
-        let (name, _) = by_id.or_else(|| calls.get(nth))?;
-        Some((message, (*name).to_owned()))
+        let named = answers.and_then(|id| by_id.get(id).copied());
+        let name = named.or_else(|| calls.get(nth).map(|(name, _)| *name))?;
+        Some((message, compose::name(name)))
     };
     results.enumerate().filter_map(tool).collect()
 }

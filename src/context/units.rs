@@ -42,19 +42,18 @@ pub fn units(text: &str) -> Vec<Range<usize>> {
 /// A line too long for one unit: records in it are looked into, the rest goes by sentences.
 fn split_long(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
     let open = text[span.clone()].find(['{', '[']).map(|at| span.start + at);
-    if let Some(open) = open {
-        if let Some(close) =
+    if let Some(open) = open
+        && let Some(close) =
             matching(text, open, span.end).filter(|close| close - open > LINE_BYTES)
-        {
-            if open > span.start {
-                split_prose(text, span.start..open, units);
-            }
-            split_record(text, open..close, 0, units);
-            if close < span.end {
-                split_prose(text, close..span.end, units);
-            }
-            return;
+    {
+        if open > span.start {
+            split_prose(text, span.start..open, units);
         }
+        split_record(text, open..close, 0, units);
+        if close < span.end {
+            split_prose(text, close..span.end, units);
+        }
+        return;
     }
     split_prose(text, span, units);
 }

@@ -46,29 +46,41 @@ struct Finder<'a> {
 }
 
 fn is_run(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric()
-        || matches!(byte, b'_' | b'.' | b'/' | b'@' | b'#' | b'+' | b'-')
-        || byte >= 0x80
+    RUN[usize::from(byte)]
 }
+
+/// The bytes that names, paths, numbers and addresses are made of.
+const RUN: [bool; 256] = {
+    let mut run = [false; 256];
+    let mut index = 0;
+    while index < 256 {
+        let byte = index as u8;
+        run[index] = byte.is_ascii_alphanumeric()
+            || matches!(byte, b'_' | b'.' | b'/' | b'@' | b'#' | b'+' | b'-')
+            || byte >= 0x80;
+        index += 1;
+    }
+    run
+};
 
 impl Finder<'_> {
     fn run(&mut self) {
         let mut at = 0;
-        let mut line_start = 0;
+        // Whether nothing but white space stands before, on the line.
+        let mut is_first = true;
         // Where a string of this quote may end: beyond here the same quote opens a new one.
         let mut quoted_to = 0;
         while at < self.bytes.len() {
             let byte = self.bytes[at];
-            if byte == b'\n' {
-                at += 1;
-                line_start = at;
-            } else if is_run(byte) {
+            if is_run(byte) {
                 let end = self.run_end(at);
-                if !self.is_line_number(line_start, at, end) {
+                if !is_first || !self.is_line_number(at, end) {
                     self.take_run(at, end);
                 }
                 at = end;
+                is_first = false;
             } else {
+                is_first = byte == b'\n' || (is_first && byte.is_ascii_whitespace());
                 if matches!(byte, b'"' | b'\'' | b'`') && at >= quoted_to {
                     quoted_to = self.take_quoted(at).unwrap_or(quoted_to);
                 }
@@ -82,12 +94,10 @@ impl Finder<'_> {
         start + rest.iter().position(|byte| !is_run(*byte)).unwrap_or(rest.len())
     }
 
-    /// Whether a run is a line's number as tools print it before what the line says.
-    fn is_line_number(&self, line_start: usize, start: usize, end: usize) -> bool {
+    /// Whether a line's first run is its number as tools print it before what the line says.
+    fn is_line_number(&self, start: usize, end: usize) -> bool {
         let digits = self.bytes[start..end].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let is_first = self.bytes[line_start..start].iter().all(u8::is_ascii_whitespace);
         digits > 0
-            && is_first
             && match self.bytes[start + digits..end] {
                 [] => matches!(self.bytes.get(end), Some(b':' | b'\t' | b'|')),
                 [b'-'] => true,
@@ -215,18 +225,23 @@ impl Finder<'_> {
 /// Whether a run of characters is something more particular than a word of a language: it holds a
 /// digit, a joint, a capital inside or three capitals.
 fn is_name(run: &[u8]) -> bool {
-    if !NAME_BYTES.contains(&run.len()) || !run.iter().any(u8::is_ascii_alphanumeric) {
+    if !NAME_BYTES.contains(&run.len()) {
         return false;
     }
-    let inner = &run[1..run.len() - 1];
-    let holds = |test: fn(u8) -> bool| run.iter().any(|byte| test(*byte));
-    let capital_inside =
-        run.windows(2).any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
-    holds(|byte| byte.is_ascii_digit())
-        || holds(|byte| matches!(byte, b'_' | b'/' | b'@'))
-        || inner.iter().any(|byte| matches!(byte, b'.' | b'-'))
-        || capital_inside
-        || run.iter().filter(|byte| byte.is_ascii_uppercase()).count() >= 3
+    let (mut is_plain, mut is_joined, mut capitals) = (true, false, 0);
+    let mut before = 0_u8;
+    for (index, byte) in run.iter().copied().enumerate() {
+        is_plain &= !byte.is_ascii_alphanumeric();
+        is_joined |= match byte {
+            b'0'..=b'9' | b'_' | b'/' | b'@' => true,
+            b'.' | b'-' => index > 0 && index + 1 < run.len(),
+            b'A'..=b'Z' => before.is_ascii_lowercase(),
+            _ => false,
+        };
+        capitals += u32::from(byte.is_ascii_uppercase());
+        before = byte;
+    }
+    !is_plain && (is_joined || capitals >= 3)
 }
 
 #[cfg(test)]

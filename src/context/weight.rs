@@ -2,17 +2,19 @@
 //! what the assistant took up before it takes up again. Pure.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use super::reading::Reading;
 use super::values::ValueKind;
 use crate::wire::Role;
 
 /// The values of a conversation, numbered in order of appearance.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Lexicon {
     ids: HashMap<u64, u32>,
     stats: Vec<Stats>,
-    messages: usize,
+    /// For each message the numbers of its values, in the order in which it holds them.
+    of_message: Vec<Vec<u32>>,
 }
 
 #[derive(Debug, Clone)]
@@ -39,14 +41,34 @@ struct Stats {
 }
 
 impl Lexicon {
-    /// Takes the next message.
-    pub fn push(&mut self, reading: &Reading) {
-        let message = self.messages;
-        self.messages += 1;
+    /// Takes the messages from the first that it has not seen on. `reading` gives a message.
+    pub fn take_up_to(&mut self, messages: usize, reading: impl Fn(usize) -> Rc<Reading>) {
+        for message in self.messages()..messages {
+            self.push(&reading(message));
+        }
+        for message in 0..messages {
+            self.mark_neighbours(message, &reading(message));
+        }
+    }
+
+    /// How many messages it has seen.
+    pub fn messages(&self) -> usize {
+        self.of_message.len()
+    }
+
+    /// The numbers of a message's values, in the order in which it holds them.
+    pub fn ids_of(&self, message: usize) -> &[u32] {
+        &self.of_message[message]
+    }
+
+    fn push(&mut self, reading: &Reading) {
+        let message = self.messages();
+        let mut ids = Vec::with_capacity(reading.values.len());
         let is_record = reading.text.starts_with(['{', '[']);
         for mention in &reading.values {
             let next = self.stats.len() as u32;
             let id = *self.ids.entry(mention.key).or_insert(next);
+            ids.push(id);
             if id == next {
                 self.stats.push(Stats {
                     cited: 0,
@@ -77,30 +99,25 @@ impl Lexicon {
             stats.last = message;
             stats.company = stats.company.min(reading.values.len());
         }
+        self.of_message.push(ids);
     }
 
-    /// Marks values that stand beside what was cited. Called once all messages are taken.
-    pub fn mark_neighbours(&mut self, reading: &Reading) {
-        let cited: Vec<bool> = reading
-            .units
-            .iter()
-            .map(|unit| {
-                reading.values_of(unit).any(|mention| {
-                    self.id(mention.key).is_some_and(|id| {
-                        let stats = &self.stats[id as usize];
-                        stats.cited > 0 && stats.others > 0
-                    })
-                })
-            })
-            .collect();
+    /// Marks values that stand beside what was cited, once all messages are taken. What was cited
+    /// stays so, and what stood beside it.
+    fn mark_neighbours(&mut self, message: usize, reading: &Reading) {
+        let (ids, stats) = (&self.of_message[message], &mut self.stats);
+        let is_cited = |place: usize| {
+            let stats = &stats[ids[place] as usize];
+            stats.cited > 0 && stats.others > 0
+        };
+        let cited: Vec<bool> =
+            reading.units.iter().map(|unit| reading.places_in(unit).any(is_cited)).collect();
         for (index, unit) in reading.units.iter().enumerate() {
             let from = index.saturating_sub(1);
             let to = (index + 2).min(cited.len());
             if cited[from..to].contains(&true) {
-                for mention in reading.values_of(unit) {
-                    if let Some(id) = self.id(mention.key) {
-                        self.stats[id as usize].is_near_cited = true;
-                    }
+                for place in reading.places_in(unit) {
+                    stats[ids[place] as usize].is_near_cited = true;
                 }
             }
         }
@@ -139,7 +156,7 @@ impl Lexicon {
             };
             return (own + 0.35 * f64::from(stats.cited.min(2))) * kind;
         }
-        let age_messages = (self.messages - stats.last) as f64;
+        let age_messages = (self.messages() - stats.last) as f64;
         let recency = 30.0 / (30.0 + age_messages);
         let company = (100.0 / (100.0 + stats.company as f64)).sqrt();
         let near = if stats.is_near_cited { 2.0 } else { 1.0 };

@@ -58,8 +58,14 @@ fn unmark(fold: &Fold) -> Vec<(usize, Edit)> {
     marked.map(|(index, _)| (index, Edit::Unmark)).collect()
 }
 
+/// `x-weir-action` of a request that ends in the state `fold`.
+pub fn action(fold: &Fold, kind: Kind, needs_nothing: bool) -> String {
+    let done = if needs_nothing { "pass".to_owned() } else { actions(fold) };
+    if kind == Kind::Observed { format!("observe+{done}") } else { done }
+}
+
 /// What was done to a conversation, as `x-weir-action` says it: in the order of a cut's steps.
-pub fn actions(fold: &Fold) -> String {
+fn actions(fold: &Fold) -> String {
     let any = |fate| fold.fates().contains(&fate);
     let done = [
         (any(Fate::Masked), "mask"),

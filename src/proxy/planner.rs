@@ -349,17 +349,12 @@ impl<'a> Draft<'a> {
         if sent_tokens > limit_tokens && !is_observed {
             return Err(refusal::cannot_fit(received_tokens, sent_tokens, limit_tokens).into());
         }
-        let action = match (is_observed, needs_nothing) {
-            (true, true) => "observe+pass".to_owned(),
-            (true, false) => format!("observe+{}", edited::actions(&end)),
-            (false, true) => "pass".to_owned(),
-            (false, false) => edited::actions(&end),
-        };
         let kind = match (is_observed, needs_nothing) {
             (true, _) => Kind::Observed,
             (false, true) => Kind::LeftAlone,
             (false, false) => Kind::Compacted,
         };
+        let action = edited::action(&end, kind, needs_nothing);
         let (mut edits, named) = edited::edits(&end, &self.request, &source, &self.settings, kind);
         if let Some(tail) = self.tail(&end, &source).filter(|_| kind == Kind::Compacted) {
             sent_tokens += tail.tokens;

@@ -1,6 +1,7 @@
 //! weir's promises as properties: random conversations in, and what is sent judged by code that
 //! shares nothing with weir's own.
 
+mod adversarial;
 mod clients;
 mod count;
 mod excerpts;

@@ -139,7 +139,7 @@ fn what_cannot_be_done_is_said() {
         (&["--set", "low"], "KEY=VALUE"),
         (&["--budget", "0"], "such as 30%"),
         (&["--budget", "100%"], "such as 30%"),
-        (&["--policy", "best"], "possible values: default, none"),
+        (&["--policy", "best"], "\"best\" is no policy; there are \"default\", \"scored\""),
         (&["--source", "nobody"], "no such conversation"),
         (&["--show", "nobody"], "no conversation \"nobody\""),
         (&["--turn", "3"], "--show"),

@@ -4,4 +4,5 @@ mod encoding;
 mod ending;
 pub mod harness;
 mod limits;
+mod policies;
 mod surface;

@@ -1,7 +1,7 @@
 //! A report as a person reads it: a table with what stands under it, or one line. Plain text without
 //! colours, so that it is the same in a terminal and in a file.
 
-use super::shown::{counted, percent, tokens};
+use super::shown::{counted, first_words, percent, tokens};
 use super::{MessageRow, NoteRow, Preflight, Report};
 
 /// The narrowest that a table is made.
@@ -156,78 +156,82 @@ fn shortened(text: &str, most: usize) -> String {
 
 /// What stands under the table.
 fn summary(report: &Report) -> String {
+    let mut lines = sizes(report);
+    lines.extend(parts(report));
+    let files = report.files.iter().map(|file| {
+        let (sent, received) = (tokens(file.sent_tokens), tokens(file.received_tokens));
+        ("file", format!("{}: {sent} of {received}", first_words(&file.path, 100)))
+    });
+    lines.extend(files);
+    if !report.restoration_hint.is_empty() {
+        lines.push(("hint", report.restoration_hint.clone()));
+    }
+    lines.extend(report.warnings.iter().map(|warning| ("warning", warning.text.clone())));
+    lines.iter().map(|(name, said)| format!("{name:<12}{said}\n")).collect()
+}
+
+type Line = (&'static str, String);
+
+/// How full the context is, and what becomes of it.
+fn sizes(report: &Report) -> Vec<Line> {
     let (window, budget, compaction) = (&report.window, &report.budget, &report.compaction);
-    let mut text = String::new();
-    let mut line = |name: &str, said: String| text.push_str(&format!("{name:<12}{said}\n"));
-    line(
-        "window",
-        format!(
-            "{}; limit {}, tools {}, {} in {}",
-            tokens(window.window_tokens),
-            tokens(window.limit_tokens),
-            tokens(window.overhead_tokens),
-            counted(window.messages, "message"),
-            counted(window.turns, "turn"),
-        ),
-    );
     let summary = if budget.needs_summary { "; the next cut is near" } else { "" };
-    line(
-        "budget",
-        format!(
-            "{} used of {}, {} left; history {}{summary}",
-            tokens(budget.used_tokens),
-            tokens(budget.limit_tokens),
-            tokens(budget.remaining_tokens),
-            tokens(budget.history_budget_tokens),
-        ),
-    );
     let last = compaction.last_cut.map_or(String::new(), |cut| {
         let (before, after) = (tokens(cut.before_tokens), tokens(cut.after_tokens));
         format!(", the last at turn {} from {before} to {after}", cut.turn)
     });
-    line(
-        "compaction",
-        format!(
-            "{}; {} of {} ({} %), cuts go down to {}; {}{last}",
-            if compaction.enabled { "on" } else { "off" },
-            tokens(compaction.tokens),
-            tokens(compaction.trigger_tokens),
-            compaction.percent,
-            tokens(compaction.low_tokens),
-            counted(compaction.cuts as usize, "cut"),
-        ),
+    let window_line = format!(
+        "{}; limit {}, tools {}, {} in {}",
+        tokens(window.window_tokens),
+        tokens(window.limit_tokens),
+        tokens(window.overhead_tokens),
+        counted(window.messages, "message"),
+        counted(window.turns, "turn"),
     );
-    line("zone", report.zone.word().to_owned());
-    line("verbosity", report.verbosity.word().to_owned());
+    let budget_line = format!(
+        "{} used of {}, {} left; history {}{summary}",
+        tokens(budget.used_tokens),
+        tokens(budget.limit_tokens),
+        tokens(budget.remaining_tokens),
+        tokens(budget.history_budget_tokens),
+    );
+    let compaction_line = format!(
+        "{}; {} of {} ({} %), cuts go down to {}; {}{last}",
+        if compaction.enabled { "on" } else { "off" },
+        tokens(compaction.tokens),
+        tokens(compaction.trigger_tokens),
+        compaction.percent,
+        tokens(compaction.low_tokens),
+        counted(compaction.cuts as usize, "cut"),
+    );
+    vec![
+        ("window", window_line),
+        ("budget", budget_line),
+        ("compaction", compaction_line),
+        ("zone", report.zone.word().to_owned()),
+        ("verbosity", report.verbosity.word().to_owned()),
+    ]
+}
+
+/// What the parts of the prompt take.
+fn parts(report: &Report) -> Vec<Line> {
     let roles = report.roles.iter().map(|row| {
         let (sent, received) = (tokens(row.sent_tokens), tokens(row.received_tokens));
         let of = format!("{} of {}", row.sent_messages, row.received_messages);
         format!("{} {of}, {sent} of {received}", row.role.word())
     });
-    line("by role", roles.collect::<Vec<_>>().join("; "));
     let sections = report.sections.iter().filter(|row| row.received_tokens + row.sent_tokens > 0);
     let sections =
         sections.map(|row| format!("{} {}", row.section.word(), tokens(row.sent_tokens)));
-    line("by section", sections.collect::<Vec<_>>().join(", "));
     let shares = report.shares.iter().map(|row| {
         let (used, share) = (tokens(row.used_tokens), tokens(row.share_tokens));
         format!("{} {used} of {share}", row.section.word())
     });
-    line("shares", shares.collect::<Vec<_>>().join(", "));
-    for file in &report.files {
-        let (sent, received) = (tokens(file.sent_tokens), tokens(file.received_tokens));
-        line(
-            "file",
-            format!("{}: {sent} of {received}", super::shown::first_words(&file.path, 100)),
-        );
-    }
-    if !report.restoration_hint.is_empty() {
-        line("hint", report.restoration_hint.clone());
-    }
-    for warning in &report.warnings {
-        line("warning", warning.text.clone());
-    }
-    text
+    vec![
+        ("by role", roles.collect::<Vec<_>>().join("; ")),
+        ("by section", sections.collect::<Vec<_>>().join(", ")),
+        ("shares", shares.collect::<Vec<_>>().join(", ")),
+    ]
 }
 
 /// What would become of a content that may come next.

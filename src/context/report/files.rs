@@ -140,7 +140,7 @@ pub fn blocks(text: &str) -> Vec<Block<'_>> {
         match open {
             Some(own) if own.is_closed_by(line) => {
                 // A closing tag may stand behind the content's last words.
-                let last = if own.is_fence() { 0 } else { line.find(own.closer).unwrap_or(0) };
+                let last = closing_tag(line, own.closer).unwrap_or(0);
                 own.close(text, start + last, &mut blocks);
                 (open, before) = (None, "");
             }
@@ -207,6 +207,7 @@ impl<'a> Open<'a> {
 
 /// Where in `line` the tag `name` is closed.
 fn closing_tag(line: &str, name: &str) -> Option<usize> {
+    // A run of backticks is no tag's name, and is never found so.
     let at = line.rfind("</")?;
     let rest = line[at + 2..].strip_prefix(name)?;
     rest.starts_with('>').then_some(at)

@@ -8,6 +8,7 @@ pub mod preflight;
 mod rows;
 pub mod shown;
 mod verbosity;
+mod words;
 
 use serde::Serialize;
 
@@ -15,13 +16,12 @@ pub use display::{compact, judged, table};
 pub use preflight::{Advice, Base, Category, Preflight, preflight};
 pub use verbosity::Verbosity;
 
-use super::fold::{Fate, Fold};
+use super::fold::Fold;
 use super::limit::Limits;
-use super::note::Place;
 use super::policy::Shares;
 use super::reasons::{Why, Zone};
 use super::tail::Tail;
-use crate::wire::{Protocol, Role};
+use crate::wire::Protocol;
 use files::FileUse;
 
 /// From this much of the limit on, a report warns.
@@ -492,78 +492,4 @@ fn warnings(subject: &Subject<'_>, window: &Window, shares: &[ShareRow]) -> Vec<
         warn("unknown_model", text.to_owned());
     }
     warnings
-}
-
-impl Section {
-    /// The words for it in tables.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Tools => "tools",
-            Self::System => "system",
-            Self::Anchors => "anchors",
-            Self::Conversation => "conversation",
-            Self::ToolResults => "tool results",
-            Self::Notes => "notes",
-        }
-    }
-}
-
-impl RoleName {
-    /// The word for it in tables.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-            Self::Other => "other",
-        }
-    }
-}
-
-impl From<Role> for RoleName {
-    fn from(role: Role) -> Self {
-        match role {
-            Role::System => Self::System,
-            Role::User => Self::User,
-            Role::Assistant => Self::Assistant,
-            Role::Tool => Self::Tool,
-            Role::Other => Self::Other,
-        }
-    }
-}
-
-impl From<Fate> for FateName {
-    fn from(fate: Fate) -> Self {
-        match fate {
-            Fate::Kept => Self::Kept,
-            Fate::Masked => Self::Masked,
-            Fate::Clipped => Self::Clipped,
-            Fate::Gone => Self::Gone,
-        }
-    }
-}
-
-impl FateName {
-    /// The word for it in tables.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Kept => "kept",
-            Self::Masked => "masked",
-            Self::Clipped => "clipped",
-            Self::Gone => "gone",
-        }
-    }
-}
-
-impl Place {
-    /// The words for it in reports.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Before => "before what it says",
-            Self::After => "after what it says",
-            Self::Own => "a message after it",
-            Self::OwnBefore => "a message before it",
-        }
-    }
 }

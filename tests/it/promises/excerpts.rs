@@ -81,10 +81,13 @@ fn pieces(line: &str) -> Vec<&str> {
     if let Some(names) = line.strip_prefix("also: ") {
         return names.split(", ").collect();
     }
-    let line = line.strip_prefix("| ").unwrap_or(line);
     let call = line.strip_prefix("> ").and_then(|rest| rest.split_once(": "));
     let line = call.map_or(line, |(_, arguments)| arguments);
-    line.split(" … ").map(str::trim).filter(|piece| !piece.is_empty()).collect()
+    fn unquoted(piece: &str) -> &str {
+        let piece = piece.trim();
+        piece.strip_prefix("| ").unwrap_or(piece).trim()
+    }
+    line.split(" … ").map(unquoted).filter(|piece| !piece.is_empty()).collect()
 }
 
 mod tests {

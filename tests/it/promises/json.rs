@@ -25,7 +25,7 @@ impl Node {
     /// Reads a whole text that serde_json accepts too.
     pub fn read(text: &str) -> Result<Self, String> {
         serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| error.to_string())?;
-        let mut reader = Reader { text, at: 0 };
+        let mut reader = Reader { text, at: 0, depth: 0 };
         let node = reader.value()?;
         reader.space();
         if reader.at == text.len() { Ok(node) } else { Err(format!("more at {}", reader.at)) }
@@ -65,7 +65,11 @@ impl Node {
 struct Reader<'a> {
     text: &'a str,
     at: usize,
+    depth: usize,
 }
+
+/// Deeper than this nothing is read: each level takes some of the stack.
+const DEPTH: usize = 200;
 
 impl Reader<'_> {
     fn peek(&self) -> u8 {
@@ -102,6 +106,10 @@ impl Reader<'_> {
 
     fn value(&mut self) -> Result<Node, String> {
         self.space();
+        self.depth += 1;
+        if self.depth > DEPTH {
+            return Err(format!("too deep at {}", self.at));
+        }
         let start = self.at;
         let kind = match self.peek() {
             b'"' => Kind::Text(self.string()?),
@@ -137,6 +145,7 @@ impl Reader<'_> {
                 }
             }
         };
+        self.depth -= 1;
         Ok(Node { span: start..self.at, kind })
     }
 

@@ -1,7 +1,7 @@
 //! Promise 6: what is gone is counted, in notes and in what the headers say.
 
 use super::generate::{self, Case};
-use super::harness::{Weir, check};
+use super::harness::{STRICT_MODEL, Weir, check};
 use super::judge::{Body, compare};
 
 /// What a note takes at most.
@@ -61,7 +61,10 @@ fn could_be_told(weir: &Weir, case: &Case, limit: u64) -> Result<bool, String> {
         }
         most_gone = verdict.gone;
         let has_room = planned.sent_tokens + NOTE_TOKENS + limit.div_ceil(50) <= limit;
-        let has_place = verdict.kept.iter().any(|(own, _)| {
+        // Where a note must not be a message, it stands in the first that is kept or nowhere.
+        let mut kept = verdict.kept.iter().filter(|(own, _)| !received.is_system(*own));
+        let places = if case.transcript.model == STRICT_MODEL { 1 } else { usize::MAX };
+        let has_place = kept.by_ref().take(places).any(|(own, _)| {
             let content = received.messages()[*own].get("content");
             received.role(*own) == "user"
                 && *own + 1 < end
