@@ -25,6 +25,7 @@ pub fn preset(name: &str) -> Option<Policy> {
 fn scored() -> Policy {
     let base = Policy::default();
     Policy {
+        tail_permille: 0,
         notes: Notes::Nothing,
         min_growth_permille: 0,
         eviction: Eviction { importance: Importance::Role, fill: Fill::Greedy, keep_messages: 0 },
@@ -38,6 +39,7 @@ fn scored() -> Policy {
 fn zones() -> Policy {
     let base = Policy::default();
     Policy {
+        tail_permille: 0,
         notes: Notes::Count,
         hard_permille: 900,
         low_permille: 600,
@@ -63,6 +65,7 @@ fn zones() -> Policy {
 fn extract() -> Policy {
     let base = Policy::default();
     Policy {
+        tail_permille: 0,
         notes: Notes::Extract,
         eviction: Eviction { keep_messages: 10, ..base.eviction },
         extract: Extract { permille: 300, ..base.extract },
@@ -75,6 +78,7 @@ fn extract() -> Policy {
 fn shares() -> Policy {
     let base = Policy::default();
     Policy {
+        tail_permille: 0,
         notes: Notes::Count,
         mask: Mask { results: true, ..base.mask },
         shares: Shares {
@@ -91,6 +95,7 @@ fn shares() -> Policy {
 fn tiers() -> Policy {
     let base = Policy::default();
     Policy {
+        tail_permille: 0,
         notes: Notes::Count,
         breakpoints: Breakpoints { tier_requests: 3, target_tokens: 1024 },
         ..base

@@ -4,6 +4,7 @@ mod cli;
 mod counting;
 mod explain;
 mod promises;
+mod recalled;
 mod replay;
 mod replay_command;
 #[path = "../../examples/scripted_upstream/server.rs"]

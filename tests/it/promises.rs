@@ -19,6 +19,7 @@ mod process;
 mod recorded;
 mod regressions;
 mod simulated;
+mod tail;
 mod told;
 mod transcript;
 mod valid;

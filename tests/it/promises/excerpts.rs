@@ -1,14 +1,14 @@
-//! Notes of excerpts: every piece of one was said so in what was received, in one place.
+//! Notes of excerpts, and what comes back of earlier messages: every piece of one was said so in what was received, in one place.
 
 use super::json::Node;
-use super::judge::{Body, Verdict};
+use super::judge::{Body, TAIL, Verdict};
 
 /// What a note of excerpts opens with, behind its number.
 const OPENS: &str = ", shortened to fit; … = left out]";
 
-/// Checks each piece of each note of excerpts.
+/// Checks each piece of each note of excerpts and of the tail.
 pub fn are_said(received: &Body<'_>, sent: &Body<'_>, verdict: &Verdict) -> Result<(), String> {
-    if verdict.told() == 0 {
+    if verdict.told() == 0 && !verdict.any(|change| change.has_tail) {
         return Ok(());
     }
     let mut said = String::new();
@@ -23,7 +23,7 @@ pub fn are_said(received: &Body<'_>, sent: &Body<'_>, verdict: &Verdict) -> Resu
             Some(content) => texts.extend(content.items().iter().map(|part| part.text_of("text"))),
             None => {}
         }
-        for text in texts.into_iter().filter(|text| text.contains(OPENS)) {
+        for text in texts.into_iter().filter(|text| text.contains(OPENS) || text.contains(TAIL)) {
             // What the user says beside the note was received as it is, too.
             for line in text.lines() {
                 for piece in pieces(line) {

@@ -147,6 +147,11 @@ fn what_is_told_is_what_is_sent_under_every_policy() {
 }
 
 #[test]
+fn what_is_told_of_dialogues_is_what_is_sent() {
+    check("explained, dialogues", 40, &generate::dialogues(), is_explained);
+}
+
+#[test]
 fn what_is_told_is_what_is_sent() {
     check("explained, valid", 60, &generate::valid(), is_explained);
 }

@@ -5,7 +5,7 @@ use weir::proxy::planner::Planned;
 
 use super::generate::{self, Case};
 use super::harness::{Weir, check};
-use super::judge::Body;
+use super::judge::{Body, TAIL};
 use super::valid;
 
 /// Where a client would have sent a request: all that is asked for is answered, and the model's
@@ -47,7 +47,7 @@ pub fn is_frozen_by(weir: &Weir, case: &Case) -> Result<(), String> {
             && earlier.cuts == planned.cuts
         {
             let (before, now) = (messages_of(earlier, earlier_body), messages_of(&planned, body));
-            if !now.starts_with(&before) {
+            if !goes_on(&before, &now) {
                 let place = before.iter().zip(&now).take_while(|(own, other)| own == other).count();
                 return Err(format!(
                     "sent message {place} changed without a cut, {} of {} messages under {limit}",
@@ -59,6 +59,21 @@ pub fn is_frozen_by(weir: &Weir, case: &Case) -> Result<(), String> {
         earlier = Some((body, planned));
     }
     Ok(())
+}
+
+/// Whether a request begins with the one before it, the tail of its last message left aside.
+fn goes_on(before: &[&str], now: &[&str]) -> bool {
+    let Some((last, all)) = before.split_last() else { return true };
+    now.starts_with(all) && now.get(all.len()).is_some_and(|own| own == last || has_tail(last, own))
+}
+
+/// Whether `raw` is the message `bare` with a tail in it.
+pub fn has_tail(raw: &str, bare: &str) -> bool {
+    let marks = [format!("\\n\\n{TAIL}"), format!(",{{\"type\":\"text\",\"text\":\"\\n\\n{TAIL}")];
+    let mut places = marks.iter().flat_map(|mark| raw.match_indices(mark));
+    places.any(|(at, _)| {
+        bare.get(..at) == Some(&raw[..at]) && bare.get(at..).is_some_and(|rest| raw.ends_with(rest))
+    })
 }
 
 pub fn is_pure(case: &Case) -> Result<(), String> {

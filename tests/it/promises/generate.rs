@@ -70,6 +70,47 @@ pub fn alternating() -> impl Strategy<Value = Case> {
     })
 }
 
+/// Long dialogues in which facts are told, and asked for later; some with a few calls among them,
+/// some in words that look like weir's own.
+pub fn dialogues() -> impl Strategy<Value = Case> {
+    use TextKind::{Code, Facts, Forged, Question};
+    let told = || {
+        let kind = prop_oneof![6 => Just(Facts), 1 => Just(Forged), 1 => Just(Code)];
+        (kind, 0..200u32).prop_map(|(kind, tokens)| Text { kind, tokens })
+    };
+    let asked = || {
+        let kind = prop_oneof![6 => Just(Question), 1 => Just(Forged), 1 => Just(Facts)];
+        (kind, 0..40u32).prop_map(|(kind, tokens)| Text { kind, tokens })
+    };
+    let content = |text: Text| {
+        prop_oneof![
+            5 => Just(Content::Text(text)),
+            1 => Just(Content::Parts(vec![Part::Text(text), Part::Image { is_low: true }])),
+        ]
+    };
+    let user = move || asked().prop_flat_map(move |text| message("user", content(text)));
+    let assistant = move || message("assistant", told().prop_map(Content::Text));
+    let calls = prop_oneof![9 => Just(0..1usize), 1 => Just(1..3)];
+    let calls = calls.prop_flat_map(|count| vec(loop_turn(false), count));
+    let exchange = (user(), calls, assistant());
+    let model = select(vec![MODEL, STRICT_MODEL]);
+    let messages = (vec(system(), 0..2), vec(exchange, 3..14), user());
+    (messages, style(), model, 100u64..900).prop_map(
+        |((system, exchanges, last), style, model, share)| {
+            let mut messages = system;
+            for (user, turns, answer) in exchanges {
+                messages.push(user);
+                messages.extend(turns.into_iter().flatten());
+                messages.push(answer);
+            }
+            messages.push(last);
+            number_calls(&mut messages);
+            let transcript = Transcript { messages, style, tools: 0, model };
+            Case { transcript, limit: Limit::Share(share) }
+        },
+    )
+}
+
 /// Messages in any order, with any ids.
 pub fn hostile() -> impl Strategy<Value = Case> {
     let limit = prop_oneof![

@@ -58,7 +58,12 @@ pub struct Change {
     pub clipped: bool,
     /// What each note beside it says is gone.
     pub notes: Vec<u64>,
+    /// Whether text that bears on what it asks stands behind it.
+    pub has_tail: bool,
 }
+
+/// What such text opens with.
+pub const TAIL: &str = "[weir: earlier messages that may bear on this; … = left out]";
 
 /// What became of a request.
 #[derive(Debug)]
@@ -145,7 +150,8 @@ fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Op
         if key != "content" {
             return None;
         } else if received.role(from) == "user" {
-            change.notes = notes(own, theirs)?;
+            let is_last = from + 1 == received.messages().len();
+            (change.notes, change.has_tail) = notes(own, theirs, is_last)?;
         } else if received.is_result(from) {
             clips(own, theirs)?;
             change.clipped = true;
@@ -169,8 +175,9 @@ fn frame_is_kept(raw_in: &str, node_in: &Node, raw_out: &str, node_out: &Node) -
     raw_in[..own.0] == raw_out[..theirs.0] && raw_in[own.1..] == raw_out[theirs.1..]
 }
 
-/// The notes that stand before and after a content that is else the same.
-fn notes(own: (&Node, &str), theirs: (&Node, &str)) -> Option<Vec<u64>> {
+/// The notes that stand before and after a content that is else the same, and whether a tail does,
+/// which may stand behind the last message alone.
+fn notes(own: (&Node, &str), theirs: (&Node, &str), is_last: bool) -> Option<(Vec<u64>, bool)> {
     let (raw_in, raw_out) = (own.0.raw(own.1), theirs.0.raw(theirs.1));
     let mut notes = Vec::new();
     if matches!(own.0.kind, Kind::Text(_)) {
@@ -183,13 +190,18 @@ fn notes(own: (&Node, &str), theirs: (&Node, &str)) -> Option<Vec<u64>> {
             rest = after;
         }
         rest = rest.strip_prefix(inside_in.as_str())?;
+        let tail = format!("\\n\\n{TAIL}\\n#");
+        if is_last && rest.starts_with(&tail) {
+            return Some((notes, true));
+        }
         while !rest.is_empty() {
             let (said, after) = note(rest.strip_prefix("\\n\\n")?)?;
             notes.push(said);
             rest = after;
         }
-        return Some(notes);
+        return Some((notes, false));
     }
+    let mut has_tail = false;
     let (parts_in, parts_out) = (own.0.items(), theirs.0.items());
     let first = parts_in.first()?.raw(own.1);
     let before = parts_out.iter().position(|part| part.raw(theirs.1) == first)?;
@@ -201,13 +213,19 @@ fn notes(own: (&Node, &str), theirs: (&Node, &str)) -> Option<Vec<u64>> {
             }
             continue;
         }
+        let is_text = part.text_of("type") == "text" && part.members().len() == 2;
+        let tail = format!("\n\n{TAIL}\n#");
+        if is_last && is_text && index >= after && part.text_of("text").starts_with(&tail) {
+            has_tail = true;
+            continue;
+        }
         let (said, rest) = note(part.text_of("text").trim_matches('\n'))?;
         if !rest.is_empty() || part.text_of("type") != "text" || part.members().len() != 2 {
             return None;
         }
         notes.push(said);
     }
-    (after <= parts_out.len()).then_some(notes)
+    (after <= parts_out.len()).then_some((notes, has_tail))
 }
 
 /// What a note at the start of `text` says is gone, and what follows it. Excerpts go to the line

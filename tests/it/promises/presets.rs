@@ -20,6 +20,7 @@ pub fn policies() -> Vec<(String, Policy)> {
     let named = |name: &&str| ((*name).to_owned(), preset(name).expect("a listed name"));
     let mut policies: Vec<(String, Policy)> = PRESETS.iter().map(named).collect();
     let mut all = preset("zones").expect("a preset");
+    all.tail_permille = 300;
     all.mask.repeats = true;
     all.mask.images = true;
     all.mask.arguments = true;

@@ -1,0 +1,102 @@
+//! What comes back of earlier messages behind a late question keeps every promise: it was said so,
+//! it fits, it stands in the last message alone, and the next request goes on as if it had not been.
+
+use std::cell::Cell;
+
+use super::excerpts;
+use super::generate::{self, Case};
+use super::harness::{Weir, check};
+use super::judge::{Body, TAIL, compare};
+use super::{fits, frozen, told, valid};
+
+/// What is wrong with the tail of a request; otherwise whether it has one.
+fn is_right(case: &Case) -> Result<bool, String> {
+    let (body, limit) = (case.transcript.body(), case.limit_tokens());
+    let (with, without) =
+        (Weir::new(), Weir::with(|config| config.context.policy.tail_permille = 0));
+    let (planned, bare) = match (with.plan(&body, limit), without.plan(&body, limit)) {
+        (Ok(planned), Ok(bare)) => (planned, bare),
+        (Err(_), Err(_)) => return Ok(false),
+        _ => return Err("a tail decides what is refused".to_owned()),
+    };
+    let text = |sent: &Option<bytes::Bytes>| {
+        let bytes = sent.as_deref().unwrap_or(body.as_bytes());
+        String::from_utf8(bytes.to_vec()).map_err(|error| error.to_string())
+    };
+    let (sent, bare_sent) = (text(&planned.body)?, text(&bare.body)?);
+    let (received, own) = (Body::read(&body)?, Body::read(&sent)?);
+    let verdict = compare(&received, &own)?;
+    excerpts::are_said(&received, &own, &verdict)?;
+    let has_tail = verdict.any(|change| change.has_tail);
+    if (&planned.action, planned.cuts, &planned.edits) != (&bare.action, bare.cuts, &bare.edits) {
+        return Err("a tail changes what is done".to_owned());
+    }
+    if !has_tail {
+        return if planned == bare { Ok(false) } else { Err("no tail, another plan".to_owned()) };
+    }
+    if verdict.gone == 0 || planned.sent_tokens <= bare.sent_tokens {
+        return Err(format!("{} are gone, sent {}", verdict.gone, planned.sent_tokens));
+    }
+    let other = Body::read(&bare_sent)?;
+    let last = own.messages().len() - 1;
+    let is_all = (0..last).all(|message| own.raw(message) == other.raw(message));
+    if !is_all || !frozen::has_tail(own.raw(last), other.raw(last)) {
+        return Err("more than the last message differs".to_owned());
+    }
+    let share = limit / 10;
+    if planned.sent_tokens - bare.sent_tokens > share {
+        return Err(format!("{} tokens come back", planned.sent_tokens - bare.sent_tokens));
+    }
+    no_message_comes_back_twice(own.raw(last), other.raw(last))
+}
+
+/// Of each message that comes back all stands in one place, in order.
+fn no_message_comes_back_twice(raw: &str, bare: &str) -> Result<bool, String> {
+    // What the user says, and what comes back, may quote the mark.
+    let own = bare.matches(TAIL).count();
+    let (at, _) = raw.match_indices(TAIL).nth(own).ok_or("there is no tail")?;
+    let tail = &raw[at..];
+    let mut numbers: Vec<u64> = Vec::new();
+    for header in tail.split("\\n#").skip(1) {
+        let number: String = header.chars().take_while(char::is_ascii_digit).collect();
+        numbers.extend(number.parse::<u64>());
+    }
+    let is_in_order = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+    if is_in_order && !numbers.is_empty() { Ok(true) } else { Err(format!("{numbers:?}")) }
+}
+
+#[test]
+fn what_comes_back_is_right() {
+    let (all, tails) = (Cell::new(0_u32), Cell::new(0_u32));
+    check("tail", 150, &generate::dialogues(), |case| {
+        all.set(all.get() + 1);
+        tails.set(tails.get() + u32::from(is_right(case)?));
+        Ok(())
+    });
+    let (all, tails) = (all.get(), tails.get());
+    println!("{tails} tails in {all} dialogues");
+    assert!(all < 100 || tails * 20 > all, "{tails} tails in {all} dialogues");
+}
+
+#[test]
+fn dialogues_fit() {
+    check("tail, fits", 60, &generate::dialogues(), fits::valid_fits);
+}
+
+#[test]
+fn dialogues_stay_valid_and_are_told() {
+    check("tail, valid", 60, &generate::dialogues(), |case| {
+        valid::stays_valid(case)?;
+        told::is_told(case)
+    });
+}
+
+#[test]
+fn dialogues_grow_by_their_end() {
+    check("tail, frozen", 40, &generate::dialogues(), frozen::is_frozen);
+}
+
+#[test]
+fn what_comes_back_depends_on_the_request_alone() {
+    check("tail, pure", 15, &generate::dialogues(), frozen::is_pure);
+}
