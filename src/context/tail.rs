@@ -30,6 +30,8 @@ const QUESTION_TERMS: usize = 128;
 const RECENT_MESSAGES: usize = 6;
 /// As much of what is gone is searched, the newest first.
 const SEARCHED_TOKENS: u64 = 1_000_000;
+/// As many of the passages that bear on the question are looked at, the best first.
+const LOOKED_AT_PASSAGES: usize = 64;
 /// Messages up to this many tokens come back whole.
 const WHOLE_TOKENS: f64 = 160.0;
 /// Longer ones come back in passages of about so many.
@@ -163,9 +165,6 @@ struct Passage {
     length: u32,
     /// How often it has each of the question's terms that it has.
     found: Vec<(usize, u32)>,
-    /// Whether notes show all of it: it is ranked, so that what is worth less does not pass for the
-    /// best, and does not come back.
-    is_shown: bool,
 }
 
 /// The passages of all messages that are gone, in order.
@@ -178,13 +177,10 @@ fn passages(fold: &Fold, source: &dyn Source, question: &Question) -> Vec<Passag
         searched.push(message);
     }
     searched.reverse();
-    let notes: Vec<&str> = fold.notes.iter().filter_map(|note| note.excerpts.as_deref()).collect();
     let mut passages = Vec::new();
     for message in searched {
         let reading = source.reading(message);
         let text_tokens = fold.facts[message].text_tokens as f64;
-        let said = |unit: &usize| &reading.text[reading.units[*unit].span.clone()];
-        let is_shown = |unit: &usize| notes.iter().any(|note| note.contains(said(unit)));
         passages.extend(split(&reading, text_tokens).into_iter().map(|units| {
             let tokens_of = |unit: &usize| {
                 let bytes = reading.units[*unit].span.len() as f64;
@@ -193,8 +189,7 @@ fn passages(fold: &Fold, source: &dyn Source, question: &Question) -> Vec<Passag
             let tokens = units.iter().map(tokens_of).sum();
             let role = reading.role;
             let (length, found) = found(&units, question, &reading);
-            let is_shown = !found.is_empty() && units.iter().all(is_shown);
-            Passage { message, role, units, tokens, length, found, is_shown }
+            Passage { message, role, units, tokens, length, found }
         }));
     }
     passages
@@ -333,15 +328,16 @@ fn written(
     let mut left = room as f64 - encoding.count(OPENS) as f64;
     let mut chosen: Vec<usize> = Vec::new();
     let mut said: HashSet<String> = HashSet::new();
-    for place in ranked {
+    for place in ranked.iter().take(LOOKED_AT_PASSAGES) {
         let passage = &passages[*place];
-        if passage.is_shown || passage.tokens + HEADER_TOKENS > left {
+        if passage.tokens + HEADER_TOKENS > left {
             continue;
         }
         let reading = source.reading(passage.message);
         let text =
             passage.units.iter().map(|unit| &reading.text[reading.units[*unit].span.clone()]);
-        if said.insert(text.collect::<Vec<_>>().join("\n")) {
+        let text: Vec<&str> = text.collect();
+        if !is_shown(fold, passage.message, &text) && said.insert(text.join("\n")) {
             left -= passage.tokens + HEADER_TOKENS;
             chosen.push(*place);
         }
@@ -355,6 +351,15 @@ fn written(
         chosen.truncate(chosen.len() - chosen.len().div_ceil(8));
     }
     None
+}
+
+/// Whether a note shows all of these units of a message. It has a place in the ranking all the same,
+/// so that what is worth less does not pass for the best.
+fn is_shown(fold: &Fold, message: usize, units: &[&str]) -> bool {
+    let header = format!("\n#{message} ");
+    let notes = fold.notes.iter().filter_map(|note| note.excerpts.as_deref());
+    let mut shown = notes.filter_map(|note| note.find(&header).map(|at| &note[at..]));
+    shown.any(|note| units.iter().all(|unit| note.contains(unit)))
 }
 
 fn composed<'a>(

@@ -393,6 +393,42 @@ mod tests {
     }
 
     #[test]
+    fn a_tail_behind_the_last_message_changes_it_not() {
+        let tail = "[weir: earlier messages that may bear on this; … = left out]\n#3 run:\none";
+        for (role, text, is_right) in [
+            ("user", format!("now answer\n\n{tail}"), true),
+            ("user", format!("now answer\n\nplease. {tail}"), false),
+            ("user", format!("now\n\n{tail}"), false),
+            ("user", format!("{tail}\n\nnow answer"), false),
+            ("assistant", format!("now answer\n\n{tail}"), false),
+        ] {
+            let raw = serde_json::json!({"role": role, "content": text}).to_string();
+            let mut sent = verbatim([0, 1]);
+            sent.push(other(&raw, Some(10)));
+            let faults = judged(&sent).faults;
+            assert_eq!(faults == [0; 4], is_right, "{role} {text}");
+        }
+        let conversation = Conversation::read(LINE, 1).expect("it is one");
+        let questions = Questions::new(&conversation);
+        let mut judge = Judge::new(&conversation, &questions, 10);
+        let text = format!("more\n\n{tail}");
+        let raw = serde_json::json!({"role": "user", "content": text}).to_string();
+        let mut sent = verbatim([0, 1]);
+        sent.push(other(&raw, Some(8)));
+        let place = |length| questions_of(&conversation, length);
+        judge.judge(place(9), &sent);
+        judge.judge(place(11), &verbatim([0, 1, 8, 9, 10]));
+        assert_eq!(judge.tally.cuts, 0, "the next request goes on without it");
+        let cached: u64 = [0, 1, 8].iter().map(|own| conversation.messages[*own].fact.tokens).sum();
+        assert_eq!(judge.tally.cost.cached_tokens, if cached < 1024 { 0 } else { cached });
+    }
+
+    fn questions_of(conversation: &Conversation, length: usize) -> usize {
+        let found = conversation.turns.iter().position(|own| *own == length);
+        found.expect("a request has as many messages")
+    }
+
+    #[test]
     fn a_cache_holds_what_requests_begin_with_alike() {
         let words = "word ".repeat(2000);
         let line = format!(
