@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use weir::context::preset::{PRESETS, preset};
 use weir::context::{
     self, Fact, Fate, Fold, Limits, Measure, Notes, Policy, Profile, RequestSource,
 };
@@ -35,6 +36,22 @@ impl Control {
     fn new([limit, switches, policy]: [u8; 3]) -> Self {
         let switch = |bit: u8| switches >> bit & 1 == 1;
         let hard_permille = if switch(4) { 800 } else { 1000 };
+        if switches & 3 == 3 {
+            // One of the policies by name, as it is but for what depends on the model.
+            let name = PRESETS[usize::from(policy) % PRESETS.len()];
+            let policy = Policy {
+                notes_apart: !switch(2) && !switch(7),
+                strict_alternation: switch(2),
+                ..preset(name).expect("a listed name")
+            };
+            let is_estimated = policy.counting.is_estimated;
+            return Self {
+                limit_tokens: u64::from(limit) * u64::from(limit) / 4 + 8,
+                encoding: if is_estimated { Encoding::Estimate } else { Encoding::O200kBase },
+                policy,
+                is_expanded: switch(5),
+            };
+        }
         Self {
             limit_tokens: u64::from(limit) * u64::from(limit) / 4 + 8,
             encoding: match switches & 3 {
@@ -98,19 +115,25 @@ fn check_body(body: &[u8], control: &Control) {
         counting: control.policy.counting,
     };
     let profile = Arc::new(limits.profile(extras_tokens, control.policy.clone(), measure));
-    let fold = fold(&request, &facts, &profile);
+    let source = RequestSource::new(PROTOCOL, &request.messages, measure.encoding);
+    let fold = fold(&facts, &profile, &source);
     check_fold(&fold, &profile);
 
-    let edits = context::edits(&fold);
+    let mut edits = context::edits(&fold);
+    let mut planned_tokens = fold.sent_tokens();
+    let left = profile.limit_tokens.saturating_sub(planned_tokens + profile.overhead_tokens);
+    if let Some(tail) = context::tail(&fold, &source).filter(|tail| tail.tokens <= left) {
+        planned_tokens += tail.tokens;
+        edits.push((tail.message, Edit::Append(tail.text)));
+    }
     let spliced = splice::apply(PROTOCOL, &request, &edits);
     let counted_tokens = check_spliced(&request, &fold, &edits, &spliced, measure);
     let sent_tokens = fold.sent_tokens() + extras_tokens + REPLY_PRIMING;
     if sent_tokens <= limits.input_tokens() {
         // The limit holds for what is sent, counted afresh, and not just for what was planned.
         assert!(
-            counted_tokens <= fold.sent_tokens(),
-            "{counted_tokens} tokens are sent, {} were planned: {spliced}",
-            fold.sent_tokens()
+            counted_tokens <= planned_tokens,
+            "{counted_tokens} tokens are sent, {planned_tokens} were planned: {spliced}"
         );
     }
 }
@@ -127,13 +150,12 @@ fn facts(request: &Request<'_>, measure: Measure) -> Option<Vec<Fact>> {
     read.collect()
 }
 
-fn fold(request: &Request<'_>, facts: &[Fact], profile: &Arc<Profile>) -> Fold {
-    let source = RequestSource::new(PROTOCOL, &request.messages, profile.measure.encoding);
+fn fold(facts: &[Fact], profile: &Arc<Profile>, source: &RequestSource<'_>) -> Fold {
     let mut fold = Fold::new(Arc::clone(profile));
     for fact in facts {
-        fold.push(*fact, &source);
+        fold.push(*fact, source);
     }
-    fold.ended(&source).into_owned()
+    fold.ended(source).into_owned()
 }
 
 fn check_fold(fold: &Fold, profile: &Profile) {
