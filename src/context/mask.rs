@@ -22,7 +22,7 @@ pub struct Rewrite {
     pub edit: Edit,
     /// What the message takes now, framing included.
     pub tokens: u64,
-    /// The call whose result gave way, as [`calls::Asked::key`] has it.
+    /// The call whose result gave way, by the key that `calls.rs` makes of it.
     pub call: Option<u64>,
 }
 
