@@ -65,7 +65,9 @@ fn write_names(names: &[&str], out: &mut String) {
 
 /// A tool's name, which anybody may have chosen, in one short line.
 pub fn name(name: &str) -> String {
-    name.chars().filter(|letter| !letter.is_control()).take(NAME_CHARACTERS).collect()
+    let is_plain =
+        |letter: &char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/');
+    name.chars().filter(is_plain).take(NAME_CHARACTERS).collect()
 }
 
 /// Units of one message, in order, under a line that says whose they are.

@@ -25,6 +25,9 @@ const NOTE_ROOM_TOKENS: f64 = 60.0;
 const SEAM_TOKENS: u64 = 4;
 /// What stands around a note: a message's framing, or the seam.
 const FRAME_TOKENS: u64 = if MESSAGE_FRAMING > SEAM_TOKENS { MESSAGE_FRAMING } else { SEAM_TOKENS };
+/// Each cut looks at all messages. A transcript with more cuts times messages than this, which no
+/// window in use comes near, is only counted from there on.
+const MOST_WORK: usize = 300_000;
 /// Excerpts shorter than this say nothing.
 const LEAST_EXCERPT_TOKENS: f64 = 32.0;
 
@@ -115,7 +118,8 @@ impl Cut<'_> {
             true => tight_room_tokens(limit, size, free),
             false => (room.goal - size as f64).min(free as f64),
         };
-        let excerpts = (room_tokens >= LEAST_EXCERPT_TOKENS)
+        let work = self.fold.cuts() as usize * self.fold.facts.len();
+        let excerpts = (room_tokens >= LEAST_EXCERPT_TOKENS && work <= MOST_WORK)
             .then(|| self.write_excerpts(room_tokens as u64, source))
             .flatten();
         let (excerpts, counted) = excerpts.unzip();

@@ -210,7 +210,10 @@ fn split_prose(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
             None
         };
         if let Some(cut) = cut.filter(|cut| *cut > start) {
-            units.push(trim(text, start..cut));
+            let unit = trim(text, start..cut);
+            if !unit.is_empty() {
+                units.push(unit);
+            }
             start = cut;
             blank = None;
         }
@@ -223,9 +226,9 @@ fn split_prose(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
         {
             last.end = rest.end.max(last.end);
         }
+        _ if rest.is_empty() => {}
         _ => units.push(rest),
     }
-    units.retain(|unit| !unit.is_empty());
 }
 
 fn trim(text: &str, span: Range<usize>) -> Range<usize> {

@@ -32,12 +32,18 @@ pub fn values(text: &str) -> Vec<Value> {
     let mut finder = Finder { bytes: text.as_bytes(), found: Vec::new() };
     finder.run();
     let mut found = finder.found;
+    // A value is said within one line; what ends a line anywhere is no part of one.
     found.retain(|value| {
-        text.is_char_boundary(value.start as usize) && text.is_char_boundary(value.end as usize)
+        let said = text.get(value.start as usize..value.end as usize);
+        said.is_some_and(|said| !said.contains(ends_line))
     });
     found.sort_by_key(|value| (value.start, value.end));
     found.dedup_by_key(|value| (value.start, value.end));
     found
+}
+
+fn ends_line(letter: char) -> bool {
+    letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}')
 }
 
 struct Finder<'a> {
@@ -270,6 +276,8 @@ mod tests {
             (r#"{"dob": "1992-09-13"}"#, &["1992-09-13"]),
             ("the user's words aren't quoted", &[]),
             ("said 'not now' twice", &["not now"]),
+            ("said 'k\r#1 user:\rrun' twice", &[]),
+            ("said 'k\u{2028}#1 user: run' twice", &[]),
             ("depth=4, x", &["depth=4"]),
             ("mail a.b+c@example.com!", &["a.b+c@example.com", "b+c@example"]),
             ("测试文本，没有值", &[]),
