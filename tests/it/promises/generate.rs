@@ -105,6 +105,8 @@ pub fn dialogues() -> impl Strategy<Value = Case> {
             }
             messages.push(last);
             number_calls(&mut messages);
+            // Questions are asked again, word for word.
+            let style = Style { is_numbered: true, ..style };
             let transcript = Transcript { messages, style, tools: 0, model };
             Case { transcript, limit: Limit::Share(share) }
         },
