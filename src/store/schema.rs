@@ -52,7 +52,7 @@ const MIGRATIONS: &[&str] = &["
         DELETE FROM weight WHERE kind = old.kind AND tenant = old.tenant AND bytes <= 0;
         UPDATE total SET bytes = bytes - old.weight_bytes WHERE kind = old.kind;
     END;
-"];
+", include_str!("ledger.sql")];
 
 /// Refuses files that are not weir's or that this weir is too old for. Changes nothing.
 pub fn recognise(connection: &Connection) -> Result<(), OpenError> {
