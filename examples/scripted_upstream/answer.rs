@@ -61,10 +61,14 @@ struct Said {
     tokens: u64,
 }
 
-/// The answer to a request found good; `id` tells it from others.
-pub fn chat(verdict: &Verdict, id: u64) -> Answer {
+/// The answer to a request found good, and the output it reports; `id` tells it from others.
+pub fn chat(verdict: &Verdict, id: u64) -> (Answer, u64) {
     let said = say(verdict);
     let completion_tokens = said.tokens * verdict.choices as u64;
+    (write(verdict, &said, id, completion_tokens), completion_tokens)
+}
+
+fn write(verdict: &Verdict, said: &Said, id: u64, completion_tokens: u64) -> Answer {
     let usage = json!({
         "prompt_tokens": verdict.prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -78,13 +82,13 @@ pub fn chat(verdict: &Verdict, id: u64) -> Answer {
         },
     });
     if verdict.stream {
-        return Answer::events(chunks(verdict, &said, id, &usage));
+        return Answer::events(chunks(verdict, said, id, &usage));
     }
     let choices: Vec<Value> = (0..verdict.choices)
         .map(|index| {
             json!({
                 "index": index,
-                "message": message(&said, id, index),
+                "message": message(said, id, index),
                 "logprobs": null,
                 "finish_reason": said.finish_reason,
             })

@@ -32,6 +32,8 @@ pub struct Seen {
     pub body_bytes: usize,
     pub prompt_tokens: Option<u64>,
     pub cached_tokens: Option<u64>,
+    /// The output of a whole answer, whether or not all of it was sent.
+    pub completion_tokens: Option<u64>,
     /// The status answered; 0 where there is none.
     pub status: u16,
     /// The whole answer was handed to the connection.
@@ -65,6 +67,7 @@ impl Seen {
             "body_bytes": self.body_bytes,
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
+            "completion_tokens": self.completion_tokens,
             "status": self.status,
             "completed": self.completed,
             "client_left": self.client_left,
@@ -139,6 +142,7 @@ impl Log {
             body_bytes: 0,
             prompt_tokens: None,
             cached_tokens: None,
+            completion_tokens: None,
             status: 0,
             completed: false,
             client_left: false,
@@ -222,6 +226,10 @@ impl Ticket {
             seen.prompt_tokens = Some(prompt_tokens);
             seen.cached_tokens = cached_tokens;
         });
+    }
+
+    pub fn said(&self, completion_tokens: u64) {
+        self.change(|seen| seen.completion_tokens = Some(completion_tokens));
     }
 
     pub fn status(&self, status: u16) {

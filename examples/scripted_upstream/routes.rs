@@ -193,13 +193,14 @@ async fn complete(
     };
     match judged {
         Ok(verdict) => {
-            let answer = answer::chat(&verdict, call.id);
+            let (answer, completion_tokens) = answer::chat(&verdict, call.id);
             let size = Overflow {
                 prompt_tokens: verdict.prompt_tokens,
                 output_tokens: 0,
                 context_tokens: verdict.context_tokens,
             };
             ticket.counted(verdict.prompt_tokens, Some(verdict.cached_tokens));
+            ticket.said(completion_tokens);
             let answer = apply(answer, verdict.fault.as_ref(), Some(size));
             (answer, verdict.fault)
         }

@@ -49,6 +49,7 @@ pub use limit::{Limits, Profile};
 pub use measure::{Fact, Measure};
 pub use policy::{Notes, Policy};
 pub use reference::{REFERENCE_LENGTH, is_reference, reference};
+pub use reasons::Zone;
 pub use report::{Report, Verbosity};
 pub use source::{RequestSource, Source};
 pub use tail::tail;

@@ -103,7 +103,7 @@ impl Draft<'_> {
         question: &Question,
     ) -> Result<Explained, Stop> {
         // The fold that the plan was made by: it was remembered, or comes out the same again.
-        let fold = self.fold()?;
+        let fold = self.fold()?.fold;
         let source = self.source();
         let end = fold.ended(&source);
         let limit_tokens = self.limits.input_tokens();

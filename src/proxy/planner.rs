@@ -13,9 +13,10 @@ use super::edited::{self, Kind};
 use super::memory::{Chain, Memory};
 use super::refusal;
 use super::{ErrorKind, LeftOut, ProxyError, Tenant};
+use crate::budget::Compaction;
 use crate::config::{Config, Known, Mode, ModelSettings, Originals};
 use crate::context::tail::Tail;
-use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource};
+use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource, Zone};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING, tools};
 use crate::wire::{Edit, ExtraKind, Protocol, Request, splice};
@@ -55,6 +56,12 @@ pub struct Planned {
     pub left_out: LeftOut,
     pub model: String,
     pub stream: bool,
+    /// How full the context is.
+    pub zone: Zone,
+    /// What was done to the conversation, for what it saved.
+    pub compaction: Compaction,
+    /// The most output that the caller lets the model write.
+    pub max_output_tokens: Option<u64>,
 }
 
 /// Plans requests for all tenants.
@@ -167,7 +174,7 @@ fn guarded_by(
     shared: &Shared,
     job: &Job,
     pace: Pace,
-    fold: impl FnOnce(&Draft<'_>) -> Result<Arc<Fold>, Stop>,
+    fold: impl FnOnce(&Draft<'_>) -> Result<Folded, Stop>,
 ) -> Result<Planned, Stop> {
     let Ok(draft) = catch_unwind(AssertUnwindSafe(|| Draft::read(shared, job, pace))) else {
         tracing::error!(target: "weir::fault", "reading a body failed");
@@ -179,6 +186,12 @@ fn guarded_by(
         Ok(planned) => planned,
         Err(_) => draft.forward_after_fault(),
     }
+}
+
+/// A conversation as it is, and as it was when an earlier request ended, where that is remembered.
+pub(super) struct Folded {
+    pub(super) fold: Arc<Fold>,
+    earlier: Option<Arc<Fold>>,
 }
 
 /// A request whose body is read and whose limits are known.
@@ -248,21 +261,21 @@ impl<'a> Draft<'a> {
 
     fn fold_and_plan(
         &self,
-        fold: impl FnOnce(&Self) -> Result<Arc<Fold>, Stop>,
+        fold: impl FnOnce(&Self) -> Result<Folded, Stop>,
     ) -> Result<Planned, Stop> {
-        let fold = fold(self)?;
-        self.conclude(&fold)
+        let folded = fold(self)?;
+        self.conclude(&folded)
     }
 
     /// Takes the transcript up where an earlier request of the conversation left it, or from the
     /// start, and remembers where it is now.
-    pub(super) fn fold(&self) -> Result<Arc<Fold>, Stop> {
+    pub(super) fn fold(&self) -> Result<Folded, Stop> {
         let memory = &self.shared.memory;
         let chain = Chain::new(memory, self.job.tenant, &self.profile, &self.request.messages);
         let earlier = memory.longest_fold(&chain);
         let mut fold = match &earlier {
-            Some(earlier) if earlier.messages() == self.request.messages.len() => {
-                return Ok(Arc::clone(earlier));
+            Some(same) if same.messages() == self.request.messages.len() => {
+                return Ok(Folded { fold: Arc::clone(same), earlier });
             }
             Some(earlier) => Fold::clone(earlier),
             None => Fold::new(Arc::clone(&self.profile)),
@@ -280,8 +293,9 @@ impl<'a> Draft<'a> {
             fold.push(fact, &source);
         }
         let fold = Arc::new(fold);
-        memory.keep_fold(&chain, Arc::clone(&fold), earlier.map(|earlier| earlier.messages()));
-        Ok(fold)
+        let earlier_messages = earlier.as_ref().map(|earlier| earlier.messages());
+        memory.keep_fold(&chain, Arc::clone(&fold), earlier_messages);
+        Ok(Folded { fold, earlier })
     }
 
     /// Whether the policy has every message from `start` on searched, and these are many.
@@ -324,8 +338,8 @@ impl<'a> Draft<'a> {
     }
 
     /// Checks the size against the limit and writes the body.
-    fn conclude(&self, fold: &Fold) -> Result<Planned, Stop> {
-        let config = &self.shared.config;
+    fn conclude(&self, folded: &Folded) -> Result<Planned, Stop> {
+        let (config, fold) = (&self.shared.config, &*folded.fold);
         let limit_tokens = self.limits.input_tokens();
         let received_tokens = fold.received_tokens() + self.overhead_tokens;
         if self.job.asked.bypass {
@@ -366,6 +380,12 @@ impl<'a> Draft<'a> {
         let cuts = if needs_nothing { 0 } else { end.cuts() };
         let named = named.join(",");
         let mut planned = self.planned(body, action, &named, received_tokens, sent_tokens, cuts);
+        planned.zone = end.zone();
+        if let Some(earlier) = &folded.earlier {
+            let earlier_tokens = earlier.received_tokens() + self.overhead_tokens;
+            planned.compaction.earlier_tokens = Some(earlier_tokens);
+            planned.compaction.is_cut = end.cuts() > earlier.cuts();
+        }
         if !is_left_alone && config.context.originals != Originals::Off {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
@@ -440,6 +460,15 @@ impl<'a> Draft<'a> {
             left_out: LeftOut::default(),
             model: self.model.clone().into_owned(),
             stream: self.request.stream,
+            zone: Zone::Continue,
+            compaction: Compaction {
+                received_tokens,
+                sent_tokens,
+                earlier_tokens: None,
+                is_cut: cuts > 0,
+                max_input_tokens: self.limits.max_input_tokens.unwrap_or(self.limits.window_tokens),
+            },
+            max_output_tokens: self.request.max_output_tokens,
         }
     }
 }
