@@ -47,7 +47,7 @@ pub fn check(input: &[u8]) {
 }
 
 /// `stream` in pieces of up to `longest` bytes, of lengths that follow from `seed`; some are empty.
-fn cut(stream: &[u8], longest: u32, seed: u32) -> Vec<&[u8]> {
+pub fn cut(stream: &[u8], longest: u32, seed: u32) -> Vec<&[u8]> {
     let mut state = seed;
     let mut pieces = Vec::new();
     let mut rest = stream;

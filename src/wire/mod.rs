@@ -14,6 +14,7 @@ pub use message::{Content, Message, Part, Role};
 pub use splice::Edit;
 
 pub mod sse;
+pub mod unasked;
 pub mod usage;
 
 /// The protocols whose request bodies weir reads. Each is one module beside this file.
