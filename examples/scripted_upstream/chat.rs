@@ -247,6 +247,9 @@ fn read_parameters(
         let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
         return Err(Refusal::invalid(message).param("stream_options"));
     }
+    if state.options.refuse_stream_options && !stream_options.is_null() {
+        return Err(validate::unknown("stream_options", ""));
+    }
     let most_output = state.options.max_output_tokens.unwrap_or(u64::MAX);
     let older = integer(top, "max_tokens", 1, most_output)?;
     let newer = integer(top, "max_completion_tokens", 1, most_output)?;

@@ -57,6 +57,9 @@ pub struct Options {
     /// Accept members that the API does not know, but for those that begin with `weir`.
     #[arg(long)]
     pub allow_unknown: bool,
+    /// Refuse `stream_options`, as vendors do that do not know it.
+    #[arg(long)]
+    pub refuse_stream_options: bool,
     /// The only key accepted; without it any request is.
     #[arg(long)]
     pub require_key: Option<String>,

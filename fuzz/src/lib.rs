@@ -9,3 +9,4 @@ pub mod config;
 pub mod decode;
 pub mod sse;
 pub mod target;
+pub mod unasked;

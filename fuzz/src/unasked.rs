@@ -12,7 +12,8 @@ const NO_LIMIT_BYTES: usize = 1 << 20;
 /// As much is held from one event to the next, whatever the limit.
 const KEPT_BYTES: usize = 64 << 10;
 
-const ENVELOPE: &str = "id object created model system_fingerprint service_tier provider obfuscation timings";
+const ENVELOPE: &str =
+    "id object created model system_fingerprint service_tier provider obfuscation timings";
 
 pub fn check(input: &[u8]) {
     let Some(([limit, cuts], stream)) = input.split_first_chunk::<2>() else { return };
@@ -98,7 +99,8 @@ fn data<'s>(line: &Line<'s>, is_first: bool) -> Option<&'s [u8]> {
 }
 
 fn without_usage(max_event_bytes: usize, event: &[Line<'_>], is_first: bool) -> Vec<u8> {
-    let whole: Vec<u8> = event.iter().flat_map(|line| [line.0, line.1]).flatten().copied().collect();
+    let whole: Vec<u8> =
+        event.iter().flat_map(|line| [line.0, line.1]).flatten().copied().collect();
     let ends_twice = matches!(event.last(), Some(([], b"\r\n")));
     let is_overlong = whole.len() - usize::from(ends_twice) > max_event_bytes;
     if is_overlong || std::str::from_utf8(&whole).is_err() {

@@ -39,6 +39,7 @@ pub struct Config {
     pub model_settings: BTreeMap<String, ModelSettings>,
     pub cache: Cache,
     pub store: Store,
+    pub ledger: Ledger,
     pub log: Log,
 }
 
@@ -99,6 +100,17 @@ pub struct Upstream {
     pub connect_timeout_ms: u64,
     pub first_byte_timeout_ms: u64,
     pub idle_timeout_ms: u64,
+    pub ask_usage: AskUsage,
+}
+
+/// When a streamed chat whose caller does not ask for its usage is asked for it all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AskUsage {
+    /// Always, but where the upstream has refused it for the model.
+    Auto,
+    /// Always; one that refuses is asked again with each request.
+    Always,
+    Never,
 }
 
 /// `[context]`: what becomes of a conversation that grows.
@@ -189,6 +201,13 @@ pub struct Cache {
 pub struct Store {
     /// The file; empty for the usual place in the user's state folder, `:memory:` for none.
     pub path: String,
+}
+
+/// `[ledger]`: what requests used.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    /// How long an answer is read on for its usage when its caller has left; 0 is not at all.
+    pub drain_ms: u64,
 }
 
 /// `[log]`: one line a request, never with content.

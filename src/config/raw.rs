@@ -8,8 +8,8 @@ use super::names;
 use super::policies::{self, Policies};
 use super::reader::{Problem, Reader, Warning};
 use super::{
-    Cache, Catalogue, Config, Context, Cors, LateSystem, Limit, Log, LogFormat, Mode, ModelEntry,
-    ModelSettings, Originals, Server, Store, Upstream, set,
+    AskUsage, Cache, Catalogue, Config, Context, Cors, LateSystem, Ledger, Limit, Log, LogFormat,
+    Mode, ModelEntry, ModelSettings, Originals, Server, Store, Upstream, set,
 };
 use crate::context::Policy;
 use crate::tokens::Encoding;
@@ -42,6 +42,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     (config.models, config.model_settings) = models(reader, &config.context.policies);
     cache(reader, &mut config.cache);
     store(reader, &mut config.store);
+    ledger(reader, &mut config.ledger);
     log(reader, &mut config.log);
     config
 }
@@ -66,6 +67,7 @@ impl Default for Config {
                 connect_timeout_ms: 10_000,
                 first_byte_timeout_ms: 600_000,
                 idle_timeout_ms: 300_000,
+                ask_usage: AskUsage::Auto,
             },
             context: Context {
                 mode: Mode::Compact,
@@ -83,6 +85,7 @@ impl Default for Config {
             model_settings: BTreeMap::new(),
             cache: Cache { counts_bytes: 64 << 20, folds_bytes: 64 << 20 },
             store: Store { path: String::new() },
+            ledger: Ledger { drain_ms: 2000 },
             log: Log { format: LogFormat::Text, level: "info".to_owned() },
         }
     }
@@ -134,6 +137,8 @@ fn upstream(reader: &mut Reader, upstream: &mut Upstream) {
         let read = reader.whole(&["upstream", key], 1..=DAY_MS);
         set(place, read);
     }
+    let asks = [("auto", AskUsage::Auto), ("always", AskUsage::Always), ("never", AskUsage::Never)];
+    set(&mut upstream.ask_usage, reader.choice(&["upstream", "ask_usage"], &asks));
 }
 
 fn context(reader: &mut Reader, context: &mut Context) {
@@ -258,6 +263,11 @@ fn cache(reader: &mut Reader, cache: &mut Cache) {
 fn store(reader: &mut Reader, store: &mut Store) {
     let path = reader.text(&["store", "path"], store_path);
     set(&mut store.path, path);
+}
+
+fn ledger(reader: &mut Reader, ledger: &mut Ledger) {
+    let drain = reader.whole(&["ledger", "drain_ms"], 0..=DAY_MS);
+    set(&mut ledger.drain_ms, drain);
 }
 
 fn log(reader: &mut Reader, log: &mut Log) {
@@ -476,6 +486,7 @@ mod tests {
         connect_timeout_ms = 4
         first_byte_timeout_ms = 5
         idle_timeout_ms = 6
+        ask_usage = "never"
         [context]
         mode = "observe"
         allow_bypass = true
@@ -534,6 +545,8 @@ mod tests {
         folds_bytes = 0
         [store]
         path = "kept/weir.db"
+        [ledger]
+        drain_ms = 7
         [log]
         format = "json"
         level = "debug"
@@ -560,6 +573,7 @@ mod tests {
                 connect_timeout_ms: 4,
                 first_byte_timeout_ms: 5,
                 idle_timeout_ms: 6,
+                ask_usage: AskUsage::Never,
             },
             context: Context {
                 mode: Mode::Observe,
@@ -574,6 +588,7 @@ mod tests {
             },
             cache: Cache { counts_bytes: 8, folds_bytes: 0 },
             store: Store { path: "kept/weir.db".into() },
+            ledger: Ledger { drain_ms: 7 },
             log: Log { format: LogFormat::Json, level: "debug".into() },
             ..Config::default()
         };

@@ -1,9 +1,15 @@
 //! The edits of a planned request: compaction, and the named ones beside it; with the words that the
-//! headers have for both. Writes no body.
+//! headers have for both. Decides nothing that the fold or the configuration has not decided.
+
+use bytes::Bytes;
 
 use crate::config::{LateSystem, ModelSettings};
 use crate::context::{self, Fate, Fold, RequestSource};
-use crate::wire::{Edit, Request, breakpoint};
+use crate::wire::asking::{Put, Question};
+use crate::wire::{Edit, Protocol, Request, breakpoint, splice};
+
+/// The name of the edit that asks a stream for its usage.
+pub const USAGE: &str = "usage";
 
 /// What a plan comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +56,21 @@ pub fn edits(
     }
     edits.sort_by_key(|(message, _)| *message);
     (edits, named)
+}
+
+/// The body with `edits` and with `question`; `None` where there is neither.
+pub fn body(
+    protocol: Protocol,
+    request: &Request<'_>,
+    edits: &[(usize, Edit)],
+    question: Option<Question>,
+) -> (Option<Bytes>, Option<Put>) {
+    if edits.is_empty() && question.is_none() {
+        return (None, None);
+    }
+    let mut body = splice::apply(protocol, request, edits);
+    let asked = question.map(|question| question.put(request, &mut body));
+    (Some(body.into()), asked)
 }
 
 /// The edits that take weir's own member from messages that are otherwise left alone.

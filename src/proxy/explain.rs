@@ -7,8 +7,9 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::planner::{self, Asked, Draft, Job, Pace, Planned, Planner, Shared, Stop};
+use super::planner::{self, Asked, Draft, Job, Pace, Planned, Planner, Stop};
 use super::question::Question;
+use super::shared::Shared;
 use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::Mode;
 use crate::context::report::{self, Base, Preflight, Report, Subject, Treatment};

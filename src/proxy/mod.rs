@@ -1,5 +1,7 @@
 //! One request, from plan to relay. Knows nothing of listeners or of how errors are rendered.
 
+mod asking;
+mod drain;
 mod edited;
 pub mod error;
 mod explain;
@@ -10,6 +12,8 @@ pub mod planner;
 mod question;
 mod refusal;
 pub mod relay;
+mod shared;
+mod unasked;
 
 use std::sync::Arc;
 
@@ -18,6 +22,7 @@ use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Method, Response};
 use http_body::Body as _;
 
+pub use drain::Drains;
 pub use error::{ErrorKind, ProxyError};
 pub use explain::Explained;
 pub use originals::{LeftOut, Originals};
@@ -62,6 +67,8 @@ pub struct Proxy {
     planner: Planner,
     store: Store,
     originals: Arc<Originals>,
+    /// Answers that are read on without their callers.
+    drains: Drains,
     /// What this instance writes into `via`, and knows its own requests by.
     via: headers::Via,
 }
@@ -73,6 +80,7 @@ impl Proxy {
         Ok(Self {
             planner: Planner::new(Arc::clone(&config)),
             originals: Arc::new(Originals::new(&config.context, &store)?),
+            drains: Drains::new(&config.ledger),
             store,
             config,
             client,
@@ -88,6 +96,11 @@ impl Proxy {
     /// The originals of messages that were not sent whole.
     pub fn originals(&self) -> &Arc<Originals> {
         &self.originals
+    }
+
+    /// Answers that are read on without their callers: what is to be waited for at the end.
+    pub fn drains(&self) -> &Drains {
+        &self.drains
     }
 
     /// The base that callers' paths are mapped onto.
@@ -115,7 +128,6 @@ impl Proxy {
                 )
                 .await?;
             record.planned(&planned);
-
             let mut headers = headers::outbound(call.headers, &self.via);
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             let body = match &planned.body {
@@ -131,7 +143,8 @@ impl Proxy {
                 headers,
                 body: OutboundBody::Bytes(body),
             };
-            let inbound = self.client.send(outbound).await?;
+            let inbound = self.send_asking(outbound, &mut planned).await?;
+            record.planned(&planned);
             if inbound.status.is_success() {
                 // Only of what the upstream took: its answer is what tells a credential from noise.
                 let left_out = std::mem::take(&mut planned.left_out);
@@ -145,7 +158,8 @@ impl Proxy {
         };
         inbound.headers = headers::inbound(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
-        Ok(relay::relay(inbound, record))
+        let response = relay::relay(inbound, record, &self.drains);
+        Ok(if planned.usage_asked.is_some() { unasked::without_usage(response) } else { response })
     }
 
     /// Tells what [`Self::handle`] would send in place of a request, and why. Sends nothing.
@@ -179,7 +193,7 @@ impl Proxy {
             Err(error) => return Err(record.failed(error)),
         };
         inbound.headers = headers::inbound(inbound.headers);
-        Ok(relay::relay(inbound, record))
+        Ok(relay::relay(inbound, record, &self.drains))
     }
 
     /// Refuses a request that has been through this very instance before.

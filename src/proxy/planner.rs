@@ -2,27 +2,28 @@
 //! doing it again. The caches never change a result.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use super::edited::{self, Kind};
-use super::memory::{Chain, Memory};
+use super::memory::Chain;
 use super::refusal;
+use super::shared::{Shared, shown};
 use super::{ErrorKind, LeftOut, ProxyError, Tenant};
 use crate::budget::Compaction;
 use crate::config::{Config, Known, Mode, ModelSettings, Originals};
 use crate::context::tail::Tail;
 use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource, Zone};
 use crate::tokens::media::ImageRule;
-use crate::tokens::{Encoding, REPLY_PRIMING, tools};
-use crate::wire::{Edit, ExtraKind, Protocol, Request, splice};
+use crate::tokens::{Encoding, REPLY_PRIMING};
+use crate::wire::asking::Put;
+use crate::wire::{Edit, Protocol, Request};
 
 /// As many bytes of messages not seen before as are counted on the request's own task.
-const INLINE_BYTES: usize = 16 * 1024;
+pub(super) const INLINE_BYTES: usize = 16 * 1024;
 /// Bodies above this are not even parsed there.
 const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 
@@ -56,12 +57,25 @@ pub struct Planned {
     pub left_out: LeftOut,
     pub model: String,
     pub stream: bool,
+    /// The question for the stream's usage in `body`, where weir has put one there.
+    pub usage_asked: Option<Put>,
     /// How full the context is.
     pub zone: Zone,
     /// What was done to the conversation, for what it saved.
     pub compaction: Compaction,
     /// The most output that the caller lets the model write.
     pub max_output_tokens: Option<u64>,
+}
+
+impl Planned {
+    /// The request without weir's question for its usage: what to send to an upstream that refuses
+    /// it. `sent` is the body with the question.
+    pub fn unask(&mut self, sent: &[u8]) -> Option<Bytes> {
+        let asked = self.usage_asked.take()?;
+        let names = self.edits.split(',').filter(|name| *name != edited::USAGE);
+        self.edits = names.collect::<Vec<_>>().join(",");
+        Some(asked.taken_back(sent).into())
+    }
 }
 
 /// Plans requests for all tenants.
@@ -71,16 +85,6 @@ pub struct Planner {
     /// bodies queue here and not on the cores.
     heavy: Arc<Semaphore>,
 }
-
-pub(super) struct Shared {
-    pub(super) config: Arc<Config>,
-    memory: Memory,
-    /// Unknown models that were warned about already.
-    warned: Mutex<HashSet<String>>,
-}
-
-/// How many unknown models are remembered as warned about.
-const WARNED_MODELS: usize = 1000;
 
 /// One request to plan.
 #[derive(Clone)]
@@ -115,10 +119,7 @@ impl From<ProxyError> for Stop {
 impl Planner {
     pub fn new(config: Arc<Config>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let memory = Memory::new(&config.cache);
-        let warned = Mutex::new(HashSet::new());
-        let shared = Arc::new(Shared { config, memory, warned });
-        Self { shared, heavy: Arc::new(Semaphore::new(cores)) }
+        Self { shared: Arc::new(Shared::new(config)), heavy: Arc::new(Semaphore::new(cores)) }
     }
 
     /// Decides what to send of `body`. `path_model` is the model named by the path (Azure's
@@ -140,6 +141,11 @@ impl Planner {
             }
         }
         self.unhurried(job, |shared, job| guarded(shared, &job, Pace::Unhurried)).await
+    }
+
+    /// Notes that the upstream refuses to be asked for the usage of this model's streams.
+    pub fn note_refusal(&self, model: &str) {
+        self.shared.refusers.note(model);
     }
 
     /// Does `work` off the async threads, when a core is free for it.
@@ -369,17 +375,23 @@ impl<'a> Draft<'a> {
             (false, false) => Kind::Compacted,
         };
         let action = edited::action(&end, kind, needs_nothing);
-        let (mut edits, named) = edited::edits(&end, &self.request, &source, &self.settings, kind);
+        let (mut edits, mut named) =
+            edited::edits(&end, &self.request, &source, &self.settings, kind);
         if let Some(tail) = self.tail(&end, &source).filter(|_| kind == Kind::Compacted) {
             sent_tokens += tail.tokens;
             // Behind all other edits, as it stands behind the last message.
             edits.push((tail.message, Edit::Append(tail.text)));
         }
-        let body = (!edits.is_empty())
-            .then(|| Bytes::from(splice::apply(self.job.protocol, &self.request, &edits)));
+        let question = self.request.usage_question;
+        let question = question.filter(|_| self.shared.refusers.may_be_asked(&self.model));
+        if question.is_some() {
+            named.push(edited::USAGE);
+        }
+        let (body, asked) = edited::body(self.job.protocol, &self.request, &edits, question);
         let cuts = if needs_nothing { 0 } else { end.cuts() };
         let named = named.join(",");
         let mut planned = self.planned(body, action, &named, received_tokens, sent_tokens, cuts);
+        planned.usage_asked = asked;
         planned.zone = end.zone();
         if let Some(earlier) = &folded.earlier {
             let earlier_tokens = earlier.received_tokens() + self.overhead_tokens;
@@ -460,6 +472,7 @@ impl<'a> Draft<'a> {
             left_out: LeftOut::default(),
             model: self.model.clone().into_owned(),
             stream: self.request.stream,
+            usage_asked: None,
             zone: Zone::Continue,
             compaction: Compaction {
                 received_tokens,
@@ -473,68 +486,12 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl Shared {
-    /// Tokens of what stands beside the messages, counted once for each content.
-    fn extras_tokens(
-        &self,
-        tenant: Tenant,
-        request: &Request<'_>,
-        measure: Measure,
-        pace: Pace,
-    ) -> Result<u64, Stop> {
-        let mut tokens = 0;
-        for extra in &request.extras {
-            let key = self.memory.extra_key(tenant, measure, extra);
-            if let Some(fact) = self.memory.extra(key) {
-                tokens += fact;
-                continue;
-            }
-            if pace == Pace::Inline && extra.raw.len() > INLINE_BYTES {
-                return Err(Stop::Heavy);
-            }
-            let own = match extra.kind {
-                ExtraKind::Tools | ExtraKind::Functions => {
-                    tools::count_list(measure.encoding, extra.raw)
-                }
-                ExtraKind::ResponseFormat => {
-                    tools::count_response_format(measure.encoding, extra.raw)
-                }
-                ExtraKind::Prediction => measure.encoding.count(extra.raw),
-            };
-            self.memory.keep_extra(key, own);
-            tokens += own;
-        }
-        Ok(tokens)
-    }
-
-    fn warn_once(&self, model: &str, entry: &crate::config::ModelEntry) {
-        let Ok(mut warned) = self.warned.lock() else { return };
-        let model = shown(model);
-        if warned.len() < WARNED_MODELS && warned.insert(model.clone()) {
-            tracing::warn!(
-                target: "weir::models",
-                model,
-                max_input_tokens = entry.max_input_tokens,
-                max_output_tokens = entry.max_output_tokens,
-                "unknown model: set its window under [models.\"NAME\"] in the configuration"
-            );
-        }
-    }
-}
-
-/// As much of a model's name, which callers choose, as is kept and logged.
-fn shown(model: &str) -> String {
-    model.chars().take(100).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn shared() -> Shared {
-        let config = Arc::new(Config::default());
-        let memory = Memory::new(&config.cache);
-        Shared { config, memory, warned: Mutex::new(HashSet::new()) }
+        Shared::new(Arc::new(Config::default()))
     }
 
     fn job(body: String, max_input_tokens: Option<u64>) -> Job {

@@ -1,6 +1,7 @@
 //! The answer on its way back: forwarded chunk by chunk as it comes, metered in passing, and one
 //! log line at its end. Nothing that a conversation says is kept or logged.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -10,6 +11,7 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Instant;
 
+use super::drain::{Drained, Drains};
 use super::planner::Planned;
 use super::{Body, BoxError, ErrorKind, LeftOut, ProxyError};
 use crate::upstream::{AnswerBody, AnswerError, Inbound, Target};
@@ -18,12 +20,13 @@ use crate::wire::usage::{Meter, Metered};
 /// The most of a path or of a model's name that goes into the log; callers choose them.
 pub const MAX_LOGGED_BYTES: usize = 200;
 
-/// The caller's answer: the upstream's, with `record` written when it ends.
-pub fn relay(inbound: Inbound, mut record: Record) -> Response<Body> {
+/// The caller's answer: the upstream's, with `record` written when it ends. Where the caller leaves
+/// before that, `drains` reads on.
+pub fn relay(inbound: Inbound, mut record: Record, drains: &Drains) -> Response<Body> {
     record.answered(inbound.status);
     let meter = meter(&inbound.headers);
-    let relay = Relay { upstream: inbound.body, meter, record };
-    let mut response = Response::new(Body::new(relay));
+    let relay = Relay { upstream: inbound.body, meter, record, has_left: false };
+    let mut response = Response::new(Body::new(Drained::new(relay, drains)));
     *response.status_mut() = inbound.status;
     *response.headers_mut() = inbound.headers;
     response
@@ -43,7 +46,7 @@ fn meter(headers: &HeaderMap) -> Option<Meter> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Complete,
-    /// The caller went away; what the upstream had left to say was cancelled.
+    /// The caller went away; what the upstream had left to say was read for its usage, or cancelled.
     CallerLeft,
     UpstreamCut,
     IdleTimeout,
@@ -158,10 +161,33 @@ fn logged(text: &str) -> String {
 }
 
 /// The upstream's body on its way to the caller.
-struct Relay {
+pub struct Relay {
     upstream: AnswerBody,
     meter: Option<Meter>,
     record: Record,
+    /// Whether the caller has left, and what is read is for the meter alone.
+    has_left: bool,
+}
+
+impl Relay {
+    /// Whether reading on may tell what the answer used.
+    pub fn may_tell_more(&self) -> bool {
+        self.record.outcome == Outcome::CallerLeft
+            && self.record.status.is_some_and(|status| status.is_success())
+            && self.meter.as_ref().is_some_and(Meter::is_reading)
+            && !self.upstream.is_end_stream()
+    }
+
+    /// Notes that the caller has left: whatever follows, that is what became of its request.
+    pub fn leave(&mut self) {
+        self.has_left = true;
+    }
+
+    /// Reads on; whether there may be more.
+    pub async fn next(&mut self) -> bool {
+        let frame = poll_fn(|cx| Pin::new(&mut *self).poll_frame(cx)).await;
+        matches!(frame, Some(Ok(_)))
+    }
 }
 
 impl HttpBody for Relay {
@@ -176,12 +202,15 @@ impl HttpBody for Relay {
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(chunk) = frame.data_ref() {
-                    self.record.bytes_out += chunk.len() as u64;
+                    if !self.has_left {
+                        self.record.bytes_out += chunk.len() as u64;
+                    }
                     if let Some(meter) = &mut self.meter {
                         meter.feed(chunk);
                     }
                 }
             }
+            _ if self.has_left => {}
             Some(Err(AnswerError::Cut { .. })) => self.record.outcome = Outcome::UpstreamCut,
             Some(Err(AnswerError::Idle { .. })) => self.record.outcome = Outcome::IdleTimeout,
             None if self.record.outcome == Outcome::CallerLeft => {
@@ -207,7 +236,7 @@ impl Drop for Relay {
         // A listener that knows the length stops asking at the last byte, and a caller that has
         // read `[DONE]` may hang up: both have all there was.
         let has_all = self.upstream.is_end_stream() || self.record.metered.done;
-        if self.record.outcome == Outcome::CallerLeft && has_all {
+        if self.record.outcome == Outcome::CallerLeft && has_all && !self.has_left {
             self.record.outcome = Outcome::Complete;
         }
     }

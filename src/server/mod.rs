@@ -24,7 +24,7 @@ pub use body::{Bodies, Permit, Refused};
 pub use shutdown::{Phase, Shutdown, Signals};
 
 use crate::config::Config;
-use crate::proxy::Proxy;
+use crate::proxy::{Drains, Proxy};
 use connection::{Connections, Welcome};
 use routes::Routes;
 
@@ -43,6 +43,8 @@ pub struct Server {
     shutdown: Shutdown,
     places: Arc<Semaphore>,
     drain_deadline: Duration,
+    /// What is still read of answers whose callers have left.
+    drains: Drains,
 }
 
 /// How a server ended.
@@ -62,6 +64,7 @@ impl Server {
         let listener = TcpListener::bind(config.server.listen).await?;
         let address = listener.local_addr()?;
         let shutdown = Shutdown::default();
+        let drains = proxy.drains().clone();
         let routes = Routes::new(config, proxy, shutdown.clone());
         let connections = Connections::new(config, routes, shutdown.clone());
         let max_connections = config.server.max_connections.min(Semaphore::MAX_PERMITS);
@@ -72,6 +75,7 @@ impl Server {
             shutdown,
             places: Arc::new(Semaphore::new(max_connections)),
             drain_deadline: Duration::from_millis(config.server.drain_deadline_ms),
+            drains,
         })
     }
 
@@ -109,7 +113,7 @@ impl Server {
             });
         }
         drop(self.listener);
-        drain(open, &self.shutdown, self.drain_deadline).await
+        drain(open, &self.drains, &self.shutdown, self.drain_deadline).await
     }
 
     /// A place for a connection: waited for only when even the waiting room is full.
@@ -154,12 +158,18 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Lets what is open come to its end, within a deadline.
-async fn drain(mut open: JoinSet<()>, shutdown: &Shutdown, deadline: Duration) -> Ending {
+/// Lets what is open come to its end, within a deadline, and then what is read without a caller.
+async fn drain(
+    mut open: JoinSet<()>,
+    drains: &Drains,
+    shutdown: &Shutdown,
+    deadline: Duration,
+) -> Ending {
     let finished = async {
         while let Some(ended) = open.join_next().await {
             report(ended);
         }
+        drains.settled().await;
     };
     let ending = tokio::select! {
         biased;
@@ -168,8 +178,12 @@ async fn drain(mut open: JoinSet<()>, shutdown: &Shutdown, deadline: Duration) -
             finished.ok().map(|()| Ending::Finished)
         }
     };
-    let ending = ending.unwrap_or(Ending::Overdue(open.len()));
+    let ending = ending.unwrap_or(match open.len() {
+        0 => Ending::Finished,
+        connections => Ending::Overdue(connections),
+    });
     open.shutdown().await;
+    drains.end().await;
     ending
 }
 

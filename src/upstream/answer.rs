@@ -1,7 +1,7 @@
 //! The body of an answer: chunks as they come, an end, or an error that says how it broke off.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -20,6 +20,10 @@ pub struct AnswerBody {
     /// Runs while a chunk is awaited; a caller that reads slowly does not count as silence.
     silence: Option<Pin<Box<Sleep>>>,
     waiting: bool,
+    /// What was looked at before it was asked for.
+    early: Vec<u8>,
+    /// Whether that was all.
+    ended: bool,
 }
 
 /// How an answer broke off.
@@ -47,7 +51,36 @@ impl std::error::Error for AnswerError {}
 
 impl AnswerBody {
     pub(super) fn new(inner: reqwest::Body, idle: Duration) -> Self {
-        Self { inner: Some(inner), cut: None, idle, silence: None, waiting: false }
+        Self {
+            inner: Some(inner),
+            cut: None,
+            idle,
+            silence: None,
+            waiting: false,
+            early: Vec::new(),
+            ended: false,
+        }
+    }
+
+    /// Looks at the body before it is read: at all of it, or at its beginning where it has more than
+    /// `max_bytes`. What was seen is read later all the same; so it may be dropped at any time.
+    pub async fn peek(&mut self, max_bytes: usize) -> &[u8] {
+        while !self.ended && self.early.len() <= max_bytes {
+            match poll_fn(|cx| self.poll_more(cx)).await {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.early.extend_from_slice(&data),
+                    // Trailers are the end of what there is to see.
+                    Err(_) => break,
+                },
+                Some(Err(error)) => {
+                    self.inner = None;
+                    self.cut = Some(error);
+                    break;
+                }
+                None => self.ended = true,
+            }
+        }
+        &self.early
     }
 
     /// Whether the upstream has been silent for too long; asked while nothing is there to read.
@@ -69,6 +102,42 @@ impl Body for AnswerBody {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
+        if !self.early.is_empty() {
+            let early = std::mem::take(&mut self.early);
+            return Poll::Ready(Some(Ok(Frame::data(early.into()))));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        self.poll_more(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let is_end = self.inner.as_ref().is_some_and(Body::is_end_stream);
+        self.early.is_empty() && (self.ended || is_end)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.inner.as_ref().map_or_else(SizeHint::new, Body::size_hint);
+        if self.early.is_empty() {
+            return rest;
+        }
+        let early_bytes = self.early.len() as u64;
+        let mut whole = SizeHint::new();
+        whole.set_lower(rest.lower() + early_bytes);
+        if let Some(upper) = rest.upper() {
+            whole.set_upper(upper + early_bytes);
+        }
+        whole
+    }
+}
+
+impl AnswerBody {
+    /// The next of what was not looked at yet.
+    fn poll_more(
+        &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
         let Some(inner) = self.inner.as_mut() else {
@@ -98,13 +167,5 @@ impl Body for AnswerBody {
                 }
             },
         }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().is_some_and(Body::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.as_ref().map_or_else(SizeHint::new, Body::size_hint)
     }
 }

@@ -6,15 +6,17 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::asking::Question;
 use super::json::{self, Key};
 use super::message::{Call, Content, Message, Part, Role};
 use super::{BodyError, Extra, ExtraKind, FieldError, Request};
 
 /// The top-level members weir acts on; each may be given once.
-const MEMBERS: [&str; 9] = [
+const MEMBERS: [&str; 10] = [
     "model",
     "messages",
     "stream",
+    "stream_options",
     "max_tokens",
     "max_completion_tokens",
     "tools",
@@ -61,6 +63,7 @@ impl<'a> Members<'a> {
             model,
             _,
             stream,
+            stream_options,
             max_tokens,
             max_completion_tokens,
             tools,
@@ -85,6 +88,9 @@ impl<'a> Members<'a> {
                 Some("true") => true,
                 Some(_) => return Err(wrong("stream", "true or false")),
             },
+            usage_question: stream
+                .filter(|stream| *stream == "true")
+                .and_then(|stream| Question::missing(text, stream, stream_options)),
             max_output_tokens: whole(max_completion_tokens, "max_completion_tokens")?
                 .or(whole(max_tokens, "max_tokens")?),
             extras: extras
@@ -425,6 +431,7 @@ mod tests {
             (br#"{"model":"a","mo\u0064el":"b"}"#, duplicate("model")),
             (br#"{"messages":[],"messages":[]}"#, duplicate("messages")),
             (br#"{"tools":null,"tools":[]}"#, duplicate("tools")),
+            (br#"{"stream_options":{},"stream_options":{}}"#, duplicate("stream_options")),
             (br#"{"messages":{}}"#, wrong("messages", "an array of messages")),
             (br#"{"messages":null}"#, wrong("messages", "an array of messages")),
             (br#"{"messages":"x"}"#, wrong("messages", "an array of messages")),

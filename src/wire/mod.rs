@@ -4,6 +4,7 @@
 //! [`Request`] and [`Message`]s, and each kind of change the engine asks for is an [`Edit`] that
 //! [`splice::apply`] writes into the caller's own bytes.
 
+pub mod asking;
 pub mod breakpoint;
 pub mod chat;
 pub mod json;
@@ -56,6 +57,8 @@ pub struct Request<'a> {
     pub model: Option<std::borrow::Cow<'a, str>>,
     /// Whether the answer is to be streamed.
     pub stream: bool,
+    /// What makes the answer tell its usage, where the request does not ask for it already.
+    pub usage_question: Option<asking::Question>,
     /// The most tokens the caller lets the model write for each choice.
     pub max_output_tokens: Option<u64>,
     /// JSON texts beside the messages that become part of the prompt.

@@ -203,9 +203,8 @@ pub(super) fn line_end(bytes: &[u8]) -> Option<usize> {
     const BLOCK_BYTES: usize = 32;
     let ends_line = |byte: &u8| matches!(byte, b'\n' | b'\r');
     let blocks = bytes.chunks_exact(BLOCK_BYTES);
-    let without = blocks.take_while(|block| {
-        !block.iter().fold(false, |found, byte| found | ends_line(byte))
-    });
+    let without =
+        blocks.take_while(|block| !block.iter().fold(false, |found, byte| found | ends_line(byte)));
     let start = without.count() * BLOCK_BYTES;
     bytes[start..].iter().position(ends_line).map(|at| start + at)
 }

@@ -389,9 +389,9 @@ impl<'t> Visitor<'t> for Frame<'t> {
 /// Whether a member with this value might as well not be there.
 fn is_empty(value: &str) -> bool {
     let inside = |open, close| value.strip_prefix(open)?.strip_suffix(close).map(str::trim_ascii);
-    value == "null" || value == "\"\"" || [('[', ']'), ('{', '}')]
-        .into_iter()
-        .any(|(open, close)| inside(open, close) == Some(""))
+    value == "null"
+        || value == "\"\""
+        || [('[', ']'), ('{', '}')].into_iter().any(|(open, close)| inside(open, close) == Some(""))
 }
 
 #[cfg(test)]
@@ -450,8 +450,14 @@ mod tests {
         let usage = r#""usage":{"prompt_tokens":1}"#;
         for (frame, left) in [
             (r#"{"choices":[],USAGE}"#, None),
-            (r#"{"id":"x","object":"o","created":1,"model":"m","choices":[ ],USAGE,"service_tier":null,"obfuscation":"abc"}"#, None),
-            (r#"{"choices":null,USAGE,"error":null,"prompt_filter_results":[],"more":{},"text":""}"#, None),
+            (
+                r#"{"id":"x","object":"o","created":1,"model":"m","choices":[ ],USAGE,"service_tier":null,"obfuscation":"abc"}"#,
+                None,
+            ),
+            (
+                r#"{"choices":null,USAGE,"error":null,"prompt_filter_results":[],"more":{},"text":""}"#,
+                None,
+            ),
             (r#"{USAGE}"#, None),
             (r#"{"choices":[],USAGE,"timings":{"prompt_n":1}}"#, None),
             // Azure's first frame, as asking makes it.
@@ -467,11 +473,15 @@ mod tests {
             (r#"{"choices":[{"delta":{}}],USAGE}"#, Some(r#"{"choices":[{"delta":{}}]}"#)),
             (r#"{"choices":[],"choices":[1],USAGE}"#, Some(r#"{"choices":[],"choices":[1]}"#)),
             (r#"{"choices":[],USAGE,"error":"e"}"#, Some(r#"{"choices":[],"error":"e"}"#)),
-            (r#"{"choices":[],"x_groq":{"id":"r"},USAGE}"#, Some(r#"{"choices":[],"x_groq":{"id":"r"}}"#)),
+            (
+                r#"{"choices":[],"x_groq":{"id":"r"},USAGE}"#,
+                Some(r#"{"choices":[],"x_groq":{"id":"r"}}"#),
+            ),
         ] {
             let frame = frame.replace("USAGE", usage);
             for end in ["\n", "\r\n", "\r"] {
-                let stream = |event: &str| format!("data: 1{end}{end}{event}data: [DONE]{end}{end}");
+                let stream =
+                    |event: &str| format!("data: 1{end}{end}{event}data: [DONE]{end}{end}");
                 let event = |frame: &str| format!("data: {frame}{end}{end}");
                 let left = left.map(event).unwrap_or_default();
                 check(&stream(&event(&frame)), &stream(&left));
@@ -489,7 +499,10 @@ mod tests {
             ("data: {\"usage\":1,\r\ndata:\r\ndata:  \"a\":1}\r\n\r\n", "data: {\"a\":1}\r\n\r\n"),
             ("data: {\"a\":1,\"usage\":\rdata: null\rdata: }\r\r", "data: {\"a\":1\rdata: }\r\r"),
             ("\u{feff}data: {\"a\":1,\"usage\":1}\n\n", "\u{feff}data: {\"a\":1}\n\n"),
-            ("\u{feff}\n\u{feff}data: {\"a\":1,\"usage\":1}\n\n", "\u{feff}\n\u{feff}data: {\"a\":1,\"usage\":1}\n\n"),
+            (
+                "\u{feff}\n\u{feff}data: {\"a\":1,\"usage\":1}\n\n",
+                "\u{feff}\n\u{feff}data: {\"a\":1,\"usage\":1}\n\n",
+            ),
             ("data: {\"a\":1,\"usage\":1}", "data: {\"a\":1}"),
             ("data: {\"usage\":1}\n", ""),
             ("data: {\"usage\":1}\r\n\r\n\r\ndata: b\n\n", "\r\ndata: b\n\n"),

@@ -6,7 +6,8 @@ mod properties;
 
 use std::path::Path;
 
-use properties::{body, config, decode, sse, target};
+use properties::{body, config, decode, sse, target, unasked};
+use proptest::prelude::*;
 
 /// Seeds up to this long are tried cut off at each byte, too.
 const MAX_CUT_BYTES: usize = 2048;
@@ -40,6 +41,11 @@ fn seeds_of_sse() {
 }
 
 #[test]
+fn seeds_of_unasked() {
+    try_seeds("unasked", unasked::check);
+}
+
+#[test]
 fn seeds_of_decode() {
     try_seeds("decode", decode::check);
 }
@@ -52,4 +58,56 @@ fn seeds_of_config() {
 #[test]
 fn seeds_of_target() {
     try_seeds("target", target::check);
+}
+
+/// A stream of objects with usage among their members, spelt and spaced in many ways.
+fn frames() -> impl Strategy<Value = Vec<u8>> {
+    let space = || prop::sample::select(vec!["", "", "", " ", "\n", "\t "]);
+    let members = vec![
+        r#""usage"@:@null"#,
+        r#""usage"@:@{"a":[1,{}]}"#,
+        r#""us\u0061ge"@:@1"#,
+        r#""choices":[@]"#,
+        r#""choices":[{"x":1}]"#,
+        r#""id":"q\"\\""#,
+        r#""x":null"#,
+        r#""x"@:@{@}"#,
+        r#""model":"m""#,
+        r#""y":"usage""#,
+        r#""z":12.5e3"#,
+    ];
+    let member = (prop::sample::select(members), space(), space(), space());
+    let member = member.prop_map(|(member, inside, before, after)| {
+        format!("{before}{}{after}", member.replace('@', inside))
+    });
+    let object = (prop::collection::vec(member, 0..6), space(), space());
+    let object = object
+        .prop_map(|(members, before, after)| format!("{before}{{{}}}{after}", members.join(",")));
+    let end = prop::sample::select(vec!["\n", "\r", "\r\n"]);
+    let other =
+        prop::sample::select(vec!["", "", "", "event: e\n", "id: 1\r", ": c\r\n", "\u{feff}"]);
+    let event = (object, end, other, prop::sample::select(vec!["data: ", "data:"]));
+    let event = event.prop_map(|(object, end, other, name)| {
+        let lines: String = object.split('\n').map(|line| format!("{name}{line}{end}")).collect();
+        format!("{other}{lines}{end}")
+    });
+    prop::collection::vec(event, 0..4).prop_map(|events| events.concat().into_bytes())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn usage_is_taken_out_by_the_book(
+        limit: u8,
+        cuts: u8,
+        frames in frames(),
+        noise in prop::collection::vec(any::<u8>(), 0..3),
+        at: prop::sample::Index,
+    ) {
+        unasked::check(&[&[limit, cuts][..], &frames].concat());
+        let at = at.index(frames.len() + 1);
+        let spoilt = [&[limit, cuts][..], &frames[..at], &noise, &frames[at..]].concat();
+        unasked::check(&spoilt);
+    }
 }

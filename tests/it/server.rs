@@ -1,8 +1,10 @@
 //! The listening side, driven by raw bytes on loopback sockets.
 
+mod drain;
 mod encoding;
 mod ending;
 pub mod harness;
 mod limits;
 mod policies;
 mod surface;
+mod usage;

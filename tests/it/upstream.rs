@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use weir::config::{Cache, Catalogue, Config, Cors, Log, LogFormat, Server, Upstream};
+use weir::config::{AskUsage, Cache, Catalogue, Config, Cors, Log, LogFormat, Server, Upstream};
 use weir::proxy::{Body, BoxError, Call, ErrorKind, Pass, Proxy, ProxyError, Tenant};
 use weir::store::Store;
 use weir::upstream::{Client, Target};
@@ -185,6 +185,7 @@ fn config(url: String) -> Config {
             connect_timeout_ms: 60_000,
             first_byte_timeout_ms: 60_000,
             idle_timeout_ms: 60_000,
+            ask_usage: AskUsage::Auto,
         },
         store: Config::default().store,
         limits: Vec::new(),
@@ -290,7 +291,7 @@ impl io::Write for LogWriter {
 
 /// Makes the log readable. One subscriber serves all tests: with one for each thread, a thread
 /// that has none could switch the log line off for all.
-fn capture_log() {
+pub fn capture_log() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let subscriber =
@@ -301,7 +302,7 @@ fn capture_log() {
 }
 
 /// The one line that this test must have logged about requests.
-fn log_line() -> serde_json::Value {
+pub fn log_line() -> serde_json::Value {
     let logged = LOGGED.take();
     let mut lines: Vec<serde_json::Value> = logged
         .split(|byte| *byte == b'\n')

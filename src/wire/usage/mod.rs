@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use super::json;
 use super::sse::{Event, Splitter};
 use answer::Answer;
-pub use figures::Usage;
 use figures::Named;
+pub use figures::Usage;
 
 /// The longest event whose usage is read; a longer one is relayed and not metered.
 const MAX_EVENT_BYTES: usize = 1 << 20;
@@ -495,7 +495,8 @@ mod tests {
         assert_eq!(anthropic, expected);
 
         for last in ["completed", "incomplete", "failed"] {
-            let created = r#"{"type":"response.created","response":{"model":"gpt-x","usage":null}}"#;
+            let created =
+                r#"{"type":"response.created","response":{"model":"gpt-x","usage":null}}"#;
             let delta = r#"{"type":"response.output_text.delta","delta":"grün","item_id":"i"}"#;
             let end = format!(
                 r#"{{"type":"response.{last}","response":{{"model":"gpt-x","service_tier":"flex",

@@ -61,12 +61,19 @@ pub struct Seen {
     pub head: String,
     pub body: Vec<u8>,
     answer: mpsc::UnboundedSender<String>,
+    /// Closed when the other end has closed the connection.
+    connected: mpsc::Receiver<()>,
 }
 
 impl Seen {
     /// Answers with these bytes; the connection stays open.
     pub fn answer(self, bytes: &str) {
         self.begin(bytes);
+    }
+
+    /// Waits until the other end has closed the connection.
+    pub async fn left(&mut self) {
+        assert_eq!(self.connected.recv().await, None);
     }
 
     /// Answers with these bytes, and perhaps more later.
@@ -110,12 +117,20 @@ async fn converse(stream: TcpStream, requests: mpsc::UnboundedSender<Seen>) {
     let mut wire = Wire::over(stream);
     while let Some(message) = wire.message().await {
         let (answer, mut answered) = mpsc::unbounded_channel();
-        let seen = Seen { head: message.head, body: message.body, answer };
+        let (is_connected, connected) = mpsc::channel(1);
+        let seen = Seen { head: message.head, body: message.body, answer, connected };
         if requests.send(seen).is_err() {
             return;
         }
-        while let Some(bytes) = answered.recv().await {
-            wire.send(bytes).await;
+        let mut is_connected = Some(is_connected);
+        loop {
+            tokio::select! {
+                bytes = answered.recv() => match bytes {
+                    Some(bytes) => wire.send(bytes).await,
+                    None => break,
+                },
+                () = wire.silence_ends(), if is_connected.is_some() => is_connected = None,
+            }
         }
     }
 }
@@ -173,6 +188,11 @@ impl Wire {
     /// Sends bytes; an end that has closed is for the next read to find.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref()).await;
+    }
+
+    /// Waits for the next byte or the end of the connection.
+    async fn silence_ends(&mut self) {
+        let _ = self.stream.fill_buf().await;
     }
 
     /// The head of the next message; `None` at the end of the connection.

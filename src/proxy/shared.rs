@@ -1,0 +1,89 @@
+//! What all requests' plans share: the configuration, and what is remembered from one to the next.
+//! None of it changes what a plan says of a conversation.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use super::Tenant;
+use super::asking::Refusers;
+use super::memory::Memory;
+use super::planner::{INLINE_BYTES, Pace, Stop};
+use crate::config::Config;
+use crate::context::Measure;
+use crate::tokens::tools;
+use crate::wire::{ExtraKind, Request};
+
+pub(super) struct Shared {
+    pub(super) config: Arc<Config>,
+    pub(super) memory: Memory,
+    /// Unknown models that were warned about already.
+    warned: Mutex<HashSet<String>>,
+    /// Models whose streams are not asked for their usage.
+    pub(super) refusers: Refusers,
+}
+
+/// How many unknown models are remembered as warned about.
+const WARNED_MODELS: usize = 1000;
+
+impl Shared {
+    pub(super) fn new(config: Arc<Config>) -> Self {
+        Self {
+            memory: Memory::new(&config.cache),
+            warned: Mutex::new(HashSet::new()),
+            refusers: Refusers::new(config.upstream.ask_usage),
+            config,
+        }
+    }
+
+    /// Tokens of what stands beside the messages, counted once for each content.
+    pub(super) fn extras_tokens(
+        &self,
+        tenant: Tenant,
+        request: &Request<'_>,
+        measure: Measure,
+        pace: Pace,
+    ) -> Result<u64, Stop> {
+        let mut tokens = 0;
+        for extra in &request.extras {
+            let key = self.memory.extra_key(tenant, measure, extra);
+            if let Some(fact) = self.memory.extra(key) {
+                tokens += fact;
+                continue;
+            }
+            if pace == Pace::Inline && extra.raw.len() > INLINE_BYTES {
+                return Err(Stop::Heavy);
+            }
+            let own = match extra.kind {
+                ExtraKind::Tools | ExtraKind::Functions => {
+                    tools::count_list(measure.encoding, extra.raw)
+                }
+                ExtraKind::ResponseFormat => {
+                    tools::count_response_format(measure.encoding, extra.raw)
+                }
+                ExtraKind::Prediction => measure.encoding.count(extra.raw),
+            };
+            self.memory.keep_extra(key, own);
+            tokens += own;
+        }
+        Ok(tokens)
+    }
+
+    pub(super) fn warn_once(&self, model: &str, entry: &crate::config::ModelEntry) {
+        let Ok(mut warned) = self.warned.lock() else { return };
+        let model = shown(model);
+        if warned.len() < WARNED_MODELS && warned.insert(model.clone()) {
+            tracing::warn!(
+                target: "weir::models",
+                model,
+                max_input_tokens = entry.max_input_tokens,
+                max_output_tokens = entry.max_output_tokens,
+                "unknown model: set its window under [models.\"NAME\"] in the configuration"
+            );
+        }
+    }
+}
+
+/// As much of a model's name, which callers choose, as is kept and logged.
+pub(super) fn shown(model: &str) -> String {
+    model.chars().take(100).collect()
+}
