@@ -82,7 +82,8 @@ impl Sqlite {
         let sqlite = Self::start(connection, Some(Arc::new(readers)), dirty)?;
         if let Some(dirty) = &sqlite.dirty {
             let shared = Arc::clone(sqlite.writer.shared());
-            sync::start(path, options.sync_interval, dirty.clone(), shared)?;
+            let ledger = Arc::clone(&sqlite.ledger);
+            sync::start(path, options.sync_interval, dirty.clone(), shared, ledger)?;
         }
         Ok(sqlite)
     }
@@ -113,6 +114,11 @@ impl Sqlite {
     /// What the journal keeps in the process.
     pub fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
+    }
+
+    /// Whether sums are left to the thread that syncs.
+    pub fn adds_up_later(&self) -> bool {
+        self.dirty.is_some()
     }
 
     /// Whether there is a file.

@@ -1,5 +1,5 @@
-//! The thread that brings what was committed to the disk, in groups, and copies the log of writes
-//! into the file, so that no writer waits for either. Writes nothing of its own.
+//! The thread that brings what was committed to the disk, in groups, copies the log of writes into
+//! the file and has requests added up, so that no request waits for any of it.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 use tokio::time::Instant;
 
+use super::ledger::Ledger;
 use super::writer::Shared;
 use super::{OpenError, StoreError};
 
@@ -67,8 +68,12 @@ pub fn start(
     interval: Duration,
     dirty: Dirty,
     shared: Arc<Shared>,
+    ledger: Arc<Ledger>,
 ) -> Result<(), OpenError> {
-    let syncer = Syncer { path: path.to_owned(), shared, connection: None, is_named: false };
+    let path = path.to_owned();
+    let syncer = Syncer { path, shared, ledger, connection: None, is_named: false };
+    // What an earlier process left to be added up.
+    dirty.note();
     let state = Arc::clone(&dirty.0);
     let thread = std::thread::Builder::new()
         .name("weir-sync".to_owned())
@@ -76,7 +81,7 @@ pub fn start(
         .map_err(|error| OpenError::System { said: format!("no thread: {error}") })?;
     // Nothing else sets it.
     let _ = dirty.0.thread.set(thread.thread().clone());
-    // What was noted before there was a thread to wake.
+    // It was noted before there was a thread to wake.
     thread.thread().unpark();
     Ok(())
 }
@@ -111,7 +116,8 @@ fn run(mut syncer: Syncer, state: &State, interval: Duration) {
         wait(interval, state);
         state.is_dirty.store(false, Ordering::Release);
         let synced = syncer.sync(state.is_failing.load(Ordering::Relaxed));
-        if synced.is_err() {
+        let added_up = syncer.add_up();
+        if synced.is_err() || added_up.is_err() {
             // It is tried again with the next interval, whether or not more is written.
             state.is_dirty.store(true, Ordering::Release);
         }
@@ -150,12 +156,19 @@ fn report(synced: &Result<(), StoreError>, is_failing: &AtomicBool) {
 struct Syncer {
     path: PathBuf,
     shared: Arc<Shared>,
+    ledger: Arc<Ledger>,
     connection: Option<Connection>,
     /// Whether the folder's own entry for the log is on the disk.
     is_named: bool,
 }
 
 impl Syncer {
+    /// Adds up the requests that have ended. The writer tells of a failure.
+    fn add_up(&mut self) -> Result<(), StoreError> {
+        let connection = connection(&mut self.connection, &self.path)?;
+        self.ledger.add_up(connection, &self.shared)
+    }
+
     /// Syncs the log, and copies it into the file where it has grown or `must_copy` says so: after
     /// a sync that failed the system may hold pages for written that are not, and a copy that is
     /// synced does not depend on them.
@@ -166,10 +179,7 @@ impl Syncer {
             sync_folder(&self.path).map_err(said)?;
             self.is_named = true;
         }
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => none.insert(connect(&self.path)?),
-        };
+        let connection = connection(&mut self.connection, &self.path)?;
         let log = checkpoint(connection, "NOOP")?;
         if log.waiting_pages() < CHECKPOINT_PAGES && !must_copy {
             return Ok(());
@@ -184,6 +194,17 @@ impl Syncer {
             return Err(StoreError::Busy);
         }
         Ok(())
+    }
+}
+
+/// The connection at `place`, made where there is none.
+fn connection<'a>(
+    place: &'a mut Option<Connection>,
+    path: &Path,
+) -> rusqlite::Result<&'a mut Connection> {
+    match place {
+        Some(connection) => Ok(connection),
+        none => Ok(none.insert(connect(path)?)),
     }
 }
 

@@ -77,6 +77,29 @@ impl Shared {
             }
             Ok(()) => {}
         }
+        Ok(self.finish(connection, work))
+    }
+
+    /// Does `work` as a transaction of its own on this thread, which may wait for others.
+    pub fn run_blocking<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let connection = self.connection();
+        let begun = begin_in_time(&connection).map_err(StoreError::from);
+        if begun.is_err() {
+            self.report(begun.as_ref().copied());
+        }
+        begun?;
+        self.finish(connection, work)
+    }
+
+    /// Does `work` in the transaction that has begun, and ends it.
+    fn finish<T>(
+        &self,
+        connection: MutexGuard<'_, Connection>,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
         let done = work(&connection).map_err(StoreError::from);
         if let Err(error) = &done {
             // Some failures, such as a full disk, end the transaction by themselves.
@@ -84,12 +107,12 @@ impl Shared {
                 self.report(Err(error));
             }
             drop(usable(connection));
-            return Ok(done);
+            return done;
         }
         let committed = commit(&connection);
         drop(connection);
         self.report(committed.as_ref().copied());
-        Ok(committed.and(done))
+        committed.and(done)
     }
 
     /// Tells of a commit, and logs the first failure after a success and the first success after a

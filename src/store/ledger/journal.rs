@@ -6,7 +6,6 @@ use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
 use super::instances::Instance;
-use super::sums::{self, RowsOfDay};
 use super::text::{figure, harmless, signed_figure};
 use super::{Caller, Intent, KeyNames, RequestId, Settlement, Tenant};
 
@@ -87,22 +86,28 @@ pub fn moment(moment_ms: u64) -> i64 {
 }
 
 pub fn release(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
-    connection.prepare_cached("DELETE FROM intent WHERE id = ?1")?.execute([id.0])?;
+    connection
+        .prepare_cached(
+            "DELETE FROM intent WHERE id = ?1
+             AND NOT EXISTS (SELECT 1 FROM request WHERE id = ?1)",
+        )?
+        .execute([id.0])?;
     Ok(())
 }
 
-/// Puts the row of an ended request in its intent's place and adds it up; `false` if it has one.
+/// Writes the row of a request that has ended; `false` if it has one. The intent stays, or is made,
+/// until the row is in the sums.
 pub fn settle(
     connection: &Connection,
-    rows: &RowsOfDay,
+    instance: &Instance,
     intent: &Intent,
     settlement: &Settlement,
 ) -> rusqlite::Result<bool> {
     let is_new = insert(connection, intent, settlement)?;
-    release(connection, intent.id)?;
     if is_new {
-        sums::add(connection, rows, intent, settlement)?;
-        sums::learn(connection, intent, settlement)?;
+        connection
+            .prepare_cached("INSERT OR IGNORE INTO intent VALUES (?1, ?2, ?3, '')")?
+            .execute(params![intent.id.0, instance.id(), moment(intent.begun_ms)])?;
     }
     Ok(is_new)
 }

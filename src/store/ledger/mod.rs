@@ -15,6 +15,9 @@ use std::ops::{BitOr, BitOrAssign};
 use std::path::Path;
 use std::sync::Arc;
 
+use rusqlite::Connection;
+
+use super::writer::Shared;
 use super::{Backend, OpenError, Store, StoreError, Tenant};
 use instances::Instance;
 use sums::RowsOfDay;
@@ -28,6 +31,9 @@ pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// The most that a figure of one request counts: tokens or nano-dollars. It is the largest integer
 /// that every JSON reader keeps exactly, and more than any request can take.
 pub const MAX_FIGURE: u64 = 1 << 53;
+
+/// How many requests one transaction adds up, so that others are not kept waiting.
+const COUNTED_AT_ONCE: usize = 64;
 
 /// What a request is known by, from before it is sent until its row is pruned. Ids sort by the
 /// moment they were made at.
@@ -185,13 +191,6 @@ pub struct Settlement {
     pub total_ms: Option<u64>,
 }
 
-impl Settlement {
-    /// Whether the upstream took the request.
-    pub fn is_success(&self) -> bool {
-        self.status.is_some_and(|status| (200..300).contains(&status))
-    }
-}
-
 /// What the handles on one store share for the journal.
 pub(super) struct Ledger {
     instance: Instance,
@@ -202,6 +201,25 @@ impl Ledger {
     /// For the store in the file at `path`, or in memory.
     pub(super) fn new(path: Option<&Path>) -> Result<Arc<Self>, OpenError> {
         Ok(Arc::new(Self { instance: Instance::new(path)?, rows: RowsOfDay::default() }))
+    }
+
+    /// Adds up what has ended and is in no sum yet. Looks for it by `connection`, beside those who
+    /// write.
+    pub(super) fn add_up(
+        &self,
+        connection: &Connection,
+        writer: &Shared,
+    ) -> Result<(), StoreError> {
+        loop {
+            let ids = sums::uncounted(connection, COUNTED_AT_ONCE)?;
+            if ids.is_empty() {
+                return Ok(());
+            }
+            writer.run_blocking(|connection| sums::count(connection, &self.rows, &ids))?;
+            if ids.len() < COUNTED_AT_ONCE {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -224,8 +242,13 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
         let ledger = Arc::clone(sqlite.ledger());
-        let settle = move |connection: &rusqlite::Connection| {
-            journal::settle(connection, &ledger.rows, &intent, &settlement)
+        let counts_later = sqlite.adds_up_later();
+        let settle = move |connection: &Connection| {
+            let is_new = journal::settle(connection, &ledger.instance, &intent, &settlement)?;
+            if is_new && !counts_later {
+                sums::count(connection, &ledger.rows, &[intent.id.0])?;
+            }
+            Ok(is_new)
         };
         sqlite.write_soon(settle).await
     }
@@ -244,7 +267,8 @@ impl Store {
         sqlite.read(move |connection| journal::orphans(connection, &ledger.instance, limit)).await
     }
 
-    /// What an answer of `model` usually takes, `None` where none was seen to its end.
+    /// What an answer of `model` usually takes, `None` where none was seen to its end. What ended
+    /// less than [`super::StoreOptions::sync_interval`] ago may not be in it.
     pub async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
         let model = text::harmless(model).into_owned();
@@ -254,7 +278,27 @@ impl Store {
     /// Sums over days, at most [`MAX_ROWS`], costliest first; by days in their order.
     pub async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
+        self.add_up().await;
         sqlite.read(move |connection| queries::usage(connection, &query)).await
+    }
+
+    /// Adds up what ended just now. Where that fails the sums are a little behind, which is better
+    /// than none; the writer has told of it.
+    async fn add_up(&self) {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        loop {
+            let ids = sqlite.read(|connection| sums::uncounted(connection, COUNTED_AT_ONCE)).await;
+            let Ok(ids) = ids else { return };
+            let (ledger, is_last) = (Arc::clone(sqlite.ledger()), ids.len() < COUNTED_AT_ONCE);
+            if ids.is_empty() {
+                return;
+            }
+            let counted =
+                sqlite.write(move |connection| sums::count(connection, &ledger.rows, &ids)).await;
+            if is_last || counted.is_err() {
+                return;
+            }
+        }
     }
 
     /// Single requests, at most [`MAX_ROWS`], newest first.
