@@ -5,22 +5,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::record::Outcome;
 use super::settlement::{self, End, Known};
-use super::{Caller, ErrorKind, ProxyError};
+use super::{ErrorKind, ProxyError};
 use crate::budget::{Compaction, Price};
-use crate::config::{Config, OnFailure};
-use crate::store::ledger::{Flags, Intent, RequestId};
-use crate::store::{self, Store, StoreError, now_ms};
+use crate::config::{Config, OnFailure, Priced};
+use crate::store::ledger::{Caller, Flags, Intent, RequestId, Settlement};
+use crate::store::{Store, StoreError, now_ms};
 use crate::wire::usage::Metered;
 
 /// Requests of ended processes that are settled in one go.
 const ORPHANS_AT_ONCE: usize = 256;
 /// Settlements in the background that the end of the process waits for.
 const MAX_BEHIND: u32 = 1 << 16;
+/// When to try again after the store could not be written.
+const RETRY_AFTER_MS: u64 = 1000;
 /// How long it waits for them.
 const BEHIND_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -47,14 +49,30 @@ pub struct Opening {
 }
 
 /// How a request ended.
-pub struct Ended<'a> {
+pub struct Ended {
     pub end: End,
     /// The word for it.
     pub outcome: &'static str,
-    pub status: Option<StatusCode>,
-    pub metered: &'a Metered,
+    /// The answer's.
+    pub status: Option<u16>,
+    /// What the answer told.
+    pub metered: Metered,
     pub first_byte_ms: Option<u64>,
-    pub total_ms: u64,
+    pub total_ms: Option<u64>,
+}
+
+impl Ended {
+    /// A request of a process that ended before it did.
+    fn killed() -> Self {
+        Self {
+            end: End::Unseen,
+            outcome: "killed",
+            status: None,
+            metered: Metered::default(),
+            first_byte_ms: None,
+            total_ms: None,
+        }
+    }
 }
 
 impl Journal {
@@ -73,7 +91,7 @@ impl Journal {
         let intent = Arc::new(Intent {
             id: RequestId::new(begun_ms, random),
             begun_ms,
-            caller: opening.caller.account(),
+            caller: opening.caller,
             route: opening.route.to_owned(),
             model: opening.model,
             upstream: self.upstream.clone(),
@@ -85,13 +103,16 @@ impl Journal {
             max_output_tokens: opening.max_output_tokens,
             plan_ms: Some(opening.plan_ms),
         });
-        if let Err(error) = self.store.open_request(&intent).await
+        let account = Account { journal: Arc::clone(self), intent, compaction: opening.compaction };
+        let mut unsent = Unsent { journal: self, id: Some(account.id()) };
+        let written = self.store.open_request(&account.intent).await;
+        if let Err(error) = &written
             && self.config.ledger.on_failure == OnFailure::Closed
         {
-            return Err(unwritten(&error));
+            return Err(unwritten(error));
         }
-        let open = Open { journal: Arc::clone(self), intent, compaction: opening.compaction };
-        Ok(Account { open: Some(open) })
+        unsent.id = None;
+        Ok(account)
     }
 
     /// Settles what ended processes left open; how many requests those were.
@@ -99,42 +120,38 @@ impl Journal {
         let mut settled = 0;
         loop {
             let orphans = self.store.orphans(ORPHANS_AT_ONCE).await?;
-            let found = orphans.len();
+            let is_last = orphans.len() < ORPHANS_AT_ONCE;
             let mut settling = JoinSet::new();
             for intent in orphans {
-                let metered = Metered::default();
-                let ended = Ended {
-                    end: End::Unseen,
-                    outcome: "killed",
-                    status: None,
-                    metered: &metered,
-                    first_byte_ms: None,
-                    total_ms: 0,
-                };
-                let compaction = by_intent(&intent);
-                let mut settlement = self.figures(&intent, compaction, &ended).await;
-                settlement.total_ms = None;
-                let store = self.store.clone();
-                settling.spawn(async move {
-                    store.settle_request(Arc::new(intent), settlement).await
+                let compaction = intent.sent_tokens.map(|sent_tokens| Compaction {
+                    received_tokens: intent.received_tokens.unwrap_or(sent_tokens),
+                    sent_tokens,
+                    earlier_tokens: None,
+                    is_cut: false,
+                    max_input_tokens: u64::MAX,
                 });
+                let settlement = self.settlement(&intent, compaction, Ended::killed()).await;
+                let store = self.store.clone();
+                let settle =
+                    async move { store.settle_request(Arc::new(intent), settlement).await };
+                settling.spawn(settle);
             }
             while let Some(done) = settling.join_next().await {
                 settled += u64::from(done.map_err(|_| StoreError::Closed)??);
             }
-            if found < ORPHANS_AT_ONCE {
+            if is_last {
                 return Ok(settled);
             }
         }
     }
 
     /// What is written down of a request that ended so.
-    async fn figures(
+    async fn settlement(
         &self,
         intent: &Intent,
         compaction: Option<Compaction>,
-        ended: &Ended<'_>,
-    ) -> store::ledger::Settlement {
+        ended: Ended,
+    ) -> Settlement {
         let learned_output_tokens = match ended.end {
             // A store that cannot be read knows no more than one that has seen nothing.
             End::Unseen => self.store.learned_output_tokens(&intent.model).await.unwrap_or(None),
@@ -144,38 +161,43 @@ impl Journal {
             compaction,
             max_output_tokens: intent.max_output_tokens,
             learned_output_tokens,
-            status: ended.status.map(|status| status.as_u16()),
+            status: ended.status,
             price: self.price(ended.metered.model.as_deref(), &intent.model),
         };
-        let mut settlement = settlement::settle(ended.end, ended.metered, &known);
-        settlement.outcome = ended.outcome.to_owned();
-        settlement.status = known.status;
+        let mut settlement = settlement::settle(ended.end, &ended.metered, &known);
+        ended.outcome.clone_into(&mut settlement.outcome);
+        settlement.status = ended.status;
         settlement.first_byte_ms = ended.first_byte_ms;
-        settlement.total_ms = Some(ended.total_ms);
-        if ended.outcome == "caller_left" {
+        settlement.total_ms = ended.total_ms;
+        if ended.outcome == Outcome::CallerLeft.name() {
             settlement.flags |= Flags::CALLER_LEFT;
         }
         settlement
     }
 
+    /// Waits, within bounds, for what is being settled in the background.
+    pub async fn finish(&self) {
+        let all = self.behind.acquire_many(MAX_BEHIND);
+        if tokio::time::timeout(BEHIND_TIMEOUT, all).await.is_err() {
+            tracing::warn!(target: "weir::ledger", "the end came before all requests were settled");
+        }
+    }
+
     /// What the model costs that answered, or else the one that was asked for: behind a deployment's
     /// name or an alias only the answer knows.
     fn price(&self, answered: Option<&str>, asked: &str) -> Option<&Price> {
-        let names = answered.into_iter().chain([asked]).filter(|name| !name.is_empty());
-        names.filter_map(|name| self.config.models.find(name).price).next()
-            .or_else(|| self.config.prices.unknown_price())
+        let by_answer = answered.and_then(|name| self.config.models.price(name));
+        by_answer.or_else(|| match self.config.price(asked) {
+            Priced::Known(price) | Priced::Default(price) => Some(price),
+            Priced::Unpriced | Priced::Refused => None,
+        })
     }
 }
 
-/// An account that is open. Dropped without being settled, it is settled by rule, as one whose end
-/// was not seen.
-#[must_use = "an account that is dropped says that nobody saw the request's end"]
+/// An account that is open. Whoever drops it says that nobody saw the request's end: it is settled
+/// by rule, at the next start if not before.
+#[must_use = "an account is to be settled"]
 pub struct Account {
-    /// `None` once it is settled.
-    open: Option<Open>,
-}
-
-struct Open {
     journal: Arc<Journal>,
     intent: Arc<Intent>,
     compaction: Option<Compaction>,
@@ -183,26 +205,68 @@ struct Open {
 
 impl Account {
     /// What the request is called in the journal.
-    pub fn id(&self) -> Option<RequestId> {
-        self.open.as_ref().map(|open| open.intent.id)
+    pub fn id(&self) -> RequestId {
+        self.intent.id
     }
 
-    /// Writes down how the request ended, and gives what it came to once that is written.
-    pub async fn settle(mut self, ended: Ended<'_>) -> Option<Settlement> {
-        let open = self.open.take()?;
-        Some(open.settle(ended).await)
+    /// Writes down how the request ended, and gives what it cost once that is written.
+    pub async fn settle(self, ended: Ended) -> Option<u64> {
+        let Self { journal, mut intent, compaction } = self;
+        if intent.model.is_empty()
+            && let Some(model) = &ended.metered.model
+        {
+            model.clone_into(&mut Arc::make_mut(&mut intent).model);
+        }
+        let settlement = journal.settlement(&intent, compaction, ended).await;
+        let cost_nano_usd = settlement.cost_nano_usd;
+        // A store that fails tells so itself; the intent that it may hold is settled later.
+        let _ = journal.store.settle_request(intent, settlement).await;
+        cost_nano_usd
+    }
+
+    /// The same in the background, where nobody can wait for it.
+    pub fn settle_behind(self, ended: Ended) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let place = Arc::clone(&self.journal.behind).try_acquire_owned();
+        runtime.spawn(async move {
+            self.settle(ended).await;
+            drop(place);
+        });
     }
 }
 
-impl Drop for Account {
+/// An account of a request that was not sent yet. Dropped, it takes what is written down of it back:
+/// its caller has left, and there is nothing to settle.
+struct Unsent<'a> {
+    journal: &'a Journal,
+    /// `None` once the request is to be sent.
+    id: Option<RequestId>,
+}
+
+impl Drop for Unsent<'_> {
     fn drop(&mut self) {
-        let Some(open) = self.open.take() else { return };
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let place = Arc::clone(&open.journal.behind).try_acquire_owned();
+        let (Some(id), Ok(runtime)) = (self.id, tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        let (store, place) =
+            (self.journal.store.clone(), Arc::clone(&self.journal.behind).try_acquire_owned());
         runtime.spawn(async move {
-            let metered = Metered::default();
-            open.settle(Ended::unseen(&metered)).await;
+            // What the store keeps of it in spite of this is settled as a request never seen.
+            let _ = store.release_request(id).await;
             drop(place);
         });
+    }
+}
+
+/// A store that cannot be written, to a caller whose request therefore is not sent.
+fn unwritten(error: &StoreError) -> ProxyError {
+    tracing::warn!(target: "weir::ledger", %error, "refused a request that could not be written down");
+    ProxyError {
+        retry_after_ms: Some(RETRY_AFTER_MS),
+        ..ProxyError::new(
+            ErrorKind::StoreUnavailable,
+            "weir cannot write the request down at the moment, and sends none that it has not \
+             written down (ledger.on_failure = \"closed\"). Try again shortly.",
+        )
     }
 }

@@ -6,12 +6,15 @@ mod edited;
 pub mod error;
 mod explain;
 mod headers;
+mod journal;
 mod memory;
 mod originals;
 pub mod planner;
 mod question;
+mod record;
 mod refusal;
-pub mod relay;
+mod relay;
+mod settlement;
 mod shared;
 mod unasked;
 
@@ -24,12 +27,15 @@ use http_body::Body as _;
 
 pub use drain::Drains;
 pub use error::{ErrorKind, ProxyError};
+pub use journal::Journal;
+use journal::Opening;
 pub use explain::Explained;
 pub use originals::{LeftOut, Originals};
 pub use question::Question;
 
 use self::planner::Planner;
-use self::relay::Record;
+use self::record::Record;
+pub use self::record::MAX_LOGGED_BYTES;
 use crate::config::Config;
 pub use crate::store::Tenant;
 use crate::store::{OpenError, Store};
@@ -67,6 +73,7 @@ pub struct Proxy {
     planner: Planner,
     store: Store,
     originals: Arc<Originals>,
+    journal: Arc<Journal>,
     /// Answers that are read on without their callers.
     drains: Drains,
     /// What this instance writes into `via`, and knows its own requests by.
@@ -80,6 +87,11 @@ impl Proxy {
         Ok(Self {
             planner: Planner::new(Arc::clone(&config)),
             originals: Arc::new(Originals::new(&config.context, &store)?),
+            journal: Arc::new(Journal::new(
+                Arc::clone(&config),
+                store.clone(),
+                client.base().origin().to_owned(),
+            )),
             drains: Drains::new(&config.ledger),
             store,
             config,
@@ -96,6 +108,11 @@ impl Proxy {
     /// The originals of messages that were not sent whole.
     pub fn originals(&self) -> &Arc<Originals> {
         &self.originals
+    }
+
+    /// Where requests are written down.
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
     }
 
     /// Answers that are read on without their callers: what is to be waited for at the end.
@@ -143,8 +160,11 @@ impl Proxy {
                 headers,
                 body: OutboundBody::Bytes(body),
             };
+            let caller = Caller { tenant: call.tenant, key: None };
+            let opening = Opening::planned(caller, &outbound.target, &planned, record.plan_ms());
+            record.account(self.journal.open(opening).await?);
             let inbound = self.send_asking(outbound, &mut planned).await?;
-            record.planned(&planned);
+            record.edited(&planned);
             if inbound.status.is_success() {
                 // Only of what the upstream took: its answer is what tells a credential from noise.
                 let left_out = std::mem::take(&mut planned.left_out);
@@ -154,7 +174,7 @@ impl Proxy {
         };
         let (mut inbound, planned) = match sent.await {
             Ok(sent) => sent,
-            Err(error) => return Err(record.failed(error)),
+            Err(error) => return Err(record.failed(error).await),
         };
         inbound.headers = headers::inbound(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
@@ -172,7 +192,7 @@ impl Proxy {
 
     /// Streams a request through, and its answer back.
     pub async fn pass(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
-        let record = Record::begin(&pass.method, &pass.target);
+        let mut record = Record::begin(&pass.method, &pass.target);
         let sent = async {
             self.refuse_loop(&pass.headers)?;
             let announced_length = pass.headers.contains_key(CONTENT_LENGTH);
@@ -186,11 +206,15 @@ impl Proxy {
                 OutboundBody::Empty
             };
             let outbound = Outbound { method: pass.method, target: pass.target, headers, body };
+            record.ready();
+            if let Some(opening) = Opening::passed(caller, &outbound, record.plan_ms()) {
+                record.account(self.journal.open(opening).await?);
+            }
             Ok(self.client.send(outbound).await?)
         };
         let mut inbound = match sent.await {
             Ok(sent) => sent,
-            Err(error) => return Err(record.failed(error)),
+            Err(error) => return Err(record.failed(error).await),
         };
         inbound.headers = headers::inbound(inbound.headers);
         Ok(relay::relay(inbound, record, &self.drains))

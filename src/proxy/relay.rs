@@ -1,5 +1,5 @@
-//! The answer on its way back: forwarded chunk by chunk as it comes, metered in passing, and one
-//! log line at its end. Nothing that a conversation says is kept or logged.
+//! The answer on its way back: forwarded chunk by chunk as it comes, metered in passing, and held at
+//! its end until its account is settled. Keeps nothing that a conversation says.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -7,25 +7,21 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{HeaderMap, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use tokio::time::Instant;
 
 use super::drain::{Drained, Drains};
-use super::planner::Planned;
-use super::{Body, BoxError, ErrorKind, LeftOut, ProxyError};
-use crate::upstream::{AnswerBody, AnswerError, Inbound, Target};
-use crate::wire::usage::{Meter, Metered};
-
-/// The most of a path or of a model's name that goes into the log; callers choose them.
-pub const MAX_LOGGED_BYTES: usize = 200;
+use super::record::{Outcome, Record};
+use super::{Body, BoxError};
+use crate::upstream::{AnswerBody, AnswerError, Inbound};
+use crate::wire::usage::Meter;
 
 /// The caller's answer: the upstream's, with `record` written when it ends. Where the caller leaves
 /// before that, `drains` reads on.
 pub fn relay(inbound: Inbound, mut record: Record, drains: &Drains) -> Response<Body> {
     record.answered(inbound.status);
     let meter = meter(&inbound.headers);
-    let relay = Relay { upstream: inbound.body, meter, record, has_left: false };
+    let relay = Relay { upstream: inbound.body, meter, record, has_left: false, settling: None };
     let mut response = Response::new(Body::new(Drained::new(relay, drains)));
     *response.status_mut() = inbound.status;
     *response.headers_mut() = inbound.headers;
@@ -42,124 +38,6 @@ fn meter(headers: &HeaderMap) -> Option<Meter> {
     Some(Meter::new(content_type.and_then(|value| value.to_str().ok())))
 }
 
-/// What became of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Complete,
-    /// The caller went away; what the upstream had left to say was read for its usage, or cancelled.
-    CallerLeft,
-    UpstreamCut,
-    IdleTimeout,
-    Failed(ErrorKind),
-}
-
-impl Outcome {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Complete => "complete",
-            Self::CallerLeft => "caller_left",
-            Self::UpstreamCut => "upstream_cut",
-            Self::IdleTimeout => "idle_timeout",
-            Self::Failed(kind) => kind.code(),
-        }
-    }
-}
-
-/// The log line of one request, written when the record is dropped: a request whose future or
-/// body is dropped is one that the caller has left.
-#[must_use = "a record that is dropped early says that the caller left"]
-pub struct Record {
-    begun: Instant,
-    /// When the request was ready to be sent.
-    ready: Instant,
-    method: Method,
-    path: String,
-    planned: Option<Planned>,
-    status: Option<StatusCode>,
-    upstream_first_byte_ms: Option<u64>,
-    bytes_out: u64,
-    metered: Metered,
-    outcome: Outcome,
-}
-
-impl Record {
-    /// Begins the record of a request.
-    pub fn begin(method: &Method, target: &Target) -> Self {
-        let now = Instant::now();
-        Self {
-            begun: now,
-            ready: now,
-            method: method.clone(),
-            path: logged(target.path()),
-            planned: None,
-            status: None,
-            upstream_first_byte_ms: None,
-            bytes_out: 0,
-            metered: Metered::default(),
-            outcome: Outcome::CallerLeft,
-        }
-    }
-
-    /// Notes what is sent, without the body.
-    pub fn planned(&mut self, planned: &Planned) {
-        self.ready = Instant::now();
-        self.planned = Some(Planned {
-            body: None,
-            action: planned.action.clone(),
-            edits: planned.edits.clone(),
-            left_out: LeftOut::default(),
-            model: logged(&planned.model),
-            ..*planned
-        });
-    }
-
-    /// Ends the record of a request that got no answer, and hands its error on.
-    pub fn failed(mut self, error: ProxyError) -> ProxyError {
-        self.outcome = Outcome::Failed(error.kind);
-        error
-    }
-
-    fn answered(&mut self, status: StatusCode) {
-        self.status = Some(status);
-        self.upstream_first_byte_ms = Some(self.ready.elapsed().as_millis() as u64);
-    }
-}
-
-impl Drop for Record {
-    fn drop(&mut self) {
-        let planned = self.planned.as_ref();
-        let usage = self.metered.usage.unwrap_or_default();
-        tracing::info!(
-            target: "weir::request",
-            method = self.method.as_str(),
-            path = self.path.as_str(),
-            status = self.status.map(|status| status.as_u16()),
-            outcome = self.outcome.name(),
-            model = planned.map(|planned| planned.model.as_str()),
-            action = planned.map(|planned| planned.action.as_str()),
-            edits = planned.map(|planned| planned.edits.as_str()),
-            received_tokens = planned.map(|planned| planned.received_tokens),
-            sent_tokens = planned.map(|planned| planned.sent_tokens),
-            limit_tokens = planned.map(|planned| planned.limit_tokens),
-            messages = planned.map(|planned| planned.messages),
-            stream = planned.map(|planned| planned.stream),
-            upstream_first_byte_ms = self.upstream_first_byte_ms,
-            total_ms = self.begun.elapsed().as_millis() as u64,
-            bytes_out = self.bytes_out,
-            prompt_tokens = usage.prompt_tokens,
-            completion_tokens = usage.completion_tokens,
-            cached_tokens = usage.cached_tokens,
-            finish_reason = self.metered.finish_reason.as_deref(),
-            "request"
-        );
-    }
-}
-
-/// As much of a text as goes into the log.
-fn logged(text: &str) -> String {
-    text[..text.floor_char_boundary(MAX_LOGGED_BYTES)].to_owned()
-}
-
 /// The upstream's body on its way to the caller.
 pub struct Relay {
     upstream: AnswerBody,
@@ -167,13 +45,20 @@ pub struct Relay {
     record: Record,
     /// Whether the caller has left, and what is read is for the meter alone.
     has_left: bool,
+    settling: Option<Settling>,
+}
+
+/// The end of an answer, held until what the request came to is written down.
+struct Settling {
+    written: Pin<Box<dyn Future<Output = Option<u64>> + Send>>,
+    last: Option<Result<Frame<Bytes>, BoxError>>,
 }
 
 impl Relay {
     /// Whether reading on may tell what the answer used.
     pub fn may_tell_more(&self) -> bool {
         self.record.outcome == Outcome::CallerLeft
-            && self.record.status.is_some_and(|status| status.is_success())
+            && self.record.is_success()
             && self.meter.as_ref().is_some_and(Meter::is_reading)
             && !self.upstream.is_end_stream()
     }
@@ -190,49 +75,38 @@ impl Relay {
     }
 }
 
-impl HttpBody for Relay {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.upstream).poll_frame(cx));
-        match &frame {
+impl Relay {
+    /// Notes what a frame tells of the answer.
+    fn note(&mut self, frame: &Option<Result<Frame<Bytes>, AnswerError>>) {
+        match frame {
             Some(Ok(frame)) => {
-                if let Some(chunk) = frame.data_ref() {
-                    if !self.has_left {
-                        self.record.bytes_out += chunk.len() as u64;
-                    }
-                    if let Some(meter) = &mut self.meter {
-                        meter.feed(chunk);
-                    }
+                let Some(chunk) = frame.data_ref() else { return };
+                if !self.has_left {
+                    self.record.bytes_out += chunk.len() as u64;
+                }
+                if let Some(meter) = &mut self.meter {
+                    meter.feed(chunk);
                 }
             }
             _ if self.has_left => {}
             Some(Err(AnswerError::Cut { .. })) => self.record.outcome = Outcome::UpstreamCut,
             Some(Err(AnswerError::Idle { .. })) => self.record.outcome = Outcome::IdleTimeout,
-            None if self.record.outcome == Outcome::CallerLeft => {
-                self.record.outcome = Outcome::Complete;
-            }
-            None => {}
+            None => self.record.outcome = Outcome::Complete,
         }
-        Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)))
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.upstream.is_end_stream()
+    /// Whether `frame` is the last that matters: a caller that has it may take the answer for whole.
+    fn is_last(&self, frame: &Option<Result<Frame<Bytes>, AnswerError>>) -> bool {
+        !matches!(frame, Some(Ok(_)))
+            || self.upstream.is_end_stream()
+            || self.meter.as_ref().is_some_and(|meter| meter.so_far().done)
     }
 
-    fn size_hint(&self) -> SizeHint {
-        self.upstream.size_hint()
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.record.metered = self.meter.take().map(Meter::finish).unwrap_or_default();
+    /// Ends the metering, and says what became of the request.
+    fn conclude(&mut self) {
+        if let Some(meter) = self.meter.take() {
+            self.record.metered = meter.finish();
+        }
         // A listener that knows the length stops asking at the last byte, and a caller that has
         // read `[DONE]` may hang up: both have all there was.
         let has_all = self.upstream.is_end_stream() || self.record.metered.done;
@@ -242,14 +116,45 @@ impl Drop for Relay {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl HttpBody for Relay {
+    type Data = Bytes;
+    type Error = BoxError;
 
-    #[test]
-    fn what_callers_choose_is_logged_in_part() {
-        assert_eq!(logged("/v1/models"), "/v1/models");
-        assert_eq!(logged(&"a".repeat(201)), "a".repeat(200));
-        assert_eq!(logged(&"€".repeat(100)), "€".repeat(66));
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        loop {
+            if let Some(settling) = &mut this.settling {
+                let cost_nano_usd = ready!(settling.written.as_mut().poll(cx));
+                this.record.settled(cost_nano_usd);
+                return Poll::Ready(this.settling.take().and_then(|settling| settling.last));
+            }
+            let frame = ready!(Pin::new(&mut this.upstream).poll_frame(cx));
+            this.note(&frame);
+            let is_last = this.is_last(&frame);
+            let last = frame.map(|frame| frame.map_err(BoxError::from));
+            if !is_last {
+                return Poll::Ready(last);
+            }
+            this.conclude();
+            let Some((account, ended)) = this.record.end() else { return Poll::Ready(last) };
+            this.settling = Some(Settling { written: Box::pin(account.settle(ended)), last });
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.settling.is_none() && self.upstream.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.upstream.size_hint()
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.conclude();
     }
 }

@@ -1,0 +1,236 @@
+//! What becomes of one request: its account in the journal, and one log line at its end. Nothing
+//! that a conversation says is kept or logged.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use tokio::time::Instant;
+
+use super::journal::{Account, Ended};
+use super::planner::Planned;
+use super::settlement::End;
+use super::{ErrorKind, LeftOut, ProxyError};
+use crate::budget::NanoUsd;
+use crate::store::ledger::RequestId;
+use crate::upstream::Target;
+use crate::wire::usage::Metered;
+
+/// The most of a path or of a model's name that goes into the log; callers choose them.
+pub const MAX_LOGGED_BYTES: usize = 200;
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Complete,
+    /// The caller went away; what the upstream had left to say was read for its usage, or cancelled.
+    CallerLeft,
+    UpstreamCut,
+    IdleTimeout,
+    Failed(ErrorKind),
+}
+
+impl Outcome {
+    /// The word for it in the log and in the journal.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::CallerLeft => "caller_left",
+            Self::UpstreamCut => "upstream_cut",
+            Self::IdleTimeout => "idle_timeout",
+            Self::Failed(kind) => kind.code(),
+        }
+    }
+
+    /// How much was seen of the end of a request that came to this.
+    fn end(self) -> End {
+        match self {
+            Self::Complete => End::Seen,
+            Self::CallerLeft | Self::UpstreamCut | Self::IdleTimeout => End::Unseen,
+            Self::Failed(ErrorKind::UpstreamTimeout | ErrorKind::UpstreamClosed) => End::Unseen,
+            Self::Failed(_) => End::NotSent,
+        }
+    }
+}
+
+/// The log line of one request, written when the record is dropped: a request whose future or
+/// body is dropped is one that the caller has left.
+#[must_use = "a record that is dropped early says that the caller left"]
+pub struct Record {
+    begun: Instant,
+    /// When the request was ready to be sent.
+    ready: Instant,
+    method: Method,
+    path: String,
+    planned: Option<Planned>,
+    account: Option<Account>,
+    id: Option<RequestId>,
+    cost_nano_usd: Option<u64>,
+    status: Option<StatusCode>,
+    upstream_first_byte_ms: Option<u64>,
+    /// Bytes of the answer that the caller got.
+    pub bytes_out: u64,
+    /// What the answer told, once it has ended.
+    pub metered: Metered,
+    pub outcome: Outcome,
+}
+
+impl Record {
+    /// Begins the record of a request.
+    pub fn begin(method: &Method, target: &Target) -> Self {
+        let now = Instant::now();
+        Self {
+            begun: now,
+            ready: now,
+            method: method.clone(),
+            path: logged(target.path()),
+            planned: None,
+            account: None,
+            id: None,
+            cost_nano_usd: None,
+            status: None,
+            upstream_first_byte_ms: None,
+            bytes_out: 0,
+            metered: Metered::default(),
+            outcome: Outcome::CallerLeft,
+        }
+    }
+
+    /// Notes what is sent, without the body.
+    pub fn planned(&mut self, planned: &Planned) {
+        self.ready();
+        self.planned = Some(Planned {
+            body: None,
+            action: planned.action.clone(),
+            edits: planned.edits.clone(),
+            left_out: LeftOut::default(),
+            model: logged(&planned.model),
+            ..*planned
+        });
+    }
+
+    /// Notes that the request is ready to be sent.
+    pub fn ready(&mut self) {
+        self.ready = Instant::now();
+    }
+
+    /// Notes which edits were left after the upstream had its say.
+    pub fn edited(&mut self, planned: &Planned) {
+        if let Some(own) = &mut self.planned {
+            planned.edits.clone_into(&mut own.edits);
+        }
+    }
+
+    /// How long it took until the request was ready to be sent.
+    pub fn plan_ms(&self) -> u64 {
+        millis(self.ready - self.begun)
+    }
+
+    /// Keeps the account that is opened for the request.
+    pub fn account(&mut self, account: Account) {
+        self.id = Some(account.id());
+        self.account = Some(account);
+    }
+
+    /// What the request is called in the journal, if it is in there.
+    pub fn id(&self) -> Option<RequestId> {
+        self.id
+    }
+
+    /// Ends the record of a request that got no answer, and hands its error on.
+    pub async fn failed(mut self, error: ProxyError) -> ProxyError {
+        self.outcome = Outcome::Failed(error.kind);
+        if let Some((account, ended)) = self.end() {
+            account.settle(ended).await;
+        }
+        error
+    }
+
+    /// Notes that an answer has begun.
+    pub fn answered(&mut self, status: StatusCode) {
+        self.status = Some(status);
+        self.upstream_first_byte_ms = Some(millis(self.ready.elapsed()));
+    }
+
+    /// Whether the upstream took the request.
+    pub fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| status.is_success())
+    }
+
+    /// The account and what it is to be settled with, the first time this is asked for.
+    pub fn end(&mut self) -> Option<(Account, Ended)> {
+        let account = self.account.take()?;
+        let ended = Ended {
+            end: match self.metered.done {
+                true => End::Seen,
+                false => self.outcome.end(),
+            },
+            outcome: self.outcome.name(),
+            status: self.status.map(|status| status.as_u16()),
+            metered: self.metered.clone(),
+            first_byte_ms: self.upstream_first_byte_ms,
+            total_ms: Some(millis(self.begun.elapsed())),
+        };
+        Some((account, ended))
+    }
+
+    /// Notes what the request came to.
+    pub fn settled(&mut self, cost_nano_usd: Option<u64>) {
+        self.cost_nano_usd = cost_nano_usd;
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if let Some((account, ended)) = self.end() {
+            account.settle_behind(ended);
+        }
+        let planned = self.planned.as_ref();
+        let usage = self.metered.usage.unwrap_or_default();
+        tracing::info!(
+            target: "weir::request",
+            method = self.method.as_str(),
+            path = self.path.as_str(),
+            status = self.status.map(|status| status.as_u16()),
+            outcome = self.outcome.name(),
+            model = planned.map(|planned| planned.model.as_str()),
+            action = planned.map(|planned| planned.action.as_str()),
+            edits = planned.map(|planned| planned.edits.as_str()),
+            received_tokens = planned.map(|planned| planned.received_tokens),
+            sent_tokens = planned.map(|planned| planned.sent_tokens),
+            limit_tokens = planned.map(|planned| planned.limit_tokens),
+            messages = planned.map(|planned| planned.messages),
+            stream = planned.map(|planned| planned.stream),
+            upstream_first_byte_ms = self.upstream_first_byte_ms,
+            total_ms = millis(self.begun.elapsed()),
+            bytes_out = self.bytes_out,
+            prompt_tokens = usage.prompt_tokens,
+            completion_tokens = usage.completion_tokens,
+            cached_tokens = usage.cached_tokens,
+            cost_usd = self.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
+            id = self.id.map(tracing::field::display),
+            finish_reason = self.metered.finish_reason.as_deref(),
+            "request"
+        );
+    }
+}
+
+/// As much of a text as goes into the log.
+fn logged(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_LOGGED_BYTES)].to_owned()
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_callers_choose_is_logged_in_part() {
+        assert_eq!(logged("/v1/models"), "/v1/models");
+        assert_eq!(logged(&"a".repeat(201)), "a".repeat(200));
+        assert_eq!(logged(&"€".repeat(100)), "€".repeat(66));
+    }
+}
