@@ -3,6 +3,7 @@
 pub mod models;
 pub mod names;
 pub mod policies;
+mod prices;
 mod raw;
 mod reader;
 
@@ -11,6 +12,7 @@ use std::net::SocketAddr;
 
 use figment::Figment;
 
+use crate::budget::Price;
 use crate::context::Policy;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
@@ -33,10 +35,11 @@ pub struct Config {
     pub context: Context,
     /// Lower limits by model pattern, for a whole organisation; the least that matches wins.
     pub limits: Vec<Limit>,
-    /// Windows by model: the shipped catalogue with the configuration's own entries on top.
+    /// Windows and prices by model: the shipped catalogue with the configuration's own entries on top.
     pub models: Catalogue,
     /// What is set for models beside that, by the catalogue's name.
     pub model_settings: BTreeMap<String, ModelSettings>,
+    pub prices: Prices,
     pub cache: Cache,
     pub store: Store,
     pub ledger: Ledger,
@@ -53,6 +56,16 @@ impl Config {
     /// What is set for the model that the catalogue calls `name`.
     pub fn settings(&self, name: Option<&str>) -> ModelSettings {
         name.and_then(|name| self.model_settings.get(name)).cloned().unwrap_or_default()
+    }
+
+    /// What `model` costs, or what is done where nobody knows.
+    pub fn price(&self, model: &str) -> Priced<'_> {
+        match (self.models.price(model), self.prices.unknown, &self.prices.default) {
+            (Some(price), _, _) => Priced::Known(price),
+            (None, UnknownPrice::Reject, _) => Priced::Refused,
+            (None, UnknownPrice::Default, Some(price)) => Priced::Default(price),
+            (None, UnknownPrice::Zero | UnknownPrice::Default, _) => Priced::Unpriced,
+        }
     }
 
     /// The policy for a request that asks for `asked`, of a model that is set to `by_model`.
@@ -189,6 +202,37 @@ impl Limit {
     }
 }
 
+/// `[prices]`: what becomes of models whose price nobody knows.
+#[derive(Debug, Clone)]
+pub struct Prices {
+    pub unknown: UnknownPrice,
+    /// What they are taken to cost where `unknown` says so.
+    pub default: Option<Price>,
+}
+
+/// What a request costs whose model has no known price.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnknownPrice {
+    /// Nothing, and its record says that it has no price.
+    Zero,
+    /// It is refused.
+    Reject,
+    /// What the default price says.
+    Default,
+}
+
+/// What the configuration knows of a model's price.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priced<'a> {
+    Known(&'a Price),
+    /// Not known: the price that is set for such models.
+    Default(&'a Price),
+    /// Not known: metered at no cost, which is worth a warning.
+    Unpriced,
+    /// Not known: not to be served.
+    Refused,
+}
+
 /// `[cache]`: memory for counts and folds; never changes a result.
 #[derive(Debug, Clone)]
 pub struct Cache {
@@ -203,11 +247,29 @@ pub struct Store {
     pub path: String,
 }
 
-/// `[ledger]`: what requests used.
+/// `[ledger]`: what requests used, written down.
 #[derive(Debug, Clone)]
 pub struct Ledger {
+    /// Whether requests are written down at all.
+    pub enabled: bool,
+    pub on_failure: OnFailure,
     /// How long an answer is read on for its usage when its caller has left; 0 is not at all.
     pub drain_ms: u64,
+    /// How long what is written down may wait until it survives a loss of power as well.
+    pub sync_interval_ms: u64,
+    /// How long the rows of single requests are kept.
+    pub retention_days: u64,
+    /// How long the sums over days are kept.
+    pub sums_retention_days: u64,
+}
+
+/// What becomes of a request that cannot be written down before it is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It is sent all the same.
+    Open,
+    /// It is refused.
+    Closed,
 }
 
 /// `[log]`: one line a request, never with content.

@@ -6,15 +6,19 @@ use std::net::SocketAddr;
 
 use super::names;
 use super::policies::{self, Policies};
+use super::prices;
 use super::reader::{Problem, Reader, Warning};
 use super::{
-    AskUsage, Cache, Catalogue, Config, Context, Cors, LateSystem, Ledger, Limit, Log, LogFormat,
-    Mode, ModelEntry, ModelSettings, Originals, Server, Store, Upstream, set,
+AskUsage, Cache, Catalogue, Config, Context, Cors, LateSystem, Ledger, Limit, Log, LogFormat,
+    Mode, ModelEntry, ModelSettings, OnFailure, Originals, Prices, Server, Store, UnknownPrice,
+    Upstream, set,
 };
 use crate::context::Policy;
 use crate::tokens::Encoding;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+/// A century.
+const MAX_DAYS: u64 = 36_500;
 const GIB: u64 = 1 << 30;
 /// More than any model's window; less than what arithmetic on tokens could overflow with.
 const MAX_TOKENS: u64 = 1_000_000_000_000;
@@ -40,6 +44,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     context(reader, &mut config.context);
     config.limits = limits(reader);
     (config.models, config.model_settings) = models(reader, &config.context.policies);
+    prices::read(reader, &mut config.prices);
     cache(reader, &mut config.cache);
     store(reader, &mut config.store);
     ledger(reader, &mut config.ledger);
@@ -83,9 +88,17 @@ impl Default for Config {
             limits: Vec::new(),
             models: Catalogue::shipped(),
             model_settings: BTreeMap::new(),
+            prices: Prices { unknown: UnknownPrice::Zero, default: None },
             cache: Cache { counts_bytes: 64 << 20, folds_bytes: 64 << 20 },
             store: Store { path: String::new() },
-            ledger: Ledger { drain_ms: 2000 },
+            ledger: Ledger {
+                enabled: true,
+                on_failure: OnFailure::Open,
+                drain_ms: 2000,
+                sync_interval_ms: 100,
+                retention_days: 90,
+                sums_retention_days: 1100,
+            },
             log: Log { format: LogFormat::Text, level: "info".to_owned() },
         }
     }
@@ -196,6 +209,9 @@ fn models(
         let is_known = known.name.is_some();
         let entry = model(reader, &name, known.entry, is_known);
         catalogue.insert(&name, entry);
+        if let Some(price) = prices::price(reader, &["models", &name], false) {
+            catalogue.insert_price(&name, price);
+        }
         let own = model_settings(reader, &name, policies);
         settings.insert(name.to_ascii_lowercase(), own);
     }
@@ -266,8 +282,18 @@ fn store(reader: &mut Reader, store: &mut Store) {
 }
 
 fn ledger(reader: &mut Reader, ledger: &mut Ledger) {
-    let drain = reader.whole(&["ledger", "drain_ms"], 0..=DAY_MS);
-    set(&mut ledger.drain_ms, drain);
+    set(&mut ledger.enabled, reader.switch(&["ledger", "enabled"]));
+    let choices = [("open", OnFailure::Open), ("closed", OnFailure::Closed)];
+    set(&mut ledger.on_failure, reader.choice(&["ledger", "on_failure"], &choices));
+    let wholes = [
+        ("drain_ms", &mut ledger.drain_ms, 0..=DAY_MS),
+        ("sync_interval_ms", &mut ledger.sync_interval_ms, 1..=DAY_MS),
+        ("retention_days", &mut ledger.retention_days, 1..=MAX_DAYS),
+        ("sums_retention_days", &mut ledger.sums_retention_days, 1..=MAX_DAYS),
+    ];
+    for (key, place, range) in wholes {
+        set(place, reader.whole(&["ledger", key], range));
+    }
 }
 
 fn log(reader: &mut Reader, log: &mut Log) {
@@ -465,6 +491,11 @@ mod tests {
                 strict_alternation: false,
             }
         );
+        let price = config.models.price("my-model").map(ToString::to_string);
+        let tiered = "in 2.5 cached 0.25 out 10 above 200000 in 5 cached 0.5 out 15";
+        assert_eq!(price.as_deref(), Some(tiered));
+        let default = config.prices.default.as_ref().map(ToString::to_string);
+        assert_eq!(default.as_deref(), Some("in 3 out 15"));
         assert_eq!(warnings, []);
     }
 
@@ -540,13 +571,20 @@ mod tests {
         mask_batch = 5
         [policies.plain]
         notes = "count"
+        [prices]
+        unknown = "reject"
         [cache]
         counts_bytes = 8
         folds_bytes = 0
         [store]
         path = "kept/weir.db"
         [ledger]
+        enabled = false
+        on_failure = "closed"
         drain_ms = 7
+        sync_interval_ms = 8
+        retention_days = 9
+        sums_retention_days = 10
         [log]
         format = "json"
         level = "debug"
@@ -586,9 +624,17 @@ mod tests {
                 originals_lifetime_ms: 1000,
                 originals_max_bytes: 1024,
             },
+            prices: Prices { unknown: UnknownPrice::Reject, default: None },
             cache: Cache { counts_bytes: 8, folds_bytes: 0 },
             store: Store { path: "kept/weir.db".into() },
-            ledger: Ledger { drain_ms: 7 },
+            ledger: Ledger {
+                enabled: false,
+                on_failure: OnFailure::Closed,
+                drain_ms: 7,
+                sync_interval_ms: 8,
+                retention_days: 9,
+                sums_retention_days: 10,
+            },
             log: Log { format: LogFormat::Json, level: "debug".into() },
             ..Config::default()
         };

@@ -5,16 +5,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Method;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::record::Outcome;
+use super::planner::Planned;
+use super::record::{Outcome, logged};
 use super::settlement::{self, End, Known};
 use super::{ErrorKind, ProxyError};
 use crate::budget::{Compaction, Price};
 use crate::config::{Config, OnFailure, Priced};
 use crate::store::ledger::{Caller, Flags, Intent, RequestId, Settlement};
 use crate::store::{Store, StoreError, now_ms};
+use crate::upstream::{Outbound, Target};
 use crate::wire::usage::Metered;
 
 /// Requests of ended processes that are settled in one go.
@@ -38,7 +41,7 @@ pub struct Journal {
 /// What is written down of a request before it is sent.
 pub struct Opening {
     pub caller: Caller,
-    pub route: &'static str,
+    pub route: String,
     pub model: String,
     pub stream: bool,
     pub action: String,
@@ -75,15 +78,53 @@ impl Ended {
     }
 }
 
+impl Opening {
+    /// A conversation that is sent as `planned`.
+    pub fn planned(caller: Caller, target: &Target, planned: &Planned, plan_ms: u64) -> Self {
+        Self {
+            caller,
+            route: route(target),
+            model: planned.model.clone(),
+            stream: planned.stream,
+            action: planned.action.clone(),
+            zone: planned.zone.word(),
+            compaction: Some(planned.compaction),
+            max_output_tokens: planned.max_output_tokens,
+            plan_ms,
+        }
+    }
+
+    /// A request that is passed on unread; `None` where such a request uses nothing.
+    pub fn passed(caller: Caller, outbound: &Outbound, plan_ms: u64) -> Option<Self> {
+        (outbound.method == Method::POST).then(|| Self {
+            caller,
+            route: route(&outbound.target),
+            model: String::new(),
+            stream: false,
+            action: "stream".to_owned(),
+            zone: "",
+            compaction: None,
+            max_output_tokens: None,
+            plan_ms,
+        })
+    }
+}
+
 impl Journal {
     pub fn new(config: Arc<Config>, store: Store, upstream: String) -> Self {
         Self { store, config, upstream, behind: Arc::new(Semaphore::new(MAX_BEHIND as usize)) }
     }
 
-    /// Writes down that a request is about to be sent.
+    /// Writes down that a request is about to be sent; `None` where nothing is written down.
     ///
     /// Where that fails, `ledger.on_failure` says whether it is sent all the same.
-    pub async fn open(self: &Arc<Self>, opening: Opening) -> Result<Account, ProxyError> {
+    pub async fn open(
+        self: &Arc<Self>,
+        opening: Opening,
+    ) -> Result<Option<Account>, ProxyError> {
+        if !self.config.ledger.enabled {
+            return Ok(None);
+        }
         let begun_ms = now_ms();
         let mut random = [0; 10];
         getrandom::fill(&mut random)
@@ -92,7 +133,7 @@ impl Journal {
             id: RequestId::new(begun_ms, random),
             begun_ms,
             caller: opening.caller,
-            route: opening.route.to_owned(),
+            route: opening.route,
             model: opening.model,
             upstream: self.upstream.clone(),
             stream: opening.stream,
@@ -112,7 +153,7 @@ impl Journal {
             return Err(unwritten(error));
         }
         unsent.id = None;
-        Ok(account)
+        Ok(Some(account))
     }
 
     /// Settles what ended processes left open; how many requests those were.
@@ -256,6 +297,11 @@ impl Drop for Unsent<'_> {
             drop(place);
         });
     }
+}
+
+/// What a path asks for, as it is shown.
+fn route(target: &Target) -> String {
+    logged(target.path().trim_start_matches('/'))
 }
 
 /// A store that cannot be written, to a caller whose request therefore is not sent.

@@ -160,8 +160,7 @@ impl Proxy {
                 headers,
                 body: OutboundBody::Bytes(body),
             };
-            let caller = Caller { tenant: call.tenant, key: None };
-            let opening = Opening::planned(caller, &outbound.target, &planned, record.plan_ms());
+            let opening = Opening::planned(account_of(call.tenant), &outbound.target, &planned, record.plan_ms());
             record.account(self.journal.open(opening).await?);
             let inbound = self.send_asking(outbound, &mut planned).await?;
             record.edited(&planned);
@@ -207,7 +206,7 @@ impl Proxy {
             };
             let outbound = Outbound { method: pass.method, target: pass.target, headers, body };
             record.ready();
-            if let Some(opening) = Opening::passed(caller, &outbound, record.plan_ms()) {
+            if let Some(opening) = Opening::passed(account_of(Tenant::ANONYMOUS), &outbound, record.plan_ms()) {
                 record.account(self.journal.open(opening).await?);
             }
             Ok(self.client.send(outbound).await?)
@@ -231,4 +230,8 @@ impl Proxy {
              itself. Set upstream.url (or OPENAI_BASE_URL for weir alone) to the provider",
         ))
     }
+}
+
+fn account_of(tenant: Tenant) -> crate::store::ledger::Caller {
+    crate::store::ledger::Caller { tenant, key: None }
 }

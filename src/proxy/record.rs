@@ -126,9 +126,9 @@ impl Record {
     }
 
     /// Keeps the account that is opened for the request.
-    pub fn account(&mut self, account: Account) {
-        self.id = Some(account.id());
-        self.account = Some(account);
+    pub fn account(&mut self, account: Option<Account>) {
+        self.id = account.as_ref().map(Account::id);
+        self.account = account;
     }
 
     /// What the request is called in the journal, if it is in there.
@@ -215,7 +215,7 @@ impl Drop for Record {
 }
 
 /// As much of a text as goes into the log.
-fn logged(text: &str) -> String {
+pub fn logged(text: &str) -> String {
     text[..text.floor_char_boundary(MAX_LOGGED_BYTES)].to_owned()
 }
 
