@@ -1,0 +1,3 @@
+//! What may be used: how often, how much. Pure; counts nothing by itself.
+
+pub mod rate;
