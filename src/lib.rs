@@ -26,7 +26,8 @@ pub mod upstream;
 // Layer 4: one request, from plan to relay.
 pub mod proxy;
 
-// Layer 5: the listening side.
+// Layer 5: the listening side, and where keys are looked after.
+pub mod admin;
 pub mod server;
 
 // Layer 6: the command line.

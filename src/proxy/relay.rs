@@ -11,7 +11,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::planner::Planned;
-use super::{Body, BoxError, ErrorKind, LeftOut, ProxyError};
+use super::{Admission, Body, BoxError, Caller, ErrorKind, LeftOut, ProxyError};
 use crate::upstream::{AnswerBody, AnswerError, Inbound, Target};
 use crate::wire::usage::{Meter, Metered};
 
@@ -71,6 +71,8 @@ pub struct Record {
     ready: Instant,
     method: Method,
     path: String,
+    caller: Caller,
+    admission: Admission,
     planned: Option<Planned>,
     status: Option<StatusCode>,
     upstream_first_byte_ms: Option<u64>,
@@ -80,14 +82,16 @@ pub struct Record {
 }
 
 impl Record {
-    /// Begins the record of a request.
-    pub fn begin(method: &Method, target: &Target) -> Self {
+    /// Begins the record of a request, and keeps its place among its caller's.
+    pub fn begin(method: &Method, target: &Target, caller: Caller, admission: Admission) -> Self {
         let now = Instant::now();
         Self {
             begun: now,
             ready: now,
             method: method.clone(),
             path: logged(target.path()),
+            caller,
+            admission,
             planned: None,
             status: None,
             upstream_first_byte_ms: None,
@@ -110,6 +114,25 @@ impl Record {
         });
     }
 
+    /// Counts what the request will send, or refuses it where the minute has no room.
+    pub fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
+        self.admission.take_tokens(tokens)
+    }
+
+    /// Puts what was used in the place of what was counted before. What was not sent, or not
+    /// taken, used nothing; where the upstream does not say, the count stands.
+    fn settle_tokens(&mut self) {
+        let usage = self.metered.usage.unwrap_or_default();
+        match (usage.prompt_tokens, usage.completion_tokens) {
+            (None, None) if self.status.is_some_and(|status| status.is_success()) => {}
+            (None, None) if self.outcome == Outcome::CallerLeft => {}
+            (prompt, completion) => {
+                let used = prompt.unwrap_or(0).saturating_add(completion.unwrap_or(0));
+                self.admission.settle_tokens(used);
+            }
+        }
+    }
+
     /// Ends the record of a request that got no answer, and hands its error on.
     pub fn failed(mut self, error: ProxyError) -> ProxyError {
         self.outcome = Outcome::Failed(error.kind);
@@ -124,7 +147,9 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        self.settle_tokens();
         let planned = self.planned.as_ref();
+        let key = self.caller.key.as_ref();
         let usage = self.metered.usage.unwrap_or_default();
         tracing::info!(
             target: "weir::request",
@@ -132,6 +157,8 @@ impl Drop for Record {
             path = self.path.as_str(),
             status = self.status.map(|status| status.as_u16()),
             outcome = self.outcome.name(),
+            key = key.map(|key| key.id.as_str()),
+            team = key.map(|key| key.team.as_str()),
             model = planned.map(|planned| planned.model.as_str()),
             action = planned.map(|planned| planned.action.as_str()),
             edits = planned.map(|planned| planned.edits.as_str()),

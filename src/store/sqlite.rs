@@ -65,6 +65,7 @@ impl Sqlite {
         let readers = Readers {
             path: path.to_owned(),
             idle: Mutex::new(Vec::new()),
+            glancing: Mutex::new(None),
             places: Semaphore::new(READERS),
         };
         Self::start(connection, Some(Arc::new(readers)))
@@ -92,6 +93,31 @@ impl Sqlite {
             Some(_) if self.writer.is_failing() => State::Failing,
             Some(_) => State::File,
         }
+    }
+
+    /// Does `work` on the thread that writes, whole or not at all.
+    pub async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.writer.run(work).await
+    }
+
+    /// Does `work`, which writes nothing.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match &self.readers {
+            Some(readers) => readers.run(work).await,
+            None => self.writer.run(work).await,
+        }
+    }
+
+    /// Does `work`, which reads a page or two, on the caller's own thread; `None` where that fails
+    /// or would have to wait for another process.
+    pub fn glance<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Option<T> {
+        self.readers.as_ref()?.glance(work)
     }
 
     pub async fn put(
@@ -145,10 +171,7 @@ impl Sqlite {
             let found = wanted.iter().map(|key| find(connection, tenant, kind, key, now_ms));
             found.collect::<rusqlite::Result<Vec<_>>>()
         };
-        let found = match &self.readers {
-            Some(readers) => readers.run(work).await?,
-            None => self.writer.run(work).await?,
-        };
+        let found = self.read(work).await?;
         if let Life::Renewed { lifetime_ms } = life {
             let due_ms = now_ms.saturating_add(lifetime_ms / 2);
             let is_due =
@@ -189,6 +212,8 @@ impl Sqlite {
 struct Readers {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
+    /// One that never waits.
+    glancing: Mutex<Option<Connection>>,
     places: Semaphore,
 }
 
@@ -215,6 +240,21 @@ impl Readers {
             Ok::<T, StoreError>(read)
         });
         read.await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn glance<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Option<T> {
+        let mut place = self.glancing.lock().ok()?;
+        if place.is_none() {
+            let connection = connect(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+            connection.busy_timeout(Duration::ZERO).ok()?;
+            *place = Some(connection);
+        }
+        let seen = work(place.as_ref()?).ok();
+        if seen.is_none() {
+            // One that has failed is opened anew.
+            *place = None;
+        }
+        seen
     }
 }
 

@@ -17,7 +17,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use weir::config::{Cache, Catalogue, Config, Cors, Log, LogFormat, Server, Upstream};
-use weir::proxy::{Body, BoxError, Call, ErrorKind, Pass, Proxy, ProxyError, Tenant};
+use weir::proxy::{
+    Body, BoxError, Call, Caller, ErrorKind, Pass, PassBody, Proxy, ProxyError, Tenant,
+};
 use weir::store::Store;
 use weir::upstream::{Client, Target};
 use weir::wire::Protocol;
@@ -185,6 +187,7 @@ fn config(url: String) -> Config {
             connect_timeout_ms: 60_000,
             first_byte_timeout_ms: 60_000,
             idle_timeout_ms: 60_000,
+            ..Config::default().upstream
         },
         store: Config::default().store,
         limits: Vec::new(),
@@ -211,6 +214,10 @@ fn headers(rows: &[(&'static str, &'static str)]) -> HeaderMap {
         .collect()
 }
 
+fn anybody() -> Caller {
+    Caller { tenant: Tenant([0; 16]), key: None }
+}
+
 fn chat(proxy: &Proxy, body: &'static [u8], rows: &[(&'static str, &'static str)]) -> Call {
     Call {
         protocol: Protocol::Chat,
@@ -219,17 +226,20 @@ fn chat(proxy: &Proxy, body: &'static [u8], rows: &[(&'static str, &'static str)
         headers: headers(rows),
         received: Bytes::from_static(body),
         decoded: None,
-        tenant: Tenant([0; 16]),
+        caller: anybody(),
+        admission: proxy.admit(&anybody()).expect("nobody is limited"),
         permit: Box::new(()),
     }
 }
 
 fn pass(proxy: &Proxy, method: Method, path: &str, body: Body) -> Pass {
     Pass {
+        caller: anybody(),
+        admission: proxy.admit(&anybody()).expect("nobody is limited"),
         target: Target::map(proxy.base(), path).expect("a known path"),
         method,
         headers: HeaderMap::new(),
-        body,
+        body: PassBody::Streamed(body),
     }
 }
 

@@ -30,6 +30,7 @@ const RANKS: &[(&str, u8)] = &[
     ("store", 3),
     ("upstream", 3),
     ("proxy", 4),
+    ("admin", 5),
     ("server", 5),
     ("cli", 6),
 ];
