@@ -10,7 +10,7 @@
 pub mod tokens;
 pub mod wire;
 
-// Layer 1, pure: what to send of a conversation, and what requests cost.
+// Layer 1, pure: what to send of a conversation, what requests cost and what may be used.
 pub mod budget;
 pub mod context;
 
@@ -26,7 +26,8 @@ pub mod upstream;
 // Layer 4: one request, from plan to relay.
 pub mod proxy;
 
-// Layer 5: the listening side.
+// Layer 5: the listening side, and where keys are looked after.
+pub mod admin;
 pub mod server;
 
 // Layer 6: the command line.

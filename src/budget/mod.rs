@@ -1,8 +1,10 @@
-//! What requests cost and what compaction saved: arithmetic on reported figures and known prices.
+//! What requests cost, what compaction saved and what may be used: arithmetic on reported figures and
+//! known prices.
 //! Knows no clock, no store and no configuration; whoever asks brings the figures.
 
 pub mod money;
 pub mod price;
+pub mod rate;
 pub mod saved;
 
 pub use money::NanoUsd;

@@ -1,10 +1,13 @@
 //! The command line: one file for each command. Here is only what tells them apart.
 
 mod explain;
+mod keys;
 mod log_fields;
 mod log_writer;
 mod models;
+mod moments;
 mod own_address;
+mod own_key;
 mod own_store;
 mod replay;
 mod serve;
@@ -25,6 +28,7 @@ Examples:
   OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
                                   runs an application through it
   weir explain request.json       tells what would be sent of a request, and why
+  weir keys create NAME           makes a virtual key, for auth.mode = \"keys\"
   weir help serve                 tells all about serving";
 
 #[derive(Debug, Parser)]
@@ -38,6 +42,7 @@ struct Arguments {
 enum Command {
     Serve(serve::Flags),
     Explain(explain::ExplainArgs),
+    Keys(keys::KeysArgs),
     /// Looks after the catalogue of models and their windows
     Models(models::ModelsArgs),
     Replay(replay::ReplayArgs),
@@ -48,6 +53,7 @@ pub fn run() -> ExitCode {
     match Arguments::parse().command {
         Some(Command::Serve(flags)) => serve::run(&flags),
         Some(Command::Explain(args)) => end(explain::run(&args)),
+        Some(Command::Keys(args)) => end(keys::run(&args)),
         Some(Command::Models(args)) => end(models::run(&args)),
         Some(Command::Replay(args)) => end(replay::run(&args)),
         None => match Arguments::command().print_help() {

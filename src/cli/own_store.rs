@@ -19,30 +19,38 @@ pub fn open(
     told: &config::Store,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Store, OpenError> {
-    if told.path == MEMORY {
-        return Store::in_memory();
-    }
-    let Some(path) = path(&told.path, env) else {
-        tracing::warn!(
-            target: "weir::store",
-            "keeping the store in memory, since the environment names no home: what is in it ends \
-             with this process. Name a file with --store FILE (store.path)"
-        );
-        return Store::in_memory();
-    };
-    match Store::open(&path) {
+    match open_or_say(told, env) {
         Ok(store) => Ok(store),
-        Err(error) => {
+        Err(said) => {
             tracing::warn!(
                 target: "weir::store",
-                "keeping the store in memory, since {} cannot be used ({error}): what is in it \
-                 ends with this process. Name a file that can be written with --store FILE \
-                 (store.path), or --store {MEMORY} if this is what you want",
-                path.display()
+                "keeping the store in memory, since {said}: what is in it ends with this process. \
+                 Name a file that can be written with --store FILE (store.path), or --store {MEMORY} \
+                 if this is what you want"
             );
             Store::in_memory()
         }
     }
+}
+
+/// Opens the store that `told` names, or says why it cannot be used.
+pub fn open_or_say(
+    told: &config::Store,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Store, String> {
+    if told.path == MEMORY {
+        return Store::in_memory().map_err(|error| error.to_string());
+    }
+    let path = path(&told.path, env).ok_or("the environment names no home")?;
+    Store::open(&path).map_err(|error| format!("{} cannot be used ({error})", path.display()))
+}
+
+/// The store's file; `None` where it is in memory.
+pub fn file(
+    told: &config::Store,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Option<PathBuf> {
+    if told.path == MEMORY { None } else { path(&told.path, env) }
 }
 
 /// The store's file: as told, or in the user's state folder by the rules of the XDG base

@@ -13,11 +13,14 @@ use tracing_subscriber::EnvFilter;
 use super::log_fields::PlainFields;
 use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
+use super::own_key;
 use super::own_store;
 use super::sources::{self, Flag};
-use crate::config::{self, Config, Log, LogFormat};
+use crate::admin::{self, Admin};
+use crate::config::{self, AuthMode, Config, Log, LogFormat};
 use crate::proxy::Proxy;
-use crate::server::{Ending, Server, Signals};
+use crate::server::{Ending, Phase, Server, Signals};
+use crate::store::Store;
 use crate::tokens::Encoding;
 use crate::upstream::Client;
 
@@ -153,7 +156,13 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
         .map_err(|error| Failure::bad_configuration(error.to_string()))?;
     let base = client.base().clone();
     let no_memory = |error| Failure::cannot_serve(format!("cannot keep anything: {error}"));
-    let store = own_store::open(&config.store, std::env::vars_os()).map_err(no_memory)?;
+    let store = match config.auth.mode {
+        AuthMode::Open => own_store::open(&config.store, std::env::vars_os()).map_err(no_memory)?,
+        // Without its keys weir would know nobody.
+        AuthMode::Keys => own_store::open_or_say(&config.store, std::env::vars_os())
+            .map_err(|said| Failure::cannot_serve(no_keys(&said)))?,
+    };
+    let admin = admin(&config, &store).await?;
     let proxy = Proxy::new(config.clone(), client, store).map_err(no_memory)?;
     let originals = Arc::clone(proxy.originals());
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
@@ -167,8 +176,12 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
         return Err(leads_back(&config.upstream.url, address));
     }
     greet(&config, address);
-
     let shutdown = server.shutdown();
+    if let Some(admin) = admin {
+        tracing::info!(target: "weir", "the admin API listens on {}", admin.address());
+        let shutdown = shutdown.clone();
+        tokio::spawn(async move { admin.run(shutdown.reached(Phase::Draining)).await });
+    }
     tokio::spawn(async move {
         signals.next().await;
         tracing::info!(target: "weir", "finishing what is in flight; a second signal ends at once");
@@ -194,6 +207,40 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     Ok(ending)
 }
 
+/// The admin API, bound where there is to be one. Its token is printed when it is made, and not
+/// logged.
+async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, Failure> {
+    let Some(address) = config.admin_listen() else { return Ok(None) };
+    let told = &config.admin.token_file;
+    let path = match told.is_empty() {
+        false => Some(told.into()),
+        true => own_store::file(&config.store, std::env::vars_os())
+            .map(|store| store.with_file_name("admin.token")),
+    };
+    let shown = path.as_ref().map_or_else(String::new, |path| format!(" {}", path.display()));
+    let (token, is_new) = admin::load_or_make(path.as_deref()).map_err(|error| {
+        Failure::cannot_serve(format!("admin.token_file:{shown} cannot be used: {error}"))
+    })?;
+    if is_new {
+        let kept = if path.is_some() { format!("kept in{shown}") } else { "kept nowhere".into() };
+        eprintln!("The admin API's token, shown this once and {kept}:\n\n  {}\n", token.expose());
+    }
+    let bound = Admin::bind(address, config, store.clone(), admin::Token::new(&token)).await;
+    bound.map(Some).map_err(|error| {
+        Failure::cannot_serve(format!(
+            "the admin API cannot listen on {address}: {error}. Choose another address with \
+             admin.listen, or \"off\" to look after keys with `weir keys` alone."
+        ))
+    })
+}
+
+fn no_keys(said: &str) -> String {
+    format!(
+        "with auth.mode = \"keys\" the store must be there, since it holds the keys: {said}. Name a \
+         file that can be written with --store FILE (store.path)"
+    )
+}
+
 /// Says where weir is and how it is used.
 fn greet(config: &Config, address: SocketAddr) {
     let local = local_url(address, &config.server.allowed_hosts);
@@ -202,11 +249,16 @@ fn greet(config: &Config, address: SocketAddr) {
         target: "weir",
         "listening on {address}, forwarding to {upstream}. Point your SDK at it: base_url = {local}/v1"
     );
-    if !address.ip().to_canonical().is_loopback() {
+    let is_open = config.auth.mode == AuthMode::Open;
+    if is_open && !address.ip().to_canonical().is_loopback() {
+        let whose = match config.upstream.own_key {
+            Some(_) => "and spends weir's own key for the provider (auth.allow_anonymous)",
+            None => "each with a key of their own",
+        };
         tracing::warn!(
             target: "weir",
-            "anybody who reaches {address} can use it, each with a key of their own; callers are \
-             answered by loopback's names and those in server.allowed_hosts"
+            "anybody who reaches {address} can use it, {whose}; callers are answered by loopback's \
+             names and those in server.allowed_hosts"
         );
     }
 }
@@ -286,7 +338,11 @@ fn configuration(flags: &Flags) -> Result<(Config, Vec<config::Warning>), Vec<St
     let file = flags.config.as_deref().map(Path::new);
     let openai_base_url = std::env::var(OPENAI_BASE_URL).ok();
     let figment = sources::figment(file, openai_base_url, std::env::vars_os(), told);
-    config::load(figment).map_err(|problems| problems.iter().map(ToString::to_string).collect())
+    let (mut config, warnings) = config::load(figment)
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    config.upstream.own_key =
+        own_key::read(&config.upstream, std::env::vars_os()).map_err(|problem| vec![problem])?;
+    Ok((config, warnings))
 }
 
 /// Starts the log; it lasts until what is given back is dropped.

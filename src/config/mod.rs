@@ -1,5 +1,6 @@
 //! Configuration as used: complete, checked, every key with its unit last.
 
+mod auth;
 pub mod models;
 pub mod names;
 pub mod policies;
@@ -14,6 +15,7 @@ use figment::Figment;
 
 use crate::budget::Price;
 use crate::context::Policy;
+pub use auth::{Admin, AdminListen, Auth, AuthMode, Secret};
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
 pub use reader::{Problem, Warning};
@@ -31,6 +33,8 @@ pub fn load(figment: Figment) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
 pub struct Config {
     pub server: Server,
     pub cors: Cors,
+    pub auth: Auth,
+    pub admin: Admin,
     pub upstream: Upstream,
     pub context: Context,
     /// Lower limits by model pattern, for a whole organisation; the least that matches wins.
@@ -110,6 +114,12 @@ pub struct Cors {
 pub struct Upstream {
     /// The base URL, as an SDK would be given it.
     pub url: String,
+    /// The variable that holds weir's own key for the provider; empty for none.
+    pub api_key_env: String,
+    /// The file that holds it; empty for none.
+    pub api_key_file: String,
+    /// The key itself, which no configuration holds: whoever starts weir reads it.
+    pub own_key: Option<Secret>,
     pub connect_timeout_ms: u64,
     pub first_byte_timeout_ms: u64,
     pub idle_timeout_ms: u64,

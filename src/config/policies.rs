@@ -34,6 +34,11 @@ impl Policies {
         }
     }
 
+    /// Whether there is a policy of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.names().contains(&name)
+    }
+
     /// All names, presets included.
     fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = PRESETS.to_vec();

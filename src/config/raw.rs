@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use super::auth;
 use super::names;
 use super::policies::{self, Policies};
 use super::prices;
 use super::reader::{Problem, Reader, Warning};
 use super::{
-AskUsage, Cache, Catalogue, Config, Context, Cors, LateSystem, Ledger, Limit, Log, LogFormat,
-    Mode, ModelEntry, ModelSettings, OnFailure, Originals, Prices, Server, Store, UnknownPrice,
-    Upstream, set,
+    Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, LateSystem, Ledger, Limit, Log,
+    LogFormat, Mode, ModelEntry, ModelSettings, OnFailure, Originals, Prices, Server, Store,
+    UnknownPrice, Upstream, set,
 };
 use crate::context::Policy;
 use crate::tokens::Encoding;
@@ -41,6 +42,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     server(reader, &mut config.server);
     cors(reader, &mut config.cors);
     upstream(reader, &mut config.upstream);
+    auth::read(reader, &mut config);
     context(reader, &mut config.context);
     config.limits = limits(reader);
     (config.models, config.model_settings) = models(reader, &config.context.policies);
@@ -67,8 +69,13 @@ impl Default for Config {
                 drain_deadline_ms: 30_000,
             },
             cors: Cors { allow_origins: Vec::new() },
+            auth: Auth::default(),
+            admin: Admin::default(),
             upstream: Upstream {
                 url: "https://api.openai.com/v1".to_owned(),
+                api_key_env: String::new(),
+                api_key_file: String::new(),
+                own_key: None,
                 connect_timeout_ms: 10_000,
                 first_byte_timeout_ms: 600_000,
                 idle_timeout_ms: 300_000,
@@ -396,6 +403,12 @@ fn warnings(config: &Config) -> Vec<Warning> {
         );
         warn("server.allowed_hosts", message);
     }
+    if let Some(admin) = config.admin_listen().filter(|admin| !admin.ip().is_loopback()) {
+        let message = format!(
+            "the admin API listens on {admin} without TLS: whoever hears it hears its token"
+        );
+        warn("admin.listen", message);
+    }
     let host = config.upstream.url.parse::<http::Uri>().ok();
     let host = host.as_ref().and_then(http::Uri::host).unwrap_or_default();
     let is_plain = config.upstream.url.to_ascii_lowercase().starts_with("http://");
@@ -420,7 +433,7 @@ mod tests {
     use figment::providers::{Format, Toml};
 
     use super::*;
-    use crate::config::{DEFAULT_TOML, load};
+    use crate::config::{AdminListen, AuthMode, DEFAULT_TOML, load};
     use crate::context::anchors::Anchors;
     use crate::context::policy::{
         Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Importance, Mask, Notes,
@@ -512,8 +525,15 @@ mod tests {
         drain_deadline_ms = 0
         [cors]
         allow_origins = ["https://Chat.example:8443/"]
+        [auth]
+        mode = "keys"
+        allow_anonymous = true
+        [admin]
+        listen = "127.0.0.1:2"
+        token_file = "kept/token"
         [upstream]
         url = "http://localhost:1/v1"
+        api_key_env = "PROVIDER_KEY"
         connect_timeout_ms = 4
         first_byte_timeout_ms = 5
         idle_timeout_ms = 6
@@ -606,8 +626,16 @@ mod tests {
                 drain_deadline_ms: 0,
             },
             cors: Cors { allow_origins: vec!["https://chat.example:8443".into()] },
+            auth: Auth { mode: AuthMode::Keys, allow_anonymous: true },
+            admin: Admin {
+                listen: AdminListen::At("127.0.0.1:2".parse().expect("an address")),
+                token_file: "kept/token".into(),
+            },
             upstream: Upstream {
                 url: "http://localhost:1/v1".into(),
+                api_key_env: "PROVIDER_KEY".into(),
+                api_key_file: String::new(),
+                own_key: None,
                 connect_timeout_ms: 4,
                 first_byte_timeout_ms: 5,
                 idle_timeout_ms: 6,
@@ -730,6 +758,42 @@ mod tests {
              one, such as \"https://chat.example.com\"",
         ),
         (
+            "[auth]\nmode = \"keys\"",
+            "upstream.api_key_env: is missing: with auth.mode = \"keys\" callers have weir's virtual \
+             keys, and weir needs the provider's. Name the variable that holds it, such as \
+             \"OPENAI_API_KEY\", or its file in upstream.api_key_file. Where the upstream asks for no \
+             key, any text will do",
+        ),
+        (
+            "[upstream]\napi_key_env = \"sk-of-the-provider\"",
+            "upstream.api_key_env: is no name of an environment variable, such as \
+             \"OPENAI_API_KEY\"; the key itself does not belong into the configuration",
+        ),
+        (
+            "[upstream]\napi_key = \"sk-of-the-provider\"",
+            "upstream.api_key: there is no such key; did you mean upstream.api_key_env?",
+        ),
+        (
+            "[upstream]\napi_key_env = \"A\"\napi_key_file = \"b\"",
+            "upstream.api_key_file: is given beside upstream.api_key_env; name one of them",
+        ),
+        (
+            "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\napi_key_env = \"A\"",
+            "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
+             (upstream.api_key_env or api_key_file), which anybody who reaches it could spend. Give \
+             callers keys with auth.mode = \"keys\", listen on loopback, or set this to true if that \
+             is what you want",
+        ),
+        (
+            "[admin]\nlisten = \"127.0.0.1:8400\"",
+            "admin.listen: is 127.0.0.1:8400, as server.listen is; give it a port of its own",
+        ),
+        (
+            "[admin]\nlisten = \"8401\"",
+            "admin.listen: \"8401\" is no address; write an IP address and a port, such as \
+             127.0.0.1:8401, or \"off\"",
+        ),
+        (
             "[context]\nmode = \"off\"",
             "context.mode: \"off\" is not one of \"compact\", \"observe\"",
         ),
@@ -782,7 +846,7 @@ mod tests {
         ),
         (
             "[policies.a]\nmode = \"observe\"",
-            "policies.a.mode: there is no such key; did you mean context.mode?",
+            "policies.a.mode: there is no such key; did you mean auth.mode or context.mode?",
         ),
         (
             "[models.gpt-4o]\npolicy = \"b\"\n[policies.a]\nlow = 0.5",

@@ -367,16 +367,18 @@ impl Reader {
     fn unknown(&self, key: &str) -> String {
         let known = || self.keys.iter().chain(&self.groups);
         let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-        let nearest = known()
-            .map(|known| {
-                // The right name in the wrong section is nearer than any misspelling.
-                let moved = usize::from(last(known) != last(key));
-                (moved * edit_distance(known, key), known)
-            })
-            .min()
-            .filter(|&(distance, _)| distance <= 1 + key.len() / 4);
-        if let Some((_, nearest)) = nearest {
-            return format!("there is no such key; did you mean {nearest}?");
+        let distances = known().map(|known| {
+            // The right name in the wrong section is nearer than any misspelling.
+            let moved = usize::from(last(known) != last(key));
+            (moved * edit_distance(known, key), known)
+        });
+        let mut near: Vec<_> =
+            distances.filter(|&(distance, _)| distance <= 1 + key.len() / 4).collect();
+        near.sort();
+        if let Some(&(least, _)) = near.first() {
+            let nearest = near.iter().take_while(|&&(distance, _)| distance == least);
+            let nearest: Vec<_> = nearest.map(|(_, known)| known.as_str()).collect();
+            return format!("there is no such key; did you mean {}?", nearest.join(" or "));
         }
         let section = key.rsplit_once('.').map_or("", |(section, _)| section);
         let beside: Vec<_> = known()

@@ -17,6 +17,16 @@ pub enum ErrorKind {
     BypassNotAllowed,
     /// Something stored was asked for by somebody unknown.
     CredentialRequired,
+    /// No virtual key, or none that is good.
+    InvalidApiKey,
+    /// A key may not use the model.
+    ModelNotAllowed,
+    /// A key may not use the route.
+    PassthroughRequired,
+    /// A key has more requests, at once or in the minute, than it may.
+    RequestRate,
+    /// A key has used more tokens in the minute than it may.
+    TokenRate,
     NotFound,
     UpgradeNotSupported,
     LoopDetected,
@@ -42,6 +52,11 @@ impl ErrorKind {
             Self::HostNotAllowed => "host_not_allowed",
             Self::BypassNotAllowed => "bypass_not_allowed",
             Self::CredentialRequired => "credential_required",
+            Self::InvalidApiKey => "invalid_api_key",
+            // OpenAI's word for both, so that nobody learns which models there are.
+            Self::ModelNotAllowed => "model_not_found",
+            Self::PassthroughRequired => "passthrough_required",
+            Self::RequestRate | Self::TokenRate => "rate_limit_exceeded",
             Self::NotFound => "not_found",
             Self::UpgradeNotSupported => "upgrade_not_supported",
             Self::LoopDetected => "loop_detected",

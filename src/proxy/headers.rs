@@ -8,7 +8,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue};
 
 use super::planner::{Asked, Planned};
-use super::{ErrorKind, ProxyError};
+use super::{Caller, ErrorKind, ProxyError};
 use crate::config::Context;
 use crate::context::Verbosity;
 
@@ -56,8 +56,8 @@ impl Via {
     }
 }
 
-/// What the caller asks of the plan.
-pub fn asked(headers: &HeaderMap, context: &Context) -> Result<Asked, ProxyError> {
+/// What the caller asks of the plan: by header, else by its key.
+pub fn asked(headers: &HeaderMap, context: &Context, caller: &Caller) -> Result<Asked, ProxyError> {
     let max_input_tokens = match only_value(headers, MAX_INPUT_TOKENS)? {
         None => None,
         Some(value) => match value.parse::<u64>() {
@@ -79,16 +79,27 @@ pub fn asked(headers: &HeaderMap, context: &Context) -> Result<Asked, ProxyError
             ),
         ));
     }
-    let policy = only_value(headers, POLICY)?.map(str::to_owned);
-    if let Some(policy) = &policy
-        && !context.allowed_policies.contains(policy)
-    {
-        let allowed = match context.allowed_policies.as_slice() {
-            [] => "none is allowed here (context.allowed_policies)".to_owned(),
-            names => names.join(", "),
-        };
-        return Err(bad_value(POLICY, &format!("one of the policies allowed here: {allowed}")));
-    }
+    let by_key = caller.policy().filter(|name| context.policies.has(name));
+    let policy = match only_value(headers, POLICY)? {
+        None => by_key.map(str::to_owned),
+        Some(chosen) => {
+            let (allowed, place) = match caller.allowed_policies() {
+                Some(allowed) => (allowed, "this key's policies"),
+                None => (context.allowed_policies.as_slice(), "context.allowed_policies"),
+            };
+            // A key may be older than the configuration, which may have lost a policy since.
+            let is_gone = caller.allowed_policies().is_some() && !context.policies.has(chosen);
+            if is_gone || !allowed.iter().any(|name| name == chosen) {
+                let allowed = match allowed {
+                    [] => format!("none is allowed here ({place})"),
+                    names => names.join(", "),
+                };
+                let wanted = format!("one of the policies allowed here: {allowed}");
+                return Err(bad_value(POLICY, &wanted));
+            }
+            Some(chosen.to_owned())
+        }
+    };
     Ok(Asked { max_input_tokens, bypass, policy })
 }
 
@@ -192,6 +203,11 @@ mod tests {
             .collect()
     }
 
+    /// A caller in open mode.
+    fn anybody() -> Caller {
+        Caller { tenant: crate::proxy::Tenant::ANONYMOUS, key: None }
+    }
+
     /// A configuration that lets callers choose.
     fn allowing() -> Context {
         let allowed_policies = vec!["zones".to_owned(), "mine".to_owned()];
@@ -201,7 +217,7 @@ mod tests {
     #[test]
     fn a_policy_is_one_of_those_allowed() {
         let policy = |name: &'static str, context: &Context| {
-            asked(&headers(&[("x-weir-policy", name)]), context)
+            asked(&headers(&[("x-weir-policy", name)]), context, &anybody())
                 .map(|asked| asked.policy)
                 .map_err(|error| error.message)
         };
@@ -230,7 +246,7 @@ mod tests {
             ("accept", "*/*", Ok((None, false))),
         ];
         for (name, value, expected) in rows {
-            let found = asked(&headers(&[(name, value)]), &allowing())
+            let found = asked(&headers(&[(name, value)]), &allowing(), &anybody())
                 .map(|asked| (asked.max_input_tokens, asked.bypass));
             if let Err(error) = &found {
                 assert!(error.message.contains(name), "{}", error.message);
@@ -242,17 +258,21 @@ mod tests {
     #[test]
     fn a_limit_said_twice_is_refused() {
         let twice = headers(&[("x-weir-max-input-tokens", "9"), ("x-weir-max-input-tokens", "8")]);
-        let error = asked(&twice, &allowing()).expect_err("which one counts?");
+        let error = asked(&twice, &allowing(), &anybody()).expect_err("which one counts?");
         assert_eq!(error.kind, ErrorKind::InvalidRequest);
     }
 
     #[test]
     fn a_bypass_that_is_not_allowed_names_the_key() {
-        let error = asked(&headers(&[("x-weir-bypass", "1")]), &Config::default().context)
-            .expect_err("not allowed");
+        let error =
+            asked(&headers(&[("x-weir-bypass", "1")]), &Config::default().context, &anybody())
+                .expect_err("not allowed");
         assert_eq!(error.kind, ErrorKind::BypassNotAllowed);
         assert!(error.message.contains("context.allow_bypass"));
-        assert!(asked(&headers(&[("x-weir-bypass", "0")]), &Config::default().context).is_ok());
+        assert!(
+            asked(&headers(&[("x-weir-bypass", "0")]), &Config::default().context, &anybody())
+                .is_ok()
+        );
     }
 
     #[test]

@@ -12,12 +12,12 @@ use tokio::task::JoinSet;
 use super::planner::Planned;
 use super::record::{Outcome, logged};
 use super::settlement::{self, End, Known};
-use super::{ErrorKind, ProxyError};
+use super::{Caller, ErrorKind, ProxyError};
 use crate::budget::{Compaction, Price};
 use crate::config::{Config, OnFailure, Priced};
-use crate::store::ledger::{Caller, Flags, Intent, RequestId, Settlement};
+use crate::store::ledger::{self, Flags, Intent, KeyNames, RequestId, Settlement};
 use crate::store::{Store, StoreError, now_ms};
-use crate::upstream::{Outbound, Target};
+use crate::upstream::{Endpoint, Outbound, Target};
 use crate::wire::usage::Metered;
 
 /// Requests of ended processes that are settled in one go.
@@ -40,7 +40,7 @@ pub struct Journal {
 
 /// What is written down of a request before it is sent.
 pub struct Opening {
-    pub caller: Caller,
+    pub caller: ledger::Caller,
     pub route: String,
     pub model: String,
     pub stream: bool,
@@ -80,9 +80,9 @@ impl Ended {
 
 impl Opening {
     /// A conversation that is sent as `planned`.
-    pub fn planned(caller: Caller, target: &Target, planned: &Planned, plan_ms: u64) -> Self {
+    pub fn planned(caller: &Caller, target: &Target, planned: &Planned, plan_ms: u64) -> Self {
         Self {
-            caller,
+            caller: account(caller),
             route: route(target),
             model: planned.model.clone(),
             stream: planned.stream,
@@ -95,9 +95,9 @@ impl Opening {
     }
 
     /// A request that is passed on unread; `None` where such a request uses nothing.
-    pub fn passed(caller: Caller, outbound: &Outbound, plan_ms: u64) -> Option<Self> {
+    pub fn passed(caller: &Caller, outbound: &Outbound, plan_ms: u64) -> Option<Self> {
         (outbound.method == Method::POST).then(|| Self {
-            caller,
+            caller: account(caller),
             route: route(&outbound.target),
             model: String::new(),
             stream: false,
@@ -299,9 +299,25 @@ impl Drop for Unsent<'_> {
     }
 }
 
+/// Who a request is counted for.
+fn account(caller: &Caller) -> ledger::Caller {
+    let key = caller.key.as_ref().map(|key| {
+        Arc::new(KeyNames {
+            key: key.id.clone(),
+            team: key.team.clone(),
+            organisation: key.organisation.clone(),
+            user: key.user.clone(),
+        })
+    });
+    ledger::Caller { tenant: caller.tenant, key }
+}
+
 /// What a path asks for, as it is shown.
 fn route(target: &Target) -> String {
-    logged(target.path().trim_start_matches('/'))
+    match target.endpoint() {
+        Endpoint::Route(route) => route.name().to_owned(),
+        _ => logged(target.path().trim_start_matches('/')),
+    }
 }
 
 /// A store that cannot be written, to a caller whose request therefore is not sent.

@@ -1,11 +1,14 @@
 //! One request, from plan to relay. Knows nothing of listeners or of how errors are rendered.
 
+mod admission;
 mod asking;
+mod caller;
 mod drain;
 mod edited;
 pub mod error;
 mod explain;
 mod headers;
+pub mod host;
 mod journal;
 mod memory;
 mod originals;
@@ -25,6 +28,9 @@ use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Method, Response};
 use http_body::Body as _;
 
+pub use admission::Admission;
+use admission::Admissions;
+pub use caller::Caller;
 pub use drain::Drains;
 pub use error::{ErrorKind, ProxyError};
 pub use journal::Journal;
@@ -39,7 +45,7 @@ pub use self::record::MAX_LOGGED_BYTES;
 use crate::config::Config;
 pub use crate::store::Tenant;
 use crate::store::{OpenError, Store};
-use crate::upstream::{Base, Client, Outbound, OutboundBody, Target};
+use crate::upstream::{Base, Client, Outbound, OutboundBody, OwnKey, Target};
 pub use crate::upstream::{Body, BoxError};
 use crate::wire::Protocol;
 
@@ -53,17 +59,34 @@ pub struct Call {
     pub received: Bytes,
     /// The same, decoded, where `received` was compressed.
     pub decoded: Option<Bytes>,
-    pub tenant: Tenant,
+    pub caller: Caller,
+    /// The caller's place among its requests, kept to the end of the answer.
+    pub admission: Admission,
     /// Gives the body's place in memory back when the call is dropped.
     pub permit: Box<dyn Send>,
 }
 
 /// A request on any other route: streamed through.
 pub struct Pass {
+    pub caller: Caller,
+    /// The caller's place among its requests, kept to the end of the answer.
+    pub admission: Admission,
     pub target: Target,
     pub method: Method,
     pub headers: HeaderMap,
-    pub body: Body,
+    pub body: PassBody,
+}
+
+/// A body that is passed on as it is.
+pub enum PassBody {
+    /// As it comes from the caller.
+    Streamed(Body),
+    /// Read before, because something in it had to be checked.
+    Whole {
+        bytes: Bytes,
+        /// Gives the body's place in memory back when the answer's head is here.
+        permit: Box<dyn Send>,
+    },
 }
 
 /// The way from a request to its answer.
@@ -76,6 +99,9 @@ pub struct Proxy {
     journal: Arc<Journal>,
     /// Answers that are read on without their callers.
     drains: Drains,
+    admissions: Admissions,
+    /// What goes out in the place of callers' credentials; `None` where they send their own.
+    own_key: Option<OwnKey>,
     /// What this instance writes into `via`, and knows its own requests by.
     via: headers::Via,
 }
@@ -84,7 +110,14 @@ impl Proxy {
     /// A proxy that sends by `client` as `config` says and keeps in `store` what outlives a
     /// request. Fails where what is to be kept in memory finds no place there.
     pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, OpenError> {
+        let own_key = config.upstream.own_key.as_ref().map(|secret| {
+            OwnKey::new(secret, client.base()).ok_or_else(|| OpenError::System {
+                said: "weir's own key for the provider holds characters that no header may".into(),
+            })
+        });
         Ok(Self {
+            own_key: own_key.transpose()?,
+            admissions: Admissions::default(),
             planner: Planner::new(Arc::clone(&config)),
             originals: Arc::new(Originals::new(&config.context, &store)?),
             journal: Arc::new(Journal::new(
@@ -120,6 +153,11 @@ impl Proxy {
         &self.drains
     }
 
+    /// Lets a request of the caller's in, as far as its key's limits go.
+    pub fn admit(&self, caller: &Caller) -> Result<Admission, ProxyError> {
+        self.admissions.admit(caller)
+    }
+
     /// The base that callers' paths are mapped onto.
     pub fn base(&self) -> &Base {
         self.client.base()
@@ -129,15 +167,17 @@ impl Proxy {
     ///
     /// The call, its body and its permit are given back when the head of the answer is here.
     pub async fn handle(&self, call: Call) -> Result<Response<Body>, ProxyError> {
-        let mut record = Record::begin(&call.method, &call.target);
+        let mut record =
+            Record::begin(&call.method, &call.target, call.caller.clone(), call.admission);
+        let tenant = call.caller.tenant;
         let sent = async {
             self.refuse_loop(&call.headers)?;
-            let asked = headers::asked(&call.headers, &self.config.context)?;
+            let asked = headers::asked(&call.headers, &self.config.context, &call.caller)?;
             let readable = call.decoded.unwrap_or_else(|| call.received.clone());
             let mut planned = self
                 .planner
                 .plan(
-                    call.tenant,
+                    tenant,
                     call.protocol,
                     readable.clone(),
                     call.target.path_model.as_deref(),
@@ -145,7 +185,11 @@ impl Proxy {
                 )
                 .await?;
             record.planned(&planned);
-            let mut headers = headers::outbound(call.headers, &self.via);
+            call.caller.check_model(&planned.model)?;
+            call.caller.check_conversation(&readable)?;
+            record.take_tokens(planned.sent_tokens)?;
+
+            let mut headers = self.outbound_headers(call.headers, &call.target);
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             let body = match &planned.body {
                 Some(edited) => {
@@ -160,14 +204,14 @@ impl Proxy {
                 headers,
                 body: OutboundBody::Bytes(body),
             };
-            let opening = Opening::planned(account_of(call.tenant), &outbound.target, &planned, record.plan_ms());
+            let opening = Opening::planned(record.caller(), &outbound.target, &planned, record.plan_ms());
             record.account(self.journal.open(opening).await?);
             let inbound = self.send_asking(outbound, &mut planned).await?;
             record.edited(&planned);
             if inbound.status.is_success() {
                 // Only of what the upstream took: its answer is what tells a credential from noise.
                 let left_out = std::mem::take(&mut planned.left_out);
-                self.originals.keep(call.tenant, readable, left_out, call.permit);
+                self.originals.keep(tenant, readable, left_out, call.permit);
             }
             Ok((inbound, planned))
         };
@@ -175,7 +219,7 @@ impl Proxy {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
-        inbound.headers = headers::inbound(inbound.headers);
+        inbound.headers = self.inbound_headers(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
         let response = relay::relay(inbound, record, &self.drains);
         Ok(if planned.usage_asked.is_some() { unasked::without_usage(response) } else { response })
@@ -183,30 +227,34 @@ impl Proxy {
 
     /// Tells what [`Self::handle`] would send in place of a request, and why. Sends nothing.
     pub async fn explain(&self, call: Call) -> Result<Explained, ProxyError> {
-        let asked = headers::asked(&call.headers, &self.config.context)?;
+        let asked = headers::asked(&call.headers, &self.config.context, &call.caller)?;
         let body = call.decoded.unwrap_or(call.received);
         let model = call.target.path_model.as_deref();
-        self.planner.explain(call.tenant, call.protocol, body, model, asked, None).await
+        self.planner.explain(call.caller.tenant, call.protocol, body, model, asked, None).await
     }
 
     /// Streams a request through, and its answer back.
     pub async fn pass(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
-        let mut record = Record::begin(&pass.method, &pass.target);
+        let mut record = Record::begin(&pass.method, &pass.target, pass.caller, pass.admission);
         let sent = async {
             self.refuse_loop(&pass.headers)?;
+            // Nothing is known of the tokens yet: what was used before must leave some room.
+            record.take_tokens(0)?;
             let announced_length = pass.headers.contains_key(CONTENT_LENGTH);
-            let mut headers = headers::outbound(pass.headers, &self.via);
-            let body = if !pass.body.is_end_stream() {
-                OutboundBody::Stream(pass.body)
-            } else {
-                if announced_length {
-                    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+            let mut headers = self.outbound_headers(pass.headers, &pass.target);
+            let (body, _permit) = match pass.body {
+                PassBody::Whole { bytes, permit } => (OutboundBody::Bytes(bytes), Some(permit)),
+                PassBody::Streamed(body) if body.is_end_stream() => {
+                    if announced_length {
+                        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+                    }
+                    (OutboundBody::Empty, None)
                 }
-                OutboundBody::Empty
+                PassBody::Streamed(body) => (OutboundBody::Stream(body), None),
             };
             let outbound = Outbound { method: pass.method, target: pass.target, headers, body };
             record.ready();
-            if let Some(opening) = Opening::passed(account_of(Tenant::ANONYMOUS), &outbound, record.plan_ms()) {
+            if let Some(opening) = Opening::passed(record.caller(), &outbound, record.plan_ms()) {
                 record.account(self.journal.open(opening).await?);
             }
             Ok(self.client.send(outbound).await?)
@@ -215,8 +263,26 @@ impl Proxy {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
-        inbound.headers = headers::inbound(inbound.headers);
+        inbound.headers = self.inbound_headers(inbound.headers);
         Ok(relay::relay(inbound, record, &self.drains))
+    }
+
+    /// A caller's headers as the upstream gets them, with weir's own key where it has one.
+    fn outbound_headers(&self, callers: HeaderMap, target: &Target) -> HeaderMap {
+        let mut headers = headers::outbound(callers, &self.via);
+        if let Some(own_key) = &self.own_key {
+            own_key.put_into(&mut headers, target.endpoint());
+        }
+        headers
+    }
+
+    /// An upstream's headers as the caller gets them.
+    fn inbound_headers(&self, upstreams: HeaderMap) -> HeaderMap {
+        let mut headers = headers::inbound(upstreams);
+        if self.own_key.is_some() {
+            OwnKey::clean_answer(&mut headers);
+        }
+        headers
     }
 
     /// Refuses a request that has been through this very instance before.
@@ -230,8 +296,4 @@ impl Proxy {
              itself. Set upstream.url (or OPENAI_BASE_URL for weir alone) to the provider",
         ))
     }
-}
-
-fn account_of(tenant: Tenant) -> crate::store::ledger::Caller {
-    crate::store::ledger::Caller { tenant, key: None }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::journal::{Account, Ended};
 use super::planner::Planned;
 use super::settlement::End;
-use super::{ErrorKind, LeftOut, ProxyError};
+use super::{Admission, Caller, ErrorKind, LeftOut, ProxyError};
 use crate::budget::NanoUsd;
 use crate::store::ledger::RequestId;
 use crate::upstream::Target;
@@ -61,6 +61,8 @@ pub struct Record {
     ready: Instant,
     method: Method,
     path: String,
+    caller: Caller,
+    admission: Admission,
     planned: Option<Planned>,
     account: Option<Account>,
     id: Option<RequestId>,
@@ -75,14 +77,16 @@ pub struct Record {
 }
 
 impl Record {
-    /// Begins the record of a request.
-    pub fn begin(method: &Method, target: &Target) -> Self {
+    /// Begins the record of a request, and keeps its place among its caller's.
+    pub fn begin(method: &Method, target: &Target, caller: Caller, admission: Admission) -> Self {
         let now = Instant::now();
         Self {
             begun: now,
             ready: now,
             method: method.clone(),
             path: logged(target.path()),
+            caller,
+            admission,
             planned: None,
             account: None,
             id: None,
@@ -108,6 +112,25 @@ impl Record {
         });
     }
 
+    /// Counts what the request will send, or refuses it where the minute has no room.
+    pub fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
+        self.admission.take_tokens(tokens)
+    }
+
+    /// Puts what was used in the place of what was counted before. What was not sent, or not
+    /// taken, used nothing; where the upstream does not say, the count stands.
+    fn settle_tokens(&mut self) {
+        let usage = self.metered.usage.unwrap_or_default();
+        match (usage.prompt_tokens, usage.completion_tokens) {
+            (None, None) if self.is_success() => {}
+            (None, None) if self.outcome == Outcome::CallerLeft => {}
+            (prompt, completion) => {
+                let used = prompt.unwrap_or(0).saturating_add(completion.unwrap_or(0));
+                self.admission.settle_tokens(used);
+            }
+        }
+    }
+
     /// Notes that the request is ready to be sent.
     pub fn ready(&mut self) {
         self.ready = Instant::now();
@@ -129,6 +152,11 @@ impl Record {
     pub fn account(&mut self, account: Option<Account>) {
         self.id = account.as_ref().map(Account::id);
         self.account = account;
+    }
+
+    /// Who the request is from.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
     }
 
     /// What the request is called in the journal, if it is in there.
@@ -181,10 +209,12 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
+        self.settle_tokens();
         if let Some((account, ended)) = self.end() {
             account.settle_behind(ended);
         }
         let planned = self.planned.as_ref();
+        let key = self.caller.key.as_ref();
         let usage = self.metered.usage.unwrap_or_default();
         tracing::info!(
             target: "weir::request",
@@ -192,6 +222,8 @@ impl Drop for Record {
             path = self.path.as_str(),
             status = self.status.map(|status| status.as_u16()),
             outcome = self.outcome.name(),
+            key = key.map(|key| key.id.as_str()),
+            team = key.map(|key| key.team.as_str()),
             model = planned.map(|planned| planned.model.as_str()),
             action = planned.map(|planned| planned.action.as_str()),
             edits = planned.map(|planned| planned.edits.as_str()),

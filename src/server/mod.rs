@@ -5,7 +5,7 @@ mod accept;
 mod body;
 mod connection;
 pub mod decode;
-mod host;
+mod identify;
 mod reply;
 mod repoll;
 mod routes;

@@ -2,7 +2,9 @@
 //! errors; it decides nothing about them.
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{
+    ACCEPT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 use serde::Serialize;
@@ -12,7 +14,7 @@ use crate::proxy::{Body, ErrorKind, ProxyError};
 
 /// Carried by weir's own errors alone, so that they are told from the upstream's.
 pub const X_WEIR_ERROR: HeaderName = HeaderName::from_static("x-weir-error");
-/// Tells OpenAI's SDKs, which try again on any 5xx, that it would be in vain.
+/// Tells OpenAI's SDKs, which try again on any 5xx and 429, that it would be in vain.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// OpenAI's error shape, its fields in OpenAI's order.
@@ -36,7 +38,7 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
     let envelope = Envelope {
         error: Rendered {
             message: &problem.message,
-            kind: kind_of_error(status),
+            kind: kind_of_error(problem.kind, status),
             param: problem.param.as_deref(),
             code: problem.kind.code(),
         },
@@ -54,6 +56,12 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
         }
         ErrorKind::UnsupportedEncoding => {
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(decode::SUPPORTED_ENCODINGS));
+        }
+        ErrorKind::RequestRate | ErrorKind::TokenRate if problem.retry_after_ms.is_none() => {
+            headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
+        ErrorKind::InvalidApiKey => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         _ => {}
     }
@@ -88,7 +96,11 @@ pub fn status(kind: ErrorKind) -> StatusCode {
         ErrorKind::OriginNotAllowed
         | ErrorKind::HostNotAllowed
         | ErrorKind::BypassNotAllowed
-        | ErrorKind::CredentialRequired => StatusCode::FORBIDDEN,
+        | ErrorKind::CredentialRequired
+        | ErrorKind::ModelNotAllowed
+        | ErrorKind::PassthroughRequired => StatusCode::FORBIDDEN,
+        ErrorKind::InvalidApiKey => StatusCode::UNAUTHORIZED,
+        ErrorKind::RequestRate | ErrorKind::TokenRate => StatusCode::TOO_MANY_REQUESTS,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         ErrorKind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
         ErrorKind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -102,7 +114,12 @@ pub fn status(kind: ErrorKind) -> StatusCode {
     }
 }
 
-/// OpenAI's `type` for errors of this status.
-fn kind_of_error(status: StatusCode) -> &'static str {
-    if status.is_server_error() { "server_error" } else { "invalid_request_error" }
+/// OpenAI's `type` for errors of this kind and status.
+fn kind_of_error(kind: ErrorKind, status: StatusCode) -> &'static str {
+    match kind {
+        ErrorKind::RequestRate => "requests",
+        ErrorKind::TokenRate => "tokens",
+        _ if status.is_server_error() => "server_error",
+        _ => "invalid_request_error",
+    }
 }

@@ -11,12 +11,15 @@ use http::header::{
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
-use super::accept::Acceptor;
-use super::host::{Hosts, Origins};
+use super::accept::{Acceptor, Received};
+use super::identify::Gate;
 use super::reply;
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
-use crate::proxy::{Body, ErrorKind, MAX_LOGGED_BYTES, Pass, Proxy, ProxyError};
+use crate::proxy::host::{Hosts, Origins};
+use crate::proxy::{
+    Body, Call, Caller, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError,
+};
 use crate::store::State;
 use crate::upstream::{Target, TargetError};
 use crate::wire::Protocol;
@@ -38,6 +41,7 @@ const RETRY_AFTER_MS: u64 = 1000;
 pub struct Routes {
     proxy: Proxy,
     acceptor: Acceptor,
+    gate: Gate,
     hosts: Hosts,
     origins: Origins,
     shutdown: Shutdown,
@@ -61,13 +65,9 @@ enum Step {
 impl Routes {
     pub fn new(config: &Config, proxy: Proxy, shutdown: Shutdown) -> Self {
         let server = &config.server;
-        let secret = proxy.store().secret();
         Self {
-            acceptor: Acceptor::new(
-                server.max_body_bytes,
-                server.max_bodies_in_flight_bytes,
-                secret,
-            ),
+            acceptor: Acceptor::new(server.max_body_bytes, server.max_bodies_in_flight_bytes),
+            gate: Gate::new(config.auth.mode, proxy.store()),
             hosts: Hosts::new(&server.allowed_hosts),
             origins: Origins::new(&config.cors.allow_origins),
             shutdown,
@@ -88,9 +88,10 @@ impl Routes {
         };
         let mut response = match self.step(&parts, origin.is_some()) {
             Ok(Step::Own(response)) => response,
-            Ok(Step::Original(reference)) => self.original(parts, body, &reference).await,
-            Ok(Step::Plan) => self.plan(parts, body).await,
-            Ok(Step::Forward(target)) => self.forward(parts, body, target).await,
+            Ok(step) => match self.gate.caller(&parts.headers).await {
+                Ok(caller) => self.serve(step, parts, body, caller).await,
+                Err(problem) => Self::refuse(&parts, body, &problem),
+            },
             Err(problem) => Self::refuse(&parts, body, &problem),
         };
         if let Some(origin) = origin {
@@ -100,6 +101,16 @@ impl Routes {
             headers.append(VARY, HeaderValue::from_static("origin"));
         }
         response
+    }
+
+    /// Does for `caller` what is to be done.
+    async fn serve(&self, step: Step, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
+        match step {
+            Step::Own(response) => response,
+            Step::Original(reference) => self.original(parts, body, &reference, &caller).await,
+            Step::Plan => self.plan(parts, body, caller).await,
+            Step::Forward(target) => self.forward(parts, body, target, caller).await,
+        }
     }
 
     /// Answers a request on a connection for which there is no place.
@@ -181,9 +192,14 @@ impl Routes {
     }
 
     /// What `reference` stands for, to the caller that sent it.
-    async fn original(&self, parts: Parts, body: Body, reference: &str) -> Response<Body> {
-        let tenant = self.acceptor.tenant(&parts.headers);
-        match self.proxy.originals().find(tenant, reference).await {
+    async fn original(
+        &self,
+        parts: Parts,
+        body: Body,
+        reference: &str,
+        caller: &Caller,
+    ) -> Response<Body> {
+        match self.proxy.originals().find(caller.tenant, reference).await {
             Ok(original) => {
                 let mut response = reply::json(StatusCode::OK, original);
                 let headers = response.headers_mut();
@@ -195,11 +211,11 @@ impl Routes {
     }
 
     /// What would be sent in place of a request, which is read as one that is forwarded.
-    async fn plan(&self, parts: Parts, body: Body) -> Response<Body> {
+    async fn plan(&self, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
         let explained = async {
             let target = Target::map(self.proxy.base(), PLANNED_PATH)?;
-            let call = self.acceptor.call(parts, body, Protocol::Chat, target).await?;
+            let call = self.call(parts, body, Protocol::Chat, target, caller).await?;
             self.proxy.explain(call).await
         };
         match explained.await {
@@ -216,22 +232,92 @@ impl Routes {
         }
     }
 
-    async fn forward(&self, parts: Parts, body: Body, target: Target) -> Response<Body> {
-        let protocol = target.protocol().filter(|_| parts.method == Method::POST);
+    async fn forward(
+        &self,
+        parts: Parts,
+        body: Body,
+        target: Target,
+        caller: Caller,
+    ) -> Response<Body> {
+        if let Err(problem) = caller.check_route(&parts.method, &target) {
+            return Self::refuse(&parts, body, &problem);
+        }
+        let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+        let protocol = target.protocol().filter(|_| method == Method::POST);
+        let refused = |problem| {
+            log_refusal(&method, &path, &problem);
+            problem
+        };
         let answered = if let Some(protocol) = protocol {
-            let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
-            match self.acceptor.call(parts, body, protocol, target).await {
+            match self.call(parts, body, protocol, target, caller).await {
                 Ok(call) => self.proxy.handle(call).await,
-                Err(problem) => {
-                    log_refusal(&method, &path, &problem);
-                    Err(problem)
-                }
+                Err(problem) => Err(refused(problem)),
             }
         } else {
-            let Parts { method, headers, .. } = parts;
-            self.proxy.pass(Pass { target, method, headers, body }).await
+            match self.pass(parts, body, target, caller).await {
+                Ok(pass) => self.proxy.pass(pass).await,
+                Err(problem) => Err(refused(problem)),
+            }
         };
         answered.unwrap_or_else(|problem| reply::error(&problem))
+    }
+
+    /// A request that is read, let in and read whole.
+    async fn call(
+        &self,
+        parts: Parts,
+        body: Body,
+        protocol: Protocol,
+        target: Target,
+        caller: Caller,
+    ) -> Result<Call, ProxyError> {
+        let admission = match self.proxy.admit(&caller) {
+            Ok(admission) => admission,
+            Err(problem) => {
+                Acceptor::refuse_body(&parts.headers, body);
+                return Err(problem);
+            }
+        };
+        let Received { received, decoded, permit } =
+            self.acceptor.body(&parts.headers, body).await?;
+        Ok(Call {
+            protocol,
+            target,
+            method: parts.method,
+            headers: parts.headers,
+            received,
+            decoded,
+            caller,
+            admission,
+            permit: Box::new(permit),
+        })
+    }
+
+    /// A request that is let in and streamed; read whole before that where its caller's key does not
+    /// open every model.
+    async fn pass(
+        &self,
+        parts: Parts,
+        body: Body,
+        target: Target,
+        caller: Caller,
+    ) -> Result<Pass, ProxyError> {
+        let admission = match self.proxy.admit(&caller) {
+            Ok(admission) => admission,
+            Err(problem) => {
+                Acceptor::refuse_body(&parts.headers, body);
+                return Err(problem);
+            }
+        };
+        let body = if caller.needs_body(&parts.method, &target) {
+            let whole = self.acceptor.body(&parts.headers, body).await?;
+            caller.check_body(&target, whole.decoded.as_ref().unwrap_or(&whole.received))?;
+            PassBody::Whole { bytes: whole.received, permit: Box::new(whole.permit) }
+        } else {
+            PassBody::Streamed(body)
+        };
+        let Parts { method, headers, .. } = parts;
+        Ok(Pass { caller, admission, target, method, headers, body })
     }
 
     fn refuse(parts: &Parts, body: Body, problem: &ProxyError) -> Response<Body> {

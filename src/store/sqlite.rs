@@ -77,6 +77,7 @@ impl Sqlite {
         let readers = Readers {
             path: path.to_owned(),
             idle: Mutex::new(Vec::new()),
+            glancing: Mutex::new(None),
             places: Semaphore::new(READERS),
         };
         let sqlite = Self::start(connection, Some(Arc::new(readers)), dirty)?;
@@ -174,6 +175,12 @@ impl Sqlite {
         }
     }
 
+    /// Does `work`, which reads a page or two, on the caller's own thread; `None` where that fails
+    /// or would have to wait for another process.
+    pub fn glance<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Option<T> {
+        self.readers.as_ref()?.glance(work)
+    }
+
     pub async fn put(
         &self,
         tenant: Tenant,
@@ -266,6 +273,8 @@ impl Sqlite {
 struct Readers {
     path: PathBuf,
     idle: Mutex<Vec<Connection>>,
+    /// One that never waits.
+    glancing: Mutex<Option<Connection>>,
     places: Semaphore,
 }
 
@@ -292,6 +301,21 @@ impl Readers {
             Ok::<T, StoreError>(read)
         });
         read.await.map_err(|_| StoreError::Closed)?
+    }
+
+    fn glance<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Option<T> {
+        let mut place = self.glancing.lock().ok()?;
+        if place.is_none() {
+            let connection = connect(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+            connection.busy_timeout(Duration::ZERO).ok()?;
+            *place = Some(connection);
+        }
+        let seen = work(place.as_ref()?).ok();
+        if seen.is_none() {
+            // One that has failed is opened anew.
+            *place = None;
+        }
+        seen
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod answer;
 mod client;
+mod credential;
+mod endpoint;
 pub mod retry;
 mod target;
 mod upload;
@@ -13,6 +15,8 @@ pub use answer::{AnswerBody, AnswerError};
 pub use client::{
     Client, ClientError, Inbound, Outbound, OutboundBody, SendError, install_tls_provider,
 };
+pub use credential::OwnKey;
+pub use endpoint::{Endpoint, Route};
 pub use target::{Base, BaseError, Target, TargetError};
 
 /// Any error a body may end with.

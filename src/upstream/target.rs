@@ -5,6 +5,7 @@ use std::fmt;
 
 use reqwest::Url;
 
+use super::endpoint::Endpoint;
 use crate::wire::Protocol;
 
 /// What callers may put before an endpoint; all stand for the base's own path. A longer one
@@ -170,6 +171,7 @@ pub struct Target {
     /// The model that the path names (Azure's deployments), percent-decoded.
     pub path_model: Option<String>,
     protocol: Option<Protocol>,
+    endpoint: Endpoint,
     pub(super) url: Url,
 }
 
@@ -231,12 +233,18 @@ impl Target {
         append_query(&mut joined, query, base.query.as_deref());
         let url = base.url(&joined)?;
         let protocol = protocol(path_alone(&joined));
-        Ok(Self { path_and_query: joined, path_model, protocol, url })
+        let endpoint = endpoint(after);
+        Ok(Self { path_and_query: joined, path_model, protocol, endpoint, url })
     }
 
     /// The path alone.
     pub fn path(&self) -> &str {
         path_alone(&self.path_and_query)
+    }
+
+    /// What the path asks for, whatever the method.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// The protocol whose bodies are posted to this path, if weir reads it.
@@ -259,6 +267,16 @@ fn protocol(path: &str) -> Option<Protocol> {
     // messages, and so are forwarded as they are.
     let is_chat = names.next() == Some(b"completions") && names.next() == Some(b"chat");
     is_chat.then_some(Protocol::Chat)
+}
+
+/// What a path behind the base asks for, read as leniently as [`protocol`] reads it.
+fn endpoint(path: &str) -> Endpoint {
+    let behind_deployment = path.strip_prefix(DEPLOYMENTS).and_then(|rest| rest.split_once('/'));
+    let own = behind_deployment.map(|(_, rest)| rest);
+    let decoded = percent_decoded(own.or(path.strip_prefix("/openai/")).unwrap_or(path));
+    let names = segment_names(&decoded).map(visible).filter(|name| !name.is_empty());
+    let names: Option<Vec<&str>> = names.map(|name| std::str::from_utf8(name).ok()).collect();
+    names.map_or(Endpoint::Other, |names| Endpoint::of(&names))
 }
 
 /// A name without what stands before and after its visible characters.
@@ -563,6 +581,44 @@ mod tests {
             for (path, read) in rows {
                 let target = Target::map(&base, path).expect(path);
                 assert_eq!(target.protocol().is_some(), read, "{path} on {url}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_path_asks_for_is_told_from_its_names() {
+        use crate::upstream::Route;
+        let rows = [
+            ("/v1/chat/completions", Endpoint::Route(Route::Chat)),
+            ("/openai/deployments/d/chat/completions", Endpoint::Route(Route::Chat)),
+            ("/openai/deployments/d/embeddings?api-version=1", Endpoint::Route(Route::Embeddings)),
+            ("/openai/deployments/d/images/generations", Endpoint::Route(Route::Images)),
+            ("/v1/completions", Endpoint::Route(Route::Completions)),
+            ("/embeddings", Endpoint::Route(Route::Embeddings)),
+            ("/v1/responses", Endpoint::Route(Route::Responses)),
+            ("/v1//Responses/", Endpoint::Route(Route::Responses)),
+            ("/v1/%72esponses%20", Endpoint::Route(Route::Responses)),
+            ("/v1/responses;x=1", Endpoint::Route(Route::Responses)),
+            ("/v1/messages", Endpoint::Route(Route::Messages)),
+            ("/v1/audio/speech", Endpoint::Route(Route::Speech)),
+            ("/v1/moderations", Endpoint::Route(Route::Moderations)),
+            ("/v1/models", Endpoint::Models),
+            ("/openai/models", Endpoint::Models),
+            ("/v1/models/gpt-4o", Endpoint::Model("gpt-4o".into())),
+            ("/v1/models/a%2Fb:c", Endpoint::Model("a/b:c".into())),
+            ("/v1/responses/resp_1", Endpoint::Other),
+            ("/v1/messages/count_tokens", Endpoint::Other),
+            ("/v1/files", Endpoint::Other),
+            ("/v1/x/models", Endpoint::Other),
+            ("/v1/images/edits", Endpoint::Other),
+            ("/v1/audio/transcriptions", Endpoint::Other),
+            ("/v1/chat/completions/id", Endpoint::Other),
+            ("/v1", Endpoint::Other),
+        ];
+        for url in ["https://h/v1", "https://h/openai/deployments/own"] {
+            for (path, expected) in &rows {
+                let target = Target::map(&base(url), path).expect(path);
+                assert_eq!(target.endpoint(), expected, "{path} on {url}");
             }
         }
     }

@@ -77,6 +77,14 @@ impl Serving {
         }
     }
 
+    /// Ends it, and gives all that it said after it listened.
+    pub fn log(mut self) -> String {
+        self.signal("-TERM");
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).expect("text");
+        rest
+    }
+
     /// The exit code.
     pub fn ended(mut self) -> Option<i32> {
         let mut rest = String::new();

@@ -3,6 +3,7 @@
 mod cli;
 mod counting;
 mod explain;
+mod keys;
 mod promises;
 mod recalled;
 mod replay;

@@ -2,5 +2,5 @@
 
 mod conformance;
 mod file;
-mod originals;
-mod places;
+pub mod originals;
+pub mod places;

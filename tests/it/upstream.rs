@@ -17,7 +17,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use weir::config::{AskUsage, Cache, Catalogue, Config, Cors, Log, LogFormat, Server, Upstream};
-use weir::proxy::{Body, BoxError, Call, ErrorKind, Pass, Proxy, ProxyError, Tenant};
+use weir::proxy::{
+    Body, BoxError, Call, Caller, ErrorKind, Pass, PassBody, Proxy, ProxyError, Tenant,
+};
 use weir::store::Store;
 use weir::upstream::{Client, Target};
 use weir::wire::Protocol;
@@ -186,6 +188,7 @@ fn config(url: String) -> Config {
             first_byte_timeout_ms: 60_000,
             idle_timeout_ms: 60_000,
             ask_usage: AskUsage::Auto,
+            ..Config::default().upstream
         },
         store: Config::default().store,
         limits: Vec::new(),
@@ -212,6 +215,10 @@ fn headers(rows: &[(&'static str, &'static str)]) -> HeaderMap {
         .collect()
 }
 
+fn anybody() -> Caller {
+    Caller { tenant: Tenant([0; 16]), key: None }
+}
+
 fn chat(proxy: &Proxy, body: &'static [u8], rows: &[(&'static str, &'static str)]) -> Call {
     Call {
         protocol: Protocol::Chat,
@@ -220,17 +227,20 @@ fn chat(proxy: &Proxy, body: &'static [u8], rows: &[(&'static str, &'static str)
         headers: headers(rows),
         received: Bytes::from_static(body),
         decoded: None,
-        tenant: Tenant([0; 16]),
+        caller: anybody(),
+        admission: proxy.admit(&anybody()).expect("nobody is limited"),
         permit: Box::new(()),
     }
 }
 
 fn pass(proxy: &Proxy, method: Method, path: &str, body: Body) -> Pass {
     Pass {
+        caller: anybody(),
+        admission: proxy.admit(&anybody()).expect("nobody is limited"),
         target: Target::map(proxy.base(), path).expect("a known path"),
         method,
         headers: HeaderMap::new(),
-        body,
+        body: PassBody::Streamed(body),
     }
 }
 

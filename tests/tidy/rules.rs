@@ -30,6 +30,7 @@ const RANKS: &[(&str, u8)] = &[
     ("store", 3),
     ("upstream", 3),
     ("proxy", 4),
+    ("admin", 5),
     ("server", 5),
     ("cli", 6),
 ];
@@ -319,7 +320,7 @@ mod tests {
                 vec![2],
             ),
             ("src/cli/mod.rs", "use crate::server::Server;", vec![]),
-            ("src/unheard/mod.rs", "", vec![1]),
+            ("src/unheard_of/mod.rs", "", vec![1]),
             ("src/main.rs", "use weir::cli;", vec![]),
         ] {
             assert_eq!(lines(&layers(path, &source(text))), expected, "{path}: {text}");

@@ -18,7 +18,7 @@ const BOB: &str = "authorization: Bearer bob\r\n";
 const REFUSED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}";
 
 /// The raw messages of a conversation whose large ones have about this many words.
-fn conversation(words: usize) -> Vec<String> {
+pub fn conversation(words: usize) -> Vec<String> {
     let text = |name: String| format!("{name} {}", "said \\u00fcnd dônë ".repeat(words / 3 + 1));
     let mut messages = vec![r#"{"role":"system","content":"be brief"}"#.to_owned()];
     for turn in 0..10 {
@@ -31,14 +31,14 @@ fn conversation(words: usize) -> Vec<String> {
 }
 
 /// A request with these messages, limited so that many of them have to go.
-fn limited(credential: &str, messages: &[String]) -> Vec<u8> {
+pub fn limited(credential: &str, messages: &[String]) -> Vec<u8> {
     let bytes: usize = messages.iter().map(String::len).sum();
     let headers = format!("{credential}x-weir-max-input-tokens: {}\r\n", bytes / 8);
     chat(&headers, format!(r#"{{"model":"gpt-4o","messages":[{}]}}"#, messages.join(",")))
 }
 
 /// Sends a conversation and gives its messages that did not arrive whole, and those that did.
-async fn cut<'a>(
+pub async fn cut<'a>(
     address: SocketAddr,
     upstream: &mut Upstream,
     request: Vec<u8>,

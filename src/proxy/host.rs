@@ -8,7 +8,7 @@ use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Uri, Version};
 
-use crate::proxy::{ErrorKind, ProxyError};
+use super::{ErrorKind, ProxyError};
 
 /// The names by which weir may be called.
 #[derive(Debug, Clone)]

@@ -1,0 +1,166 @@
+//! The admin API's routes: what is asked of a key or a list of them, and what is answered.
+
+use http::{Method, StatusCode, Uri};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Refusal, Shared};
+use crate::store::keys::{KeyChange, KeyError, MAX_PAGE, NewKey};
+use crate::store::now_ms;
+
+/// Where everything is.
+const ROOT: &str = "/admin/v1/";
+
+/// A page of a list. `next` is what `after` has to be for the next one.
+#[derive(Serialize)]
+struct Page<'a, T> {
+    object: &'static str,
+    data: &'a [T],
+    next: Option<&'a str>,
+}
+
+/// What a key is replaced with.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Rotation {
+    /// How much longer the old secret is good.
+    overlap_ms: u64,
+}
+
+type Answer = Result<(StatusCode, String), Refusal>;
+
+impl Shared {
+    /// Does what is asked.
+    pub(super) async fn act(&self, method: &Method, uri: &Uri, body: &[u8]) -> Answer {
+        let path = uri.path().strip_prefix(ROOT).unwrap_or_default();
+        let names: Vec<&str> = path.split('/').collect();
+        match (method.as_str(), names.as_slice()) {
+            ("GET", ["keys"]) => self.list_keys(uri).await,
+            ("POST", ["keys"]) => self.create(body).await,
+            ("GET", ["keys", id]) => done(&self.store.show_key(id).await?),
+            ("PATCH", ["keys", id]) => self.change(id, body).await,
+            ("POST", ["keys", id, "rotate"]) => self.rotate(id, body).await,
+            ("POST", ["keys", id, "revoke"]) | ("DELETE", ["keys", id]) => {
+                let revoked = self.store.revoke_key(id, now_ms()).await?;
+                acted("revoke", &revoked.key.id);
+                done(&revoked)
+            }
+            ("GET", ["teams"]) => self.list_teams(uri).await,
+            (_, ["keys" | "teams"] | ["keys", _] | ["keys", _, "rotate" | "revoke"]) => {
+                let message = "This is not done to this path. See the README.";
+                Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message))
+            }
+            _ => {
+                let message = "The admin API has /admin/v1/keys, /admin/v1/keys/ID (and /rotate and \
+                               /revoke behind it) and /admin/v1/teams.";
+                Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", message))
+            }
+        }
+    }
+
+    async fn list_keys(&self, uri: &Uri) -> Answer {
+        let [team, after] = query(uri, ["team", "after"])?;
+        let keys = self.store.list_keys(team.as_deref(), after.as_deref().unwrap_or("")).await?;
+        page(&keys, |facts| &facts.key.id)
+    }
+
+    async fn list_teams(&self, uri: &Uri) -> Answer {
+        let [after] = query(uri, ["after"])?;
+        let teams = self.store.list_teams(after.as_deref().unwrap_or("")).await?;
+        page(&teams, |team| &team.name)
+    }
+
+    async fn create(&self, body: &[u8]) -> Answer {
+        let mut members: serde_json::Map<String, Value> = read(body)?;
+        let team = text(&mut members, "team")?;
+        let organisation = text(&mut members, "organisation")?;
+        let change: KeyChange =
+            serde_json::from_value(Value::Object(members)).map_err(|error| invalid(&error))?;
+        change.check_policies(&self.policies)?;
+        let issued = self.store.create_key(NewKey { team, organisation, change }, now_ms()).await?;
+        acted("create", &issued.facts.key.id);
+        Ok((StatusCode::CREATED, issued.json()))
+    }
+
+    async fn change(&self, id: &str, body: &[u8]) -> Answer {
+        let change: KeyChange = read(body)?;
+        change.check_policies(&self.policies)?;
+        let changed = self.store.change_key(id, change).await?;
+        acted("limit", &changed.key.id);
+        done(&changed)
+    }
+
+    async fn rotate(&self, id: &str, body: &[u8]) -> Answer {
+        let rotation = if body.is_empty() { Rotation::default() } else { read(body)? };
+        let issued = self.store.rotate_key(id, rotation.overlap_ms, now_ms()).await?;
+        acted("rotate", &issued.facts.key.id);
+        Ok((StatusCode::OK, issued.json()))
+    }
+}
+
+/// Notes what was done, and to which key.
+fn acted(action: &'static str, key: &str) {
+    tracing::info!(target: "weir::admin", action, key, "a key was changed");
+}
+
+fn done(value: &impl Serialize) -> Answer {
+    let json = serde_json::to_string(value).expect("texts and numbers under fixed keys are JSON");
+    Ok((StatusCode::OK, json))
+}
+
+fn page<T: Serialize>(data: &[T], place: impl Fn(&T) -> &str) -> Answer {
+    let last = if data.len() < MAX_PAGE { None } else { data.last() };
+    done(&Page { object: "list", data, next: last.map(place) })
+}
+
+fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(body).map_err(|error| invalid(&error))
+}
+
+fn text(
+    members: &mut serde_json::Map<String, Value>,
+    name: &'static str,
+) -> Result<Option<String>, Refusal> {
+    match members.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => {
+            let message = format!("{name} must be a string");
+            Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message))
+        }
+    }
+}
+
+fn invalid(error: &serde_json::Error) -> Refusal {
+    let message = format!("The body is not what is wanted here: {error}.");
+    Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+}
+
+/// The parameters of these names; others are refused.
+fn query<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], Refusal> {
+    let mut found = [const { None }; N];
+    let url = format!("http://localhost/?{}", uri.query().unwrap_or_default());
+    let wrong = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message);
+    let url = reqwest::Url::parse(&url).map_err(|error| wrong(error.to_string()))?;
+    for (name, value) in url.query_pairs() {
+        let Some(place) = names.iter().position(|known| *known == name) else {
+            return Err(wrong(format!("The parameters here are {}.", names.join(", "))));
+        };
+        found[place] = Some(value.into_owned());
+    }
+    Ok(found)
+}
+
+impl From<KeyError> for Refusal {
+    fn from(error: KeyError) -> Self {
+        let (status, code) = match &error {
+            KeyError::Unknown => (StatusCode::NOT_FOUND, "not_found"),
+            KeyError::Revoked => (StatusCode::CONFLICT, "revoked"),
+            KeyError::Invalid { .. } => (StatusCode::BAD_REQUEST, "invalid_request"),
+            KeyError::TeamElsewhere { .. } => (StatusCode::CONFLICT, "team_elsewhere"),
+            KeyError::TooMany => (StatusCode::CONFLICT, "too_many_keys"),
+            KeyError::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
+        };
+        Self::new(status, code, error.to_string())
+    }
+}

@@ -1,0 +1,203 @@
+//! Where virtual keys are looked after over HTTP: a listener of its own, for whoever has its token.
+//! What is done is `store::keys`'; this reads requests and renders answers.
+
+mod api;
+mod token;
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
+};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+pub use token::{Token, load_or_make};
+
+use crate::config::{Config, Policies};
+use crate::proxy::host::Hosts;
+use crate::store::Store;
+
+/// The most that a request may hold.
+const MAX_BODY_BYTES: usize = 64 << 10;
+const MAX_HEAD_BYTES: usize = 16 << 10;
+/// How long a head and a body may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections at once; others wait in the system's queue.
+const MAX_CONNECTIONS: usize = 64;
+/// How long to wait when the system cannot give a connection, and for what is under way at the end.
+const PAUSE: Duration = Duration::from_millis(100);
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The admin API, bound to its address.
+pub struct Admin {
+    listener: TcpListener,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// What all requests need.
+struct Shared {
+    store: Store,
+    policies: Policies,
+    hosts: Hosts,
+    token: Token,
+}
+
+impl Admin {
+    /// Binds to `address`, to look after the keys in `store` for whoever has `token`.
+    pub async fn bind(
+        address: SocketAddr,
+        config: &Config,
+        store: Store,
+        token: Token,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        let hosts = Hosts::new(&config.server.allowed_hosts);
+        let policies = config.context.policies.clone();
+        let shared = Arc::new(Shared { store, policies, hosts, token });
+        Ok(Self { listener, address, shared })
+    }
+
+    /// Where it listens, the port as the system gave it.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `ended`, and a little longer what is under way then.
+    pub async fn run(self, ended: impl Future<Output = ()>) {
+        let mut ended = pin!(ended);
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut open = JoinSet::new();
+        loop {
+            let place = places.clone().acquire_owned().await;
+            let stream = tokio::select! {
+                biased;
+                () = &mut ended => break,
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(target: "weir::admin", %error, "cannot take a connection");
+                        tokio::time::sleep(PAUSE).await;
+                        continue;
+                    }
+                },
+            };
+            let shared = Arc::clone(&self.shared);
+            open.spawn(async move {
+                let service = service_fn(|request| {
+                    let shared = Arc::clone(&shared);
+                    async move { Ok::<_, Infallible>(shared.answer(request).await) }
+                });
+                let served = http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(PATIENCE)
+                    .max_buf_size(MAX_HEAD_BYTES)
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
+                if let Err(error) = served {
+                    tracing::debug!(target: "weir::admin", %error, "connection ended");
+                }
+                drop(place);
+            });
+            while open.try_join_next().is_some() {}
+        }
+        let finished = async { while open.join_next().await.is_some() {} };
+        // What is then still under way is a connection that nobody uses.
+        let _ = tokio::time::timeout(FAREWELL, finished).await;
+    }
+}
+
+/// An answer that says no: status, code, message.
+#[derive(Debug)]
+struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+}
+
+impl Shared {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        match self.admitted(request).await {
+            Ok((status, json)) => reply(status, json),
+            Err(refusal) => {
+                let Refusal { status, code, message } = refusal;
+                tracing::info!(target: "weir::admin", status = status.as_u16(), code, "refused");
+                let error = serde_json::json!({"error": {"message": message, "code": code}});
+                let mut response = reply(status, error.to_string());
+                if status == StatusCode::UNAUTHORIZED {
+                    let bearer = HeaderValue::from_static("Bearer");
+                    response.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+                }
+                response
+            }
+        }
+    }
+
+    /// Checks who asks before anything else of the request is looked at.
+    async fn admitted(&self, request: Request<Incoming>) -> Result<(StatusCode, String), Refusal> {
+        let (parts, body) = request.into_parts();
+        self.hosts.check(parts.version, &parts.uri, &parts.headers).map_err(|error| {
+            Refusal::new(StatusCode::FORBIDDEN, "host_not_allowed", error.message)
+        })?;
+        if parts.headers.contains_key(ORIGIN) {
+            let message = "Web pages may not use the admin API.";
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
+        }
+        if !self.is_authorized(&parts.headers) {
+            let message = "The admin API wants its token: 'Authorization: Bearer TOKEN'. weir \
+                           printed it when it first started, and keeps it in admin.token_file.";
+            return Err(Refusal::new(StatusCode::UNAUTHORIZED, "invalid_token", message));
+        }
+        let collected = Limited::new(body, MAX_BODY_BYTES).collect();
+        let body = match tokio::time::timeout(PATIENCE, collected).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            _ => {
+                let message =
+                    format!("The body must come whole and have at most {MAX_BODY_BYTES} bytes.");
+                return Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message));
+            }
+        };
+        self.act(&parts.method, &parts.uri, &body).await
+    }
+
+    fn is_authorized(&self, headers: &HeaderMap) -> bool {
+        let mut values = headers.get_all(AUTHORIZATION).iter();
+        let value = values.next().and_then(|value| value.to_str().ok());
+        let token = value.and_then(|value| value.split_once(' '));
+        let is_one = values.next().is_none();
+        token.is_some_and(|(scheme, token)| {
+            is_one && scheme.eq_ignore_ascii_case("bearer") && self.token.is(token.trim())
+        })
+    }
+}
+
+fn reply(status: StatusCode, json: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(json.into()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

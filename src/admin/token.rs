@@ -1,0 +1,113 @@
+//! The token of the admin API: made where there is none, kept in a file for its owner's eyes alone.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::config::Secret;
+
+/// What a token begins with, so that whoever finds one knows what it opens.
+const PREFIX: &str = "weir-admin-";
+const RANDOM_BYTES: usize = 32;
+/// A token that somebody wrote by hand has at least so many characters.
+const MIN_CHARACTERS: usize = 32;
+
+/// The token, in the form that it is compared in.
+#[derive(Clone)]
+pub struct Token(blake3::Hash);
+
+impl Token {
+    pub fn new(secret: &Secret) -> Self {
+        Self(blake3::hash(secret.expose().as_bytes()))
+    }
+
+    /// Whether `given` is the token, in a time that does not tell how much of it is right.
+    pub fn is(&self, given: &str) -> bool {
+        // Hashes compare in constant time.
+        self.0 == blake3::hash(given.as_bytes())
+    }
+}
+
+/// The token in the file at `path`; a new one where there is no file, or none is named. Gives
+/// whether it is new.
+pub fn load_or_make(path: Option<&Path>) -> io::Result<(Secret, bool)> {
+    let Some(path) = path else { return Ok((random()?, true)) };
+    match load(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        loaded => return loaded.map(|token| (token, false)),
+    }
+    let token = random()?;
+    match write(path, &token) {
+        // Another weir was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            load(path).map(|token| (token, false))
+        }
+        written => written.map(|()| (token, true)),
+    }
+}
+
+fn load(path: &Path) -> io::Result<Secret> {
+    let text = fs::read_to_string(path)?;
+    let token = text.trim();
+    if token.len() < MIN_CHARACTERS || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let said = "it holds no token; remove it, and weir makes a new one";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, said));
+    }
+    close_to_others(path)?;
+    Ok(Secret::new(token))
+}
+
+/// Writes the whole file or none, and never over another.
+fn write(path: &Path, token: &Secret) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}.new", std::process::id()));
+    let new = PathBuf::from(new);
+    let written = write_private(&new, token).and_then(|()| match fs::hard_link(&new, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            // Some file systems have no links.
+            fs::rename(&new, path)
+        }
+        linked => linked,
+    });
+    // After a rename there is nothing left to remove.
+    let _ = fs::remove_file(&new);
+    written
+}
+
+fn write_private(path: &Path, token: &Secret) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(0o600);
+    }
+    let mut file = options.open(path)?;
+    writeln!(file, "{}", token.expose())?;
+    file.sync_all()
+}
+
+/// Takes a file's permissions from all but its owner.
+#[cfg(unix)]
+fn close_to_others(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
+}
+
+/// Elsewhere a file has the permissions of its folder, which is the user's own.
+#[cfg(not(unix))]
+fn close_to_others(_path: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+fn random() -> io::Result<Secret> {
+    let mut bytes = [0; RANDOM_BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(Secret::new(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))))
+}

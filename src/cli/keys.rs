@@ -1,0 +1,372 @@
+//! `weir keys`: looks after virtual keys in the store's file, whether or not a weir serves from it.
+//! What may be done to a key is `store::keys`'.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+
+use super::moments::{moment, span_ms};
+use super::own_store;
+use super::sources::{self, Flag};
+use crate::config::{self, Config};
+use crate::store::keys::{
+    Issued, KeyChange, KeyFacts, KeySettings, MAX_PAGE, NewKey, SecretFacts, Standing,
+};
+use crate::store::{Store, now_ms};
+
+const EXAMPLES: &str = "\
+Examples:
+  weir keys create ci --team search --models 'gpt-4o*,o3' --requests-per-minute 60
+      makes a key and shows its secret, this once
+  weir keys list --team search
+  weir keys limit key_0123456789ab --tokens-per-minute 100000 --max-concurrent none
+  weir keys rotate key_0123456789ab --overlap 24h
+      gives it a new secret; the old one is good for a day longer
+  weir keys revoke key_0123456789ab
+      ends it, from its next request on
+
+Keys count where auth.mode is \"keys\". All of this works on the store's file, also while weir serves
+from it; use the --config or --store that it has.";
+
+/// Looks after virtual keys: makes, shows, limits, replaces and revokes them
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
+pub struct KeysArgs {
+    #[command(subcommand)]
+    command: KeysCommand,
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", global = true)]
+    config: Option<PathBuf>,
+    /// The store's file [default: weir/weir.db in the user's state folder]
+    #[arg(long, value_name = "FILE", global = true)]
+    store: Option<String>,
+    /// Prints JSON, as the admin API answers it
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum KeysCommand {
+    /// Makes a key and shows its secret, this once
+    #[command(after_help = EXAMPLES)]
+    Create {
+        /// What it is called
+        name: String,
+        /// The team it belongs to, made if need be; its keys share originals and usage
+        /// [default: default]
+        #[arg(long)]
+        team: Option<String>,
+        /// The organisation of a team that is made [default: default]
+        #[arg(long)]
+        organisation: Option<String>,
+        #[command(flatten)]
+        limits: Limits,
+    },
+    /// Lists keys
+    List {
+        /// Only this team's
+        #[arg(long)]
+        team: Option<String>,
+        /// Also those that have expired or were revoked
+        #[arg(long)]
+        all: bool,
+    },
+    /// Shows one key
+    Show { id: String },
+    /// Changes what a key may do; what is not named stays
+    #[command(after_help = EXAMPLES)]
+    Limit {
+        id: String,
+        /// Calls it otherwise
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        limits: Limits,
+    },
+    /// Gives a key a new secret and shows it, this once
+    Rotate {
+        id: String,
+        /// How much longer the old secret is good, such as 24h
+        #[arg(long, value_name = "SPAN", value_parser = span_ms, default_value = "0s")]
+        overlap: u64,
+    },
+    /// Ends a key for good, from its next request on
+    Revoke { id: String },
+}
+
+/// What a key may do.
+#[derive(Debug, Args)]
+struct Limits {
+    /// Whose it is
+    #[arg(long)]
+    user: Option<String>,
+    /// The models it may use, separated by commas; * stands for any characters, `any` for all
+    #[arg(long, value_name = "PATTERNS")]
+    models: Option<String>,
+    /// The policies its callers may choose by x-weir-policy, separated by commas; `configured` for
+    /// those of context.allowed_policies
+    #[arg(long, value_name = "NAMES")]
+    policies: Option<String>,
+    /// The policy of its requests that choose none, or `none`
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
+    /// Whether it may use what weir does not meter: files, batches, stored responses
+    #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
+    passthrough: Option<bool>,
+    /// Requests a minute, or `none`
+    #[arg(long, value_name = "N", value_parser = limit)]
+    requests_per_minute: Option<Given>,
+    /// Tokens a minute, prompts and answers, or `none`
+    #[arg(long, value_name = "N", value_parser = limit)]
+    tokens_per_minute: Option<Given>,
+    /// Requests at once, or `none`
+    #[arg(long, value_name = "N", value_parser = limit)]
+    max_concurrent: Option<Given>,
+    /// How long from now it is good, such as 90d, or `never` ends
+    #[arg(long, value_name = "SPAN", value_parser = expiry)]
+    expires: Option<Given>,
+}
+
+/// A number that is given, or taken away.
+#[derive(Debug, Clone, Copy)]
+struct Given(Option<u64>);
+
+fn limit(text: &str) -> Result<Given, String> {
+    if text == "none" {
+        return Ok(Given(None));
+    }
+    let number = text.replace('_', "").parse::<u64>();
+    number.map(|number| Given(Some(number))).map_err(|_| "write a number, or none".to_owned())
+}
+
+fn expiry(text: &str) -> Result<Given, String> {
+    if text == "never" { Ok(Given(None)) } else { span_ms(text).map(|span| Given(Some(span))) }
+}
+
+impl Limits {
+    fn change(&self, name: Option<&str>, now_ms: u64) -> KeyChange {
+        let list = |told: &Option<String>, all: &str| {
+            let told = told.as_deref()?;
+            let items = told.split(',').map(str::trim).filter(|item| !item.is_empty());
+            let items: Vec<String> = items.map(str::to_owned).collect();
+            Some(if told == all { Vec::new() } else { items })
+        };
+        let policy = self.policy.as_ref();
+        KeyChange {
+            name: name.map(str::to_owned),
+            user: self.user.clone(),
+            models: list(&self.models, "any"),
+            policies: list(&self.policies, "configured"),
+            policy: policy.map(|policy| Some(policy.clone()).filter(|policy| policy != "none")),
+            passthrough: self.passthrough,
+            requests_per_minute: self.requests_per_minute.map(|given| given.0),
+            tokens_per_minute: self.tokens_per_minute.map(|given| given.0),
+            max_concurrent: self.max_concurrent.map(|given| given.0),
+            expires_ms: self
+                .expires
+                .map(|given| given.0.map(|span_ms| now_ms.saturating_add(span_ms))),
+        }
+    }
+}
+
+/// Runs `weir keys …`.
+pub fn run(args: &KeysArgs) -> Result<(), String> {
+    let config = configuration(args)?;
+    let Some(path) = own_store::file(&config.store, std::env::vars_os()) else {
+        return Err(
+            "keys are kept in the store's file, and there is none: name it with --store FILE \
+                    (store.path)"
+                .to_owned(),
+        );
+    };
+    let unusable = |error| format!("the store {} cannot be used: {error}", path.display());
+    let store = Store::open(&path).map_err(unusable)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .map_err(|error| format!("cannot begin: {error}"))?;
+    runtime.block_on(act(args, &config, &store))
+}
+
+fn configuration(args: &KeysArgs) -> Result<Config, String> {
+    let told = args.store.clone().map(|value| Flag {
+        name: "--store".into(),
+        key: "store.path".into(),
+        value,
+    });
+    let file = args.config.as_deref().map(Path::new);
+    let figment = sources::figment(file, None, std::env::vars_os(), told);
+    let (config, _) = config::load(figment).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(|problem| format!("  - {problem}")).collect();
+        format!("the configuration cannot be used:\n{}", lines.join("\n"))
+    })?;
+    Ok(config)
+}
+
+async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), String> {
+    let said = |error: crate::store::keys::KeyError| error.to_string();
+    let now_ms = now_ms();
+    match &args.command {
+        KeysCommand::Create { name, team, organisation, limits } => {
+            let change = limits.change(Some(name), now_ms);
+            change.check_policies(&config.context.policies).map_err(said)?;
+            let new = NewKey { team: team.clone(), organisation: organisation.clone(), change };
+            show_issued(&store.create_key(new, now_ms).await.map_err(said)?, args.json, now_ms);
+        }
+        KeysCommand::List { team, all } => {
+            let mut keys = all_keys(store, team.as_deref()).await?;
+            keys.retain(|facts| *all || facts.key.standing(now_ms) == Standing::Live);
+            if args.json {
+                print_json(&keys)?;
+            } else {
+                print!("{}", table(&keys, now_ms));
+            }
+        }
+        KeysCommand::Show { id } => {
+            show(&store.show_key(id).await.map_err(said)?, args.json, now_ms)?;
+        }
+        KeysCommand::Limit { id, name, limits } => {
+            let change = limits.change(name.as_deref(), now_ms);
+            if change == KeyChange::default() {
+                return Err("nothing is to be changed; `weir keys limit --help` tells what can be"
+                    .to_owned());
+            }
+            change.check_policies(&config.context.policies).map_err(said)?;
+            show(&store.change_key(id, change).await.map_err(said)?, args.json, now_ms)?;
+        }
+        KeysCommand::Rotate { id, overlap } => {
+            let issued = store.rotate_key(id, *overlap, now_ms).await.map_err(said)?;
+            show_issued(&issued, args.json, now_ms);
+        }
+        KeysCommand::Revoke { id } => {
+            show(&store.revoke_key(id, now_ms).await.map_err(said)?, args.json, now_ms)?;
+        }
+    }
+    Ok(())
+}
+
+/// All keys, of all teams or one, by team and name.
+async fn all_keys(store: &Store, team: Option<&str>) -> Result<Vec<KeyFacts>, String> {
+    let mut keys: Vec<KeyFacts> = Vec::new();
+    loop {
+        let after = keys.last().map_or("", |facts| facts.key.id.as_str());
+        let page = store.list_keys(team, after).await.map_err(|error| error.to_string())?;
+        let is_last = page.len() < MAX_PAGE;
+        keys.extend(page);
+        if is_last {
+            break;
+        }
+    }
+    keys.sort_by(|one, other| {
+        let place = |facts: &KeyFacts| (facts.key.team.clone(), facts.key.name.clone());
+        place(one).cmp(&place(other))
+    });
+    Ok(keys)
+}
+
+fn print_json(value: &impl serde::Serialize) -> Result<(), String> {
+    println!("{}", serde_json::to_string(value).map_err(|error| error.to_string())?);
+    Ok(())
+}
+
+fn show(facts: &KeyFacts, json: bool, now_ms: u64) -> Result<(), String> {
+    if json {
+        return print_json(facts);
+    }
+    print!("{}", told(facts, now_ms));
+    Ok(())
+}
+
+fn show_issued(issued: &Issued, json: bool, now_ms: u64) {
+    if json {
+        println!("{}", issued.json());
+        return;
+    }
+    print!("{}", told(&issued.facts, now_ms));
+    println!("\n{}\n", issued.secret.expose());
+    println!("This is shown once and kept nowhere. Give it to the SDK as its API key.");
+}
+
+/// A key, a line for each thing that there is to say.
+fn told(facts: &KeyFacts, now_ms: u64) -> String {
+    let key = &facts.key;
+    let settings = &key.settings;
+    let number = |limit: Option<u64>| limit.map_or("no limit".to_owned(), |n| n.to_string());
+    let list = |items: &[String], all: &str| match items {
+        [] => all.to_owned(),
+        items => items.join(", "),
+    };
+    let secrets: Vec<String> = facts.secrets.iter().map(secret_told).collect();
+    let rows = [
+        ("id", key.id.clone()),
+        ("name", key.name.clone()),
+        ("state", state(facts, now_ms)),
+        ("organisation", key.organisation.clone()),
+        ("team", key.team.clone()),
+        ("user", key.user.clone()),
+        ("models", list(&settings.models, "any")),
+        ("policies", list(&settings.policies, "as configured")),
+        ("policy", settings.policy.clone().unwrap_or_else(|| "as configured".to_owned())),
+        ("passthrough", if settings.passthrough { "yes" } else { "no" }.to_owned()),
+        ("requests a minute", number(settings.requests_per_minute)),
+        ("tokens a minute", number(settings.tokens_per_minute)),
+        ("requests at once", number(settings.max_concurrent)),
+        ("made", moment(key.created_ms)),
+        ("secrets", secrets.join(", ")),
+    ];
+    rows.iter()
+        .map(|(name, value)| format!("{name:<18} {value}").trim_end().to_owned() + "\n")
+        .collect()
+}
+
+fn secret_told(secret: &SecretFacts) -> String {
+    match secret.expires_ms {
+        Some(end_ms) => format!("{} (until {})", secret.hint, moment(end_ms)),
+        None => secret.hint.clone(),
+    }
+}
+
+fn state(facts: &KeyFacts, now_ms: u64) -> String {
+    let key = &facts.key;
+    match (key.standing(now_ms), key.revoked_ms, key.expires_ms) {
+        (Standing::Revoked, Some(moment_ms), _) => format!("revoked {}", moment(moment_ms)),
+        (Standing::Expired, _, Some(moment_ms)) => format!("expired {}", moment(moment_ms)),
+        (_, _, Some(moment_ms)) => format!("until {}", moment(moment_ms)),
+        _ => "live".to_owned(),
+    }
+}
+
+/// Keys as a table, moments in UTC.
+fn table(keys: &[KeyFacts], now_ms: u64) -> String {
+    let head = ["ID", "NAME", "TEAM", "USER", "MODELS", "LIMITS", "STATE"].map(str::to_owned);
+    let rows = keys.iter().map(|facts| {
+        let key = &facts.key;
+        let models = match key.settings.models.as_slice() {
+            [] => "any".to_owned(),
+            models => models.join(","),
+        };
+        let (name, team, user) = (key.name.clone(), key.team.clone(), key.user.clone());
+        [key.id.clone(), name, team, user, models, limits(&key.settings), state(facts, now_ms)]
+    });
+    let rows: Vec<[String; 7]> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..7).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &[String; 7]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+fn limits(settings: &KeySettings) -> String {
+    let limits = [
+        (settings.requests_per_minute, " req/min"),
+        (settings.tokens_per_minute, " tok/min"),
+        (settings.max_concurrent, " at once"),
+    ];
+    let mut said: Vec<String> =
+        limits.iter().filter_map(|(limit, unit)| limit.map(|n| format!("{n}{unit}"))).collect();
+    if settings.passthrough {
+        said.push("passthrough".to_owned());
+    }
+    if said.is_empty() { "none".to_owned() } else { said.join(", ") }
+}

@@ -1,0 +1,180 @@
+//! Who a request is from: the holder of a virtual key, or, in open mode, whoever sends the same
+//! credential. Reads headers alone; what a caller may do is `proxy::Caller`'s.
+
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName};
+
+use crate::config::AuthMode;
+use crate::proxy::{Caller, ErrorKind, ProxyError, Tenant};
+use crate::store::keys::{KeyRing, Standing};
+use crate::store::{Store, now_ms};
+
+/// The headers that may carry a caller's credential, in one form or another.
+const CREDENTIALS: [HeaderName; 3] =
+    [AUTHORIZATION, HeaderName::from_static("api-key"), HeaderName::from_static("x-api-key")];
+/// What stands before a key in `authorization`.
+const SCHEME: &str = "bearer ";
+
+/// Tells callers apart.
+pub enum Gate {
+    Open { tenant_key: [u8; blake3::KEY_LEN] },
+    Keys(KeyRing),
+}
+
+impl Gate {
+    /// A gate as `mode` wants it, whose tenants mean nothing to those who do not have `store`.
+    pub fn new(mode: AuthMode, store: &Store) -> Self {
+        match mode {
+            AuthMode::Open => Self::Open { tenant_key: store.secret() },
+            AuthMode::Keys => Self::Keys(KeyRing::new(store.clone())),
+        }
+    }
+
+    /// Who sent these headers. In keys mode nobody else gets further.
+    pub async fn caller(&self, headers: &HeaderMap) -> Result<Caller, ProxyError> {
+        let ring = match self {
+            Self::Open { tenant_key } => {
+                return Ok(Caller { tenant: tenant(tenant_key, headers), key: None });
+            }
+            Self::Keys(ring) => ring,
+        };
+        let secret = sole_key(headers)?;
+        let found = ring.find(secret).await.map_err(|error| {
+            tracing::warn!(target: "weir::store", %error, "keys cannot be read");
+            let message = "weir's store of keys cannot be read at the moment. Try again shortly.";
+            ProxyError::new(ErrorKind::StoreUnavailable, message)
+        })?;
+        let Some(holder) = found else {
+            return Err(refused(
+                "This API key is not one of weir's. Check it, or ask for a new one.",
+            ));
+        };
+        match holder.standing(now_ms()) {
+            Standing::Live => Ok(Caller { tenant: holder.tenant, key: Some(holder.key.clone()) }),
+            Standing::Expired => Err(refused("This API key has expired. Ask for a new one.")),
+            Standing::Revoked => Err(refused("This API key was revoked. Ask for a new one.")),
+        }
+    }
+}
+
+/// The one key that a request carries, whichever header it is in.
+fn sole_key(headers: &HeaderMap) -> Result<&str, ProxyError> {
+    let mut sole = None;
+    for value in CREDENTIALS.iter().flat_map(|name| headers.get_all(name)) {
+        if is_blank(value.as_bytes()) {
+            continue;
+        }
+        // One that is no plain text is nobody's; nor is one in another scheme.
+        let text = value.to_str().unwrap_or("-").trim();
+        let key = match text.get(..SCHEME.len()) {
+            Some(scheme) if scheme.eq_ignore_ascii_case(SCHEME) => text[SCHEME.len()..].trim(),
+            _ => text,
+        };
+        if sole.is_some_and(|sole| sole != key) {
+            return Err(refused("The request carries more than one API key. Send one."));
+        }
+        sole = Some(key);
+    }
+    sole.ok_or_else(|| {
+        refused(
+            "You didn't provide an API key. Send one of weir's as the SDK's API key, which is the \
+             header 'Authorization: Bearer KEY'.",
+        )
+    })
+}
+
+fn refused(message: &str) -> ProxyError {
+    ProxyError::new(ErrorKind::InvalidApiKey, message)
+}
+
+/// Whose request it is in open mode. All that may be a credential counts: two callers are one only
+/// if they agree in every part.
+fn tenant(tenant_key: &[u8; blake3::KEY_LEN], headers: &HeaderMap) -> Tenant {
+    let values = |name| headers.get_all(name).iter();
+    if CREDENTIALS.iter().flat_map(values).all(|value| is_blank(value.as_bytes())) {
+        return Tenant::ANONYMOUS;
+    }
+    let mut hasher = blake3::Hasher::new_keyed(tenant_key);
+    for (place, name) in (0u8..).zip(&CREDENTIALS) {
+        for value in headers.get_all(name) {
+            hasher.update(&[place]);
+            hasher.update(&value.len().to_le_bytes());
+            hasher.update(value.as_bytes());
+        }
+    }
+    let mut tenant = Tenant([0; 16]);
+    hasher.finalize_xof().fill(&mut tenant.0);
+    tenant
+}
+
+/// Whether a header names nobody: one without a value, or the bare scheme that a client sends whose
+/// key is empty.
+fn is_blank(value: &[u8]) -> bool {
+    let value = value.trim_ascii();
+    value.is_empty() || value.eq_ignore_ascii_case(b"bearer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn headers(rows: &[(&'static str, &'static str)]) -> HeaderMap {
+        rows.iter()
+            .map(|(name, value)| {
+                let name = HeaderName::from_static(name);
+                (name, HeaderValue::from_static(value))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_tenant_is_its_whole_credential() {
+        let tenant = |rows: &[_]| tenant(&[1; 32], &headers(rows));
+        let different = [
+            tenant(&[]),
+            tenant(&[("authorization", "Bearer sk-same-start-1")]),
+            tenant(&[("authorization", "Bearer sk-same-start-2")]),
+            tenant(&[("api-key", "Bearer sk-same-start-1")]),
+            tenant(&[("x-api-key", "Bearer sk-same-start-1")]),
+            tenant(&[("authorization", "Bearer sk-same-start-1"), ("api-key", "k")]),
+        ];
+        for (index, one) in different.iter().enumerate() {
+            assert!(!different[..index].contains(one), "{index}");
+        }
+        for nobody in [("user-agent", "any"), ("authorization", "Bearer "), ("api-key", "")] {
+            assert_eq!(tenant(&[nobody]), Tenant::ANONYMOUS, "{nobody:?}");
+        }
+        assert_eq!(different[0], Tenant::ANONYMOUS);
+        assert_eq!(tenant(&[("authorization", "Bearer sk-same-start-1")]), different[1]);
+    }
+
+    #[test]
+    fn a_tenant_is_one_under_one_secret_alone() {
+        let under = |key| {
+            let rows = [("authorization", "Bearer sk-1")];
+            tenant(&[key; 32], &headers(&rows))
+        };
+        assert_eq!(under(1), under(1));
+        assert_ne!(under(1), under(2));
+    }
+
+    #[test]
+    fn a_key_may_stand_in_any_header_but_there_is_one() {
+        let key = |rows: &[_]| sole_key(&headers(rows)).map(str::to_owned).ok();
+        for (rows, expected) in [
+            (&[("authorization", "Bearer k")][..], Some("k")),
+            (&[("authorization", "bearer  k ")], Some("k")),
+            (&[("authorization", "k")], Some("k")),
+            (&[("api-key", "k")], Some("k")),
+            (&[("x-api-key", "k"), ("authorization", "Bearer k")], Some("k")),
+            (&[("x-api-key", "k"), ("authorization", "Bearer ")], Some("k")),
+            (&[("x-api-key", "k"), ("authorization", "Bearer l")], None),
+            (&[("authorization", "Bearer k"), ("authorization", "Bearer l")], None),
+            (&[("authorization", "Bearer")], None),
+            (&[("cookie", "k")], None),
+        ] {
+            assert_eq!(key(rows).as_deref(), expected, "{rows:?}");
+        }
+    }
+}

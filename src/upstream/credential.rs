@@ -1,0 +1,100 @@
+//! weir's own key for the provider, and what of a caller's headers goes no further where it is used.
+//! Reads it nowhere and tells it to nobody but the upstream.
+
+use http::header::{AUTHORIZATION, COOKIE, SET_COOKIE};
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::Base;
+use super::endpoint::{Endpoint, Route};
+use crate::config::Secret;
+
+const API_KEY: HeaderName = HeaderName::from_static("api-key");
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const ORGANIZATION: HeaderName = HeaderName::from_static("openai-organization");
+const PROJECT: HeaderName = HeaderName::from_static("openai-project");
+
+/// weir's own key, ready to send.
+#[derive(Clone)]
+pub struct OwnKey {
+    bearer: HeaderValue,
+    plain: HeaderValue,
+    /// Whether the upstream is Azure's, which wants `api-key`.
+    is_azure: bool,
+    /// Whether it is Anthropic's, whose own route wants `x-api-key`.
+    is_anthropic: bool,
+}
+
+impl OwnKey {
+    /// The key as `base` wants it; `None` where it holds what no header may.
+    pub fn new(secret: &Secret, base: &Base) -> Option<Self> {
+        let value = |text: &str| {
+            let mut value = HeaderValue::from_str(text).ok()?;
+            value.set_sensitive(true);
+            Some(value)
+        };
+        let is_of = |domain: &str| {
+            let host = base.host().trim_end_matches('.');
+            host.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        Some(Self {
+            bearer: value(&format!("Bearer {}", secret.expose()))?,
+            plain: value(secret.expose())?,
+            is_azure: is_of("azure.com"),
+            is_anthropic: is_of("anthropic.com"),
+        })
+    }
+
+    /// Puts the key in the place of whatever the caller sent, and takes out what would speak for
+    /// the caller or for others: cookies, OpenAI's organisation and project.
+    pub fn put_into(&self, headers: &mut HeaderMap, endpoint: &Endpoint) {
+        for name in [AUTHORIZATION, API_KEY, X_API_KEY, ORGANIZATION, PROJECT, COOKIE] {
+            headers.remove(name);
+        }
+        if self.is_azure {
+            headers.insert(API_KEY, self.plain.clone());
+        } else if self.is_anthropic && *endpoint == Endpoint::Route(Route::Messages) {
+            headers.insert(X_API_KEY, self.plain.clone());
+        } else {
+            headers.insert(AUTHORIZATION, self.bearer.clone());
+        }
+    }
+
+    /// Takes out of an answer what it says of the key's owner: the caller is somebody else.
+    pub fn clean_answer(headers: &mut HeaderMap) {
+        for name in [SET_COOKIE, ORGANIZATION, PROJECT] {
+            headers.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_goes_where_the_provider_looks_for_it() {
+        for (url, endpoint, header, value) in [
+            ("https://api.openai.com/v1", Route::Chat, "authorization", "Bearer sk-own"),
+            ("https://api.openai.com/v1", Route::Messages, "authorization", "Bearer sk-own"),
+            ("https://n.openai.azure.com/openai/v1", Route::Chat, "api-key", "sk-own"),
+            ("https://notazure.com/v1", Route::Chat, "authorization", "Bearer sk-own"),
+            ("https://api.anthropic.com/v1", Route::Chat, "authorization", "Bearer sk-own"),
+            ("https://api.anthropic.com/v1", Route::Messages, "x-api-key", "sk-own"),
+        ] {
+            let base = Base::parse(url).expect(url);
+            let key = OwnKey::new(&Secret::new("sk-own"), &base).expect("plain text");
+            let mut headers = HeaderMap::new();
+            let callers = ["authorization", "api-key", "x-api-key", "cookie"];
+            for name in callers.into_iter().chain(["openai-organization", "openai-project"]) {
+                headers.append(name, HeaderValue::from_static("the caller's"));
+                headers.append(name, HeaderValue::from_static("and another"));
+            }
+            key.put_into(&mut headers, &Endpoint::Route(endpoint));
+            assert_eq!(headers.len(), 1, "{url}");
+            assert_eq!(headers[header], value, "{url}");
+            assert!(headers[header].is_sensitive());
+        }
+        let base = Base::parse("https://api.openai.com/v1").expect("a base");
+        assert!(OwnKey::new(&Secret::new("a\nb"), &base).is_none());
+    }
+}

@@ -1,0 +1,11 @@
+//! Virtual keys: who is let in, what they may, how much, who looks after them, and what nobody ever
+//! gets to see.
+
+mod access;
+mod admin;
+mod command;
+mod hostile;
+mod limits;
+mod secrets;
+mod setting;
+mod teams;

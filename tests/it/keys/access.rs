@@ -1,0 +1,326 @@
+//! Who is let in, to which routes and models, and what goes on to the provider.
+
+use serde_json::Value;
+use weir::config::ModelSettings;
+use weir::store::now_ms;
+
+use super::setting::{OWN_KEY, bearer, post, start};
+use crate::server::harness::{FINE, Upstream, bare, body_of, chat};
+
+/// An address where nobody answers: what gets as far as this is a 502.
+const NOWHERE: &str = "127.0.0.1:1";
+
+#[tokio::test]
+async fn only_holders_of_keys_are_let_in() {
+    let setting = start(NOWHERE, |_| {}).await;
+    let key = setting.key("a", "{}").await;
+    let (secret, mut other) = (&key.secret, key.secret.clone());
+    let last = other.pop().expect("it is not empty");
+    other.push(if last == 'A' { 'Q' } else { 'A' });
+    let short = &secret[..secret.len() - 1];
+    for headers in [
+        String::new(),
+        "authorization: Bearer\r\n".to_owned(),
+        "authorization: Basic dTpw\r\n".to_owned(),
+        "cookie: key=a\r\n".to_owned(),
+        bearer("sk-proj-somebodys"),
+        bearer(OWN_KEY),
+        bearer(&other),
+        bearer(short),
+        bearer(&format!("{secret}A")),
+        bearer(&secret.to_uppercase()),
+        bearer(&key.id),
+        format!("{}{}", key.header(), "x-api-key: sk-other\r\n"),
+        format!("{}{}", key.header(), bearer(&other)),
+    ] {
+        for request in [
+            chat(&headers, body_of(100)),
+            bare("GET", "/v1/models", &headers).into_bytes(),
+            bare("GET", "/v1/files", &headers).into_bytes(),
+            bare("GET", "/weir/v1/originals/abcdefghijkl", &headers).into_bytes(),
+            post("/weir/v1/plan", &headers, body_of(100)).into_bytes(),
+        ] {
+            let refused = setting.ask(request).await;
+            refused.assert_error(401, "invalid_api_key");
+            assert_eq!(refused.header("www-authenticate"), Some("Bearer"));
+        }
+    }
+    for headers in [
+        key.header(),
+        format!("authorization: bearer {secret}\r\n"),
+        format!("authorization: {secret}\r\n"),
+        format!("api-key: {secret}\r\n"),
+        format!("x-api-key: {secret}\r\nauthorization: Bearer {secret}\r\n"),
+    ] {
+        let answer = setting.ask(chat(&headers, body_of(100))).await;
+        assert_eq!(answer.header("x-weir-error"), Some("upstream_connect"), "{headers}");
+    }
+    assert_eq!(
+        setting.ask(bare("GET", "/", "")).await.status(),
+        200,
+        "what weir is anybody may know"
+    );
+}
+
+#[tokio::test]
+async fn a_change_holds_from_the_next_request_on() {
+    let upstream = Upstream::always(FINE).await;
+    let setting = start(&upstream, |_| {}).await;
+    let key = setting.key("a", "{}").await;
+    let status = async |secret: &str| {
+        let answer = setting.ask(chat(&bearer(secret), body_of(100))).await;
+        if answer.status() == 401 {
+            answer.assert_error(401, "invalid_api_key");
+        }
+        answer.status()
+    };
+    let store = &setting.store;
+    assert_eq!(status(&key.secret).await, 200);
+    let second = store.rotate_key(&key.id, 60_000, now_ms()).await.expect("a new secret");
+    let second = second.secret.expose();
+    assert_eq!((status(&key.secret).await, status(second).await), (200, 200), "both for a while");
+    let third = store.rotate_key(&key.id, 60_000, now_ms()).await.expect("a new secret");
+    let third = third.secret.expose();
+    let all = (status(&key.secret).await, status(second).await, status(third).await);
+    assert_eq!(all, (401, 200, 200), "never more than two");
+    let last = store.rotate_key(&key.id, 0, now_ms()).await.expect("a new secret");
+    let last = last.secret.expose();
+    assert_eq!((status(third).await, status(last).await), (401, 200));
+
+    let change = |text: &str| serde_json::from_str(text).expect("a change");
+    store.change_key(&key.id, change(r#"{"expires_ms":1}"#)).await.expect("it is live");
+    assert_eq!(status(last).await, 401);
+    store.change_key(&key.id, change(r#"{"expires_ms":null}"#)).await.expect("it may come back");
+    assert_eq!(status(last).await, 200);
+    store.change_key(&key.id, change(r#"{"models":["o3"]}"#)).await.expect("it is live");
+    assert_eq!(status(last).await, 403);
+    store.revoke_key(&key.id, now_ms()).await.expect("it is live");
+    assert_eq!(status(last).await, 401);
+    let again = store.change_key(&key.id, change(r#"{"expires_ms":null}"#)).await;
+    assert!(again.is_err(), "that was for good");
+}
+
+#[tokio::test]
+async fn a_rotated_secret_ends_with_its_overlap() {
+    let upstream = Upstream::always(FINE).await;
+    let setting = start(&upstream, |_| {}).await;
+    let key = setting.key("a", "{}").await;
+    // As if the secret had been replaced an hour ago, with half an hour to go.
+    let hour_ms = 60 * 60 * 1000;
+    let then_ms = now_ms() - hour_ms;
+    let new = setting.store.rotate_key(&key.id, hour_ms / 2, then_ms).await.expect("a new secret");
+    let refused = setting.ask(chat(&key.header(), body_of(100))).await;
+    let said = refused.assert_error(401, "invalid_api_key");
+    assert!(said.contains("expired"), "{said}");
+    let answer = setting.ask(chat(&bearer(new.secret.expose()), body_of(100))).await;
+    assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test]
+async fn the_provider_sees_weirs_own_key_and_nothing_of_the_callers() {
+    let mut upstream = Upstream::start().await;
+    let setting = start(&upstream.address.clone(), |_| {}).await;
+    let key = setting.key("a", r#"{"passthrough":true}"#).await;
+    let headers = format!(
+        "{}x-api-key: {secret}\r\napi-key: {secret}\r\nopenai-organization: org-1\r\n\
+         openai-project: p-1\r\ncookie: session=1\r\nx-weir-policy-of-tomorrow: 1\r\n\
+         x-request-note: kept\r\n",
+        key.header(),
+        secret = key.secret
+    );
+    for request in [
+        chat(&headers, body_of(100)),
+        post("/v1/embeddings", &headers, r#"{"model":"m","input":"x"}"#).into_bytes(),
+        bare("GET", "/v1/models", &headers).into_bytes(),
+        bare("GET", "/v1/files", &headers).into_bytes(),
+    ] {
+        let address = setting.weir.address;
+        let asking =
+            tokio::spawn(async move { crate::server::harness::ask(address, request).await });
+        let seen = upstream.next().await;
+        let head = seen.head.to_ascii_lowercase();
+        assert!(head.contains(&format!("authorization: bearer {OWN_KEY}\r\n")), "{head}");
+        assert_eq!(head.matches("authorization").count(), 1, "{head}");
+        assert!(head.contains("x-request-note: kept"), "{head}");
+        let gone = ["sk-weir-", "x-api-key", "\r\napi-key", "openai-", "cookie", "x-weir-"];
+        for name in gone {
+            assert!(!head.contains(name), "{name}: {head}");
+        }
+        seen.answer(
+            "HTTP/1.1 200 OK\r\nset-cookie: provider=1\r\nopenai-organization: acme\r\n\
+             x-request-id: r-1\r\ncontent-length: 2\r\n\r\n{}",
+        );
+        let answer = asking.await.expect("it is answered");
+        assert_eq!(answer.header("x-request-id"), Some("r-1"));
+        assert_eq!(answer.header("set-cookie"), None);
+        assert_eq!(answer.header("openai-organization"), None);
+    }
+}
+
+#[tokio::test]
+async fn in_open_mode_an_own_key_takes_the_place_of_the_callers() {
+    let mut upstream = Upstream::start().await;
+    let address = upstream.address.clone();
+    let weir = crate::server::harness::start(&address, |config| {
+        config.upstream.own_key = Some(weir::config::Secret::new(OWN_KEY));
+    })
+    .await;
+    let request = chat("authorization: Bearer callers\r\ncookie: a=b\r\n", body_of(100));
+    let asking =
+        tokio::spawn(async move { crate::server::harness::ask(weir.address, request).await });
+    let seen = upstream.next().await;
+    assert!(seen.head.contains(OWN_KEY) && !seen.head.contains("callers"), "{}", seen.head);
+    assert!(!seen.head.contains("cookie"), "{}", seen.head);
+    seen.answer(FINE);
+    assert_eq!(asking.await.expect("it is answered").status(), 200);
+}
+
+#[tokio::test]
+async fn a_key_may_use_its_models_under_all_their_names() {
+    let upstream = Upstream::always(FINE).await;
+    let setting = start(&upstream, |_| {}).await;
+    let key = setting.key("a", r#"{"models":["gpt-4o*","text-embedding-3-small"]}"#).await;
+    let message = r#""messages":[{"role":"user","content":"hi"}]"#;
+    let input = r#""input":"x""#;
+    for (path, model, rest, expected) in [
+        ("/v1/chat/completions", "gpt-4o-mini", message, 200),
+        ("/v1/chat/completions", "openai/GPT-4o", message, 200),
+        ("/v1/chat/completions", "o3", message, 403),
+        ("/openai/deployments/gpt-4o/chat/completions", "o3", message, 200),
+        ("/openai/deployments/o3/chat/completions", "gpt-4o", message, 403),
+        ("/v1/embeddings", "text-embedding-3-small", input, 200),
+        ("/v1/embeddings", "text-embedding-3-large", input, 403),
+        ("/v1/responses", "gpt-4o", input, 200),
+        ("/v1/responses", "o3", input, 403),
+        ("/v1/responses/", "o3", input, 403),
+        ("/v1/Responses", "o3", input, 403),
+        ("/v1/messages", "o3", message, 403),
+        ("/v1/completions", "o3", "\"prompt\":\"x\"", 403),
+        ("/v1/images/generations", "o3", input, 403),
+        ("/v1/audio/speech", "o3", input, 403),
+        ("/v1/moderations", "o3", input, 403),
+    ] {
+        let body = format!(r#"{{"model":"{model}",{rest}}}"#);
+        let answer = setting.ask(post(path, &key.header(), body)).await;
+        assert_eq!(answer.status(), expected, "{path} {model}");
+        if expected == 403 {
+            let said = answer.assert_error(403, "model_not_found");
+            assert!(said.contains("gpt-4o*") && !said.contains("o3"), "{said}");
+        }
+    }
+    for (path, expected) in
+        [("/v1/models", 200), ("/v1/models/gpt-4o", 200), ("/v1/models/o3", 403)]
+    {
+        let answer = setting.ask(bare("GET", path, &key.header())).await;
+        assert_eq!(answer.status(), expected, "{path}");
+    }
+    let unnamed = setting.ask(post("/v1/moderations", &key.header(), "{\"input\":\"x\"}")).await;
+    unnamed.assert_error(403, "model_not_found");
+    let free = setting.key("a", "{}").await;
+    let unnamed = setting.ask(post("/v1/moderations", &free.header(), "{\"input\":\"x\"}")).await;
+    assert_eq!(unnamed.status(), 200);
+}
+
+#[tokio::test]
+async fn what_is_stored_at_the_provider_takes_a_right_of_its_own() {
+    let upstream = Upstream::always(FINE).await;
+    let setting = start(&upstream, |_| {}).await;
+    let plain = setting.key("a", "{}").await;
+    let trusted = setting.key("a", r#"{"passthrough":true}"#).await;
+    let respond = |more: &str| format!(r#"{{"model":"gpt-4o","input":"x",{more}}}"#);
+    let rows = [
+        ("GET", "/v1/files", None),
+        ("DELETE", "/v1/files/file-1", None),
+        ("POST", "/v1/batches", Some("{}".to_owned())),
+        ("GET", "/v1/batches/b", None),
+        ("GET", "/v1/chat/completions", None),
+        ("GET", "/v1/chat/completions/chatcmpl-1", None),
+        ("GET", "/v1/responses/resp_1", None),
+        ("POST", "/v1/responses/resp_1/cancel", Some("{}".to_owned())),
+        ("DELETE", "/v1/models/ft:gpt-4o:a", None),
+        ("POST", "/v1/audio/transcriptions", Some("--b".to_owned())),
+        ("POST", "/v1/images/edits", Some("--b".to_owned())),
+        ("POST", "/v1/fine_tuning/jobs", Some("{}".to_owned())),
+        ("GET", "/v1/organization/users", None),
+        ("GET", "/openai/deployments/d/files", None),
+        ("POST", "/v1/responses", Some(respond(r#""previous_response_id":"resp_1""#))),
+        ("POST", "/v1/responses", Some(respond(r#""conversation":"conv_1""#))),
+        ("POST", "/v1/responses", Some(respond(r#""background":true"#))),
+    ];
+    for (method, path, body) in rows {
+        let request = |headers: &str| match &body {
+            Some(body) => post(path, headers, body),
+            None => bare(method, path, headers),
+        };
+        let refused = setting.ask(request(&plain.header())).await;
+        let said = refused.assert_error(403, "passthrough_required");
+        assert!(said.contains("passthrough"), "{said}");
+        assert_eq!(setting.ask(request(&trusted.header())).await.status(), 200, "{method} {path}");
+    }
+    let stored = respond(r#""previous_response_id":null,"store":true"#);
+    let answer = setting.ask(post("/v1/responses", &plain.header(), stored)).await;
+    assert_eq!(answer.status(), 200);
+}
+
+#[tokio::test]
+async fn a_body_arrives_as_it_was_sent() {
+    let mut upstream = Upstream::start().await;
+    let setting = start(&upstream.address.clone(), |_| {}).await;
+    let key = setting.key("a", r#"{"models":["m"]}"#).await;
+    let body = "{ \"input\" : \"\\u00fc\u{fc}\",\n\"model\":\"m\" }";
+    let request = post("/v1/embeddings", &key.header(), body);
+    let address = setting.weir.address;
+    let asking = tokio::spawn(async move { crate::server::harness::ask(address, request).await });
+    let seen = upstream.next().await;
+    assert_eq!(seen.body, body.as_bytes());
+    assert!(seen.head.contains(&format!("content-length: {}", body.len())), "{}", seen.head);
+    seen.answer(FINE);
+    assert_eq!(asking.await.expect("it is answered").status(), 200);
+}
+
+#[tokio::test]
+async fn the_policy_is_the_headers_then_the_keys_then_the_models() {
+    let setting = start(NOWHERE, |config| {
+        config.context.allowed_policies = vec!["tiers".to_owned()];
+        let by_model = ModelSettings { policy: Some("scored".to_owned()), ..Default::default() };
+        config.model_settings.insert("gpt-4o".to_owned(), by_model);
+    })
+    .await;
+    let keys = [
+        setting.key("a", "{}").await,
+        setting.key("a", r#"{"policy":"zones"}"#).await,
+        setting.key("a", r#"{"policy":"zones","policies":["extract","gone"]}"#).await,
+        setting.key("a", r#"{"policy":"gone"}"#).await,
+    ];
+    let rows = [
+        (0, "gpt-4o", "", Ok("scored")),
+        (0, "o3", "", Ok("default")),
+        (0, "gpt-4o", "tiers", Ok("tiers")),
+        (0, "gpt-4o", "extract", Err("tiers")),
+        (1, "gpt-4o", "", Ok("zones")),
+        (1, "gpt-4o", "tiers", Ok("tiers")),
+        (2, "gpt-4o", "", Ok("zones")),
+        (2, "gpt-4o", "extract", Ok("extract")),
+        (2, "gpt-4o", "tiers", Err("extract")),
+        (2, "gpt-4o", "gone", Err("extract")),
+        (3, "gpt-4o", "", Ok("scored")),
+    ];
+    for (key, model, chosen, expected) in rows {
+        let header = match chosen {
+            "" => keys[key].header(),
+            chosen => format!("{}x-weir-policy: {chosen}\r\n", keys[key].header()),
+        };
+        let body = format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"x"}}]}}"#);
+        let answer = setting.ask(post("/weir/v1/plan", &header, body)).await;
+        match expected {
+            Ok(policy) => {
+                let plan: Value = serde_json::from_slice(&answer.body).expect("JSON");
+                assert_eq!(plan["policy"], policy, "{key} {model} {chosen}: {plan}");
+            }
+            Err(allowed) => {
+                let said = answer.assert_error(400, "invalid_request");
+                assert!(said.contains(allowed), "{said}");
+            }
+        }
+    }
+}

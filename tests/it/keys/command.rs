@@ -1,0 +1,226 @@
+//! `weir keys`, and a `weir serve` that works on the same file.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::setting::{OWN_KEY, bearer};
+use crate::cli::{Serving, isolate, weir};
+use crate::server::harness::{FINE, Upstream, Wire, ask, bare, body_of, chat};
+use crate::store::places::Folder;
+
+/// Runs `weir keys …` on a store; what it printed, or what it said was wrong.
+fn keys(store: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output =
+        weir(&["keys"]).args(arguments).arg("--store").arg(store).output().expect("weir starts");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+fn json(store: &Path, arguments: &[&str]) -> Value {
+    let printed = keys(store, &[arguments, &["--json"]].concat()).expect("it works");
+    serde_json::from_str(&printed).expect("JSON")
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+/// A `weir serve` in keys mode on a store.
+pub fn serving(store: &Path, upstream: &str, more: &[&str]) -> Serving {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--upstream"]);
+    command.arg(format!("http://{upstream}/v1")).args(more);
+    isolate(&mut command);
+    command.env("WEIR_STORE__PATH", store);
+    command.env("WEIR_AUTH__MODE", "keys");
+    command.env("WEIR_ADMIN__LISTEN", "127.0.0.1:0");
+    command.env("WEIR_UPSTREAM__API_KEY_ENV", "OWN_KEY_OF_THIS_TEST");
+    command.env("OWN_KEY_OF_THIS_TEST", OWN_KEY);
+    Serving::run(&mut command)
+}
+
+#[tokio::test]
+async fn another_process_makes_limits_and_revokes_a_servers_keys() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db");
+    let upstream = Upstream::always(FINE).await;
+    let serving = serving(&store, &upstream, &[]);
+    let made = json(&store, &["create", "ci", "--team", "search"]);
+    let (id, secret) = (text(&made["id"]), text(&made["secret"]).to_owned());
+    let mut wire = Wire::connect(serving.address).await;
+    let request = chat(&bearer(&secret), body_of(100));
+    for _ in 0..3 {
+        assert_eq!(wire.ask(&request).await.status(), 200);
+    }
+    json(&store, &["limit", id, "--models", "o3"]);
+    assert_eq!(wire.ask(&request).await.status(), 403);
+    json(&store, &["limit", id, "--models", "any"]);
+    assert_eq!(wire.ask(&request).await.status(), 200);
+    let rotated = json(&store, &["rotate", id]);
+    assert_eq!(wire.ask(&request).await.status(), 401);
+    let request = chat(&bearer(text(&rotated["secret"])), body_of(100));
+    assert_eq!(wire.ask(&request).await.status(), 200);
+    json(&store, &["revoke", id]);
+    assert_eq!(wire.ask(&request).await.status(), 401);
+    serving.signal("-TERM");
+    assert_eq!(serving.ended(), Some(0));
+}
+
+#[test]
+fn keys_are_made_shown_and_listed() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db");
+    let made = keys(
+        &store,
+        &[
+            "create",
+            "ci",
+            "--team",
+            "search",
+            "--user",
+            "ann",
+            "--models",
+            "gpt-4o*, o3",
+            "--policy",
+            "zones",
+            "--policies",
+            "zones,tiers",
+            "--requests-per-minute",
+            "60",
+            "--tokens-per-minute",
+            "100_000",
+            "--max-concurrent",
+            "4",
+            "--expires",
+            "90d",
+            "--passthrough",
+        ],
+    );
+    let made = made.expect("it works");
+    let secret = made.lines().find(|line| line.starts_with("sk-weir-")).expect("the secret");
+    assert!(secret.len() == 51 && made.contains("shown once"), "{made}");
+    let id = made.lines().find_map(|line| line.strip_prefix("id")).expect("an id").trim();
+
+    let shown = json(&store, &["show", id]);
+    let facts = ["models", "policy", "policies", "requests_per_minute", "tokens_per_minute"];
+    let facts = facts.map(|name| shown[name].to_string()).join(" ");
+    assert_eq!(facts, r#"["gpt-4o*","o3"] "zones" ["zones","tiers"] 60 100000"#);
+    assert_eq!((&shown["max_concurrent"], &shown["passthrough"]), (&4.into(), &true.into()));
+    let lifetime = shown["expires_ms"].as_u64().zip(shown["created_ms"].as_u64());
+    assert_eq!(lifetime.map(|(end, start)| end - start), Some(90 * 24 * 60 * 60 * 1000));
+    let hint = text(&shown["secrets"][0]["hint"]);
+    assert!(hint.starts_with("sk-weir-…") && secret.ends_with(&hint["sk-weir-…".len()..]));
+
+    let limited = keys(&store, &["limit", id, "--max-concurrent", "none", "--expires", "never"]);
+    let limited = limited.expect("it works");
+    assert!(
+        limited.contains("requests at once   no limit") && limited.contains("live"),
+        "{limited}"
+    );
+    let other = json(&store, &["create", "other"]);
+    assert_eq!((&other["team"], &other["organisation"]), (&"default".into(), &"default".into()));
+    json(&store, &["revoke", text(&other["id"])]);
+    let table = keys(&store, &["list"]).expect("it works");
+    assert_eq!(table.lines().count(), 2, "{table}");
+    for said in ["ID", id, "ci", "search", "ann", "gpt-4o*,o3", "60 req/min", "live"] {
+        assert!(table.contains(said), "{said}: {table}");
+    }
+    let all = keys(&store, &["list", "--all"]).expect("it works");
+    assert!(all.lines().count() == 3 && all.contains("revoked"), "{all}");
+    assert_eq!(json(&store, &["list", "--team", "nobodys"]), Value::Array(Vec::new()));
+    for printed in [table, all, shown.to_string(), limited] {
+        assert!(!printed.contains(secret), "it was shown once");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_told_with_the_reason() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db");
+    let id = json(&store, &["create", "a"]);
+    let id = text(&id["id"]);
+    for (arguments, said) in [
+        (&["show", "key_000000000000"][..], "no key of this id"),
+        (&["revoke", "nobody"], "no key of this id"),
+        (&["create", ""], "name is empty"),
+        (&["create", "b", "--organisation", "other"], "organisation \"default\""),
+        (&["create", "b", "--policy", "mine"], "names no policy"),
+        (&["create", "b", "--requests-per-minute", "0"], "requests_per_minute is not from 1"),
+        (&["create", "b", "--expires", "soon"], "no span of time"),
+        (&["limit", id], "nothing is to be changed"),
+        (&["limit", id, "--tokens-per-minute", "many"], "write a number, or none"),
+    ] {
+        let problem = keys(&store, arguments).expect_err("it is refused");
+        assert!(problem.contains(said), "{arguments:?}: {problem}");
+    }
+    let output = weir(&["keys", "list"]).output().expect("weir starts");
+    let problem = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(problem.contains("--store"), "memory has no keys: {problem}");
+    let help = weir(&["keys", "--help"]).output().expect("weir starts");
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    for said in ["create", "rotate", "Examples:", "--overlap 24h"] {
+        assert!(help.contains(said), "{said}: {help}");
+    }
+}
+
+#[test]
+fn keys_mode_wants_a_key_of_its_own_and_a_store() {
+    let folder = Folder::new();
+    let run = |change: &dyn Fn(&mut Command)| {
+        let mut command = weir(&["serve", "--listen", "127.0.0.1:0"]);
+        command.env("WEIR_AUTH__MODE", "keys");
+        command.env("WEIR_ADMIN__LISTEN", "127.0.0.1:0");
+        change(&mut command);
+        let output = command.output().expect("weir starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = run(&|_| {});
+    assert!(code == Some(2) && said.contains("upstream.api_key_env"), "{said}");
+    let (code, said) = run(&|command| {
+        command.env("WEIR_UPSTREAM__API_KEY_ENV", "OWN_KEY_THAT_IS_NOT_SET");
+    });
+    assert!(code == Some(2) && said.contains("OWN_KEY_THAT_IS_NOT_SET is not set"), "{said}");
+    let file = folder.file("provider.key");
+    let (code, said) = run(&|command| {
+        command.env("WEIR_UPSTREAM__API_KEY_FILE", &file);
+    });
+    assert!(code == Some(2) && said.contains("upstream.api_key_file"), "{said}");
+    std::fs::write(&file, "sk-in-a-file\n").expect("the folder can be written");
+    let (code, said) = run(&|command| {
+        command.env("WEIR_UPSTREAM__API_KEY_FILE", &file);
+        // A folder is no file of a store.
+        command.env("WEIR_STORE__PATH", std::env::temp_dir());
+    });
+    assert!(code == Some(1) && said.contains("store.path"), "{said}");
+    assert!(!said.contains("sk-in-a-file"), "{said}");
+}
+
+#[tokio::test]
+async fn the_admin_token_is_printed_once() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db");
+    let upstream = Upstream::always(FINE).await;
+    let first = serving(&store, &upstream, &[]);
+    let token = std::fs::read_to_string(folder.file("admin.token")).expect("beside the store");
+    let token = token.trim();
+    assert!(first.greeting.contains(token), "{}", first.greeting);
+    let printed = first.greeting.lines().find(|line| line.contains(token)).expect("it is there");
+    assert_eq!(printed.trim(), token, "apart from the log");
+    let log = first.log();
+    let address = log
+        .split("the admin API listens on ")
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next())
+        .expect("it says where")
+        .to_owned();
+    assert!(!log.contains(token), "{log}");
+    let second = serving(&store, &upstream, &[]);
+    assert!(!second.greeting.contains(token), "{}", second.greeting);
+    let gone = Wire::connect(second.address).await.ask(bare("GET", "/admin/v1/keys", "")).await;
+    gone.assert_error(404, "not_found");
+    assert_ne!(address, second.address.to_string());
+    let _ = ask(second.address, bare("GET", "/healthz", "")).await;
+    assert!(!second.log().contains(token));
+}

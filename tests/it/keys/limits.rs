@@ -1,0 +1,141 @@
+//! How much a key may do: requests and tokens a minute, requests at once.
+
+use super::setting::{Setting, post, start};
+use crate::server::harness::{FINE, Message, Upstream, Wire, bare, body_of, chat};
+
+/// An answer that tells what it used.
+const USED: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 67\r\n\r\n\
+                    {\"usage\":{\"prompt_tokens\":900,\"completion_tokens\":90000,\"total\":1}}";
+
+/// Asserts that this is OpenAI's refusal of what is too much a minute.
+fn assert_limited(answer: &Message, kind: &str) {
+    assert_eq!(answer.status(), 429, "{answer:?}");
+    assert_eq!(answer.header("x-weir-error"), Some("rate_limit_exceeded"));
+    let body: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
+    assert_eq!(body["error"]["code"], "rate_limit_exceeded");
+    assert_eq!(body["error"]["type"], kind);
+}
+
+fn retry_after(answer: &Message) -> Option<u64> {
+    answer.header("retry-after").map(|value| value.parse().expect("seconds"))
+}
+
+/// Asks until the key is let in again: its place comes back when the answer's body is dropped,
+/// which is a moment after its last byte has come.
+async fn let_in_again(setting: &Setting, request: &[u8]) {
+    for _ in 0..10_000 {
+        if setting.ask(request).await.status() == 200 {
+            return;
+        }
+    }
+    panic!("the place did not come back");
+}
+
+#[tokio::test]
+async fn requests_a_minute_are_counted_over_all_routes() {
+    let upstream = Upstream::always(FINE).await;
+    let setting = start(&upstream, |_| {}).await;
+    let key = setting.key("a", r#"{"requests_per_minute":4}"#).await;
+    let other = setting.key("a", r#"{"requests_per_minute":4}"#).await;
+    let header = key.header();
+    for request in [
+        chat(&header, body_of(100)),
+        bare("GET", "/v1/models", &header).into_bytes(),
+        post("/v1/embeddings", &header, r#"{"model":"m"}"#).into_bytes(),
+        post("/weir/v1/plan", &header, body_of(100)).into_bytes(),
+    ] {
+        assert_eq!(setting.ask(request).await.status(), 200);
+    }
+    for request in [chat(&header, body_of(100)), bare("GET", "/v1/models", &header).into_bytes()] {
+        let limited = setting.ask(request).await;
+        assert_limited(&limited, "requests");
+        assert!(retry_after(&limited).is_some_and(|after| (1..=15).contains(&after)));
+    }
+    let answer = setting.ask(chat(&other.header(), body_of(100))).await;
+    assert_eq!(answer.status(), 200, "each key for itself");
+}
+
+#[tokio::test]
+async fn what_was_used_counts_and_not_what_was_guessed() {
+    let upstream = Upstream::always(USED).await;
+    let setting = start(&upstream, |_| {}).await;
+    let key = setting.key("a", r#"{"tokens_per_minute":1000}"#).await;
+    let request = chat(&key.header(), body_of(100));
+    let mut wire = Wire::connect(setting.weir.address).await;
+    assert_eq!(wire.ask(&request).await.status(), 200);
+    // The answer's usage is counted before the connection takes the next request.
+    let limited = wire.ask(&request).await;
+    assert_limited(&limited, "tokens");
+    assert!(retry_after(&limited).is_some_and(|after| (500..=600).contains(&after)), "{limited:?}");
+    let limited = wire.ask(post("/v1/embeddings", &key.header(), r#"{"model":"m"}"#)).await;
+    assert_limited(&limited, "tokens");
+}
+
+#[tokio::test]
+async fn what_the_upstream_refused_used_nothing() {
+    let upstream = Upstream::always("HTTP/1.1 500 Oh\r\ncontent-length: 2\r\n\r\n{}").await;
+    let setting = start(&upstream, |_| {}).await;
+    let key = setting.key("a", r#"{"tokens_per_minute":100}"#).await;
+    let mut wire = Wire::connect(setting.weir.address).await;
+    for _ in 0..20 {
+        // Each is counted as some 60 tokens before it is sent.
+        let answer = wire.ask(chat(&key.header(), body_of(180))).await;
+        assert_eq!(answer.status(), 500, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_never_fits_is_told_so() {
+    let setting = start("127.0.0.1:1", |_| {}).await;
+    let key = setting.key("a", r#"{"tokens_per_minute":100}"#).await;
+    let limited = setting.ask(chat(&key.header(), body_of(1000))).await;
+    assert_limited(&limited, "tokens");
+    assert_eq!(retry_after(&limited), None);
+    assert_eq!(limited.header("x-should-retry"), Some("false"));
+}
+
+#[tokio::test]
+async fn a_place_is_held_until_the_answer_has_ended() {
+    let mut upstream = Upstream::start().await;
+    let setting = start(&upstream.address.clone(), |_| {}).await;
+    let key = setting.key("a", r#"{"max_concurrent":1}"#).await;
+    let request = chat(&key.header(), body_of(100));
+    let mut first = Wire::connect(setting.weir.address).await;
+    first.send(&request).await;
+    let seen = upstream.next().await;
+    let limited = setting.ask(&request).await;
+    assert_limited(&limited, "requests");
+    assert_eq!(retry_after(&limited), Some(1));
+    seen.begin("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n");
+    assert!(first.head().await.expect("a head").contains(" 200 "));
+    assert_eq!(first.chunk().await.as_deref(), Some(&b"{}"[..]));
+    assert_limited(&setting.ask(&request).await, "requests");
+    seen.begin("0\r\n\r\n");
+    assert_eq!(first.chunk().await, None);
+    drop(seen);
+    tokio::spawn(async move {
+        loop {
+            upstream.next().await.answer(FINE);
+        }
+    });
+    let_in_again(&setting, &request).await;
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_gives_its_place_back() {
+    let mut upstream = Upstream::start().await;
+    let setting = start(&upstream.address.clone(), |_| {}).await;
+    let key = setting.key("a", r#"{"max_concurrent":1}"#).await;
+    let request = chat(&key.header(), body_of(100));
+    let mut first = Wire::connect(setting.weir.address).await;
+    first.send(&request).await;
+    let unanswered = upstream.next().await;
+    drop(first);
+    tokio::spawn(async move {
+        let _kept = unanswered;
+        loop {
+            upstream.next().await.answer(FINE);
+        }
+    });
+    let_in_again(&setting, &request).await;
+}
