@@ -3,9 +3,11 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config;
+use crate::proxy::Journal;
 use crate::store::{OpenError, Store, now_ms};
 
 /// The path that stands for no file.
@@ -86,6 +88,18 @@ pub async fn sweep(store: Store) {
             }
             Err(error) => tracing::debug!(target: "weir::store", %error, "could not delete"),
         }
+    }
+}
+
+/// Looks after the journal, again and again.
+pub async fn tend(journal: Arc<Journal>) {
+    let mut interval = tokio::time::interval(SWEEP_INTERVAL);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // The first comes at once, and at the start it has been done.
+    interval.tick().await;
+    loop {
+        interval.tick().await;
+        journal.tend().await;
     }
 }
 

@@ -165,6 +165,10 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     let admin = admin(&config, &store).await?;
     let proxy = Proxy::new(config.clone(), client, store).map_err(no_memory)?;
     let originals = Arc::clone(proxy.originals());
+    let journal = Arc::clone(proxy.journal());
+    // Before anything new is written down, so that a bill is whole as soon as weir answers.
+    journal.tend().await;
+    tokio::spawn(own_store::tend(Arc::clone(&journal)));
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
         tokio::spawn(own_store::sweep(store.clone()));
     }
@@ -190,6 +194,7 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
         shutdown.end();
     });
     let ending = server.run().await;
+    journal.finish().await;
     if ending != Ending::Forced {
         // What the last requests left out is saved before the process ends.
         originals.settle(|_| true).await;

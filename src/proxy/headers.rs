@@ -11,6 +11,7 @@ use super::planner::{Asked, Planned};
 use super::{Caller, ErrorKind, ProxyError};
 use crate::config::Context;
 use crate::context::Verbosity;
+use crate::store::ledger::RequestId;
 
 /// Lowers this request's limit on prompt tokens.
 const MAX_INPUT_TOKENS: &str = "x-weir-max-input-tokens";
@@ -26,6 +27,7 @@ const RECEIVED_TOKENS: HeaderName = HeaderName::from_static("x-weir-received-tok
 const SENT_TOKENS: HeaderName = HeaderName::from_static("x-weir-sent-tokens");
 const LIMIT_TOKENS: HeaderName = HeaderName::from_static("x-weir-limit-tokens");
 const REMAINING_TOKENS: HeaderName = HeaderName::from_static("x-weir-remaining-tokens");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-weir-request-id");
 const VERBOSITY: HeaderName = HeaderName::from_static("x-weir-verbosity");
 
 /// The name this instance has in `via`.
@@ -140,6 +142,14 @@ pub fn outbound(mut headers: HeaderMap, via: &Via) -> HeaderMap {
 pub fn inbound(mut headers: HeaderMap) -> HeaderMap {
     remove_hop_by_hop(&mut headers);
     headers
+}
+
+/// Tells the caller what its request is called in the journal.
+pub fn name(headers: &mut HeaderMap, id: Option<RequestId>) {
+    headers.remove(REQUEST_ID);
+    if let Some(id) = id {
+        insert_text(headers, REQUEST_ID, &id.to_string());
+    }
 }
 
 /// Tells the caller what was done to the conversation. What another weir behind this one said of

@@ -15,7 +15,7 @@ use super::settlement::{self, End, Known};
 use super::{Caller, ErrorKind, ProxyError};
 use crate::budget::{Compaction, Price};
 use crate::config::{Config, OnFailure, Priced};
-use crate::store::ledger::{self, Flags, Intent, KeyNames, RequestId, Settlement};
+use crate::store::ledger::{self, DAY_MS, Flags, Intent, KeyNames, RequestId, Settlement};
 use crate::store::{Store, StoreError, now_ms};
 use crate::upstream::{Endpoint, Outbound, Target};
 use crate::wire::usage::Metered;
@@ -49,6 +49,8 @@ pub struct Opening {
     pub compaction: Option<Compaction>,
     pub max_output_tokens: Option<u64>,
     pub plan_ms: u64,
+    /// Whether the route is one that is billed. Of others only those are kept that report usage.
+    pub is_billed: bool,
 }
 
 /// How a request ended.
@@ -91,6 +93,7 @@ impl Opening {
             compaction: Some(planned.compaction),
             max_output_tokens: planned.max_output_tokens,
             plan_ms,
+            is_billed: true,
         }
     }
 
@@ -106,6 +109,7 @@ impl Opening {
             compaction: None,
             max_output_tokens: None,
             plan_ms,
+            is_billed: matches!(outbound.target.endpoint(), Endpoint::Route(_)),
         })
     }
 }
@@ -144,7 +148,12 @@ impl Journal {
             max_output_tokens: opening.max_output_tokens,
             plan_ms: Some(opening.plan_ms),
         });
-        let account = Account { journal: Arc::clone(self), intent, compaction: opening.compaction };
+        let account = Account {
+            journal: Arc::clone(self),
+            intent,
+            compaction: opening.compaction,
+            is_billed: opening.is_billed,
+        };
         let mut unsent = Unsent { journal: self, id: Some(account.id()) };
         let written = self.store.open_request(&account.intent).await;
         if let Err(error) = &written
@@ -154,6 +163,28 @@ impl Journal {
         }
         unsent.id = None;
         Ok(Some(account))
+    }
+
+    /// Settles what ended processes left open, and deletes what is older than it is to be kept.
+    pub async fn tend(&self) {
+        match self.recover().await {
+            Ok(0) => {}
+            Ok(requests) => tracing::warn!(
+                target: "weir::ledger",
+                requests,
+                "settled requests by rule that were open when their weir ended; \
+                 `weir usage --requests` lists them"
+            ),
+            Err(error) => tracing::warn!(target: "weir::ledger", %error, "cannot read the journal"),
+        }
+        let ledger = &self.config.ledger;
+        let before = |days: u64| now_ms().saturating_sub(days.saturating_mul(DAY_MS));
+        let (rows_ms, sums_ms) = (before(ledger.retention_days), before(ledger.sums_retention_days));
+        match self.store.prune_requests(rows_ms, sums_ms).await {
+            Ok(0) => {}
+            Ok(rows) => tracing::debug!(target: "weir::ledger", rows, "deleted what was too old"),
+            Err(error) => tracing::debug!(target: "weir::ledger", %error, "could not delete"),
+        }
     }
 
     /// Settles what ended processes left open; how many requests those were.
@@ -242,6 +273,7 @@ pub struct Account {
     journal: Arc<Journal>,
     intent: Arc<Intent>,
     compaction: Option<Compaction>,
+    is_billed: bool,
 }
 
 impl Account {
@@ -252,7 +284,12 @@ impl Account {
 
     /// Writes down how the request ended, and gives what it cost once that is written.
     pub async fn settle(self, ended: Ended) -> Option<u64> {
-        let Self { journal, mut intent, compaction } = self;
+        let Self { journal, mut intent, compaction, is_billed } = self;
+        if !is_billed && ended.metered.usage.is_none() {
+            // As below.
+            let _ = journal.store.release_request(intent.id).await;
+            return None;
+        }
         if intent.model.is_empty()
             && let Some(model) = &ended.metered.model
         {

@@ -221,6 +221,7 @@ impl Proxy {
         };
         inbound.headers = self.inbound_headers(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
+        headers::name(&mut inbound.headers, record.id());
         let response = relay::relay(inbound, record, &self.drains);
         Ok(if planned.usage_asked.is_some() { unasked::without_usage(response) } else { response })
     }
@@ -264,6 +265,7 @@ impl Proxy {
             Err(error) => return Err(record.failed(error).await),
         };
         inbound.headers = self.inbound_headers(inbound.headers);
+        headers::name(&mut inbound.headers, record.id());
         Ok(relay::relay(inbound, record, &self.drains))
     }
 
