@@ -340,6 +340,7 @@ mod tests {
             body: Bytes::from(body),
             prompt_tokens: Some(10),
             cached_tokens: Some(0),
+            completion_tokens: Some(0),
             status: 200,
             completed: true,
             client_left: false,

@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use weir::config::Config;
-use weir::proxy::{Call, Proxy, Tenant};
+use weir::proxy::{Admission, Call, Caller, Proxy, Tenant};
 use weir::server::Ending;
 use weir::store::Store;
 use weir::upstream::{Client, Target};
@@ -65,7 +65,8 @@ async fn the_usage_is_read_though_nobody_listens() {
         headers: HeaderMap::new(),
         received: BODY.into(),
         decoded: None,
-        tenant: Tenant([0; 16]),
+        caller: Caller { tenant: Tenant([0; 16]), key: None },
+        admission: Admission::default(),
         permit: Box::new(()),
     };
     let begun = async {
