@@ -5,24 +5,28 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config;
-use crate::store::{OpenError, Store, now_ms};
+use crate::config::{self, Config};
+use crate::store::ledger::DAY_MS;
+use crate::store::{OpenError, Store, StoreOptions, now_ms};
 
 /// The path that stands for no file.
 const MEMORY: &str = ":memory:";
 /// How often what has ended is deleted.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// How often old requests are deleted.
+const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Opens the store that `told` names. One that cannot be used is warned of and does not keep weir
+/// Opens the store that `config` names. One that cannot be used is warned of and does not keep weir
 /// from serving.
 pub fn open(
-    told: &config::Store,
+    config: &Config,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Store, OpenError> {
-    if told.path == MEMORY {
+    let told = &config.store.path;
+    if told == MEMORY {
         return Store::in_memory();
     }
-    let Some(path) = path(&told.path, env) else {
+    let Some(path) = path(told, env) else {
         tracing::warn!(
             target: "weir::store",
             "keeping the store in memory, since the environment names no home: what is in it ends \
@@ -30,7 +34,8 @@ pub fn open(
         );
         return Store::in_memory();
     };
-    match Store::open(&path) {
+    let sync_interval = Duration::from_millis(config.ledger.sync_interval_ms);
+    match Store::open_with(&path, StoreOptions { sync_interval }) {
         Ok(store) => Ok(store),
         Err(error) => {
             tracing::warn!(
@@ -76,6 +81,22 @@ pub async fn sweep(store: Store) {
             Ok(entries) => {
                 tracing::debug!(target: "weir::store", entries, "deleted what had ended")
             }
+            Err(error) => tracing::debug!(target: "weir::store", %error, "could not delete"),
+        }
+    }
+}
+
+/// Deletes rows of requests and sums that are older than is kept, again and again.
+pub async fn prune(store: Store, ledger: config::Ledger) {
+    let mut interval = tokio::time::interval(PRUNE_INTERVAL);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        let before = |days: u64| now_ms().saturating_sub(days.saturating_mul(DAY_MS));
+        let (requests, sums) = (before(ledger.retention_days), before(ledger.sums_retention_days));
+        match store.prune_requests(requests, sums).await {
+            Ok(0) => {}
+            Ok(rows) => tracing::debug!(target: "weir::store", rows, "deleted old requests"),
             Err(error) => tracing::debug!(target: "weir::store", %error, "could not delete"),
         }
     }

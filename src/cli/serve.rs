@@ -153,9 +153,11 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
         .map_err(|error| Failure::bad_configuration(error.to_string()))?;
     let base = client.base().clone();
     let no_memory = |error| Failure::cannot_serve(format!("cannot keep anything: {error}"));
-    let store = own_store::open(&config.store, std::env::vars_os()).map_err(no_memory)?;
+    let store = own_store::open(&config, std::env::vars_os()).map_err(no_memory)?;
     let proxy = Proxy::new(config.clone(), client, store).map_err(no_memory)?;
     let originals = Arc::clone(proxy.originals());
+    let store = proxy.store().clone();
+    tokio::spawn(own_store::prune(store.clone(), config.ledger.clone()));
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
         tokio::spawn(own_store::sweep(store.clone()));
     }
@@ -180,6 +182,13 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     if ending != Ending::Forced {
         // What the last requests left out is saved before the process ends.
         originals.settle(|_| true).await;
+    }
+    if let Err(error) = store.sync().await {
+        tracing::warn!(
+            target: "weir::store",
+            %error,
+            "what was written last may not survive a loss of power"
+        );
     }
     match ending {
         Ending::Finished => tracing::info!(target: "weir", "ended, with everything finished"),

@@ -39,6 +39,7 @@ pub struct Config {
     pub model_settings: BTreeMap<String, ModelSettings>,
     pub cache: Cache,
     pub store: Store,
+    pub ledger: Ledger,
     pub log: Log,
 }
 
@@ -189,6 +190,29 @@ pub struct Cache {
 pub struct Store {
     /// The file; empty for the usual place in the user's state folder, `:memory:` for none.
     pub path: String,
+}
+
+/// `[ledger]`: the journal of requests, in the store.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    pub on_failure: OnFailure,
+    /// How long what was written may wait until it survives a loss of power.
+    pub sync_interval_ms: u64,
+    /// How long the rows of single requests are kept.
+    pub retention_days: u64,
+    /// How long sums over days are kept.
+    pub sums_retention_days: u64,
+    /// How long an answer is read on, for its usage, after its caller left.
+    pub drain_ms: u64,
+}
+
+/// What becomes of a request that cannot be written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It is sent all the same.
+    Open,
+    /// It is refused.
+    Closed,
 }
 
 /// `[log]`: one line a request, never with content.

@@ -8,8 +8,8 @@ use super::names;
 use super::policies::{self, Policies};
 use super::reader::{Problem, Reader, Warning};
 use super::{
-    Cache, Catalogue, Config, Context, Cors, LateSystem, Limit, Log, LogFormat, Mode, ModelEntry,
-    ModelSettings, Originals, Server, Store, Upstream, set,
+    Cache, Catalogue, Config, Context, Cors, LateSystem, Ledger, Limit, Log, LogFormat, Mode,
+    ModelEntry, ModelSettings, OnFailure, Originals, Server, Store, Upstream, set,
 };
 use crate::context::Policy;
 use crate::tokens::Encoding;
@@ -42,6 +42,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     (config.models, config.model_settings) = models(reader, &config.context.policies);
     cache(reader, &mut config.cache);
     store(reader, &mut config.store);
+    ledger(reader, &mut config.ledger);
     log(reader, &mut config.log);
     config
 }
@@ -83,6 +84,13 @@ impl Default for Config {
             model_settings: BTreeMap::new(),
             cache: Cache { counts_bytes: 64 << 20, folds_bytes: 64 << 20 },
             store: Store { path: String::new() },
+            ledger: Ledger {
+                on_failure: OnFailure::Open,
+                sync_interval_ms: 100,
+                retention_days: 90,
+                sums_retention_days: 1100,
+                drain_ms: 2000,
+            },
             log: Log { format: LogFormat::Text, level: "info".to_owned() },
         }
     }
@@ -258,6 +266,21 @@ fn cache(reader: &mut Reader, cache: &mut Cache) {
 fn store(reader: &mut Reader, store: &mut Store) {
     let path = reader.text(&["store", "path"], store_path);
     set(&mut store.path, path);
+}
+
+fn ledger(reader: &mut Reader, ledger: &mut Ledger) {
+    let choices = [("open", OnFailure::Open), ("closed", OnFailure::Closed)];
+    let on_failure = reader.choice(&["ledger", "on_failure"], &choices);
+    set(&mut ledger.on_failure, on_failure);
+    for (key, place, range) in [
+        ("sync_interval_ms", &mut ledger.sync_interval_ms, 1..=60_000),
+        ("retention_days", &mut ledger.retention_days, 1..=36_500),
+        ("sums_retention_days", &mut ledger.sums_retention_days, 1..=36_500),
+        ("drain_ms", &mut ledger.drain_ms, 0..=600_000),
+    ] {
+        let read = reader.whole(&["ledger", key], range);
+        set(place, read);
+    }
 }
 
 fn log(reader: &mut Reader, log: &mut Log) {
@@ -534,6 +557,12 @@ mod tests {
         folds_bytes = 0
         [store]
         path = "kept/weir.db"
+        [ledger]
+        on_failure = "closed"
+        sync_interval_ms = 1
+        retention_days = 2
+        sums_retention_days = 3
+        drain_ms = 0
         [log]
         format = "json"
         level = "debug"
@@ -574,6 +603,13 @@ mod tests {
             },
             cache: Cache { counts_bytes: 8, folds_bytes: 0 },
             store: Store { path: "kept/weir.db".into() },
+            ledger: Ledger {
+                on_failure: OnFailure::Closed,
+                sync_interval_ms: 1,
+                retention_days: 2,
+                sums_retention_days: 3,
+                drain_ms: 0,
+            },
             log: Log { format: LogFormat::Json, level: "debug".into() },
             ..Config::default()
         };

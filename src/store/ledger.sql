@@ -76,6 +76,9 @@ CREATE TABLE request (
     total_ms INTEGER
 ) STRICT, WITHOUT ROWID;
 
+-- Rows that somebody may have to look at: see `Flags::RARE`.
+CREATE INDEX request_rare ON request (id) WHERE flags & 15 <> 0;
+
 -- Sums over a day (UTC) of what `request` holds; they outlive its rows.
 CREATE TABLE usage_day (
     day INTEGER NOT NULL,

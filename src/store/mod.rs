@@ -4,12 +4,16 @@
 //! Every kind has a limit on its weight. Where it is passed, the tenant that holds most of the kind
 //! loses what is oldest, so that nobody can push out the little that another keeps.
 
+pub mod ledger;
+mod readers;
 mod schema;
 mod sqlite;
+mod sync;
 mod writer;
 
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -21,6 +25,20 @@ pub const SECRET_BYTES: usize = 32;
 pub const MAX_KEY_BYTES: usize = 256;
 /// What one entry weighs beside its key and value: its row and its places in the indexes.
 pub const ENTRY_BYTES: u64 = 256;
+
+/// How a store is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// How long what is committed may wait until it survives a loss of power as well. It survives
+    /// the end of the process at once.
+    pub sync_interval: Duration,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { sync_interval: Duration::from_millis(100) }
+    }
+}
 
 /// Whose something is: a keyed fingerprint of the whole credential, never the credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,7 +92,7 @@ pub enum State {
     File,
     /// In memory; all is gone when the process ends.
     Memory,
-    /// In a file that the last write did not reach.
+    /// In a file that the last write did not reach, or that does not reach the disk.
     Failing,
 }
 
@@ -156,7 +174,12 @@ impl Store {
     /// Opens the file at `path`, and makes it and its folder where they are missing. Several
     /// processes may use one file. Blocks while the file is opened.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        Ok(Self { backend: Backend::Sqlite(Sqlite::open(path)?) })
+        Self::open_with(path, StoreOptions::default())
+    }
+
+    /// As [`Self::open`], kept as `options` say.
+    pub fn open_with(path: &Path, options: StoreOptions) -> Result<Self, OpenError> {
+        Ok(Self { backend: Backend::Sqlite(Sqlite::open(path, options)?) })
     }
 
     /// A store that is gone with its last handle.
@@ -174,6 +197,12 @@ impl Store {
     pub fn state(&self) -> State {
         let Backend::Sqlite(sqlite) = &self.backend;
         sqlite.state()
+    }
+
+    /// Waits until all that was written survives a loss of power.
+    pub async fn sync(&self) -> Result<(), StoreError> {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        sqlite.sync().await
     }
 
     /// Stores all of `entries` or, on an error, none; each takes the place of what its key had.

@@ -12,7 +12,8 @@ const APPLICATION_ID: i64 = 0x7765_6972;
 ///
 /// `weight` and `total` are what `entry` weighs by tenant and altogether, kept by triggers, so that
 /// neither a limit nor the heaviest tenant has to be searched for.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE entry (
         id INTEGER PRIMARY KEY,
@@ -52,7 +53,9 @@ const MIGRATIONS: &[&str] = &["
         DELETE FROM weight WHERE kind = old.kind AND tenant = old.tenant AND bytes <= 0;
         UPDATE total SET bytes = bytes - old.weight_bytes WHERE kind = old.kind;
     END;
-", include_str!("ledger.sql")];
+",
+    include_str!("ledger.sql"),
+];
 
 /// Refuses files that are not weir's or that this weir is too old for. Changes nothing.
 pub fn recognise(connection: &Connection) -> Result<(), OpenError> {

@@ -1,26 +1,31 @@
-//! Values in SQLite: a file that several processes may share, or memory. Writing is one thread's;
-//! reading has connections of its own. No caller's thread ever waits for the disk.
+//! Values in SQLite: a file that several processes may share, or memory. There is one connection that
+//! writes; reading has connections of its own. No caller's thread ever waits for the disk: what it
+//! writes itself is brief, goes to the system's memory, and is synced by a thread.
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::ledger::Ledger;
+use super::readers::{Readers, connect};
+use super::sync::{self, Dirty};
 use super::writer::Writer;
-use super::{Entry, Kind, Life, OpenError, SECRET_BYTES, State, StoreError, Tenant, schema};
+use super::{
+    Entry, Kind, Life, OpenError, SECRET_BYTES, State, StoreError, StoreOptions, Tenant, schema,
+};
 
-/// How long another process's transaction is waited for.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many reads may be under way at once.
-const READERS: usize = 4;
+/// How long others who make the same file are waited for.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How large the log of writes stays after its content has gone into the file.
 const MAX_LOG_BYTES: i64 = 16 << 20;
+/// How many statements a connection keeps compiled.
+const STATEMENTS: usize = 64;
 /// How many ended entries one transaction deletes, so that others are not kept waiting.
 const DELETED_AT_ONCE: i64 = 1000;
 
@@ -29,16 +34,19 @@ const DELETED_AT_ONCE: i64 = 1000;
 pub struct Sqlite {
     writer: Writer,
     /// `None` where there is but one connection: memory.
-    readers: Option<Arc<Readers>>,
+    readers: Option<Readers>,
     secret: [u8; SECRET_BYTES],
+    /// `None` where each commit waits for the disk, or there is none.
+    dirty: Option<Dirty>,
+    ledger: Arc<Ledger>,
 }
 
 impl Sqlite {
     /// Opens the file at `path`, and makes it and its folder where they are missing.
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let deadline = Instant::now() + BUSY_TIMEOUT;
+    pub fn open(path: &Path, options: StoreOptions) -> Result<Self, OpenError> {
+        let deadline = Instant::now() + OPEN_TIMEOUT;
         loop {
-            match Self::open_once(path) {
+            match Self::open_once(path, options) {
                 // Where two make a file at once, SQLite refuses some steps without waiting.
                 Err(OpenError::Busy) if Instant::now() < deadline => std::thread::yield_now(),
                 opened => return opened,
@@ -46,50 +54,131 @@ impl Sqlite {
         }
     }
 
-    fn open_once(path: &Path) -> Result<Self, OpenError> {
+    fn open_once(path: &Path, options: StoreOptions) -> Result<Self, OpenError> {
         let unusable = |error: io::Error| OpenError::Unusable { said: error.to_string() };
         make_private(path).map_err(unusable)?;
         let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
         schema::recognise(&connection)?;
         close_to_others(path).map_err(unusable)?;
+        let wal: String =
+            connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
         // Where the file system cannot do it, SQLite keeps its older journal, which is only slower.
-        connection.pragma_update_and_check(None, "journal_mode", "wal", |_| Ok(()))?;
-        // What a caller was told is written is there after a loss of power as well.
-        connection.pragma_update(None, "synchronous", "full")?;
+        let dirty = (wal == "wal").then(Dirty::default);
+        // A commit in the log of writes survives the process; a thread syncs that log.
+        let synchronous = if dirty.is_some() { "normal" } else { "full" };
+        connection.pragma_update(None, "synchronous", synchronous)?;
         connection.pragma_update_and_check(
             None,
             "journal_size_limit",
             MAX_LOG_BYTES,
             |_| Ok(()),
         )?;
-        let readers = Readers {
-            path: path.to_owned(),
-            idle: Mutex::new(Vec::new()),
-            places: Semaphore::new(READERS),
-        };
-        Self::start(connection, Some(Arc::new(readers)))
+        let sqlite = Self::start(connection, Some(Readers::new(path)), dirty)?;
+        if let Some(dirty) = &sqlite.dirty {
+            let shared = Arc::clone(sqlite.writer.shared());
+            let ledger = Arc::clone(&sqlite.ledger);
+            sync::start(path, options.sync_interval, dirty.clone(), shared, ledger)?;
+        }
+        Ok(sqlite)
     }
 
     /// A database in memory.
     pub fn in_memory() -> Result<Self, OpenError> {
-        Self::start(Connection::open_in_memory()?, None)
+        Self::start(Connection::open_in_memory()?, None, None)
     }
 
-    fn start(mut connection: Connection, readers: Option<Arc<Readers>>) -> Result<Self, OpenError> {
+    fn start(
+        mut connection: Connection,
+        readers: Option<Readers>,
+        dirty: Option<Dirty>,
+    ) -> Result<Self, OpenError> {
         // What has ended or was pushed out is overwritten and not only forgotten.
         connection.pragma_update_and_check(None, "secure_delete", "on", |_| Ok(()))?;
         let secret = schema::prepare(&mut connection)?;
-        Ok(Self { writer: Writer::start(connection)?, readers, secret })
+        if dirty.is_some() {
+            // The thread that syncs does it.
+            connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
+        }
+        connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        let ledger = Ledger::new(readers.as_ref().map(Readers::path))?;
+        let writer = Writer::start(connection, dirty.clone())?;
+        Ok(Self { writer, readers, secret, dirty, ledger })
+    }
+
+    #[cfg(test)]
+    pub fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    #[cfg(test)]
+    pub fn dirty(&self) -> Option<&Dirty> {
+        self.dirty.as_ref()
+    }
+
+    /// What the journal keeps in the process.
+    pub fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+
+    /// Whether sums are left to the thread that syncs.
+    pub fn adds_up_later(&self) -> bool {
+        self.dirty.is_some()
+    }
+
+    /// Whether there is a file.
+    pub fn is_file(&self) -> bool {
+        self.readers.is_some()
+    }
+
+    /// Does `work` in a transaction, and gives what it gave once that is committed.
+    pub async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.writer.run(work).await
+    }
+
+    /// As [`Self::write`], for what touches few pages and is waited for by a request.
+    pub async fn write_soon<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.writer.run_briefly(work).await
+    }
+
+    /// Does `work`, which only reads, beside those who write.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match &self.readers {
+            Some(readers) => readers.run(work).await,
+            None => self.writer.run(work).await,
+        }
+    }
+
+    /// Waits until all that is committed is on the disk.
+    pub async fn sync(&self) -> Result<(), StoreError> {
+        let (Some(readers), Some(_)) = (&self.readers, &self.dirty) else { return Ok(()) };
+        let path = readers.path().to_owned();
+        let synced = tokio::task::spawn_blocking(move || sync::sync_now(&path));
+        synced.await.map_err(|_| StoreError::Closed)?
     }
 
     pub fn secret(&self) -> [u8; SECRET_BYTES] {
         self.secret
     }
 
+    /// Whether the last write failed.
+    pub fn is_failing(&self) -> bool {
+        self.writer.is_failing()
+    }
+
     pub fn state(&self) -> State {
         match &self.readers {
             None => State::Memory,
-            Some(_) if self.writer.is_failing() => State::Failing,
+            Some(_) if self.is_failing() => State::Failing,
+            Some(_) if self.dirty.as_ref().is_some_and(Dirty::is_failing) => State::Failing,
             Some(_) => State::File,
         }
     }
@@ -145,10 +234,7 @@ impl Sqlite {
             let found = wanted.iter().map(|key| find(connection, tenant, kind, key, now_ms));
             found.collect::<rusqlite::Result<Vec<_>>>()
         };
-        let found = match &self.readers {
-            Some(readers) => readers.run(work).await?,
-            None => self.writer.run(work).await?,
-        };
+        let found = self.read(work).await?;
         if let Life::Renewed { lifetime_ms } = life {
             let due_ms = now_ms.saturating_add(lifetime_ms / 2);
             let is_due =
@@ -182,39 +268,6 @@ impl Sqlite {
                 return Ok(deleted);
             }
         }
-    }
-}
-
-/// Connections that only read.
-struct Readers {
-    path: PathBuf,
-    idle: Mutex<Vec<Connection>>,
-    places: Semaphore,
-}
-
-impl Readers {
-    async fn run<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let _place = self.places.acquire().await.map_err(|_| StoreError::Closed)?;
-        let readers = Arc::clone(self);
-        let read = tokio::task::spawn_blocking(move || {
-            let idle = readers.idle.lock().ok().and_then(|mut idle| idle.pop());
-            let connection = match idle {
-                Some(connection) => connection,
-                None => connect(&readers.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?,
-            };
-            let read = work(&connection)?;
-            // One that has failed is closed; so is one more than there are places for.
-            if let Ok(mut idle) = readers.idle.lock()
-                && idle.len() < READERS
-            {
-                idle.push(connection);
-            }
-            Ok::<T, StoreError>(read)
-        });
-        read.await.map_err(|_| StoreError::Closed)?
     }
 }
 
@@ -261,13 +314,6 @@ fn close_to_others(path: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn close_to_others(_path: &Path) -> io::Result<()> {
     Ok(())
-}
-
-fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
-    // Without the flag for URIs: a path is a path, whatever it looks like.
-    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    Ok(connection)
 }
 
 /// What an insert does to a key that has a value.

@@ -1,14 +1,19 @@
-//! The one thread that writes: it takes what is queued as one transaction, so that many callers
-//! share one flush of the disk. Knows nothing of what is written.
+//! The one way to write: one connection, one transaction at a time. A thread takes what is queued
+//! as one transaction, so that many callers share one; a brief piece of work is done at once by its
+//! own caller while nobody else writes. Knows nothing of what is written.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
+use super::sync::Dirty;
 use super::{OpenError, StoreError};
 
+/// How long the thread waits for another process's transaction.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pieces of work that wait for the thread; those past it wait in their callers.
 const QUEUE_LENGTH: usize = 256;
 /// The most that one transaction does.
@@ -24,25 +29,158 @@ type Told = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 #[derive(Clone)]
 pub struct Writer {
     queue: mpsc::Sender<Work>,
-    is_failing: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+}
+
+/// What the thread and the handles share.
+pub struct Shared {
+    connection: Mutex<Connection>,
+    /// Pieces of work that wait for the thread or are being done by it.
+    waiting: AtomicUsize,
+    /// Whether the next transaction may wait for the disk, so that no caller should do it.
+    is_slow_next: AtomicBool,
+    is_failing: AtomicBool,
+    /// Told of each commit that is not on the disk yet; `None` where commits wait for the disk.
+    dirty: Option<Dirty>,
+}
+
+impl Shared {
+    /// The connection, once nobody else writes, with no transaction open.
+    pub fn connection(&self) -> MutexGuard<'_, Connection> {
+        usable(self.connection.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Says that the next transaction begins the log anew, which waits for the disk.
+    pub fn expect_slow(&self) {
+        self.is_slow_next.store(true, Ordering::Relaxed);
+    }
+
+    /// Does `work` as a transaction of its own on the caller's thread, or gives it back where that
+    /// would have to wait.
+    fn at_once<T, W>(&self, work: W) -> Result<Result<T, StoreError>, W>
+    where
+        W: FnOnce(&Connection) -> rusqlite::Result<T>,
+    {
+        if self.waiting.load(Ordering::Relaxed) > 0 || self.is_slow_next.load(Ordering::Relaxed) {
+            return Err(work);
+        }
+        let connection = match self.connection.try_lock() {
+            Ok(connection) => usable(connection),
+            Err(TryLockError::Poisoned(poisoned)) => usable(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => return Err(work),
+        };
+        match run_cached(&connection, "BEGIN IMMEDIATE").map_err(StoreError::from) {
+            Err(StoreError::Busy) => return Err(work),
+            Err(error) => {
+                self.report(Err(&error));
+                return Ok(Err(error));
+            }
+            Ok(()) => {}
+        }
+        Ok(self.finish(connection, work))
+    }
+
+    /// Does `work` as a transaction of its own on this thread, which may wait for others.
+    pub fn run_blocking<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let connection = self.connection();
+        let begun = begin_in_time(&connection).map_err(StoreError::from);
+        if begun.is_err() {
+            self.report(begun.as_ref().copied());
+        }
+        begun?;
+        self.finish(connection, work)
+    }
+
+    /// Does `work` in the transaction that has begun, and ends it.
+    fn finish<T>(
+        &self,
+        connection: MutexGuard<'_, Connection>,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let done = work(&connection).map_err(StoreError::from);
+        if let Err(error) = &done {
+            // Some failures, such as a full disk, end the transaction by themselves.
+            if connection.is_autocommit() {
+                self.report(Err(error));
+            }
+            drop(usable(connection));
+            return done;
+        }
+        let committed = commit(&connection);
+        drop(connection);
+        self.report(committed.as_ref().copied());
+        committed.and(done)
+    }
+
+    /// Tells of a commit, and logs the first failure after a success and the first success after a
+    /// failure.
+    fn report(&self, outcome: Result<(), &StoreError>) {
+        match outcome {
+            Ok(()) => {
+                if let Some(dirty) = &self.dirty {
+                    dirty.note();
+                }
+                // Most often there is nothing to change, and reading is cheaper.
+                if self.is_failing.load(Ordering::Relaxed)
+                    && self.is_failing.swap(false, Ordering::Relaxed)
+                {
+                    tracing::info!(target: "weir::store", "the store can be written again");
+                }
+            }
+            Err(error) => {
+                if !self.is_failing.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        target: "weir::store",
+                        %error,
+                        "the store cannot be written; requests go on without it"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Ends a transaction that a panic or a failure has left open.
+fn usable(connection: MutexGuard<'_, Connection>) -> MutexGuard<'_, Connection> {
+    if !connection.is_autocommit() {
+        // One that fails leaves no transaction either, or the next one tells of it.
+        let _ = run_cached(&connection, "ROLLBACK");
+    }
+    connection
 }
 
 impl Writer {
-    /// Starts a thread that writes by `connection`.
-    pub fn start(connection: Connection) -> Result<Self, OpenError> {
+    /// Starts a thread that writes by `connection`, whose commits are on the disk once they are
+    /// done, or are told to `dirty`.
+    pub fn start(connection: Connection, dirty: Option<Dirty>) -> Result<Self, OpenError> {
+        // The thread alone waits for others, and says so.
+        connection.busy_timeout(Duration::ZERO)?;
         let (queue, waiting) = mpsc::channel(QUEUE_LENGTH);
-        let is_failing = Arc::new(AtomicBool::new(false));
-        let health = Arc::clone(&is_failing);
+        let shared = Arc::new(Shared {
+            connection: Mutex::new(connection),
+            waiting: AtomicUsize::new(0),
+            is_slow_next: AtomicBool::new(false),
+            is_failing: AtomicBool::new(false),
+            dirty,
+        });
+        let own = Arc::clone(&shared);
         std::thread::Builder::new()
             .name("weir-store".to_owned())
-            .spawn(move || write(&connection, waiting, &health))
+            .spawn(move || write(&own, waiting))
             .map_err(|error| OpenError::System { said: format!("no thread: {error}") })?;
-        Ok(Self { queue, is_failing })
+        Ok(Self { queue, shared })
     }
 
     /// Whether the last transaction failed.
     pub fn is_failing(&self) -> bool {
-        self.is_failing.load(Ordering::Relaxed)
+        self.shared.is_failing.load(Ordering::Relaxed)
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// Does `work`, whole or not at all, and gives what it gave once that is committed.
@@ -58,8 +196,22 @@ impl Writer {
                 let _ = answer.send(done.and_then(|done| committed.map(|()| done)));
             })
         });
-        self.queue.send(work).await.map_err(|_| StoreError::Closed)?;
+        let place = self.queue.reserve().await.map_err(|_| StoreError::Closed)?;
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        place.send(work);
         answered.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Does `work` as [`Self::run`] does, and at once where nobody else writes: handing over what
+    /// takes microseconds would take longer than doing it. `work` must touch few pages.
+    pub async fn run_briefly<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match self.shared.at_once(work) {
+            Ok(done) => done,
+            Err(work) => self.run(work).await,
+        }
     }
 }
 
@@ -68,25 +220,45 @@ fn whole<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
 ) -> Result<T, StoreError> {
-    connection.execute_batch("SAVEPOINT work")?;
+    run_cached(connection, "SAVEPOINT work")?;
     let done = work(connection);
     // Some failures, such as a full disk, end the whole transaction by themselves.
     if !connection.is_autocommit() {
-        let end = if done.is_ok() { "RELEASE work" } else { "ROLLBACK TO work; RELEASE work" };
-        connection.execute_batch(end)?;
+        if done.is_err() {
+            run_cached(connection, "ROLLBACK TO work")?;
+        }
+        run_cached(connection, "RELEASE work")?;
     }
     Ok(done?)
 }
 
+/// Runs a statement that takes nothing and gives nothing.
+fn run_cached(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute([]).map(drop)
+}
+
+fn commit(connection: &Connection) -> Result<(), StoreError> {
+    run_cached(connection, "COMMIT").map_err(|error| {
+        // A rollback that fails has nothing left to roll back.
+        let _ = run_cached(connection, "ROLLBACK");
+        error.into()
+    })
+}
+
 /// Writes until nobody holds the other end.
-fn write(connection: &Connection, mut waiting: mpsc::Receiver<Work>, is_failing: &AtomicBool) {
+fn write(shared: &Shared, mut waiting: mpsc::Receiver<Work>) {
     while let Some(first) = waiting.blocking_recv() {
         let mut told = Vec::new();
-        let outcome = transaction(connection, first, &mut waiting, &mut told);
-        report(&outcome, is_failing);
+        let outcome = transaction(&shared.connection(), first, &mut waiting, &mut told);
+        shared.is_slow_next.store(false, Ordering::Relaxed);
+        shared.waiting.fetch_sub(told.len(), Ordering::Relaxed);
+        shared.report(outcome.as_ref().copied());
         for tell in told {
             tell(outcome.clone());
         }
+    }
+    if let Some(dirty) = &shared.dirty {
+        dirty.end();
     }
 }
 
@@ -97,7 +269,7 @@ fn transaction(
     waiting: &mut mpsc::Receiver<Work>,
     told: &mut Vec<Told>,
 ) -> Result<(), StoreError> {
-    if let Err(error) = connection.execute_batch("BEGIN IMMEDIATE") {
+    if let Err(error) = begin_in_time(connection) {
         let error = StoreError::from(error);
         told.push(first(Err(error.clone())));
         return Err(error);
@@ -110,29 +282,15 @@ fn transaction(
         }
         next = if told.len() < MAX_GROUP { waiting.try_recv().ok() } else { None };
     }
-    if let Err(error) = connection.execute_batch("COMMIT") {
-        // A rollback that fails has nothing left to roll back.
-        let _ = connection.execute_batch("ROLLBACK");
-        return Err(error.into());
-    }
-    Ok(())
+    commit(connection)
 }
 
-/// Logs the first failure after a success and the first success after a failure.
-fn report(outcome: &Result<(), StoreError>, is_failing: &AtomicBool) {
-    match outcome {
-        Ok(()) if is_failing.swap(false, Ordering::Relaxed) => {
-            tracing::info!(target: "weir::store", "the store can be written again");
-        }
-        Err(error) if !is_failing.swap(true, Ordering::Relaxed) => {
-            tracing::warn!(
-                target: "weir::store",
-                %error,
-                "the store cannot be written; requests go on without it"
-            );
-        }
-        _ => {}
-    }
+/// Begins a transaction as soon as other processes have ended theirs.
+fn begin_in_time(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    let begun = run_cached(connection, "BEGIN IMMEDIATE");
+    connection.busy_timeout(Duration::ZERO)?;
+    begun
 }
 
 #[cfg(test)]
@@ -145,7 +303,7 @@ mod tests {
         connection
             .execute_batch("CREATE TABLE kept (value BLOB); PRAGMA max_page_count = 8")
             .expect("SQL");
-        Writer::start(connection).expect("a thread")
+        Writer::start(connection, None).expect("a thread")
     }
 
     async fn add(writer: &Writer, bytes: usize) -> Result<i64, StoreError> {

@@ -1,0 +1,121 @@
+//! What the journal costs a request: its intent and its settlement, one caller after the other and
+//! 64 at once, in a file in the temporary folder and in memory. One iteration of `64 at once` is 64
+//! requests.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use weir::store::ledger::{Caller, Intent, KeyNames, RequestId, Settlement};
+use weir::store::{Store, Tenant, now_ms};
+
+/// A folder of its own that is gone when this is.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("weir-ledger-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("the temporary directory can be written");
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is the system's to clear.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn intent(number: u64) -> Arc<Intent> {
+    let begun_ms = now_ms();
+    let mut random = [0; 10];
+    random[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    let key = KeyNames {
+        key: format!("key_{:012x}", number % 20),
+        team: "search".to_owned(),
+        organisation: "example".to_owned(),
+        user: "somebody@example.com".to_owned(),
+    };
+    Arc::new(Intent {
+        id: RequestId::new(begun_ms, random),
+        begun_ms,
+        caller: Caller { tenant: Tenant([7; 16]), key: Some(Arc::new(key)) },
+        route: "/v1/chat/completions".to_owned(),
+        model: "gpt-4.1-mini-2025-04-14".to_owned(),
+        upstream: "default".to_owned(),
+        stream: true,
+        action: "pass".to_owned(),
+        zone: "green".to_owned(),
+        received_tokens: Some(1234),
+        sent_tokens: Some(1234),
+        max_output_tokens: Some(1000),
+        plan_ms: Some(1),
+    })
+}
+
+async fn request(store: &Store, number: u64) {
+    let intent = intent(number);
+    store.open_request(&intent).await.expect("it can be written");
+    let settlement = Settlement {
+        outcome: "complete".to_owned(),
+        status: Some(200),
+        prompt_tokens: Some(1240),
+        completion_tokens: Some(321),
+        cached_tokens: Some(0),
+        cost_nano_usd: Some(1_234_567),
+        saved_nano_usd: Some(0),
+        first_byte_ms: Some(400),
+        total_ms: Some(2000),
+        ..Settlement::default()
+    };
+    let is_new = store.settle_request(intent, settlement).await.expect("it can be written");
+    assert!(is_new, "ids differ");
+}
+
+/// How long `at_once` callers take for `rounds` requests each, on threads of the runtime as requests
+/// are.
+async fn time(store: &Store, count: &Arc<AtomicU64>, rounds: u64, at_once: u64) -> Duration {
+    let began = Instant::now();
+    let mut callers = JoinSet::new();
+    for _ in 0..at_once {
+        let (store, count) = (store.clone(), Arc::clone(count));
+        callers.spawn(async move {
+            for _ in 0..rounds {
+                request(&store, count.fetch_add(1, Ordering::Relaxed)).await;
+            }
+        });
+    }
+    callers.join_all().await;
+    began.elapsed()
+}
+
+fn ledger(criterion: &mut Criterion) {
+    let runtime = Runtime::new().expect("a runtime");
+    let folder = Folder::new();
+    // The writer's thread ends with the store, before the runtime and the folder do.
+    let file = Store::open(&folder.0.join("weir.db")).expect("the folder can be written");
+    let memory = Store::in_memory().expect("there is memory");
+    let count = Arc::new(AtomicU64::new(0));
+    let mut group = criterion.benchmark_group("open and settle");
+    group.warm_up_time(Duration::from_secs(1));
+    group.measurement_time(Duration::from_secs(5));
+    for (place, store) in [("file", &file), ("memory", &memory)] {
+        for at_once in [1, 64] {
+            group.throughput(Throughput::Elements(at_once));
+            group.bench_function(format!("{at_once} at once, {place}"), |bencher| {
+                bencher
+                    .iter_custom(|rounds| runtime.block_on(time(store, &count, rounds, at_once)));
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, ledger);
+criterion_main!(benches);
