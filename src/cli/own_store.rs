@@ -6,22 +6,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config;
+use crate::config::{self, Config};
 use crate::proxy::Journal;
-use crate::store::{OpenError, Store, now_ms};
+use crate::store::{OpenError, Store, StoreOptions, now_ms};
 
 /// The path that stands for no file.
 const MEMORY: &str = ":memory:";
 /// How often what has ended is deleted.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Opens the store that `told` names. One that cannot be used is warned of and does not keep weir
+/// Opens the store that `config` names. One that cannot be used is warned of and does not keep weir
 /// from serving.
 pub fn open(
-    told: &config::Store,
+    config: &Config,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Store, OpenError> {
-    match open_or_say(told, env) {
+    match open_or_say(config, env) {
         Ok(store) => Ok(store),
         Err(said) => {
             tracing::warn!(
@@ -35,16 +35,19 @@ pub fn open(
     }
 }
 
-/// Opens the store that `told` names, or says why it cannot be used.
+/// Opens the store that `config` names, or says why it cannot be used.
 pub fn open_or_say(
-    told: &config::Store,
+    config: &Config,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Store, String> {
-    if told.path == MEMORY {
+    let told = &config.store.path;
+    if told == MEMORY {
         return Store::in_memory().map_err(|error| error.to_string());
     }
-    let path = path(&told.path, env).ok_or("the environment names no home")?;
-    Store::open(&path).map_err(|error| format!("{} cannot be used ({error})", path.display()))
+    let path = path(told, env).ok_or("the environment names no home")?;
+    let sync_interval = Duration::from_millis(config.ledger.sync_interval_ms);
+    let opened = Store::open_with(&path, StoreOptions { sync_interval });
+    opened.map_err(|error| format!("{} cannot be used ({error})", path.display()))
 }
 
 /// The store's file; `None` where it is in memory.

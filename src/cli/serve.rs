@@ -157,13 +157,13 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     let base = client.base().clone();
     let no_memory = |error| Failure::cannot_serve(format!("cannot keep anything: {error}"));
     let store = match config.auth.mode {
-        AuthMode::Open => own_store::open(&config.store, std::env::vars_os()).map_err(no_memory)?,
+        AuthMode::Open => own_store::open(&config, std::env::vars_os()).map_err(no_memory)?,
         // Without its keys weir would know nobody.
-        AuthMode::Keys => own_store::open_or_say(&config.store, std::env::vars_os())
+        AuthMode::Keys => own_store::open_or_say(&config, std::env::vars_os())
             .map_err(|said| Failure::cannot_serve(no_keys(&said)))?,
     };
     let admin = admin(&config, &store).await?;
-    let proxy = Proxy::new(config.clone(), client, store).map_err(no_memory)?;
+    let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_memory)?;
     let originals = Arc::clone(proxy.originals());
     let journal = Arc::clone(proxy.journal());
     // Before anything new is written down, so that a bill is whole as soon as weir answers.
@@ -198,6 +198,13 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     if ending != Ending::Forced {
         // What the last requests left out is saved before the process ends.
         originals.settle(|_| true).await;
+    }
+    if let Err(error) = store.sync().await {
+        tracing::warn!(
+            target: "weir::store",
+            %error,
+            "what was written last may not survive a loss of power"
+        );
     }
     match ending {
         Ending::Finished => tracing::info!(target: "weir", "ended, with everything finished"),

@@ -6,6 +6,7 @@
 
 pub mod keys;
 pub mod ledger;
+mod readers;
 mod schema;
 mod sqlite;
 mod sync;

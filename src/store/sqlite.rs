@@ -1,28 +1,27 @@
-//! Values in SQLite: a file that several processes may share, or memory. Writing is one thread's;
-//! reading has connections of its own. No caller's thread ever waits for the disk.
+//! Values in SQLite: a file that several processes may share, or memory. There is one connection that
+//! writes; reading has connections of its own. No caller's thread ever waits for the disk: what it
+//! writes itself is brief, goes to the system's memory, and is synced by a thread.
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::ledger::Ledger;
+use super::readers::{Readers, connect};
 use super::sync::{self, Dirty};
 use super::writer::Writer;
 use super::{
     Entry, Kind, Life, OpenError, SECRET_BYTES, State, StoreError, StoreOptions, Tenant, schema,
 };
 
-/// How long another process's transaction is waited for where a file is opened or read.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many reads may be under way at once.
-const READERS: usize = 4;
+/// How long others who make the same file are waited for.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How large the log of writes stays after its content has gone into the file.
 const MAX_LOG_BYTES: i64 = 16 << 20;
 /// How many statements a connection keeps compiled.
@@ -35,7 +34,7 @@ const DELETED_AT_ONCE: i64 = 1000;
 pub struct Sqlite {
     writer: Writer,
     /// `None` where there is but one connection: memory.
-    readers: Option<Arc<Readers>>,
+    readers: Option<Readers>,
     secret: [u8; SECRET_BYTES],
     /// `None` where each commit waits for the disk, or there is none.
     dirty: Option<Dirty>,
@@ -45,7 +44,7 @@ pub struct Sqlite {
 impl Sqlite {
     /// Opens the file at `path`, and makes it and its folder where they are missing.
     pub fn open(path: &Path, options: StoreOptions) -> Result<Self, OpenError> {
-        let deadline = Instant::now() + BUSY_TIMEOUT;
+        let deadline = Instant::now() + OPEN_TIMEOUT;
         loop {
             match Self::open_once(path, options) {
                 // Where two make a file at once, SQLite refuses some steps without waiting.
@@ -74,13 +73,7 @@ impl Sqlite {
             MAX_LOG_BYTES,
             |_| Ok(()),
         )?;
-        let readers = Readers {
-            path: path.to_owned(),
-            idle: Mutex::new(Vec::new()),
-            glancing: Mutex::new(None),
-            places: Semaphore::new(READERS),
-        };
-        let sqlite = Self::start(connection, Some(Arc::new(readers)), dirty)?;
+        let sqlite = Self::start(connection, Some(Readers::new(path)), dirty)?;
         if let Some(dirty) = &sqlite.dirty {
             let shared = Arc::clone(sqlite.writer.shared());
             let ledger = Arc::clone(&sqlite.ledger);
@@ -96,7 +89,7 @@ impl Sqlite {
 
     fn start(
         mut connection: Connection,
-        readers: Option<Arc<Readers>>,
+        readers: Option<Readers>,
         dirty: Option<Dirty>,
     ) -> Result<Self, OpenError> {
         // What has ended or was pushed out is overwritten and not only forgotten.
@@ -107,9 +100,19 @@ impl Sqlite {
             connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
         }
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        let ledger = Ledger::new(readers.as_ref().map(|readers| readers.path.as_path()))?;
+        let ledger = Ledger::new(readers.as_ref().map(Readers::path))?;
         let writer = Writer::start(connection, dirty.clone())?;
         Ok(Self { writer, readers, secret, dirty, ledger })
+    }
+
+    #[cfg(test)]
+    pub fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    #[cfg(test)]
+    pub fn dirty(&self) -> Option<&Dirty> {
+        self.dirty.as_ref()
     }
 
     /// What the journal keeps in the process.
@@ -157,7 +160,7 @@ impl Sqlite {
     /// Waits until all that is committed is on the disk.
     pub async fn sync(&self) -> Result<(), StoreError> {
         let (Some(readers), Some(_)) = (&self.readers, &self.dirty) else { return Ok(()) };
-        let path = readers.path.clone();
+        let path = readers.path().to_owned();
         let synced = tokio::task::spawn_blocking(move || sync::sync_now(&path));
         synced.await.map_err(|_| StoreError::Closed)?
     }
@@ -166,10 +169,15 @@ impl Sqlite {
         self.secret
     }
 
+    /// Whether the last write failed.
+    pub fn is_failing(&self) -> bool {
+        self.writer.is_failing()
+    }
+
     pub fn state(&self) -> State {
         match &self.readers {
             None => State::Memory,
-            Some(_) if self.writer.is_failing() => State::Failing,
+            Some(_) if self.is_failing() => State::Failing,
             Some(_) if self.dirty.as_ref().is_some_and(Dirty::is_failing) => State::Failing,
             Some(_) => State::File,
         }
@@ -269,56 +277,6 @@ impl Sqlite {
     }
 }
 
-/// Connections that only read.
-struct Readers {
-    path: PathBuf,
-    idle: Mutex<Vec<Connection>>,
-    /// One that never waits.
-    glancing: Mutex<Option<Connection>>,
-    places: Semaphore,
-}
-
-impl Readers {
-    async fn run<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let _place = self.places.acquire().await.map_err(|_| StoreError::Closed)?;
-        let readers = Arc::clone(self);
-        let read = tokio::task::spawn_blocking(move || {
-            let idle = readers.idle.lock().ok().and_then(|mut idle| idle.pop());
-            let connection = match idle {
-                Some(connection) => connection,
-                None => connect(&readers.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?,
-            };
-            let read = work(&connection)?;
-            // One that has failed is closed; so is one more than there are places for.
-            if let Ok(mut idle) = readers.idle.lock()
-                && idle.len() < READERS
-            {
-                idle.push(connection);
-            }
-            Ok::<T, StoreError>(read)
-        });
-        read.await.map_err(|_| StoreError::Closed)?
-    }
-
-    fn glance<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Option<T> {
-        let mut place = self.glancing.lock().ok()?;
-        if place.is_none() {
-            let connection = connect(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
-            connection.busy_timeout(Duration::ZERO).ok()?;
-            *place = Some(connection);
-        }
-        let seen = work(place.as_ref()?).ok();
-        if seen.is_none() {
-            // One that has failed is opened anew.
-            *place = None;
-        }
-        seen
-    }
-}
-
 /// Makes the file, which nobody but its owner can read, and its folder. SQLite gives the files it
 /// makes beside it the same permissions.
 ///
@@ -362,13 +320,6 @@ fn close_to_others(path: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn close_to_others(_path: &Path) -> io::Result<()> {
     Ok(())
-}
-
-fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
-    // Without the flag for URIs: a path is a path, whatever it looks like.
-    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    Ok(connection)
 }
 
 /// What an insert does to a key that has a value.

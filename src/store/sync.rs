@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::ledger::Ledger;
 use super::writer::Shared;
-use super::{OpenError, StoreError};
+use super::{OpenError, StoreError, readers};
 
 /// Pages of the log that wait to be copied into the file before that is done.
 const CHECKPOINT_PAGES: i64 = 1000;
@@ -209,8 +209,7 @@ fn connection<'a>(
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let access = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, access)?;
+    let connection = readers::connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.pragma_update(None, "synchronous", "normal")?;
     Ok(connection)
 }
@@ -243,4 +242,106 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 #[cfg(not(unix))]
 fn sync_folder(_path: &Path) -> io::Result<()> {
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::sqlite::Sqlite;
+    use super::super::{State as Kept, StoreOptions};
+    use super::*;
+
+    /// A folder with a store that is synced by hand, gone in the end.
+    struct Place {
+        folder: PathBuf,
+        path: PathBuf,
+        sqlite: Sqlite,
+    }
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
+            fs::create_dir(&folder).expect("the temporary directory can be written");
+            let path = folder.join("weir.db");
+            let never = StoreOptions { sync_interval: Duration::from_secs(3600) };
+            let sqlite = Sqlite::open(&path, never).expect("it is made");
+            Self { folder, path, sqlite }
+        }
+
+        fn syncer(&self, path: &Path) -> Syncer {
+            let shared = Arc::clone(self.sqlite.writer().shared());
+            let ledger = Arc::clone(self.sqlite.ledger());
+            Syncer { path: path.to_owned(), shared, ledger, connection: None, is_named: false }
+        }
+
+        async fn write(&self, pages: i64) {
+            let work = move |connection: &Connection| {
+                connection.execute_batch("CREATE TABLE IF NOT EXISTS filler (value BLOB)")?;
+                connection.execute("INSERT INTO filler VALUES (zeroblob(?1))", [pages * 4096])
+            };
+            self.sqlite.write(work).await.expect("there is room");
+        }
+
+        fn log(&self) -> Log {
+            let connection = connect(&self.path).expect("it is there");
+            checkpoint(&connection, "NOOP").expect("it can be read")
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            // What cannot be removed is the system's to clear.
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_log_is_copied_once_it_has_grown_and_begins_anew() {
+        let place = Place::new("copied");
+        let mut syncer = place.syncer(&place.path);
+        place.write(CHECKPOINT_PAGES / 2).await;
+        syncer.sync(false).expect("it can be synced");
+        assert!(place.log().waiting_pages() >= CHECKPOINT_PAGES / 2, "it is short");
+        place.write(CHECKPOINT_PAGES).await;
+        syncer.sync(false).expect("it can be synced");
+        assert_eq!(place.log().waiting_pages(), 0);
+        place.write(1).await;
+        assert!(place.log().pages < CHECKPOINT_PAGES, "it began anew");
+        syncer.sync(true).expect("it can be synced");
+        assert_eq!(place.log().waiting_pages(), 0, "all of it, when told");
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_does_not_end_keeps_the_log_and_stops_nobody() {
+        let place = Place::new("read");
+        let mut syncer = place.syncer(&place.path);
+        place.write(1).await;
+        let reader = connect(&place.path).expect("it is there");
+        reader.execute_batch("BEGIN; SELECT count(*) FROM filler").expect("a table");
+        place.write(MAX_LOG_PAGES).await;
+        syncer.sync(false).expect("it can be synced");
+        assert!(place.log().waiting_pages() > 0);
+        assert_eq!(syncer.sync(true), Err(StoreError::Busy), "not all can be copied");
+        reader.execute_batch("COMMIT").expect("it was begun");
+        place.write(1).await;
+        syncer.sync(true).expect("it can be synced");
+        assert_eq!(place.log().waiting_pages(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_is_not_reached_is_told_until_it_is() {
+        let place = Place::new("failing");
+        place.write(1).await;
+        // A folder in the log's place is what no sync can open.
+        let elsewhere = place.folder.join("other.db");
+        fs::create_dir(log_path(&elsewhere)).expect("the folder can be written");
+        let state = &place.sqlite.dirty().expect("it is a file").0;
+        let failed = place.syncer(&elsewhere).sync(false);
+        assert!(matches!(failed, Err(StoreError::Failed(_))), "{failed:?}");
+        report(&failed, &state.is_failing);
+        assert_eq!(place.sqlite.state(), Kept::Failing);
+        report(&place.syncer(&place.path).sync(true), &state.is_failing);
+        assert_eq!(place.sqlite.state(), Kept::File);
+    }
 }

@@ -2,5 +2,27 @@
 
 mod conformance;
 mod file;
+mod journal;
+mod journal_file;
 pub mod originals;
 pub mod places;
+
+/// Runs each case in each place that a store can be kept in.
+macro_rules! in_every_place {
+    ($place:ident as $module:ident: $($case:ident)*) => {
+        mod $module {
+            use crate::store::places::{Place, $place};
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    super::$case(<$place as Place>::new()).await;
+                }
+            )*
+        }
+    };
+    ($($case:ident)*) => {
+        crate::store::in_every_place!(SqliteFile as sqlite_file: $($case)*);
+        crate::store::in_every_place!(SqliteMemory as sqlite_memory: $($case)*);
+    };
+}
+use in_every_place;

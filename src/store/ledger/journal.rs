@@ -165,8 +165,10 @@ pub fn orphans(
 ) -> rusqlite::Result<Vec<Intent>> {
     let mut known: Vec<(Vec<u8>, bool)> = Vec::new();
     let mut found = Vec::new();
-    let mut statement = connection
-        .prepare_cached("SELECT id, instance, begun_ms, facts FROM intent ORDER BY id")?;
+    let mut statement = connection.prepare_cached(
+        "SELECT id, instance, begun_ms, facts FROM intent
+         WHERE NOT EXISTS (SELECT 1 FROM request WHERE request.id = intent.id) ORDER BY id",
+    )?;
     let mut rows = statement.query([])?;
     while found.len() < limit
         && let Some(row) = rows.next()?

@@ -275,7 +275,7 @@ impl Store {
         sqlite.read(move |connection| sums::learned_output_tokens(connection, &model)).await
     }
 
-    /// Sums over days, at most [`MAX_ROWS`], costliest first; by days in their order.
+    /// Sums over days, at most [`MAX_ROWS`]: days in their order, and the costliest first.
     pub async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
         self.add_up().await;
@@ -327,5 +327,94 @@ impl Store {
         }
         let path = path.to_owned();
         sqlite.read(move |connection| Ok(backup::write(connection, &path))).await?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    fn intent(number: u64, text: &str) -> Intent {
+        let mut random = [0; 10];
+        random[2..].copy_from_slice(&number.to_be_bytes());
+        Intent {
+            id: RequestId::new(DAY_MS, random),
+            begun_ms: DAY_MS,
+            caller: Caller { tenant: Tenant([1; 16]), key: None },
+            route: text.to_owned(),
+            model: text.to_owned(),
+            upstream: text.to_owned(),
+            stream: false,
+            action: text.to_owned(),
+            zone: text.to_owned(),
+            received_tokens: None,
+            sent_tokens: None,
+            max_output_tokens: None,
+            plan_ms: None,
+        }
+    }
+
+    #[test]
+    fn ids_sort_by_their_moment_and_are_shown_whole() {
+        let id = RequestId::new(0x0123_4567_89ab, [0xff; 10]);
+        assert_eq!(id.to_string(), "0123456789abffffffffffffffffffff");
+        assert!(id < RequestId::new(0x0123_4567_89ac, [0; 10]));
+        assert!(RequestId::first_of(0x0123_4567_89ab) < id);
+        assert_eq!(RequestId::first_of(u64::MAX).0[..6], [0xff; 6]);
+    }
+
+    #[test]
+    fn flags_have_names() {
+        let mut flags = Flags::ESTIMATED | Flags::UNPRICED;
+        flags |= Flags::CALLER_LEFT;
+        assert_eq!(flags.names().collect::<Vec<_>>(), ["estimated", "caller_left", "unpriced"]);
+        assert!(flags.any(Flags::UNPRICED | Flags::NOT_SENT) && !flags.any(Flags::NOT_SENT));
+        assert!(Flags::default().is_empty() && !flags.is_empty());
+        assert!(!Flags::RARE.covers(flags) && Flags::RARE.covers(Flags::ESTIMATED));
+        assert_eq!(Flags::IS_RARE_SQL, format!("flags & {} <> 0", Flags::RARE.0));
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_told_and_leaves_nothing_half_done() {
+        let store = Store::in_memory().expect("there is memory");
+        let Backend::Sqlite(sqlite) = &store.backend;
+        let limit = |more_pages: i64| {
+            sqlite.write(move |connection| {
+                let pages: i64 = connection.query_row("PRAGMA page_count", [], |row| row.get(0))?;
+                let sql = format!("PRAGMA max_page_count = {}", pages + more_pages);
+                connection.query_row(&sql, [], |_| Ok(()))
+            })
+        };
+        limit(20).await.expect("a number");
+        let text = "x".repeat(200);
+        let mut settled = 0;
+        let full = loop {
+            let intent = Arc::new(intent(settled, &text));
+            if let Err(error) = store.open_request(&intent).await {
+                break error;
+            }
+            let settlement = Settlement { outcome: text.clone(), ..Settlement::default() };
+            match store.settle_request(intent, settlement).await {
+                Ok(is_new) => assert!(is_new),
+                Err(error) => break error,
+            }
+            settled += 1;
+        };
+        assert_eq!(full, StoreError::Full);
+        assert!(settled > 10, "{settled}");
+        assert!(sqlite.is_failing(), "which /readyz tells of a file");
+        assert_eq!(store.state(), State::Memory);
+        let requests = |rows: Vec<UsageRow>| rows[0].sums.requests;
+        let rows = store.requests(RequestQuery::default()).await.expect("it can be read");
+        assert_eq!(rows.len() as u64, settled);
+        let usage = store.usage(UsageQuery::default()).await.map(requests);
+        assert_eq!(usage, Ok(settled), "each row is in the sums");
+        limit(20).await.expect("a number");
+        let late = Arc::new(intent(settled, &text));
+        assert_eq!(store.settle_request(late, Settlement::default()).await, Ok(true));
+        assert!(!sqlite.is_failing());
+        let usage = store.usage(UsageQuery::default()).await.map(requests);
+        assert_eq!(usage, Ok(settled + 1));
     }
 }

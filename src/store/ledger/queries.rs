@@ -171,9 +171,9 @@ pub fn usage(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Ve
     columns.extend(COUNTED.map(|column| format!("sum({column})")));
     columns.extend(SUMMED.map(|column| format!("sum({column} >> 32), sum({column} & 0xffffffff)")));
     let group = if by.is_empty() { String::new() } else { format!("GROUP BY {}", by.join(", ")) };
-    let order: &[&str] =
-        if by.contains(&"day") { &["day"] } else { &["total(cost_nano_usd) DESC"] };
-    let order = [order, &["total(requests) DESC"], by.as_slice()].concat().join(", ");
+    let day: &[&str] = if by.contains(&"day") { &["day"] } else { &[] };
+    let most: &[&str] = &["total(cost_nano_usd) DESC", "total(requests) DESC"];
+    let order = [day, most, &by].concat().join(", ");
     let sql = format!(
         "SELECT {columns} FROM usage_day {conditions} {group} HAVING count(*) > 0
          ORDER BY {order} LIMIT {limit}",

@@ -1,47 +1,10 @@
-//! What every implementation of the store does, whatever keeps the values. An implementation is a
-//! [`Place`] and a line at the end.
-
-use std::path::PathBuf;
+//! What every implementation of the store does, whatever keeps the values: see
+//! [`super::places::Place`].
 
 use weir::store::{ENTRY_BYTES, Entry, Kind, Life, MAX_KEY_BYTES, Store, StoreError, Tenant};
 
-use super::places::{ALICE, BOB, Folder, bytes, entry, fetch, kind, value};
-
-/// Something that a store is kept in.
-trait Place {
-    fn new() -> Self;
-
-    /// One more handle on the store, as a further process would open it where it can.
-    fn handle(&self) -> Store;
-}
-
-struct SqliteFile {
-    path: PathBuf,
-    _folder: Folder,
-}
-
-impl Place for SqliteFile {
-    fn new() -> Self {
-        let folder = Folder::new();
-        Self { path: folder.file("weir.db"), _folder: folder }
-    }
-
-    fn handle(&self) -> Store {
-        Store::open(&self.path).expect("the file can be written")
-    }
-}
-
-struct SqliteMemory(Store);
-
-impl Place for SqliteMemory {
-    fn new() -> Self {
-        Self(Store::in_memory().expect("there is memory"))
-    }
-
-    fn handle(&self) -> Store {
-        self.0.clone()
-    }
-}
+use super::in_every_place;
+use super::places::{ALICE, BOB, Place, bytes, entry, fetch, kind, value};
 
 const KIND: Kind = kind("a kind");
 /// A moment to which all others here are relative.
@@ -302,35 +265,18 @@ async fn all_handles_have_one_secret(place: impl Place) {
     assert_ne!(secret, [0; 32]);
 }
 
-macro_rules! conformance {
-    ($place:ident as $module:ident: $($case:ident)*) => {
-        mod $module {
-            use super::Place;
-            $(
-                #[tokio::test]
-                async fn $case() {
-                    super::$case(<super::$place as Place>::new()).await;
-                }
-            )*
-        }
-    };
-    ($($place:ident as $module:ident),*) => {
-        $(conformance!($place as $module:
-            what_is_put_is_found
-            any_bytes_are_kept_as_they_are
-            nothing_is_found_once_it_has_ended
-            reading_renews_a_life_when_asked
-            tenants_and_kinds_are_apart
-            the_first_writer_wins
-            the_oldest_goes_where_there_is_no_room
-            nobody_pushes_out_the_little_of_another
-            what_has_ended_makes_room_first
-            what_no_limit_would_hold_is_refused_whole
-            what_has_ended_is_deleted
-            many_writers_lose_nothing
-            all_handles_have_one_secret
-        );)*
-    };
-}
-
-conformance!(SqliteFile as sqlite_file, SqliteMemory as sqlite_memory);
+in_every_place!(
+    what_is_put_is_found
+    any_bytes_are_kept_as_they_are
+    nothing_is_found_once_it_has_ended
+    reading_renews_a_life_when_asked
+    tenants_and_kinds_are_apart
+    the_first_writer_wins
+    the_oldest_goes_where_there_is_no_room
+    nobody_pushes_out_the_little_of_another
+    what_has_ended_makes_room_first
+    what_no_limit_would_hold_is_refused_whole
+    what_has_ended_is_deleted
+    many_writers_lose_nothing
+    all_handles_have_one_secret
+);

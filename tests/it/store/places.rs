@@ -34,6 +34,43 @@ impl Drop for Folder {
     }
 }
 
+/// Something that a store is kept in. An implementation is one of these and a line in
+/// `in_every_place`.
+pub trait Place {
+    fn new() -> Self;
+
+    /// One more handle on the store, as a further process would open it where it can.
+    fn handle(&self) -> Store;
+}
+
+pub struct SqliteFile {
+    path: PathBuf,
+    _folder: Folder,
+}
+
+impl Place for SqliteFile {
+    fn new() -> Self {
+        let folder = Folder::new();
+        Self { path: folder.file("weir.db"), _folder: folder }
+    }
+
+    fn handle(&self) -> Store {
+        Store::open(&self.path).expect("the file can be written")
+    }
+}
+
+pub struct SqliteMemory(Store);
+
+impl Place for SqliteMemory {
+    fn new() -> Self {
+        Self(Store::in_memory().expect("there is memory"))
+    }
+
+    fn handle(&self) -> Store {
+        self.0.clone()
+    }
+}
+
 /// A kind with room for anything that a test stores.
 pub const fn kind(name: &'static str) -> Kind {
     Kind { name, max_bytes: 1 << 30 }

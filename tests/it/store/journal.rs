@@ -1,0 +1,521 @@
+//! The journal of requests, whatever keeps it: each request counts once, and no request keeps
+//! another from counting.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use weir::store::ledger::{
+    Caller, Column, DAY_MS, FAILED, Flags, Intent, KeyNames, MAX_FIGURE, MAX_ROWS_A_TENANT_DAY,
+    MAX_TEXT_BYTES, OTHER, RequestId, RequestQuery, Settlement, Sums, UsageQuery,
+};
+use weir::store::{Store, Tenant};
+
+use super::in_every_place;
+use super::places::{ALICE, BOB, Place, SqliteMemory};
+
+/// A moment to which all others here are relative: the first of its day.
+const NOW: u64 = 20_800 * DAY_MS;
+
+pub fn id(number: u64) -> RequestId {
+    let mut random = [0; 10];
+    random[2..].copy_from_slice(&number.to_be_bytes());
+    RequestId::new(NOW + number, random)
+}
+
+/// A request in open mode, by its number.
+pub fn intent(number: u64) -> Intent {
+    Intent {
+        id: id(number),
+        begun_ms: NOW + number,
+        caller: Caller { tenant: ALICE, key: None },
+        route: "/v1/chat/completions".to_owned(),
+        model: "gpt-4.1".to_owned(),
+        upstream: "default".to_owned(),
+        stream: true,
+        action: "compact".to_owned(),
+        zone: "green".to_owned(),
+        received_tokens: Some(2000),
+        sent_tokens: Some(1000),
+        max_output_tokens: Some(500),
+        plan_ms: Some(3),
+    }
+}
+
+pub fn complete() -> Settlement {
+    Settlement {
+        outcome: "complete".to_owned(),
+        status: Some(200),
+        prompt_tokens: Some(1001),
+        completion_tokens: Some(100),
+        cached_tokens: Some(0),
+        cost_nano_usd: Some(5_000_000),
+        saved_nano_usd: Some(-70),
+        first_byte_ms: Some(4),
+        total_ms: Some(50),
+        ..Settlement::default()
+    }
+}
+
+fn failed() -> Settlement {
+    Settlement { outcome: "upstream".to_owned(), status: Some(401), ..Settlement::default() }
+}
+
+pub async fn settle(store: &Store, intent: Intent, settlement: Settlement) -> bool {
+    let settled = store.settle_request(Arc::new(intent), settlement).await;
+    settled.expect("the store can be written")
+}
+
+/// The sums over all that the store holds.
+pub async fn total(store: &Store) -> Sums {
+    let rows = store.usage(UsageQuery::default()).await.expect("it can be read");
+    rows.first().map(|row| row.sums).unwrap_or_default()
+}
+
+pub async fn rows(store: &Store) -> Vec<weir::store::ledger::RequestRow> {
+    store.requests(RequestQuery::default()).await.expect("it can be read")
+}
+
+async fn a_request_counts_once(place: impl Place) {
+    let (first, other) = (place.handle(), place.handle());
+    first.open_request(&intent(1)).await.expect("it can be written");
+    assert_eq!(rows(&other).await, [], "it has not ended");
+    assert_eq!(total(&other).await, Sums::default());
+    assert!(settle(&first, intent(1), complete()).await);
+    assert!(!settle(&first, intent(1), failed()).await, "it has ended");
+    assert!(!settle(&other, intent(1), complete()).await, "for every handle");
+    let expected = Sums {
+        requests: 1,
+        received_tokens: 2000,
+        sent_tokens: 1000,
+        prompt_tokens: 1001,
+        completion_tokens: 100,
+        cost_nano_usd: 5_000_000,
+        saved_nano_usd: -70,
+        ..Sums::default()
+    };
+    assert_eq!(total(&other).await, expected);
+    assert!(!settle(&other, intent(1), complete()).await, "once it is in the sums as well");
+    assert_eq!(total(&first).await, expected);
+    let row = rows(&other).await.pop().expect("one row");
+    assert_eq!(row.settlement, complete(), "zero is zero, and what is not known stays so");
+    let told = Intent { max_output_tokens: None, ..intent(1) };
+    let of_row = Intent {
+        id: row.id,
+        begun_ms: row.begun_ms,
+        caller: row.caller,
+        route: row.route,
+        model: row.model,
+        upstream: row.upstream,
+        stream: row.stream,
+        action: row.action,
+        zone: row.zone,
+        received_tokens: row.received_tokens,
+        sent_tokens: row.sent_tokens,
+        max_output_tokens: None,
+        plan_ms: row.plan_ms,
+    };
+    assert_eq!(of_row, told);
+}
+
+async fn a_request_whose_intent_is_missing_counts_once(place: impl Place) {
+    let store = place.handle();
+    assert!(settle(&store, intent(1), complete()).await);
+    assert!(!settle(&store, intent(1), complete()).await);
+    assert_eq!(total(&store).await.requests, 1);
+    assert!(!settle(&store, intent(1), complete()).await);
+    assert_eq!(store.orphans(9).await, Ok(Vec::new()));
+    assert_eq!(total(&store).await.requests, 1);
+}
+
+async fn what_was_not_sent_is_forgotten(place: impl Place) {
+    let store = place.handle();
+    store.open_request(&intent(1)).await.expect("it can be written");
+    store.release_request(id(1)).await.expect("it can be written");
+    store.release_request(id(2)).await.expect("what is not there can be forgotten");
+    assert_eq!(total(&store).await, Sums::default());
+    store.open_request(&intent(3)).await.expect("it can be written");
+    assert!(settle(&store, intent(3), complete()).await);
+    store.release_request(id(3)).await.expect("it can be written");
+    assert_eq!(total(&store).await.requests, 1, "what has ended cannot be taken back");
+}
+
+async fn many_who_settle_at_once_settle_once(place: impl Place) {
+    const SETTLERS: u64 = 4;
+    const REQUESTS: u64 = 200;
+    let handles = [place.handle(), place.handle()];
+    for number in 0..REQUESTS {
+        handles[0].open_request(&intent(number)).await.expect("it can be written");
+    }
+    let mut settlers = tokio::task::JoinSet::new();
+    for settler in 0..SETTLERS {
+        let store = handles[settler as usize % 2].clone();
+        settlers.spawn(async move {
+            let mut won = 0;
+            for number in 0..REQUESTS {
+                won += u64::from(settle(&store, intent(number), complete()).await);
+                if number % 50 == settler {
+                    // Adds up in between.
+                    total(&store).await;
+                }
+            }
+            won
+        });
+    }
+    let won: u64 = settlers.join_all().await.iter().sum();
+    assert_eq!(won, REQUESTS);
+    assert_eq!(total(&handles[1]).await.requests, REQUESTS);
+    assert_eq!(total(&handles[1]).await.cost_nano_usd, REQUESTS * 5_000_000);
+}
+
+async fn no_row_poisons_others(place: impl Place) {
+    let store = place.handle();
+    let long = "é".repeat(100_000);
+    let texts = ["", "\0", "a\0b\x1b[2J\r\n", "'; DROP TABLE request; --", "\u{202e}x", &long];
+    for (number, text) in (0..).zip(texts) {
+        let names = || text.to_owned();
+        let key = KeyNames { key: names(), team: names(), organisation: names(), user: names() };
+        let absurd = Intent {
+            caller: Caller { tenant: BOB, key: Some(Arc::new(key)) },
+            route: names(),
+            model: names(),
+            upstream: names(),
+            action: names(),
+            zone: names(),
+            begun_ms: if number % 2 == 0 { u64::MAX } else { NOW },
+            received_tokens: Some(u64::MAX),
+            sent_tokens: Some(u64::MAX),
+            max_output_tokens: Some(u64::MAX),
+            plan_ms: Some(u64::MAX),
+            ..intent(number)
+        };
+        let figure = Some(u64::MAX);
+        let settlement = Settlement {
+            outcome: names(),
+            status: Some(u16::MAX),
+            prompt_tokens: figure,
+            completion_tokens: figure,
+            cached_tokens: figure,
+            cache_write_tokens: figure,
+            reasoning_tokens: figure,
+            cost_nano_usd: figure,
+            saved_nano_usd: Some(i64::MIN),
+            flags: Flags::UNPRICED | Flags::ESTIMATED,
+            first_byte_ms: figure,
+            total_ms: figure,
+        };
+        store.open_request(&absurd).await.expect("any text will do");
+        assert!(settle(&store, absurd, settlement).await, "{text:.20?}");
+        assert!(settle(&store, intent(100 + number), complete()).await);
+    }
+    let sound = UsageQuery { tenant: Some(ALICE), ..UsageQuery::default() };
+    let sound = store.usage(sound).await.expect("it can be read")[0].sums;
+    assert_eq!((sound.requests, sound.prompt_tokens), (6, 6006));
+    let all = total(&store).await;
+    assert_eq!(all.prompt_tokens, 6006 + 6 * MAX_FIGURE);
+    assert_eq!(all.saved_nano_usd, -6 * 70 - 6 * (1 << 53));
+    for row in rows(&store).await {
+        for text in [&row.model, &row.route, &row.settlement.outcome, &row.upstream, &row.zone] {
+            assert!(text.len() <= MAX_TEXT_BYTES, "{text}");
+            assert!(!text.contains(char::is_control), "{text:?}");
+        }
+    }
+}
+
+async fn sums_stop_at_what_can_be_counted(place: impl Place) {
+    let store = place.handle();
+    let most =
+        Settlement { cost_nano_usd: Some(u64::MAX), saved_nano_usd: Some(i64::MAX), ..complete() };
+    // 1,200 times 2^53 is more than a number of 64 bits holds.
+    for number in 0..1200 {
+        let caller = Caller { tenant: Tenant([(number % 3) as u8 + 7; 16]), key: None };
+        assert!(settle(&store, Intent { caller, ..intent(number) }, most.clone()).await);
+    }
+    let all = total(&store).await;
+    assert_eq!(all.requests, 1200);
+    assert_eq!(all.cost_nano_usd, 1200 << 53, "each third is below the limit");
+    assert_eq!(all.saved_nano_usd, i64::MAX, "what is too much is the most there is");
+}
+
+async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
+    let store = place.handle();
+    let by = vec![Column::Tenant, Column::Model];
+    let told = || async {
+        let query = UsageQuery { by: by.clone(), ..UsageQuery::default() };
+        let told = store.usage(query).await.expect("it can be read").into_iter();
+        let named = |row: weir::store::ledger::UsageRow| {
+            let name = (row.tenant.expect("as asked").0, row.model.expect("as asked"));
+            (name, row.sums.requests)
+        };
+        told.map(named).collect::<BTreeMap<_, _>>()
+    };
+    // Credentials that nobody has accepted are nobody's.
+    for number in 0..30 {
+        let caller = Caller { tenant: Tenant([number as u8 + 50; 16]), key: None };
+        let model = format!("made-up-{number}");
+        assert!(settle(&store, Intent { caller, model, ..intent(number) }, failed()).await);
+    }
+    let nobody = (Tenant::ANONYMOUS.0, FAILED.to_owned());
+    assert_eq!(told().await, BTreeMap::from([(nobody.clone(), 30)]));
+    // Models of a caller who is somebody: the failed under one name, and of others so many.
+    let models = MAX_ROWS_A_TENANT_DAY + 10;
+    for number in 0..models {
+        let model = format!("model-{number}");
+        assert!(settle(&store, Intent { model, ..intent(100 + number) }, complete()).await);
+    }
+    assert_eq!(total(&store).await.requests, 30 + models);
+    for number in 0..5 {
+        let model = format!("made-up-{number}");
+        assert!(settle(&store, Intent { model, ..intent(5000 + number) }, failed()).await);
+        let model = format!("model-{number}");
+        assert!(settle(&store, Intent { model, ..intent(6000 + number) }, complete()).await);
+    }
+    let told = told().await;
+    assert_eq!(told[&nobody], 30);
+    assert_eq!(told[&(ALICE.0, FAILED.to_owned())], 5);
+    assert_eq!(told[&(ALICE.0, OTHER.to_owned())], 10);
+    let named = told.iter().filter(|((_, model), _)| model.starts_with("model-"));
+    assert_eq!(named.clone().count() as u64, MAX_ROWS_A_TENANT_DAY);
+    assert_eq!(named.map(|(_, requests)| requests).sum::<u64>(), MAX_ROWS_A_TENANT_DAY + 5);
+}
+
+/// Requests of two teams over three days.
+async fn filled(store: &Store) {
+    for number in 0..12 {
+        let names = KeyNames {
+            key: format!("key_{}", number % 3),
+            team: format!("team {}", number % 2),
+            organisation: "org".to_owned(),
+            user: format!("user {}", number % 4),
+        };
+        let begun_ms = NOW + number % 3 * DAY_MS;
+        let intent = Intent {
+            id: RequestId::new(begun_ms, [number as u8; 10]),
+            begun_ms,
+            caller: Caller { tenant: [ALICE, BOB][number as usize % 2], key: Some(names.into()) },
+            model: format!("model {}", number % 6),
+            ..intent(0)
+        };
+        let flags = if number == 7 { Flags::ESTIMATED } else { Flags::default() };
+        let cost_nano_usd = Some(1 << number);
+        assert!(settle(store, intent, Settlement { flags, cost_nano_usd, ..complete() }).await);
+    }
+}
+
+async fn sums_are_told_as_asked(place: impl Place) {
+    let store = place.handle();
+    filled(&store).await;
+    let day = NOW / DAY_MS;
+    let all = UsageQuery::default;
+    let text = |text: &str| Some(text.to_owned());
+    // What is asked, and the costs of the rows in their order: each request's is a bit.
+    let cases: Vec<(UsageQuery, Vec<u64>)> = vec![
+        (all(), vec![0b1111_1111_1111]),
+        (
+            UsageQuery { by: vec![Column::Day], ..all() },
+            vec![0b0010_0100_1001, 0b0100_1001_0010, 0b1001_0010_0100],
+        ),
+        (UsageQuery { by: vec![Column::Team], ..all() }, vec![0b1010_1010_1010, 0b0101_0101_0101]),
+        (
+            UsageQuery { by: vec![Column::Tenant], ..all() },
+            vec![0b1010_1010_1010, 0b0101_0101_0101],
+        ),
+        (
+            UsageQuery { by: vec![Column::Key], limit: Some(2), ..all() },
+            vec![0b1001_0010_0100, 0b0100_1001_0010],
+        ),
+        (
+            UsageQuery { by: vec![Column::User], team: text("team 1"), ..all() },
+            vec![0b1000_1000_1000, 0b0010_0010_0010],
+        ),
+        (
+            UsageQuery {
+                by: vec![Column::Organisation, Column::Model, Column::Day],
+                from_day: Some(day + 1),
+                until_day: Some(day + 2),
+                ..all()
+            },
+            vec![0b0100_0001_0000, 0b0000_1000_0010],
+        ),
+        (UsageQuery { tenant: Some(BOB), key: text("key_0"), ..all() }, vec![0b0010_0000_1000]),
+        (
+            UsageQuery {
+                organisation: text("org"),
+                user: text("user 3"),
+                model: text("model 1"),
+                ..all()
+            },
+            vec![0b0000_1000_0000],
+        ),
+        (UsageQuery { model: text("' OR 1=1 --"), ..all() }, vec![]),
+        (UsageQuery { model: text("none"), by: vec![Column::Day], ..all() }, vec![]),
+        (UsageQuery { limit: Some(0), ..all() }, vec![]),
+    ];
+    for (query, expected) in cases {
+        let told = store.usage(query.clone()).await.expect("it can be read");
+        let costs: Vec<u64> = told.iter().map(|row| row.sums.cost_nano_usd).collect();
+        assert_eq!(costs, expected, "{query:?}");
+    }
+    let query = UsageQuery { by: vec![Column::Day, Column::Key], ..all() };
+    let first = store.usage(query).await.expect("it can be read").remove(0);
+    assert_eq!((first.day, first.key.as_deref(), first.model), (Some(day), Some("key_0"), None));
+    assert_eq!(total(&store).await.estimated, 1);
+}
+
+async fn requests_are_told_newest_first(place: impl Place) {
+    let store = place.handle();
+    filled(&store).await;
+    let all = RequestQuery::default;
+    for (query, expected) in [
+        (all(), vec![11, 8, 5, 2, 10, 7, 4, 1, 9, 6, 3, 0]),
+        (RequestQuery { limit: Some(2), ..all() }, vec![11, 8]),
+        (RequestQuery { until_ms: Some(NOW + DAY_MS), ..all() }, vec![9, 6, 3, 0]),
+        (RequestQuery { from_ms: Some(NOW + 2 * DAY_MS), ..all() }, vec![11, 8, 5, 2]),
+        (RequestQuery { from_ms: Some(u64::MAX), ..all() }, vec![]),
+        (RequestQuery { tenant: Some(BOB), key: Some("key_0".into()), ..all() }, vec![9, 3]),
+        (RequestQuery { team: Some("team 1".into()), limit: Some(1), ..all() }, vec![11]),
+        (RequestQuery { flags: Flags::ESTIMATED, ..all() }, vec![7]),
+        (RequestQuery { flags: Flags::ESTIMATED | Flags::UNPRICED, ..all() }, vec![7]),
+        (RequestQuery { flags: Flags::CALLER_LEFT, ..all() }, vec![]),
+    ] {
+        let told = store.requests(query.clone()).await.expect("it can be read");
+        let numbers: Vec<u8> = told.iter().map(|row| row.id.0[15]).collect();
+        assert_eq!(numbers, expected, "{query:?}");
+    }
+}
+
+async fn what_is_old_is_forgotten(place: impl Place) {
+    let store = place.handle();
+    filled(&store).await;
+    let before = total(&store).await;
+    let pruned = store.prune_requests(NOW + DAY_MS, NOW).await;
+    assert_eq!(pruned, Ok(4));
+    assert_eq!(rows(&store).await.len(), 8);
+    assert_eq!(total(&store).await, before, "sums are kept for longer");
+    let pruned = store.prune_requests(NOW + DAY_MS, NOW + 2 * DAY_MS - 1).await;
+    assert_eq!(pruned, Ok(4), "the first day's, a row each");
+    assert_eq!(total(&store).await.requests, 8);
+    assert!(store.prune_requests(u64::MAX, u64::MAX).await.is_ok());
+    assert_eq!((rows(&store).await.len(), total(&store).await.requests), (0, 0));
+}
+
+async fn output_is_learned_from_answers_that_ended(place: impl Place) {
+    let store = place.handle();
+    let learned = |model: &'static str| store.learned_output_tokens(model);
+    assert_eq!(learned("gpt-4.1").await, Ok(None));
+    let output = |tokens| Settlement { completion_tokens: tokens, ..complete() };
+    let estimated = Settlement { flags: Flags::ESTIMATED, ..output(Some(9000)) };
+    let rejected = Settlement { status: Some(500), ..output(Some(9000)) };
+    let settlements = [output(Some(100)), output(Some(201)), output(None), estimated, rejected];
+    for (number, settlement) in (0..).zip(settlements) {
+        assert!(settle(&store, intent(number), settlement).await);
+    }
+    total(&store).await;
+    assert_eq!(learned("gpt-4.1").await, Ok(Some(151)), "the mean, rounded up");
+    assert_eq!(learned("gpt-4o").await, Ok(None));
+    for number in 100..4000 {
+        assert!(settle(&store, intent(number), output(Some(1000))).await);
+        if number % 256 == 0 {
+            total(&store).await;
+        }
+    }
+    total(&store).await;
+    let now = learned("gpt-4.1").await.expect("it can be read").expect("it is known");
+    assert!((990..=1010).contains(&now), "old answers count for less: {now}");
+}
+
+fn figures() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![
+        1 => Just(None),
+        2 => Just(Some(0)),
+        8 => (1..1_000_000u64).prop_map(Some),
+        1 => any::<u64>().prop_map(Some),
+    ]
+}
+
+prop_compose! {
+    fn settlements()(
+        status in prop_oneof![Just(None), Just(Some(200)), Just(Some(201)), Just(Some(429))],
+        counts in [figures(), figures(), figures(), figures(), figures(), figures()],
+        saved_nano_usd in prop::option::of(any::<i64>()),
+        flags in prop::sample::subsequence(Flags::NAMES.to_vec(), 0..=6),
+    ) -> Settlement {
+        let [prompt, completion, cached, cache_write, reasoning, cost] = counts;
+        let flags = flags.into_iter().fold(Flags::default(), |all, (flag, _)| all | flag);
+        Settlement {
+            outcome: "any".to_owned(),
+            status,
+            prompt_tokens: prompt,
+            completion_tokens: completion,
+            cached_tokens: cached,
+            cache_write_tokens: cache_write,
+            reasoning_tokens: reasoning,
+            cost_nano_usd: cost,
+            saved_nano_usd,
+            flags,
+            ..Settlement::default()
+        }
+    }
+}
+
+/// What the rows of requests come to, added up by hand.
+async fn by_hand(store: &Store) -> Sums {
+    let mut sums = Sums::default();
+    for row in rows(store).await {
+        let ended = row.settlement;
+        let has = |flag| u64::from(ended.flags.any(flag));
+        sums.requests += 1;
+        sums.failed += u64::from(!matches!(ended.status, Some(200..=299)));
+        sums.estimated += has(Flags::ESTIMATED);
+        sums.partly_priced += has(Flags::PARTLY_PRICED);
+        sums.unpriced += has(Flags::UNPRICED);
+        for (sum, figure) in [
+            (&mut sums.received_tokens, row.received_tokens),
+            (&mut sums.sent_tokens, row.sent_tokens),
+            (&mut sums.prompt_tokens, ended.prompt_tokens),
+            (&mut sums.completion_tokens, ended.completion_tokens),
+            (&mut sums.cached_tokens, ended.cached_tokens),
+            (&mut sums.cache_write_tokens, ended.cache_write_tokens),
+            (&mut sums.reasoning_tokens, ended.reasoning_tokens),
+            (&mut sums.cost_nano_usd, ended.cost_nano_usd),
+        ] {
+            *sum += figure.unwrap_or(0);
+        }
+        sums.saved_nano_usd += ended.saved_nano_usd.unwrap_or(0);
+    }
+    sums
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn sums_are_those_of_the_rows(
+        requests in prop::collection::vec((0..50u64, 0..4u8, settlements()), 1..60)
+    ) {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            let store = SqliteMemory::new().handle();
+            for (number, tenant, settlement) in requests {
+                let caller = Caller { tenant: Tenant([tenant; 16]), key: None };
+                let model = format!("model {}", number % 5);
+                settle(&store, Intent { caller, model, ..intent(number) }, settlement).await;
+            }
+            assert_eq!(total(&store).await, by_hand(&store).await);
+        });
+    }
+}
+
+in_every_place!(
+    a_request_counts_once
+    a_request_whose_intent_is_missing_counts_once
+    what_was_not_sent_is_forgotten
+    many_who_settle_at_once_settle_once
+    no_row_poisons_others
+    sums_stop_at_what_can_be_counted
+    names_that_callers_make_up_do_not_fill_the_sums
+    sums_are_told_as_asked
+    requests_are_told_newest_first
+    what_is_old_is_forgotten
+    output_is_learned_from_answers_that_ended
+);

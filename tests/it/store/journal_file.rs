@@ -1,0 +1,245 @@
+//! The journal in a file: what is left of a process that was killed, a file that others hold, and
+//! copies of it.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rusqlite::Connection;
+use weir::store::ledger::{Caller, Flags, Intent, KeyNames, Settlement};
+use weir::store::{State, Store, StoreError, Tenant};
+
+use super::journal::{complete, id, intent, rows, settle, total};
+use super::places::{Folder, bytes, entry, kind, value};
+
+/// Where the process that is to be killed finds its store.
+const STORE_OF_VICTIM: &str = "WEIR_TEST_STORE_OF_VICTIM";
+
+/// Opens three requests in its store, settles one, says so and waits to be killed.
+#[test]
+#[ignore = "is run by other tests, in a process of its own"]
+fn victim() {
+    let path = std::env::var_os(STORE_OF_VICTIM).expect("a test names it");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let _store = runtime.block_on(async {
+        let store = Store::open(Path::new(&path)).expect("it can be written");
+        for number in 1..=3 {
+            store.open_request(&keyed(number)).await.expect("it can be written");
+        }
+        assert!(settle(&store, keyed(2), complete()).await);
+        store
+    });
+    println!("\nready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("nobody writes");
+}
+
+fn keyed(number: u64) -> Intent {
+    let names = KeyNames {
+        key: "key_0123456789ab".to_owned(),
+        team: "team".to_owned(),
+        organisation: "org".to_owned(),
+        user: "user".to_owned(),
+    };
+    let caller = Caller { tenant: Tenant([9; 16]), key: Some(names.into()) };
+    Intent { caller, ..intent(number) }
+}
+
+/// A process that has requests open, killed at the latest when this is dropped.
+struct Victim(Child);
+
+impl Victim {
+    fn start(path: &Path) -> Self {
+        let program = std::env::current_exe().expect("this program");
+        let mut child = Command::new(program)
+            .args(["--exact", "store::journal_file::victim", "--ignored", "--nocapture"])
+            .env(STORE_OF_VICTIM, path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it can be run again");
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let victim = Self(child);
+        let is_ready = output.lines().map_while(Result::ok).any(|line| line == "ready");
+        assert!(is_ready, "it ended before it was ready");
+        victim
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it was killed");
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // It may have been killed already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_process_left_open_is_found_and_settled_once() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let mut victim = Victim::start(&path);
+    let stores = [(); 2].map(|()| Store::open(&path).expect("two may share it"));
+    stores[0].open_request(&intent(7)).await.expect("it can be written");
+    for store in &stores {
+        assert_eq!(store.orphans(9).await, Ok(Vec::new()), "all of them live");
+    }
+    victim.kill();
+    let orphans = stores[1].orphans(9).await.expect("it can be read");
+    assert_eq!(orphans, [keyed(1), keyed(3)], "as they were, but for what goes on");
+    assert_eq!(stores[0].orphans(1).await, Ok(vec![keyed(1)]));
+    let by_rule = || Settlement {
+        outcome: "killed".to_owned(),
+        flags: Flags::ESTIMATED,
+        prompt_tokens: Some(1000),
+        ..Settlement::default()
+    };
+    for orphan in orphans {
+        assert!(settle(&stores[1], orphan.clone(), by_rule()).await);
+        assert!(!settle(&stores[0], orphan, by_rule()).await, "by one of them");
+    }
+    assert_eq!(stores[0].orphans(9).await, Ok(Vec::new()));
+    let sums = total(&stores[0]).await;
+    assert_eq!((sums.requests, sums.estimated, sums.failed), (3, 2, 2));
+    assert_eq!(rows(&stores[0]).await.len(), 3);
+    assert!(settle(&stores[0], intent(7), complete()).await, "the living settle their own");
+}
+
+#[tokio::test]
+async fn a_handle_that_ends_leaves_its_open_requests_to_others() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let (ending, other) = (Store::open(&path), Store::open(&path));
+    let (ending, other) = (ending.expect("it is made"), other.expect("two may share it"));
+    ending.open_request(&intent(1)).await.expect("it can be written");
+    let locks = || std::fs::read_dir(folder.file("weir.db.instances")).expect("there").count();
+    assert_eq!(locks(), 1);
+    // Until it is gone; its last work may hold it for a moment longer.
+    drop(ending);
+    while other.orphans(9).await.expect("it can be read").is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(other.orphans(9).await, Ok(vec![intent(1)]));
+}
+
+#[tokio::test]
+async fn files_of_the_dead_are_cleared_away() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    Victim::start(&path).kill();
+    let locks = || std::fs::read_dir(folder.file("weir.db.instances")).expect("there").count();
+    assert_eq!(locks(), 1, "nobody was left to remove it");
+    let store = Store::open(&path).expect("it is free");
+    store.open_request(&intent(7)).await.expect("it can be written");
+    assert_eq!(locks(), 1, "the living one's");
+    assert_eq!(store.orphans(9).await.map(|found| found.len()), Ok(2));
+}
+
+#[tokio::test]
+async fn intents_that_cannot_be_read_hold_up_no_others() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let store = Store::open(&path).expect("it is made");
+    store.open_request(&intent(1)).await.expect("it can be written");
+    let broken = Connection::open(&path).expect("it was just made");
+    for (number, facts) in [
+        (10, "CAST(x'ff00fe' AS TEXT)"),
+        (11, "''"),
+        (12, "'{\"tenant\":[1],\"model\":7}'"),
+        (13, "'{\"model\":\"m\",\"sent_tokens\":5,\"unknown\":{}}'"),
+    ] {
+        let sql = format!("INSERT INTO intent VALUES (?1, x'00', -1, {facts})");
+        broken.execute(&sql, [id(number).0]).expect("a row");
+    }
+    let orphans = store.orphans(9).await.expect("it can be read");
+    assert_eq!(orphans.len(), 4);
+    assert_eq!((orphans[3].model.as_str(), orphans[3].sent_tokens), ("m", Some(5)));
+    for orphan in orphans {
+        assert!(settle(&store, orphan, Settlement::default()).await);
+    }
+    assert_eq!(store.orphans(9).await, Ok(Vec::new()));
+    assert_eq!(total(&store).await.requests, 4);
+}
+
+#[tokio::test]
+async fn a_file_that_another_holds_is_told_and_loses_nothing() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let store = Store::open(&path).expect("it is made");
+    store.open_request(&intent(1)).await.expect("it can be written");
+    let other = Connection::open(&path).expect("it was just made");
+    other.busy_timeout(std::time::Duration::from_secs(10)).expect("a time");
+    other.execute_batch("BEGIN IMMEDIATE").expect("it is free at some moment");
+    assert_eq!(store.open_request(&intent(2)).await, Err(StoreError::Busy));
+    assert_eq!(store.state(), State::Failing);
+    other.execute_batch("ROLLBACK").expect("it was begun");
+    assert!(settle(&store, intent(1), complete()).await);
+    assert!(settle(&store, intent(2), complete()).await, "its intent is missing");
+    assert_eq!(store.state(), State::File);
+    assert_eq!(total(&store).await.requests, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_made_while_others_write_is_a_store() {
+    let folder = Folder::new();
+    let store = Store::open(&folder.file("weir.db")).expect("it is made");
+    let kept = kind("kept");
+    store.put(Tenant([1; 16]), kept, vec![entry("k", "v", 9)], 1).await.expect("it is stored");
+    let (writing, began) = (store.clone(), std::sync::Arc::new(tokio::sync::Notify::new()));
+    let started = began.clone();
+    let writer = tokio::spawn(async move {
+        for number in 0..2000 {
+            writing.open_request(&intent(number)).await.expect("it can be written");
+            assert!(settle(&writing, intent(number), complete()).await);
+            if number == 100 {
+                started.notify_one();
+            }
+        }
+    });
+    began.notified().await;
+    let copy = folder.file("copy.db");
+    store.backup(&copy).await.expect("there is room");
+    writer.await.expect("it ends");
+    let copied = Store::open(&copy).expect("it is a store");
+    assert_eq!(copied.secret(), store.secret());
+    assert_eq!(value(&copied, Tenant([1; 16]), kept, "k", 1).await, Some(bytes("v")));
+    let sums = total(&copied).await;
+    assert!((101..=2000).contains(&sums.requests), "{sums:?}");
+    assert_eq!(sums.requests as usize, rows(&copied).await.len());
+    let check = Connection::open(&copy).expect("it is there");
+    let sound: String =
+        check.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("it can be read");
+    assert_eq!(sound, "ok");
+    let again = store.backup(&copy).await;
+    assert!(matches!(again, Err(StoreError::Failed(_))), "what is there is kept: {again:?}");
+    let nowhere = store.backup(&folder.file("missing/copy.db")).await;
+    assert!(matches!(nowhere, Err(StoreError::Failed(_))), "{nowhere:?}");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn only_its_owner_may_read_a_copy() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let store = Store::open(&folder.file("weir.db")).expect("it is made");
+    store.backup(&folder.file("copy.db")).await.expect("there is room");
+    let mode = std::fs::metadata(folder.file("copy.db")).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(!folder.file("copy.db.partial").exists());
+    let memory = Store::in_memory().expect("there is memory").backup(&folder.file("m.db")).await;
+    assert!(matches!(memory, Err(StoreError::Failed(_))), "{memory:?}");
+}
+
+#[tokio::test]
+async fn what_was_written_can_be_waited_for_until_it_is_on_the_disk() {
+    let folder = Folder::new();
+    let store = Store::open(&folder.file("weir.db")).expect("it is made");
+    store.open_request(&intent(1)).await.expect("it can be written");
+    assert_eq!(store.sync().await, Ok(()));
+    assert_eq!(Store::in_memory().expect("there is memory").sync().await, Ok(()));
+}
