@@ -10,7 +10,8 @@
 pub mod tokens;
 pub mod wire;
 
-// Layer 1, pure: what to send of a conversation.
+// Layer 1, pure: what to send of a conversation, and what requests cost.
+pub mod budget;
 pub mod context;
 
 // Layer 2, pure: configuration as used.

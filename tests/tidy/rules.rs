@@ -23,6 +23,7 @@ impl Finding {
 const RANKS: &[(&str, u8)] = &[
     ("tokens", 0),
     ("wire", 0),
+    ("budget", 1),
     ("context", 1),
     ("config", 2),
     ("replay", 3),
@@ -318,7 +319,7 @@ mod tests {
                 vec![2],
             ),
             ("src/cli/mod.rs", "use crate::server::Server;", vec![]),
-            ("src/budget/mod.rs", "", vec![1]),
+            ("src/unheard/mod.rs", "", vec![1]),
             ("src/main.rs", "use weir::cli;", vec![]),
         ] {
             assert_eq!(lines(&layers(path, &source(text))), expected, "{path}: {text}");

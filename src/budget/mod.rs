@@ -1,0 +1,10 @@
+//! What requests cost and what compaction saved: arithmetic on reported figures and known prices.
+//! Knows no clock, no store and no configuration; whoever asks brings the figures.
+
+pub mod money;
+pub mod price;
+pub mod saved;
+
+pub use money::NanoUsd;
+pub use price::{Billed, Cost, Price, Rates, ServiceTier, Tier, cost};
+pub use saved::{Compaction, saved_nano_usd};
