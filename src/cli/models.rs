@@ -14,7 +14,14 @@
 //! - **All others** (Anthropic, DeepSeek, Mistral, Meta, xAI, Moonshot, Z.ai, MiniMax, Cohere,
 //!   Amazon, …): one context window, shared. This is also the careful reading, and so the one for
 //!   whatever is not named here.
+//!
+//! Prices are read as texts, never as floats, and rounded to the nearest nano-dollar for a million
+//! tokens: lists carry figures such as 2.0000000000000002e-07. What costs nothing by a list is free
+//! there or not known, and so gets no price; nor does what has no price for output, embeddings apart.
+//! A host's price says nothing of other hosts: a bare name gets its own price or its maker's, and
+//! that of hosts only where all agree.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -22,7 +29,11 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
+use crate::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD_PER_MTOK};
+use crate::budget::{Price, Rates, Tier, money};
+use crate::config::models::UNKNOWN_PRICE;
 use crate::config::names;
 
 /// Looks after the catalogue of models.
@@ -36,8 +47,8 @@ pub struct ModelsArgs {
 enum Command {
     /// Writes a catalogue (TOML) to standard output, made from a JSON price list.
     Import {
-        /// An object of names, each with `mode`, `provider`, `max_input_tokens` and
-        /// `max_output_tokens`.
+        /// An object of names, each with `mode`, `provider`, `max_input_tokens`,
+        /// `max_output_tokens`, `input_cost_per_token` and other costs in dollars.
         file: PathBuf,
     },
 }
@@ -54,7 +65,7 @@ pub fn run(args: &ModelsArgs) -> Result<(), String> {
 }
 
 const HEAD: &str = "\
-# What models accept, in tokens; one line each, sorted. Made by
+# What models accept, in tokens, and what they cost; one line each, sorted. Made by
 #
 #     weir models import PRICES.json > config/models.toml
 #
@@ -65,8 +76,12 @@ const HEAD: &str = "\
 #   max_input_tokens     a separate cap on input, where the provider has one
 #   max_output_tokens    where it is less than the window
 #   strict_alternation   the model refuses two user or two assistant messages in a row
+#   usd_per_mtok         dollars for a million tokens: in(put), cached input, cache write, write1h
+#                        (entries that live an hour), out(put), reasoning where it is priced apart;
+#                        then the same for prompts above a size
 #
-# A name with a provider's prefix is listed only where its numbers differ from the bare name's.
+# A name with a provider's prefix is listed only where its numbers differ from the bare name's; where
+# its price alone does, with that alone.
 
 ";
 
@@ -112,6 +127,13 @@ struct Listed {
     max_output_tokens: Value,
 }
 
+/// What a list's numbers of a model mean.
+struct Model {
+    limits: Limits,
+    price: Option<Price>,
+    provider: String,
+}
+
 /// What a model accepts, in the catalogue's three fields. Ordered so that the least is the most
 /// careful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,27 +145,40 @@ struct Limits {
 
 /// The catalogue made of the price list `json`.
 fn import(json: &str) -> Result<String, String> {
-    let listed: BTreeMap<String, Value> =
+    let listed: BTreeMap<String, &RawValue> =
         serde_json::from_str(json).map_err(|error| error.to_string())?;
-    let mut models: BTreeMap<String, (Limits, String)> = BTreeMap::new();
+    let mut models: BTreeMap<String, Model> = BTreeMap::new();
     for (name, value) in listed {
         let name = name.to_ascii_lowercase();
-        let Some((limits, provider)) = read(&name, value) else {
+        let Some(model) = read(&name, value.get()) else {
             continue;
         };
-        let model = models.entry(name).or_insert((limits, provider));
-        model.0 = model.0.min(limits);
+        match models.entry(name) {
+            Entry::Vacant(place) => {
+                place.insert(model);
+            }
+            // The same name in other letters: the more careful limits, and a price if they agree.
+            Entry::Occupied(mut known) => {
+                let known = known.get_mut();
+                known.limits = known.limits.min(model.limits);
+                known.price =
+                    known.price.take().filter(|price| model.price.as_ref() == Some(price));
+            }
+        }
     }
     if models.is_empty() {
-        return Err("lists no chat model with a `max_input_tokens`".to_owned());
+        return Err("lists no model with a `max_input_tokens`".to_owned());
     }
-    Ok(write(&lean(&models)))
+    Ok(write(&lean(&models), &lean_prices(&models)))
 }
 
-/// What the list says of `name`; `None` where it is no model to chat with or has no numbers.
-fn read(name: &str, value: Value) -> Option<(Limits, String)> {
-    let listed: Listed = serde_json::from_value(value).ok()?;
-    let chats = matches!(listed.mode.as_deref(), Some("chat" | "completion" | "responses"));
+/// What the list says of `name`; `None` where it is no model that answers in tokens or has no
+/// numbers.
+fn read(name: &str, json: &str) -> Option<Model> {
+    let listed: Listed = serde_json::from_str(json).ok()?;
+    let mode = listed.mode.as_deref()?;
+    let is_embedding = mode == "embedding";
+    let is_used = is_embedding || matches!(mode, "chat" | "completion" | "responses");
     // Quotes in a name would need escapes, and no model has them.
     let plain = |c: char| !c.is_control() && c != '"' && c != '\\';
     let named = name.len() <= names::MAX_NAME_BYTES && name.chars().all(plain);
@@ -151,7 +186,60 @@ fn read(name: &str, value: Value) -> Option<(Limits, String)> {
     let output_tokens = listed.max_output_tokens.as_u64().filter(|&tokens| tokens > 0);
     let provider = listed.provider.unwrap_or_default();
     let limits = limits(&names::bare(name), &provider, input_tokens, output_tokens);
-    (chats && named).then_some((limits, provider))
+    let price = price(json, is_embedding);
+    (is_used && named).then_some(Model { limits, price, provider })
+}
+
+/// The members of a list that hold rates, in the order of [`KINDS`]; of tiers, with `_above_200k_tokens`
+/// and the like behind them.
+const COSTS: [&str; KINDS.len()] = [
+    "input_cost_per_token",
+    "cache_read_input_token_cost",
+    "cache_creation_input_token_cost",
+    "cache_creation_input_token_cost_above_1hr",
+    "output_cost_per_token",
+    "output_cost_per_reasoning_token",
+    "input_cost_per_audio_token",
+    "output_cost_per_audio_token",
+];
+
+/// The price of one model of a list; `None` where it is not known.
+fn price(json: &str, is_embedding: bool) -> Option<Price> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_str(json).ok()?;
+    let rates = |suffix: &str| {
+        let mut parts = COSTS.map(|key| nano_usd_per_mtok(members.get(&format!("{key}{suffix}"))?));
+        if is_embedding {
+            parts[OUTPUT] = parts[OUTPUT].or(Some(0));
+        }
+        // Parts of the input that a list gives for nothing are those that it has no price for.
+        for part in [1, 2, 3] {
+            parts[part] = parts[part].filter(|&rate| rate > 0);
+        }
+        Rates::from_parts(parts)
+    };
+    let base = rates("").filter(|rates| rates.input_nano_usd_per_mtok > 0)?;
+    let mut tiers: Vec<Tier> = members
+        .keys()
+        .filter_map(|key| key.strip_prefix("input_cost_per_token_above_")?.strip_suffix("k_tokens"))
+        .filter_map(|thousands| {
+            let above_prompt_tokens = thousands.parse::<u64>().ok()?.checked_mul(1000)?;
+            let rates = rates(&format!("_above_{thousands}k_tokens"))?;
+            Some(Tier { above_prompt_tokens, rates })
+        })
+        .collect();
+    tiers.sort_by_key(|tier| tier.above_prompt_tokens);
+    tiers.dedup_by_key(|tier| tier.above_prompt_tokens);
+    tiers.truncate(MAX_TIERS);
+    Some(Price { tiers, ..Price::flat(base) })
+}
+
+/// The place of output among [`KINDS`].
+const OUTPUT: usize = 4;
+
+/// Dollars for a token as nano-dollars for a million tokens.
+fn nano_usd_per_mtok(value: &RawValue) -> Option<u64> {
+    let (rate, _) = money::scaled(value.get(), 9 + 6)?;
+    (rate < RATE_END_NANO_USD_PER_MTOK).then_some(rate)
 }
 
 /// What a list's two numbers mean for the model called `name` (bare).
@@ -189,46 +277,76 @@ fn is_gemini(name: &str) -> bool {
         || name.starts_with("learnlm-")
 }
 
-/// The models worth a line: each bare name, and a longer one where its numbers are its own.
-fn lean(models: &BTreeMap<String, (Limits, String)>) -> BTreeMap<String, Limits> {
+/// The limits worth a line: each bare name's, and those of a longer one that has its own.
+fn lean(models: &BTreeMap<String, Model>) -> BTreeMap<String, Limits> {
     let mut kept = BTreeMap::new();
-    let bare_names: BTreeSet<String> =
-        models.keys().map(|name| names::bare(name).into_owned()).collect();
-    for name in bare_names {
+    for name in bare_names(models) {
         let limits = of_bare(&name, models);
         kept.insert(name, limits);
     }
-    let mut longer: Vec<_> = models
-        .iter()
-        .map(|(name, (limits, _))| (names::candidates(name), limits))
-        .filter(|(candidates, _)| candidates.len() > 1)
-        .collect();
-    longer.sort_by_key(|(candidates, _)| candidates.len());
-    for (candidates, limits) in longer {
-        let known = candidates.iter().skip(1).find_map(|name| kept.get(name.as_ref()));
-        if known != Some(limits) {
-            kept.insert(candidates[0].clone().into_owned(), *limits);
-        }
-    }
+    add_longer(&mut kept, models, |model, _| Some(model.limits));
     kept
 }
 
-/// The numbers of a bare name: its own in the list, else its maker's, else those that most hosts
-/// give; the smaller of two that are as good.
-fn of_bare(name: &str, models: &BTreeMap<String, (Limits, String)>) -> Limits {
-    if let Some((limits, _)) = models.get(name) {
-        return *limits;
+/// The prices worth a line: that of each bare name which has one, and that of a longer one where it
+/// differs; `None` where a longer one has none.
+fn lean_prices(models: &BTreeMap<String, Model>) -> BTreeMap<String, Option<Price>> {
+    let mut kept = BTreeMap::new();
+    for name in bare_names(models) {
+        if let Some(price) = price_of_bare(&name, models) {
+            kept.insert(name, Some(price));
+        }
     }
-    let hosts = || models.iter().filter(|(full, _)| names::bare(full) == name);
-    let by_maker = hosts()
-        .filter(|(_, (_, provider))| MAKERS.contains(&provider.as_str()))
-        .map(|(_, (limits, _))| *limits)
-        .min();
+    add_longer(&mut kept, models, |model, known| match (&model.price, known) {
+        // A name whose shorter ones have no price either needs no line that says so.
+        (None, None) => None,
+        (price, _) => Some(price.clone()),
+    });
+    kept
+}
+
+fn bare_names(models: &BTreeMap<String, Model>) -> BTreeSet<String> {
+    models.keys().map(|name| names::bare(name).into_owned()).collect()
+}
+
+/// Adds each longer name to `kept` whose value is not the one that it would be found by.
+fn add_longer<T: PartialEq>(
+    kept: &mut BTreeMap<String, T>,
+    models: &BTreeMap<String, Model>,
+    value: impl Fn(&Model, Option<&T>) -> Option<T>,
+) {
+    let mut longer: Vec<_> = models
+        .iter()
+        .map(|(name, model)| (names::candidates(name), model))
+        .filter(|(candidates, _)| candidates.len() > 1)
+        .collect();
+    longer.sort_by_key(|(candidates, _)| candidates.len());
+    for (candidates, model) in longer {
+        let known = candidates.iter().skip(1).find_map(|name| kept.get(name.as_ref()));
+        let own = value(model, known);
+        if known != own.as_ref()
+            && let Some(own) = own
+        {
+            kept.insert(candidates[0].clone().into_owned(), own);
+        }
+    }
+}
+
+/// The limits of a bare name: its own in the list, else its maker's, else those that most hosts
+/// give; the smaller of two that are as good.
+fn of_bare(name: &str, models: &BTreeMap<String, Model>) -> Limits {
+    if let Some(model) = models.get(name) {
+        return model.limits;
+    }
+    let hosts = || hosts(name, models);
+    let by_maker =
+        hosts().filter(|model| MAKERS.contains(&model.provider.as_str())).map(|model| model.limits);
     by_maker
+        .min()
         .or_else(|| {
             let mut votes: BTreeMap<Limits, usize> = BTreeMap::new();
-            for (_, (limits, _)) in hosts() {
-                *votes.entry(*limits).or_default() += 1;
+            for model in hosts() {
+                *votes.entry(model.limits).or_default() += 1;
             }
             let (limits, _) = votes.into_iter().rev().max_by_key(|&(_, count)| count)?;
             Some(limits)
@@ -236,24 +354,54 @@ fn of_bare(name: &str, models: &BTreeMap<String, (Limits, String)>) -> Limits {
         .expect("a bare name comes from a model in the list")
 }
 
-fn write(models: &BTreeMap<String, Limits>) -> String {
+/// The price of a bare name: its own in the list, else the one on which its maker's platforms agree,
+/// else the one on which all hosts that have one agree.
+fn price_of_bare(name: &str, models: &BTreeMap<String, Model>) -> Option<Price> {
+    if let Some(model) = models.get(name) {
+        return model.price.clone();
+    }
+    let is_maker = |model: &&Model| MAKERS.contains(&model.provider.as_str());
+    let made = hosts(name, models).filter(is_maker).filter_map(|model| model.price.as_ref());
+    agreed(made).or_else(|| {
+        let made_by_none = !hosts(name, models).any(|model| is_maker(&model));
+        let hosted = hosts(name, models).filter_map(|model| model.price.as_ref());
+        agreed(hosted.filter(|_| made_by_none))
+    })
+}
+
+/// The one price in `prices`, if they are all the same.
+fn agreed<'a>(mut prices: impl Iterator<Item = &'a Price>) -> Option<Price> {
+    let first = prices.next()?;
+    prices.all(|price| price == first).then(|| first.clone())
+}
+
+/// The models that are known as `name` without what stands before it.
+fn hosts<'a>(name: &str, models: &'a BTreeMap<String, Model>) -> impl Iterator<Item = &'a Model> {
+    models.iter().filter(move |(full, _)| names::bare(full) == name).map(|(_, model)| model)
+}
+
+fn write(models: &BTreeMap<String, Limits>, prices: &BTreeMap<String, Option<Price>>) -> String {
     let mut text = HEAD.to_owned();
-    for (name, limits) in models {
-        let mut line = format!("\"{name}\" = {{ window_tokens = {}", limits.window_tokens);
-        let optional = [
-            ("max_input_tokens", limits.max_input_tokens),
-            ("max_output_tokens", limits.max_output_tokens),
-        ];
-        for (key, value) in optional {
-            if let Some(value) = value {
-                write!(line, ", {key} = {value}").expect("a string takes all");
+    let names: BTreeSet<&String> = models.keys().chain(prices.keys()).collect();
+    for name in names {
+        let mut fields = Vec::new();
+        if let Some(limits) = models.get(name) {
+            fields.push(format!("window_tokens = {}", limits.window_tokens));
+            let optional = [
+                ("max_input_tokens", limits.max_input_tokens),
+                ("max_output_tokens", limits.max_output_tokens),
+            ];
+            let known = optional.into_iter().filter_map(|(key, value)| Some((key, value?)));
+            fields.extend(known.map(|(key, value)| format!("{key} = {value}")));
+            if names::strict_alternation(name) {
+                fields.push("strict_alternation = true".to_owned());
             }
         }
-        if names::strict_alternation(name) {
-            line.push_str(", strict_alternation = true");
+        if let Some(price) = prices.get(name) {
+            let price = price.as_ref().map_or(UNKNOWN_PRICE.to_owned(), Price::to_string);
+            fields.push(format!("usd_per_mtok = \"{price}\""));
         }
-        text.push_str(&line);
-        text.push_str(" }\n");
+        writeln!(text, "\"{name}\" = {{ {} }}", fields.join(", ")).expect("a string takes all");
     }
     text
 }
@@ -279,9 +427,13 @@ mod tests {
         let models = crate::config::models::parse(&imported).expect("it has the catalogue's form");
         let listed: BTreeMap<String, Value> = serde_json::from_str(PRICES).expect("JSON");
         for (name, value) in listed {
-            if let Some((limits, _)) = read(&name.to_ascii_lowercase(), value) {
+            if let Some(Model { limits, price, .. }) =
+                read(&name.to_ascii_lowercase(), &value.to_string())
+            {
                 let candidates = names::candidates(&name);
-                let found = candidates.iter().find_map(|name| models.get(name.as_ref()));
+                let found = candidates.iter().find_map(|name| models.entries.get(name.as_ref()));
+                let known = candidates.iter().find_map(|name| models.prices.get(name.as_ref()));
+                assert_eq!(known.and_then(|listed| listed.price()), price.as_ref(), "{name}");
                 let entry = found.expect("every model is found by some name");
                 let found = Limits {
                     window_tokens: entry.window_tokens,
@@ -298,6 +450,6 @@ mod tests {
         assert!(import("[]").is_err());
         assert!(import("{").is_err());
         let error = import("{\"a\": {\"mode\": \"chat\"}}").expect_err("there are no numbers");
-        assert_eq!(error, "lists no chat model with a `max_input_tokens`");
+        assert_eq!(error, "lists no model with a `max_input_tokens`");
     }
 }

@@ -3,6 +3,7 @@
 pub mod models;
 pub mod names;
 pub mod policies;
+mod prices;
 mod raw;
 mod reader;
 
@@ -11,6 +12,7 @@ use std::net::SocketAddr;
 
 use figment::Figment;
 
+use crate::budget::Price;
 use crate::context::Policy;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
@@ -33,10 +35,11 @@ pub struct Config {
     pub context: Context,
     /// Lower limits by model pattern, for a whole organisation; the least that matches wins.
     pub limits: Vec<Limit>,
-    /// Windows by model: the shipped catalogue with the configuration's own entries on top.
+    /// Windows and prices by model: the shipped catalogue with the configuration's own entries on top.
     pub models: Catalogue,
     /// What is set for models beside that, by the catalogue's name.
     pub model_settings: BTreeMap<String, ModelSettings>,
+    pub prices: Prices,
     pub cache: Cache,
     pub store: Store,
     pub log: Log,
@@ -52,6 +55,16 @@ impl Config {
     /// What is set for the model that the catalogue calls `name`.
     pub fn settings(&self, name: Option<&str>) -> ModelSettings {
         name.and_then(|name| self.model_settings.get(name)).cloned().unwrap_or_default()
+    }
+
+    /// What `model` costs, or what is done where nobody knows.
+    pub fn price(&self, model: &str) -> Priced<'_> {
+        match (self.models.price(model), self.prices.unknown, &self.prices.default) {
+            (Some(price), _, _) => Priced::Known(price),
+            (None, UnknownPrice::Reject, _) => Priced::Refused,
+            (None, UnknownPrice::Default, Some(price)) => Priced::Default(price),
+            (None, UnknownPrice::Zero | UnknownPrice::Default, _) => Priced::Unpriced,
+        }
     }
 
     /// The policy for a request that asks for `asked`, of a model that is set to `by_model`.
@@ -175,6 +188,37 @@ impl Limit {
         let pattern = self.model.to_ascii_lowercase();
         names::candidates(model).iter().any(|name| names::fits_pattern(name, &pattern))
     }
+}
+
+/// `[prices]`: what becomes of models whose price nobody knows.
+#[derive(Debug, Clone)]
+pub struct Prices {
+    pub unknown: UnknownPrice,
+    /// What they are taken to cost where `unknown` says so.
+    pub default: Option<Price>,
+}
+
+/// What a request costs whose model has no known price.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnknownPrice {
+    /// Nothing, and its record says that it has no price.
+    Zero,
+    /// It is refused.
+    Reject,
+    /// What the default price says.
+    Default,
+}
+
+/// What the configuration knows of a model's price.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priced<'a> {
+    Known(&'a Price),
+    /// Not known: the price that is set for such models.
+    Default(&'a Price),
+    /// Not known: metered at no cost, which is worth a warning.
+    Unpriced,
+    /// Not known: not to be served.
+    Refused,
 }
 
 /// `[cache]`: memory for counts and folds; never changes a result.

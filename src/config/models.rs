@@ -1,19 +1,23 @@
-//! The catalogue of models: windows and encodings by name. Looks names up; what a name's parts
+//! The catalogue of models: windows, encodings and prices by name. Looks names up; what a name's parts
 //! mean is `names`'s.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use super::names;
+use crate::budget::Price;
 use crate::tokens::Encoding;
 
 /// What an unknown model is taken to accept.
 const UNKNOWN_INPUT_TOKENS: u64 = 128_000;
+/// What a catalogue writes of a price that is not known, though that of a shorter name is.
+pub const UNKNOWN_PRICE: &str = "unknown";
 /// What an unknown model is taken to write at most.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
 
-static SHIPPED: LazyLock<BTreeMap<String, ModelEntry>> = LazyLock::new(|| {
+static SHIPPED: LazyLock<Listed<'static>> = LazyLock::new(|| {
     parse(include_str!("../../config/models.toml")).expect("a test parses the shipped catalogue")
 });
 
@@ -53,6 +57,32 @@ impl ModelEntry {
     }
 }
 
+/// What a catalogue's file says.
+#[derive(Debug, Default)]
+pub struct Listed<'a> {
+    pub entries: BTreeMap<&'a str, ModelEntry>,
+    pub prices: BTreeMap<&'a str, ListedPrice<'a>>,
+}
+
+/// A price in a catalogue, read when it is asked for: of thousands few ever are, and reading all of
+/// them would make each start longer. A test reads every price that is shipped.
+#[derive(Debug)]
+pub struct ListedPrice<'a> {
+    text: &'a str,
+    read: OnceLock<Option<Box<Price>>>,
+}
+
+impl<'a> ListedPrice<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, read: OnceLock::new() }
+    }
+
+    /// The price; `None` where it is said to be unknown, though that of a shorter name is known.
+    pub fn price(&self) -> Option<&Price> {
+        self.read.get_or_init(|| Price::parse(self.text).map(Box::new)).as_deref()
+    }
+}
+
 /// How well a model is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
@@ -73,23 +103,45 @@ pub struct Found<'a> {
     pub name: Option<&'a str>,
 }
 
-/// Windows by model name.
+/// Windows and prices by model name.
 #[derive(Clone)]
 pub struct Catalogue {
     /// The configuration's own entries, which come first.
     own: BTreeMap<String, ModelEntry>,
-    shipped: &'static BTreeMap<String, ModelEntry>,
+    own_prices: BTreeMap<String, Price>,
+    shipped: &'static Listed<'static>,
 }
 
 impl Catalogue {
     /// The catalogue that comes with the program.
     pub fn shipped() -> Self {
-        Self { own: BTreeMap::new(), shipped: &SHIPPED }
+        Self { own: BTreeMap::new(), own_prices: BTreeMap::new(), shipped: &SHIPPED }
     }
 
     /// Adds `entry`, or puts it in the place of what was known of `name`.
     pub fn insert(&mut self, name: &str, entry: ModelEntry) {
         self.own.insert(name.to_ascii_lowercase(), entry);
+    }
+
+    /// Sets the price of `name`, in the place of what was known of it.
+    pub fn insert_price(&mut self, name: &str, price: Price) {
+        self.own_prices.insert(name.to_ascii_lowercase(), price);
+    }
+
+    /// What `model` costs, if that is known: found as in [`Catalogue::find`], but never by a name
+    /// that may be another model's, nor by that of a base for one that was tuned, nor for a `:free`
+    /// variant. What the configuration says, of any of its names, goes before the shipped list.
+    pub fn price(&self, model: &str) -> Option<&Price> {
+        let candidates = names::candidates(model);
+        let own = |name: &str| {
+            self.own_prices.get_key_value(name).map(|(name, price)| (name.as_str(), Some(price)))
+        };
+        let shipped = |name: &str| {
+            self.shipped.prices.get_key_value(name).map(|(name, listed)| (*name, listed.price()))
+        };
+        let found = price_among(&candidates, own).or_else(|| price_among(&candidates, shipped));
+        let (name, price) = found?;
+        price.filter(|_| names::is_same_price(&candidates[0], name))
     }
 
     /// What is known of `model`: by its name, then by its name without the provider's prefixes,
@@ -119,15 +171,34 @@ impl Catalogue {
     }
 
     fn entry(&self, name: &str) -> Option<(&str, ModelEntry)> {
-        let (name, entry) =
-            self.own.get_key_value(name).or_else(|| self.shipped.get_key_value(name))?;
-        Some((name, *entry))
+        let own = self.own.get_key_value(name).map(|(name, entry)| (name.as_str(), *entry));
+        let shipped = || self.shipped.entries.get_key_value(name);
+        own.or_else(|| shipped().map(|(name, entry)| (*name, *entry)))
     }
 
     /// Whether `wanted` holds for any name in the catalogue.
     pub fn any_name(&self, wanted: impl Fn(&str) -> bool) -> bool {
-        self.own.keys().chain(self.shipped.keys()).any(|name| wanted(name))
+        let shipped = self.shipped.entries.keys().copied();
+        self.own.keys().map(String::as_str).chain(shipped).any(wanted)
     }
+}
+
+/// A name in a list, with its price if that is known.
+type Priced<'a> = (&'a str, Option<&'a Price>);
+
+/// What a list says to the first of these names that it has; else to a beginning of one that leaves
+/// the model the same.
+fn price_among<'a>(
+    candidates: &[Cow<'_, str>],
+    list: impl Fn(&str) -> Option<Priced<'a>>,
+) -> Option<Priced<'a>> {
+    let exact = candidates.iter().find_map(|name| list(name));
+    exact.or_else(|| {
+        let names = candidates.iter().filter(|name| name.len() <= names::MAX_NAME_BYTES);
+        names
+            .flat_map(|name| names::beginnings(name))
+            .find_map(|(beginning, rest)| list(beginning).filter(|_| names::is_same_model(rest)))
+    })
 }
 
 impl Default for Catalogue {
@@ -141,7 +212,8 @@ impl fmt::Debug for Catalogue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Catalogue")
             .field("own", &self.own)
-            .field("shipped", &self.shipped.len())
+            .field("own_prices", &self.own_prices)
+            .field("shipped", &self.shipped.entries.len())
             .finish()
     }
 }
@@ -149,45 +221,60 @@ impl fmt::Debug for Catalogue {
 /// Reads a catalogue as `config/models.toml` is written: comments, and one model a line,
 /// `"name" = { key = value, … }`. That is TOML, and a test reads the file as TOML too; a TOML reader
 /// takes tens of milliseconds for it, at every start.
-pub fn parse(text: &str) -> Result<BTreeMap<String, ModelEntry>, String> {
-    let lines = text.lines().enumerate();
-    let models = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    models
-        .map(|(number, line)| {
-            parse_line(line).ok_or_else(|| format!("line {} is no model: {line}", number + 1))
-        })
-        .collect()
+pub fn parse(text: &str) -> Result<Listed<'_>, String> {
+    let mut listed = Listed::default();
+    for (number, line) in text.lines().enumerate() {
+        if !line.is_empty() && !line.starts_with('#') && parse_line(line, &mut listed).is_none() {
+            return Err(format!("line {} is no model: {line}", number + 1));
+        }
+    }
+    Ok(listed)
 }
 
-fn parse_line(line: &str) -> Option<(String, ModelEntry)> {
+/// Takes what one line says; `None` where it is no model.
+fn parse_line<'a>(line: &'a str, listed: &mut Listed<'a>) -> Option<()> {
     let (name, fields) = line.strip_prefix('"')?.split_once("\" = { ")?;
     let mut window_tokens = None;
     let mut max_input_tokens = None;
     let mut max_output_tokens = None;
     let mut encoding = None;
-    let mut strict_alternation = false;
+    let mut strict_alternation = None;
+    let mut price = None;
     for field in fields.strip_suffix(" }")?.split(", ") {
         let (key, value) = field.split_once(" = ")?;
         match key {
             "window_tokens" => window_tokens = Some(value.parse().ok()?),
             "max_input_tokens" => max_input_tokens = Some(value.parse().ok()?),
             "max_output_tokens" => max_output_tokens = Some(value.parse().ok()?),
-            "encoding" => {
-                let name = value.strip_prefix('"')?.strip_suffix('"')?;
-                encoding = Some(Encoding::from_name(name)?);
-            }
-            "strict_alternation" => strict_alternation = value.parse().ok()?,
+            "encoding" => encoding = Some(Encoding::from_name(quoted(value)?)?),
+            "strict_alternation" => strict_alternation = Some(value.parse().ok()?),
+            "usd_per_mtok" => price = Some(ListedPrice::new(quoted(value)?)),
             _ => return None,
         }
     }
-    let entry = ModelEntry {
-        window_tokens: window_tokens?,
-        max_input_tokens,
-        max_output_tokens,
-        encoding: encoding.unwrap_or_else(|| names::encoding(name)),
-        strict_alternation,
-    };
-    Some((name.to_owned(), entry))
+    let others = [max_input_tokens, max_output_tokens];
+    let is_price_alone = price.is_some()
+        && others.iter().all(Option::is_none)
+        && encoding.is_none()
+        && strict_alternation.is_none();
+    if window_tokens.is_some() || !is_price_alone {
+        let entry = ModelEntry {
+            window_tokens: window_tokens?,
+            max_input_tokens,
+            max_output_tokens,
+            encoding: encoding.unwrap_or_else(|| names::encoding(name)),
+            strict_alternation: strict_alternation.unwrap_or(false),
+        };
+        listed.entries.insert(name, entry);
+    }
+    if let Some(price) = price {
+        listed.prices.insert(name, price);
+    }
+    Some(())
+}
+
+fn quoted(value: &str) -> Option<&str> {
+    value.strip_prefix('"')?.strip_suffix('"')
 }
 
 #[cfg(test)]
@@ -201,12 +288,13 @@ mod tests {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Line {
-        window_tokens: u64,
+        window_tokens: Option<u64>,
         max_input_tokens: Option<u64>,
         max_output_tokens: Option<u64>,
         encoding: Option<String>,
         #[serde(default)]
         strict_alternation: bool,
+        usd_per_mtok: Option<String>,
     }
 
     const SHIPPED_TOML: &str = include_str!("../../config/models.toml");
@@ -215,18 +303,31 @@ mod tests {
     fn the_shipped_catalogue_is_toml_in_order_and_read_as_such() {
         let as_toml: BTreeMap<String, Line> = Toml::from_str(SHIPPED_TOML).expect("it is TOML");
         let read = parse(SHIPPED_TOML).expect("it has the form");
-        assert_eq!(read.len(), as_toml.len());
-        for (name, line) in as_toml {
-            let encoding = line.encoding.map(|name| Encoding::from_name(&name).expect("exists"));
-            let expected = ModelEntry {
-                window_tokens: line.window_tokens,
-                max_input_tokens: line.max_input_tokens,
-                max_output_tokens: line.max_output_tokens,
-                encoding: encoding.unwrap_or_else(|| names::encoding(&name)),
-                strict_alternation: line.strict_alternation,
-            };
-            assert_eq!(read.get(&name), Some(&expected), "{name}");
+        let mut expected = BTreeMap::new();
+        let mut prices = BTreeMap::new();
+        for (name, line) in &as_toml {
+            let encoding =
+                line.encoding.as_ref().map(|name| Encoding::from_name(name).expect("exists"));
+            if let Some(text) = &line.usd_per_mtok {
+                let price = Price::parse(text);
+                assert_eq!(price.is_none(), text == UNKNOWN_PRICE, "{name}");
+                prices.insert(name.as_str(), price);
+            }
+            if let Some(window_tokens) = line.window_tokens {
+                let entry = ModelEntry {
+                    window_tokens,
+                    max_input_tokens: line.max_input_tokens,
+                    max_output_tokens: line.max_output_tokens,
+                    encoding: encoding.unwrap_or_else(|| names::encoding(name)),
+                    strict_alternation: line.strict_alternation,
+                };
+                expected.insert(name.as_str(), entry);
+            }
         }
+        assert_eq!(read.entries, expected);
+        let read_prices = read.prices.iter().map(|(name, listed)| (*name, listed.price().cloned()));
+        assert_eq!(read_prices.collect::<BTreeMap<_, _>>(), prices);
+        assert!(read.entries.len() > 2000 && read.prices.len() > 2000);
         let lines: Vec<&str> = SHIPPED_TOML.lines().filter(|line| line.starts_with('"')).collect();
         assert!(lines.is_sorted());
     }
@@ -234,7 +335,8 @@ mod tests {
     #[test]
     fn every_field_is_read_and_other_lines_are_refused() {
         let line = "\"a\" = { window_tokens = 3, max_input_tokens = 2, max_output_tokens = 1, \
-                    encoding = \"cl100k_base\", strict_alternation = true }";
+                    encoding = \"cl100k_base\", strict_alternation = true, \
+                    usd_per_mtok = \"in 1 out 2\" }\n\"a/b\" = { usd_per_mtok = \"unknown\" }";
         let expected = ModelEntry {
             window_tokens: 3,
             max_input_tokens: Some(2),
@@ -242,15 +344,24 @@ mod tests {
             encoding: Encoding::Cl100kBase,
             strict_alternation: true,
         };
-        assert_eq!(parse(line), Ok(BTreeMap::from([("a".to_owned(), expected)])));
+        let price = Price::parse("in 1 out 2");
+        assert!(price.is_some());
+        let read = parse(line).expect("it has the form");
+        assert_eq!(read.entries, BTreeMap::from([("a", expected)]));
+        assert_eq!(read.prices["a"].price(), price.as_ref());
+        assert_eq!(read.prices["a/b"].price(), None);
         for wrong in [
             "a = 1",
             "\"a\" = { }",
             "\"a\" = { window_tokens = -1 }",
             "\"a\" = { window_tokens = 1, colour = 2 }",
             "\"a\" = { window_tokens = 1, encoding = \"none\" }",
+            "\"a\" = { window_tokens = 1, usd_per_mtok = 1 }",
+            "\"a\" = { max_output_tokens = 1, usd_per_mtok = \"in 1 out 1\" }",
+            "\"a\" = { strict_alternation = true, usd_per_mtok = \"in 1 out 1\" }",
         ] {
-            assert_eq!(parse(wrong), Err(format!("line 1 is no model: {wrong}")));
+            let error = parse(wrong).map(|_| ()).expect_err("it has not the form");
+            assert_eq!(error, format!("line 1 is no model: {wrong}"));
         }
     }
 
@@ -331,6 +442,64 @@ mod tests {
         check("gpt-4-new", Some("gpt-4"), Known::Prefix, 8_192);
         check("gpt-4.1-audio", Some("gpt-4.1"), Known::Prefix, 128_000);
         check("gpt-5.4-tiny", Some("gpt-5.4"), Known::Prefix, 128_000);
+    }
+
+    /// What the makers publish, in dollars for a million tokens.
+    #[test]
+    fn the_families_that_matter_have_their_published_prices() {
+        for (name, price) in [
+            ("gpt-4o", "in 2.5 cached 1.25 out 10"),
+            ("GPT-4o-mini", "in 0.15 cached 0.075 out 0.6"),
+            ("gpt-4.1", "in 2 cached 0.5 out 8"),
+            ("o3-mini", "in 1.1 cached 0.55 out 4.4"),
+            ("openai/gpt-5", "in 1.25 cached 0.125 out 10"),
+            ("gpt-5.4", "in 2.5 cached 0.25 out 15 above 272000 in 5 cached 0.5 out 22.5"),
+            ("claude-sonnet-4-5", "in 3 cached 0.3 write 3.75 out 15"),
+            ("anthropic/claude-haiku-4.5", "in 1 cached 0.1 write 1.25 out 5"),
+            (
+                "gemini/gemini-2.5-pro",
+                "in 1.25 cached 0.125 out 10 above 200000 in 2.5 cached 0.25 out 15",
+            ),
+            ("deepseek-chat", "in 0.28 cached 0.028 out 0.42"),
+            ("text-embedding-3-small", "in 0.02 out 0"),
+        ] {
+            let catalogue = Catalogue::shipped();
+            let found = catalogue.price(name).map(ToString::to_string);
+            assert_eq!(found.as_deref(), Some(price), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_price_is_found_for_the_same_model_alone() {
+        let catalogue = Catalogue::shipped();
+        let price = |name: &str| catalogue.price(name);
+        let known = price("gpt-4.1");
+        assert!(known.is_some());
+        for same in
+            ["gpt-4.1-2030-01-01", "gpt-4.1-latest", "unheard/openai/GPT-4.1", "gpt-4.1:nitro"]
+        {
+            assert_eq!(price(same), known, "{same}");
+        }
+        for other in ["gpt-4.1-audio", "gpt-4.1:free", "nobody/knows-me", "gpt-4-new"] {
+            assert_eq!(price(other), None, "{other}");
+        }
+        let tuned = price("ft:gpt-4.1-2025-04-14:acme::abc");
+        assert_eq!(tuned, price("ft:gpt-4.1-2025-04-14"));
+        assert!(tuned.is_some() && tuned != known);
+        assert_eq!(price("ft:o1:acme::abc"), None);
+        assert_eq!(catalogue.find("ft:o1:acme::abc").known, Known::Exact);
+    }
+
+    #[test]
+    fn own_prices_go_before_all_shipped_ones() {
+        let mut catalogue = Catalogue::shipped();
+        let own = Price::parse("in 7 out 7").expect("a price");
+        catalogue.insert_price("GPT-4o", own.clone());
+        for name in ["gpt-4o", "azure/gpt-4o", "openrouter/openai/gpt-4o", "gpt-4o-2030-01-01"] {
+            assert_eq!(catalogue.price(name), Some(&own), "{name}");
+        }
+        assert_ne!(catalogue.price("gpt-4o-mini"), Some(&own));
+        assert_ne!(catalogue.price("ft:gpt-4o:acme::abc"), Some(&own));
     }
 
     #[test]

@@ -41,6 +41,9 @@ const DOTTED_PREFIXES: &[&str] = &[
     "zai",
 ];
 
+/// What OpenAI puts before the name of the model that was tuned.
+const TUNED: &str = "ft:";
+
 /// Words after a name that do not make it another model.
 const TAGS: &[&str] = &["beta", "default", "exp", "latest", "preview", "stable"];
 
@@ -66,8 +69,11 @@ pub fn candidates(name: &str) -> Vec<Cow<'_, str>> {
 fn shorten(name: &str) -> Option<String> {
     let shorter = if let Some((_, rest)) = name.split_once('/') {
         rest.to_owned()
-    } else if let Some(rest) = name.strip_prefix("ft:") {
-        rest.split(':').next().unwrap_or(rest).to_owned()
+    } else if let Some(rest) = name.strip_prefix(TUNED) {
+        match rest.split_once(':') {
+            Some((base, _)) => format!("{TUNED}{base}"),
+            None => rest.to_owned(),
+        }
     } else if let Some((prefix, rest)) = name.split_once('.')
         && DOTTED_PREFIXES.contains(&prefix)
     {
@@ -113,6 +119,13 @@ pub fn is_same_model(rest: &str) -> bool {
     let tag = |part: &str| TAGS.contains(&part) || part.strip_prefix('v').is_some_and(number);
     (tag(first) || (first.len() > 2 && number(first)))
         && parts.all(|part| number(part) || tag(part))
+}
+
+/// Whether a model called `name`, that is known as `known`, costs what that one costs. One that was
+/// tuned costs more than its base, and one offered for nothing nothing.
+pub fn is_same_price(name: &str, known: &str) -> bool {
+    let tuned = |name: &str| name.starts_with(TUNED) || name.contains("/ft:");
+    tuned(name) == tuned(known) && name.ends_with(":free") == known.ends_with(":free")
 }
 
 /// The encoding of the model called `name`, by its family.
@@ -216,7 +229,7 @@ mod tests {
         for (name, expected) in [
             ("gpt-4o", "gpt-4o"),
             ("OpenRouter/OpenAI/GPT-4o", "openrouter/openai/gpt-4o openai/gpt-4o gpt-4o"),
-            ("ft:gpt-4o-mini:org::id", "ft:gpt-4o-mini:org::id gpt-4o-mini"),
+            ("ft:gpt-4o-mini:org::id", "ft:gpt-4o-mini:org::id ft:gpt-4o-mini gpt-4o-mini"),
             (
                 "us.anthropic.claude-3-5-haiku-20241022-v1:0",
                 "us.anthropic.claude-3-5-haiku-20241022-v1:0 \
@@ -228,6 +241,7 @@ mod tests {
             ),
             ("gpt-4.1", "gpt-4.1"),
             ("ft:", "ft:"),
+            ("ft::", "ft:: ft:"),
             ("openai/", "openai/"),
             ("", ""),
         ] {
@@ -254,6 +268,21 @@ mod tests {
         }
         for rest in ["-mini", "-5", "-audio-preview", "-2030-mini", "-", "."] {
             assert!(!is_same_model(rest), "{rest}");
+        }
+    }
+
+    #[test]
+    fn what_is_tuned_or_free_has_not_the_price_of_its_base() {
+        for (name, known, expected) in [
+            ("gpt-4o", "gpt-4o", true),
+            ("a/gpt-4o:nitro", "gpt-4o", true),
+            ("ft:gpt-4o:org::id", "ft:gpt-4o", true),
+            ("openai/ft:gpt-4o", "gpt-4o", false),
+            ("ft:gpt-4o:org::id", "gpt-4o", false),
+            ("a/b:free", "a/b", false),
+            ("a/b:free", "b:free", true),
+        ] {
+            assert_eq!(is_same_price(name, known), expected, "{name}");
         }
     }
 

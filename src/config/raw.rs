@@ -6,10 +6,11 @@ use std::net::SocketAddr;
 
 use super::names;
 use super::policies::{self, Policies};
+use super::prices;
 use super::reader::{Problem, Reader, Warning};
 use super::{
     Cache, Catalogue, Config, Context, Cors, LateSystem, Limit, Log, LogFormat, Mode, ModelEntry,
-    ModelSettings, Originals, Server, Store, Upstream, set,
+    ModelSettings, Originals, Prices, Server, Store, UnknownPrice, Upstream, set,
 };
 use crate::context::Policy;
 use crate::tokens::Encoding;
@@ -40,6 +41,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     context(reader, &mut config.context);
     config.limits = limits(reader);
     (config.models, config.model_settings) = models(reader, &config.context.policies);
+    prices::read(reader, &mut config.prices);
     cache(reader, &mut config.cache);
     store(reader, &mut config.store);
     log(reader, &mut config.log);
@@ -81,6 +83,7 @@ impl Default for Config {
             limits: Vec::new(),
             models: Catalogue::shipped(),
             model_settings: BTreeMap::new(),
+            prices: Prices { unknown: UnknownPrice::Zero, default: None },
             cache: Cache { counts_bytes: 64 << 20, folds_bytes: 64 << 20 },
             store: Store { path: String::new() },
             log: Log { format: LogFormat::Text, level: "info".to_owned() },
@@ -191,6 +194,9 @@ fn models(
         let is_known = known.name.is_some();
         let entry = model(reader, &name, known.entry, is_known);
         catalogue.insert(&name, entry);
+        if let Some(price) = prices::price(reader, &["models", &name], false) {
+            catalogue.insert_price(&name, price);
+        }
         let own = model_settings(reader, &name, policies);
         settings.insert(name.to_ascii_lowercase(), own);
     }
@@ -455,6 +461,11 @@ mod tests {
                 strict_alternation: false,
             }
         );
+        let price = config.models.price("my-model").map(ToString::to_string);
+        let tiered = "in 2.5 cached 0.25 out 10 above 200000 in 5 cached 0.5 out 15";
+        assert_eq!(price.as_deref(), Some(tiered));
+        let default = config.prices.default.as_ref().map(ToString::to_string);
+        assert_eq!(default.as_deref(), Some("in 3 out 15"));
         assert_eq!(warnings, []);
     }
 
@@ -529,6 +540,8 @@ mod tests {
         mask_batch = 5
         [policies.plain]
         notes = "count"
+        [prices]
+        unknown = "reject"
         [cache]
         counts_bytes = 8
         folds_bytes = 0
@@ -572,6 +585,7 @@ mod tests {
                 originals_lifetime_ms: 1000,
                 originals_max_bytes: 1024,
             },
+            prices: Prices { unknown: UnknownPrice::Reject, default: None },
             cache: Cache { counts_bytes: 8, folds_bytes: 0 },
             store: Store { path: "kept/weir.db".into() },
             log: Log { format: LogFormat::Json, level: "debug".into() },

@@ -8,6 +8,8 @@ use std::ops::RangeInclusive;
 use figment::value::{Dict, Value};
 use figment::{Figment, Metadata, Profile, Provider, Source};
 
+use crate::budget::NanoUsd;
+
 /// Something in the configuration that is wrong, with its cure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -83,6 +85,17 @@ impl Written {
         }
     }
 
+    /// Dollars, exactly: from text in quotes, or from a number. TOML gives the latter as a float,
+    /// whose shortest decimal is what was written wherever that has at most 15 digits.
+    fn dollars(&self) -> Option<NanoUsd> {
+        match (&self.value, self.whole()) {
+            (Value::String(_, text), _) => NanoUsd::parse(text.trim()),
+            (Value::Num(..), Some(whole)) => NanoUsd::parse(&whole.to_string()),
+            (Value::Num(_, number), None) => NanoUsd::parse(&number.to_f64()?.to_string()),
+            _ => None,
+        }
+    }
+
     fn switch(&self) -> Option<bool> {
         match (&self.value, self.text()) {
             (_, Some(text)) => match text.trim().to_ascii_lowercase().as_str() {
@@ -129,6 +142,15 @@ impl Written {
             Value::Array(..) => "a list".to_owned(),
         }
     }
+}
+
+/// An amount of money that a key takes.
+#[derive(Clone, Copy)]
+pub struct Decimal {
+    /// All amounts lie below this.
+    pub end: NanoUsd,
+    /// What is said to be right where another value stands.
+    pub wanted: &'static str,
 }
 
 /// A merged configuration being read.
@@ -180,6 +202,13 @@ impl Reader {
         })
     }
 
+    /// An amount of dollars, as a number or as a decimal in quotes.
+    pub fn decimal(&mut self, path: &[&str], decimal: Decimal) -> Option<NanoUsd> {
+        self.read(path, decimal.wanted, |written| {
+            written.dollars().filter(|&amount| amount < decimal.end)
+        })
+    }
+
     /// `true` or `false`.
     pub fn switch(&mut self, path: &[&str]) -> Option<bool> {
         self.read(path, "true or false", Written::switch)
@@ -219,8 +248,13 @@ impl Reader {
 
     /// How many tables stand under `[[key]]`.
     pub fn rows(&mut self, key: &str) -> usize {
-        self.groups.insert(key.to_owned());
-        self.root.get(key).and_then(Value::as_array).map_or(0, <[Value]>::len)
+        self.rows_at(&[key])
+    }
+
+    /// How many tables stand in the list at `path`.
+    pub fn rows_at(&mut self, path: &[&str]) -> usize {
+        self.groups.insert(label(path));
+        self.value(path).and_then(Value::as_array).map_or(0, <[Value]>::len)
     }
 
     /// The names of the tables under `[key."name"]`.

@@ -1,0 +1,329 @@
+//! The keys that set prices, read into exact figures. Knows what a price is made of, and nothing of
+//! what is billed.
+
+use super::reader::{Decimal, Reader};
+use super::{Prices, UnknownPrice, set};
+use crate::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD_PER_MTOK};
+use crate::budget::{NanoUsd, Price, Rates, ServiceTier, Tier};
+
+/// The largest prompt that a tier can begin above.
+const MAX_TIER_TOKENS: u64 = 1_000_000_000_000;
+/// The tables beside a price for other service tiers.
+const SERVICE_TIERS: [(&str, ServiceTier); 3] = [
+    ("flex", ServiceTier::Flex),
+    ("priority", ServiceTier::Priority),
+    ("batch", ServiceTier::Batch),
+];
+
+/// Reads `[prices]`.
+pub(super) fn read(reader: &mut Reader, prices: &mut Prices) {
+    let choices = [
+        ("zero", UnknownPrice::Zero),
+        ("reject", UnknownPrice::Reject),
+        ("default", UnknownPrice::Default),
+    ];
+    let unknown = reader.choice(&["prices", "unknown"], &choices);
+    set(&mut prices.unknown, unknown);
+    let default = ["prices", "default"];
+    if !reader.is_absent(&default) {
+        prices.default = price(reader, &default, true);
+    } else if prices.unknown == UnknownPrice::Default {
+        let message = "is missing: prices.unknown is \"default\", so write [prices.default] with \
+                       input_usd_per_mtok and output_usd_per_mtok";
+        reader.refuse(&default, message);
+    }
+}
+
+/// The price under `path`, where any of it is written or it `is_needed`. Nothing of another price is
+/// mixed with it.
+pub(super) fn price(reader: &mut Reader, path: &[&str], is_needed: bool) -> Option<Price> {
+    let inside = |name| [path, &[name]].concat();
+    let has_more = !reader.is_absent(&inside("tiers"))
+        || SERVICE_TIERS.iter().any(|(name, _)| !reader.is_absent(&inside(name)));
+    let rates = rates(reader, path, is_needed || has_more);
+    let tiers = tiers(reader, &inside("tiers"));
+    let mut service_tiers = Vec::new();
+    for (name, service_tier) in SERVICE_TIERS {
+        let path = inside(name);
+        if !reader.is_absent(&path) {
+            let rates = self::rates(reader, &path, true);
+            service_tiers.extend(rates.map(|rates| (service_tier, rates)));
+        }
+    }
+    Some(Price { rates: rates?, tiers, service_tiers })
+}
+
+/// The rates under `path`, refused where one is written, or they are needed, and not both are there
+/// that every price has.
+fn rates(reader: &mut Reader, path: &[&str], is_needed: bool) -> Option<Rates> {
+    let key = |name| [path, &[name]].concat();
+    let parts = KINDS.map(|(_, name)| reader.decimal(&key(name), RATE).map(|NanoUsd(rate)| rate));
+    if is_needed || KINDS.iter().any(|(_, name)| !reader.is_absent(&key(name))) {
+        for name in ["input_usd_per_mtok", "output_usd_per_mtok"] {
+            if reader.is_absent(&key(name)) {
+                let message = "is missing: a price needs at least input_usd_per_mtok and \
+                               output_usd_per_mtok; write 0 for what costs nothing";
+                reader.refuse(&key(name), message);
+            }
+        }
+    }
+    Rates::from_parts(parts)
+}
+
+const RATE: Decimal = Decimal {
+    end: NanoUsd(RATE_END_NANO_USD_PER_MTOK),
+    wanted: "dollars for a million tokens, from 0 to below 1000000 with at most nine decimals, \
+             like \"2.50\"",
+};
+
+/// The tiers in the list at `path`.
+fn tiers(reader: &mut Reader, path: &[&str]) -> Vec<Tier> {
+    let rows = reader.rows_at(path);
+    let mut tiers: Vec<Tier> = Vec::new();
+    for row in 0..rows {
+        let row = row.to_string();
+        let path = [path, &[&row]].concat();
+        let above = [&path[..], &["above_prompt_tokens"]].concat();
+        let tokens = reader.whole(&above, 1..=MAX_TIER_TOKENS);
+        if reader.is_absent(&above) {
+            reader.refuse(&above, "is missing: a tier begins above a size of prompt");
+        }
+        let rates = rates(reader, &path, true);
+        let last = tiers.last().map(|last| last.above_prompt_tokens);
+        if tokens.is_some() && tokens <= last {
+            reader.refuse(&above, "does not lie above that of the tier before");
+        } else if let (Some(above_prompt_tokens), Some(rates)) = (tokens, rates) {
+            tiers.push(Tier { above_prompt_tokens, rates });
+        }
+    }
+    if rows > MAX_TIERS {
+        reader.refuse(path, format!("has {rows} tiers, more than {MAX_TIERS}"));
+    }
+    tiers
+}
+
+#[cfg(test)]
+mod tests {
+    use figment::Figment;
+    use figment::providers::{Format, Toml};
+    use proptest::prelude::*;
+
+    use crate::budget::Price;
+    use crate::config::{Config, Priced, load};
+
+    fn loaded(text: &str) -> Config {
+        load(Figment::from(Toml::string(text))).expect("this configuration is right").0
+    }
+
+    fn problems(text: &str) -> Vec<String> {
+        let problems = load(Figment::from(Toml::string(text))).expect_err("it is wrong");
+        let lines = problems.iter().map(ToString::to_string);
+        lines.map(|line| line.replace(" (TOML source string)", "")).collect()
+    }
+
+    const ALL: &str = r#"
+        [models."gpt-4o"]
+        input_usd_per_mtok = "2.000000001"
+        cached_input_usd_per_mtok = 0.075
+        cache_write_usd_per_mtok = 3
+        cache_write_1h_usd_per_mtok = "4"
+        output_usd_per_mtok = 1_000
+        reasoning_usd_per_mtok = "999999.999999999"
+        audio_input_usd_per_mtok = 0
+        audio_output_usd_per_mtok = 0.1
+        [models."gpt-4o".flex]
+        input_usd_per_mtok = "1"
+        output_usd_per_mtok = "5"
+        [[models."gpt-4o".tiers]]
+        above_prompt_tokens = 1000
+        input_usd_per_mtok = "6"
+        output_usd_per_mtok = "7"
+        [[models."gpt-4o".tiers]]
+        above_prompt_tokens = 2000
+        input_usd_per_mtok = "8"
+        output_usd_per_mtok = "9"
+    "#;
+
+    #[test]
+    fn every_part_of_a_price_can_be_set() {
+        let config = loaded(ALL);
+        let price = config.models.price("azure/gpt-4o").expect("it was set");
+        assert_eq!(
+            price.to_string(),
+            "in 2.000000001 cached 0.075 write 3 write1h 4 out 1000 reasoning 999999.999999999 \
+             audio_in 0 audio_out 0.1 above 1000 in 6 out 7 above 2000 in 8 out 9"
+        );
+        let [(tier, rates)] = price.service_tiers[..] else { panic!("one service tier") };
+        assert_eq!(tier, crate::budget::ServiceTier::Flex);
+        assert_eq!(Price::flat(rates).to_string(), "in 1 out 5");
+    }
+
+    #[test]
+    fn a_price_that_is_set_takes_nothing_from_the_shipped_one() {
+        let config = loaded("[models.gpt-4o]\ninput_usd_per_mtok = 2\noutput_usd_per_mtok = 8");
+        let price = config.models.price("gpt-4o").map(ToString::to_string);
+        assert_eq!(price.as_deref(), Some("in 2 out 8"));
+        let config = loaded("[models.gpt-4o]\nmax_output_tokens = 5");
+        let price = config.models.price("gpt-4o").map(ToString::to_string);
+        assert_eq!(price.as_deref(), Some("in 2.5 cached 1.25 out 10"));
+    }
+
+    #[test]
+    fn what_has_no_price_is_a_policy() {
+        let unknown = "nobody/knows-me";
+        let config = loaded("");
+        assert!(matches!(config.price("gpt-4o"), Priced::Known(_)));
+        assert_eq!(config.price(unknown), Priced::Unpriced);
+        let config = loaded("[prices]\nunknown = \"reject\"");
+        assert_eq!(config.price(unknown), Priced::Refused);
+        let config = loaded(
+            "[prices]\nunknown = \"default\"\n\
+             default = { input_usd_per_mtok = \"3\", output_usd_per_mtok = \"15\" }",
+        );
+        let price = Price::parse("in 3 out 15").expect("a price");
+        assert_eq!(config.price(unknown), Priced::Default(&price));
+        assert!(matches!(config.price("gpt-4o"), Priced::Known(_)));
+        // A name that may be another model's is not known by its beginning.
+        assert_eq!(config.price("gpt-4o-unheard"), Priced::Default(&price));
+    }
+
+    const WANTED: &str = "is not dollars for a million tokens, from 0 to below 1000000 with at most \
+                          nine decimals, like \"2.50\"";
+    const MISSING: &str = "is missing: a price needs at least input_usd_per_mtok and \
+                           output_usd_per_mtok; write 0 for what costs nothing";
+
+    #[test]
+    fn hostile_figures_are_refused() {
+        for (figure, shown) in [
+            ("-1", "-1"),
+            ("-0.5", "-0.5"),
+            ("1000000", "1000000"),
+            ("999999.9999999999", "999999.9999999999"),
+            ("0.0000000001", "0.0000000001"),
+            ("1e300", &format!("1{}", "0".repeat(300))),
+            ("9223372036854775807", "9223372036854775807"),
+            ("inf", "inf"),
+            ("nan", "NaN"),
+            ("true", "true"),
+            ("[1]", "a list"),
+            ("\"\"", "\"\""),
+            ("\"2,50\"", "\"2,50\""),
+            ("\"$2\"", "\"$2\""),
+            ("\"1e-6\"", "\"1e-6\""),
+            ("\"-2\"", "\"-2\""),
+            ("\"NaN\"", "\"NaN\""),
+            ("\"0.0000000001\"", "\"0.0000000001\""),
+            ("\"18446744074\"", "\"18446744074\""),
+            ("\"99999999999999999999999999999\"", "\"99999999999999999999999999999\""),
+        ] {
+            let text =
+                format!("[models.gpt-4o]\ninput_usd_per_mtok = {figure}\noutput_usd_per_mtok = 1");
+            let expected = format!("models.gpt-4o.input_usd_per_mtok: {shown} {WANTED}");
+            assert_eq!(problems(&text), [expected], "{figure}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_make_a_price_is_refused() {
+        let both = "input_usd_per_mtok = 1\noutput_usd_per_mtok = 1\n";
+        let tier = |above: &str| format!("[[models.o1.tiers]]\n{above}\n{both}");
+        let above = "above_prompt_tokens = 5";
+        for (text, expected) in [
+            (
+                "[models.o1]\ninput_usd_per_mtok = 1".to_owned(),
+                vec![format!("models.o1.output_usd_per_mtok: {MISSING}")],
+            ),
+            (
+                "[models.o1]\nreasoning_usd_per_mtok = 1".to_owned(),
+                vec![
+                    format!("models.o1.input_usd_per_mtok: {MISSING}"),
+                    format!("models.o1.output_usd_per_mtok: {MISSING}"),
+                ],
+            ),
+            (
+                format!("[models.o1.batch]\n{both}"),
+                vec![
+                    format!("models.o1.input_usd_per_mtok: {MISSING}"),
+                    format!("models.o1.output_usd_per_mtok: {MISSING}"),
+                ],
+            ),
+            (
+                format!("[models.o1]\n{both}{}", tier("")),
+                vec![
+                    "models.o1.tiers[0].above_prompt_tokens: is missing: a tier begins above a \
+                     size of prompt"
+                        .to_owned(),
+                ],
+            ),
+            (
+                format!("[models.o1]\n{both}{}{}", tier(above), tier(above)),
+                vec![
+                    "models.o1.tiers[1].above_prompt_tokens: does not lie above that of the tier \
+                     before"
+                        .to_owned(),
+                ],
+            ),
+            (
+                format!(
+                    "[models.o1]\n{both}{}",
+                    (1..10)
+                        .map(|n| tier(&format!("above_prompt_tokens = {n}")))
+                        .collect::<String>()
+                ),
+                vec!["models.o1.tiers: has 9 tiers, more than 8".to_owned()],
+            ),
+            (
+                format!("[models.o1]\n{both}price = 1"),
+                vec![
+                    "models.o1.price: there is no such key; did you mean models.o1.policy?"
+                        .to_owned(),
+                ],
+            ),
+        ] {
+            assert_eq!(problems(&text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_policy_for_unknown_prices_is_refused() {
+        for (text, expected) in [
+            (
+                "[prices]\nunknown = \"free\"",
+                vec![
+                    "prices.unknown: \"free\" is not one of \"zero\", \"reject\", \"default\""
+                        .to_owned(),
+                ],
+            ),
+            (
+                "[prices]\nunknown = \"default\"",
+                vec![
+                    "prices.default: is missing: prices.unknown is \"default\", so write \
+                     [prices.default] with input_usd_per_mtok and output_usd_per_mtok"
+                        .to_owned(),
+                ],
+            ),
+            (
+                "[prices.default]\ninput_usd_per_mtok = 1",
+                vec![format!("prices.default.output_usd_per_mtok: {MISSING}")],
+            ),
+        ] {
+            assert_eq!(problems(text), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        /// A number in TOML becomes a float on the way. Every price there is survives that.
+        #[test]
+        fn a_price_written_as_a_number_is_that_price(
+            nanos in 0..crate::budget::price::RATE_END_NANO_USD_PER_MTOK,
+        ) {
+            let text = crate::budget::NanoUsd(nanos).to_decimal();
+            let config = loaded(&format!(
+                "[models.o1]\ninput_usd_per_mtok = {text}\noutput_usd_per_mtok = \"{text}\""
+            ));
+            let rates = config.models.price("o1").expect("it was set").rates;
+            prop_assert_eq!(rates.input_nano_usd_per_mtok, nanos);
+            prop_assert_eq!(rates.output_nano_usd_per_mtok, nanos);
+        }
+    }
+}
