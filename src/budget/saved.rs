@@ -141,10 +141,21 @@ mod tests {
         }
     }
 
+    /// Name, price, figures, what was done (received, sent, earlier, cut), and what it saved.
+    type Row = (&'static str, &'static str, [i64; 3], (u64, u64, i64, bool), i64);
+
     /// Savings worked out by hand, in nano-dollars: a token of plain input costs 1,000.
+    fn check(rows: &[Row]) {
+        for &(name, text, figures, (received, sent, earlier, is_cut), expected) in rows {
+            let compaction = compaction(received, sent, earlier, is_cut);
+            let saved = saved_nano_usd(&price(text), &billed(figures), &compaction);
+            assert_eq!(saved, expected, "{name}");
+        }
+    }
+
     #[test]
     fn savings_are_what_the_whole_would_have_cost_less_the_bill() {
-        for (name, text, figures, (received, sent, earlier, is_cut), expected) in [
+        check(&[
             ("nothing was left out", PLAIN, [5000, 4000, -1], (5000, 5000, 4000, false), 0),
             ("more was sent", PLAIN, [5000, 4000, -1], (5000, 5100, 4000, false), 0),
             // 10,000 read from the cache.
@@ -162,33 +173,6 @@ mod tests {
             ("not remembered, cold", PLAIN, [5000, 0, -1], (15_000, 5000, -1, true), 10_000_000),
             ("new and large", PLAIN, [5000, 0, -1], (15_000, 5000, 500, true), 10_000_000),
             ("too short to say", PLAIN, [1000, 0, -1], (15_000, 1000, 14_000, false), 1_400_000),
-            // Left out 10,000 × .1; of the 5,000 sent 1,000 are new and 1,500 were read; the other
-            // 2,500 were read anew, each .9 dearer.
-            ("a cut", PLAIN, [5000, 1500, -1], (15_000, 5000, 14_000, true), -1_250_000),
-            (
-                "a cut that kept all in front",
-                PLAIN,
-                [5000, 4000, -1],
-                (15_000, 5000, 14_000, true),
-                1_000_000,
-            ),
-            ("a cut, not said", PLAIN, [5000, -1, -1], (15_000, 5000, 14_000, true), -2_600_000),
-            // The 2,500 were written at 1.25, 1,000 new ones would have been written in any case.
-            (
-                "a cut and its writes",
-                WRITES,
-                [5000, 1500, 3500],
-                (15_000, 5000, 14_000, true),
-                1_000_000 - 2500 * 1150,
-            ),
-            // Without a price for reads a rewrite costs nothing more.
-            (
-                "a cut without a cache",
-                NO_CACHE,
-                [5000, -1, -1],
-                (15_000, 5000, 14_000, true),
-                10_000_000,
-            ),
             // 300,000 whole: 10,000 × 2 + 290,000 × .2 + 100 × 8, against 10,000 + 9,000 + 400.
             (
                 "a tier",
@@ -216,11 +200,40 @@ mod tests {
                 995_000_000,
             ),
             ("no usage", PLAIN, [-1, -1, -1], (15_000, 5000, 14_000, false), 1_000_000),
-        ] {
-            let compaction = compaction(received, sent, earlier, is_cut);
-            let saved = saved_nano_usd(&price(text), &billed(figures), &compaction);
-            assert_eq!(saved, expected, "{name}");
-        }
+        ]);
+    }
+
+    #[test]
+    fn a_cut_is_charged_with_what_was_read_anew() {
+        check(&[
+            // Left out 10,000 × .1; of the 5,000 sent 1,000 are new and 1,500 were read; the other
+            // 2,500 were read anew, each .9 dearer.
+            ("a cut", PLAIN, [5000, 1500, -1], (15_000, 5000, 14_000, true), -1_250_000),
+            (
+                "a cut that kept all in front",
+                PLAIN,
+                [5000, 4000, -1],
+                (15_000, 5000, 14_000, true),
+                1_000_000,
+            ),
+            ("a cut, not said", PLAIN, [5000, -1, -1], (15_000, 5000, 14_000, true), -2_600_000),
+            // The 2,500 were written at 1.25, 1,000 new ones would have been written in any case.
+            (
+                "a cut and its writes",
+                WRITES,
+                [5000, 1500, 3500],
+                (15_000, 5000, 14_000, true),
+                1_000_000 - 2500 * 1150,
+            ),
+            // Without a price for reads a rewrite costs nothing more.
+            (
+                "a cut without a cache",
+                NO_CACHE,
+                [5000, -1, -1],
+                (15_000, 5000, 14_000, true),
+                10_000_000,
+            ),
+        ]);
     }
 
     #[test]

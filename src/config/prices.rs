@@ -273,25 +273,6 @@ mod tests {
                 vec!["models.o1.tiers: has 9 tiers, more than 8".to_owned()],
             ),
             (
-                "[prices]\nunknown = \"free\"".to_owned(),
-                vec![
-                    "prices.unknown: \"free\" is not one of \"zero\", \"reject\", \"default\""
-                        .to_owned(),
-                ],
-            ),
-            (
-                "[prices]\nunknown = \"default\"".to_owned(),
-                vec![
-                    "prices.default: is missing: prices.unknown is \"default\", so write \
-                     [prices.default] with input_usd_per_mtok and output_usd_per_mtok"
-                        .to_owned(),
-                ],
-            ),
-            (
-                "[prices.default]\ninput_usd_per_mtok = 1".to_owned(),
-                vec![format!("prices.default.output_usd_per_mtok: {MISSING}")],
-            ),
-            (
                 format!("[models.o1]\n{both}price = 1"),
                 vec![
                     "models.o1.price: there is no such key; did you mean models.o1.policy?"
@@ -300,6 +281,33 @@ mod tests {
             ),
         ] {
             assert_eq!(problems(&text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_policy_for_unknown_prices_is_refused() {
+        for (text, expected) in [
+            (
+                "[prices]\nunknown = \"free\"",
+                vec![
+                    "prices.unknown: \"free\" is not one of \"zero\", \"reject\", \"default\""
+                        .to_owned(),
+                ],
+            ),
+            (
+                "[prices]\nunknown = \"default\"",
+                vec![
+                    "prices.default: is missing: prices.unknown is \"default\", so write \
+                     [prices.default] with input_usd_per_mtok and output_usd_per_mtok"
+                        .to_owned(),
+                ],
+            ),
+            (
+                "[prices.default]\ninput_usd_per_mtok = 1",
+                vec![format!("prices.default.output_usd_per_mtok: {MISSING}")],
+            ),
+        ] {
+            assert_eq!(problems(text), expected, "{text}");
         }
     }
 

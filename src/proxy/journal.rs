@@ -122,17 +122,15 @@ impl Journal {
     /// Writes down that a request is about to be sent; `None` where nothing is written down.
     ///
     /// Where that fails, `ledger.on_failure` says whether it is sent all the same.
-    pub async fn open(
-        self: &Arc<Self>,
-        opening: Opening,
-    ) -> Result<Option<Account>, ProxyError> {
+    pub async fn open(self: &Arc<Self>, opening: Opening) -> Result<Option<Account>, ProxyError> {
         if !self.config.ledger.enabled {
             return Ok(None);
         }
         let begun_ms = now_ms();
         let mut random = [0; 10];
-        getrandom::fill(&mut random)
-            .map_err(|_| ProxyError::new(ErrorKind::Internal, "the system gives no random bytes"))?;
+        getrandom::fill(&mut random).map_err(|_| {
+            ProxyError::new(ErrorKind::Internal, "the system gives no random bytes")
+        })?;
         let intent = Arc::new(Intent {
             id: RequestId::new(begun_ms, random),
             begun_ms,
@@ -179,7 +177,8 @@ impl Journal {
         }
         let ledger = &self.config.ledger;
         let before = |days: u64| now_ms().saturating_sub(days.saturating_mul(DAY_MS));
-        let (rows_ms, sums_ms) = (before(ledger.retention_days), before(ledger.sums_retention_days));
+        let (rows_ms, sums_ms) =
+            (before(ledger.retention_days), before(ledger.sums_retention_days));
         match self.store.prune_requests(rows_ms, sums_ms).await {
             Ok(0) => {}
             Ok(rows) => tracing::debug!(target: "weir::ledger", rows, "deleted what was too old"),

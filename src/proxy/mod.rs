@@ -33,15 +33,15 @@ use admission::Admissions;
 pub use caller::Caller;
 pub use drain::Drains;
 pub use error::{ErrorKind, ProxyError};
+pub use explain::Explained;
 pub use journal::Journal;
 use journal::Opening;
-pub use explain::Explained;
 pub use originals::{LeftOut, Originals};
 pub use question::Question;
 
 use self::planner::Planner;
-use self::record::Record;
 pub use self::record::MAX_LOGGED_BYTES;
+use self::record::Record;
 use crate::config::Config;
 pub use crate::store::Tenant;
 use crate::store::{OpenError, Store};
@@ -204,7 +204,8 @@ impl Proxy {
                 headers,
                 body: OutboundBody::Bytes(body),
             };
-            let opening = Opening::planned(record.caller(), &outbound.target, &planned, record.plan_ms());
+            let opening =
+                Opening::planned(record.caller(), &outbound.target, &planned, record.plan_ms());
             record.account(self.journal.open(opening).await?);
             let inbound = self.send_asking(outbound, &mut planned).await?;
             record.edited(&planned);

@@ -66,7 +66,9 @@ async fn the_usage_is_read_though_nobody_listens() {
         received: BODY.into(),
         decoded: None,
         caller: Caller { tenant: Tenant([0; 16]), key: None },
-        admission: proxy.admit(&Caller { tenant: Tenant([0; 16]), key: None }).expect("nobody is limited"),
+        admission: proxy
+            .admit(&Caller { tenant: Tenant([0; 16]), key: None })
+            .expect("nobody is limited"),
         permit: Box::new(()),
     };
     let begun = async {
