@@ -107,10 +107,11 @@ impl Cut<'_> {
     /// Leaves a note of what went since the last one: excerpts, or how many messages it was where
     /// there is no room for more.
     pub(super) fn leave_excerpts(&mut self, room: Room, source: &dyn Source) {
-        let Some((message, place)) = self.place_notes() else { return };
         if self.fold.unspoken.is_empty() {
+            // Nothing is to be told: notes stay where they stand, as what was sent stays.
             return;
         }
+        let Some((message, place)) = self.place_notes() else { return };
         let limit = self.fold.profile.limit_tokens;
         let size = self.fold.size_tokens;
         let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
