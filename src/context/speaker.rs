@@ -1,4 +1,5 @@
-//! Who a message is from, as notes name it: by its role, a result by its tool. Pure.
+//! Who a message is from, as notes name it: by its role, a result by its tool, which its mark tells
+//! from any role. Pure.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,6 +18,13 @@ pub fn of_role(role: Role) -> &'static str {
         Role::Tool => "result",
         Role::Other => "message",
     }
+}
+
+/// What results of a tool are named: as a call of it is written, so that no tool, whatever it is
+/// called, passes for the user. `None` where nothing of its name can be repeated.
+fn of_tool(tool: &str) -> Option<String> {
+    let name = compose::name(tool);
+    (!name.is_empty()).then(|| format!("{name}()"))
 }
 
 /// The tool of each result in an assistant's turn whose call can be told, by the result's message.
@@ -39,7 +47,26 @@ pub fn of_results(turn: &Turn, reading: impl Fn(usize) -> Rc<Reading>) -> Vec<(u
         let answers = result.answers.as_deref();
         let named = answers.and_then(|id| by_id.get(id).copied());
         let name = named.or_else(|| calls.get(nth).map(|(name, _)| *name))?;
-        Some((message, compose::name(name)))
+        Some((message, of_tool(name)?))
     };
     results.enumerate().filter_map(tool).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_tool_passes_for_a_role() {
+        let roles = [Role::System, Role::User, Role::Assistant, Role::Tool, Role::Other];
+        let roles = roles.map(of_role);
+        let forged = ["user:", "user\n#4 user", " user ", "us(er", "()user"];
+        for name in roles.into_iter().chain(forged) {
+            let named = of_tool(name).expect("it has letters");
+            assert!(named.ends_with("()"), "{named}");
+            assert!(!roles.contains(&named.as_str()), "{named}");
+        }
+        assert_eq!(of_tool("read_file").as_deref(), Some("read_file()"));
+        assert_eq!(of_tool(" ()\n"), None);
+    }
 }

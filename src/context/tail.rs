@@ -356,10 +356,9 @@ fn written(
 /// Whether a note shows all of these units of a message. It has a place in the ranking all the same,
 /// so that what is worth less does not pass for the best.
 fn is_shown(fold: &Fold, message: usize, units: &[&str]) -> bool {
-    let header = format!("\n#{message} ");
     let notes = fold.notes.iter().filter_map(|note| note.excerpts.as_deref());
-    let mut shown = notes.filter_map(|note| note.find(&header).map(|at| &note[at..]));
-    shown.any(|note| units.iter().all(|unit| note.contains(unit)))
+    let mut shown = notes.filter_map(|note| compose::of_message(note, message));
+    shown.any(|said| units.iter().all(|unit| said.contains(unit)))
 }
 
 fn composed<'a>(
