@@ -18,6 +18,8 @@ pub enum ErrorKind {
     /// Something stored was asked for by somebody unknown.
     CredentialRequired,
     NotFound,
+    /// A page of weir's own was asked for in a way that it does not take.
+    MethodNotAllowed,
     UpgradeNotSupported,
     LoopDetected,
     Overloaded,
@@ -43,6 +45,7 @@ impl ErrorKind {
             Self::BypassNotAllowed => "bypass_not_allowed",
             Self::CredentialRequired => "credential_required",
             Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
             Self::UpgradeNotSupported => "upgrade_not_supported",
             Self::LoopDetected => "loop_detected",
             Self::Overloaded => "overloaded",

@@ -56,6 +56,8 @@ enum Step {
     Original(String),
     /// What would be sent in place of this request is asked for.
     Plan,
+    /// A page of weir's own, which takes these methods alone.
+    NotAllowed(&'static str),
     Forward(Target),
 }
 
@@ -91,6 +93,7 @@ impl Routes {
             Ok(Step::Own(response)) => response,
             Ok(Step::Original(reference)) => self.original(parts, body, &reference).await,
             Ok(Step::Plan) => self.plan(parts, body).await,
+            Ok(Step::NotAllowed(allowed)) => Self::refuse_method(&parts, body, allowed),
             Ok(Step::Forward(target)) => self.forward(parts, body, target).await,
             Err(problem) => Self::refuse(&parts, body, &problem),
         };
@@ -150,17 +153,22 @@ impl Routes {
             return Ok(Step::Own(preflight(&parts.headers)));
         }
         let path = parts.uri.path();
-        if path == "/" && matches!(parts.method, Method::GET | Method::HEAD) {
+        let is_read = matches!(parts.method, Method::GET | Method::HEAD);
+        if path == "/" && is_read {
             let about = r#"{"name":"weir","message":"This is weir, an OpenAI-compatible proxy. Point your SDK's base_url at this address with /v1 at its end."}"#;
             return Ok(Step::Own(reply::json(StatusCode::OK, about)));
         }
-        if let Some(reference) = path.strip_prefix(ORIGINALS)
-            && matches!(parts.method, Method::GET | Method::HEAD)
-        {
-            return Ok(Step::Original(reference.to_owned()));
+        if let Some(reference) = path.strip_prefix(ORIGINALS) {
+            return Ok(match is_read {
+                true => Step::Original(reference.to_owned()),
+                false => Step::NotAllowed("GET, HEAD"),
+            });
         }
-        if path == PLAN && parts.method == Method::POST {
-            return Ok(Step::Plan);
+        if path == PLAN {
+            return Ok(match parts.method {
+                Method::POST => Step::Plan,
+                _ => Step::NotAllowed("POST"),
+            });
         }
         if path == "/weir" || path.starts_with("/weir/") {
             return Err(TargetError::Unknown.into());
@@ -233,6 +241,14 @@ impl Routes {
             self.proxy.pass(Pass { target, method, headers, body }).await
         };
         answered.unwrap_or_else(|problem| reply::error(&problem))
+    }
+
+    fn refuse_method(parts: &Parts, body: Body, allowed: &'static str) -> Response<Body> {
+        Acceptor::refuse_body(&parts.headers, body);
+        let message = format!("This address takes no other method than {allowed}.");
+        let problem = ProxyError::new(ErrorKind::MethodNotAllowed, message);
+        log_refusal(&parts.method, parts.uri.path(), &problem);
+        reply::method_not_allowed(&problem, allowed)
     }
 
     fn refuse(parts: &Parts, body: Body, problem: &ProxyError) -> Response<Body> {
