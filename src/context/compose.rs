@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
+use std::rc::Rc;
 
 use super::excerpt::Subject;
 use super::reading::{BlockKind, Reading};
+use super::speaker::Speakers;
 use crate::wire::Role;
 
 /// Before names that stand in a message but in none of the excerpts.
@@ -37,6 +39,8 @@ pub fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> Strin
     let noun = if count == 1 { "message" } else { "messages" };
     let mut out = format!("[weir: {count} earlier {noun}, shortened to fit; … = left out]");
     let mut elsewhere: Vec<&str> = Vec::new();
+    let reading_of = |message: usize| Rc::clone(&subject.readings[message]);
+    let mut speakers = Speakers::new(subject.turns, reading_of);
     for (message, own) in &chosen {
         let reading = &subject.readings[*message];
         let names: Vec<&str> = own
@@ -50,7 +54,7 @@ pub fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> Strin
             elsewhere.extend(names);
             continue;
         }
-        write_message(*message, &subject.speakers[*message], reading, &own.units, &mut out);
+        write_message(*message, &speakers.of(*message), reading, &own.units, &mut out);
         write_names(&names, &mut out);
     }
     write_names(&elsewhere, &mut out);

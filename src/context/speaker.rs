@@ -6,11 +6,44 @@ use std::rc::Rc;
 
 use super::compose;
 use super::reading::{BlockKind, Reading};
-use super::turn::Turn;
+use super::turn::{Turn, TurnKind, Turns};
 use crate::wire::Role;
 
+/// Who messages are from, asked for in order.
+pub struct Speakers<'a, R> {
+    turns: &'a Turns,
+    reading: R,
+    /// The turn of the result asked for last, and the tools of all its results.
+    last: Option<(usize, HashMap<usize, String>)>,
+}
+
+impl<'a, R: Fn(usize) -> Rc<Reading>> Speakers<'a, R> {
+    /// Who messages in `turns` are from; `reading` gives a message.
+    pub fn new(turns: &'a Turns, reading: R) -> Self {
+        Self { turns, reading, last: None }
+    }
+
+    /// Who `message` is from.
+    pub fn of(&mut self, message: usize) -> String {
+        let role = (self.reading)(message).role;
+        self.tool(message, role).unwrap_or_else(|| of_role(role).to_owned())
+    }
+
+    fn tool(&mut self, message: usize, role: Role) -> Option<String> {
+        let place = self.turns.of_message[message].filter(|_| role == Role::Tool)?;
+        let turn = &self.turns.list[place];
+        if turn.kind != TurnKind::Assistant {
+            return None;
+        }
+        if self.last.as_ref().is_none_or(|(last, _)| *last != place) {
+            self.last = Some((place, of_results(turn, &self.reading).into_iter().collect()));
+        }
+        self.last.as_ref()?.1.get(&message).cloned()
+    }
+}
+
 /// What messages of a role are named.
-pub fn of_role(role: Role) -> &'static str {
+fn of_role(role: Role) -> &'static str {
     match role {
         Role::System => "system",
         Role::User => "user",
@@ -28,7 +61,7 @@ fn of_tool(tool: &str) -> Option<String> {
 }
 
 /// The tool of each result in an assistant's turn whose call can be told, by the result's message.
-pub fn of_results(turn: &Turn, reading: impl Fn(usize) -> Rc<Reading>) -> Vec<(usize, String)> {
+fn of_results(turn: &Turn, reading: impl Fn(usize) -> Rc<Reading>) -> Vec<(usize, String)> {
     let asking = reading(turn.first);
     let calls: Vec<(&str, &str)> = asking
         .blocks

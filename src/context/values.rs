@@ -34,8 +34,10 @@ pub fn values(text: &str) -> Vec<Value> {
     let mut found = finder.found;
     // A value is said within one line; what ends a line anywhere is no part of one.
     found.retain(|value| {
-        let said = text.get(value.start as usize..value.end as usize);
-        said.is_some_and(|said| !said.contains(ends_line))
+        let said = value.start as usize..value.end as usize;
+        // Nearly all are plain signs, of which none ends a line.
+        text.as_bytes()[said.clone()].iter().all(u8::is_ascii_graphic)
+            || text.get(said).is_some_and(|said| !said.contains(ends_line))
     });
     found.sort_by_key(|value| (value.start, value.end));
     found.dedup_by_key(|value| (value.start, value.end));
