@@ -91,7 +91,7 @@ pub struct ExplainArgs {
 /// Runs `weir explain …`.
 pub fn run(args: &ExplainArgs) -> Result<(), String> {
     let config = configuration(args)?;
-    let body = body(read(&args.file, config.server.max_body_bytes)?);
+    let body = read(&args.file, config.server.max_body_bytes)?.into();
     if let Some(name) = &args.policy {
         config.context.policies.read_name(name).map_err(|error| format!("--policy: {error}"))?;
     }
@@ -124,14 +124,6 @@ fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
         return Err(format!("{shown}: is larger than {max_bytes} bytes (server.max_body_bytes)"));
     }
     Ok(bytes)
-}
-
-/// A request's body. Messages alone become one.
-fn body(bytes: Vec<u8>) -> Bytes {
-    if !bytes.trim_ascii_start().starts_with(b"[") {
-        return bytes.into();
-    }
-    [b"{\"messages\":".as_slice(), &bytes, b"}"].concat().into()
 }
 
 fn question(args: &ExplainArgs, max_bytes: usize) -> Result<Question, String> {

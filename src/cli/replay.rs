@@ -172,9 +172,9 @@ fn told(args: &ReplayArgs, report: &Report) -> Result<String, String> {
             .map_err(|error| format!("{}: cannot be written: {error}", path.display()))?;
     }
     Ok(match args.lost {
-        Some(count) => report.lost(count),
+        Some(count) => report.lost(count) + &report.unused_budgets(),
         None if args.json => report.json(),
-        None => table(&report.rows(args.by_source)),
+        None => table(&report.rows(args.by_source)) + &report.unused_budgets(),
     })
 }
 

@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
+use std::rc::Rc;
 
 use super::excerpt::Subject;
 use super::reading::{BlockKind, Reading};
+use super::speaker::Speakers;
 use crate::wire::Role;
 
 /// Before names that stand in a message but in none of the excerpts.
@@ -37,6 +39,8 @@ pub fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> Strin
     let noun = if count == 1 { "message" } else { "messages" };
     let mut out = format!("[weir: {count} earlier {noun}, shortened to fit; … = left out]");
     let mut elsewhere: Vec<&str> = Vec::new();
+    let reading_of = |message: usize| Rc::clone(&subject.readings[message]);
+    let mut speakers = Speakers::new(subject.turns, reading_of);
     for (message, own) in &chosen {
         let reading = &subject.readings[*message];
         let names: Vec<&str> = own
@@ -50,7 +54,7 @@ pub fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> Strin
             elsewhere.extend(names);
             continue;
         }
-        write_message(*message, &subject.speakers[*message], reading, &own.units, &mut out);
+        write_message(*message, &speakers.of(*message), reading, &own.units, &mut out);
         write_names(&names, &mut out);
     }
     write_names(&elsewhere, &mut out);
@@ -70,7 +74,7 @@ pub fn name(name: &str) -> String {
     name.chars().filter(is_plain).take(NAME_CHARACTERS).collect()
 }
 
-/// Units of one message, in order, under a line that says whose they are.
+/// Units of one message, in order, under a line that says whose they are, as `speaker.rs` has it.
 pub fn write_message(
     message: usize,
     speaker: &str,
@@ -78,8 +82,17 @@ pub fn write_message(
     units: &[usize],
     out: &mut String,
 ) {
-    let _ = write!(out, "\n#{message} {}:", name(speaker));
+    let _ = write!(out, "\n#{message} {speaker}:");
     write_units(reading, units, out);
+}
+
+/// What a note shows of a message, from its header to the next one or the end.
+pub fn of_message(note: &str, message: usize) -> Option<&str> {
+    let header = format!("\n#{message} ");
+    let shown = &note[note.find(&header)? + 1..];
+    let is_header = |at: &usize| shown[at + 2..].starts_with(|own: char| own.is_ascii_digit());
+    let end = shown.match_indices("\n#").map(|(at, _)| at).find(is_header);
+    Some(&shown[..end.unwrap_or(shown.len())])
 }
 
 /// What is adjacent in one piece.
@@ -143,6 +156,19 @@ fn is_like_own(line: &str, role: Role) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shown_of_a_message_ends_before_the_next() {
+        let note = "[weir: 9]\n#1 user:\na\n# b\n#21 read():\n| #2 c\n#2 assistant:\nd\nalso: e";
+        for (message, shown) in [
+            (1, Some("#1 user:\na\n# b")),
+            (21, Some("#21 read():\n| #2 c")),
+            (2, Some("#2 assistant:\nd\nalso: e")),
+            (3, None),
+        ] {
+            assert_eq!(of_message(note, message), shown, "{message}");
+        }
+    }
 
     #[test]
     fn no_line_passes_for_the_notes_own() {

@@ -10,7 +10,6 @@ use super::fold::Fate;
 use super::note::{Note, Place};
 use super::reading::Reading;
 use super::source::Source;
-use super::speaker;
 use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
 
@@ -107,10 +106,11 @@ impl Cut<'_> {
     /// Leaves a note of what went since the last one: excerpts, or how many messages it was where
     /// there is no room for more.
     pub(super) fn leave_excerpts(&mut self, room: Room, source: &dyn Source) {
-        let Some((message, place)) = self.place_notes() else { return };
         if self.fold.unspoken.is_empty() {
+            // Nothing is to be told: notes stay where they stand, as what was sent stays.
             return;
         }
+        let Some((message, place)) = self.place_notes() else { return };
         let limit = self.fold.profile.limit_tokens;
         let size = self.fold.size_tokens;
         let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
@@ -161,7 +161,7 @@ impl Cut<'_> {
         let mut gone = fold.unspoken.clone();
         gone.sort_unstable();
         let subject = Subject {
-            speakers: &self.speakers(&readings),
+            turns: &fold.turns,
             readings: &readings,
             lexicon: &source.lexicon(fold.facts.len()),
             text_tokens: &text_tokens,
@@ -173,18 +173,6 @@ impl Cut<'_> {
             thrift: f64::from(fold.profile.policy.thrift_permille) / 1000.0,
         };
         excerpt::write(&subject, room_tokens)
-    }
-
-    /// Who each message is from, as a note names it.
-    fn speakers(&self, readings: &[Rc<Reading>]) -> Vec<String> {
-        let role = |reading: &Rc<Reading>| speaker::of_role(reading.role).to_owned();
-        let mut speakers: Vec<String> = readings.iter().map(role).collect();
-        for turn in self.fold.turns.list.iter().filter(|turn| turn.kind == TurnKind::Assistant) {
-            for (message, tool) in speaker::of_results(turn, |own| Rc::clone(&readings[own])) {
-                speakers[message] = tool;
-            }
-        }
-        speakers
     }
 
     /// Where all notes stand, in order: behind the first user message, else behind the system

@@ -49,14 +49,13 @@ impl Cut<'_> {
     /// How much each turn holds of what the assistant went on to use, for its size.
     fn importances_by_reference(&self, source: &dyn Source) -> Vec<u32> {
         let lexicon = source.lexicon(self.fold.facts.len());
-        let weights = lexicon.weights();
         let importance = |turn: &Turn| {
             let messages = turn.first..=turn.last;
             let mut ids: Vec<u32> =
                 messages.flat_map(|message| lexicon.ids_of(message)).copied().collect();
             ids.sort_unstable();
             ids.dedup();
-            let weight: f64 = ids.iter().map(|id| weights[*id as usize]).sum();
+            let weight: f64 = ids.iter().map(|id| lexicon.weight(*id)).sum();
             (weight * 1e6 / (turn.tokens + SMALL_TURN_TOKENS) as f64) as u32
         };
         self.fold.turns.list.iter().map(importance).collect()

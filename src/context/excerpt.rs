@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use super::compose::{self, ALSO, Chosen};
 use super::reading::Reading;
+use super::turn::Turns;
 use super::weight::Lexicon;
 use super::worth::{
     NAME_COVER, TALK_WORTH, USER_WORTH, full, is_talk, is_telling_alone, lead, shape,
@@ -23,8 +24,8 @@ pub struct Subject<'a> {
     pub lexicon: &'a Lexicon,
     /// Tokens of what each message says.
     pub text_tokens: &'a [u64],
-    /// Who each message is from, as the note names it.
-    pub speakers: &'a [String],
+    /// The turns that they make.
+    pub turns: &'a Turns,
     /// The messages the note stands for, in order.
     pub gone: &'a [usize],
     /// The messages that are sent as they are.
@@ -124,6 +125,7 @@ struct Pick {
 
 struct Writer<'a> {
     subject: &'a Subject<'a>,
+    /// The expected later use of each value that a candidate says.
     weights: Vec<f64>,
     /// How well each value is said so far, 0 to 1.
     covered: Vec<f64>,
@@ -161,7 +163,7 @@ impl<'a> Writer<'a> {
     fn new(subject: &'a Subject<'a>, room_tokens: f64) -> Self {
         let mut writer = Self {
             subject,
-            weights: subject.lexicon.weights(),
+            weights: vec![0.0; subject.lexicon.len()],
             covered: vec![0.0; subject.lexicon.len()],
             said: Vec::new(),
             candidates: Vec::new(),
@@ -213,6 +215,7 @@ impl<'a> Writer<'a> {
                 }
                 named[id as usize] = true;
                 if self.covered[id as usize] < NAME_COVER {
+                    self.weigh(id);
                     let tokens = 0.4 + f64::from(mention.end - mention.start) / 3.2;
                     let what = What::Name { id, mention: index };
                     let (said, bonus, shape) = (0..0, 0.0, None);
@@ -274,8 +277,19 @@ impl<'a> Writer<'a> {
                 }
             }
         }
+        for place in first..self.said.len() {
+            self.weigh(self.said[place].id);
+        }
         let (what, said) = (What::Units(units), first..self.said.len());
         self.candidates.push(Candidate { message, what, said, tokens, bonus, shape });
+    }
+
+    /// Looks up what a value is worth, once.
+    fn weigh(&mut self, id: u32) {
+        let weight = &mut self.weights[id as usize];
+        if *weight == 0.0 {
+            *weight = self.subject.lexicon.weight(id);
+        }
     }
 
     /// The first user message says what all is about: two thirds of half the room go to how it
@@ -337,14 +351,12 @@ impl<'a> Writer<'a> {
 
     fn select(&mut self, room_tokens: f64) {
         let mut left = room_tokens - HEAD_TOKENS;
-        let mut heap: BinaryHeap<Offer> = BinaryHeap::new();
-        for index in 0..self.candidates.len() {
-            let candidate = &self.candidates[index];
+        let offer = |(index, candidate): (usize, &Candidate)| {
             let ratio = self.gain(candidate) / self.price(candidate);
-            if self.is_worth(candidate, ratio) {
-                heap.push(Offer { ratio, candidate: index });
-            }
-        }
+            self.is_worth(candidate, ratio).then_some(Offer { ratio, candidate: index })
+        };
+        let offers: Vec<Offer> = self.candidates.iter().enumerate().filter_map(offer).collect();
+        let mut heap = BinaryHeap::from(offers);
         while let Some(offer) = heap.pop() {
             let candidate = &self.candidates[offer.candidate];
             let price = self.price(candidate);

@@ -191,17 +191,18 @@ impl Fold {
     }
 
     fn cut(&mut self, mark: Mark, source: &dyn Source) {
-        let before = (self.changes, self.notes.len(), self.size_tokens);
+        let changes = self.changes;
         let (eve, notes) = (Eve::of(self), self.notes.clone());
         self.changed_from = usize::MAX;
         cut::cut(self, mark, source);
-        if notes != self.notes {
+        let stay = notes.len() == self.notes.len()
+            && notes.iter().zip(&self.notes).all(|(before, now)| now.is_sent_as(before));
+        if !stay {
             let places = notes.iter().chain(&self.notes).map(|note| note.message);
             self.changed_from = places.fold(self.changed_from, usize::min);
         }
         self.register_anew(self.changed_from.min(self.since.len()));
-        let is_changed = (self.changes, self.notes.len(), self.size_tokens) != before;
-        if is_changed {
+        if self.changes != changes || !stay {
             self.cuts += 1;
             History::record(self, mark, &eve);
         }

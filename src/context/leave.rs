@@ -161,10 +161,14 @@ impl Cut<'_> {
     }
 
     /// Keeps a message from gathering notes without end: the two oldest become one. What they said
-    /// of files and in the policy's words is out of date by then, and goes.
+    /// of files and in the policy's words is out of date by then, and goes. Excerpts stay: cuts that
+    /// write some keep those within bounds.
     fn merge_notes_of(&mut self, message: usize) {
+        let are_excerpts = self.fold.profile.policy.notes == Notes::Excerpts;
+        let stays = |note: &Note| are_excerpts && note.excerpts.is_some() && note.left_out > 0;
         let own: Vec<usize> = (0..self.fold.notes.len())
             .filter(|index| self.fold.notes[*index].message == message)
+            .filter(|index| !stays(&self.fold.notes[*index]))
             .collect();
         if own.len() < NOTES_PER_MESSAGE {
             return;

@@ -38,6 +38,12 @@ pub enum Place {
 }
 
 impl Note {
+    /// Whether it comes to the same bytes in the same place as `other`.
+    pub fn is_sent_as(&self, other: &Self) -> bool {
+        let sent = |note: &Self| (note.message, note.place, note.left_out);
+        sent(self) == sent(other) && self.excerpts == other.excerpts
+    }
+
     /// What the note says.
     pub fn text(&self) -> String {
         let noun = if self.left_out == 1 { "message was" } else { "messages were" };

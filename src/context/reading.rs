@@ -123,11 +123,18 @@ impl Reading {
                 kind: value.kind,
             })
             .collect();
+        let mut first = 0;
         for (index, block) in self.blocks.iter().enumerate() {
             for span in units(&self.text[block.span.clone()]) {
                 let span = block.span.start + span.start..block.span.start + span.end;
-                let first_value =
-                    self.values.partition_point(|value| (value.start as usize) < span.start) as u32;
+                let is_before = |value: &Mention| (value.start as usize) < span.start;
+                // Units stand in order: the search goes on from the one before.
+                if first > 0 && !is_before(&self.values[first - 1]) {
+                    first = self.values.partition_point(is_before);
+                }
+                let ahead = &self.values[first..];
+                first += ahead.iter().take_while(|value| is_before(value)).count();
+                let first_value = first as u32;
                 self.units.push(Unit { span, block: index as u32, first_value });
             }
         }

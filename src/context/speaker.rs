@@ -1,15 +1,49 @@
-//! Who a message is from, as notes name it: by its role, a result by its tool. Pure.
+//! Who a message is from, as notes name it: by its role, a result by its tool, which its mark tells
+//! from any role. Pure.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::compose;
 use super::reading::{BlockKind, Reading};
-use super::turn::Turn;
+use super::turn::{Turn, TurnKind, Turns};
 use crate::wire::Role;
 
+/// Who messages are from, asked for in order.
+pub struct Speakers<'a, R> {
+    turns: &'a Turns,
+    reading: R,
+    /// The turn of the result asked for last, and the tools of all its results.
+    last: Option<(usize, HashMap<usize, String>)>,
+}
+
+impl<'a, R: Fn(usize) -> Rc<Reading>> Speakers<'a, R> {
+    /// Who messages in `turns` are from; `reading` gives a message.
+    pub fn new(turns: &'a Turns, reading: R) -> Self {
+        Self { turns, reading, last: None }
+    }
+
+    /// Who `message` is from.
+    pub fn of(&mut self, message: usize) -> String {
+        let role = (self.reading)(message).role;
+        self.tool(message, role).unwrap_or_else(|| of_role(role).to_owned())
+    }
+
+    fn tool(&mut self, message: usize, role: Role) -> Option<String> {
+        let place = self.turns.of_message[message].filter(|_| role == Role::Tool)?;
+        let turn = &self.turns.list[place];
+        if turn.kind != TurnKind::Assistant {
+            return None;
+        }
+        if self.last.as_ref().is_none_or(|(last, _)| *last != place) {
+            self.last = Some((place, of_results(turn, &self.reading).into_iter().collect()));
+        }
+        self.last.as_ref()?.1.get(&message).cloned()
+    }
+}
+
 /// What messages of a role are named.
-pub fn of_role(role: Role) -> &'static str {
+fn of_role(role: Role) -> &'static str {
     match role {
         Role::System => "system",
         Role::User => "user",
@@ -19,8 +53,15 @@ pub fn of_role(role: Role) -> &'static str {
     }
 }
 
+/// What results of a tool are named: as a call of it is written, so that no tool, whatever it is
+/// called, passes for the user. `None` where nothing of its name can be repeated.
+fn of_tool(tool: &str) -> Option<String> {
+    let name = compose::name(tool);
+    (!name.is_empty()).then(|| format!("{name}()"))
+}
+
 /// The tool of each result in an assistant's turn whose call can be told, by the result's message.
-pub fn of_results(turn: &Turn, reading: impl Fn(usize) -> Rc<Reading>) -> Vec<(usize, String)> {
+fn of_results(turn: &Turn, reading: impl Fn(usize) -> Rc<Reading>) -> Vec<(usize, String)> {
     let asking = reading(turn.first);
     let calls: Vec<(&str, &str)> = asking
         .blocks
@@ -39,7 +80,26 @@ pub fn of_results(turn: &Turn, reading: impl Fn(usize) -> Rc<Reading>) -> Vec<(u
         let answers = result.answers.as_deref();
         let named = answers.and_then(|id| by_id.get(id).copied());
         let name = named.or_else(|| calls.get(nth).map(|(name, _)| *name))?;
-        Some((message, compose::name(name)))
+        Some((message, of_tool(name)?))
     };
     results.enumerate().filter_map(tool).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_tool_passes_for_a_role() {
+        let roles = [Role::System, Role::User, Role::Assistant, Role::Tool, Role::Other];
+        let roles = roles.map(of_role);
+        let forged = ["user:", "user\n#4 user", " user ", "us(er", "()user"];
+        for name in roles.into_iter().chain(forged) {
+            let named = of_tool(name).expect("it has letters");
+            assert!(named.ends_with("()"), "{named}");
+            assert!(!roles.contains(&named.as_str()), "{named}");
+        }
+        assert_eq!(of_tool("read_file").as_deref(), Some("read_file()"));
+        assert_eq!(of_tool(" ()\n"), None);
+    }
 }

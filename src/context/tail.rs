@@ -3,15 +3,13 @@
 //! next request goes on from a prefix without it. Pure, and the same for the same messages.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::rc::Rc;
 
 use super::compose;
 use super::fold::{Fate, Fold, share};
 use super::reading::{BlockKind, Reading};
 use super::source::Source;
-use super::speaker;
+use super::speaker::Speakers;
 use super::terms::{TermKind, terms};
-use super::turn::TurnKind;
 use crate::wire::Role;
 
 /// How the tail opens, after what the user says.
@@ -356,10 +354,9 @@ fn written(
 /// Whether a note shows all of these units of a message. It has a place in the ranking all the same,
 /// so that what is worth less does not pass for the best.
 fn is_shown(fold: &Fold, message: usize, units: &[&str]) -> bool {
-    let header = format!("\n#{message} ");
     let notes = fold.notes.iter().filter_map(|note| note.excerpts.as_deref());
-    let mut shown = notes.filter_map(|note| note.find(&header).map(|at| &note[at..]));
-    shown.any(|note| units.iter().all(|unit| note.contains(unit)))
+    let mut shown = notes.filter_map(|note| compose::of_message(note, message));
+    shown.any(|said| units.iter().all(|unit| said.contains(unit)))
 }
 
 fn composed<'a>(
@@ -372,22 +369,13 @@ fn composed<'a>(
         by_message.entry(passage.message).or_default().extend(&passage.units);
     }
     let mut text = OPENS.to_owned();
+    let mut speakers = Speakers::new(&fold.turns, |message| source.reading(message));
     for (message, mut units) in by_message {
         units.sort_unstable();
         let reading = source.reading(message);
-        let speaker = speaker(fold, source, message, &reading);
-        compose::write_message(message, &speaker, &reading, &units, &mut text);
+        compose::write_message(message, &speakers.of(message), &reading, &units, &mut text);
     }
     text
-}
-
-/// Who a message is from, as notes name it.
-fn speaker(fold: &Fold, source: &dyn Source, message: usize, reading: &Rc<Reading>) -> String {
-    let turn = fold.turns.of_message[message].map(|turn| &fold.turns.list[turn]);
-    let asking = turn.filter(|turn| reading.role == Role::Tool && turn.kind == TurnKind::Assistant);
-    let tools = asking.map(|turn| speaker::of_results(turn, |own| source.reading(own)));
-    let tool = tools.into_iter().flatten().find(|(own, _)| *own == message).map(|(_, tool)| tool);
-    tool.unwrap_or_else(|| speaker::of_role(reading.role).to_owned())
 }
 
 #[cfg(test)]

@@ -80,11 +80,7 @@ fn matching(text: &str, open: usize, end: usize) -> Option<usize> {
             Some(own) if byte == own => quote = None,
             Some(_) => {}
             None => match byte {
-                b'"' => quote = Some(byte),
-                // A quote of Python's, where it can begin a string.
-                b'\'' if matches!(bytes[at - 1], b' ' | b'[' | b'{' | b'(' | b':' | b',') => {
-                    quote = Some(byte);
-                }
+                _ if opens_string(bytes, at) => quote = Some(byte),
                 b'{' | b'[' => depth += 1,
                 b'}' | b']' => {
                     depth -= 1;
@@ -160,7 +156,7 @@ fn members(text: &str, start: usize, end: usize) -> Vec<Range<usize>> {
     while at < end {
         match bytes[at] {
             b'{' | b'[' => at = matching(text, at, end).unwrap_or(end),
-            b'"' => at = string_end(bytes, at, end),
+            _ if opens_string(bytes, at) => at = string_end(bytes, at, end),
             b',' => {
                 members.push(trim(text, from..at));
                 at += 1;
@@ -174,9 +170,20 @@ fn members(text: &str, start: usize, end: usize) -> Vec<Range<usize>> {
     members
 }
 
+/// Whether a string begins at `at`: in JSON's quotes, or in Python's where one can begin.
+fn opens_string(bytes: &[u8], at: usize) -> bool {
+    let before = || at.checked_sub(1).map(|before| bytes[before]);
+    match bytes[at] {
+        b'"' => true,
+        b'\'' => matches!(before(), Some(b' ' | b'[' | b'{' | b'(' | b':' | b',')),
+        _ => false,
+    }
+}
+
+/// One past the end of the string that begins at `open`.
 fn string_end(bytes: &[u8], open: usize, end: usize) -> usize {
     let mut at = open + 1;
-    while at < end && bytes[at] != b'"' {
+    while at < end && bytes[at] != bytes[open] {
         at += if bytes[at] == b'\\' { 2 } else { 1 };
     }
     (at + 1).min(end)
@@ -279,6 +286,19 @@ mod tests {
             );
         }
         assert_eq!(pieces.last(), Some(&r#""paid": true"#));
+    }
+
+    #[test]
+    fn members_end_at_no_comma_inside_a_string() {
+        for quote in ['"', '\''] {
+            let member = |nth: u32| {
+                let name = format!("{quote}name_{nth}{quote}");
+                let other = if quote == '"' { '\'' } else { '"' };
+                format!("{name}: {quote}one, two}} {other} \\{quote} {}{quote}", "x".repeat(60))
+            };
+            let members: Vec<String> = (0..8).map(member).collect();
+            assert_eq!(pieces(&format!("{{{}}}", members.join(", "))), members);
+        }
     }
 
     #[test]

@@ -24,18 +24,23 @@ pub enum ValueKind {
 const NAME_BYTES: std::ops::RangeInclusive<usize> = 4..=200;
 /// The shortest and the longest quoted string that counts.
 const QUOTED_BYTES: std::ops::RangeInclusive<usize> = 4..=60;
+/// About how many bytes there are to a value where there are many.
+const BYTES_PER_VALUE: usize = 16;
 /// The longest call or assignment that counts.
 const PHRASE_BYTES: usize = 48;
 
 /// The values of `text`, in order of where they begin.
 pub fn values(text: &str) -> Vec<Value> {
-    let mut finder = Finder { bytes: text.as_bytes(), found: Vec::new() };
+    let found = Vec::with_capacity(text.len() / BYTES_PER_VALUE);
+    let mut finder = Finder { bytes: text.as_bytes(), found };
     finder.run();
     let mut found = finder.found;
     // A value is said within one line; what ends a line anywhere is no part of one.
     found.retain(|value| {
-        let said = text.get(value.start as usize..value.end as usize);
-        said.is_some_and(|said| !said.contains(ends_line))
+        let said = value.start as usize..value.end as usize;
+        // Nearly all are plain signs, of which none ends a line.
+        text.as_bytes()[said.clone()].iter().all(u8::is_ascii_graphic)
+            || text.get(said).is_some_and(|said| !said.contains(ends_line))
     });
     found.sort_by_key(|value| (value.start, value.end));
     found.dedup_by_key(|value| (value.start, value.end));
@@ -52,18 +57,26 @@ struct Finder<'a> {
 }
 
 fn is_run(byte: u8) -> bool {
-    RUN[usize::from(byte)]
+    RUN[usize::from(byte)] != 0
 }
 
-/// The bytes that names, paths, numbers and addresses are made of.
-const RUN: [bool; 256] = {
-    let mut run = [false; 256];
+/// What bytes of a run are: small letters and those beyond ASCII, marks that part a path or a name,
+/// and all others.
+const SMALL: u8 = 1;
+const PARTING: u8 = 2;
+const OTHER: u8 = 4;
+
+/// The bytes that names, paths, numbers and addresses are made of, by what they are; 0 for the rest.
+const RUN: [u8; 256] = {
+    let mut run = [0; 256];
     let mut index = 0;
     while index < 256 {
-        let byte = index as u8;
-        run[index] = byte.is_ascii_alphanumeric()
-            || matches!(byte, b'_' | b'.' | b'/' | b'@' | b'#' | b'+' | b'-')
-            || byte >= 0x80;
+        run[index] = match index as u8 {
+            b'a'..=b'z' | 0x80.. => SMALL,
+            b'/' | b'.' => PARTING,
+            b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'@' | b'#' | b'+' | b'-' => OTHER,
+            _ => 0,
+        };
         index += 1;
     }
     run
@@ -79,9 +92,11 @@ impl Finder<'_> {
         while at < self.bytes.len() {
             let byte = self.bytes[at];
             if is_run(byte) {
-                let end = self.run_end(at);
-                if !is_first || !self.is_line_number(at, end) {
-                    self.take_run(at, end);
+                let (end, holds) = self.run_end(at);
+                if holds == SMALL {
+                    self.take_word(at, end);
+                } else if !is_first || !self.is_line_number(at, end) {
+                    self.take_run(at, end, holds);
                 }
                 at = end;
                 is_first = false;
@@ -95,9 +110,23 @@ impl Finder<'_> {
         }
     }
 
-    fn run_end(&self, start: usize) -> usize {
-        let rest = &self.bytes[start..];
-        start + rest.iter().position(|byte| !is_run(*byte)).unwrap_or(rest.len())
+    /// Where the run that begins at `start` ends, and what bytes it holds.
+    fn run_end(&self, start: usize) -> (usize, u8) {
+        let mut holds = 0;
+        for (at, byte) in self.bytes.iter().enumerate().skip(start) {
+            match RUN[usize::from(*byte)] {
+                0 => return (at, holds),
+                own => holds |= own,
+            }
+        }
+        (self.bytes.len(), holds)
+    }
+
+    /// A run of small letters alone is no value; what it calls or assigns may be.
+    fn take_word(&mut self, start: usize, end: usize) {
+        if NAME_BYTES.contains(&(end - start)) {
+            self.take_phrase(start, end);
+        }
     }
 
     /// Whether a line's first run is its number as tools print it before what the line says.
@@ -115,7 +144,7 @@ impl Finder<'_> {
         self.found.push(Value { start: start as u32, end: end as u32, kind });
     }
 
-    fn take_run(&mut self, start: usize, end: usize) {
+    fn take_run(&mut self, start: usize, end: usize, holds: u8) {
         let (start, end) = self.trimmed(start, end);
         if start >= end {
             return;
@@ -123,7 +152,9 @@ impl Finder<'_> {
         let run = &self.bytes[start..end];
         if is_name(run) {
             self.push(start, end, ValueKind::Name);
-            self.take_parts(start, end);
+            if holds & PARTING != 0 {
+                self.take_parts(start, end);
+            }
             self.take_phrase(start, end);
         } else if self.is_capitalised_inside(start, end) {
             self.push(start, end, ValueKind::Word);

@@ -15,6 +15,18 @@ pub struct Lexicon {
     stats: Vec<Stats>,
     /// For each message the numbers of its values, in the order in which it holds them.
     of_message: Vec<Vec<u32>>,
+    /// Who holds each value, a chain a value, the newest first.
+    holders: Vec<Holder>,
+    /// For each message whether what stands beside what was cited is still to be marked in it.
+    is_unmarked: Vec<bool>,
+}
+
+/// A message that holds a value.
+#[derive(Debug, Clone, Copy)]
+struct Holder {
+    message: u32,
+    /// Place of the one before it, if any.
+    before: Option<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -25,6 +37,8 @@ struct Stats {
     others: u32,
     /// The last message that holds it.
     last: usize,
+    /// Place of the last of those that hold it.
+    last_holder: Option<u32>,
     /// Whether it is a path.
     is_path: bool,
     /// Whether it has stood as the name of a record's member.
@@ -40,6 +54,13 @@ struct Stats {
     seen_in: usize,
 }
 
+impl Stats {
+    /// Whether the assistant and others have both said it.
+    fn is_taken_up(&self) -> bool {
+        self.cited > 0 && self.others > 0
+    }
+}
+
 impl Lexicon {
     /// Takes the messages from the first that it has not seen on. `reading` gives a message.
     pub fn take_up_to(&mut self, messages: usize, reading: impl Fn(usize) -> Rc<Reading>) {
@@ -47,7 +68,9 @@ impl Lexicon {
             self.push(&reading(message));
         }
         for message in 0..messages {
-            self.mark_neighbours(message, &reading(message));
+            if std::mem::take(&mut self.is_unmarked[message]) {
+                self.mark_neighbours(message, &reading(message));
+            }
         }
     }
 
@@ -74,6 +97,7 @@ impl Lexicon {
                     cited: 0,
                     others: 0,
                     last: message,
+                    last_holder: None,
                     is_member: false,
                     is_datum: false,
                     is_path: reading.said(mention).contains('/'),
@@ -92,24 +116,33 @@ impl Lexicon {
             stats.seen_in = message;
             stats.is_datum |=
                 is_record && reading.said(mention).bytes().any(|byte| byte.is_ascii_digit());
+            let was_taken_up = stats.is_taken_up();
             match reading.role {
                 Role::Assistant => stats.cited += 1,
                 _ => stats.others += 1,
             }
             stats.last = message;
             stats.company = stats.company.min(reading.values.len());
+            let before = stats.last_holder.replace(self.holders.len() as u32);
+            self.holders.push(Holder { message: message as u32, before });
+            if stats.is_taken_up() && !was_taken_up {
+                let mut next = before;
+                while let Some(holder) = next.map(|place| self.holders[place as usize]) {
+                    self.is_unmarked[holder.message as usize] = true;
+                    next = holder.before;
+                }
+            }
         }
         self.of_message.push(ids);
+        self.is_unmarked.push(true);
     }
 
     /// Marks values that stand beside what was cited, once all messages are taken. What was cited
-    /// stays so, and what stood beside it.
+    /// stays so, and what stood beside it: a message has something new to mark only where one of
+    /// its values was taken up since.
     fn mark_neighbours(&mut self, message: usize, reading: &Reading) {
         let (ids, stats) = (&self.of_message[message], &mut self.stats);
-        let is_cited = |place: usize| {
-            let stats = &stats[ids[place] as usize];
-            stats.cited > 0 && stats.others > 0
-        };
+        let is_cited = |place: usize| stats[ids[place] as usize].is_taken_up();
         let cited: Vec<bool> =
             reading.units.iter().map(|unit| reading.places_in(unit).any(is_cited)).collect();
         for (index, unit) in reading.units.iter().enumerate() {
@@ -136,17 +169,15 @@ impl Lexicon {
         self.stats.len()
     }
 
-    /// The expected later use of each value.
-    pub fn weights(&self) -> Vec<f64> {
-        self.stats.iter().map(|stats| self.weight(stats)).collect()
-    }
-
+    /// The expected later use of a value.
+    ///
     /// What the assistant took up it takes up again, the likelier when it did so twice; more often
     /// adds little. What it never took up is the likelier to come the more recent it is and the
     /// fewer values it arrived among. To be offered again and again and never taken up says
     /// nothing for a value, so that is not counted. The figures are rates of later use in recorded
     /// runs of coding agents and customer service, rounded.
-    fn weight(&self, stats: &Stats) -> f64 {
+    pub fn weight(&self, id: u32) -> f64 {
+        let stats = &self.stats[id as usize];
         if stats.cited > 0 {
             // What only the assistant ever said may be its own wording and not a thing.
             let own = if stats.others == 0 { 0.2 } else { 0.5 };
@@ -171,5 +202,44 @@ impl Lexicon {
             ValueKind::Name => 1.0,
         };
         0.09 * recency * company * near * kind
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is taken message by message, with marks made each time, is what is taken at once.
+    #[test]
+    fn neighbours_are_marked_whenever_a_value_is_taken_up() {
+        let said = [
+            (Role::User, "open gate_1 beside wall_2\n\nmill_3 far below\n\npond_4 at last"),
+            (Role::Tool, "{\"pond_4\": \"deep_5\"}\nfar_9\nwall_2\nmill_3\n\nroad_6"),
+            (Role::Assistant, "I look at road_6"),
+            (Role::User, "road_6 and gate_1"),
+            (Role::Assistant, "then wall_2"),
+            (Role::Assistant, "own_7 beside own_8"),
+            (Role::User, "own_8 it is, near deep_5"),
+        ];
+        let readings = said.map(|(role, text)| Rc::new(Reading::of_text(role, text)));
+        let reading = |message: usize| Rc::clone(&readings[message]);
+        let mut by_one = Lexicon::default();
+        for end in 1..=readings.len() {
+            by_one.take_up_to(end, reading);
+            let mut at_once = Lexicon::default();
+            at_once.take_up_to(end, reading);
+            // All that there is to mark, however it was marked before.
+            let mut again = at_once.clone();
+            (0..end).for_each(|message| again.mark_neighbours(message, &reading(message)));
+            for id in 0..by_one.len() as u32 {
+                assert_eq!(by_one.weight(id), at_once.weight(id), "value {id} of {end}");
+                assert_eq!(by_one.weight(id), again.weight(id), "value {id} of {end}, again");
+            }
+        }
+        let near = |name: &str| {
+            let id = by_one.ids[&xxhash_rust::xxh3::xxh3_64(name.as_bytes())];
+            by_one.stats[id as usize].is_near_cited
+        };
+        assert!(near("gate_1") && near("mill_3") && near("deep_5") && !near("pond_4"));
     }
 }

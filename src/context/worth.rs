@@ -1,6 +1,6 @@
 //! What pieces of a message are worth to a note, beside the values in them. Pure.
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::excerpt::Subject;
 use super::reading::{Block, BlockKind, Mention, Reading, Unit};
@@ -26,18 +26,18 @@ pub const TALK_WORTH: f64 = 0.012;
 
 /// A line without its values, as a hash.
 pub fn shape(reading: &Reading, unit: &Unit) -> u64 {
-    let mut rest = Vec::with_capacity(unit.span.len());
+    let mut rest = Xxh3Default::new();
     let mut from = unit.span.start;
     for mention in reading.values_of(unit).filter(|mention| mention.kind == ValueKind::Name) {
         let start = mention.start as usize;
         if start >= from {
-            rest.extend_from_slice(&reading.text.as_bytes()[from..start]);
-            rest.push(0);
+            rest.update(&reading.text.as_bytes()[from..start]);
+            rest.update(&[0]);
             from = mention.end as usize;
         }
     }
-    rest.extend_from_slice(&reading.text.as_bytes()[from..unit.span.end]);
-    xxh3_64(&rest)
+    rest.update(&reading.text.as_bytes()[from..unit.span.end]);
+    rest.digest()
 }
 
 /// Whether a value says something without what stood around it: a name does; a number, a date and

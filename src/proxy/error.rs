@@ -28,6 +28,8 @@ pub enum ErrorKind {
     /// A key has used more tokens in the minute than it may.
     TokenRate,
     NotFound,
+    /// A page of weir's own was asked for in a way that it does not take.
+    MethodNotAllowed,
     UpgradeNotSupported,
     LoopDetected,
     Overloaded,
@@ -58,6 +60,7 @@ impl ErrorKind {
             Self::PassthroughRequired => "passthrough_required",
             Self::RequestRate | Self::TokenRate => "rate_limit_exceeded",
             Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
             Self::UpgradeNotSupported => "upgrade_not_supported",
             Self::LoopDetected => "loop_detected",
             Self::Overloaded => "overloaded",

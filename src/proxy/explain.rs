@@ -57,7 +57,8 @@ impl Explained {
 }
 
 impl Planner {
-    /// Tells what [`Self::plan`] would send of `body`, and why. `question` is what is asked beside
+    /// Tells what [`Self::plan`] would send of `body`, or of a request that holds nothing but it
+    /// where it is a list of messages, and why. `question` is what is asked beside
     /// that; where none is given, the body's member `weir` may ask. That member is no part of what
     /// is planned.
     pub async fn explain(
@@ -69,6 +70,7 @@ impl Planner {
         asked: Asked,
         question: Option<Question>,
     ) -> Result<Explained, ProxyError> {
+        let body = with_messages(body);
         let job = Job { tenant, protocol, body, path_model: path_model.map(str::to_owned), asked };
         self.unhurried(job, |shared, mut job| {
             let (body, own) = Question::take(job.body.clone())?;
@@ -76,6 +78,14 @@ impl Planner {
             explain(shared, &job, &question.unwrap_or(own))
         })
         .await
+    }
+}
+
+/// A request's body. Messages alone become one.
+fn with_messages(body: Bytes) -> Bytes {
+    match body.trim_ascii_start().starts_with(b"[") {
+        true => [b"{\"messages\":".as_slice(), &body, b"}"].concat().into(),
+        false => body,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What came of a whole replay, put in order: rows for the table, figures as JSON, values lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -14,6 +14,9 @@ use super::{Budget, Named, Outcome};
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub runs: Vec<Run>,
+    /// The last request of the longest conversation.
+    #[serde(skip)]
+    longest_tokens: u64,
 }
 
 /// One policy at one budget over all conversations.
@@ -53,7 +56,22 @@ impl Report {
                 runs.push(Run::new(policy, *budget, conversations, own));
             }
         }
-        Self { runs }
+        let last = conversations.iter().map(Conversation::last_request_tokens);
+        Self { runs, longest_tokens: last.max().unwrap_or_default() }
+    }
+
+    /// A line for each budget that no conversation has a need of, so that its runs have no figures.
+    pub fn unused_budgets(&self) -> String {
+        let runs = self.runs.iter().filter(|run| run.conversations.is_empty());
+        let unused: BTreeSet<&str> = runs.map(|run| run.total.budget.as_str()).collect();
+        let longest = self.longest_tokens;
+        let line = |budget| {
+            format!(
+                "no figures at {budget}: a conversation's last request must have a quarter more, \
+                 and the longest has {longest} tokens; give a lower --budget\n"
+            )
+        };
+        unused.into_iter().map(line).collect()
     }
 
     /// The rows of the table: one a run, with one for each source behind it if `by_source`.

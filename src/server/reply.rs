@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
@@ -68,6 +68,13 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
     response
 }
 
+/// The answer to a method that a page of weir's own does not take, with those that it takes.
+pub fn method_not_allowed(problem: &ProxyError, allowed: &'static str) -> Response<Body> {
+    let mut response = error(problem);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
 /// A complete JSON answer.
 pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(full(body.into()));
@@ -102,6 +109,7 @@ pub fn status(kind: ErrorKind) -> StatusCode {
         ErrorKind::InvalidApiKey => StatusCode::UNAUTHORIZED,
         ErrorKind::RequestRate | ErrorKind::TokenRate => StatusCode::TOO_MANY_REQUESTS,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
+        ErrorKind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ErrorKind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
         ErrorKind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorKind::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,

@@ -59,6 +59,8 @@ enum Step {
     Original(String),
     /// What would be sent in place of this request is asked for.
     Plan,
+    /// A page of weir's own, which takes these methods alone.
+    NotAllowed(&'static str),
     Forward(Target),
 }
 
@@ -88,6 +90,7 @@ impl Routes {
         };
         let mut response = match self.step(&parts, origin.is_some()) {
             Ok(Step::Own(response)) => response,
+            Ok(Step::NotAllowed(allowed)) => Self::refuse_method(&parts, body, allowed),
             Ok(step) => match self.gate.caller(&parts.headers).await {
                 Ok(caller) => self.serve(step, parts, body, caller).await,
                 Err(problem) => Self::refuse(&parts, body, &problem),
@@ -107,6 +110,7 @@ impl Routes {
     async fn serve(&self, step: Step, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
         match step {
             Step::Own(response) => response,
+            Step::NotAllowed(allowed) => Self::refuse_method(&parts, body, allowed),
             Step::Original(reference) => self.original(parts, body, &reference, &caller).await,
             Step::Plan => self.plan(parts, body, caller).await,
             Step::Forward(target) => self.forward(parts, body, target, caller).await,
@@ -160,17 +164,22 @@ impl Routes {
             return Ok(Step::Own(preflight(&parts.headers)));
         }
         let path = parts.uri.path();
-        if path == "/" && matches!(parts.method, Method::GET | Method::HEAD) {
+        let is_read = matches!(parts.method, Method::GET | Method::HEAD);
+        if path == "/" && is_read {
             let about = r#"{"name":"weir","message":"This is weir, an OpenAI-compatible proxy. Point your SDK's base_url at this address with /v1 at its end."}"#;
             return Ok(Step::Own(reply::json(StatusCode::OK, about)));
         }
-        if let Some(reference) = path.strip_prefix(ORIGINALS)
-            && matches!(parts.method, Method::GET | Method::HEAD)
-        {
-            return Ok(Step::Original(reference.to_owned()));
+        if let Some(reference) = path.strip_prefix(ORIGINALS) {
+            return Ok(match is_read {
+                true => Step::Original(reference.to_owned()),
+                false => Step::NotAllowed("GET, HEAD"),
+            });
         }
-        if path == PLAN && parts.method == Method::POST {
-            return Ok(Step::Plan);
+        if path == PLAN {
+            return Ok(match parts.method {
+                Method::POST => Step::Plan,
+                _ => Step::NotAllowed("POST"),
+            });
         }
         if path == "/weir" || path.starts_with("/weir/") {
             return Err(TargetError::Unknown.into());
@@ -260,6 +269,14 @@ impl Routes {
             }
         };
         answered.unwrap_or_else(|problem| reply::error(&problem))
+    }
+
+    fn refuse_method(parts: &Parts, body: Body, allowed: &'static str) -> Response<Body> {
+        Acceptor::refuse_body(&parts.headers, body);
+        let message = format!("This address takes no other method than {allowed}.");
+        let problem = ProxyError::new(ErrorKind::MethodNotAllowed, message);
+        log_refusal(&parts.method, parts.uri.path(), &problem);
+        reply::method_not_allowed(&problem, allowed)
     }
 
     /// A request that is read, let in and read whole.

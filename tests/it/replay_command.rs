@@ -111,6 +111,16 @@ fn what_is_kept_and_what_is_lost_can_be_read() {
 }
 
 #[test]
+fn a_budget_above_every_conversation_is_told() {
+    let arguments = ["--budget", "999999999999k", "--budget", "40%"];
+    let table = replayed(&arguments).expect("it runs");
+    let said: Vec<&str> = table.lines().filter(|line| line.starts_with("no figures")).collect();
+    let begins = "no figures at 999999999999k: a conversation's last request must have a quarter \
+                  more, and the longest has ";
+    assert!(said.len() == 1 && said[0].starts_with(begins), "{table}");
+}
+
+#[test]
 fn the_page_needs_nothing_else() {
     let path = std::env::temp_dir().join(format!("weir-replay-{}.html", std::process::id()));
     let name = path.to_str().expect("text");

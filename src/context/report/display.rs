@@ -15,8 +15,17 @@ const AT_THE_RIGHT: [usize; 3] = [0, 3, 4];
 /// The report in one line.
 pub fn compact(report: &Report) -> String {
     let (window, compaction) = (&report.window, &report.compaction);
+    let messages = counted(window.messages, "message");
+    if report.refusal.is_some() {
+        let (needed, limit) = (tokens(window.sent_tokens), tokens(window.limit_tokens));
+        return format!(
+            "{}: {}, {needed} tokens needed, the limit is {limit}, {messages}\n",
+            report.model, report.action
+        );
+    }
+    let read = if window.messages == 0 { " (no messages to read)" } else { "" };
     format!(
-        "{}: {}, {} → {} of {} tokens ({} %), {} left, {} gone, {} masked, {} clipped of {}, {}, {}\n",
+        "{}: {}{read}, {} → {} of {} tokens ({} %), {} left, {} gone, {} masked, {} clipped of {}, {}, {}\n",
         report.model,
         report.action,
         tokens(window.received_tokens),
@@ -27,7 +36,7 @@ pub fn compact(report: &Report) -> String {
         compaction.gone_messages,
         compaction.masked_messages,
         compaction.clipped_messages,
-        counted(window.messages, "message"),
+        messages,
         counted(compaction.cuts as usize, "cut"),
         report.verbosity.word(),
     )

@@ -186,7 +186,7 @@ pub struct ShareRow {
 /// Something that had better be known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// `near_limit`, `over_limit`, `over_share` or `unknown_model`.
+    /// `no_messages`, `near_limit`, `over_limit`, `over_share` or `unknown_model`.
     pub code: &'static str,
     pub text: String,
 }
@@ -468,6 +468,11 @@ fn warnings(subject: &Subject<'_>, window: &Window, shares: &[ShareRow]) -> Vec<
     let mut warn = |code, text: String| warnings.push(Warning { code, text });
     let limit = shown::tokens(window.limit_tokens);
     let sent = shown::tokens(window.sent_tokens);
+    if subject.messages.is_empty() {
+        let text = "the body has no `messages`, so there was nothing to read: this is no chat \
+                    completion, or one that no provider takes";
+        warn("no_messages", text.to_owned());
+    }
     if window.sent_tokens > window.limit_tokens {
         warn("over_limit", format!("{sent} tokens are above the limit of {limit}"));
     } else if window.received_tokens > window.limit_tokens {

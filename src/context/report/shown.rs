@@ -51,9 +51,14 @@ pub fn first_words(text: &str, most_characters: usize) -> String {
     line
 }
 
-/// `text` with its lines as they are and nothing else that a terminal would act on.
+/// `text` with its lines as they are, whatever ends them, and nothing else that a terminal would act
+/// on.
 pub fn safe_lines(text: &str) -> String {
-    text.chars().filter(|own| matches!(own, '\n' | '\t') || !is_hidden(*own)).collect()
+    let text = text.replace("\r\n", "\n");
+    let ends_line =
+        |own: char| matches!(own, '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let shown = text.chars().map(|own| if ends_line(own) { '\n' } else { own });
+    shown.filter(|own| matches!(own, '\n' | '\t') || !is_hidden(*own)).collect()
 }
 
 /// Whether a character is not seen but acted on: controls, and marks that turn the direction.
@@ -108,6 +113,17 @@ mod tests {
         ] {
             assert_eq!(first_words(text, most), expected, "{text:?}");
         }
-        assert_eq!(safe_lines("a\r\n\tb\u{1b}]0;x\u{7}"), "a\n\tb]0;x");
+    }
+
+    #[test]
+    fn lines_stay_whatever_ends_them() {
+        for (text, expected) in [
+            ("a\r\n\tb\u{1b}]0;x\u{7}", "a\n\tb]0;x"),
+            ("a\rb\r\n\r\nc", "a\nb\n\nc"),
+            ("a\u{2028}b\u{2029}c\u{85}d\u{b}e\u{c}f", "a\nb\nc\nd\ne\nf"),
+            ("a\u{202e}b\u{200b}c", "abc"),
+        ] {
+            assert_eq!(safe_lines(text), expected, "{text:?}");
+        }
     }
 }

@@ -147,6 +147,24 @@ async fn what_would_be_refused_is_told_with_its_reason() {
 }
 
 #[tokio::test]
+async fn messages_alone_are_a_request() {
+    let weir = start("127.0.0.1:1", |_| {}).await;
+    let request: Value = serde_json::from_str(&dialogue(2)).expect("JSON");
+    let told = answer(&ask(weir.address, plan("", &format!(" {}", request["messages"]))).await);
+    assert_eq!(told["messages"].as_array().map(Vec::len), Some(7));
+    assert_eq!(told["warnings"][0]["code"], "unknown_model", "{told}");
+}
+
+#[tokio::test]
+async fn a_body_without_messages_is_warned_of() {
+    let weir = start("127.0.0.1:1", |_| {}).await;
+    for body in [r#"{"model":"gpt-4o","input":"hello"}"#, r#"{"model":"gpt-4o","messages":[]}"#] {
+        let told = answer(&ask(weir.address, plan("", body)).await);
+        assert_eq!(told["warnings"][0]["code"], "no_messages", "{told}");
+    }
+}
+
+#[tokio::test]
 async fn observing_and_bypassing_are_told() {
     let observing = start("127.0.0.1:1", |config| config.context.mode = Mode::Observe).await;
     let bypassing = start("127.0.0.1:1", |config| config.context.allow_bypass = true).await;
@@ -173,7 +191,7 @@ async fn it_is_refused_as_what_is_forwarded_is() {
         ("x-weir-max-input-tokens: none\r\n", &fine, 400, "invalid_request"),
         ("content-encoding: br, br, br, br\r\n", &fine, 415, "unsupported_encoding"),
         ("", "", 400, "invalid_request"),
-        ("", "[]", 400, "invalid_request"),
+        ("", "[7]", 400, "invalid_request"),
         ("", "{\"messages\":[", 400, "invalid_request"),
         ("", "\u{0}", 400, "invalid_request"),
         ("", r#"{"messages":[{"role":"user","role":"user"}]}"#, 400, "invalid_request"),
@@ -191,9 +209,12 @@ async fn it_is_refused_as_what_is_forwarded_is() {
     }
     let foreign = plan("", &fine).replace("localhost", "evil.example");
     ask(weir.address, foreign).await.assert_error(403, "host_not_allowed");
-    for (method, path) in
-        [("GET", "/weir/v1/plan"), ("POST", "/weir/v1/plan/"), ("POST", "/weir/plan")]
-    {
+    for method in ["GET", "PUT", "OPTIONS"] {
+        let answered = ask(weir.address, bare(method, "/weir/v1/plan", "")).await;
+        assert!(answered.assert_error(405, "method_not_allowed").contains("POST"), "{method}");
+        assert_eq!(answered.header("allow"), Some("POST"), "{method}");
+    }
+    for (method, path) in [("POST", "/weir/v1/plan/"), ("POST", "/weir/plan")] {
         ask(weir.address, bare(method, path, "")).await.assert_error(404, "not_found");
     }
 }

@@ -36,7 +36,9 @@ pub fn policies() -> Vec<(String, Policy)> {
     all.zones.trigger_tokens = 2000;
     all.notes = Notes::Extract;
     all.eviction.importance = Importance::Reference;
-    policies.push(("all, by reference".to_owned(), all));
+    policies.push(("all, by reference".to_owned(), all.clone()));
+    all.notes = Notes::Excerpts;
+    policies.push(("all, with excerpts".to_owned(), all));
     policies
 }
 

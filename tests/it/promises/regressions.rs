@@ -2,6 +2,7 @@
 
 use super::generate::{Case, Limit};
 use super::harness::{MODEL, STRICT_MODEL};
+use super::presets;
 use super::transcript::{Calls, Content, Message, PLAIN, Part, Style, Text, TextKind, Transcript};
 use super::{fits, frozen, left_alone, told, valid};
 
@@ -49,6 +50,46 @@ fn keeps_promises(words: &str, model: &'static str, limit: u64) {
             panic!("{words} under {limit}: {reason}");
         }
     }
+}
+
+/// A cut that finds nothing to take leaves the notes where they stand: moved, they would change what
+/// was sent, for nothing.
+#[test]
+fn a_cut_without_effect_moves_no_note() {
+    let policy = weir::context::Policy { hard_permille: 500, ..Default::default() };
+    let words = "c5 t300 c5 t1000 u100 c5 t1200";
+    let case = Case { transcript: transcript(words, MODEL), limit: Limit::Tokens(2000) };
+    if let Err(reason) = frozen::is_frozen_by(&presets::weir(&policy), &case) {
+        panic!("{words}: {reason}");
+    }
+}
+
+/// Soft cuts leave notes of their own beside excerpts. However many there are, they push out no
+/// excerpt: what went stays told of.
+#[test]
+fn the_policys_words_push_out_no_excerpts() {
+    let mut policy = weir::context::Policy::default();
+    (policy.low_permille, policy.zones.soft_permille) = (300, 500);
+    policy.zones.notices.mask = Some("Old results were masked".into());
+    policy.mask.results = true;
+    policy.mask.batch = 1;
+    let transcript = transcript(&format!("u30 {}", "c20 t400 ".repeat(200)), MODEL);
+    let weir = presets::weir(&policy);
+    let mut most_notices = 0;
+    for end in (3..=transcript.messages.len()).step_by(6) {
+        let body = transcript.body_of(end);
+        let planned = weir.plan(&body, 8000).expect("it fits");
+        let bytes = planned.body.as_deref().unwrap_or(body.as_bytes());
+        let sent = std::str::from_utf8(bytes).expect("weir sends UTF-8");
+        let told: usize = sent
+            .split("[weir: ")
+            .filter_map(|note| note.split_once(" earlier message")?.0.parse::<usize>().ok())
+            .sum();
+        let gone = end - sent.matches("x_number").count();
+        assert_eq!(told, gone, "request of {end} messages");
+        most_notices = most_notices.max(sent.matches("Old results were masked").count());
+    }
+    assert!((2..=4).contains(&most_notices), "{most_notices} notices");
 }
 
 /// What is left of the newest exchange once its question went answers the first user message; it

@@ -138,13 +138,19 @@ async fn only_references_are_looked_up() {
         ("GET", format!("/weir/v1/originals/{}", known.to_uppercase()), 404),
         ("GET", format!("/weir/v1/originals/{}", "a".repeat(10_000)), 404),
         ("GET", "/weir/v1/originals/%00%ff'--".to_owned(), 404),
-        ("DELETE", format!("/weir/v1/originals/{known}"), 404),
+        ("DELETE", format!("/weir/v1/originals/{known}"), 405),
+        ("POST", format!("/weir/v1/originals/{known}"), 405),
     ];
     for (method, path, expected) in rows {
         let mut wire = crate::server::harness::Wire::connect(weir.address).await;
         wire.send(bare(method, &path, ALICE)).await;
         let head = wire.head().await.expect("an answer");
         assert!(head.starts_with(&format!("HTTP/1.1 {expected}")), "{method} {path}: {head}");
+        assert_eq!(
+            head.contains("\nallow: GET, HEAD\r"),
+            expected == 405,
+            "{method} {path}: {head}"
+        );
     }
     for (name, value, code) in [
         ("host", "evil.example", "host_not_allowed"),
