@@ -144,7 +144,7 @@ impl Proxy {
                 body: OutboundBody::Bytes(body),
             };
             let inbound = self.send_asking(outbound, &mut planned).await?;
-            record.planned(&planned);
+            record.edited(&planned.edits);
             if inbound.status.is_success() {
                 // Only of what the upstream took: its answer is what tells a credential from noise.
                 let left_out = std::mem::take(&mut planned.left_out);

@@ -113,6 +113,15 @@ impl Record {
         });
     }
 
+    /// Notes the edits of what was sent in the end, by their names.
+    pub fn edited(&mut self, edits: &str) {
+        if let Some(planned) = &mut self.planned
+            && planned.edits != edits
+        {
+            edits.clone_into(&mut planned.edits);
+        }
+    }
+
     /// Ends the record of a request that got no answer, and hands its error on.
     pub fn failed(mut self, error: ProxyError) -> ProxyError {
         self.outcome = Outcome::Failed(error.kind);
