@@ -5,6 +5,7 @@ use weir::config::{AskUsage, Mode};
 
 use super::harness::{FINE, Upstream, Weir, Wire, ask, chat, start};
 use crate::scripted_upstream::{Options, Server};
+use crate::upstream::{capture_log, log_line};
 
 const QUESTION: &str = r#","stream_options":{"include_usage":true}"#;
 
@@ -192,6 +193,7 @@ async fn other_refusals_come_as_they_are() {
 
 #[tokio::test]
 async fn what_is_refused_either_way_is_not_remembered() {
+    capture_log();
     let mut upstream = Upstream::start().await;
     let weir = start(&upstream.address, |_| {}).await;
     let mut wire = Wire::connect(weir.address).await;
@@ -206,6 +208,7 @@ async fn what_is_refused_either_way_is_not_remembered() {
         seen.answer(&error(422, r#"{"detail":"no such model; stream_options"}"#));
         let answer = wire.message().await.expect("an answer");
         assert_eq!(answer.body, br#"{"detail":"no such model; stream_options"}"#);
+        assert_eq!(log_line()["edits"], "", "what was sent in the end has no edit");
     }
 }
 

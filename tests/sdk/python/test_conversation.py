@@ -1,6 +1,8 @@
 """A conversation past the window, plain and streamed, by every client of the SDK."""
 
 import asyncio
+import base64
+import json
 
 import openai
 import pytest
@@ -135,6 +137,36 @@ def test_a_limit_of_the_request(client, upstream):
     assert raw.parse().usage.prompt_tokens <= 300
     [seen] = upstream.requests()
     assert not any(name.startswith("x-weir-") for name, _ in seen["headers"])
+
+
+@pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": False}}])
+@pytest.mark.parametrize(
+    "answer", [{"text": "It is 40 cm high."}, {"tool_calls": [{"name": "read", "arguments": {"n": 1}}]}]
+)
+def test_a_stream_that_does_not_ask_for_its_usage(client, direct, upstream, options, answer):
+    """weir asks, and the caller's chunks are those that it would have got."""
+
+    def chunks(client):
+        raw = client.chat.completions.with_raw_response.create(
+            model="gpt-4o",
+            messages=[{"role": "user", "content": "How high is the water?"}],
+            stream=True,
+            extra_headers=talk.script(**answer),
+            **options,
+        )
+        dumps = [chunk.to_dict() for chunk in raw.parse()]
+        for dump in dumps:
+            # Made by the upstream from the request's bytes, which are not the same.
+            dump.pop("id")
+            for call in dump["choices"][0]["delta"].get("tool_calls") or []:
+                call.pop("id", None)
+        return dumps, raw.headers.get("x-weir-edits")
+
+    through, edits = chunks(client)
+    assert (through, edits) == (chunks(direct)[0], "usage")
+    assert not any("usage" in chunk for chunk in through)
+    bodies = [json.loads(base64.b64decode(seen["body_base64"])) for seen in upstream.requests()]
+    assert bodies[0] == bodies[1] | {"stream_options": {"include_usage": True}}
 
 
 def test_many_streams_at_once(weir, upstream):
