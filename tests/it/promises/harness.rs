@@ -73,11 +73,16 @@ impl Weir {
         Self { planner: Planner::new(Arc::new(config)), runtime }
     }
 
-    /// Plans a request under a limit.
+    /// Plans a request under a limit. What is remembered of earlier requests only tells what was
+    /// saved, and is left out: plans can be compared.
     pub fn plan(&self, body: &str, limit_tokens: u64) -> Result<Planned, ProxyError> {
         let asked = Asked { max_input_tokens: Some(limit_tokens), ..Asked::default() };
         let body = bytes::Bytes::copy_from_slice(body.as_bytes());
-        self.runtime.block_on(self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked))
+        let planned = self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked);
+        let mut planned = self.runtime.block_on(planned)?;
+        planned.compaction.earlier_tokens = None;
+        planned.compaction.is_cut = false;
+        Ok(planned)
     }
 
     /// Explains a request under a limit.
