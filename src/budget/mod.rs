@@ -2,6 +2,7 @@
 //! known prices.
 //! Knows no clock, no store and no configuration; whoever asks brings the figures.
 
+pub mod calendar;
 pub mod money;
 pub mod price;
 pub mod rate;

@@ -1,14 +1,13 @@
 //! `weir keys`: looks after virtual keys in the store's file, whether or not a weir serves from it.
 //! What may be done to a key is `store::keys`'.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
 use super::moments::{moment, span_ms};
 use super::own_store;
-use super::sources::{self, Flag};
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::store::keys::{
     Issued, KeyChange, KeyFacts, KeySettings, MAX_PAGE, NewKey, SecretFacts, Standing,
 };
@@ -171,7 +170,7 @@ impl Limits {
 
 /// Runs `weir keys …`.
 pub fn run(args: &KeysArgs) -> Result<(), String> {
-    let config = configuration(args)?;
+    let config = own_store::configuration(args.config.as_deref(), args.store.clone())?;
     let Some(path) = own_store::file(&config.store, std::env::vars_os()) else {
         return Err(
             "keys are kept in the store's file, and there is none: name it with --store FILE \
@@ -185,21 +184,6 @@ pub fn run(args: &KeysArgs) -> Result<(), String> {
         .build()
         .map_err(|error| format!("cannot begin: {error}"))?;
     runtime.block_on(act(args, &config, &store))
-}
-
-fn configuration(args: &KeysArgs) -> Result<Config, String> {
-    let told = args.store.clone().map(|value| Flag {
-        name: "--store".into(),
-        key: "store.path".into(),
-        value,
-    });
-    let file = args.config.as_deref().map(Path::new);
-    let figment = sources::figment(file, None, std::env::vars_os(), told);
-    let (config, _) = config::load(figment).map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(|problem| format!("  - {problem}")).collect();
-        format!("the configuration cannot be used:\n{}", lines.join("\n"))
-    })?;
-    Ok(config)
 }
 
 async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), String> {

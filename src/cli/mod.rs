@@ -1,5 +1,6 @@
 //! The command line: one file for each command. Here is only what tells them apart.
 
+mod backup;
 mod explain;
 mod keys;
 mod log_fields;
@@ -12,6 +13,7 @@ mod own_store;
 mod replay;
 mod serve;
 pub mod sources;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -43,6 +45,8 @@ enum Command {
     Serve(serve::Flags),
     Explain(explain::ExplainArgs),
     Keys(keys::KeysArgs),
+    Usage(usage::UsageArgs),
+    Backup(backup::BackupArgs),
     /// Looks after the catalogue of models and their windows
     Models(models::ModelsArgs),
     Replay(replay::ReplayArgs),
@@ -54,12 +58,24 @@ pub fn run() -> ExitCode {
         Some(Command::Serve(flags)) => serve::run(&flags),
         Some(Command::Explain(args)) => end(explain::run(&args)),
         Some(Command::Keys(args)) => end(keys::run(&args)),
+        Some(Command::Usage(args)) => end(usage::run(&args)),
+        Some(Command::Backup(args)) => end(backup::run(&args)),
         Some(Command::Models(args)) => end(models::run(&args)),
         Some(Command::Replay(args)) => end(replay::run(&args)),
         None => match Arguments::command().print_help() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         },
+    }
+}
+
+/// Prints `text`. A reader that has closed its end, such as `head`, has what it wanted.
+fn print(text: &str) -> Result<(), String> {
+    match std::io::Write::write_all(&mut std::io::stdout().lock(), text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write: {error}"))
+        }
+        _ => Ok(()),
     }
 }
 

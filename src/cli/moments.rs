@@ -1,7 +1,8 @@
 //! Moments and spans of time as people write them. Reads no clock.
 
+use crate::budget::calendar::{DAY_MS, shown_day};
+
 const SECOND_MS: u64 = 1000;
-const DAY_MS: u64 = 24 * 60 * 60 * SECOND_MS;
 /// About a century; what is longer is meant to be for ever.
 const MAX_SPAN_MS: u64 = 36_500 * DAY_MS;
 
@@ -24,23 +25,8 @@ pub fn span_ms(text: &str) -> Result<u64, String> {
 /// A moment (milliseconds since 1970) as `2026-01-31 08:30`, in UTC.
 pub fn moment(moment_ms: u64) -> String {
     let minutes = moment_ms / (60 * SECOND_MS);
-    let (year, month, day) = date(moment_ms / DAY_MS);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", minutes / 60 % 24, minutes % 60)
-}
-
-/// Year, month and day of so many days after 1970 began.
-fn date(days: u64) -> (u64, u64, u64) {
-    // Years are taken to begin in March, so that the leap day is their last; 719 468 days lie
-    // between March of the year 0 and 1970.
-    let days = days + 719_468;
-    let era = days / 146_097;
-    let of_era = days % 146_097;
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+    let day = shown_day(moment_ms / DAY_MS);
+    format!("{day} {:02}:{:02}", minutes / 60 % 24, minutes % 60)
 }
 
 #[cfg(test)]

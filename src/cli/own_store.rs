@@ -2,10 +2,11 @@
 //! warning. Knows nothing of what is stored.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::sources::{self, Flag};
 use crate::config::{self, Config};
 use crate::proxy::Journal;
 use crate::store::{OpenError, Store, StoreOptions, now_ms};
@@ -48,6 +49,36 @@ pub fn open_or_say(
     let sync_interval = Duration::from_millis(config.ledger.sync_interval_ms);
     let opened = Store::open_with(&path, StoreOptions { sync_interval });
     opened.map_err(|error| format!("{} cannot be used ({error})", path.display()))
+}
+
+/// What the flags `--config` and `--store` of a command, and the environment, say.
+pub fn configuration(config: Option<&Path>, store: Option<String>) -> Result<Config, String> {
+    let told =
+        store.map(|value| Flag { name: "--store".into(), key: "store.path".into(), value });
+    let figment = sources::figment(config, None, std::env::vars_os(), told);
+    let (config, _) = config::load(figment).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(|problem| format!("  - {problem}")).collect();
+        format!("the configuration cannot be used:\n{}", lines.join("\n"))
+    })?;
+    Ok(config)
+}
+
+/// Opens the store for a command that reads what a weir has written: a file that is there.
+pub fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, String> {
+    let config = configuration(config, store)?;
+    let Some(path) = file(&config.store, std::env::vars_os()) else {
+        return Err("there is no file to read: name the store's with --store FILE (store.path)"
+            .to_owned());
+    };
+    if !path.is_file() {
+        return Err(format!(
+            "there is no store at {}: nothing has been written down yet, or weir serves with \
+             another --store FILE (store.path)",
+            path.display()
+        ));
+    }
+    Store::open(&path)
+        .map_err(|error| format!("the store {} cannot be used: {error}", path.display()))
 }
 
 /// The store's file; `None` where it is in memory.

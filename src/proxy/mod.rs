@@ -18,6 +18,7 @@ mod record;
 mod refusal;
 mod relay;
 mod settlement;
+mod spend;
 mod shared;
 mod unasked;
 
@@ -38,6 +39,7 @@ pub use journal::Journal;
 use journal::Opening;
 pub use originals::{LeftOut, Originals};
 pub use question::Question;
+pub use spend::SpendQuery;
 
 use self::planner::Planner;
 pub use self::record::MAX_LOGGED_BYTES;

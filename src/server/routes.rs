@@ -18,7 +18,7 @@ use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::host::{Hosts, Origins};
 use crate::proxy::{
-    Body, Call, Caller, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError,
+    Body, Call, Caller, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError, SpendQuery,
 };
 use crate::store::State;
 use crate::upstream::{Target, TargetError};
@@ -33,6 +33,8 @@ const ALLOW_PRIVATE_NETWORK: HeaderName =
 const ORIGINALS: &str = "/weir/v1/originals/";
 /// Where a chat completion's body is explained, and the path whose plan is told.
 const PLAN: &str = "/weir/v1/plan";
+/// Where a caller is told what it has used.
+const USAGE: &str = "/weir/v1/usage";
 const PLANNED_PATH: &str = "/v1/chat/completions";
 /// When to try again after all connections were taken.
 const RETRY_AFTER_MS: u64 = 1000;
@@ -59,6 +61,8 @@ enum Step {
     Original(String),
     /// What would be sent in place of this request is asked for.
     Plan,
+    /// What the caller has used is asked for.
+    Usage,
     /// A page of weir's own, which takes these methods alone.
     NotAllowed(&'static str),
     Forward(Target),
@@ -112,6 +116,7 @@ impl Routes {
             Step::Own(response) => response,
             Step::NotAllowed(allowed) => Self::refuse_method(&parts, body, allowed),
             Step::Original(reference) => self.original(parts, body, &reference, &caller).await,
+            Step::Usage => self.usage(parts, body, &caller).await,
             Step::Plan => self.plan(parts, body, caller).await,
             Step::Forward(target) => self.forward(parts, body, target, caller).await,
         }
@@ -175,6 +180,12 @@ impl Routes {
                 false => Step::NotAllowed("GET, HEAD"),
             });
         }
+        if path == USAGE {
+            return Ok(match is_read {
+                true => Step::Usage,
+                false => Step::NotAllowed("GET, HEAD"),
+            });
+        }
         if path == PLAN {
             return Ok(match parts.method {
                 Method::POST => Step::Plan,
@@ -211,6 +222,23 @@ impl Routes {
         match self.proxy.originals().find(caller.tenant, reference).await {
             Ok(original) => {
                 let mut response = reply::json(StatusCode::OK, original);
+                let headers = response.headers_mut();
+                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                response
+            }
+            Err(problem) => Self::refuse(&parts, body, &problem),
+        }
+    }
+
+    /// What the caller has used.
+    async fn usage(&self, parts: Parts, body: Body, caller: &Caller) -> Response<Body> {
+        let told = async {
+            let query = SpendQuery::read(parts.uri.query().unwrap_or_default())?;
+            self.proxy.spend(caller, query).await
+        };
+        match told.await {
+            Ok(told) => {
+                let mut response = reply::json(StatusCode::OK, told.to_string());
                 let headers = response.headers_mut();
                 headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
                 response

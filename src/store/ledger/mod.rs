@@ -9,6 +9,7 @@ mod prune;
 mod queries;
 mod sums;
 mod text;
+mod told;
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};

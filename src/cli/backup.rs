@@ -1,0 +1,45 @@
+//! `weir backup`: a copy of the store as it is at one moment, also while a weir serves from it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::own_store;
+
+const EXAMPLES: &str = "\
+Examples:
+  weir backup /backups/weir-2026-11-22.db
+  weir backup /backups/weir.db --store /var/lib/weir/weir.db
+      another store than the default one
+
+To go back to it, end weir and start it with --store and the copy, or put the copy where the store
+was. The copy holds what the store does: keys (as hashes), usage, and originals where they are kept.";
+
+/// Copies the store to a new file, also while weir serves from it
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
+pub struct BackupArgs {
+    /// The file to make; one that is there is left alone
+    file: PathBuf,
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<PathBuf>,
+    /// The store's file [default: weir/weir.db in the user's state folder]
+    #[arg(long, value_name = "FILE")]
+    store: Option<String>,
+}
+
+/// Runs `weir backup`.
+pub fn run(args: &BackupArgs) -> Result<(), String> {
+    let store = own_store::existing(args.config.as_deref(), args.store.clone())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .map_err(|error| format!("cannot begin: {error}"))?;
+    let shown = args.file.display();
+    runtime
+        .block_on(store.backup(&args.file))
+        .map_err(|error| format!("cannot write {shown}: {error}"))?;
+    let bytes = std::fs::metadata(&args.file).map_or(0, |file| file.len());
+    println!("{shown}: {bytes} bytes");
+    Ok(())
+}

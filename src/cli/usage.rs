@@ -1,0 +1,333 @@
+//! `weir usage`: what requests used, read from the store's file whether or not a weir serves from it.
+//! Adds nothing up itself.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::moments::moment;
+use super::own_store;
+use crate::budget::NanoUsd;
+use crate::budget::calendar::{DAY_MS, read_day, read_month};
+use crate::store::Store;
+use crate::store::ledger::{Column, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
+
+const EXAMPLES: &str = "\
+Examples:
+  weir usage
+      what each model used, from the first day on
+  weir usage --month 2026-11 --by team,model
+  weir usage --since 2026-11-01 --by day --csv > november.csv
+  weir usage --key key_0123456789ab --by day
+  weir usage --requests 20
+      the last twenty requests, one by one
+  weir usage --requests 100 --flagged
+      those whose usage or price is not exactly known, and why
+
+Costs are what the provider's reported tokens come to at the known prices; `estimated` counts
+requests whose end nobody saw, `unpriced` those of models without a known price ([prices] and
+[models.\"NAME\"] in the configuration set them). Days are UTC.";
+
+/// Tells what requests used and cost: by key, team, user, model and day
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
+pub struct UsageArgs {
+    /// What it is told by: day, organisation, team, key, user, model, tenant
+    #[arg(long, value_name = "COLUMNS", default_value = "model", value_parser = Column::read_list)]
+    by: ::std::vec::Vec<Column>,
+    /// The first day, such as 2026-11-01
+    #[arg(long, value_name = "DAY", value_parser = day)]
+    since: Option<u64>,
+    /// The last day
+    #[arg(long, value_name = "DAY", value_parser = day)]
+    until: Option<u64>,
+    /// One month, such as 2026-11
+    #[arg(long, value_name = "MONTH", value_parser = month, conflicts_with_all = ["since", "until"])]
+    month: Option<(u64, u64)>,
+    /// Only this key's, by its id
+    #[arg(long)]
+    key: Option<String>,
+    /// Only this team's
+    #[arg(long)]
+    team: Option<String>,
+    /// Only this organisation's
+    #[arg(long)]
+    organisation: Option<String>,
+    /// Only this user's
+    #[arg(long)]
+    user: Option<String>,
+    /// Only this model's
+    #[arg(long)]
+    model: Option<String>,
+    /// Lists single requests instead, newest first
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "50")]
+    requests: Option<usize>,
+    /// Of single requests only those that are flagged
+    #[arg(long, requires = "requests")]
+    flagged: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    /// Prints comma-separated values
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<PathBuf>,
+    /// The store's file [default: weir/weir.db in the user's state folder]
+    #[arg(long, value_name = "FILE")]
+    store: Option<String>,
+}
+
+fn day(text: &str) -> Result<u64, String> {
+    read_day(text).ok_or_else(|| "write a day such as 2026-11-01".to_owned())
+}
+
+fn month(text: &str) -> Result<(u64, u64), String> {
+    read_month(text).ok_or_else(|| "write a month such as 2026-11".to_owned())
+}
+
+/// Runs `weir usage`.
+pub fn run(args: &UsageArgs) -> Result<(), String> {
+    let store = own_store::existing(args.config.as_deref(), args.store.clone())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .map_err(|error| format!("cannot begin: {error}"))?;
+    let told = runtime.block_on(async {
+        match args.requests {
+            Some(limit) => requests(args, limit, &store).await,
+            None => sums(args, &store).await,
+        }
+    })?;
+    super::print(&told)
+}
+
+/// The first day, and the first that is no longer wanted.
+fn days(args: &UsageArgs) -> (Option<u64>, Option<u64>) {
+    match args.month {
+        Some((from, until)) => (Some(from), Some(until)),
+        None => (args.since, args.until.map(|day| day + 1)),
+    }
+}
+
+async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
+    let (from_day, until_day) = days(args);
+    let query = UsageQuery {
+        by: args.by.clone(),
+        from_day,
+        until_day,
+        tenant: None,
+        key: args.key.clone(),
+        team: args.team.clone(),
+        organisation: args.organisation.clone(),
+        user: args.user.clone(),
+        model: args.model.clone(),
+        limit: None,
+    };
+    let total = UsageQuery { by: Vec::new(), ..query.clone() };
+    let said = |error| format!("the store cannot be read: {error}");
+    let rows = store.usage(query).await.map_err(said)?;
+    let total = store.usage(total).await.map_err(said)?;
+    if rows.len() == MAX_ROWS {
+        eprintln!("weir: these are the first {MAX_ROWS} rows; ask for fewer days or columns");
+    }
+    if args.json {
+        let rows: Vec<_> = rows.iter().map(|row| row.json(&args.by)).collect();
+        return lines_of(&rows);
+    }
+    let heads = args.by.iter().map(|column| column.name());
+    if args.csv {
+        let figures = UsageRow::default().figures().map(|(name, _)| name);
+        let head = heads.chain(figures).map(str::to_owned).collect();
+        let rows = rows.iter().map(|row| {
+            let names = args.by.iter().map(|column| row.shown(*column));
+            names.chain(row.figures().into_iter().map(|(_, figure)| figure)).collect()
+        });
+        return Ok(csv(std::iter::once(head).chain(rows)));
+    }
+    let mut table = vec![heads.map(str::to_owned).chain(HEADS.map(str::to_owned)).collect()];
+    table.extend(rows.iter().map(|row| line(row, &args.by, "")));
+    if let Some(total) = total.first().filter(|_| rows.len() != 1) {
+        table.push(line(total, &args.by, "all"));
+    }
+    Ok(aligned(&table, args.by.len()))
+}
+
+/// The figures of a table; JSON and CSV have more.
+const HEADS: [&str; 8] =
+    ["requests", "failed", "prompt", "cached", "output", "cost", "saved", "not exact"];
+
+fn line(row: &UsageRow, by: &[Column], first: &str) -> Vec<String> {
+    let names = by.iter().enumerate().map(|(place, column)| match (first, place) {
+        ("", _) => Some(row.shown(*column)).filter(|name| !name.is_empty()).unwrap_or("-".into()),
+        (first, 0) => first.to_owned(),
+        _ => String::new(),
+    });
+    let sums = &row.sums;
+    let signed = match sums.saved_nano_usd {
+        saved if saved < 0 => format!("-{}", dollars(saved.unsigned_abs())),
+        saved => dollars(saved.unsigned_abs()),
+    };
+    let figures = [
+        sums.requests.to_string(),
+        sums.failed.to_string(),
+        sums.prompt_tokens.to_string(),
+        sums.cached_tokens.to_string(),
+        sums.completion_tokens.to_string(),
+        dollars(sums.cost_nano_usd),
+        signed,
+        not_exact(row),
+    ];
+    names.chain(figures).collect()
+}
+
+/// Dollars for a table, to the hundredth of a cent, upwards.
+fn dollars(nano_usd: u64) -> String {
+    const STEP: u64 = 100_000;
+    let rounded = nano_usd.div_ceil(STEP).saturating_mul(STEP);
+    NanoUsd(rounded).to_string()
+}
+
+/// How many of the requests are estimated, and how many have no price or none for a part.
+fn not_exact(row: &UsageRow) -> String {
+    let sums = &row.sums;
+    let parts = [
+        (sums.estimated, "estimated"),
+        (sums.partly_priced, "partly priced"),
+        (sums.unpriced, "unpriced"),
+    ];
+    let said: Vec<String> = parts
+        .iter()
+        .filter(|(requests, _)| *requests > 0)
+        .map(|(requests, what)| format!("{requests} {what}"))
+        .collect();
+    said.join(", ")
+}
+
+async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<String, String> {
+    let (from_day, until_day) = days(args);
+    let all = Flags::NAMES.into_iter().fold(Flags::default(), |all, (flag, _)| all | flag);
+    let query = RequestQuery {
+        from_ms: from_day.map(|day| day * DAY_MS),
+        until_ms: until_day.map(|day| day * DAY_MS),
+        tenant: None,
+        key: args.key.clone(),
+        team: args.team.clone(),
+        organisation: args.organisation.clone(),
+        user: args.user.clone(),
+        model: args.model.clone(),
+        flags: if args.flagged { all } else { Flags::default() },
+        limit: Some(limit),
+    };
+    let rows = store
+        .requests(query)
+        .await
+        .map_err(|error| format!("the store cannot be read: {error}"))?;
+    let json: Vec<_> = rows.iter().map(RequestRow::json).collect();
+    if args.json {
+        return lines_of(&json);
+    }
+    if args.csv {
+        let head = json.first().and_then(|row| row.as_object());
+        let head: Vec<String> = head.map(|row| row.keys().cloned().collect()).unwrap_or_default();
+        let rows = json.iter().map(|row| {
+            let cell = |name: &String| match &row[name] {
+                serde_json::Value::Null => String::new(),
+                serde_json::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            head.iter().map(cell).collect()
+        });
+        return Ok(csv(std::iter::once(head.clone()).chain(rows)));
+    }
+    let heads = ["begun", "model", "outcome", "action", "prompt", "cached", "output", "cost", "flags"];
+    let mut table = vec![heads.map(str::to_owned).to_vec()];
+    table.extend(rows.iter().map(|row| {
+        let ended = &row.settlement;
+        let number = |figure: Option<u64>| figure.map_or("-".to_owned(), |it| it.to_string());
+        vec![
+            moment(row.begun_ms),
+            row.model.clone(),
+            ended.outcome.clone(),
+            row.action.clone(),
+            number(ended.prompt_tokens),
+            number(ended.cached_tokens),
+            number(ended.completion_tokens),
+            ended.cost_nano_usd.map_or("-".to_owned(), dollars),
+            ended.flags.names().collect::<Vec<_>>().join(","),
+        ]
+    }));
+    Ok(aligned(&table, 4))
+}
+
+/// One JSON value a line.
+fn lines_of(rows: &[serde_json::Value]) -> Result<String, String> {
+    Ok(rows.iter().map(|row| format!("{row}\n")).collect())
+}
+
+/// Rows of RFC 4180, but with plain line ends. A cell that a spreadsheet would take for a formula is
+/// text by an apostrophe: names in it are callers'.
+fn csv(rows: impl Iterator<Item = Vec<String>>) -> String {
+    let cell = |text: &String| {
+        let is_formula = text.starts_with(['=', '+', '@', '\t', '\r'])
+            || (text.starts_with('-') && text.parse::<f64>().is_err());
+        let text = if is_formula { format!("'{text}") } else { text.clone() };
+        match text.contains(['"', ',', '\n', '\r']) {
+            true => format!("\"{}\"", text.replace('"', "\"\"")),
+            false => text,
+        }
+    };
+    rows.map(|row| row.iter().map(cell).collect::<Vec<_>>().join(",") + "\n").collect()
+}
+
+/// Columns one beside the other: the first `names` to the left, figures to the right, and the last
+/// as it is.
+fn aligned(rows: &[Vec<String>], names: usize) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(place, (cell, width))| {
+            if place < names || place + 1 == columns {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            }
+        });
+        text += cells.collect::<Vec<_>>().join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_of_callers_stay_cells() {
+        let rows = [["a,b", "say \"x\"", "=1+1", "-0.5", "-x", "plain"]];
+        let rows = rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect());
+        assert_eq!(csv(rows), "\"a,b\",\"say \"\"x\"\"\",'=1+1,-0.5,'-x,plain\n");
+    }
+
+    #[test]
+    fn money_in_a_table_is_rounded_up() {
+        for (nano_usd, expected) in
+            [(0, "$0.00"), (1, "$0.0001"), (100_000, "$0.0001"), (1_230_000_000, "$1.23")]
+        {
+            assert_eq!(dollars(nano_usd), expected);
+        }
+    }
+
+    #[test]
+    fn columns_stand_one_below_the_other() {
+        let rows = [vec!["m", "7", "x"], vec!["longer", "1234", ""]];
+        let rows: Vec<Vec<String>> =
+            rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
+        assert_eq!(aligned(&rows, 1), "m          7  x\nlonger  1234\n");
+    }
+}
