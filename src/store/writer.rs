@@ -37,8 +37,8 @@ pub struct Shared {
     connection: Mutex<Connection>,
     /// Pieces of work that wait for the thread or are being done by it.
     waiting: AtomicUsize,
-    /// Whether the next transaction may wait for the disk, so that no caller should do it.
-    is_slow_next: AtomicBool,
+    /// Whether the next transaction is the thread's: it may wait for the disk, or be many callers'.
+    is_threads_next: AtomicBool,
     is_failing: AtomicBool,
     /// Told of each commit that is not on the disk yet; `None` where commits wait for the disk.
     dirty: Option<Dirty>,
@@ -52,7 +52,7 @@ impl Shared {
 
     /// Says that the next transaction begins the log anew, which waits for the disk.
     pub fn expect_slow(&self) {
-        self.is_slow_next.store(true, Ordering::Relaxed);
+        self.is_threads_next.store(true, Ordering::Relaxed);
     }
 
     /// Does `work` as a transaction of its own on the caller's thread, or gives it back where that
@@ -61,7 +61,8 @@ impl Shared {
     where
         W: FnOnce(&Connection) -> rusqlite::Result<T>,
     {
-        if self.waiting.load(Ordering::Relaxed) > 0 || self.is_slow_next.load(Ordering::Relaxed) {
+        if self.waiting.load(Ordering::Relaxed) > 0 || self.is_threads_next.load(Ordering::Relaxed)
+        {
             return Err(work);
         }
         let connection = match self.connection.try_lock() {
@@ -162,7 +163,7 @@ impl Writer {
         let shared = Arc::new(Shared {
             connection: Mutex::new(connection),
             waiting: AtomicUsize::new(0),
-            is_slow_next: AtomicBool::new(false),
+            is_threads_next: AtomicBool::new(false),
             is_failing: AtomicBool::new(false),
             dirty,
         });
@@ -250,7 +251,8 @@ fn write(shared: &Shared, mut waiting: mpsc::Receiver<Work>) {
     while let Some(first) = waiting.blocking_recv() {
         let mut told = Vec::new();
         let outcome = transaction(&shared.connection(), first, &mut waiting, &mut told);
-        shared.is_slow_next.store(false, Ordering::Relaxed);
+        // Where several came at once, more will: together they cost less than one by one.
+        shared.is_threads_next.store(told.len() > 1, Ordering::Relaxed);
         shared.waiting.fetch_sub(told.len(), Ordering::Relaxed);
         shared.report(outcome.as_ref().copied());
         for tell in told {
