@@ -53,8 +53,7 @@ pub fn open_or_say(
 
 /// What the flags `--config` and `--store` of a command, and the environment, say.
 pub fn configuration(config: Option<&Path>, store: Option<String>) -> Result<Config, String> {
-    let told =
-        store.map(|value| Flag { name: "--store".into(), key: "store.path".into(), value });
+    let told = store.map(|value| Flag { name: "--store".into(), key: "store.path".into(), value });
     let figment = sources::figment(config, None, std::env::vars_os(), told);
     let (config, _) = config::load(figment).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(|problem| format!("  - {problem}")).collect();
@@ -67,8 +66,9 @@ pub fn configuration(config: Option<&Path>, store: Option<String>) -> Result<Con
 pub fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, String> {
     let config = configuration(config, store)?;
     let Some(path) = file(&config.store, std::env::vars_os()) else {
-        return Err("there is no file to read: name the store's with --store FILE (store.path)"
-            .to_owned());
+        return Err(
+            "there is no file to read: name the store's with --store FILE (store.path)".to_owned()
+        );
     };
     if !path.is_file() {
         return Err(format!(

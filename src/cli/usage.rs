@@ -10,7 +10,9 @@ use super::own_store;
 use crate::budget::NanoUsd;
 use crate::budget::calendar::{DAY_MS, read_day, read_month};
 use crate::store::Store;
-use crate::store::ledger::{Column, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
+use crate::store::ledger::{
+    Column, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -240,7 +242,8 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
         });
         return Ok(csv(std::iter::once(head.clone()).chain(rows)));
     }
-    let heads = ["begun", "model", "outcome", "action", "prompt", "cached", "output", "cost", "flags"];
+    let heads =
+        ["begun", "model", "outcome", "action", "prompt", "cached", "output", "cost", "flags"];
     let mut table = vec![heads.map(str::to_owned).to_vec()];
     table.extend(rows.iter().map(|row| {
         let ended = &row.settlement;

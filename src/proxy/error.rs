@@ -27,6 +27,8 @@ pub enum ErrorKind {
     RequestRate,
     /// A key has used more tokens in the minute than it may.
     TokenRate,
+    /// The model has no known price, and such are not served.
+    ModelNotPriced,
     NotFound,
     /// A page of weir's own was asked for in a way that it does not take.
     MethodNotAllowed,
@@ -59,6 +61,7 @@ impl ErrorKind {
             Self::ModelNotAllowed => "model_not_found",
             Self::PassthroughRequired => "passthrough_required",
             Self::RequestRate | Self::TokenRate => "rate_limit_exceeded",
+            Self::ModelNotPriced => "model_not_priced",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::UpgradeNotSupported => "upgrade_not_supported",

@@ -2,7 +2,8 @@
 //! its caller sees the end. What a kill leaves open is settled at the next start, by rule. Relays
 //! nothing and decides nothing about requests.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Method;
@@ -12,6 +13,7 @@ use tokio::task::JoinSet;
 use super::planner::Planned;
 use super::record::{Outcome, logged};
 use super::settlement::{self, End, Known};
+use super::shared::shown;
 use super::{Caller, ErrorKind, ProxyError};
 use crate::budget::{Compaction, Price};
 use crate::config::{Config, OnFailure, Priced};
@@ -26,6 +28,8 @@ const ORPHANS_AT_ONCE: usize = 256;
 const MAX_BEHIND: u32 = 1 << 16;
 /// When to try again after the store could not be written.
 const RETRY_AFTER_MS: u64 = 1000;
+/// How many models without a price are remembered as warned about.
+const WARNED_MODELS: usize = 1000;
 /// How long it waits for them.
 const BEHIND_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -36,6 +40,28 @@ pub struct Journal {
     upstream: String,
     /// One place for each settlement in the background.
     behind: Arc<Semaphore>,
+    /// Models without a price that were warned about already.
+    unpriced: Warned,
+}
+
+/// Names that a warning was given for.
+#[derive(Default)]
+struct Warned(Mutex<HashSet<String>>);
+
+impl Warned {
+    fn warn_once(&self, model: &str) {
+        let Ok(mut warned) = self.0.lock() else { return };
+        let model = shown(model);
+        if warned.len() < WARNED_MODELS && !warned.contains(&model) {
+            tracing::warn!(
+                target: "weir::models",
+                model,
+                "no known price: its requests are metered at no cost; set one under \
+                 [models.\"NAME\"] in the configuration"
+            );
+            warned.insert(model);
+        }
+    }
 }
 
 /// What is written down of a request before it is sent.
@@ -116,13 +142,17 @@ impl Opening {
 
 impl Journal {
     pub fn new(config: Arc<Config>, store: Store, upstream: String) -> Self {
-        Self { store, config, upstream, behind: Arc::new(Semaphore::new(MAX_BEHIND as usize)) }
+        let behind = Arc::new(Semaphore::new(MAX_BEHIND as usize));
+        Self { store, config, upstream, behind, unpriced: Warned::default() }
     }
 
     /// Writes down that a request is about to be sent; `None` where nothing is written down.
     ///
     /// Where that fails, `ledger.on_failure` says whether it is sent all the same.
     pub async fn open(self: &Arc<Self>, opening: Opening) -> Result<Option<Account>, ProxyError> {
+        if !opening.model.is_empty() {
+            self.check_price(&opening.model)?;
+        }
         if !self.config.ledger.enabled {
             return Ok(None);
         }
@@ -225,8 +255,11 @@ impl Journal {
     ) -> Settlement {
         let learned_output_tokens = match ended.end {
             // A store that cannot be read knows no more than one that has seen nothing.
-            End::Unseen => self.store.learned_output_tokens(&intent.model).await.unwrap_or(None),
-            End::NotSent | End::Seen => None,
+            End::NotSent => None,
+            End::Seen if ended.metered.usage.is_some() => None,
+            End::Seen | End::Unseen => {
+                self.store.learned_output_tokens(&intent.model).await.unwrap_or(None)
+            }
         };
         let known = Known {
             compaction,
@@ -251,6 +284,30 @@ impl Journal {
         let all = self.behind.acquire_many(MAX_BEHIND);
         if tokio::time::timeout(BEHIND_TIMEOUT, all).await.is_err() {
             tracing::warn!(target: "weir::ledger", "the end came before all requests were settled");
+        }
+    }
+
+    /// Refuses a model without a known price where `prices.unknown` says so; warns of it once
+    /// where it is metered at no cost.
+    fn check_price(&self, model: &str) -> Result<(), ProxyError> {
+        match self.config.price(model) {
+            Priced::Known(_) | Priced::Default(_) => Ok(()),
+            Priced::Unpriced => {
+                self.unpriced.warn_once(model);
+                Ok(())
+            }
+            Priced::Refused => Err(ProxyError {
+                param: Some("model".to_owned()),
+                ..ProxyError::new(
+                    ErrorKind::ModelNotPriced,
+                    format!(
+                        "weir knows no price for the model '{}', and serves none without \
+                         (prices.unknown = \"reject\"). The operator sets one under \
+                         [models.\"NAME\"].",
+                        shown(model)
+                    ),
+                )
+            }),
         }
     }
 

@@ -18,8 +18,8 @@ mod record;
 mod refusal;
 mod relay;
 mod settlement;
-mod spend;
 mod shared;
+mod spend;
 mod unasked;
 
 use std::sync::Arc;

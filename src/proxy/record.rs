@@ -11,6 +11,7 @@ use super::planner::Planned;
 use super::settlement::End;
 use super::{Admission, Caller, ErrorKind, LeftOut, ProxyError};
 use crate::budget::NanoUsd;
+use crate::context::Zone;
 use crate::store::ledger::RequestId;
 use crate::upstream::Target;
 use crate::wire::usage::Metered;
@@ -101,6 +102,18 @@ impl Record {
 
     /// Notes what is sent, without the body.
     pub fn planned(&mut self, planned: &Planned) {
+        if planned.body.is_some() && planned.compaction.is_cut {
+            tracing::info!(
+                target: "weir::context",
+                event = if planned.zone == Zone::Restart { "restart" } else { "context_mask" },
+                model = logged(&planned.model),
+                action = planned.action,
+                received_tokens = planned.received_tokens,
+                sent_tokens = planned.sent_tokens,
+                cuts = planned.cuts,
+                "a conversation was cut"
+            );
+        }
         self.ready();
         self.planned = Some(Planned {
             body: None,
@@ -218,6 +231,7 @@ impl Drop for Record {
         let usage = self.metered.usage.unwrap_or_default();
         tracing::info!(
             target: "weir::request",
+            event = if self.metered.usage.is_some() { "token_usage" } else { "request" },
             method = self.method.as_str(),
             path = self.path.as_str(),
             status = self.status.map(|status| status.as_u16()),

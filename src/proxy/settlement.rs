@@ -55,7 +55,11 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         End::NotSent => return free(Flags::NOT_SENT),
         _ if !has_usage && !known.is_success() => return free(Flags::default()),
         End::Seen if has_usage => (reported, Flags::default()),
-        End::Seen => by_rule(metered, known, 0, Flags::USAGE_MISSING),
+        End::Seen => {
+            // Of an answer that could not be read, not even its length is known.
+            let usual = known.learned_output_tokens.filter(|_| metered.said_bytes == 0);
+            by_rule(metered, known, usual.unwrap_or(0), Flags::USAGE_MISSING)
+        }
         // A stream that reports as it goes says at its end what all of it took.
         End::Unseen if metered.done && has_usage => (reported, Flags::default()),
         End::Unseen => {
@@ -134,5 +138,152 @@ fn billed(usage: &Usage, service_tier: Option<&str>) -> Billed {
         audio_input_tokens: usage.audio_input_tokens,
         audio_output_tokens: usage.audio_output_tokens,
         service_tier: ServiceTier::from_name(service_tier.unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A dollar for a million of the prompt's tokens, ten for the output's.
+    const PRICE: &str = "in 1 cached 0.1 out 10";
+
+    fn metered(usage: Option<[u64; 3]>, said_bytes: u64, done: bool) -> Metered {
+        let usage = usage.map(|[prompt, cached, completion]| Usage {
+            prompt_tokens: Some(prompt),
+            cached_tokens: Some(cached),
+            completion_tokens: Some(completion),
+            ..Usage::default()
+        });
+        Metered { usage, said_bytes, done, ..Metered::default() }
+    }
+
+    /// A conversation of 1000 tokens, 900 of which were sent.
+    fn known(price: &Price, status: Option<u16>) -> Known<'_> {
+        let compaction = Compaction {
+            received_tokens: 1000,
+            sent_tokens: 900,
+            earlier_tokens: None,
+            is_cut: false,
+            max_input_tokens: 100_000,
+        };
+        Known {
+            compaction: Some(compaction),
+            max_output_tokens: Some(70),
+            learned_output_tokens: Some(100),
+            status,
+            price: Some(price),
+        }
+    }
+
+    type Row = (&'static str, End, Option<u16>, Metered, [Option<u64>; 3], Flags);
+
+    #[test]
+    fn requests_are_settled_by_what_is_known_of_their_end() {
+        let none = Flags::default();
+        let (estimated, missing) = (Flags::ESTIMATED, Flags::ESTIMATED | Flags::USAGE_MISSING);
+        let reported = Some([900, 400, 50]);
+        let rows: [Row; 9] = [
+            (
+                "never sent",
+                End::NotSent,
+                None,
+                metered(None, 0, false),
+                [None, None, Some(0)],
+                Flags::NOT_SENT,
+            ),
+            ("refused", End::Seen, Some(429), metered(None, 0, true), [None, None, Some(0)], none),
+            (
+                "whole",
+                End::Seen,
+                Some(200),
+                metered(reported, 200, true),
+                [Some(900), Some(50), Some(1_040_000)],
+                none,
+            ),
+            (
+                "usage of zero",
+                End::Seen,
+                Some(200),
+                metered(Some([0, 0, 0]), 0, true),
+                [Some(0), Some(0), Some(0)],
+                none,
+            ),
+            (
+                "whole, without usage",
+                End::Seen,
+                Some(200),
+                metered(None, 121, true),
+                [Some(900), Some(31), Some(1_210_000)],
+                missing,
+            ),
+            (
+                "unread",
+                End::Seen,
+                Some(200),
+                metered(None, 0, false),
+                [Some(900), Some(70), Some(1_600_000)],
+                missing,
+            ),
+            (
+                "killed",
+                End::Unseen,
+                None,
+                metered(None, 0, false),
+                [Some(900), Some(70), Some(1_600_000)],
+                estimated,
+            ),
+            (
+                "left late",
+                End::Unseen,
+                Some(200),
+                metered(None, 800, false),
+                [Some(900), Some(200), Some(2_900_000)],
+                estimated,
+            ),
+            (
+                "left after the usage",
+                End::Unseen,
+                Some(200),
+                metered(reported, 200, true),
+                [Some(900), Some(50), Some(1_040_000)],
+                none,
+            ),
+        ];
+        let price = Price::parse(PRICE).expect("a price");
+        for (name, end, status, metered, expected, flags) in rows {
+            let settled = settle(end, &metered, &known(&price, status));
+            let found = [settled.prompt_tokens, settled.completion_tokens, settled.cost_nano_usd];
+            assert_eq!((found, settled.flags), (expected, flags), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_price_costs_nothing_and_says_so() {
+        let metered = metered(Some([900, 0, 50]), 0, true);
+        let settled = settle(End::Seen, &metered, &Known { status: Some(200), ..Known::default() });
+        assert_eq!((settled.cost_nano_usd, settled.saved_nano_usd), (None, None));
+        assert_eq!((settled.prompt_tokens, settled.flags), (Some(900), Flags::UNPRICED));
+    }
+
+    #[test]
+    fn an_answer_that_nobody_counted_is_unknown() {
+        let price = Price::parse(PRICE).expect("a price");
+        let known = Known { status: Some(200), price: Some(&price), ..Known::default() };
+        for end in [End::Seen, End::Unseen] {
+            let settled = settle(end, &metered(None, 400, false), &known);
+            assert_eq!((settled.prompt_tokens, settled.cost_nano_usd), (None, None));
+            assert_eq!(settled.flags, Flags::USAGE_MISSING | Flags::UNPRICED);
+        }
+    }
+
+    #[test]
+    fn savings_are_told_of_what_was_reported() {
+        let price = Price::parse(PRICE).expect("a price");
+        let known = known(&price, Some(200));
+        let whole = settle(End::Seen, &metered(Some([900, 800, 50]), 0, true), &known);
+        assert_eq!(whole.saved_nano_usd, Some(10_000));
+        let unseen = settle(End::Unseen, &metered(None, 0, false), &known);
+        assert_eq!(unseen.saved_nano_usd, None);
     }
 }

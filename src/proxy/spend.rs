@@ -119,9 +119,13 @@ mod tests {
         assert_eq!(query.by, [Column::Day, Column::Model]);
         assert_eq!(query.until_day.zip(query.from_day).map(|(end, start)| end - start), Some(30));
         assert!(query.is_of_team);
-        for (wrong, name) in
-            [("by=week", "by"), ("since=x", "since"), ("month=2026", "month"), ("scope=all", "scope"), ("x", "x")]
-        {
+        for (wrong, name) in [
+            ("by=week", "by"),
+            ("since=x", "since"),
+            ("month=2026", "month"),
+            ("scope=all", "scope"),
+            ("x", "x"),
+        ] {
             let error = SpendQuery::read(wrong).expect_err("it is wrong");
             assert_eq!(error.param.as_deref(), Some(name));
         }

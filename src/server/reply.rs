@@ -99,6 +99,7 @@ pub fn status(kind: ErrorKind) -> StatusCode {
     match kind {
         ErrorKind::InvalidRequest
         | ErrorKind::ContextLengthExceeded
+        | ErrorKind::ModelNotPriced
         | ErrorKind::TooManyMessages => StatusCode::BAD_REQUEST,
         ErrorKind::OriginNotAllowed
         | ErrorKind::HostNotAllowed

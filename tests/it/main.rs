@@ -12,6 +12,7 @@ mod replay_command;
 mod scripted_upstream;
 mod seeds;
 mod server;
+mod spend;
 mod store;
 mod through;
 mod traces;

@@ -162,7 +162,8 @@ mod tests {
             saved_nano_usd: -5_000_000_001,
             ..Sums::default()
         };
-        let row = UsageRow { day: Some(20_779), model: Some("m".into()), sums, ..UsageRow::default() };
+        let row =
+            UsageRow { day: Some(20_779), model: Some("m".into()), sums, ..UsageRow::default() };
         let json = row.json(&[Column::Model, Column::Day]);
         assert_eq!(json["day"], "2026-11-22");
         assert_eq!(json["model"], "m");

@@ -1,0 +1,151 @@
+//! What was used, as it is told: over HTTP to each caller its own, and by `weir usage`.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use weir::config::Config;
+use weir::store::Store;
+
+use crate::cli::isolate;
+use crate::scripted_upstream::{Options, Server};
+use crate::server::harness::{self, Weir, ask, bare, chat};
+use crate::store::places::Folder;
+
+fn body(model: &str, more: &Value) -> Vec<u8> {
+    let mut body = json!({"model": model, "messages": [{"role": "user", "content": "hello"}]});
+    if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+        body.extend(more.clone());
+    }
+    body.to_string().into_bytes()
+}
+
+async fn weir(store: &Store, change: impl FnOnce(&mut Config)) -> (Server, Weir) {
+    let upstream = Server::start(Options::default()).await.expect("a free port");
+    let weir = harness::start_with(store.clone(), &upstream.addr.to_string(), change).await;
+    (upstream, weir)
+}
+
+/// The answer's rows by model.
+async fn told(weir: &Weir, credential: &str, query: &str) -> Value {
+    let headers = format!("authorization: Bearer {credential}\r\n");
+    let answer = ask(weir.address, bare("GET", &format!("/weir/v1/usage{query}"), &headers)).await;
+    assert_eq!(answer.status(), 200, "{answer:?}");
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    serde_json::from_slice(&answer.body).expect("JSON")
+}
+
+#[tokio::test]
+async fn a_caller_is_told_its_own_usage_and_nobody_elses() {
+    let store = Store::in_memory().expect("there is memory");
+    let (upstream, weir) = weir(&store, |_| {}).await;
+    for (credential, model, more) in [
+        ("sk-one", "gpt-4o", json!({})),
+        ("sk-one", "gpt-4o", json!({"stream": true})),
+        ("sk-one", "gpt-4o-mini", json!({})),
+        ("sk-two", "gpt-4o", json!({})),
+    ] {
+        let headers = format!("authorization: Bearer {credential}\r\n");
+        let answer = ask(weir.address, chat(&headers, body(model, &more))).await;
+        assert_eq!(answer.status(), 200);
+    }
+    let seen = upstream.requests();
+    let used = |of: &[usize]| -> (u64, u64) {
+        let tokens = |index: &usize| (seen[*index].prompt_tokens, seen[*index].completion_tokens);
+        let both = of.iter().map(tokens);
+        both.fold((0, 0), |sum, (prompt, output)| {
+            (sum.0 + prompt.unwrap_or(0), sum.1 + output.unwrap_or(0))
+        })
+    };
+    let one = told(&weir, "sk-one", "?by=model").await;
+    assert_eq!(one["data"].as_array().map(Vec::len), Some(2), "{one}");
+    assert_eq!(one["total"]["requests"], 3);
+    let row = |told: &Value, model: &str| {
+        let rows = told["data"].as_array().expect("rows").clone();
+        rows.into_iter().find(|row| row["model"] == model).expect("a row")
+    };
+    let (prompt, output) = used(&[0, 1]);
+    let both = row(&one, "gpt-4o");
+    assert_eq!(both["requests"], 2);
+    assert_eq!(
+        (&both["prompt_tokens"], &both["completion_tokens"]),
+        (&json!(prompt), &json!(output))
+    );
+    // 2.50 and 10 dollars for a million.
+    let micros = 2.5 * prompt as f64 + 10.0 * output as f64;
+    let told_usd: f64 = both["cost_usd"].as_str().expect("text").parse().expect("a number");
+    assert!((told_usd * 1e6 - micros).abs() < 0.01, "{both} {micros}");
+    let two = told(&weir, "sk-two", "").await;
+    assert_eq!(two["total"]["requests"], 1);
+    let nobody = ask(weir.address, bare("GET", "/weir/v1/usage", "")).await;
+    nobody.assert_error(403, "credential_required");
+    let wrong = bare("GET", "/weir/v1/usage?by=week", "authorization: Bearer sk-one\r\n");
+    assert!(ask(weir.address, wrong).await.assert_error(400, "invalid_request").contains("model"));
+    let posted = bare("POST", "/weir/v1/usage", "authorization: Bearer sk-one\r\n");
+    ask(weir.address, posted).await.assert_error(405, "method_not_allowed");
+}
+
+/// What a `weir` command prints about the store in this file.
+fn printed(file: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments);
+    isolate(&mut command);
+    command.args(["--store", file]);
+    let output = command.output().expect("weir starts");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[tokio::test]
+async fn the_command_tells_what_the_journal_has() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let store = Store::open(&path).expect("the file can be written");
+    let (upstream, weir) = weir(&store, |_| {}).await;
+    let headers = "authorization: Bearer sk-one\r\n";
+    for more in [json!({}), json!({"stream": true})] {
+        assert_eq!(ask(weir.address, chat(headers, body("gpt-4o", &more))).await.status(), 200);
+    }
+    let unknown = ask(weir.address, chat(headers, body("=cmd,\"x\"", &json!({})))).await;
+    assert_eq!(unknown.status(), 200);
+    let file = path.display().to_string();
+    let table = printed(&file, &["usage"]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 4, "{table}");
+    assert!(lines[0].starts_with("model") && lines[3].starts_with("all"), "{table}");
+    assert!(table.contains("1 unpriced"), "{table}");
+    let csv = printed(&file, &["usage", "--csv", "--by", "model"]);
+    assert!(csv.contains("\"'=cmd,\"\"x\"\"\",1,"), "{csv}");
+    let json = printed(&file, &["usage", "--json", "--by", "day,model", "--model", "gpt-4o"]);
+    let row: Value = serde_json::from_str(json.trim()).expect("one line of JSON");
+    assert_eq!(row["requests"], 2);
+    let requests = printed(&file, &["usage", "--requests", "--json"]);
+    let rows: Vec<Value> =
+        requests.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(rows.len(), 3);
+    let seen = upstream.requests();
+    for (row, seen) in rows.iter().rev().zip(&seen) {
+        assert_eq!(row["prompt_tokens"], json!(seen.prompt_tokens));
+        assert_eq!(row["completion_tokens"], json!(seen.completion_tokens));
+    }
+    assert!(printed(&file, &["usage", "--requests", "--flagged"]).contains("unpriced"));
+    let none = printed(&file, &["usage", "--month", "2020-01", "--csv"]);
+    assert_eq!(none.lines().count(), 1, "{none}");
+
+    let copy = folder.file("copy.db").display().to_string();
+    assert!(printed(&file, &["backup", &copy]).contains("bytes"));
+    assert_eq!(printed(&copy, &["usage"]), table);
+}
+
+#[test]
+fn a_store_that_is_not_there_is_not_made() {
+    let folder = Folder::new();
+    let file = folder.file("nothing.db");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    isolate(command.arg("usage"));
+    let output = command.arg("--store").arg(&file).output().expect("weir starts");
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("there is no store at"), "{said}");
+    assert!(!file.exists());
+}
