@@ -178,12 +178,11 @@ mod tests {
 
     type Row = (&'static str, End, Option<u16>, Metered, [Option<u64>; 3], Flags);
 
-    #[test]
-    fn requests_are_settled_by_what_is_known_of_their_end() {
+    fn rows() -> [Row; 9] {
         let none = Flags::default();
         let (estimated, missing) = (Flags::ESTIMATED, Flags::ESTIMATED | Flags::USAGE_MISSING);
         let reported = Some([900, 400, 50]);
-        let rows: [Row; 9] = [
+        [
             (
                 "never sent",
                 End::NotSent,
@@ -249,9 +248,13 @@ mod tests {
                 [Some(900), Some(50), Some(1_040_000)],
                 none,
             ),
-        ];
+        ]
+    }
+
+    #[test]
+    fn requests_are_settled_by_what_is_known_of_their_end() {
         let price = Price::parse(PRICE).expect("a price");
-        for (name, end, status, metered, expected, flags) in rows {
+        for (name, end, status, metered, expected, flags) in rows() {
             let settled = settle(end, &metered, &known(&price, status));
             let found = [settled.prompt_tokens, settled.completion_tokens, settled.cost_nano_usd];
             assert_eq!((found, settled.flags), (expected, flags), "{name}");
