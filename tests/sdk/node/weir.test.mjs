@@ -228,6 +228,34 @@ const UPSTREAMS = [
   ["503", OpenAI.InternalServerError, {}, fault("status:503:retry-after=7")],
 ];
 
+describe("usage", () => {
+  async function told() {
+    const url = `http://${weir.address}/weir/v1/usage`;
+    const answer = await fetch(url, { headers: { authorization: `Bearer ${KEY}` } });
+    assert.equal(answer.status, 200);
+    return (await answer.json()).total;
+  }
+
+  test("what is written down is what the upstream counted", async () => {
+    const before = await told();
+    const plain = await chat(client);
+    for await (const chunk of await chat(client, { stream: true })) assert.ok(!chunk.usage);
+    let last;
+    const options = { stream: true, stream_options: { include_usage: true } };
+    for await (const chunk of await chat(client, options)) last = chunk;
+    assert.deepEqual(last.usage, plain.usage);
+    const after = await told();
+    const used = (name) => after[name] - before[name];
+    const seen = await upstream.requests();
+    const counted = (name) => seen.reduce((sum, entry) => sum + entry[name], 0);
+    assert.equal(used("requests"), 3);
+    assert.equal(used("estimated"), 0);
+    for (const name of ["prompt_tokens", "completion_tokens", "cached_tokens"]) {
+      assert.equal(used(name), counted(name), name);
+    }
+  });
+});
+
 describe("the upstream's errors are its own", () => {
   for (const [name, expected, more, options] of UPSTREAMS) {
     for (const stream of [false, true]) {
