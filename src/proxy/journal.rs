@@ -24,6 +24,9 @@ use crate::wire::usage::Metered;
 
 /// Requests of ended processes that are settled in one go.
 const ORPHANS_AT_ONCE: usize = 256;
+/// The most requests whose settlement is kept until the store can be written again; those past it
+/// are settled by rule at the next start.
+const MAX_LATE: usize = 10_000;
 /// Settlements in the background that the end of the process waits for.
 const MAX_BEHIND: u32 = 1 << 16;
 /// When to try again after the store could not be written.
@@ -40,6 +43,8 @@ pub struct Journal {
     upstream: String,
     /// One place for each settlement in the background.
     behind: Arc<Semaphore>,
+    /// What ended while the store could not be written.
+    late: Mutex<Vec<(Arc<Intent>, Settlement)>>,
     /// Models without a price that were warned about already.
     unpriced: Warned,
 }
@@ -143,7 +148,8 @@ impl Opening {
 impl Journal {
     pub fn new(config: Arc<Config>, store: Store, upstream: String) -> Self {
         let behind = Arc::new(Semaphore::new(MAX_BEHIND as usize));
-        Self { store, config, upstream, behind, unpriced: Warned::default() }
+        let late = Mutex::new(Vec::new());
+        Self { store, config, upstream, behind, late, unpriced: Warned::default() }
     }
 
     /// Writes down that a request is about to be sent; `None` where nothing is written down.
@@ -195,6 +201,7 @@ impl Journal {
 
     /// Settles what ended processes left open, and deletes what is older than it is to be kept.
     pub async fn tend(&self) {
+        self.catch_up().await;
         match self.recover().await {
             Ok(0) => {}
             Ok(requests) => tracing::warn!(
@@ -231,7 +238,7 @@ impl Journal {
                     is_cut: false,
                     max_input_tokens: u64::MAX,
                 });
-                let settlement = self.settlement(&intent, compaction, Ended::killed()).await;
+                let settlement = self.settlement(&intent, compaction, &Ended::killed()).await;
                 let store = self.store.clone();
                 let settle =
                     async move { store.settle_request(Arc::new(intent), settlement).await };
@@ -251,7 +258,7 @@ impl Journal {
         &self,
         intent: &Intent,
         compaction: Option<Compaction>,
-        ended: Ended,
+        ended: &Ended,
     ) -> Settlement {
         let learned_output_tokens = match ended.end {
             // A store that cannot be read knows no more than one that has seen nothing.
@@ -279,8 +286,38 @@ impl Journal {
         settlement
     }
 
+    /// Settles a request, or keeps what it came to until the store can be written again; whether it
+    /// is settled.
+    async fn settle_or_keep(&self, intent: Arc<Intent>, settlement: Settlement) -> bool {
+        let settled = self.store.settle_request(Arc::clone(&intent), settlement.clone()).await;
+        if settled.is_err() {
+            self.keep([(intent, settlement)]);
+        }
+        settled.is_ok()
+    }
+
+    fn keep(&self, unsettled: impl IntoIterator<Item = (Arc<Intent>, Settlement)>) {
+        if let Ok(mut late) = self.late.lock() {
+            late.extend(unsettled);
+            late.truncate(MAX_LATE);
+        }
+    }
+
+    /// Settles what could not be settled when it ended.
+    async fn catch_up(&self) {
+        let late = self.late.lock().map(|mut late| std::mem::take(&mut *late)).unwrap_or_default();
+        let mut late = late.into_iter();
+        while let Some((intent, settlement)) = late.next() {
+            if !self.settle_or_keep(intent, settlement).await {
+                self.keep(late);
+                return;
+            }
+        }
+    }
+
     /// Waits, within bounds, for what is being settled in the background.
     pub async fn finish(&self) {
+        self.catch_up().await;
         let all = self.behind.acquire_many(MAX_BEHIND);
         if tokio::time::timeout(BEHIND_TIMEOUT, all).await.is_err() {
             tracing::warn!(target: "weir::ledger", "the end came before all requests were settled");
@@ -338,32 +375,60 @@ impl Account {
         self.intent.id
     }
 
-    /// Writes down how the request ended, and gives what it cost once that is written.
+    /// Writes down how the request ended, and gives what it cost once that is written. Dropped before
+    /// that, as by a caller that leaves at the last moment, it goes on in the background.
     pub async fn settle(self, ended: Ended) -> Option<u64> {
-        let Self { journal, mut intent, compaction, is_billed } = self;
-        if !is_billed && ended.metered.usage.is_none() {
-            // As below.
-            let _ = journal.store.release_request(intent.id).await;
-            return None;
-        }
-        if intent.model.is_empty()
-            && let Some(model) = &ended.metered.model
-        {
-            model.clone_into(&mut Arc::make_mut(&mut intent).model);
-        }
-        let settlement = journal.settlement(&intent, compaction, ended).await;
-        let cost_nano_usd = settlement.cost_nano_usd;
-        // A store that fails tells so itself; the intent that it may hold is settled later.
-        let _ = journal.store.settle_request(intent, settlement).await;
+        let mut rest = Rest { unsettled: Some((self, ended)) };
+        let cost_nano_usd = match &rest.unsettled {
+            Some((account, ended)) => account.write(ended).await,
+            None => None,
+        };
+        rest.unsettled = None;
         cost_nano_usd
     }
 
     /// The same in the background, where nobody can wait for it.
     pub fn settle_behind(self, ended: Ended) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let place = Arc::clone(&self.journal.behind).try_acquire_owned();
+        drop(Rest { unsettled: Some((self, ended)) });
+    }
+
+    async fn write(&self, ended: &Ended) -> Option<u64> {
+        let journal = &self.journal;
+        if !self.is_billed && ended.metered.usage.is_none() {
+            // What the store keeps of it in spite of this is settled as a request never seen.
+            let _ = journal.store.release_request(self.intent.id).await;
+            return None;
+        }
+        let mut intent = Arc::clone(&self.intent);
+        if intent.model.is_empty()
+            && let Some(model) = &ended.metered.model
+        {
+            model.clone_into(&mut Arc::make_mut(&mut intent).model);
+        }
+        let settlement = journal.settlement(&intent, self.compaction, ended).await;
+        let cost_nano_usd = settlement.cost_nano_usd;
+        journal.settle_or_keep(intent, settlement).await;
+        cost_nano_usd
+    }
+}
+
+/// An account on its way into the store. Dropped, it goes on in the background: settled twice it
+/// counts once.
+struct Rest {
+    /// `None` once it is there.
+    unsettled: Option<(Account, Ended)>,
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        let (Some((account, ended)), Ok(runtime)) =
+            (self.unsettled.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        let place = Arc::clone(&account.journal.behind).try_acquire_owned();
         runtime.spawn(async move {
-            self.settle(ended).await;
+            account.write(&ended).await;
             drop(place);
         });
     }
