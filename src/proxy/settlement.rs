@@ -71,7 +71,8 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
     let (cost_nano_usd, saved_nano_usd) = match known.price {
         Some(price) if is_counted => {
             let cost = budget::cost(price, &billed);
-            if cost.partly {
+            // Pictures have prices of their own at some providers, which nobody's list tells apart.
+            if cost.partly || usage.image_input_tokens.is_some_and(|tokens| tokens > 0) {
                 flags |= Flags::PARTLY_PRICED;
             }
             let compaction = known.compaction.as_ref().filter(|_| end == End::Seen && has_usage);
