@@ -2,6 +2,7 @@
 //! is missing from it, however a request ends.
 
 mod ends;
+mod kill;
 mod raw;
 mod same;
 
