@@ -5,6 +5,7 @@ mod ends;
 mod kill;
 mod raw;
 mod same;
+mod secrets;
 
 use std::time::Duration;
 
