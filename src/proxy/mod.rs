@@ -47,7 +47,7 @@ use self::record::Record;
 use crate::config::Config;
 pub use crate::store::Tenant;
 use crate::store::{OpenError, Store};
-use crate::upstream::{Base, Client, Outbound, OutboundBody, OwnKey, Target};
+use crate::upstream::{Base, Client, Endpoint, Outbound, OutboundBody, OwnKey, Target};
 pub use crate::upstream::{Body, BoxError};
 use crate::wire::Protocol;
 
@@ -246,6 +246,10 @@ impl Proxy {
             record.take_tokens(0)?;
             let announced_length = pass.headers.contains_key(CONTENT_LENGTH);
             let mut headers = self.outbound_headers(pass.headers, &pass.target);
+            if matches!(pass.target.endpoint(), Endpoint::Route(_)) {
+                // The usage in a compressed answer could not be read.
+                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            }
             let (body, _permit) = match pass.body {
                 PassBody::Whole { bytes, permit } => (OutboundBody::Bytes(bytes), Some(permit)),
                 PassBody::Streamed(body) if body.is_end_stream() => {

@@ -3,9 +3,9 @@
 
 mod access;
 mod admin;
-mod command;
+pub mod command;
 mod hostile;
 mod limits;
 mod secrets;
-mod setting;
+pub mod setting;
 mod teams;

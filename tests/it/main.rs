@@ -4,6 +4,7 @@ mod cli;
 mod counting;
 mod explain;
 mod keys;
+mod ledger;
 mod promises;
 mod recalled;
 mod replay;

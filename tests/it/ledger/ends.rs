@@ -1,0 +1,124 @@
+//! Requests that do not come to a plain end: callers that leave, upstreams that are not there, and a
+//! store that cannot be written.
+
+use rusqlite::Connection;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use weir::config::OnFailure;
+use weir::store::Store;
+use weir::store::ledger::Flags;
+
+use super::{post, rows, tokens, whole, with_journal};
+use crate::scripted_upstream::{Options, Seen, Server};
+use crate::server::harness::{Wire, ask, bare, chat, start_with};
+use crate::store::places::Folder;
+
+const BODY: &str = r#"{"model":"gpt-4o","stream":true,"messages":[{"role":"user","content":"a"}]}"#;
+
+/// A caller that leaves in the middle of a stream; what became of it.
+async fn left(drain_ms: u64) -> (Seen, weir::store::ledger::RequestRow) {
+    let upstream = Server::start(Options::default()).await.expect("a free port");
+    let store = Store::in_memory().expect("there is memory");
+    let weir = start_with(store.clone(), &upstream.addr.to_string(), |config| {
+        config.ledger.drain_ms = drain_ms;
+        config.server.max_connections = 1;
+    })
+    .await;
+    let mut wire = Wire::connect(weir.address).await;
+    wire.send(chat("x-upstream-fault: hold_after:3\r\n", BODY)).await;
+    assert!(wire.head().await.expect("a head").starts_with("HTTP/1.1 200"));
+    assert!(wire.chunk().await.is_some());
+    drop(wire);
+    // There is one place: whoever gets it knows that the caller's is free.
+    while ask(weir.address, bare("GET", "/healthz", "connection: close\r\n")).await.status() != 200
+    {
+        tokio::task::yield_now().await;
+    }
+    upstream.release();
+    let row = rows(&store, 1).await.remove(0);
+    upstream.wait_for(|log| log.iter().all(Seen::ended)).await;
+    (upstream.requests().remove(0), row)
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_has_its_usage_counted() {
+    let (seen, row) = left(60_000).await;
+    assert!(seen.completed, "it was read to its end");
+    assert_eq!(tokens(&row), [seen.prompt_tokens, seen.cached_tokens, seen.completion_tokens]);
+    assert_eq!(row.settlement.outcome, "caller_left");
+    assert!(row.settlement.flags.any(Flags::CALLER_LEFT));
+    assert!(!row.settlement.flags.any(Flags::ESTIMATED | Flags::USAGE_MISSING), "{row:?}");
+}
+
+#[tokio::test]
+async fn one_whose_answer_is_not_read_on_is_estimated() {
+    let (_, row) = left(0).await;
+    assert_eq!(row.settlement.outcome, "caller_left");
+    assert!(row.settlement.flags.any(Flags::CALLER_LEFT));
+    assert!(row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
+    assert_eq!(row.settlement.prompt_tokens, row.sent_tokens);
+}
+
+#[tokio::test]
+async fn what_was_not_sent_costs_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let nobody = listener.local_addr().expect("it is bound").to_string();
+    drop(listener);
+    let store = Store::in_memory().expect("there is memory");
+    let weir = with_journal(&store, &nobody).await;
+    for path in ["/v1/chat/completions", "/v1/embeddings"] {
+        let answer = whole(weir.address, &post(path, "", BODY)).await;
+        assert!(answer.head.iter().any(|line| line.starts_with("HTTP/1.1 502")), "{answer:?}");
+    }
+    for row in rows(&store, 2).await {
+        assert!(row.settlement.flags.any(Flags::NOT_SENT), "{row:?}");
+        assert_eq!(row.settlement.cost_nano_usd, Some(0));
+        assert_eq!((tokens(&row), row.settlement.status), ([None; 3], None));
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_written_does_as_it_is_told() {
+    for on_failure in [OnFailure::Closed, OnFailure::Open] {
+        let folder = Folder::new();
+        let path = folder.file("weir.db");
+        let store = Store::open(&path).expect("a new file");
+        let upstream = Server::start(Options::default()).await.expect("a free port");
+        let weir = start_with(store.clone(), &upstream.addr.to_string(), |config| {
+            config.ledger.on_failure = on_failure;
+        })
+        .await;
+        let ready = || async {
+            let answer = ask(weir.address, bare("GET", "/readyz", "")).await;
+            let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
+            body.to_string()
+        };
+        let request = chat("connection: close\r\n", BODY);
+        assert_eq!(ask(weir.address, &request).await.status(), 200);
+        let healthy = ready().await;
+        let other = Connection::open(&path).expect("it was just made");
+        other.busy_timeout(std::time::Duration::from_secs(10)).expect("a time");
+        other.execute_batch("BEGIN EXCLUSIVE").expect("it is free at some moment");
+        let answer = ask(weir.address, &request).await;
+        let expected = if on_failure == OnFailure::Closed {
+            let said = answer.assert_error(503, "store_unavailable");
+            assert!(said.contains("ledger.on_failure"), "{said}");
+            assert!(answer.header("retry-after").is_some(), "{answer:?}");
+            1
+        } else {
+            assert_eq!(answer.status(), 200, "{answer:?}");
+            2
+        };
+        assert_eq!(upstream.requests().len(), expected);
+        let failing = ready().await;
+        assert!(failing.contains("failing") && !healthy.contains("failing"), "{failing}");
+        other.execute_batch("ROLLBACK").expect("it was begun");
+        assert_eq!(ask(weir.address, &request).await.status(), 200);
+        assert_eq!(ready().await, healthy);
+        // What could not be written is missing, and nothing else.
+        for row in rows(&store, 2).await {
+            assert!(!row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
+        }
+        assert_eq!(store.orphans(9).await, Ok(Vec::new()));
+    }
+}
