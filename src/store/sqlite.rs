@@ -12,6 +12,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use tokio::time::Instant;
 
+use super::keys::mark::Mark;
 use super::ledger::Ledger;
 use super::readers::{Readers, connect};
 use super::sync::{self, Dirty};
@@ -39,6 +40,7 @@ pub struct Sqlite {
     /// `None` where each commit waits for the disk, or there is none.
     dirty: Option<Dirty>,
     ledger: Arc<Ledger>,
+    mark: Mark,
 }
 
 impl Sqlite {
@@ -95,6 +97,8 @@ impl Sqlite {
         // What has ended or was pushed out is overwritten and not only forgotten.
         connection.pragma_update_and_check(None, "secure_delete", "on", |_| Ok(()))?;
         let secret = schema::prepare(&mut connection)?;
+        let mark = Mark::new(readers.as_ref().map(Readers::path));
+        mark.agree(&mut connection)?;
         if dirty.is_some() {
             // The thread that syncs does it.
             connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
@@ -102,7 +106,7 @@ impl Sqlite {
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
         let ledger = Ledger::new(readers.as_ref().map(Readers::path))?;
         let writer = Writer::start(connection, dirty.clone())?;
-        Ok(Self { writer, readers, secret, dirty, ledger })
+        Ok(Self { writer, readers, secret, dirty, ledger, mark })
     }
 
     #[cfg(test)]
@@ -118,6 +122,11 @@ impl Sqlite {
     /// What the journal keeps in the process.
     pub fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
+    }
+
+    /// What tells of changes to keys.
+    pub fn mark(&self) -> &Mark {
+        &self.mark
     }
 
     /// Whether sums are left to the thread that syncs.

@@ -1,6 +1,7 @@
 //! Virtual keys: made, shown, changed, replaced, revoked and found by their secret. The secret
 //! itself is given away once and kept nowhere; what is stored is its hash under a key of the store's.
 
+pub(super) mod mark;
 mod ring;
 mod rows;
 mod settings;
@@ -12,6 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rusqlite::Connection;
 use serde::Serialize;
 
+use mark::Mark;
 pub use ring::{Holder, KeyRing, Standing};
 pub use settings::{KeyChange, KeySettings, MAX_NAME_BYTES};
 
@@ -204,6 +206,7 @@ impl Store {
         let secret = random_secret()?;
         let (hash, hint) = (self.hash(&secret), hint(&secret));
         let facts = SecretFacts { hint, created_ms: now_ms, expires_ms: None };
+        let mark = self.mark();
         let made = self.write(move |connection| {
             if rows::count(connection)? >= MAX_KEYS {
                 return Ok(Err(KeyError::TooMany));
@@ -222,7 +225,7 @@ impl Store {
             }
             rows::put(connection, &key)?;
             rows::insert_secret(connection, &hash, &key.id, &facts)?;
-            changed(connection, &key.id)
+            changed(connection, &mark, &key.id)
         });
         Ok(Issued { facts: made.await??, secret: Secret::new(secret) })
     }
@@ -256,14 +259,14 @@ impl Store {
 
     /// Changes what a key may do, from its next request on.
     pub async fn change_key(&self, id: &str, wanted: KeyChange) -> Result<KeyFacts, KeyError> {
-        let id = id.to_owned();
+        let (id, mark) = (id.to_owned(), self.mark());
         let work = move |connection: &Connection| {
             with_live(connection, &id, |mut key| {
                 if let Err(refused) = change(&mut key, &wanted) {
                     return Ok(Err(refused));
                 }
                 rows::put(connection, &key)?;
-                changed(connection, &id)
+                changed(connection, &mark, &id)
             })
         };
         self.write(work).await?
@@ -277,7 +280,7 @@ impl Store {
         overlap_ms: u64,
         now_ms: u64,
     ) -> Result<Issued, KeyError> {
-        let id = id.to_owned();
+        let (id, mark) = (id.to_owned(), self.mark());
         let secret = random_secret()?;
         let (hash, hint) = (self.hash(&secret), hint(&secret));
         let facts = SecretFacts { hint, created_ms: now_ms, expires_ms: None };
@@ -286,7 +289,7 @@ impl Store {
             with_live(connection, &id, |key| {
                 rows::end_secrets(connection, &key.id, now_ms, end_ms)?;
                 rows::insert_secret(connection, &hash, &key.id, &facts)?;
-                changed(connection, &key.id)
+                changed(connection, &mark, &key.id)
             })
         };
         Ok(Issued { facts: self.write(work).await??, secret: Secret::new(secret) })
@@ -294,7 +297,7 @@ impl Store {
 
     /// Ends a key for good, from its next request on. Once revoked it stays as it is.
     pub async fn revoke_key(&self, id: &str, now_ms: u64) -> Result<KeyFacts, KeyError> {
-        let id = id.to_owned();
+        let (id, mark) = (id.to_owned(), self.mark());
         let work = move |connection: &Connection| {
             let Some(found) = rows::by_id(connection, &id)? else {
                 return Ok(Err(KeyError::Unknown));
@@ -303,7 +306,7 @@ impl Store {
                 return Ok(Ok(found));
             }
             rows::put(connection, &VirtualKey { revoked_ms: Some(now_ms), ..found.key })?;
-            changed(connection, &id)
+            changed(connection, &mark, &id)
         };
         self.write(work).await?
     }
@@ -320,6 +323,12 @@ impl Store {
     fn hash(&self, secret: &str) -> [u8; 32] {
         let key = blake3::derive_key("weir 1 the hash of a virtual key", &self.secret());
         *blake3::keyed_hash(&key, secret.as_bytes()).as_bytes()
+    }
+
+    /// Where changes are told.
+    fn mark(&self) -> Mark {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        sqlite.mark().clone()
     }
 
     async fn read<T: Send + 'static>(
@@ -353,8 +362,8 @@ fn with_live<T>(
 }
 
 /// A key that was just written, as it is now; all who remember keys hear of it.
-fn changed(connection: &Connection, id: &str) -> Outcome<KeyFacts> {
-    rows::raise_version(connection)?;
+fn changed(connection: &Connection, mark: &Mark, id: &str) -> Outcome<KeyFacts> {
+    mark.write(rows::raise_version(connection)?);
     Ok(rows::by_id(connection, id)?.ok_or(KeyError::Unknown))
 }
 

@@ -1,15 +1,20 @@
 //! Who a secret stands for, remembered for as long as no key changes. A change by any process counts
-//! from the next request on: each asks the store how often keys were changed.
+//! from the next request on: each looks at the mark that all changes leave.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use moka::sync::Cache;
+use tokio::time::Instant;
 
 use super::{VirtualKey, is_secret, rows};
 use crate::store::{Backend, Store, StoreError, Tenant};
 
 /// How many keys are remembered.
 const MAX_REMEMBERED: u64 = 10_000;
+/// How long the mark is trusted without asking the store itself: a process that was killed between
+/// the two, or an older weir, may have changed one alone.
+const TRUSTED_MS: u64 = 250;
 
 /// Whether a key is good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +53,23 @@ pub struct KeyRing {
     store: Store,
     /// By hash: a holder, and how often keys had been changed when it was read.
     remembered: Cache<[u8; 32], (u64, Arc<Holder>)>,
+    began: Instant,
+    /// From when on the store is asked again, in milliseconds since `began`.
+    ask_at_ms: AtomicU64,
+    /// The highest count that the store has told. A mark below it was left behind.
+    told: AtomicU64,
 }
 
 impl KeyRing {
     /// A ring of the keys in `store`.
     pub fn new(store: Store) -> Self {
-        Self { store, remembered: Cache::new(MAX_REMEMBERED) }
+        Self {
+            store,
+            remembered: Cache::new(MAX_REMEMBERED),
+            began: Instant::now(),
+            ask_at_ms: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+        }
     }
 
     /// Who `secret` stands for, whether or not that is good; `None` where it is nobody's.
@@ -63,7 +79,7 @@ impl KeyRing {
         }
         let hash = self.store.hash(secret);
         if let Some((read_at, holder)) = self.remembered.get(&hash)
-            && self.version() == Some(read_at)
+            && (self.marked() == Some(read_at) || self.version() == Some(read_at))
         {
             return Ok(Some(holder));
         }
@@ -87,9 +103,152 @@ impl KeyRing {
         Ok(Some(holder))
     }
 
-    /// How often keys were changed; `None` where that would have to be waited for.
+    /// How often keys were changed, by the mark; `None` where it is not to be trusted.
+    fn marked(&self) -> Option<u64> {
+        let Backend::Sqlite(sqlite) = &self.store.backend;
+        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if now_ms >= self.ask_at_ms.load(Ordering::Relaxed) && sqlite.is_file() {
+            sqlite.mark().reopen();
+            self.version()?;
+            self.ask_at_ms.store(now_ms.saturating_add(TRUSTED_MS), Ordering::Relaxed);
+        }
+        let told = self.told.load(Ordering::Acquire);
+        sqlite.mark().read().filter(|marked| *marked >= told)
+    }
+
+    /// How often keys were changed, by the store; `None` where that would have to be waited for.
     fn version(&self) -> Option<u64> {
         let Backend::Sqlite(sqlite) = &self.store.backend;
-        sqlite.glance(rows::version)
+        let version = sqlite.glance(rows::version)?;
+        self.told.fetch_max(version, Ordering::AcqRel);
+        Some(version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::super::{KeyChange, NewKey};
+    use super::*;
+
+    /// A folder with a store's file, gone in the end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
+            fs::create_dir(&folder).expect("the temporary directory can be written");
+            Self(folder)
+        }
+
+        /// A handle that shares nothing but files with others, as another process has.
+        fn open(&self) -> Store {
+            Store::open(&self.0.join("weir.db")).expect("it can be made")
+        }
+
+        fn mark(&self) -> PathBuf {
+            self.0.join("weir.db.keys")
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            // What cannot be removed is the system's to clear.
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    async fn make(store: &Store) -> (String, String) {
+        let change = KeyChange { name: Some("a key".to_owned()), ..KeyChange::default() };
+        let new = NewKey { change, ..NewKey::default() };
+        let issued = store.create_key(new, 1).await.expect("it can be made");
+        (issued.facts.key.id, issued.secret.expose().to_owned())
+    }
+
+    async fn standing(ring: &KeyRing, secret: &str) -> Standing {
+        let found = ring.find(secret).await.expect("it can be read");
+        found.expect("the secret is somebody's").standing(2)
+    }
+
+    #[tokio::test]
+    async fn what_another_revokes_is_revoked_at_once_whatever_becomes_of_the_mark() {
+        let remove = |path: &Path| fs::remove_file(path).expect("it is there");
+        let spoil = |path: &Path| fs::write(path, "x").expect("it can be written");
+        let replace = |path: &Path| {
+            let old = fs::read(path).expect("it is there");
+            fs::remove_file(path).expect("it is there");
+            fs::write(path, old).expect("it can be written");
+        };
+        let exaggerate = |path: &Path| fs::write(path, [0x7f; 8]).expect("it can be written");
+        let steps: [(&str, fn(&Path)); 5] = [
+            ("left alone", |_| {}),
+            ("removed", remove),
+            ("spoilt", spoil),
+            ("replaced", replace),
+            ("too high", exaggerate),
+        ];
+        for (name, step) in steps {
+            let folder = Folder::new(&format!("mark-{}", name.replace(' ', "-")));
+            let (own, other) = (folder.open(), folder.open());
+            let ring = KeyRing::new(own);
+            let (id, secret) = make(&other).await;
+            for _ in 0..3 {
+                assert_eq!(standing(&ring, &secret).await, Standing::Live, "{name}");
+            }
+            step(&folder.mark());
+            for _ in 0..3 {
+                assert_eq!(standing(&ring, &secret).await, Standing::Live, "{name}");
+            }
+            other.revoke_key(&id, 1).await.expect("it is live");
+            assert_eq!(standing(&ring, &secret).await, Standing::Revoked, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_mark_that_stayed_behind_is_noticed_and_not_trusted_again() {
+        let folder = Folder::new("mark-behind");
+        let ring = KeyRing::new(folder.open());
+        let other = folder.open();
+        let (id, secret) = make(&other).await;
+        assert_eq!(standing(&ring, &secret).await, Standing::Live);
+        let before = fs::read(folder.mark()).expect("it is there");
+        other.revoke_key(&id, 1).await.expect("it is live");
+        // As if the other had ended before it could tell.
+        fs::write(folder.mark(), before).expect("it can be written");
+        // The time until the store is asked has passed.
+        ring.ask_at_ms.store(0, Ordering::Relaxed);
+        for _ in 0..3 {
+            assert_eq!(standing(&ring, &secret).await, Standing::Revoked);
+        }
+        assert_eq!(ring.marked(), None, "it is known to be behind");
+        drop(folder.open());
+        assert_eq!(ring.marked(), ring.version(), "whoever opens the store mends it");
+    }
+
+    #[tokio::test]
+    async fn in_memory_a_change_counts_at_once() {
+        let store = Store::in_memory().expect("there is memory");
+        let ring = KeyRing::new(store.clone());
+        let (id, secret) = make(&store).await;
+        assert_eq!(standing(&ring, &secret).await, Standing::Live);
+        assert_eq!(ring.marked(), Some(1));
+        store.revoke_key(&id, 1).await.expect("it is live");
+        assert_eq!(standing(&ring, &secret).await, Standing::Revoked);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_mark_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = Folder::new("mark-private");
+        let mode = || fs::metadata(folder.mark()).expect("it is there").permissions().mode();
+        drop(folder.open());
+        assert_eq!(mode() & 0o777, 0o600);
+        let open_to_all = fs::Permissions::from_mode(0o666);
+        fs::set_permissions(folder.mark(), open_to_all).expect("it is ours");
+        drop(folder.open());
+        assert_eq!(mode() & 0o777, 0o600);
     }
 }

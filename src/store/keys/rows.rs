@@ -29,15 +29,15 @@ pub fn version(connection: &Connection) -> rusqlite::Result<u64> {
     Ok(found.map_or(0, u64::from_be_bytes))
 }
 
-/// Tells all who remember keys that one was changed.
-pub fn raise_version(connection: &Connection) -> rusqlite::Result<()> {
-    let next = version(connection)?.wrapping_add(1).to_be_bytes();
+/// Counts a change, and gives how many there were with it.
+pub fn raise_version(connection: &Connection) -> rusqlite::Result<u64> {
+    let next = version(connection)?.wrapping_add(1);
     connection
         .prepare_cached(
             "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
         )?
-        .execute(params![VERSION, next])?;
-    Ok(())
+        .execute(params![VERSION, next.to_be_bytes()])?;
+    Ok(next)
 }
 
 pub fn by_hash(connection: &Connection, hash: &[u8; 32]) -> rusqlite::Result<Option<Held>> {
