@@ -45,8 +45,9 @@ pub struct Round {
     pub failures: Vec<String>,
 }
 
-/// Sends a batch to `address`; `pid` is the process whose CPU time is counted, if any.
-pub fn run(address: SocketAddr, pid: Option<u32>, batch: &Batch) -> Round {
+/// Sends a batch to `address` with `credential`; `pid` is the process whose CPU time is counted, if
+/// any.
+pub fn run(address: SocketAddr, credential: &str, pid: Option<u32>, batch: &Batch) -> Round {
     let barrier = Barrier::new(batch.connections + 1);
     let share = batch.requests.len().div_ceil(batch.connections);
     let mut round = Round::default();
@@ -55,7 +56,7 @@ pub fn run(address: SocketAddr, pid: Option<u32>, batch: &Batch) -> Round {
             .map(|index| {
                 let bodies = batch.requests.iter().skip(index * share).take(share);
                 let barrier = &barrier;
-                scope.spawn(move || work(address, batch, bodies, barrier))
+                scope.spawn(move || work(address, credential, batch, bodies, barrier))
             })
             .collect();
         barrier.wait();
@@ -98,12 +99,13 @@ impl Round {
 /// One connection's part of a round. Both barriers are passed whatever fails.
 fn work<'a>(
     address: SocketAddr,
+    credential: &str,
     batch: &Batch,
     bodies: impl Iterator<Item = &'a Vec<u8>>,
     barrier: &Barrier,
 ) -> Round {
     let mut round = Round::default();
-    let opened = Client::open(address, batch.headers).and_then(|mut client| {
+    let opened = Client::open(address, credential, batch.headers).and_then(|mut client| {
         client.exchange(&batch.warm_up)?;
         Ok(client)
     });
@@ -138,13 +140,13 @@ struct Client {
 }
 
 impl Client {
-    fn open(address: SocketAddr, headers: &str) -> io::Result<Self> {
+    fn open(address: SocketAddr, credential: &str, headers: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(READ_TIMEOUT))?;
         let head = format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: {address}\r\naccept: application/json\r\n\
-             content-type: application/json\r\nauthorization: Bearer sk-bench\r\n\
+             content-type: application/json\r\nauthorization: Bearer {credential}\r\n\
              user-agent: added-cost/1\r\n{headers}content-length: "
         );
         Ok(Self { stream, head, request: Vec::new(), answer: Vec::with_capacity(64 * 1024) })

@@ -9,6 +9,7 @@
 
 mod conversation;
 mod load;
+mod metered;
 mod process;
 mod report;
 mod upstream;
@@ -23,9 +24,27 @@ use clap::Parser;
 use crate::conversation::Random;
 use crate::load::{Batch, Round};
 use crate::process::{Process, Subject};
-use crate::report::{CaseReport, Measured};
+use crate::report::{CaseReport, Figure, Goal, Measured, Ratio};
 
 const SEED: u64 = 20_260_301;
+/// What callers bring where nobody looks at it.
+const CREDENTIAL: &str = "sk-bench";
+
+/// What the rows of a run are compared by.
+struct Comparison {
+    ratios: [Ratio; 2],
+    /// In place of the cases' own.
+    goal: Option<Goal>,
+}
+
+/// weir against both baselines.
+const PROXIES: Comparison = Comparison {
+    ratios: [
+        Ratio { name: "÷ streaming", figure: Figure::CpuPerRequest, base: 1 },
+        Ratio { name: "÷ buffering", figure: Figure::CpuPerRequest, base: 2 },
+    ],
+    goal: None,
+};
 
 #[derive(Parser)]
 #[command(about = "CPU, latency and memory that weir adds to a request")]
@@ -42,6 +61,9 @@ struct Flags {
     /// Only the cases whose name contains this.
     #[arg(long)]
     only: Option<String>,
+    /// Measure what virtual keys and the journal add to weir, in place of what weir adds.
+    #[arg(long)]
+    ledger: bool,
     /// Measure this program, which takes `--listen` and `--upstream`, in place of `weir serve`.
     #[arg(long)]
     subject: Option<PathBuf>,
@@ -151,11 +173,31 @@ fn fingerprint(name: &str) -> u64 {
 struct Target {
     name: String,
     address: SocketAddr,
+    credential: String,
     /// None for the upstream, whose cost is nobody's concern.
     process: Option<Process>,
 }
 
 impl Target {
+    fn upstream(address: SocketAddr) -> Self {
+        let (name, credential) = ("direct".to_owned(), CREDENTIAL.to_owned());
+        Self { name, address, credential, process: None }
+    }
+
+    /// Starts `subject` with its log in the bench's folder.
+    fn start(subject: Subject, upstream: SocketAddr, credential: &str) -> Result<Self, String> {
+        let log = folder().join(format!("added_cost-{}.log", subject.name));
+        let process = Process::start(&subject, upstream, &log).map_err(|error| {
+            format!("{} did not start: {error}; see {}", subject.name, log.display())
+        })?;
+        Ok(Self {
+            name: subject.name,
+            address: process.address,
+            credential: credential.to_owned(),
+            process: Some(process),
+        })
+    }
+
     fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::pid)
     }
@@ -167,14 +209,21 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(upstream::serve()?);
     }
     let upstream = Process::start_upstream()?;
-    let targets = start_targets(&flags, upstream.address)?;
+    let (targets, comparison) = if flags.ledger {
+        (metered::start(upstream.address)?, metered::COMPARISON)
+    } else {
+        (start_targets(&flags, upstream.address)?, PROXIES)
+    };
     let rounds = flags.rounds.unwrap_or(if flags.quick { 5 } else { 30 }).max(1);
-    let wanted = |case: &&Case| flags.only.as_deref().is_none_or(|part| case.name.contains(part));
+    let wanted = |case: &&Case| {
+        let is_told = flags.only.as_deref().is_none_or(|part| case.name.contains(part));
+        is_told && (!flags.ledger || matches!(case.shape, Shape::Small))
+    };
     let mut reports = Vec::new();
     for case in CASES.iter().filter(wanted) {
         eprintln!("measuring: {}", case.name);
         let factor = if case.streamed { 1 } else { PLAIN_ROUNDS_FACTOR };
-        reports.push(measure(case, &targets, rounds * factor));
+        reports.push(measure(case, &targets, &comparison, rounds * factor));
     }
     if flags.json {
         println!("{}", serde_json::to_string_pretty(&reports)?);
@@ -195,26 +244,24 @@ fn start_targets(flags: &Flags, upstream: SocketAddr) -> Result<Vec<Target>, Box
         Some(path) => subject("subject", path, &[], &[]),
         None => weir(),
     };
-    let mut targets = vec![Target { name: "direct".to_owned(), address: upstream, process: None }];
+    let mut targets = vec![Target::upstream(upstream)];
     for subject in [
         self::subject("streaming", &baseline, &[], &[]),
         self::subject("buffering", &baseline, &[], &["--buffer"]),
         subject,
     ] {
-        let log =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("added_cost-{}.log", subject.name));
-        match Process::start(&subject, upstream, &log) {
-            Ok(process) => {
-                let address = process.address;
-                targets.push(Target { name: subject.name, address, process: Some(process) });
-            }
+        match Target::start(subject, upstream, CREDENTIAL) {
+            Ok(target) => targets.push(target),
             Err(error) if targets.len() < 3 => return Err(error.into()),
-            Err(error) => {
-                eprintln!("{} did not start: {error}; see {}", subject.name, log.display());
-            }
+            Err(error) => eprintln!("{error}"),
         }
     }
     Ok(targets)
+}
+
+/// Where logs, and what else a run needs, are kept.
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
 fn subject(name: &str, program: &Path, leading: &[&str], trailing: &[&str]) -> Subject {
@@ -253,7 +300,7 @@ fn build_baseline() -> Result<PathBuf, Box<dyn Error>> {
 }
 
 /// All rounds of one case, the targets taking turns within each round and changing who begins.
-fn measure(case: &Case, targets: &[Target], rounds: usize) -> CaseReport {
+fn measure(case: &Case, targets: &[Target], comparison: &Comparison, rounds: usize) -> CaseReport {
     for pid in targets.iter().filter_map(Target::pid) {
         process::reset_peak_memory(pid);
     }
@@ -268,7 +315,7 @@ fn measure(case: &Case, targets: &[Target], rounds: usize) -> CaseReport {
             let turn = if round % 2 == 0 { turn } else { targets.len() - 1 - turn };
             let index = (round / 2 + turn) % targets.len();
             let target = &targets[index];
-            let kept = load::run(target.address, target.pid(), &batch);
+            let kept = load::run(target.address, &target.credential, target.pid(), &batch);
             if round > 0 {
                 measured[index].push(kept);
             }
@@ -290,7 +337,10 @@ fn measure(case: &Case, targets: &[Target], rounds: usize) -> CaseReport {
         body_bytes: middle.len(),
         body_tokens: bpe_openai::o200k_base().count(String::from_utf8_lossy(&middle).as_ref()),
         rounds,
-        goal_cpu_ratio: case.goal_cpu_ratio,
-        rows: report::rows(&measured),
+        goal: comparison
+            .goal
+            .or_else(|| case.goal_cpu_ratio.map(|ratio| Goal { of: "CPU", ratio })),
+        ratios: comparison.ratios,
+        rows: report::rows(&measured, &comparison.ratios),
     }
 }

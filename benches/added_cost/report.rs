@@ -22,8 +22,33 @@ pub struct CaseReport {
     pub body_bytes: usize,
     pub body_tokens: usize,
     pub rounds: usize,
-    pub goal_cpu_ratio: Option<f64>,
+    /// For the last row.
+    pub goal: Option<Goal>,
+    pub ratios: [Ratio; 2],
     pub rows: Vec<Row>,
+}
+
+/// What is compared with another subject of the same round.
+#[derive(Clone, Copy, Serialize)]
+pub struct Ratio {
+    pub name: &'static str,
+    pub figure: Figure,
+    /// The place of the row that is divided by.
+    pub base: usize,
+}
+
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    CpuPerRequest,
+    TotalP50,
+}
+
+/// The most that a ratio should be.
+#[derive(Clone, Copy, Serialize)]
+pub struct Goal {
+    pub of: &'static str,
+    pub ratio: f64,
 }
 
 #[derive(Serialize)]
@@ -32,9 +57,8 @@ pub struct Row {
     pub requests: usize,
     /// Over the rounds.
     pub cpu_us_per_request: Option<Spread>,
-    /// Over the ratios in each round.
-    pub cpu_ratio_to_streaming: Option<Spread>,
-    pub cpu_ratio_to_buffering: Option<Spread>,
+    /// Over the ratios in each round, in the order of [`CaseReport::ratios`].
+    pub ratios: [Option<Spread>; 2],
     pub total_us: Quantiles,
     pub first_byte_us: Quantiles,
     /// Against the same load sent straight to the upstream.
@@ -90,13 +114,12 @@ impl Spread {
     }
 }
 
-/// Rows in the order of `measured`: straight to the upstream, streaming baseline, buffering
-/// baseline, then what is compared with them.
-pub fn rows(measured: &[Measured]) -> Vec<Row> {
-    measured.iter().map(|one| row(one, measured)).collect()
+/// Rows in the order of `measured`, whose first is straight to the upstream.
+pub fn rows(measured: &[Measured], ratios: &[Ratio; 2]) -> Vec<Row> {
+    measured.iter().map(|one| row(one, measured, ratios)).collect()
 }
 
-fn row(one: &Measured, all: &[Measured]) -> Row {
+fn row(one: &Measured, all: &[Measured], ratios: &[Ratio; 2]) -> Row {
     let samples = |of: &Measured| -> Vec<Sample> {
         of.rounds.iter().flat_map(|round| round.samples.clone()).collect()
     };
@@ -115,8 +138,7 @@ fn row(one: &Measured, all: &[Measured]) -> Row {
         subject: one.name.clone(),
         requests: own.len(),
         cpu_us_per_request: Spread::of(one.rounds.iter().filter_map(cpu_us)),
-        cpu_ratio_to_streaming: cpu_ratio(one, &all[1]),
-        cpu_ratio_to_buffering: cpu_ratio(one, &all[2]),
+        ratios: ratios.map(|ratio| ratio.between(one, &all[ratio.base])),
         total_us,
         first_byte_us,
         added_total_us: total_us.over(direct_total),
@@ -132,21 +154,31 @@ fn cpu_us(round: &Round) -> Option<f64> {
     round.cpu_ns_per_request.map(|ns| ns / 1e3)
 }
 
-/// Round by round, because what slows the machine for a while slows both halves of a round.
-fn cpu_ratio(one: &Measured, base: &Measured) -> Option<Spread> {
-    let pairs = one.rounds.iter().zip(&base.rounds);
-    Spread::of(pairs.filter_map(|(own, base)| Some(cpu_us(own)? / cpu_us(base)?)))
+impl Ratio {
+    /// Round by round, because what slows the machine for a while slows both halves of a round.
+    fn between(self, one: &Measured, base: &Measured) -> Option<Spread> {
+        let figure = |round: &Round| match self.figure {
+            Figure::CpuPerRequest => cpu_us(round),
+            Figure::TotalP50 => {
+                let p50 = Quantiles::of(round.samples.iter().map(|sample| sample.total)).p50;
+                p50.is_finite().then_some(p50)
+            }
+        };
+        let pairs = one.rounds.iter().zip(&base.rounds);
+        Spread::of(pairs.filter_map(|(own, base)| Some(figure(own)? / figure(base)?)))
+    }
 }
 
 /// The table, one block of lines a case.
 pub fn print_table(cases: &[CaseReport]) {
+    let names = cases.first().map_or(["", ""], |case| case.ratios.map(|ratio| ratio.name));
     println!(
         "{:<11} {:>6} {:>8} {:>17} {:>17} | {:>15} {:>15} {:>15} | {:>6}  answers",
         "times in µs",
         "reqs",
         "CPU/req",
-        "÷ streaming",
-        "÷ buffering",
+        names[0],
+        names[1],
         "total p50/p99",
         "added p50/p99",
         "1st byte added",
@@ -154,8 +186,8 @@ pub fn print_table(cases: &[CaseReport]) {
     );
     for case in cases {
         let goal = case
-            .goal_cpu_ratio
-            .map_or("no goal".to_owned(), |goal| format!("goal: CPU ≤ {goal} ×"));
+            .goal
+            .map_or("no goal".to_owned(), |Goal { of, ratio }| format!("goal: {of} ≤ {ratio} ×"));
         println!(
             "\n{} · {} at once · {:.1} KB, {} tokens · {} rounds · {goal}",
             case.case,
@@ -188,8 +220,8 @@ fn print_row(row: &Row) {
         row.subject,
         row.requests,
         row.cpu_us_per_request.map_or("-".to_owned(), |value| format!("{:.0}", value.median)),
-        ratio(row.cpu_ratio_to_streaming),
-        ratio(row.cpu_ratio_to_buffering),
+        ratio(row.ratios[0]),
+        ratio(row.ratios[1]),
         pair(row.total_us),
         pair(row.added_total_us),
         pair(row.added_first_byte_us),
