@@ -100,11 +100,11 @@ struct Limits {
     #[arg(long)]
     user: Option<String>,
     /// The models it may use, separated by commas; * stands for any characters, `any` for all
-    #[arg(long, value_name = "PATTERNS")]
+    #[arg(long, value_name = "PATTERNS", value_parser = names)]
     models: Option<String>,
     /// The policies its callers may choose by x-weir-policy, separated by commas; `configured` for
     /// those of context.allowed_policies
-    #[arg(long, value_name = "NAMES")]
+    #[arg(long, value_name = "NAMES", value_parser = names)]
     policies: Option<String>,
     /// The policy of its requests that choose none, or `none`
     #[arg(long, value_name = "NAME")]
@@ -124,6 +124,16 @@ struct Limits {
     /// How long from now it is good, such as 90d, or `never` ends
     #[arg(long, value_name = "SPAN", value_parser = expiry)]
     expires: Option<Given>,
+}
+
+/// A list that names something: an empty one, such as a variable that is not set, is no wish.
+fn names(text: &str) -> Result<String, String> {
+    match text.split(',').any(|name| !name.trim().is_empty()) {
+        true => Ok(text.to_owned()),
+        false => Err("write names separated by commas; `any` opens every model, `configured` the \
+                      policies of context.allowed_policies"
+            .to_owned()),
+    }
 }
 
 /// A number that is given, or taken away.

@@ -242,14 +242,16 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
         });
         return Ok(csv(std::iter::once(head.clone()).chain(rows)));
     }
-    let heads =
-        ["begun", "model", "outcome", "action", "prompt", "cached", "output", "cost", "flags"];
+    let heads = [
+        "begun", "key", "model", "outcome", "action", "prompt", "cached", "output", "cost", "flags",
+    ];
     let mut table = vec![heads.map(str::to_owned).to_vec()];
     table.extend(rows.iter().map(|row| {
         let ended = &row.settlement;
         let number = |figure: Option<u64>| figure.map_or("-".to_owned(), |it| it.to_string());
         vec![
             moment(row.begun_ms),
+            row.caller.key.as_ref().map_or("-".to_owned(), |key| key.key.clone()),
             row.model.clone(),
             ended.outcome.clone(),
             row.action.clone(),
@@ -260,7 +262,7 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
             ended.flags.names().collect::<Vec<_>>().join(","),
         ]
     }));
-    Ok(aligned(&table, 4))
+    Ok(aligned(&table, 5))
 }
 
 /// One JSON value a line.

@@ -9,7 +9,7 @@ use super::{Config, set};
 
 /// Where the admin API is in keys mode, unless it is told.
 const ADMIN_LISTEN: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8401);
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8410);
 
 /// A text that nobody is shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -153,7 +153,7 @@ fn admin_listen(text: &str) -> Result<AdminListen, String> {
         "off" => Ok(AdminListen::Nowhere),
         text => text.parse().map(AdminListen::At).map_err(|_| {
             format!(
-                "{text:?} is no address; write an IP address and a port, such as 127.0.0.1:8401, or \
+                "{text:?} is no address; write an IP address and a port, such as 127.0.0.1:8410, or \
                  \"off\""
             )
         }),

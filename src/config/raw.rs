@@ -791,7 +791,7 @@ mod tests {
         (
             "[admin]\nlisten = \"8401\"",
             "admin.listen: \"8401\" is no address; write an IP address and a port, such as \
-             127.0.0.1:8401, or \"off\"",
+             127.0.0.1:8410, or \"off\"",
         ),
         (
             "[context]\nmode = \"off\"",

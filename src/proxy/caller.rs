@@ -24,8 +24,8 @@ pub struct Caller {
     pub key: Option<Arc<VirtualKey>>,
 }
 
-/// The member that lists models to turn to where the first does not answer.
-const FALLBACKS: &str = "models";
+/// Members that list models to turn to where the first does not answer.
+const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
 
 impl Caller {
     /// Refuses routes that are not open to the caller.
@@ -73,7 +73,7 @@ impl Caller {
                 ..needs_passthrough(&message)
             });
         }
-        if let Some((_, raw)) = members.iter().find(|(name, _)| name == FALLBACKS) {
+        for (_, raw) in members.iter().filter(|(name, _)| FALLBACKS.contains(&name.as_ref())) {
             self.check_fallbacks(raw)?;
         }
         if let Some(model) = &target.path_model {
@@ -98,18 +98,24 @@ impl Caller {
         let is_free = self.key.as_ref().is_none_or(|key| key.settings.models.is_empty());
         let Ok(text) = std::str::from_utf8(body) else { return Ok(()) };
         // A name may be written with escapes.
-        if is_free || !(text.contains(FALLBACKS) || text.contains("\\u")) {
+        if is_free || !(FALLBACKS.iter().any(|name| text.contains(name)) || text.contains("\\u")) {
             return Ok(());
         }
         let members = json::members(text).unwrap_or_default();
         members
             .iter()
-            .filter(|(name, _)| name == FALLBACKS)
+            .filter(|(name, _)| FALLBACKS.contains(&name.as_ref()))
             .try_for_each(|(_, raw)| self.check_fallbacks(raw))
     }
 
     fn check_fallbacks(&self, raw: &str) -> Result<(), ProxyError> {
-        let names = json::elements(raw).unwrap_or_default();
+        if raw.trim() == "null" {
+            return Ok(());
+        }
+        let Some(names) = json::elements(raw) else {
+            let message = "Models to turn to must be a list of names.";
+            return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
+        };
         let mut names = names.into_iter().map(|raw| json::string(raw).unwrap_or_default());
         names.try_for_each(|model| self.check_model(&model))
     }

@@ -75,6 +75,8 @@ pub struct Record {
     /// What the answer told, once it has ended.
     pub metered: Metered,
     pub outcome: Outcome,
+    /// Whether the answer has come to its end.
+    has_end: bool,
 }
 
 impl Record {
@@ -97,6 +99,7 @@ impl Record {
             bytes_out: 0,
             metered: Metered::default(),
             outcome: Outcome::CallerLeft,
+            has_end: false,
         }
     }
 
@@ -167,6 +170,14 @@ impl Record {
         self.account = account;
     }
 
+    /// Notes that the answer has come to its end, whether or not its caller was there to see it.
+    pub fn ended(&mut self, has_caller_left: bool) {
+        self.has_end = true;
+        if !has_caller_left {
+            self.outcome = Outcome::Complete;
+        }
+    }
+
     /// Who the request is from.
     pub fn caller(&self) -> &Caller {
         &self.caller
@@ -201,7 +212,7 @@ impl Record {
     pub fn end(&mut self) -> Option<(Account, Ended)> {
         let account = self.account.take()?;
         let ended = Ended {
-            end: match self.metered.done {
+            end: match self.metered.done || self.has_end {
                 true => End::Seen,
                 false => self.outcome.end(),
             },

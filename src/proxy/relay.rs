@@ -88,10 +88,10 @@ impl Relay {
                     meter.feed(chunk);
                 }
             }
+            None => self.record.ended(self.has_left),
             _ if self.has_left => {}
             Some(Err(AnswerError::Cut { .. })) => self.record.outcome = Outcome::UpstreamCut,
             Some(Err(AnswerError::Idle { .. })) => self.record.outcome = Outcome::IdleTimeout,
-            None => self.record.outcome = Outcome::Complete,
         }
     }
 

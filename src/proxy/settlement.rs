@@ -8,6 +8,8 @@ use crate::wire::usage::{Metered, Usage};
 
 /// As many bytes of text are taken for a token where no usage was reported.
 const BYTES_A_TOKEN: u64 = 4;
+/// The most tokens that one report is believed: many times what any model takes or writes.
+const MAX_BELIEVED_TOKENS: u64 = 100_000_000;
 
 /// How much was seen of a request's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,11 +51,13 @@ impl Known<'_> {
 /// - Where the end was not seen the prompt is as reported so far or as weir counted it, and the
 ///   output what was relayed plus the rest that such answers usually have.
 pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
-    let reported = metered.usage.unwrap_or_default();
-    let has_usage = metered.usage.is_some();
+    let reported = believed(metered.usage.unwrap_or_default());
+    // A conversation has both figures; embeddings and the like have no output.
+    let has_usage = reported.prompt_tokens.is_some()
+        && (reported.completion_tokens.is_some() || known.compaction.is_none());
     let (usage, mut flags) = match end {
         End::NotSent => return free(Flags::NOT_SENT),
-        _ if !has_usage && !known.is_success() => return free(Flags::default()),
+        _ if metered.usage.is_none() && !known.is_success() => return free(Flags::default()),
         End::Seen if has_usage => (reported, Flags::default()),
         End::Seen => {
             // Of an answer that could not be read, not even its length is known.
@@ -97,6 +101,21 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
     }
 }
 
+/// `reported` without what no request can have taken: a bill must not come of a slip of the pen.
+fn believed(reported: Usage) -> Usage {
+    let believed = |tokens: Option<u64>| tokens.filter(|tokens| *tokens <= MAX_BELIEVED_TOKENS);
+    Usage {
+        prompt_tokens: believed(reported.prompt_tokens),
+        completion_tokens: believed(reported.completion_tokens),
+        cached_tokens: believed(reported.cached_tokens),
+        cache_write_tokens: believed(reported.cache_write_tokens),
+        reasoning_tokens: believed(reported.reasoning_tokens),
+        audio_input_tokens: believed(reported.audio_input_tokens),
+        audio_output_tokens: believed(reported.audio_output_tokens),
+        ..reported
+    }
+}
+
 /// Nothing was used.
 fn free(flags: Flags) -> Settlement {
     Settlement { cost_nano_usd: Some(0), flags, ..Settlement::default() }
@@ -110,13 +129,13 @@ fn by_rule(
     usual_tokens: u64,
     flags: Flags,
 ) -> (Usage, Flags) {
-    let reported = metered.usage.unwrap_or_default();
+    let reported = believed(metered.usage.unwrap_or_default());
     let counted = known.compaction.map(|compaction| compaction.sent_tokens);
     let Some(prompt_tokens) = reported.prompt_tokens.or(counted) else {
         return (reported, flags | Flags::USAGE_MISSING);
     };
     let relayed_tokens = metered.said_bytes.div_ceil(BYTES_A_TOKEN);
-    let so_far = relayed_tokens.max(reported.completion_tokens.unwrap_or(0));
+    let so_far = reported.completion_tokens.unwrap_or(relayed_tokens);
     // The caller's own limit bounds what is only supposed, never what was seen.
     let supposed = usual_tokens.min(known.max_output_tokens.unwrap_or(u64::MAX));
     let usage = Usage {
@@ -259,6 +278,21 @@ mod tests {
             let settled = settle(end, &metered, &known(&price, status));
             let found = [settled.prompt_tokens, settled.completion_tokens, settled.cost_nano_usd];
             assert_eq!((found, settled.flags), (expected, flags), "{name}");
+        }
+    }
+
+    #[test]
+    fn reports_that_cannot_be_true_are_none() {
+        let price = Price::parse(PRICE).expect("a price");
+        let known = known(&price, Some(200));
+        let half = Usage { completion_tokens: Some(50), ..Usage::default() };
+        let absurd = Usage { prompt_tokens: Some(900), completion_tokens: Some(1 << 53), ..half };
+        for (usage, output) in [(half, 50), (absurd, 31), (Usage::default(), 31)] {
+            let metered = Metered { usage: Some(usage), ..metered(None, 121, true) };
+            let settled = settle(End::Seen, &metered, &known);
+            let figures = (settled.prompt_tokens, settled.completion_tokens);
+            assert_eq!(figures, (Some(900), Some(output)), "{usage:?}");
+            assert_eq!(settled.flags, Flags::ESTIMATED | Flags::USAGE_MISSING);
         }
     }
 

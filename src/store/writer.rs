@@ -14,6 +14,8 @@ use super::{OpenError, StoreError};
 
 /// How long the thread waits for another process's transaction.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long it is waited for while writing fails: callers wait for no more than they must.
+const PROBE: Duration = Duration::from_millis(20);
 /// Pieces of work that wait for the thread; those past it wait in their callers.
 const QUEUE_LENGTH: usize = 256;
 /// The most that one transaction does.
@@ -87,12 +89,17 @@ impl Shared {
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
         let connection = self.connection();
-        let begun = begin_in_time(&connection).map_err(StoreError::from);
+        let begun = begin_in_time(&connection, self.patience()).map_err(StoreError::from);
         if begun.is_err() {
             self.report(begun.as_ref().copied());
         }
         begun?;
         self.finish(connection, work)
+    }
+
+    /// How long others are waited for.
+    fn patience(&self) -> Duration {
+        if self.is_failing.load(Ordering::Relaxed) { PROBE } else { BUSY_TIMEOUT }
     }
 
     /// Does `work` in the transaction that has begun, and ends it.
@@ -136,7 +143,7 @@ impl Shared {
                     tracing::warn!(
                         target: "weir::store",
                         %error,
-                        "the store cannot be written; requests go on without it"
+                        "the store cannot be written; ledger.on_failure says whether requests go on without it"
                     );
                 }
             }
@@ -250,7 +257,9 @@ fn commit(connection: &Connection) -> Result<(), StoreError> {
 fn write(shared: &Shared, mut waiting: mpsc::Receiver<Work>) {
     while let Some(first) = waiting.blocking_recv() {
         let mut told = Vec::new();
-        let outcome = transaction(&shared.connection(), first, &mut waiting, &mut told);
+        let connection = shared.connection();
+        let outcome = transaction(&connection, shared.patience(), first, &mut waiting, &mut told);
+        drop(connection);
         // Where several came at once, more will: together they cost less than one by one.
         shared.is_threads_next.store(told.len() > 1, Ordering::Relaxed);
         shared.waiting.fetch_sub(told.len(), Ordering::Relaxed);
@@ -267,13 +276,18 @@ fn write(shared: &Shared, mut waiting: mpsc::Receiver<Work>) {
 /// Does `first` and what waits behind it as one transaction.
 fn transaction(
     connection: &Connection,
+    patience: Duration,
     first: Work,
     waiting: &mut mpsc::Receiver<Work>,
     told: &mut Vec<Told>,
 ) -> Result<(), StoreError> {
-    if let Err(error) = begin_in_time(connection) {
+    if let Err(error) = begin_in_time(connection, patience) {
         let error = StoreError::from(error);
         told.push(first(Err(error.clone())));
+        // What waited behind it has waited as long, and would only wait in turn.
+        while let Ok(work) = waiting.try_recv() {
+            told.push(work(Err(error.clone())));
+        }
         return Err(error);
     }
     let mut next = Some(first);
@@ -287,9 +301,9 @@ fn transaction(
     commit(connection)
 }
 
-/// Begins a transaction as soon as other processes have ended theirs.
-fn begin_in_time(connection: &Connection) -> rusqlite::Result<()> {
-    connection.busy_timeout(BUSY_TIMEOUT)?;
+/// Begins a transaction as soon as other processes have ended theirs, within `patience`.
+fn begin_in_time(connection: &Connection, patience: Duration) -> rusqlite::Result<()> {
+    connection.busy_timeout(patience)?;
     let begun = run_cached(connection, "BEGIN IMMEDIATE");
     connection.busy_timeout(Duration::ZERO)?;
     begun

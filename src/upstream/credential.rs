@@ -12,6 +12,13 @@ const API_KEY: HeaderName = HeaderName::from_static("api-key");
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ORGANIZATION: HeaderName = HeaderName::from_static("openai-organization");
 const PROJECT: HeaderName = HeaderName::from_static("openai-project");
+/// Where other providers and gateways look for a credential. A caller's own beside weir's key would
+/// leave open who pays.
+const FOREIGN_CREDENTIALS: [HeaderName; 3] = [
+    HeaderName::from_static("x-goog-api-key"),
+    HeaderName::from_static("ocp-apim-subscription-key"),
+    HeaderName::from_static("proxy-authorization"),
+];
 
 /// weir's own key, ready to send.
 #[derive(Clone)]
@@ -48,6 +55,9 @@ impl OwnKey {
     /// the caller or for others: cookies, OpenAI's organisation and project.
     pub fn put_into(&self, headers: &mut HeaderMap, endpoint: &Endpoint) {
         for name in [AUTHORIZATION, API_KEY, X_API_KEY, ORGANIZATION, PROJECT, COOKIE] {
+            headers.remove(name);
+        }
+        for name in FOREIGN_CREDENTIALS {
             headers.remove(name);
         }
         if self.is_azure {

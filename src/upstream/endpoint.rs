@@ -50,7 +50,7 @@ impl Endpoint {
         let lower: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
         let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
         match lower.as_slice() {
-            [.., "chat", "completions"] => Self::Route(Route::Chat),
+            ["chat", "completions"] => Self::Route(Route::Chat),
             ["completions"] => Self::Route(Route::Completions),
             ["embeddings"] => Self::Route(Route::Embeddings),
             ["responses"] => Self::Route(Route::Responses),

@@ -175,6 +175,9 @@ async fn in_open_mode_an_own_key_takes_the_place_of_the_callers() {
     assert_eq!(asking.await.expect("it is answered").status(), 200);
 }
 
+/// A chat whose model is open to all keys of these tests.
+const CHAT: &str = r#"{"model":"gpt-4o","messages":[{"role":"user","content":"hi"}]}"#;
+
 #[tokio::test]
 async fn a_key_may_use_its_models_under_all_their_names() {
     let upstream = Upstream::always(FINE).await;
@@ -199,6 +202,9 @@ async fn a_key_may_use_its_models_under_all_their_names() {
         ("/v1/images/generations", "o3", input, 403),
         ("/v1/audio/speech", "o3", input, 403),
         ("/v1/moderations", "o3", input, 403),
+        ("/v1/embeddings", "gpt-4o", r#""fallbacks":["o3"]"#, 403),
+        ("/v1/chat/completions", "gpt-4o", r#""messages":[],"fallbacks":["o3"]"#, 403),
+        ("/v1/embeddings", "gpt-4o", r#""models":["gpt-4o"],"fallbacks":null"#, 200),
     ] {
         let body = format!(r#"{{"model":"{model}",{rest}}}"#);
         let answer = setting.ask(post(path, &key.header(), body)).await;
@@ -214,6 +220,9 @@ async fn a_key_may_use_its_models_under_all_their_names() {
         let answer = setting.ask(bare("GET", path, &key.header())).await;
         assert_eq!(answer.status(), expected, "{path}");
     }
+    let in_text = r#"{"model":"gpt-4o","models":"o3","input":"x"}"#;
+    let in_text = setting.ask(post("/v1/embeddings", &key.header(), in_text)).await;
+    in_text.assert_error(400, "invalid_request");
     let unnamed = setting.ask(post("/v1/moderations", &key.header(), "{\"input\":\"x\"}")).await;
     unnamed.assert_error(403, "model_not_found");
     let free = setting.key("a", "{}").await;
@@ -241,6 +250,9 @@ async fn what_is_stored_at_the_provider_takes_a_right_of_its_own() {
         ("POST", "/v1/audio/transcriptions", Some("--b".to_owned())),
         ("POST", "/v1/images/edits", Some("--b".to_owned())),
         ("POST", "/v1/fine_tuning/jobs", Some("{}".to_owned())),
+        // Some routers take the model from what stands before the route.
+        ("POST", "/v1/engines/o3/chat/completions", Some(CHAT.to_owned())),
+        ("POST", "/v1/deployments/o3/chat/completions", Some(CHAT.to_owned())),
         ("GET", "/v1/organization/users", None),
         ("GET", "/openai/deployments/d/files", None),
         ("POST", "/v1/responses", Some(respond(r#""previous_response_id":"resp_1""#))),

@@ -145,6 +145,9 @@ fn what_cannot_be_done_is_told_with_the_reason() {
         (&["show", "key_000000000000"][..], "no key of this id"),
         (&["revoke", "nobody"], "no key of this id"),
         (&["create", ""], "name is empty"),
+        // As where a script's variable is not set.
+        (&["create", "b", "--models", ""], "`any` opens every model"),
+        (&["limit", id, "--models", " , "], "`any` opens every model"),
         (&["create", "b", "--organisation", "other"], "organisation \"default\""),
         (&["create", "b", "--policy", "mine"], "names no policy"),
         (&["create", "b", "--requests-per-minute", "0"], "requests_per_minute is not from 1"),
