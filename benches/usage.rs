@@ -7,6 +7,7 @@
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use clap::Parser;
@@ -17,7 +18,7 @@ use weir::store::ledger::{Column, DAY_MS, UsageQuery};
 
 /// Rows that one transaction writes.
 const ROWS_AT_ONCE: u64 = 500_000;
-/// The first day, counted from 1970.
+/// The first day, counted from 1970: 2024-10-04.
 const FIRST_DAY: u64 = 20_000;
 const DAYS: u64 = 90;
 const MONTH_DAYS: u64 = 30;
@@ -101,6 +102,25 @@ fn main() -> Result<(), Box<dyn Error>> {
             times_ms[ROUNDS / 2]
         );
     }
+    for by in ["model", "key", "day,key,model"] {
+        command(&path, by)?;
+    }
+    Ok(())
+}
+
+/// Times `weir usage` as its user does, from its start to its end.
+fn command(path: &Path, by: &str) -> Result<(), Box<dyn Error>> {
+    let began = Instant::now();
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["usage", "--month", "2024-11", "--csv", "--by", by, "--store"])
+        .arg(path)
+        .output()?;
+    let time_ms = began.elapsed().as_secs_f64() * 1e3;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    let lines = output.stdout.iter().filter(|byte| **byte == b'\n').count();
+    println!("weir usage --month 2024-11 --by {by:<14} {lines:>6} lines: {time_ms:>5.0} ms");
     Ok(())
 }
 
