@@ -8,7 +8,8 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use rusqlite::{Connection, params};
@@ -22,6 +23,9 @@ const ROWS_AT_ONCE: u64 = 500_000;
 const FIRST_DAY: u64 = 20_000;
 const DAYS: u64 = 90;
 const MONTH_DAYS: u64 = 30;
+/// How often it is tried to delete the store.
+const REMOVALS: usize = 50;
+const BETWEEN_REMOVALS: Duration = Duration::from_millis(20);
 /// How often each question is asked.
 const ROUNDS: usize = 5;
 
@@ -48,8 +52,14 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is for whoever named the place.
-        let _ = fs::remove_dir_all(&self.0);
+        // The store's own threads may still close files in it, which then vanish under the removal.
+        // What cannot be removed in the end is for whoever named the place.
+        for _ in 0..REMOVALS {
+            if fs::remove_dir_all(&self.0).is_ok() {
+                return;
+            }
+            thread::sleep(BETWEEN_REMOVALS);
+        }
     }
 }
 
