@@ -7,7 +7,9 @@
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use rusqlite::{Connection, params};
@@ -17,10 +19,13 @@ use weir::store::ledger::{Column, DAY_MS, UsageQuery};
 
 /// Rows that one transaction writes.
 const ROWS_AT_ONCE: u64 = 500_000;
-/// The first day, counted from 1970.
+/// The first day, counted from 1970: 2024-10-04.
 const FIRST_DAY: u64 = 20_000;
 const DAYS: u64 = 90;
 const MONTH_DAYS: u64 = 30;
+/// How often it is tried to delete the store.
+const REMOVALS: usize = 50;
+const BETWEEN_REMOVALS: Duration = Duration::from_millis(20);
 /// How often each question is asked.
 const ROUNDS: usize = 5;
 
@@ -47,8 +52,14 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is for whoever named the place.
-        let _ = fs::remove_dir_all(&self.0);
+        // The store's own threads may still close files in it, which then vanish under the removal.
+        // What cannot be removed in the end is for whoever named the place.
+        for _ in 0..REMOVALS {
+            if fs::remove_dir_all(&self.0).is_ok() {
+                return;
+            }
+            thread::sleep(BETWEEN_REMOVALS);
+        }
     }
 }
 
@@ -101,6 +112,25 @@ fn main() -> Result<(), Box<dyn Error>> {
             times_ms[ROUNDS / 2]
         );
     }
+    for by in ["model", "key", "day,key,model"] {
+        command(&path, by)?;
+    }
+    Ok(())
+}
+
+/// Times `weir usage` as its user does, from its start to its end.
+fn command(path: &Path, by: &str) -> Result<(), Box<dyn Error>> {
+    let began = Instant::now();
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["usage", "--month", "2024-11", "--csv", "--by", by, "--store"])
+        .arg(path)
+        .output()?;
+    let time_ms = began.elapsed().as_secs_f64() * 1e3;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
+    let lines = output.stdout.iter().filter(|byte| **byte == b'\n').count();
+    println!("weir usage --month 2024-11 --by {by:<14} {lines:>6} lines: {time_ms:>5.0} ms");
     Ok(())
 }
 

@@ -133,6 +133,9 @@ mod tests {
     use super::super::{KeyChange, NewKey};
     use super::*;
 
+    /// Something that may become of a file.
+    type Step = fn(&Path);
+
     /// A folder with a store's file, gone in the end.
     struct Folder(PathBuf);
 
@@ -182,7 +185,7 @@ mod tests {
             fs::write(path, old).expect("it can be written");
         };
         let exaggerate = |path: &Path| fs::write(path, [0x7f; 8]).expect("it can be written");
-        let steps: [(&str, fn(&Path)); 5] = [
+        let steps: [(&str, Step); 5] = [
             ("left alone", |_| {}),
             ("removed", remove),
             ("spoilt", spoil),
