@@ -133,7 +133,7 @@ fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
 const LINE_ENDS: [char; 7] = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Writes what was said so that none of its lines can pass for one of the note's own.
-fn quote(said: &str, role: Role, out: &mut String) {
+pub fn quote(said: &str, role: Role, out: &mut String) {
     for line in said.split_inclusive(LINE_ENDS) {
         if is_like_own(line.trim_start(), role) {
             out.push_str("| ");

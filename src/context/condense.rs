@@ -33,6 +33,24 @@ const LEAST_EXCERPT_TOKENS: f64 = 32.0;
 impl Cut<'_> {
     /// Takes all turns but the pinned and the newest, and decides which notes stay.
     pub(super) fn condense(&mut self) -> Room {
+        let (room, free) = self.make_room();
+        if !room.is_tight {
+            self.pin_recent(free as u64);
+        }
+        self.evict_down_to(0);
+        room
+    }
+
+    /// The same for a cut that is still to come. By then the newest turn is another one: recent turns
+    /// are taken to stay, so that what is said to go will.
+    pub(super) fn condense_ahead(&mut self) {
+        self.make_room();
+        self.pin_recent(u64::MAX);
+        self.evict_down_to(0);
+    }
+
+    /// Decides which notes stay. Gives what a new one may take, and what is free for turns beside.
+    fn make_room(&mut self) -> (Room, f64) {
         self.drop_counts();
         let (base, fixed) = self.fold.base_tokens();
         let (base, fixed) = (base as f64, fixed as f64);
@@ -52,12 +70,7 @@ impl Cut<'_> {
             0.0
         };
         let free = goal - fixed - notes - NEW_NOTE_SHARE * base;
-        let is_tight = free < newest;
-        if !is_tight {
-            self.pin_recent(free as u64);
-        }
-        self.evict_down_to(0);
-        Room { goal, is_tight }
+        (Room { goal, is_tight: free < newest }, free)
     }
 
     /// Where the first user message and the newest turn do not fit together, the message goes into
@@ -215,7 +228,7 @@ impl Cut<'_> {
     }
 
     /// Brings the notes of earlier cuts to where notes stand now. Where that is nowhere, they go.
-    fn place_notes(&mut self) -> Option<(usize, Place)> {
+    pub(super) fn place_notes(&mut self) -> Option<(usize, Place)> {
         let Some((message, place)) = self.notes_place() else {
             self.drop_notes();
             return None;

@@ -51,6 +51,27 @@ pub fn cut(fold: &mut Fold, mark: Mark, source: &dyn Source) {
     cut.remember_pins();
 }
 
+/// The messages that a hard cut of `fold` now would leave a note of, in order; none where it would
+/// leave none. Leaves `fold` behind somewhere in that cut.
+pub(super) fn ahead(fold: &mut Fold, source: &dyn Source) -> Vec<usize> {
+    let notes = fold.profile.policy.notes;
+    if fold.turns.list.is_empty() || notes == Notes::Nothing {
+        return Vec::new();
+    }
+    let mut cut = Cut::new(fold);
+    if notes == Notes::Excerpts {
+        cut.condense_ahead();
+    } else {
+        cut.harden(source);
+    }
+    cut.fit(source);
+    cut.drop_leading_orphans();
+    if notes == Notes::Excerpts {
+        cut.place_notes();
+    }
+    cut.span()
+}
+
 pub(super) struct Cut<'f> {
     pub(super) fold: &'f mut Fold,
     /// Turns from here on are the newest, which never go.
@@ -92,6 +113,13 @@ impl<'f> Cut<'f> {
         let (newest, pins) = (self.newest, self.pins);
         self.fold.history.newest = newest;
         self.fold.history.pins = pins;
+    }
+
+    /// The messages that the note of this cut speaks of, in order.
+    pub(super) fn span(&self) -> Vec<usize> {
+        let mut span = self.fold.unspoken.clone();
+        span.sort_unstable();
+        span
     }
 
     pub(super) fn turn(&self, turn: usize) -> &super::turn::Turn {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::clip::{Clipped, clip_texts};
 use super::measure::Measure;
 use super::reading::Reading;
+use super::summary::{Summaries, Summary};
 use super::weight::Lexicon;
 use crate::tokens::Encoding;
 use crate::wire::{Edit, Message, Protocol, Role, json, splice};
@@ -38,6 +39,13 @@ pub trait Source {
         None
     }
 
+    /// What stands for the messages `gone` (indexes in order: all that the note of this cut will
+    /// speak of): the summary that the cut record names, or `None` for the extract. The same for
+    /// ever for the same messages. Asked at most once a cut.
+    fn summary(&self, _gone: &[usize]) -> Option<Summary> {
+        None
+    }
+
     /// What `message` takes after `edit`, framing included.
     fn tokens_after(&self, _message: usize, _edit: &Edit, _measure: &Measure) -> Option<u64> {
         None
@@ -52,6 +60,7 @@ pub struct RequestSource<'a> {
     readings: RefCell<Vec<Option<Rc<Reading>>>>,
     lexicon: RefCell<Rc<Lexicon>>,
     notes: RefCell<VecDeque<(Arc<str>, Rc<Reading>)>>,
+    summaries: Option<Summaries<'a>>,
 }
 
 /// As many notes are kept as read.
@@ -66,7 +75,13 @@ impl<'a> RequestSource<'a> {
             readings: RefCell::default(),
             lexicon: RefCell::default(),
             notes: RefCell::default(),
+            summaries: None,
         }
+    }
+
+    /// The same messages, with what cut records say of them.
+    pub fn with_summaries(self, summaries: Summaries<'a>) -> Self {
+        Self { summaries: Some(summaries), ..self }
     }
 }
 
@@ -117,6 +132,10 @@ impl Source for RequestSource<'_> {
 
     fn message(&self, message: usize) -> Option<Message<'_>> {
         self.protocol.read_message(self.messages.get(message)?).ok()
+    }
+
+    fn summary(&self, gone: &[usize]) -> Option<Summary> {
+        self.summaries.and_then(|summaries| summaries(gone))
     }
 
     fn tokens_after(&self, message: usize, edit: &Edit, measure: &Measure) -> Option<u64> {

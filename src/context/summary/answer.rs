@@ -1,0 +1,152 @@
+//! Whether what a summariser answered will do, and what of it is kept: plain lines, within the cap.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use crate::tokens::Encoding;
+
+/// An answer above its cap by no more than this share of it, in percent, is cut short: models count
+/// in tokens of their own. One further above did not do as it was told.
+const CUT_SHORT_PERCENT: u64 = 150;
+/// Answers of fewer lines may say one thing several times.
+const FEW_LINES: usize = 8;
+/// What opens and closes what some models think before they answer.
+const THOUGHT: (&str, &str) = ("<think>", "</think>");
+
+/// Why an answer is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfit {
+    /// It says nothing.
+    Empty,
+    /// It is further above the cap than other ways of counting explain.
+    Oversized {
+        /// What it takes.
+        tokens: u64,
+        /// What it may take.
+        cap_tokens: u64,
+    },
+    /// It is no text: mostly signs, or one line over and over.
+    Garbage,
+}
+
+impl Unfit {
+    /// One word for it, as logs and metrics have it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Oversized { .. } => "oversized",
+            Self::Garbage => "garbage",
+        }
+    }
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(formatter, "the summary is empty"),
+            Self::Oversized { tokens, cap_tokens } => {
+                write!(formatter, "the summary has {tokens} tokens, {cap_tokens} at most")
+            }
+            Self::Garbage => write!(formatter, "the summary is no text"),
+        }
+    }
+}
+
+/// What is kept of a summariser's answer: cleaned, and of at most `cap_tokens`.
+pub fn check(answer: &str, encoding: Encoding, cap_tokens: u64) -> Result<String, Unfit> {
+    let text = clean(unwrapped(unthought(answer)));
+    if text.is_empty() {
+        return Err(Unfit::Empty);
+    }
+    let tokens = encoding.count(&text);
+    if tokens > cap_tokens.saturating_mul(CUT_SHORT_PERCENT) / 100 {
+        return Err(Unfit::Oversized { tokens, cap_tokens });
+    }
+    if is_garbage(&text) {
+        return Err(Unfit::Garbage);
+    }
+    let text = cap(&text, encoding, cap_tokens);
+    if text.is_empty() { Err(Unfit::Empty) } else { Ok(text) }
+}
+
+/// The longest head of `text` that ends with a line, else with a word, and takes at most
+/// `cap_tokens`.
+pub fn cap(text: &str, encoding: Encoding, cap_tokens: u64) -> String {
+    if encoding.count(text) <= cap_tokens {
+        return text.to_owned();
+    }
+    let mut most_tokens = cap_tokens;
+    while most_tokens > 0 {
+        let head = &text[..encoding.head_bytes(text, most_tokens)];
+        let end = head.rfind('\n').or_else(|| head.rfind(char::is_whitespace));
+        let kept = head[..end.unwrap_or(head.len())].trim_end();
+        if encoding.count(kept) <= cap_tokens {
+            return kept.to_owned();
+        }
+        most_tokens -= 1;
+    }
+    String::new()
+}
+
+/// `text` as plain lines: line ends of one kind, no more than one empty line in a row, and nothing
+/// that is not seen but acted on. Cleaning again changes nothing.
+pub fn clean(text: &str) -> String {
+    let text = text.replace("\r\n", "\n");
+    let plain = text.chars().map(|own| if ends_line(own) { '\n' } else { own });
+    let plain: String =
+        plain.filter(|own| matches!(own, '\n' | '\t') || !is_hidden(*own)).collect();
+    let mut out = String::with_capacity(plain.len());
+    let mut is_after_empty = true;
+    for line in plain.split('\n') {
+        // Joiners belong between letters, and would hide what a line begins with.
+        let line = line.trim_end().trim_start_matches(is_joiner);
+        if line.is_empty() && is_after_empty {
+            continue;
+        }
+        is_after_empty = line.is_empty();
+        out.push_str(line);
+        out.push('\n');
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// Whether a character ends a line, for some reader.
+fn ends_line(own: char) -> bool {
+    matches!(own, '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+fn is_joiner(own: char) -> bool {
+    matches!(own, '\u{200c}' | '\u{200d}')
+}
+
+fn is_hidden(own: char) -> bool {
+    own.is_control()
+        || matches!(own, '\u{ad}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
+        || matches!(own, '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// What follows the thoughts that an answer begins with.
+fn unthought(answer: &str) -> &str {
+    let Some(thought) = answer.trim_start().strip_prefix(THOUGHT.0) else { return answer };
+    thought.split_once(THOUGHT.1).map_or("", |(_, after)| after)
+}
+
+/// An answer that is one block of code as a whole, without its fence.
+fn unwrapped(answer: &str) -> &str {
+    let inner = answer.trim().strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
+    let inner = inner.filter(|inner| !inner.contains("```")).and_then(|rest| rest.split_once('\n'));
+    inner.map_or(answer, |(_, text)| text)
+}
+
+/// Whether a text is mostly signs, or mostly one line over and over.
+fn is_garbage(text: &str) -> bool {
+    let (mut words, mut all) = (0, 0);
+    for own in text.chars().filter(|own| !own.is_whitespace()) {
+        all += 1;
+        words += usize::from(own.is_alphanumeric());
+    }
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let different: HashSet<&str> = lines.iter().copied().collect();
+    words * 2 < all || (lines.len() >= FEW_LINES && different.len() * 4 < lines.len())
+}
