@@ -12,6 +12,9 @@ use crate::wire::Role;
 
 /// Before names that stand in a message but in none of the excerpts.
 pub const ALSO: &str = "also: ";
+/// How excerpts open that stand behind a summary.
+pub const BESIDE_SUMMARY: &str =
+    "[weir: the same messages word for word, shortened to fit; … = left out]";
 /// As much of a tool's name as a note repeats.
 const NAME_CHARACTERS: usize = 64;
 
@@ -37,7 +40,10 @@ pub fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> Strin
     }
     let count = subject.gone.len();
     let noun = if count == 1 { "message" } else { "messages" };
-    let mut out = format!("[weir: {count} earlier {noun}, shortened to fit; … = left out]");
+    let mut out = match subject.summarised {
+        Some(_) => BESIDE_SUMMARY.to_owned(),
+        None => format!("[weir: {count} earlier {noun}, shortened to fit; … = left out]"),
+    };
     let mut elsewhere: Vec<&str> = Vec::new();
     let reading_of = |message: usize| Rc::clone(&subject.readings[message]);
     let mut speakers = Speakers::new(subject.turns, reading_of);

@@ -10,6 +10,8 @@ use super::fold::Fate;
 use super::note::{Note, Place};
 use super::reading::Reading;
 use super::source::Source;
+use super::summary::Summary;
+use super::told::Told;
 use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
 
@@ -131,14 +133,14 @@ impl Cut<'_> {
             true => tight_room_tokens(limit, size, free),
             false => (room.goal - size as f64).min(free as f64),
         };
-        let work = self.fold.cuts() as usize * self.fold.facts.len();
-        let excerpts = (room_tokens >= LEAST_EXCERPT_TOKENS && work <= MOST_WORK)
-            .then(|| self.write_excerpts(room_tokens as u64, source))
-            .flatten();
-        let (excerpts, counted) = excerpts.unzip();
-        let excerpts = excerpts.map(Arc::from);
+        let written = (room_tokens >= LEAST_EXCERPT_TOKENS)
+            .then(|| self.write_note(room_tokens as u64, source))
+            .flatten()
+            .unwrap_or_default();
+        let Written { text, tokens: counted, summary } = written;
+        let excerpts = text.map(Arc::from);
         let (cut, left_out) = (self.fold.cuts() + 1, self.fold.unspoken.len());
-        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts };
+        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts, summary };
         // Where a note is a message, what was written is all it says.
         let counted = counted.filter(|_| matches!(place, Place::Own | Place::OwnBefore));
         let count = || self.fold.profile.measure.encoding.count(&note.text());
@@ -153,7 +155,39 @@ impl Cut<'_> {
         self.fold.notes.push(note);
     }
 
-    fn write_excerpts(&self, room_tokens: u64, source: &dyn Source) -> Option<(String, u64)> {
+    /// What the note says: what a model wrote, where there is that, and excerpts in the room that is
+    /// left.
+    fn write_note(&mut self, room_tokens: u64, source: &dyn Source) -> Option<Written> {
+        let span = self.span();
+        let told = self.told(&span, span.len(), room_tokens, source);
+        let left_tokens = match &told {
+            Some(told) => room_tokens.saturating_sub(told.tokens + SEAM_TOKENS),
+            None => room_tokens,
+        };
+        let work = self.fold.cuts() as usize * self.fold.facts.len();
+        let is_worth = work <= MOST_WORK && left_tokens as f64 >= LEAST_EXCERPT_TOKENS;
+        let excerpts = is_worth
+            .then(|| self.write_excerpts(&span, told.as_ref(), left_tokens, source))
+            .flatten();
+        let Some(told) = told else {
+            let (text, tokens) = excerpts?;
+            return Some(Written { text: Some(text), tokens: Some(tokens), summary: None });
+        };
+        let mut text = told.block;
+        if let Some((excerpts, _)) = excerpts {
+            text.push('\n');
+            text.push_str(&excerpts);
+        }
+        Some(Written { text: Some(text), tokens: None, summary: Some(told.summary) })
+    }
+
+    fn write_excerpts(
+        &self,
+        gone: &[usize],
+        told: Option<&Told>,
+        room_tokens: u64,
+        source: &dyn Source,
+    ) -> Option<(String, u64)> {
         let fold = &*self.fold;
         let readings: Vec<Rc<Reading>> =
             (0..fold.facts.len()).map(|message| source.reading(message)).collect();
@@ -165,20 +199,20 @@ impl Cut<'_> {
         let kept: Vec<usize> = (0..fold.facts.len())
             .filter(|message| !matches!(fold.fates[*message], Fate::Gone | Fate::Masked))
             .collect();
-        let notes: Vec<Rc<Reading>> = fold
+        let mut notes: Vec<Rc<Reading>> = fold
             .notes
             .iter()
             .filter_map(|note| note.excerpts.as_ref())
             .map(|text| source.note_reading(text))
             .collect();
-        let mut gone = fold.unspoken.clone();
-        gone.sort_unstable();
+        notes.extend(told.map(|told| source.note_reading(&told.summary.text)));
         let subject = Subject {
             turns: &fold.turns,
             readings: &readings,
             lexicon: &source.lexicon(fold.facts.len()),
             text_tokens: &text_tokens,
-            gone: &gone,
+            gone,
+            summarised: told.map(|told| told.summary.covers),
             kept: &kept,
             notes: &notes,
             first_user: fold.first_user.map(|turn| self.turn(turn).first),
@@ -254,6 +288,15 @@ fn tight_room_tokens(limit_tokens: u64, size_tokens: u64, free_tokens: u64) -> f
     let all = 0.95 * free - 20.0;
     let with_growth = 0.96 * limit_tokens as f64 - size_tokens as f64;
     if with_growth >= 0.2 * free { with_growth.min(all) } else { all }
+}
+
+/// What a note says.
+#[derive(Default)]
+struct Written {
+    text: Option<String>,
+    /// What it takes, where that is known.
+    tokens: Option<u64>,
+    summary: Option<Summary>,
 }
 
 /// What a note may take.

@@ -28,9 +28,11 @@ pub struct Subject<'a> {
     pub turns: &'a Turns,
     /// The messages the note stands for, in order.
     pub gone: &'a [usize],
+    /// How many of them, from the front, a summary before the excerpts speaks of, where there is one.
+    pub summarised: Option<usize>,
     /// The messages that are sent as they are.
     pub kept: &'a [usize],
-    /// The notes that stay.
+    /// The notes that stay, and the summary.
     pub notes: &'a [Rc<Reading>],
     /// The first user message: what all is about.
     pub first_user: Option<usize>,

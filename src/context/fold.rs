@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::clip::Clipped;
 use super::cut::{self, Mark};
-use super::history::{Eve, History};
+use super::history::{Eve, History, SummaryUse};
 use super::limit::Profile;
 use super::mask::Rewrite;
 use super::measure::Fact;
@@ -194,6 +194,7 @@ impl Fold {
         let changes = self.changes;
         let (eve, notes) = (Eve::of(self), self.notes.clone());
         self.changed_from = usize::MAX;
+        self.history.summary = SummaryUse::Absent;
         cut::cut(self, mark, source);
         let stay = notes.len() == self.notes.len()
             && notes.iter().zip(&self.notes).all(|(before, now)| now.is_sent_as(before));
@@ -329,6 +330,11 @@ impl Fold {
         self.restarts
     }
 
+    /// How many of the notes that are sent begin with what a model wrote.
+    pub fn summaries(&self) -> usize {
+        self.notes.iter().filter(|note| note.summary.is_some()).count()
+    }
+
     /// What the cuts did.
     pub fn history(&self) -> &History {
         &self.history
@@ -365,7 +371,7 @@ impl Fold {
             + self.clips.len() * clip
             + self.masked_calls.len() * 16
             + self.rewrites.values().map(Rewrite::memory_bytes).sum::<usize>()
-            + self.notes.len() * size_of::<Note>()
+            + self.notes.iter().map(Note::memory_bytes).sum::<usize>()
             + self.history.memory_bytes()
     }
 }

@@ -20,6 +20,22 @@ pub struct CutRecord {
     /// What was to be sent before and after it, tools included.
     pub before_tokens: u64,
     pub after_tokens: u64,
+    pub summary: SummaryUse,
+}
+
+/// What became of the summary of what a cut took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SummaryUse {
+    /// There was none, or none was wanted.
+    #[default]
+    Absent,
+    /// The note begins with it.
+    Used {
+        /// How many of the messages it speaks of.
+        messages: usize,
+    },
+    /// It said nothing, or there was no room for it.
+    Unfit,
 }
 
 /// All cuts so far.
@@ -33,6 +49,8 @@ pub struct History {
     pub(super) pins: BTreeMap<usize, Pin>,
     /// The first of the turns that were the newest then.
     pub(super) newest: usize,
+    /// What became of the summary in the cut at hand.
+    pub(super) summary: SummaryUse,
 }
 
 /// A conversation on the eve of a cut.
@@ -75,6 +93,7 @@ impl History {
             turns: fold.turns.list.len(),
             before_tokens: eve.size_tokens,
             after_tokens: fold.size_tokens,
+            summary: fold.history.summary,
         });
     }
 

@@ -4,15 +4,20 @@
 use super::cut::{Cut, Step};
 use super::extract;
 use super::fold::share;
+use super::history::SummaryUse;
 use super::note::{NOTES_PER_MESSAGE, Note, Place};
 use super::policy::{FileHints, Notes};
 use super::source::Source;
+use super::summary::Summary;
+use super::told::Told;
 use super::turn::TurnKind;
 
 /// What the seam between a note and the text beside it may take.
 const SEAM_TOKENS: u64 = 4;
 /// What the lines of an extract begin with.
 const LINE: &str = "- ";
+/// What stands between a summary and the extract of what it does not speak of.
+const LATER: &str = "\n[weir: after that]";
 
 impl Cut<'_> {
     /// Leaves a note where turns went or were masked: after what the last kept user message before
@@ -31,19 +36,48 @@ impl Cut<'_> {
         let more = [self.file_hints(source), notice.unwrap_or_default()];
         let more: Vec<String> = more.into_iter().filter(|text| !text.is_empty()).collect();
         let told = if tells { left_out } else { 0 };
-        let texts = [self.compose(told, &more, source), self.compose(told, &[], source)];
-        if texts[0].is_some() {
+        let texts = self.texts(told, &more, source);
+        if !texts.is_empty() {
             self.merge_notes_of(message);
         }
-        for text in texts.into_iter().flatten() {
-            if self.place_note(message, place, told, text) {
+        for (text, summary) in texts {
+            let has_summary = summary.is_some();
+            if self.place_note(message, place, told, text, summary) {
                 if tells {
                     self.fold.untold = 0;
                     self.fold.unspoken.clear();
                 }
                 return;
             }
+            if has_summary {
+                self.fold.history.summary = SummaryUse::Unfit;
+            }
         }
+    }
+
+    /// What the note may say, and the summary in it, with less and less beside the count.
+    fn texts(
+        &mut self,
+        left_out: usize,
+        more: &[String],
+        source: &dyn Source,
+    ) -> Vec<(Option<String>, Option<Summary>)> {
+        let span = self.span();
+        let asks = left_out > 0 && !span.is_empty();
+        let room_tokens = 2 * self.extract_tokens();
+        let told = asks.then(|| self.told(&span, left_out, room_tokens, source)).flatten();
+        let lines = self.lines(&span, left_out, source);
+        let mut kinds: Vec<(Option<&Told>, &[String])> = Vec::new();
+        if told.is_some() {
+            kinds.extend([(told.as_ref(), more), (told.as_ref(), &[])]);
+        }
+        kinds.extend([(None, more), (None, &[])]);
+        kinds.retain(|(_, more)| left_out > 0 || !more.is_empty());
+        let text = |(told, more): (Option<&Told>, &[String])| {
+            let summary = told.map(|told| told.summary.clone());
+            (self.compose(told, left_out, &lines, more), summary)
+        };
+        kinds.into_iter().map(text).collect()
     }
 
     /// What the policy says to the model after such a cut.
@@ -58,60 +92,93 @@ impl Cut<'_> {
         own.as_deref().map(str::to_owned)
     }
 
-    /// The note's text; `Some(None)` is the plain count. `None` where there is nothing to say.
+    /// The lines of an extract of `span`, each with its place there.
+    fn lines(&self, span: &[usize], left_out: usize, source: &dyn Source) -> Vec<(usize, String)> {
+        if self.fold.profile.policy.notes != Notes::Extract || left_out == 0 {
+            return Vec::new();
+        }
+        let characters = self.fold.profile.policy.extract.request_characters;
+        let read = |(place, message): (usize, &usize)| {
+            let lines = extract::lines(&source.message(*message)?, characters);
+            Some(lines.into_iter().map(move |line| (place, line)))
+        };
+        span.iter().enumerate().filter_map(read).flatten().collect()
+    }
+
+    /// The note's text; `None` is the plain count.
     fn compose(
         &self,
+        told: Option<&Told>,
         left_out: usize,
+        lines: &[(usize, String)],
         more: &[String],
-        source: &dyn Source,
-    ) -> Option<Option<String>> {
+    ) -> Option<String> {
         if self.fold.profile.policy.notes == Notes::Extract && left_out > 0 {
-            let mut gone = self.fold.unspoken.clone();
-            gone.sort_unstable();
-            let characters = self.fold.profile.policy.extract.request_characters;
-            let read = |message: &usize| source.message(*message);
-            let lines: Vec<String> = gone
-                .iter()
-                .filter_map(read)
-                .flat_map(|message| extract::lines(&message, characters))
-                .collect();
-            return Some(Some(self.extract(left_out, &lines, more)));
+            // What a summary speaks of is not told twice.
+            let covers = told.map_or(0, |told| told.summary.covers);
+            let after = lines.iter().filter(|(place, _)| *place >= covers);
+            let lines: Vec<&str> = after.map(|(_, line)| line.as_str()).collect();
+            return Some(self.extract(told, left_out, &lines, more));
+        }
+        if let Some(told) = told {
+            return Some(beside(told, more));
         }
         if more.is_empty() {
-            return (left_out > 0).then_some(None);
+            return None;
         }
         let mut sentences = Vec::new();
         if left_out > 0 {
             sentences.push(format!("{} left out here to fit the context window", were(left_out)));
         }
         sentences.extend_from_slice(more);
-        Some(Some(format!("[weir: {}]", sentences.join(". "))))
+        Some(format!("[weir: {}]", sentences.join(". ")))
     }
 
-    /// An extract of the newest of `lines` that there is room for.
-    fn extract(&self, left_out: usize, lines: &[String], more: &[String]) -> String {
-        let encoding = self.fold.profile.measure.encoding;
+    /// What an extract, or a summary and the extract beside it, may take. Early ones leave room for
+    /// later ones, and these say something whatever stands.
+    fn extract_tokens(&self) -> u64 {
         let policy = &self.fold.profile.policy;
         let all_tokens = share(self.fold.profile.limit_tokens, policy.extract.permille);
         let taken_tokens: u64 = self.fold.notes.iter().map(|note| note.tokens).sum();
-        // Early extracts leave room for later ones, and these say something whatever stands.
-        let mut left = (all_tokens.saturating_sub(taken_tokens) / 2).max(all_tokens / 8);
+        (all_tokens.saturating_sub(taken_tokens) / 2).max(all_tokens / 8)
+    }
+
+    /// An extract of the newest of `lines` that there is room for, behind a summary where there is
+    /// one.
+    fn extract(
+        &self,
+        told: Option<&Told>,
+        left_out: usize,
+        lines: &[&str],
+        more: &[String],
+    ) -> String {
+        let encoding = self.fold.profile.measure.encoding;
+        let mut left = self.extract_tokens();
+        if let Some(told) = told {
+            left = left.saturating_sub(told.tokens);
+        }
         let mut from = lines.len();
         while from > 0 {
-            let tokens = encoding.count(&lines[from - 1]) + 1;
+            let tokens = encoding.count(lines[from - 1]) + 1;
             if tokens > left {
                 break;
             }
             left -= tokens;
             from -= 1;
         }
-        let noun = if left_out == 1 { "message" } else { "messages" };
-        let mut text = format!("[weir: summary of {left_out} earlier {noun}");
-        for sentence in more {
-            text.push_str(". ");
-            text.push_str(sentence);
+        let mut text = match told {
+            Some(told) => beside(told, more),
+            None => {
+                let noun = if left_out == 1 { "message" } else { "messages" };
+                let own = format!("summary of {left_out} earlier {noun}");
+                let sentences: Vec<&str> =
+                    std::iter::once(&own).chain(more).map(String::as_str).collect();
+                format!("[weir: {}]", sentences.join(". "))
+            }
+        };
+        if told.is_some() && from < lines.len() {
+            text.push_str(LATER);
         }
-        text.push(']');
         for line in &lines[from..] {
             text.push('\n');
             text.push_str(line);
@@ -126,8 +193,9 @@ impl Cut<'_> {
         place: Place,
         left_out: usize,
         text: Option<String>,
+        summary: Option<Summary>,
     ) -> bool {
-        let note = self.note(message, place, left_out, text);
+        let note = Note { summary, ..self.note(message, place, left_out, text) };
         let fits = self.fold.size_tokens + note.tokens <= self.fold.profile.limit_tokens;
         if fits {
             self.fold.size_tokens += note.tokens;
@@ -140,7 +208,7 @@ impl Cut<'_> {
     fn note(&self, message: usize, place: Place, left_out: usize, text: Option<String>) -> Note {
         let excerpts = text.map(|text| text.into());
         let cut = self.fold.cuts() + 1;
-        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts };
+        let mut note = Note { message, place, cut, left_out, tokens: 0, excerpts, summary: None };
         note.tokens = self.fold.profile.measure.encoding.count(&note.text()) + SEAM_TOKENS;
         note
     }
@@ -178,18 +246,21 @@ impl Cut<'_> {
         self.fold.size_tokens -= first.tokens + second.tokens;
         self.fold.changes += 1;
         let left_out = first.left_out + second.left_out;
-        let texts = [&first.excerpts, &second.excerpts].into_iter().flatten();
-        let lines: Vec<String> = texts
-            .flat_map(|text| text.lines().filter(|line| line.starts_with(LINE)))
-            .map(str::to_owned)
+        let lines: Vec<&str> = [&first, &second]
+            .into_iter()
+            .flat_map(|note| extracted(note).lines().filter(|line| line.starts_with(LINE)))
             .collect();
         if left_out == 0 {
             return;
         }
-        let is_extract = self.fold.profile.policy.notes == Notes::Extract;
-        let text = is_extract.then(|| self.extract(left_out, &lines, &[]));
+        let told = self.both_told([&first, &second], 2 * self.extract_tokens());
+        let text = match self.fold.profile.policy.notes {
+            Notes::Extract => Some(self.extract(told.as_ref(), left_out, &lines, &[])),
+            _ => told.as_ref().map(|told| beside(told, &[])),
+        };
         let merged = self.note(message, first.place, left_out, text);
-        let merged = Note { cut: second.cut, ..merged };
+        let summary = told.map(|told| told.summary);
+        let merged = Note { cut: second.cut, summary, ..merged };
         self.fold.size_tokens += merged.tokens;
         self.fold.notes.insert(own[0], merged);
     }
@@ -228,6 +299,23 @@ impl Cut<'_> {
         } else {
             format!("{before}{}{after}", paths.join(", "))
         }
+    }
+}
+
+/// A summary, and what else there is to say.
+fn beside(told: &Told, more: &[String]) -> String {
+    match more {
+        [] => told.block.clone(),
+        more => format!("{}\n[weir: {}]", told.block, more.join(". ")),
+    }
+}
+
+/// The part of a note that is an extract. No line of a summary can look like the one that parts them.
+fn extracted(note: &Note) -> &str {
+    let text = note.excerpts.as_deref().unwrap_or_default();
+    match &note.summary {
+        None => text,
+        Some(_) => text.split_once(LATER).map_or("", |(_, later)| later),
     }
 }
 

@@ -38,6 +38,7 @@ pub mod summary;
 pub mod tail;
 mod terms;
 mod tiers;
+mod told;
 pub mod turn;
 mod units;
 mod values;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::summary::Summary;
+
 /// How many counting notes one message carries before the next cut merges the two oldest.
 pub const NOTES_PER_MESSAGE: usize = 4;
 
@@ -20,8 +22,10 @@ pub struct Note {
     pub left_out: usize,
     /// Tokens it takes, framing or a few for the seam with the message's own text included.
     pub tokens: u64,
-    /// Excerpts of what went; `None` where it only says how many messages did.
+    /// All that it says of what went; `None` where it only says how many messages did.
     pub excerpts: Option<Arc<str>>,
+    /// What a model wrote of them, where the excerpts begin with that.
+    pub summary: Option<Summary>,
 }
 
 /// Where a note stands.
@@ -42,6 +46,13 @@ impl Note {
     pub fn is_sent_as(&self, other: &Self) -> bool {
         let sent = |note: &Self| (note.message, note.place, note.left_out);
         sent(self) == sent(other) && self.excerpts == other.excerpts
+    }
+
+    /// About how many bytes it takes in memory.
+    pub fn memory_bytes(&self) -> usize {
+        let text = self.excerpts.as_ref().map_or(0, |text| text.len());
+        let summary = self.summary.as_ref().map_or(0, |summary| summary.text.len());
+        size_of::<Self>() + text + summary
     }
 
     /// What the note says.
