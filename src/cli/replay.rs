@@ -17,6 +17,7 @@ use crate::context::Policy;
 use crate::replay::baseline::Baseline;
 use crate::replay::conversation::Conversation;
 use crate::replay::report::Report;
+use crate::replay::summaries::Stub;
 use crate::replay::{Budget, Kind, Named, Outcome, html, replay, show, table::table};
 
 const HELP: &str = "\
@@ -75,6 +76,13 @@ pub struct ReplayArgs {
     /// A key of [context] for the policy `default`, such as low=0.7
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     settings: Vec<(String, String)>,
+    /// A row more for each policy of weir's: with summaries of so many tokens that say nothing, of
+    /// what the next cut would take at 80 % of the way there
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    summaries: Option<u64>,
+    /// With --summaries: the summariser's price, as a share of the conversation's own model's
+    #[arg(long, value_name = "SHARE", default_value = "1", value_parser = price, requires = "summaries")]
+    summary_price: u32,
     /// Only conversations whose source holds this text
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
@@ -113,6 +121,14 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
+/// A share as thousandths.
+fn price(text: &str) -> Result<u32, String> {
+    let share = text.parse().ok().filter(|share: &f64| (0.0..=100.0).contains(share));
+    share
+        .map(|share| (share * 1000.0).round() as u32)
+        .ok_or_else(|| "write a share, such as 0.1".to_owned())
+}
+
 /// Runs `weir replay …`.
 pub fn run(args: &ReplayArgs) -> Result<(), String> {
     let policies = policies(args)?;
@@ -139,7 +155,20 @@ fn policies(args: &ReplayArgs) -> Result<Vec<Named>, String> {
         };
         Ok(Named { name: name.clone(), kind })
     };
-    args.policies.iter().map(named).collect()
+    let policies = args.policies.iter().map(named).collect::<Result<Vec<Named>, String>>()?;
+    let stub =
+        args.summaries.map(|cap_tokens| Stub { cap_tokens, price_permille: args.summary_price });
+    let with_summaries = |named: Named| {
+        let summarised = match (&named.kind, stub) {
+            (Kind::Engine(policy), Some(stub)) => Some(Named {
+                name: format!("{}+summaries", named.name),
+                kind: Kind::Summarised(policy.clone(), stub),
+            }),
+            _ => None,
+        };
+        [Some(named), summarised].into_iter().flatten()
+    };
+    Ok(policies.into_iter().flat_map(with_summaries).collect())
 }
 
 fn policy(config: &Config, name: &str) -> Result<Policy, String> {
@@ -174,7 +203,9 @@ fn told(args: &ReplayArgs, report: &Report) -> Result<String, String> {
     Ok(match args.lost {
         Some(count) => report.lost(count) + &report.unused_budgets(),
         None if args.json => report.json(),
-        None => table(&report.rows(args.by_source)) + &report.unused_budgets(),
+        None => {
+            table(&report.rows(args.by_source)) + &report.summaries() + &report.unused_budgets()
+        }
     })
 }
 

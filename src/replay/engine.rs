@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::conversation::{Conversation, MEASURE};
 use super::sent::{Other, Piece};
+use super::summaries::{ANNOUNCE_PERMILLE, Stub, Stubs, Summaries};
+use crate::context::history::SummaryUse;
 use crate::context::{self, Fold, Policy, Profile, RequestSource};
 use crate::wire::{Edit, Protocol, splice};
 
@@ -19,11 +21,17 @@ pub struct Engine<'a> {
     sent: Vec<Piece>,
     /// How many messages the request before had.
     length: usize,
+    summaries: Option<Stubs>,
 }
 
 impl<'a> Engine<'a> {
     /// The engine at a limit of exactly `budget_tokens` for the messages.
-    pub fn new(conversation: &'a Conversation, budget_tokens: u64, policy: &Policy) -> Self {
+    pub fn new(
+        conversation: &'a Conversation,
+        budget_tokens: u64,
+        policy: &Policy,
+        stub: Option<Stub>,
+    ) -> Self {
         let margin_tokens = budget_tokens / 1000 * u64::from(policy.counting.margin_permille);
         let profile = Profile {
             limit_tokens: budget_tokens - margin_tokens,
@@ -38,12 +46,16 @@ impl<'a> Engine<'a> {
             edits: Vec::new(),
             sent: Vec::new(),
             length: 0,
+            summaries: stub.map(Stubs::new),
         }
     }
 
     /// What is sent of the first `length` messages, which are no fewer than last time.
     pub fn send(&mut self, length: usize) -> &[Piece] {
-        let source = RequestSource::new(Protocol::Chat, &self.raws, MEASURE.encoding);
+        let stubs = self.summaries.as_ref();
+        let summary = |gone: &[usize]| stubs?.of(gone);
+        let source = RequestSource::new(Protocol::Chat, &self.raws, MEASURE.encoding)
+            .with_summaries(&summary);
         for message in &self.conversation.messages[self.fold.messages()..length] {
             self.fold.push(message.fact, &source);
         }
@@ -51,6 +63,18 @@ impl<'a> Engine<'a> {
         let mut edits = context::edits(&end);
         if let Some(tail) = context::tail(&end, &source) {
             edits.push((tail.message, Edit::Append(tail.text)));
+        }
+        if let Some(stubs) = stubs {
+            let is_used = |number: &u32| {
+                end.history()
+                    .cut(*number)
+                    .is_some_and(|cut| matches!(cut.summary, SummaryUse::Used { .. }))
+            };
+            let used = (1..=end.cuts()).filter(is_used).count();
+            stubs.count(used as u64, end.cuts().into());
+            if let Some(span) = end.span_ahead(ANNOUNCE_PERMILLE, &source) {
+                stubs.announce(span, &self.raws, |own| self.conversation.messages[own].fact.tokens);
+            }
         }
         if edits == self.edits {
             self.sent.extend((self.length..length).map(Piece::Verbatim));
@@ -60,6 +84,11 @@ impl<'a> Engine<'a> {
         }
         self.length = length;
         &self.sent
+    }
+
+    /// What the summaries came to so far.
+    pub fn summaries(&self) -> Summaries {
+        self.summaries.as_ref().map(Stubs::figures).unwrap_or_default()
     }
 
     /// The request as spliced, read back message by message. Pieces that the request before had are
@@ -139,14 +168,14 @@ mod tests {
         }
         let line = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
         let conversation = Conversation::read(&line, 1).expect("it is a conversation");
-        let mut engine = Engine::new(&conversation, 600, &Policy::default());
+        let mut engine = Engine::new(&conversation, 600, &Policy::default(), None);
         for length in [2, 8, 10, 24, 26] {
             let sent = engine.send(length).to_vec();
             let tokens: u64 = sent.iter().map(|piece| piece.tokens(&conversation)).sum();
             assert!(tokens <= 600, "{tokens} at {length}");
             let last = matches!(sent.last(), Some(Piece::Verbatim(last)) if last + 1 == length);
             assert!(last, "the last message is as it was, at {length}");
-            let mut anew = Engine::new(&conversation, 600, &Policy::default());
+            let mut anew = Engine::new(&conversation, 600, &Policy::default(), None);
             let raws = |sent: &[Piece]| -> Vec<String> {
                 let raw = |piece: &Piece| piece.message(&conversation).raw.to_string();
                 sent.iter().map(raw).collect()

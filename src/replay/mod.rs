@@ -15,6 +15,7 @@ mod questions;
 pub mod report;
 mod sent;
 pub mod show;
+pub mod summaries;
 pub mod table;
 pub mod tally;
 mod text;
@@ -29,6 +30,7 @@ use engine::Engine;
 use judge::{Judge, Lost};
 use questions::Questions;
 use sent::Piece;
+use summaries::{Stub, Summaries};
 use tally::Tally;
 
 /// How many tokens a policy may send.
@@ -88,6 +90,8 @@ pub struct Named {
 #[derive(Debug, Clone)]
 pub enum Kind {
     Engine(Box<Policy>),
+    /// The same with summaries that say nothing.
+    Summarised(Box<Policy>, Stub),
     Baseline(Baseline),
 }
 
@@ -101,7 +105,11 @@ impl<'a> Sender<'a> {
     fn new(conversation: &'a Conversation, policy: &Kind, budget_tokens: u64) -> Self {
         match policy {
             Kind::Engine(policy) => {
-                Self::Engine(Box::new(Engine::new(conversation, budget_tokens, policy)))
+                Self::Engine(Box::new(Engine::new(conversation, budget_tokens, policy, None)))
+            }
+            Kind::Summarised(policy, stub) => {
+                let engine = Engine::new(conversation, budget_tokens, policy, Some(*stub));
+                Self::Engine(Box::new(engine))
             }
             Kind::Baseline(baseline) => {
                 Self::Baseline(Course::new(conversation, budget_tokens, *baseline))
@@ -113,6 +121,13 @@ impl<'a> Sender<'a> {
         match self {
             Self::Engine(engine) => engine.send(length),
             Self::Baseline(course) => course.send(length),
+        }
+    }
+
+    fn summaries(&self) -> Summaries {
+        match self {
+            Self::Engine(engine) => engine.summaries(),
+            Self::Baseline(_) => Summaries::default(),
         }
     }
 }
@@ -159,5 +174,6 @@ fn run(
     for (place, length) in conversation.turns.iter().enumerate() {
         judge.judge(place, sender.send(*length));
     }
+    judge.tally.summaries = sender.summaries();
     Outcome { tally: judge.tally, lost: judge.lost, sizes: judge.sizes }
 }

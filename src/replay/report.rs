@@ -84,6 +84,25 @@ impl Report {
         rows.collect()
     }
 
+    /// A line for each run with summaries: what they came to.
+    pub fn summaries(&self) -> String {
+        let runs = self.runs.iter().filter(|run| run.total.summaries.calls > 0);
+        let line = |run: &Run| {
+            let Row { policy, budget, summaries, billed_tokens, .. } = &run.total;
+            let share = summaries.billed_tokens / billed_tokens;
+            format!(
+                "{policy} at {budget}: {} summaries asked for, used in {} of {} cuts; {} tokens read \
+                 and {} written for them, {share:.3} of the bill\n",
+                summaries.calls,
+                summaries.used,
+                summaries.cuts,
+                summaries.prompt_tokens,
+                summaries.answer_tokens,
+            )
+        };
+        runs.map(line).collect()
+    }
+
     /// All figures, on one line.
     pub fn json(&self) -> String {
         serde_json::to_string(self).expect("names and numbers alone") + "\n"

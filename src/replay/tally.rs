@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::summaries::Summaries;
+
 /// Sources with fewer cases than this have no part in a mean.
 pub const LEAST_CASES: u64 = 60;
 /// What a cached token costs, in tokens that are not.
@@ -168,6 +170,7 @@ pub struct Tally {
     pub cuts: u64,
     /// Growth since the budget was first exceeded, in quarters of the budget.
     pub growth_quarters: f64,
+    pub summaries: Summaries,
 }
 
 impl Tally {
@@ -191,6 +194,12 @@ impl Tally {
         self.full_cost.merge(other.full_cost);
         self.cuts += other.cuts;
         self.growth_quarters += other.growth_quarters;
+        self.summaries.merge(other.summaries);
+    }
+
+    /// What the requests and their summaries cost, in tokens that are not cached.
+    fn billed(&self) -> f64 {
+        self.cost.billed() + self.summaries.billed_tokens
     }
 }
 
@@ -228,6 +237,7 @@ pub struct Row {
     pub sent_tokens: u64,
     pub full_tokens: u64,
     pub billed_tokens: f64,
+    pub summaries: Summaries,
 }
 
 /// Requests with each fault.
@@ -297,12 +307,13 @@ impl Row {
             },
             sent_per_full: ratio(all.sent_tokens as f64, all.full_tokens as f64),
             cache_hit: ratio(all.cost.cached_tokens as f64, all.cost.tokens as f64),
-            billed_per_none: ratio(all.cost.billed(), all.full_cost.billed()),
+            billed_per_none: ratio(all.billed(), all.full_cost.billed()),
             cuts: all.cuts,
             cuts_per_quarter: ratio(all.cuts as f64, all.growth_quarters),
             sent_tokens: all.sent_tokens,
             full_tokens: all.full_tokens,
-            billed_tokens: all.cost.billed(),
+            billed_tokens: all.billed(),
+            summaries: all.summaries,
         }
     }
 }
