@@ -166,6 +166,7 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_memory)?;
     let originals = Arc::clone(proxy.originals());
     let journal = Arc::clone(proxy.journal());
+    let summaries = proxy.summaries().cloned();
     // Before anything new is written down, so that a bill is whole as soon as weir answers.
     journal.tend().await;
     tokio::spawn(own_store::tend(Arc::clone(&journal)));
@@ -194,6 +195,9 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
         shutdown.end();
     });
     let ending = server.run().await;
+    if let Some(summaries) = summaries.filter(|_| ending != Ending::Forced) {
+        summaries.finish().await;
+    }
     journal.finish().await;
     if ending != Ending::Forced {
         // What the last requests left out is saved before the process ends.
@@ -352,8 +356,7 @@ fn configuration(flags: &Flags) -> Result<(Config, Vec<config::Warning>), Vec<St
     let figment = sources::figment(file, openai_base_url, std::env::vars_os(), told);
     let (mut config, warnings) = config::load(figment)
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-    config.upstream.own_key =
-        own_key::read(&config.upstream, std::env::vars_os()).map_err(|problem| vec![problem])?;
+    own_key::read_all(&mut config, || std::env::vars_os().collect())?;
     Ok((config, warnings))
 }
 

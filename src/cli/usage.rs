@@ -64,6 +64,10 @@ pub struct UsageArgs {
     /// Lists single requests instead, newest first
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "50")]
     requests: Option<usize>,
+    /// Of single requests only those of this route, such as chat/completions; `summary` is what weir
+    /// had a model sum up
+    #[arg(long, requires = "requests")]
+    route: Option<String>,
     /// Of single requests only those that are flagged
     #[arg(long, requires = "requests")]
     flagged: bool,
@@ -218,6 +222,7 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
         organisation: args.organisation.clone(),
         user: args.user.clone(),
         model: args.model.clone(),
+        route: args.route.clone(),
         flags: if args.flagged { all } else { Flags::default() },
         limit: Some(limit),
     };

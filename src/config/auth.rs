@@ -126,7 +126,7 @@ fn agree(reader: &mut Reader, config: &Config) {
 
 /// The name of a variable. What is written here by mistake may be the key itself, so that it is
 /// not repeated.
-fn variable(text: &str) -> Result<String, String> {
+pub(super) fn variable(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if text.bytes().all(plain) && !text.starts_with(|first: char| first.is_ascii_digit()) {
         return Ok(text.to_owned());
@@ -137,7 +137,7 @@ fn variable(text: &str) -> Result<String, String> {
 }
 
 /// The path of a file, which may hold a secret in its place by mistake, and is not repeated.
-fn file(text: &str) -> Result<String, String> {
+pub(super) fn file(text: &str) -> Result<String, String> {
     if text.starts_with('~') {
         Err("begins with ~, which only shells know; write the whole path".to_owned())
     } else if text.contains('\0') || text.ends_with('/') {

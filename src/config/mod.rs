@@ -7,6 +7,7 @@ pub mod policies;
 mod prices;
 mod raw;
 mod reader;
+mod summaries;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,6 +20,7 @@ pub use auth::{Admin, AdminListen, Auth, AuthMode, Secret};
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
 pub use reader::{Problem, Warning};
+pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
 
 /// Every key with its default and what it is for, as TOML.
 pub const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
@@ -37,6 +39,7 @@ pub struct Config {
     pub admin: Admin,
     pub upstream: Upstream,
     pub context: Context,
+    pub summaries: Summaries,
     /// Lower limits by model pattern, for a whole organisation; the least that matches wins.
     pub limits: Vec<Limit>,
     /// Windows and prices by model: the shipped catalogue with the configuration's own entries on top.

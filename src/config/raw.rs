@@ -9,6 +9,7 @@ use super::names;
 use super::policies::{self, Policies};
 use super::prices;
 use super::reader::{Problem, Reader, Warning};
+use super::summaries::{self, Summaries};
 use super::{
     Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, LateSystem, Ledger, Limit, Log,
     LogFormat, Mode, ModelEntry, ModelSettings, OnFailure, Originals, Prices, Server, Store,
@@ -44,6 +45,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     upstream(reader, &mut config.upstream);
     auth::read(reader, &mut config);
     context(reader, &mut config.context);
+    summaries::read(reader, &mut config.summaries);
     config.limits = limits(reader);
     (config.models, config.model_settings) = models(reader, &config.context.policies);
     prices::read(reader, &mut config.prices);
@@ -92,6 +94,7 @@ impl Default for Config {
                 originals_lifetime_ms: DAY_MS,
                 originals_max_bytes: 64 << 20,
             },
+            summaries: Summaries::default(),
             limits: Vec::new(),
             models: Catalogue::shipped(),
             model_settings: BTreeMap::new(),
@@ -361,7 +364,7 @@ fn store_path(text: &str) -> Result<String, String> {
 }
 
 /// A provider's base URL. One that carries a credential is not repeated in the message.
-fn base_url(text: &str) -> Result<String, String> {
+pub(super) fn base_url(text: &str) -> Result<String, String> {
     let text = text.trim();
     let example = "write it as an SDK would be given it, such as https://api.openai.com/v1";
     let lower = text.to_ascii_lowercase();

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::planner::{self, Asked, Draft, Job, Pace, Planned, Planner, Stop};
 use super::question::Question;
 use super::shared::Shared;
+use super::summaries::Patience;
 use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::Mode;
 use crate::context::report::{self, Base, Preflight, Report, Subject, Treatment};
@@ -71,7 +72,9 @@ impl Planner {
         question: Option<Question>,
     ) -> Result<Explained, ProxyError> {
         let body = with_messages(body);
-        let job = Job { tenant, protocol, body, path_model: path_model.map(str::to_owned), asked };
+        let path_model = path_model.map(str::to_owned);
+        let patience = Patience::Looks;
+        let job = Job { tenant, protocol, body, path_model, asked, patience };
         self.unhurried(job, |shared, mut job| {
             let (body, own) = Question::take(job.body.clone())?;
             job.body = body;
@@ -114,8 +117,10 @@ impl Draft<'_> {
         question: &Question,
     ) -> Result<Explained, Stop> {
         // The fold that the plan was made by: it was remembered, or comes out the same again.
-        let fold = self.fold()?.fold;
-        let source = self.source();
+        let spans = self.spans();
+        let fold = self.fold(spans.as_ref())?.fold;
+        let standing = |gone: &[usize]| spans.as_ref().and_then(|spans| spans.standing(gone));
+        let source = self.source().with_summaries(&standing);
         let end = fold.ended(&source);
         let limit_tokens = self.limits.input_tokens();
         let received_tokens = end.received_tokens() + self.overhead_tokens;

@@ -23,6 +23,7 @@ const POLICY: &str = "x-weir-policy";
 
 const ACTION: HeaderName = HeaderName::from_static("x-weir-action");
 const EDITS: HeaderName = HeaderName::from_static("x-weir-edits");
+const SUMMARY: HeaderName = HeaderName::from_static("x-weir-summary");
 const RECEIVED_TOKENS: HeaderName = HeaderName::from_static("x-weir-received-tokens");
 const SENT_TOKENS: HeaderName = HeaderName::from_static("x-weir-sent-tokens");
 const LIMIT_TOKENS: HeaderName = HeaderName::from_static("x-weir-limit-tokens");
@@ -158,6 +159,10 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
     headers.remove(EDITS);
     if !planned.edits.is_empty() {
         insert_text(headers, EDITS, &planned.edits);
+    }
+    headers.remove(SUMMARY);
+    if let Some(look) = planned.summary {
+        insert_text(headers, SUMMARY, look.word());
     }
     insert_text(headers, ACTION, &planned.action);
     headers.insert(RECEIVED_TOKENS, planned.received_tokens.into());

@@ -74,6 +74,8 @@ pub struct Opening {
     pub caller: ledger::Caller,
     pub route: String,
     pub model: String,
+    /// Where it goes, if that is another upstream than conversations have.
+    pub upstream: Option<String>,
     pub stream: bool,
     pub action: String,
     pub zone: &'static str,
@@ -118,6 +120,7 @@ impl Opening {
             caller: account(caller),
             route: route(target),
             model: planned.model.clone(),
+            upstream: None,
             stream: planned.stream,
             action: planned.action.clone(),
             zone: planned.zone.word(),
@@ -134,6 +137,7 @@ impl Opening {
             caller: account(caller),
             route: route(&outbound.target),
             model: String::new(),
+            upstream: None,
             stream: false,
             action: "stream".to_owned(),
             zone: "",
@@ -173,7 +177,7 @@ impl Journal {
             caller: opening.caller,
             route: opening.route,
             model: opening.model,
-            upstream: self.upstream.clone(),
+            upstream: opening.upstream.unwrap_or_else(|| self.upstream.clone()),
             stream: opening.stream,
             action: opening.action,
             zone: opening.zone.to_owned(),
@@ -458,7 +462,7 @@ impl Drop for Unsent<'_> {
 }
 
 /// Who a request is counted for.
-fn account(caller: &Caller) -> ledger::Caller {
+pub(super) fn account(caller: &Caller) -> ledger::Caller {
     let key = caller.key.as_ref().map(|key| {
         Arc::new(KeyNames {
             key: key.id.clone(),

@@ -20,6 +20,7 @@ mod relay;
 mod settlement;
 mod shared;
 mod spend;
+pub mod summaries;
 mod unasked;
 
 use std::sync::Arc;
@@ -41,9 +42,11 @@ pub use originals::{LeftOut, Originals};
 pub use question::Question;
 pub use spend::SpendQuery;
 
+use self::planner::Planned;
 use self::planner::Planner;
 pub use self::record::MAX_LOGGED_BYTES;
 use self::record::Record;
+use self::summaries::{Behalf, Sent, Summaries};
 use crate::config::Config;
 pub use crate::store::Tenant;
 use crate::store::{OpenError, Store};
@@ -98,6 +101,8 @@ pub struct Proxy {
     planner: Planner,
     store: Store,
     originals: Arc<Originals>,
+    /// `None` where no model sums up what cuts take.
+    summaries: Option<Arc<Summaries>>,
     journal: Arc<Journal>,
     /// Answers that are read on without their callers.
     drains: Drains,
@@ -117,16 +122,18 @@ impl Proxy {
                 said: "weir's own key for the provider holds characters that no header may".into(),
             })
         });
+        let own_key = own_key.transpose()?;
+        let upstream = client.base().origin().to_owned();
+        let journal = Arc::new(Journal::new(Arc::clone(&config), store.clone(), upstream));
+        let summaries = Summaries::new(&config, &client, own_key.as_ref(), &journal, &store)
+            .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
         Ok(Self {
-            own_key: own_key.transpose()?,
+            own_key,
             admissions: Admissions::default(),
-            planner: Planner::new(Arc::clone(&config)),
+            planner: Planner::with_summaries(Arc::clone(&config), summaries.clone()),
             originals: Arc::new(Originals::new(&config.context, &store)?),
-            journal: Arc::new(Journal::new(
-                Arc::clone(&config),
-                store.clone(),
-                client.base().origin().to_owned(),
-            )),
+            summaries,
+            journal,
             drains: Drains::new(&config.ledger),
             store,
             config,
@@ -148,6 +155,11 @@ impl Proxy {
     /// Where requests are written down.
     pub fn journal(&self) -> &Arc<Journal> {
         &self.journal
+    }
+
+    /// What a model sums up; `None` where none does.
+    pub fn summaries(&self) -> Option<&Arc<Summaries>> {
+        self.summaries.as_ref()
     }
 
     /// Answers that are read on without their callers: what is to be waited for at the end.
@@ -176,6 +188,7 @@ impl Proxy {
             self.refuse_loop(&call.headers)?;
             let asked = headers::asked(&call.headers, &self.config.context, &call.caller)?;
             let readable = call.decoded.unwrap_or_else(|| call.received.clone());
+            let behalf = self.behalf(&call.caller, call.protocol, &call.headers, &call.target);
             let mut planned = self
                 .planner
                 .plan(
@@ -184,6 +197,7 @@ impl Proxy {
                     readable.clone(),
                     call.target.path_model.as_deref(),
                     asked,
+                    behalf.as_ref(),
                 )
                 .await?;
             record.planned(&planned);
@@ -212,6 +226,9 @@ impl Proxy {
             let inbound = self.send_asking(outbound, &mut planned).await?;
             record.edited(&planned);
             if inbound.status.is_success() {
+                if let Some(behalf) = &behalf {
+                    self.announce(behalf, &readable, &mut planned);
+                }
                 // Only of what the upstream took: its answer is what tells a credential from noise.
                 let left_out = std::mem::take(&mut planned.left_out);
                 self.originals.keep(tenant, readable, left_out, call.permit);
@@ -227,6 +244,29 @@ impl Proxy {
         headers::name(&mut inbound.headers, record.id());
         let response = relay::relay(inbound, record, &self.drains);
         Ok(if planned.usage_asked.is_some() { unasked::without_usage(response) } else { response })
+    }
+
+    /// On whose behalf messages are summed up, where they are.
+    fn behalf(
+        &self,
+        caller: &Caller,
+        protocol: Protocol,
+        headers: &HeaderMap,
+        target: &Target,
+    ) -> Option<Arc<Behalf>> {
+        self.summaries.as_ref()?;
+        let (caller, headers, target) = (caller.clone(), headers.clone(), target.clone());
+        Some(Arc::new(Behalf { caller, headers, target, protocol }))
+    }
+
+    /// Has what the next cut will take summed up, in the background.
+    fn announce(&self, behalf: &Arc<Behalf>, received: &Bytes, planned: &mut Planned) {
+        let (Some(summaries), Some(wanted)) = (&self.summaries, planned.ahead.take()) else {
+            return;
+        };
+        let body = planned.body.as_ref().unwrap_or(received).clone();
+        let sent = Sent { body, tokens: planned.sent_tokens };
+        summaries.announce(wanted, received, behalf, Some(sent));
     }
 
     /// Tells what [`Self::handle`] would send in place of a request, and why. Sends nothing.

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::edited::{self, Kind};
 use super::memory::Chain;
 use super::refusal;
 use super::shared::{Shared, shown};
+use super::summaries::{Behalf, Look, Patience, Spans, Summaries, Wanted};
 use super::{ErrorKind, LeftOut, ProxyError, Tenant};
 use crate::budget::Compaction;
 use crate::config::{Config, Known, Mode, ModelSettings, Originals};
@@ -65,6 +67,11 @@ pub struct Planned {
     pub compaction: Compaction,
     /// The most output that the caller lets the model write.
     pub max_output_tokens: Option<u64>,
+    /// How the last cut that was made for this request came by what stands there, where a model
+    /// sums up.
+    pub summary: Option<Look>,
+    /// What is to be summed up for the next cut.
+    pub ahead: Option<Wanted>,
 }
 
 impl Planned {
@@ -94,6 +101,8 @@ pub(super) struct Job {
     pub(super) body: Bytes,
     pub(super) path_model: Option<String>,
     pub(super) asked: Asked,
+    /// What may be done where no summary stands yet.
+    pub(super) patience: Patience,
 }
 
 /// Whether a job may take its time.
@@ -107,7 +116,15 @@ pub(super) enum Pace {
 pub(super) enum Stop {
     /// It takes longer than the request's own task may.
     Heavy,
+    /// The summary of a cut is to be waited for.
+    Waits(Wanted),
     Refused(ProxyError),
+}
+
+/// What became of a job that took its time.
+enum Attempt {
+    Planned(Planned),
+    Waits(Wanted),
 }
 
 impl From<ProxyError> for Stop {
@@ -117,13 +134,22 @@ impl From<ProxyError> for Stop {
 }
 
 impl Planner {
+    /// For requests whose cuts no model sums up.
     pub fn new(config: Arc<Config>) -> Self {
+        Self::with_summaries(config, None)
+    }
+
+    pub fn with_summaries(config: Arc<Config>, summaries: Option<Arc<Summaries>>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { shared: Arc::new(Shared::new(config)), heavy: Arc::new(Semaphore::new(cores)) }
+        Self {
+            shared: Arc::new(Shared::new(config, summaries)),
+            heavy: Arc::new(Semaphore::new(cores)),
+        }
     }
 
     /// Decides what to send of `body`. `path_model` is the model named by the path (Azure's
-    /// deployments), which then counts instead of the body's `model`.
+    /// deployments), which then counts instead of the body's `model`. Where cuts wait for their
+    /// summaries, these are made on `behalf` of the caller.
     pub async fn plan(
         &self,
         tenant: Tenant,
@@ -131,16 +157,50 @@ impl Planner {
         body: Bytes,
         path_model: Option<&str>,
         asked: Asked,
+        behalf: Option<&Arc<Behalf>>,
     ) -> Result<Planned, ProxyError> {
-        let job = Job { tenant, protocol, body, path_model: path_model.map(str::to_owned), asked };
+        let path_model = path_model.map(str::to_owned);
+        let patience = self.patience(&asked, behalf.is_some());
+        let mut job = Job { tenant, protocol, body, path_model, asked, patience };
         if job.body.len() <= INLINE_BODY_BYTES {
             match guarded(&self.shared, &job, Pace::Inline) {
                 Ok(planned) => return Ok(planned),
                 Err(Stop::Refused(error)) => return Err(error),
-                Err(Stop::Heavy) => {}
+                Err(Stop::Heavy | Stop::Waits(_)) => {}
             }
         }
-        self.unhurried(job, |shared, job| guarded(shared, &job, Pace::Unhurried)).await
+        let mut deadline = None;
+        loop {
+            let attempt = self.unhurried(job.clone(), |shared, job| {
+                match guarded(shared, &job, Pace::Unhurried) {
+                    Err(Stop::Waits(wanted)) => Ok(Attempt::Waits(wanted)),
+                    done => done.map(Attempt::Planned),
+                }
+            });
+            let wanted = match attempt.await? {
+                Attempt::Planned(planned) => return Ok(planned),
+                Attempt::Waits(wanted) => wanted,
+            };
+            let (Some(summaries), Some(behalf)) = (&self.shared.summaries, behalf) else {
+                job.patience = Patience::Settles;
+                continue;
+            };
+            let deadline =
+                *deadline.get_or_insert_with(|| Instant::now() + summaries.wait_timeout());
+            if !summaries.wait(wanted, &job.body, behalf, deadline).await {
+                // Nothing more is waited for: what is missing now stays so.
+                job.patience = Patience::Settles;
+            }
+        }
+    }
+
+    /// What a request that asks for this may do where no summary stands yet.
+    fn patience(&self, asked: &Asked, is_callers: bool) -> Patience {
+        let is_observed = self.shared.config.context.mode == Mode::Observe;
+        match &self.shared.summaries {
+            Some(summaries) if !is_observed && !asked.bypass && is_callers => summaries.patience(),
+            _ => Patience::Looks,
+        }
     }
 
     /// Notes that the upstream refuses to be asked for the usage of this model's streams.
@@ -172,7 +232,7 @@ impl Planner {
 
 /// Plans a job; a fault inside forwards the original where that fits.
 pub(super) fn guarded(shared: &Shared, job: &Job, pace: Pace) -> Result<Planned, Stop> {
-    guarded_by(shared, job, pace, |draft| draft.fold())
+    guarded_by(shared, job, pace, |draft, spans| draft.fold(spans))
 }
 
 /// [`guarded`], with the step that may fail as an argument.
@@ -180,7 +240,7 @@ fn guarded_by(
     shared: &Shared,
     job: &Job,
     pace: Pace,
-    fold: impl FnOnce(&Draft<'_>) -> Result<Folded, Stop>,
+    fold: impl FnOnce(&Draft<'_>, Option<&Spans<'_>>) -> Result<Folded, Stop>,
 ) -> Result<Planned, Stop> {
     let Ok(draft) = catch_unwind(AssertUnwindSafe(|| Draft::read(shared, job, pace))) else {
         tracing::error!(target: "weir::fault", "reading a body failed");
@@ -267,15 +327,23 @@ impl<'a> Draft<'a> {
 
     fn fold_and_plan(
         &self,
-        fold: impl FnOnce(&Self) -> Result<Folded, Stop>,
+        fold: impl FnOnce(&Self, Option<&Spans<'_>>) -> Result<Folded, Stop>,
     ) -> Result<Planned, Stop> {
-        let folded = fold(self)?;
-        self.conclude(&folded)
+        let spans = self.spans();
+        let folded = fold(self, spans.as_ref())?;
+        self.conclude(&folded, spans.as_ref())
+    }
+
+    /// What stands for messages that cuts take, where a model sums up.
+    pub(super) fn spans(&self) -> Option<Spans<'_>> {
+        let (summaries, job) = (self.shared.summaries.as_ref()?, self.job);
+        let conversation = (self.request.messages.as_slice(), self.model.as_ref());
+        Some(Spans::new(summaries, job.tenant, &job.body, conversation, job.patience))
     }
 
     /// Takes the transcript up where an earlier request of the conversation left it, or from the
     /// start, and remembers where it is now.
-    pub(super) fn fold(&self) -> Result<Folded, Stop> {
+    pub(super) fn fold(&self, spans: Option<&Spans<'_>>) -> Result<Folded, Stop> {
         let memory = &self.shared.memory;
         let chain = Chain::new(memory, self.job.tenant, &self.profile, &self.request.messages);
         let earlier = memory.longest_fold(&chain);
@@ -294,11 +362,19 @@ impl<'a> Draft<'a> {
         if self.pace == Pace::Inline && self.is_slow_to_take(fold.messages()) {
             return Err(Stop::Heavy);
         }
-        let source = self.source();
+        let standing = |gone: &[usize]| spans.and_then(|spans| spans.standing(gone));
+        let source = self.source().with_summaries(&standing);
         for fact in facts {
             fold.push(fact, &source);
         }
+        if let Some(wanted) = spans.and_then(Spans::take_wanted) {
+            return Err(Stop::Waits(wanted));
+        }
         let fold = Arc::new(fold);
+        if spans.is_some_and(Spans::is_unsettled) {
+            // What nobody has settled is not to be taken up by requests that are sent.
+            return Ok(Folded { fold, earlier });
+        }
         let earlier_messages = earlier.as_ref().map(|earlier| earlier.messages());
         memory.keep_fold(&chain, Arc::clone(&fold), earlier_messages);
         Ok(Folded { fold, earlier })
@@ -344,18 +420,22 @@ impl<'a> Draft<'a> {
     }
 
     /// Checks the size against the limit and writes the body.
-    fn conclude(&self, folded: &Folded) -> Result<Planned, Stop> {
+    fn conclude(&self, folded: &Folded, spans: Option<&Spans<'_>>) -> Result<Planned, Stop> {
         let (config, fold) = (&self.shared.config, &*folded.fold);
         let limit_tokens = self.limits.input_tokens();
         let received_tokens = fold.received_tokens() + self.overhead_tokens;
         if self.job.asked.bypass {
             return self.bypass(received_tokens);
         }
-        let source = self.source();
+        let standing = |gone: &[usize]| spans.and_then(|spans| spans.standing(gone));
+        let source = self.source().with_summaries(&standing);
         if self.pace == Pace::Inline && fold.is_above_mark(0) {
             return Err(Stop::Heavy);
         }
         let end = fold.ended(&source);
+        if let Some(wanted) = spans.and_then(Spans::take_wanted) {
+            return Err(Stop::Waits(wanted));
+        }
         let is_observed = config.context.mode == Mode::Observe;
         let needs_nothing = end.needs_nothing(limit_tokens, self.overhead_tokens);
         let is_left_alone = is_observed || needs_nothing;
@@ -398,6 +478,8 @@ impl<'a> Draft<'a> {
             planned.compaction.earlier_tokens = Some(earlier_tokens);
             planned.compaction.is_cut = end.cuts() > earlier.cuts();
         }
+        planned.summary = spans.and_then(Spans::last);
+        planned.ahead = spans.and_then(|spans| spans.ahead(&end, &source));
         if !is_left_alone && config.context.originals != Originals::Off {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
@@ -482,6 +564,8 @@ impl<'a> Draft<'a> {
                 max_input_tokens: self.limits.max_input_tokens.unwrap_or(self.limits.window_tokens),
             },
             max_output_tokens: self.request.max_output_tokens,
+            summary: None,
+            ahead: None,
         }
     }
 }
@@ -491,7 +575,7 @@ mod tests {
     use super::*;
 
     fn shared() -> Shared {
-        Shared::new(Arc::new(Config::default()))
+        Shared::new(Arc::new(Config::default()), None)
     }
 
     fn job(body: String, max_input_tokens: Option<u64>) -> Job {
@@ -501,6 +585,7 @@ mod tests {
             body: body.into(),
             path_model: None,
             asked: Asked { max_input_tokens, ..Asked::default() },
+            patience: Patience::Looks,
         }
     }
 
@@ -511,7 +596,7 @@ mod tests {
 
     fn faulty(max_input_tokens: Option<u64>, words: usize) -> Result<Planned, Stop> {
         let (shared, job) = (shared(), job(body(words), max_input_tokens));
-        guarded_by(&shared, &job, Pace::Unhurried, |_| panic!("a fault on purpose"))
+        guarded_by(&shared, &job, Pace::Unhurried, |_, _| panic!("a fault on purpose"))
     }
 
     #[test]

@@ -124,6 +124,7 @@ impl Record {
             edits: planned.edits.clone(),
             left_out: LeftOut::default(),
             model: logged(&planned.model),
+            ahead: None,
             ..*planned
         });
     }

@@ -8,6 +8,7 @@ use super::Tenant;
 use super::asking::Refusers;
 use super::memory::Memory;
 use super::planner::{INLINE_BYTES, Pace, Stop};
+use super::summaries::Summaries;
 use crate::config::Config;
 use crate::context::Measure;
 use crate::tokens::tools;
@@ -20,18 +21,21 @@ pub(super) struct Shared {
     warned: Mutex<HashSet<String>>,
     /// Models whose streams are not asked for their usage.
     pub(super) refusers: Refusers,
+    /// `None` where no model sums up what cuts take.
+    pub(super) summaries: Option<Arc<Summaries>>,
 }
 
 /// How many unknown models are remembered as warned about.
 const WARNED_MODELS: usize = 1000;
 
 impl Shared {
-    pub(super) fn new(config: Arc<Config>) -> Self {
+    pub(super) fn new(config: Arc<Config>, summaries: Option<Arc<Summaries>>) -> Self {
         Self {
             memory: Memory::new(&config.cache),
             warned: Mutex::new(HashSet::new()),
             refusers: Refusers::new(config.upstream.ask_usage),
             config,
+            summaries,
         }
     }
 

@@ -83,6 +83,11 @@ impl AnswerBody {
         &self.early
     }
 
+    /// Whether all of the body has been looked at.
+    pub fn is_seen_whole(&self) -> bool {
+        self.ended
+    }
+
     /// Whether the upstream has been silent for too long; asked while nothing is there to read.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let idle = self.idle;

@@ -308,6 +308,21 @@ impl Store {
         sqlite.read(move |connection| queries::requests(connection, &query)).await
     }
 
+    /// What a tenant's requests of one route have cost since `from_ms`, in nano-dollars, as far as
+    /// they have a price.
+    pub async fn spent_on_route(
+        &self,
+        tenant: Tenant,
+        route: &'static str,
+        from_ms: u64,
+    ) -> Result<u64, StoreError> {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        let spent = move |connection: &Connection| {
+            queries::spent_on_route(connection, tenant, route, from_ms)
+        };
+        sqlite.read(spent).await
+    }
+
     /// Deletes the rows of requests that begun before `before_ms`, and sums of days before
     /// `sums_before_ms`; how many rows that were. Others can write in between.
     pub async fn prune_requests(

@@ -84,6 +84,8 @@ pub struct RequestQuery {
     pub organisation: Option<String>,
     pub user: Option<String>,
     pub model: Option<String>,
+    /// What was asked for, such as `chat/completions`; `summary` is what weir itself asked for.
+    pub route: Option<String>,
     /// Only with any of these; all where it is empty.
     pub flags: Flags,
     /// The most rows; [`MAX_ROWS`] where it is more or missing.
@@ -228,6 +230,22 @@ fn usage_row(row: &Row<'_>, by: &[Column]) -> rusqlite::Result<UsageRow> {
     Ok(told)
 }
 
+/// What a tenant's requests of one route have cost since `from_ms`, in nano-dollars.
+pub fn spent_on_route(
+    connection: &Connection,
+    tenant: Tenant,
+    route: &str,
+    from_ms: u64,
+) -> rusqlite::Result<u64> {
+    let sql = "SELECT total(cost_nano_usd) FROM request WHERE id >= ? AND tenant = ? AND route = ?";
+    let first = RequestId::first_of(from_ms).0;
+    // Exact up to nine million dollars, and far from the caps that it is compared with above that.
+    let spent: f64 =
+        connection.prepare_cached(sql)?.query_row((first, tenant.0, route), |row| row.get(0))?;
+    Ok(spent as u64)
+}
+
+/// Single requests, newest first.
 pub fn requests(
     connection: &Connection,
     query: &RequestQuery,
@@ -243,6 +261,7 @@ pub fn requests(
     conditions.add("organisation = ?", query.organisation.clone());
     conditions.add("user = ?", query.user.clone());
     conditions.add("model = ?", query.model.clone());
+    conditions.add("route = ?", query.route.clone());
     let flags = Some(query.flags).filter(|flags| !flags.is_empty());
     if flags.is_some_and(|flags| Flags::RARE.covers(flags)) {
         // As the index on these has it.

@@ -1,0 +1,163 @@
+//! One call of the summariser: sent, read within bounds, and accounted for. Knows nothing of what is
+//! summed up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use tokio::time::{Instant, timeout};
+
+use super::request;
+use crate::proxy::journal::{Ended, Journal, Opening};
+use crate::proxy::settlement::End;
+use crate::upstream::{Client, Inbound, Outbound, OutboundBody, OwnKey, Target};
+use crate::wire::usage::{Meter, Metered};
+
+/// The longest answer that is read.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+/// The word for these calls in the journal: their route and what was done.
+pub const SUMMARY: &str = "summary";
+/// What of a caller's headers goes along where its own request would go: who pays.
+const CREDENTIALS: [HeaderName; 7] = [
+    AUTHORIZATION,
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("x-goog-api-key"),
+    HeaderName::from_static("openai-organization"),
+    HeaderName::from_static("openai-project"),
+    USER_AGENT,
+];
+
+/// Why a call came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// The summariser could not be reached, or broke off.
+    Unreachable,
+    /// It took longer than it may.
+    Slow,
+    /// It answered with an error.
+    Refused { status: u16 },
+    /// What it answered is no answer.
+    Garbage,
+    /// weir could not write the call down, or may not make it.
+    NotWritten,
+}
+
+impl Failure {
+    /// The word for it in the log and among the counts.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Slow => "slow",
+            Self::Refused { .. } => "refused",
+            Self::Garbage => "garbage",
+            Self::NotWritten => "not_written",
+        }
+    }
+}
+
+/// Where calls go, and with what.
+#[derive(Clone)]
+pub struct Line {
+    pub client: Client,
+    /// weir's own key; `None` where the caller's goes along, or nothing.
+    pub own_key: Option<OwnKey>,
+    /// Whether this is where callers' own requests go.
+    pub is_callers: bool,
+}
+
+impl Line {
+    /// The headers of a call for a caller whose request had `callers`.
+    pub fn headers(&self, callers: &HeaderMap, target: &Target) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if self.is_callers {
+            for name in &CREDENTIALS {
+                for value in callers.get_all(name) {
+                    headers.append(name, value.clone());
+                }
+            }
+        }
+        if let Some(own_key) = &self.own_key {
+            own_key.put_into(&mut headers, target.endpoint());
+        }
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers
+    }
+}
+
+/// What a call said, and what it came to.
+pub struct Said {
+    pub text: String,
+    pub metered: Metered,
+    pub cost_nano_usd: Option<u64>,
+}
+
+/// Sends `body` and reads what it brings.
+pub async fn call(
+    line: &Line,
+    journal: &Arc<Journal>,
+    opening: Opening,
+    (target, headers): (Target, HeaderMap),
+    body: String,
+    deadline: Duration,
+) -> Result<Said, Failure> {
+    let account = journal.open(opening).await.map_err(|_| Failure::NotWritten)?;
+    let begun = Instant::now();
+    let outbound = Outbound {
+        method: Method::POST,
+        target,
+        headers,
+        body: OutboundBody::Bytes(Bytes::from(body)),
+    };
+    let mut status = None;
+    let read = timeout(deadline, async {
+        let inbound = line.client.send(outbound).await.map_err(|_| Failure::Unreachable)?;
+        status = Some(inbound.status.as_u16());
+        read(inbound).await
+    });
+    let (answer, metered) = match read.await {
+        Ok(Ok((answer, metered))) => (Ok(answer), metered),
+        Ok(Err(failure)) => (Err(failure), Metered::default()),
+        Err(_) => (Err(Failure::Slow), Metered::default()),
+    };
+    let ended = Ended {
+        end: match (&answer, status) {
+            (Ok(_), _) => End::Seen,
+            (Err(Failure::Unreachable), None) => End::NotSent,
+            (Err(_), _) => End::Unseen,
+        },
+        outcome: answer.as_ref().map_or_else(|failure| failure.word(), |_| "complete"),
+        status,
+        metered: metered.clone(),
+        first_byte_ms: None,
+        total_ms: u64::try_from(begun.elapsed().as_millis()).ok(),
+    };
+    let cost_nano_usd = match account {
+        Some(account) => account.settle(ended).await,
+        None => None,
+    };
+    let answer = answer?;
+    if let Some(status) = status.filter(|status| !(200..300).contains(status)) {
+        return Err(Failure::Refused { status });
+    }
+    let text = request::said(&answer).ok_or(Failure::Garbage)?;
+    Ok(Said { text, metered, cost_nano_usd })
+}
+
+/// All of an answer, and what it tells of its usage.
+async fn read(mut inbound: Inbound) -> Result<(Vec<u8>, Metered), Failure> {
+    let content_type = inbound.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let mut meter = Meter::new(content_type);
+    let answer = inbound.body.peek(MAX_ANSWER_BYTES).await.to_vec();
+    if answer.len() > MAX_ANSWER_BYTES {
+        return Err(Failure::Garbage);
+    }
+    if !inbound.body.is_seen_whole() {
+        return Err(Failure::Unreachable);
+    }
+    meter.feed(&answer);
+    Ok((answer, meter.finish()))
+}

@@ -1,0 +1,264 @@
+//! Summaries by a model of what cuts take: made in the background ahead of the cut that needs them,
+//! kept in the store, and put in place once and for all when the cut is made. No request fails for
+//! one, and none waits unless it is told to.
+
+mod breaker;
+mod call;
+mod counts;
+mod flights;
+mod keys;
+mod records;
+mod request;
+mod spans;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use moka::sync::Cache;
+use tokio::time::Instant;
+
+use self::breaker::Breaker;
+use self::call::{Line, SUMMARY};
+use self::counts::Counts;
+use self::flights::{Flights, Landing};
+use self::keys::Keys;
+use self::records::{Ready, Records};
+pub use self::spans::{Look, Patience, Spans, Wanted};
+pub use self::work::{Behalf, Sent};
+use self::work::{Missing, Work};
+use super::Journal;
+use crate::budget::NanoUsd;
+use crate::config::{self, Config, SAME_MODEL};
+use crate::store::ledger::DAY_MS;
+use crate::store::{Store, Tenant, now_ms};
+use crate::upstream::{Client, ClientError, OwnKey, Target};
+
+/// Callers whose own credentials have a breaker each; past that the least used begin anew.
+const MOST_BREAKERS: u64 = 10_000;
+/// How long the end of the process waits for summaries that are being made.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What sums up, and what is kept of it.
+pub struct Summaries {
+    config: Arc<Config>,
+    settings: config::Summaries,
+    keys: Keys,
+    records: Records,
+    flights: Arc<Flights>,
+    /// One for each tenant where callers' own credentials are sent, else one for all.
+    breakers: Cache<Tenant, Arc<Breaker>>,
+    line: Line,
+    /// Where a summariser with a name of its own is.
+    own_target: Option<Target>,
+    journal: Arc<Journal>,
+    store: Store,
+    pub counts: Counts,
+}
+
+impl Summaries {
+    /// As `config` says, by `client` where summaries go to the same upstream as requests; `None`
+    /// where none are looked for.
+    pub fn new(
+        config: &Arc<Config>,
+        client: &Client,
+        own_key: Option<&OwnKey>,
+        journal: &Arc<Journal>,
+        store: &Store,
+    ) -> Result<Option<Arc<Self>>, ClientError> {
+        let settings = config.summaries.clone();
+        if !spans::are_looked_for(settings.mode()) {
+            return Ok(None);
+        }
+        let line = line(config, client, own_key)?;
+        let own_target = match settings.model.as_str() {
+            "" | SAME_MODEL => None,
+            _ => Target::map(line.client.base(), "/v1/chat/completions").ok(),
+        };
+        let pause = Duration::from_millis(settings.pause_ms);
+        let breakers = Cache::builder().max_capacity(MOST_BREAKERS);
+        // A breaker outlives its pause, or nobody would be left alone.
+        let breakers = breakers.time_to_idle(pause.saturating_mul(4)).build();
+        Ok(Some(Arc::new(Self {
+            keys: Keys::new(&store.secret()),
+            records: Records::new(&settings, store.clone()),
+            flights: Flights::new(settings.max_concurrent),
+            breakers,
+            line,
+            own_target,
+            journal: Arc::clone(journal),
+            store: store.clone(),
+            counts: Counts::default(),
+            config: Arc::clone(config),
+            settings,
+        })))
+    }
+
+    /// How full a conversation is when its next summary is begun; `None` where none is made.
+    pub fn announce_permille(&self) -> Option<u32> {
+        self.settings.are_written().then_some(self.settings.announce_permille)
+    }
+
+    /// The patience of a request that is going to be sent.
+    pub fn patience(&self) -> Patience {
+        match self.settings.mode() {
+            config::SummaryMode::Wait => Patience::Waits,
+            _ => Patience::Settles,
+        }
+    }
+
+    /// Has the summary of a span made in the background, unless that is under way.
+    pub fn announce(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        body: &Bytes,
+        behalf: &Arc<Behalf>,
+        sent: Option<Sent>,
+    ) {
+        // Nobody waits for it.
+        let _ = self.begin(wanted, body, behalf, sent);
+    }
+
+    /// The same, and waits for it until `deadline`; a request that goes away meanwhile ends nothing.
+    /// Whether there is a summary now.
+    pub async fn wait(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        body: &Bytes,
+        behalf: &Arc<Behalf>,
+        deadline: Instant,
+    ) -> bool {
+        let (start, covered) = (wanted.start, wanted.covered);
+        let Some(landing) = self.begin(wanted, body, behalf, None) else { return false };
+        self.counts.waited();
+        let is_over = tokio::time::timeout_at(deadline, landing.reached()).await.is_ok();
+        let ready = self.records.ready_in_memory(&start);
+        is_over && ready.is_some_and(|ready| ready.covered == covered)
+    }
+
+    /// How long a request waits for its summaries, together.
+    pub fn wait_timeout(&self) -> Duration {
+        Duration::from_millis(self.settings.wait_ms)
+    }
+
+    fn begin(
+        self: &Arc<Self>,
+        wanted: Wanted,
+        body: &Bytes,
+        behalf: &Arc<Behalf>,
+        sent: Option<Sent>,
+    ) -> Option<Landing> {
+        let tenant = behalf.caller.tenant;
+        if self.breaker(tenant).is_open(Instant::now()) {
+            return None;
+        }
+        let start = wanted.start;
+        self.flights.begin(start, || {
+            let summaries = Arc::clone(self);
+            let work = Work { behalf: Arc::clone(behalf), messages: wanted.of(body), wanted, sent };
+            async move { summaries.fly(&work).await }
+        })
+    }
+
+    /// Makes a summary and keeps it; whether there is one.
+    async fn fly(&self, work: &Work) -> bool {
+        let tenant = work.behalf.caller.tenant;
+        let wanted = &work.wanted;
+        let ready = self.records.ready(tenant, &wanted.start).await;
+        if ready.is_some_and(|ready| ready.covered == wanted.covered) {
+            return true;
+        }
+        let begun = Instant::now();
+        let made = self.make(work).await;
+        let total_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        match made {
+            Ok(made) => {
+                self.counts.made(made.calls as u64, made.tokens);
+                tracing::info!(
+                    target: "weir::summaries",
+                    event = SUMMARY,
+                    messages = made.summary.covers,
+                    calls = made.calls,
+                    tokens = made.tokens,
+                    cost_usd = NanoUsd(made.cost_nano_usd).to_decimal(),
+                    total_ms,
+                    "messages were summed up for a cut to come"
+                );
+                let covered = self.covered(tenant, work, made.summary.covers);
+                let ready = Ready { summary: made.summary, covered };
+                self.records.keep_ready(tenant, &wanted.start, ready).await;
+                true
+            }
+            Err(missing) => {
+                self.counts.missed(missing);
+                tracing::info!(
+                    target: "weir::summaries",
+                    event = "summary_missing",
+                    why = missing.word(),
+                    total_ms,
+                    "messages could not be summed up; their cut says what weir says without a model"
+                );
+                // What is over by itself is not held against the conversation.
+                matches!(missing, Missing::Paused)
+            }
+        }
+    }
+
+    /// The key of the messages that a summary speaks of.
+    fn covered(&self, tenant: Tenant, work: &Work, covers: usize) -> keys::Key {
+        if covers == work.messages.len() {
+            return work.wanted.covered;
+        }
+        let messages = work.messages.iter().take(covers);
+        self.keys.span(tenant, messages.filter_map(|raw| std::str::from_utf8(raw).ok()))
+    }
+
+    fn breaker(&self, tenant: Tenant) -> Arc<Breaker> {
+        let is_callers = self.line.is_callers && self.line.own_key.is_none();
+        let whose = if is_callers { tenant } else { Tenant::ANONYMOUS };
+        let pause = Duration::from_millis(self.settings.pause_ms);
+        self.breakers.get_with(whose, || Arc::new(Breaker::new(pause)))
+    }
+
+    /// Refuses where the tenant's summaries have cost what they may today.
+    async fn check_cap(&self, tenant: Tenant) -> Result<(), Missing> {
+        let most = self.settings.max_day.0;
+        if most == 0 {
+            return Ok(());
+        }
+        let now_ms = now_ms();
+        let day_ms = now_ms - now_ms % DAY_MS;
+        let spent = self.store.spent_on_route(tenant, SUMMARY, day_ms).await;
+        // What cannot be read may have been spent.
+        if spent.is_ok_and(|spent| spent < most) { Ok(()) } else { Err(Missing::Capped) }
+    }
+
+    /// Waits, within bounds, for summaries that are being made.
+    pub async fn finish(&self) {
+        // At the end of the time what is under way is settled by rule at the next start.
+        let _ = tokio::time::timeout(FINISH_TIMEOUT, self.flights.finish()).await;
+    }
+
+    /// What was counted, by name.
+    pub fn figures(&self) -> Vec<(&'static str, u64)> {
+        self.counts.figures(&self.records)
+    }
+}
+
+/// Where the summariser is.
+fn line(config: &Config, client: &Client, own_key: Option<&OwnKey>) -> Result<Line, ClientError> {
+    let settings = &config.summaries;
+    if settings.url.is_empty() {
+        let own_key = own_key.cloned();
+        return Ok(Line { client: client.clone(), own_key, is_callers: true });
+    }
+    let upstream = config::Upstream {
+        url: settings.url.clone(),
+        first_byte_timeout_ms: settings.timeout_ms,
+        ..config.upstream.clone()
+    };
+    let client = Client::new(&upstream)?;
+    let own_key = settings.own_key.as_ref().and_then(|key| OwnKey::new(key, client.base()));
+    Ok(Line { client, own_key, is_callers: false })
+}

@@ -1,0 +1,308 @@
+//! What is kept of summaries: those that are ready for a cut to come, and what each cut has put in
+//! the place of what it took. The store decides between processes: the first to write a cut's record
+//! has settled it. Memory in front of it spares reading, and changes nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use moka::sync::Cache;
+
+use super::keys::Key;
+use crate::config::Summaries;
+use crate::context::summary::Summary;
+use crate::store::{Entry, Kind, Life, Store, StoreError, Tenant, now_ms};
+
+/// The form of the values; others are not read.
+const FORM: u8 = 1;
+const EXTRACT: u8 = 0;
+const SUMMARY: u8 = 1;
+/// What an entry in memory weighs beside its text.
+const ENTRY_BYTES: usize = 160;
+
+/// What a cut has put in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// What weir says without a model.
+    Extract,
+    Summary(Summary),
+}
+
+/// A summary that is ready for the cut that will need it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    pub summary: Summary,
+    /// The key of the messages that it speaks of.
+    pub covered: Key,
+}
+
+/// Where things were found.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub in_memory: AtomicU64,
+    pub in_store: AtomicU64,
+    pub nowhere: AtomicU64,
+    /// Reads and writes of the store that failed, and values that could not be read.
+    pub failures: AtomicU64,
+}
+
+impl Found {
+    fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+pub struct Records {
+    store: Store,
+    lifetime_ms: u64,
+    standing: Cache<Key, Standing>,
+    ready: Cache<Key, Arc<Ready>>,
+    standing_kind: Kind,
+    ready_kind: Kind,
+    /// Of records of cuts.
+    pub found: Found,
+    /// Of summaries for cuts to come.
+    pub found_ready: Found,
+}
+
+impl Records {
+    pub fn new(settings: &Summaries, store: Store) -> Self {
+        let lifetime = Duration::from_millis(settings.lifetime_ms);
+        let weight = |bytes: usize| u32::try_from(bytes + ENTRY_BYTES).unwrap_or(u32::MAX);
+        Self {
+            store,
+            lifetime_ms: settings.lifetime_ms,
+            standing: Cache::builder()
+                .weigher(move |_: &Key, standing: &Standing| match standing {
+                    Standing::Extract => weight(0),
+                    Standing::Summary(summary) => weight(summary.text.len()),
+                })
+                .max_capacity(settings.cache_bytes / 2)
+                // Less than in the store, whose entries are so renewed in time.
+                .time_to_live(lifetime / 4)
+                .build(),
+            ready: Cache::builder()
+                .weigher(move |_: &Key, ready: &Arc<Ready>| weight(ready.summary.text.len()))
+                .max_capacity(settings.cache_bytes / 2)
+                .time_to_live(lifetime)
+                .build(),
+            standing_kind: Kind { name: "cut", max_bytes: settings.max_bytes / 2 },
+            ready_kind: Kind { name: "summary", max_bytes: settings.max_bytes / 2 },
+            found: Found::default(),
+            found_ready: Found::default(),
+        }
+    }
+
+    /// What stands in place of the span, if that is settled. A store that cannot be read settles
+    /// nothing.
+    pub async fn standing(
+        &self,
+        tenant: Tenant,
+        span: &Key,
+    ) -> Result<Option<Standing>, StoreError> {
+        if let Some(standing) = self.standing.get(span) {
+            Found::count(&self.found.in_memory);
+            return Ok(Some(standing));
+        }
+        let value = self.fetch(tenant, self.standing_kind, span, &self.found).await?;
+        let Some(value) = value else {
+            Found::count(&self.found.nowhere);
+            return Ok(None);
+        };
+        Found::count(&self.found.in_store);
+        let standing = self.read_standing(&value);
+        self.standing.insert(*span, standing.clone());
+        Ok(Some(standing))
+    }
+
+    /// Puts `wanted` in place of the span for ever, unless something stands there already; gives
+    /// what stands there.
+    pub async fn settle(&self, tenant: Tenant, span: &Key, wanted: Standing) -> Standing {
+        let value = standing_bytes(&wanted);
+        let entry = self.entry(span, value);
+        let written =
+            self.store.put_if_absent(tenant, self.standing_kind, vec![entry], now_ms()).await;
+        let standing = match written.map(|mut values| values.pop()) {
+            Ok(Some(value)) => self.read_standing(&value),
+            // Nobody else would know of the summary.
+            _ => {
+                Found::count(&self.found.failures);
+                Standing::Extract
+            }
+        };
+        self.standing.insert(*span, standing.clone());
+        standing
+    }
+
+    /// The summary that is ready for spans that begin at `start`.
+    pub async fn ready(&self, tenant: Tenant, start: &Key) -> Option<Arc<Ready>> {
+        if let Some(ready) = self.ready.get(start) {
+            Found::count(&self.found_ready.in_memory);
+            return Some(ready);
+        }
+        let value = self.fetch(tenant, self.ready_kind, start, &self.found_ready).await;
+        let ready = value.ok().flatten().and_then(|value| read_ready(&value));
+        let Some(ready) = ready else {
+            Found::count(&self.found_ready.nowhere);
+            return None;
+        };
+        Found::count(&self.found_ready.in_store);
+        let ready = Arc::new(ready);
+        self.ready.insert(*start, Arc::clone(&ready));
+        Some(ready)
+    }
+
+    /// The same where it is in memory, without counting.
+    pub fn ready_in_memory(&self, start: &Key) -> Option<Arc<Ready>> {
+        self.ready.get(start)
+    }
+
+    /// Keeps a summary for spans that begin at `start`, in the place of an earlier one. Where it
+    /// cannot be stored this process has it all the same.
+    pub async fn keep_ready(&self, tenant: Tenant, start: &Key, ready: Ready) {
+        let entry = self.entry(start, ready_bytes(&ready));
+        self.ready.insert(*start, Arc::new(ready));
+        if self.store.put(tenant, self.ready_kind, vec![entry], now_ms()).await.is_err() {
+            Found::count(&self.found_ready.failures);
+        }
+    }
+
+    async fn fetch(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+        key: &Key,
+        found: &Found,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let life = Life::Renewed { lifetime_ms: self.lifetime_ms };
+        let keys = vec![Bytes::copy_from_slice(key)];
+        let fetched = self.store.fetch(tenant, kind, keys, now_ms(), life).await;
+        if fetched.is_err() {
+            Found::count(&found.failures);
+        }
+        Ok(fetched?.pop().flatten())
+    }
+
+    fn entry(&self, key: &Key, value: Bytes) -> Entry {
+        let expires_ms = now_ms().saturating_add(self.lifetime_ms);
+        Entry { key: Bytes::copy_from_slice(key), value, expires_ms }
+    }
+
+    /// A value as read; one that cannot be read stands for the extract.
+    fn read_standing(&self, value: &[u8]) -> Standing {
+        match value {
+            [FORM, EXTRACT] => Standing::Extract,
+            [FORM, SUMMARY, rest @ ..] => read_summary(rest).map_or_else(
+                || {
+                    Found::count(&self.found.failures);
+                    Standing::Extract
+                },
+                Standing::Summary,
+            ),
+            _ => {
+                Found::count(&self.found.failures);
+                Standing::Extract
+            }
+        }
+    }
+}
+
+fn standing_bytes(standing: &Standing) -> Bytes {
+    match standing {
+        Standing::Extract => Bytes::from_static(&[FORM, EXTRACT]),
+        Standing::Summary(summary) => {
+            let mut bytes = vec![FORM, SUMMARY];
+            write_summary(summary, &mut bytes);
+            bytes.into()
+        }
+    }
+}
+
+fn ready_bytes(ready: &Ready) -> Bytes {
+    let mut bytes = vec![FORM];
+    bytes.extend_from_slice(&ready.covered);
+    write_summary(&ready.summary, &mut bytes);
+    bytes.into()
+}
+
+fn read_ready(value: &[u8]) -> Option<Ready> {
+    let rest = value.strip_prefix(&[FORM])?;
+    let (covered, rest) = rest.split_first_chunk::<32>()?;
+    Some(Ready { covered: *covered, summary: read_summary(rest)? })
+}
+
+fn write_summary(summary: &Summary, bytes: &mut Vec<u8>) {
+    bytes.extend_from_slice(&(summary.covers as u64).to_le_bytes());
+    bytes.extend_from_slice(summary.text.as_bytes());
+}
+
+fn read_summary(bytes: &[u8]) -> Option<Summary> {
+    let (covers, text) = bytes.split_first_chunk::<8>()?;
+    let covers = usize::try_from(u64::from_le_bytes(*covers)).ok()?;
+    Some(Summary { covers, text: std::str::from_utf8(text).ok()?.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TENANT: Tenant = Tenant([1; 16]);
+
+    fn records(store: &Store) -> Records {
+        Records::new(&Summaries::default(), store.clone())
+    }
+
+    fn summary(text: &str) -> Summary {
+        Summary { covers: 7, text: text.into() }
+    }
+
+    #[tokio::test]
+    async fn the_first_writer_settles_a_cut_for_all() {
+        let store = Store::in_memory().expect("there is memory");
+        let [one, other] = [(); 2].map(|()| records(&store));
+        let span = [3; 32];
+        assert_eq!(one.standing(TENANT, &span).await, Ok(None));
+        assert_eq!(one.settle(TENANT, &span, Standing::Extract).await, Standing::Extract);
+        let late = Standing::Summary(summary("too late"));
+        assert_eq!(other.settle(TENANT, &span, late).await, Standing::Extract);
+        assert_eq!(records(&store).standing(TENANT, &span).await, Ok(Some(Standing::Extract)));
+        assert_eq!(one.standing(Tenant([2; 16]), &[4; 32]).await, Ok(None));
+        let first = Standing::Summary(summary("what \u{e9} was said"));
+        assert_eq!(other.settle(TENANT, &[5; 32], first.clone()).await, first);
+        assert_eq!(one.settle(TENANT, &[5; 32], Standing::Extract).await, first);
+        assert_eq!(records(&store).standing(TENANT, &[5; 32]).await, Ok(Some(first)));
+    }
+
+    #[tokio::test]
+    async fn the_last_summary_is_the_one_that_is_ready() {
+        let store = Store::in_memory().expect("there is memory");
+        let records_of_one = records(&store);
+        assert_eq!(records_of_one.ready(TENANT, &[1; 32]).await, None);
+        for text in ["first", "second"] {
+            let ready = Ready { summary: summary(text), covered: [9; 32] };
+            records_of_one.keep_ready(TENANT, &[1; 32], ready.clone()).await;
+            for records in [&records_of_one, &records(&store)] {
+                assert_eq!(records.ready(TENANT, &[1; 32]).await.as_deref(), Some(&ready));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_value_that_cannot_be_read_stands_for_the_extract() {
+        let store = Store::in_memory().expect("there is memory");
+        let records = records(&store);
+        for (index, value) in
+            [&b""[..], b"\x02\x00", b"\x01\x01\x00", b"\x01\x01\0\0\0\0\0\0\0\0\xff"]
+                .into_iter()
+                .enumerate()
+        {
+            let span = [index as u8; 32];
+            let entry = records.entry(&span, Bytes::copy_from_slice(value));
+            let kind = records.standing_kind;
+            store.put(TENANT, kind, vec![entry], now_ms()).await.expect("it has room");
+            assert_eq!(records.standing(TENANT, &span).await, Ok(Some(Standing::Extract)));
+            assert_eq!(records.found.failures.load(Ordering::Relaxed), index as u64 + 1);
+        }
+    }
+}
