@@ -141,6 +141,8 @@ struct Writer<'a> {
     room_tokens: f64,
     /// Whether the conversation is a plain dialogue.
     is_talk: bool,
+    /// A summary speaks of the messages that go before this one.
+    summarised_before: usize,
 }
 
 #[derive(PartialEq)]
@@ -174,6 +176,9 @@ impl<'a> Writer<'a> {
             shapes: HashMap::new(),
             room_tokens,
             is_talk: is_talk(subject),
+            summarised_before: subject
+                .summarised
+                .map_or(0, |covers| subject.gone.get(covers).copied().unwrap_or(usize::MAX)),
         };
         writer.cover_what_stays();
         writer.list_candidates();
@@ -248,10 +253,14 @@ impl<'a> Writer<'a> {
             return;
         }
         let age_messages = (self.subject.readings.len() - message) as f64;
-        let talk_worth = if self.is_talk { TALK_WORTH * 30.0 / (30.0 + age_messages) } else { 0.0 };
+        // What was said and done is what a summary tells; what it does not are values.
+        let is_summarised = message < self.summarised_before;
+        let is_talk = self.is_talk && !is_summarised;
+        let talk_worth = if is_talk { TALK_WORTH * 30.0 / (30.0 + age_messages) } else { 0.0 };
         for (index, unit) in reading.units.iter().enumerate() {
             let tokens = unit.span.len() as f64 * per_byte;
-            let bonus = talk_worth.max(lead(reading, index)) * tokens;
+            let lead = if is_summarised { 0.0 } else { lead(reading, index) };
+            let bonus = talk_worth.max(lead) * tokens;
             let shape = (reading.role != Role::Assistant).then(|| shape(reading, unit));
             self.offer(message, index..index + 1, tokens, bonus, shape);
         }
