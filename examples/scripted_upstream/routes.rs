@@ -192,7 +192,12 @@ async fn complete(
             .expect("judging does not panic and is never cancelled")
     };
     match judged {
-        Ok(verdict) => {
+        Ok(mut verdict) => {
+            if let Some(say) = &state.options.say
+                && verdict.script.is_silent()
+            {
+                verdict.script.text = Some(say.replace("{id}", &format!("{:016x}", call.id)));
+            }
             let (answer, completion_tokens) = answer::chat(&verdict, call.id);
             let size = Overflow {
                 prompt_tokens: verdict.prompt_tokens,

@@ -49,6 +49,11 @@ impl Script {
         serde_json::from_str(text).map_err(|error| format!("{SCRIPT_NAME}: {error}"))
     }
 
+    /// Whether it leaves open what is said.
+    pub fn is_silent(&self) -> bool {
+        self.text.is_none() && self.words.is_none() && self.tool_calls.is_empty()
+    }
+
     /// The answer's text, where the script or the request's form leaves a say.
     pub fn answer_text(&self, messages: usize, wants_json: bool, fault: Option<&Fault>) -> String {
         if let Some(text) = &self.text {

@@ -72,6 +72,9 @@ pub struct Options {
     /// Cached tokens are reported in multiples of this.
     #[arg(long, default_value_t = 1)]
     pub cache_step_tokens: u64,
+    /// What it says where no script tells; `{id}` stands for the request's own number.
+    #[arg(long)]
+    pub say: Option<String>,
     /// Whose words a refusal for size uses.
     #[arg(long, default_value = "openai")]
     pub overflow_style: String,

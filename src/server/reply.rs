@@ -83,6 +83,14 @@ pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
+/// A complete answer in plain text, as Prometheus reads it.
+pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
+    let mut response = json(status, body);
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
 /// An answer without a body.
 pub fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());

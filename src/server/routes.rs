@@ -146,6 +146,7 @@ impl Routes {
         }
         match request.uri().path() {
             "/healthz" => Some(reply::json(StatusCode::OK, r#"{"status":"ok"}"#)),
+            "/metrics" => Some(reply::text(StatusCode::OK, self.metrics())),
             "/readyz" if self.shutdown.phase() == Phase::Serving => {
                 Some(reply::json(StatusCode::OK, ready(self.proxy.store().state())))
             }
@@ -154,6 +155,16 @@ impl Routes {
             }
             _ => None,
         }
+    }
+
+    /// What there is to count, for whoever scrapes it: sums over all callers, and nothing of theirs.
+    fn metrics(&self) -> String {
+        let figures = self.proxy.summaries().map(|summaries| summaries.figures());
+        figures.into_iter().flatten().fold(String::new(), |mut page, (name, figure)| {
+            let name = format!("weir_summaries_{name}_total");
+            page.push_str(&format!("# TYPE {name} counter\n{name} {figure}\n"));
+            page
+        })
     }
 
     fn step(&self, parts: &Parts, from_page: bool) -> Result<Step, ProxyError> {

@@ -15,6 +15,7 @@ mod seeds;
 mod server;
 mod spend;
 mod store;
+mod summaries;
 mod through;
 mod traces;
 mod upstream;

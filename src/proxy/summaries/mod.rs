@@ -165,8 +165,9 @@ impl Summaries {
     async fn fly(&self, work: &Work) -> bool {
         let tenant = work.behalf.caller.tenant;
         let wanted = &work.wanted;
-        let ready = self.records.ready(tenant, &wanted.start).await;
-        if ready.is_some_and(|ready| ready.covered == wanted.covered) {
+        if let Some(ready) = self.records.ready(tenant, &wanted.start).await
+            && self.will_do(tenant, work, &ready)
+        {
             return true;
         }
         let begun = Instant::now();
@@ -203,6 +204,14 @@ impl Summaries {
                 matches!(missing, Missing::Paused)
             }
         }
+    }
+
+    /// Whether a summary, perhaps another process's, speaks of the greater part of these messages.
+    fn will_do(&self, tenant: Tenant, work: &Work, ready: &Ready) -> bool {
+        let covers = ready.summary.covers.min(work.messages.len());
+        let bytes = |messages: &[Bytes]| messages.iter().map(Bytes::len).sum::<usize>();
+        2 * bytes(&work.messages[..covers]) >= bytes(&work.messages)
+            && self.covered(tenant, work, covers) == ready.covered
     }
 
     /// The key of the messages that a summary speaks of.

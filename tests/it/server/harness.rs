@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use weir::config::Config;
 use weir::proxy::Proxy;
+use weir::proxy::summaries::Summaries;
 use weir::server::{Ending, Server, Shutdown};
 use weir::store::Store;
 use weir::upstream::Client;
@@ -21,6 +22,8 @@ pub struct Weir {
     pub address: SocketAddr,
     pub shutdown: Shutdown,
     pub running: JoinHandle<Ending>,
+    /// What a model sums up, where one is told to.
+    pub summaries: Option<Arc<Summaries>>,
 }
 
 /// Starts a server that forwards to `upstream`, on the defaults but for what `change` does.
@@ -38,11 +41,13 @@ pub async fn start_with(store: Store, upstream: &str, change: impl FnOnce(&mut C
     let config = Arc::new(config);
     let client = Client::new(&config.upstream).expect("the upstream's URL is valid");
     let proxy = Proxy::new(config.clone(), client, store).expect("there is memory");
+    let summaries = proxy.summaries().cloned();
     let server = Server::bind(&config, proxy).await.expect("a free port");
     Weir {
         address: server.address(),
         shutdown: server.shutdown(),
         running: tokio::spawn(server.run()),
+        summaries,
     }
 }
 

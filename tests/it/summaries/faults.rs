@@ -1,0 +1,145 @@
+//! A summariser or a store that fails: requests go on, and it is told.
+
+use weir::store::Store;
+
+use super::*;
+
+const PAST_CUT: usize = 17;
+
+#[tokio::test]
+async fn whatever_the_summariser_does_requests_go_on() {
+    for (fault, is_made) in [
+        ("none", true),
+        ("status:401", false),
+        ("status:429:retry-after=1", false),
+        ("status:500", false),
+        ("reset", false),
+        ("close", false),
+        ("garbage", false),
+        ("empty_200", false),
+        ("truncate_after:0", false),
+        ("stall_head", false),
+        // Said to be HTML, and yet a good answer.
+        ("wrong_content_type", true),
+        ("half_utf8", true),
+    ] {
+        let place = place(&[fault], |config| config.summaries.timeout_ms = 300).await;
+        let answers = run(&place.weir, "north", 1..=PAST_CUT).await;
+        let word = if is_made { "ready" } else { "late" };
+        let looks: Vec<_> =
+            answers.iter().filter_map(|answer| answer.header("x-weir-summary")).collect();
+        assert_eq!(looks, [word], "{fault}");
+        assert_eq!(figure(&place.weir, "missed").await, u64::from(!is_made), "{fault}");
+        assert_eq!(place.model.requests().len(), PAST_CUT, "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_in_place_of_an_answer_is_none() {
+    let mut upstream = harness::Upstream::start().await;
+    let url = format!("http://{}/v1", upstream.address);
+    let place = place(&[], |config| config.summaries.url = url).await;
+    tokio::spawn(async move {
+        let seen = upstream.next().await;
+        let body =
+            "data: {\"choices\":[{\"delta\":{\"content\":\"lanterns\"}}]}\n\ndata: [DONE]\n\n";
+        seen.answer(&format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+    });
+    run(&place.weir, "north", 1..=PAST_CUT).await;
+    assert_eq!(figure(&place.weir, "missed").await, 1);
+    assert_eq!(figure(&place.weir, "cuts_late").await, 1);
+}
+
+#[tokio::test]
+async fn an_endless_answer_is_given_up() {
+    let mut upstream = harness::Upstream::start().await;
+    let url = format!("http://{}/v1", upstream.address);
+    let place = place(&[], |config| config.summaries.url = url).await;
+    tokio::spawn(async move {
+        let mut seen = upstream.next().await;
+        seen.begin("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n");
+        for _ in 0..40 {
+            seen.begin(&"x".repeat(64 << 10));
+        }
+        seen.left().await;
+    });
+    run(&place.weir, "north", 1..=PAST_CUT).await;
+    assert_eq!(figure(&place.weir, "missed").await, 1);
+}
+
+#[tokio::test]
+async fn a_summariser_that_fails_again_and_again_is_left_alone() {
+    let place = place(&["status:500", "garbage", "empty_200"], |config| {
+        config.summaries.pause_ms = 3_600_000;
+    })
+    .await;
+    for name in ["a", "b", "c", "d", "e"] {
+        run(&place.weir, name, 1..=PAST_CUT).await;
+    }
+    assert_eq!(place.summariser.requests().len(), 3);
+    assert_eq!(figure(&place.weir, "paused").await, 1);
+    assert_eq!(figure(&place.weir, "cuts_late").await, 5);
+}
+
+#[tokio::test]
+async fn after_a_pause_it_is_asked_once_and_then_by_all() {
+    let place = place(&["status:500", "status:500", "status:500"], |config| {
+        config.summaries.pause_ms = 1;
+    })
+    .await;
+    for name in ["a", "b", "c", "d", "e"] {
+        run(&place.weir, name, 1..=PAST_CUT).await;
+    }
+    assert_eq!(place.summariser.requests().len(), 5);
+    assert_eq!(figure(&place.weir, "cuts_ready").await, 2);
+}
+
+#[tokio::test]
+async fn one_callers_bad_credential_pauses_nobody_else() {
+    let options = Options {
+        say: Some(SAID.to_owned()),
+        require_key: Some("sk-good".to_owned()),
+        ..Options::default()
+    };
+    let model = Server::start(options).await.expect("a free port");
+    let unused = summariser(&[]).await;
+    let store = Store::in_memory().expect("there is memory");
+    let weir = weir(&store, &model, &unused, |config| {
+        config.summaries.url = String::new();
+        config.summaries.pause_ms = 3_600_000;
+    })
+    .await;
+    for (credential, name, word) in [("sk-bad", "a", None), ("sk-good", "b", Some("ready"))] {
+        let headers = HEADERS.replace("sk-caller", credential);
+        let mut looks = Vec::new();
+        for calls in 1..=PAST_CUT {
+            let answer = ask(weir.address, chat(&headers, body(&conversation(name, calls)))).await;
+            settle(&weir).await;
+            if answer.status() == 200 {
+                looks.extend(answer.header("x-weir-summary").map(str::to_owned));
+            }
+        }
+        assert_eq!(looks.last().map(String::as_str), word, "{credential}");
+    }
+}
+
+#[tokio::test]
+async fn with_the_store_away_requests_go_on() {
+    let folder = crate::store::places::Folder::new();
+    let path = folder.file("weir.db");
+    let store = Store::open(&path).expect("the file can be written");
+    let (model, summariser) = (model().await, summariser(&[]).await);
+    let weir = weir(&store, &model, &summariser, |config| config.ledger.enabled = false).await;
+    run(&weir, "north", 1..=10).await;
+    // Somebody else holds the file, and lets nobody write.
+    let held = rusqlite::Connection::open(&path).expect("it is a file of SQLite's");
+    held.execute_batch("BEGIN EXCLUSIVE").expect("nobody writes");
+    let answers = run(&weir, "north", 11..=PAST_CUT).await;
+    assert!(answers.iter().all(|answer| answer.status() == 200));
+    let failed = figure(&weir, "records_failed").await + figure(&weir, "ready_failed").await;
+    assert!(failed > 0);
+    held.execute_batch("ROLLBACK").expect("it is held");
+}

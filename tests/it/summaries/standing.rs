@@ -1,0 +1,189 @@
+//! What stands in the place of what a cut takes: the summary that was ready, else the extract, and the
+//! same for ever after.
+
+use weir::budget::NanoUsd;
+use weir::config::SummaryMode;
+use weir::store::Store;
+use weir::store::ledger::{RequestQuery, RequestRow};
+
+use super::*;
+use crate::store::places::Folder;
+
+/// More calls than the first cut of a conversation waits for, and fewer than the second.
+const PAST_CUT: usize = 17;
+
+fn tells_summary(messages: &[Value]) -> bool {
+    messages
+        .iter()
+        .any(|message| message["content"].as_str().is_some_and(|text| text.contains(SAID_LINE)))
+}
+
+async fn rows_of(store: &Store, route: &str) -> Vec<RequestRow> {
+    let query = RequestQuery { route: Some(route.to_owned()), ..RequestQuery::default() };
+    store.requests(query).await.expect("it can be read")
+}
+
+#[tokio::test]
+async fn the_summary_is_ready_when_the_cut_comes() {
+    let store = Store::in_memory().expect("there is memory");
+    let (model, summariser) = (model().await, summariser(&[]).await);
+    let weir = weir(&store, &model, &summariser, |_| {}).await;
+    let answers = run(&weir, "north", 1..=PAST_CUT).await;
+    let summed: Vec<usize> = (0..answers.len())
+        .filter(|index| answers[*index].header("x-weir-summary").is_some())
+        .collect();
+    assert_eq!(summed.len(), 1, "one cut was made");
+    let cut = &answers[summed[0]];
+    assert_eq!(cut.header("x-weir-summary"), Some("ready"));
+    let edits = cut.header("x-weir-edits").expect("edits are named");
+    assert!(edits.split(',').any(|edit| edit == "summary"), "{edits}");
+    assert_eq!(summariser.requests().len(), 1, "one call for one cut");
+    assert!(tells_summary(&last_messages(&model)));
+    // What the summary replaced is gone, and what came after it was made is told beside it.
+    let sent: u64 = cut.header("x-weir-sent-tokens").expect("a size").parse().expect("a number");
+    assert!(sent < LIMIT_TOKENS);
+
+    let seen = &summariser.requests()[0];
+    let row = &rows_of(&store, "summary").await[0];
+    assert_eq!(row.settlement.prompt_tokens, seen.prompt_tokens);
+    assert_eq!(row.settlement.completion_tokens, seen.completion_tokens);
+    assert_eq!(row.upstream, format!("http://{}", summariser.addr));
+    let chats = rows_of(&store, "chat/completions").await;
+    assert_eq!(chats.len(), PAST_CUT);
+    assert_eq!(row.caller, chats[0].caller, "the caller pays");
+    assert!(row.settlement.cost_nano_usd > Some(0));
+    assert_eq!(figure(&weir, "made").await, 1);
+    assert_eq!(figure(&weir, "cuts_ready").await, 1);
+}
+
+#[tokio::test]
+async fn what_stands_stands_after_a_restart_and_in_a_second_process() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let open = || Store::open(&path).expect("the file can be written");
+    let (model, summariser) = (model().await, summariser(&[]).await);
+    let first = weir(&open(), &model, &summariser, |_| {}).await;
+    run(&first, "north", 1..=PAST_CUT).await;
+    let before = last_messages(&model);
+    assert!(tells_summary(&before));
+    // All are cold: a second instance, one that may call no model, and one whose summariser is gone.
+    let second = weir(&open(), &model, &summariser, |_| {}).await;
+    let extract = weir(&open(), &model, &summariser, |config| {
+        config.summaries.mode = SummaryMode::Extract;
+    })
+    .await;
+    let gone = Server::start(Options::default()).await.expect("a free port");
+    let third = weir(&open(), &model, &gone, |_| {}).await;
+    gone.stop().await;
+    for (weir, found) in [(&second, "in_store"), (&extract, "in_store"), (&third, "in_store")] {
+        let answer = send(weir, "north", PAST_CUT).await;
+        assert_eq!(answer.header("x-weir-summary"), Some("kept"));
+        assert_eq!(last_messages(&model), before);
+        assert_eq!(figure(weir, &format!("records_{found}")).await, 1);
+    }
+    // The next request extends it, whoever serves it.
+    send(&third, "north", PAST_CUT + 1).await;
+    let next = last_messages(&model);
+    assert_eq!(next[..before.len()], before[..]);
+    assert_eq!(summariser.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_summary_that_comes_late_or_never_moves_nothing() {
+    for faults in [["hold_head"], ["status:500"]] {
+        let folder = Folder::new();
+        let path = folder.file("weir.db");
+        let open = || Store::open(&path).expect("the file can be written");
+        let (model, summariser) = (model().await, summariser(&faults).await);
+        let first = weir(&open(), &model, &summariser, |_| {}).await;
+        let mut late = 0;
+        for calls in 1..=PAST_CUT {
+            let request = chat(HEADERS, body(&conversation("south", calls)));
+            let answer = ask(first.address, request).await;
+            assert_eq!(answer.status(), 200);
+            late += usize::from(answer.header("x-weir-summary") == Some("late"));
+        }
+        assert_eq!(late, 1, "{faults:?}");
+        let before = last_messages(&model);
+        assert!(!tells_summary(&before));
+        summariser.release();
+        settle(&first).await;
+        let second = weir(&open(), &model, &summariser, |_| {}).await;
+        for weir in [&first, &second] {
+            send(weir, "south", PAST_CUT).await;
+            assert_eq!(last_messages(&model), before, "{faults:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_summary_that_another_process_made_is_found() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let open = || Store::open(&path).expect("the file can be written");
+    let (model, summariser) = (model().await, summariser(&[]).await);
+    let first = weir(&open(), &model, &summariser, |_| {}).await;
+    let mut calls = 1;
+    while summariser.requests().is_empty() {
+        send(&first, "west", calls).await;
+        calls += 1;
+    }
+    let second = weir(&open(), &model, &summariser, |_| {}).await;
+    let answers = run(&second, "west", calls..=PAST_CUT).await;
+    assert!(answers.iter().any(|answer| answer.header("x-weir-summary") == Some("ready")));
+    assert_eq!(summariser.requests().len(), 1);
+    assert_eq!(figure(&second, "ready_in_store").await, 1);
+}
+
+#[tokio::test]
+async fn summaries_do_not_grow_by_summing_up_summaries() {
+    let place = place(&[], |_| {}).await;
+    run(&place.weir, "east", 1..=160).await;
+    let calls = place.summariser.requests();
+    assert!(calls.len() >= 10, "{} cuts", calls.len());
+    for seen in &calls {
+        let body = String::from_utf8(seen.body.to_vec()).expect("text");
+        assert!(
+            !body.contains(SAID_LINE),
+            "a summary is made from what was said, not of summaries"
+        );
+    }
+    // A cut that comes right behind another leaves no time to sum up ahead.
+    let (ready, late) =
+        (figure(&place.weir, "cuts_ready").await, figure(&place.weir, "cuts_late").await);
+    assert!(ready >= 10 && 10 * late <= ready, "{ready} ready, {late} late");
+    let sent = last_messages(&place.model);
+    assert!(tells_summary(&sent));
+}
+
+#[tokio::test]
+async fn nothing_is_settled_by_who_only_looks() {
+    let place = place(&[], |config| config.context.mode = weir::config::Mode::Observe).await;
+    let answers = run(&place.weir, "north", 1..=PAST_CUT).await;
+    assert!(place.summariser.requests().is_empty());
+    assert!(answers.iter().any(|answer| answer.header("x-weir-summary") == Some("late")));
+    let plan = conversation("north", PAST_CUT);
+    let request = chat(HEADERS, body(&plan)).to_vec();
+    let request =
+        String::from_utf8(request).expect("text").replace("/v1/chat/completions", "/weir/v1/plan");
+    assert_eq!(ask(place.weir.address, request).await.status(), 200);
+    assert_eq!(figure(&place.weir, "records_in_store").await, 0);
+    assert_eq!(figure(&place.weir, "records_in_memory").await, 0);
+}
+
+#[tokio::test]
+async fn a_callers_summaries_cost_no_more_than_they_may() {
+    // One call of these costs more than a micro-dollar.
+    let place = place(&[], |config| config.summaries.max_day = NanoUsd(1000)).await;
+    run(&place.weir, "north", 1..=PAST_CUT).await;
+    assert_eq!(place.summariser.requests().len(), 1, "the first is within");
+    run(&place.weir, "south", 1..=PAST_CUT).await;
+    assert_eq!(place.summariser.requests().len(), 1, "the next is not");
+    assert_eq!(figure(&place.weir, "capped").await, 1);
+    let other = HEADERS.replace("sk-caller", "sk-other");
+    for calls in 1..=PAST_CUT {
+        ask(place.weir.address, chat(&other, body(&conversation("west", calls)))).await;
+        settle(&place.weir).await;
+    }
+    assert_eq!(place.summariser.requests().len(), 2, "another caller has a cap of its own");
+}

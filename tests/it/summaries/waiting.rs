@@ -1,0 +1,66 @@
+//! Requests that wait for the summary of their cut, where they are told to.
+
+use weir::config::SummaryMode;
+
+use super::*;
+
+const PAST_CUT: usize = 17;
+
+fn waits(config: &mut Config) {
+    config.summaries.mode = SummaryMode::Wait;
+    config.summaries.wait_ms = 3_600_000;
+}
+
+#[tokio::test]
+async fn a_cut_whose_summary_is_not_ready_waits_for_it() {
+    let place = place(&[], waits).await;
+    // Nobody has seen the conversation before: there was no time to sum up ahead.
+    let answer = send(&place.weir, "north", PAST_CUT).await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.header("x-weir-summary"), Some("ready"));
+    assert_eq!(place.summariser.requests().len(), 1);
+    let sent = last_messages(&place.model);
+    assert!(sent.iter().any(|message| message.to_string().contains(SAID_LINE)));
+    assert_eq!(figure(&place.weir, "waited").await, 1);
+}
+
+#[tokio::test]
+async fn a_summary_that_does_not_come_is_waited_for_no_longer_than_may_be() {
+    let place = place(&["stall_head"], |config| {
+        waits(config);
+        config.summaries.wait_ms = 50;
+    })
+    .await;
+    let request = chat(HEADERS, body(&conversation("north", PAST_CUT)));
+    let answer = ask(place.weir.address, request).await;
+    assert_eq!((answer.status(), answer.header("x-weir-summary")), (200, Some("late")));
+}
+
+#[tokio::test]
+async fn a_summary_that_fails_lets_the_request_go_on_at_once() {
+    let place = place(&["status:500"], waits).await;
+    let answer = send(&place.weir, "north", PAST_CUT).await;
+    assert_eq!((answer.status(), answer.header("x-weir-summary")), (200, Some("late")));
+}
+
+#[tokio::test]
+async fn many_wait_for_one_call_though_the_first_leave() {
+    let place = place(&["hold_head"], waits).await;
+    let request = chat(HEADERS, body(&conversation("north", PAST_CUT)));
+    let ask_once = || {
+        let (address, request) = (place.weir.address, request.clone());
+        tokio::spawn(async move { ask(address, request).await })
+    };
+    let leader = ask_once();
+    place.summariser.wait_for(|seen| !seen.is_empty()).await;
+    let others: Vec<_> = (0..20).map(|_| ask_once()).collect();
+    leader.abort();
+    let leader = leader.await;
+    assert!(leader.is_err(), "it left");
+    place.summariser.release();
+    for other in others {
+        let answer = other.await.expect("it is answered");
+        assert_eq!(answer.status(), 200);
+    }
+    assert_eq!(place.summariser.requests().len(), 1);
+}
