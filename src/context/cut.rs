@@ -433,6 +433,25 @@ mod tests {
     }
 
     #[test]
+    fn the_span_of_the_next_cut_is_known_ahead() {
+        let counted = Policy { notes: Notes::Count, ..plain() };
+        let transcript = "s100 u100 c50 t150 c50 t150 c50 t150 c50 t50";
+        // Base 800 above 200: eight tenths of it are 840.
+        let ahead = |policy: &Policy, more: &str, permille| {
+            fold(1000, policy.clone(), &format!("{transcript}{more}")).span_ahead(permille, &Halves)
+        };
+        assert_eq!(ahead(&counted, "", 900), None, "900 of 920");
+        assert_eq!(ahead(&counted, "", 800).as_deref(), Some(&[2, 3, 4, 5][..]));
+        let cut = fold(1000, counted.clone(), &format!("{transcript} c50 t101"));
+        let gone = (0..cut.messages()).filter(|own| cut.fates()[*own] == Fate::Gone);
+        assert_eq!(gone.take(4).collect::<Vec<_>>(), [2, 3, 4, 5], "what was ahead has come");
+        assert_eq!(ahead(&plain(), "", 0), None, "no note is left");
+        let excerpts = Policy { notes: Notes::Excerpts, ..plain() };
+        assert_eq!(ahead(&excerpts, "", 800).as_deref().map(<[usize]>::first), Some(Some(&2)));
+        assert_eq!(fold(1000, excerpts, "").span_ahead(0, &Halves), None);
+    }
+
+    #[test]
     fn ten_thousand_tiny_messages_do_not_take_quadratic_time() {
         // Counted in steps of the engine, not in time: each cut frees room for many messages.
         let chat = "u3 a3 ".repeat(10_000);
