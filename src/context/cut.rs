@@ -66,8 +66,8 @@ pub(super) fn ahead(fold: &mut Fold, source: &dyn Source) -> Vec<usize> {
     }
     cut.fit(source);
     cut.drop_leading_orphans();
-    if notes == Notes::Excerpts {
-        cut.place_notes();
+    if notes == Notes::Excerpts && cut.place_notes().is_none() {
+        return Vec::new();
     }
     cut.span()
 }
