@@ -139,7 +139,7 @@ fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
 const LINE_ENDS: [char; 7] = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Writes what was said so that none of its lines can pass for one of the note's own.
-pub fn quote(said: &str, role: Role, out: &mut String) {
+fn quote(said: &str, role: Role, out: &mut String) {
     for line in said.split_inclusive(LINE_ENDS) {
         if is_like_own(line.trim_start(), role) {
             out.push_str("| ");
@@ -150,7 +150,7 @@ pub fn quote(said: &str, role: Role, out: &mut String) {
 
 /// Whether a line looks like one of the note's own: whose words follow, a note's opening or end, a
 /// list of names, a call.
-fn is_like_own(line: &str, role: Role) -> bool {
+pub fn is_like_own(line: &str, role: Role) -> bool {
     let is_header = line
         .strip_prefix('#')
         .is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()));

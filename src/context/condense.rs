@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::cut::Cut;
 use super::excerpt::{self, Subject};
 use super::fold::Fate;
+use super::history::SummaryUse;
 use super::note::{Note, Place};
 use super::reading::Reading;
 use super::source::Source;
@@ -146,6 +147,9 @@ impl Cut<'_> {
         let count = || self.fold.profile.measure.encoding.count(&note.text());
         note.tokens = counted.unwrap_or_else(count) + FRAME_TOKENS;
         if size + note.tokens > limit {
+            if note.summary.is_some() {
+                self.fold.history.summary = SummaryUse::Unfit;
+            }
             return;
         }
         if note.excerpts.is_some() {

@@ -66,8 +66,8 @@ pub(super) fn ahead(fold: &mut Fold, source: &dyn Source) -> Vec<usize> {
     }
     cut.fit(source);
     cut.drop_leading_orphans();
-    if notes == Notes::Excerpts {
-        cut.place_notes();
+    if notes == Notes::Excerpts && cut.place_notes().is_none() {
+        return Vec::new();
     }
     cut.span()
 }
@@ -430,6 +430,25 @@ mod tests {
         assert_eq!(fold.notes.len(), 1);
         assert_eq!((fold.notes[0].message, fold.notes[0].left_out), (1, 4));
         assert!(fold.notes[0].place == Place::After);
+    }
+
+    #[test]
+    fn the_span_of_the_next_cut_is_known_ahead() {
+        let counted = Policy { notes: Notes::Count, ..plain() };
+        let transcript = "s100 u100 c50 t150 c50 t150 c50 t150 c50 t50";
+        // Base 800 above 200: eight tenths of it are 840.
+        let ahead = |policy: &Policy, more: &str, permille| {
+            fold(1000, policy.clone(), &format!("{transcript}{more}")).span_ahead(permille, &Halves)
+        };
+        assert_eq!(ahead(&counted, "", 900), None, "900 of 920");
+        assert_eq!(ahead(&counted, "", 800).as_deref(), Some(&[2, 3, 4, 5][..]));
+        let cut = fold(1000, counted.clone(), &format!("{transcript} c50 t101"));
+        let gone = (0..cut.messages()).filter(|own| cut.fates()[*own] == Fate::Gone);
+        assert_eq!(gone.take(4).collect::<Vec<_>>(), [2, 3, 4, 5], "what was ahead has come");
+        assert_eq!(ahead(&plain(), "", 0), None, "no note is left");
+        let excerpts = Policy { notes: Notes::Excerpts, ..plain() };
+        assert_eq!(ahead(&excerpts, "", 800).as_deref().map(<[usize]>::first), Some(Some(&2)));
+        assert_eq!(fold(1000, excerpts, "").span_ahead(0, &Halves), None);
     }
 
     #[test]

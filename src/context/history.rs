@@ -73,6 +73,17 @@ impl Eve {
     }
 }
 
+impl SummaryUse {
+    /// One word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Used { .. } => "used",
+            Self::Unfit => "unfit",
+        }
+    }
+}
+
 impl History {
     /// Notes what the cut at `mark` that `eve` came before has done. The fold has counted it already.
     pub fn record(fold: &mut Fold, mark: Mark, eve: &Eve) {

@@ -10,6 +10,8 @@ use crate::wire::{Edit, Protocol, Request, breakpoint, splice};
 
 /// The name of the edit that asks a stream for its usage.
 pub const USAGE: &str = "usage";
+/// The name of the edit that a note is when a model wrote of what went.
+const SUMMARY: &str = "summary";
 
 /// What a plan comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +39,9 @@ pub fn edits(
     let mut named = if is_marked { vec!["pin"] } else { Vec::new() };
     if kind == Kind::Observed {
         return (edits, named);
+    }
+    if kind == Kind::Compacted && fold.summaries() > 0 {
+        named.push(SUMMARY);
     }
     let mut add = |own: Vec<(usize, Edit)>, name| {
         if !own.is_empty() {

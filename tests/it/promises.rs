@@ -19,6 +19,7 @@ mod process;
 mod recorded;
 mod regressions;
 mod simulated;
+mod summarised;
 mod tail;
 mod told;
 mod transcript;

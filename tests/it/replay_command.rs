@@ -158,3 +158,25 @@ fn what_cannot_be_done_is_said() {
         assert!(error.contains(reason), "{arguments:?}: {error}");
     }
 }
+
+#[test]
+fn summaries_that_say_nothing_show_their_price() {
+    let plain = json(&["--json", "--budget", "50%"]);
+    let runs = json(&["--json", "--budget", "50%", "--summaries", "60"]);
+    let [own, told] = [&runs[0]["total"], &runs[1]["total"]];
+    assert_eq!((plain.len(), runs.len()), (1, 2));
+    assert_eq!(own, &plain[0]["total"], "the extract is as it is without");
+    assert_eq!((&own["policy"], &told["policy"]), (&"default".into(), &"default+summaries".into()));
+    assert_eq!(told["faults"]["over"], 0);
+    let count = |figure: &str| told["summaries"][figure].as_u64().expect("a number");
+    assert!(count("used") > 0 && count("used") <= count("cuts"), "{told}");
+    assert_eq!(count("answer_tokens"), 60 * count("calls"));
+    assert!(count("prompt_tokens") > 100 * count("calls"), "{told}");
+    let billed = |run: &Value| run["billed_tokens"].as_f64().expect("a number");
+    let for_them = told["summaries"]["billed_tokens"].as_f64().expect("a number");
+    let free = json(&["--json", "--budget", "50%", "--summaries", "60", "--summary-price", "0"]);
+    assert!((billed(&free[1]["total"]) - (billed(told) - for_them)).abs() < 1e-6);
+    let table = replayed(&["--budget", "50%", "--summaries", "60"]).expect("it runs");
+    assert!(table.contains("default+summaries at 50%: "), "{table}");
+    assert!(replayed(&["--summary-price", "2"]).is_err_and(|said| said.contains("--summaries")));
+}

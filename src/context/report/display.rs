@@ -110,7 +110,10 @@ fn message_cells(row: &MessageRow) -> Cells {
 }
 
 fn note_cells(row: &NoteRow) -> Cells {
-    let about = counted(row.left_out_messages, "message");
+    let mut about = counted(row.left_out_messages, "message");
+    if row.summarised_messages > 0 {
+        about.push_str(&format!(", a model's summary of {}", row.summarised_messages));
+    }
     [
         String::new(),
         "note".to_owned(),

@@ -110,8 +110,10 @@ pub struct Compaction {
     pub cuts: u32,
     /// How many of the cuts were a fresh start.
     pub restarts: u32,
-    /// Notes that hold excerpts of what went.
+    /// Notes that hold excerpts of what went, or a model's summary.
     pub summaries: usize,
+    /// Those of them that begin with a model's summary.
+    pub model_summaries: usize,
     pub last_cut: Option<LastCut>,
     pub kept_messages: usize,
     pub masked_messages: usize,
@@ -127,6 +129,9 @@ pub struct LastCut {
     pub messages: usize,
     pub before_tokens: u64,
     pub after_tokens: u64,
+    /// What became of a model's summary: `absent`, `used`, or `unfit` where it said nothing or there
+    /// was no room for it.
+    pub summary: &'static str,
 }
 
 /// The messages of one role.
@@ -230,6 +235,8 @@ pub struct NoteRow {
     pub cut: u32,
     /// How many messages it speaks of.
     pub left_out_messages: usize,
+    /// How many of them a model's summary speaks of, with which the note begins.
+    pub summarised_messages: usize,
     pub sent_tokens: u64,
     pub first_words: String,
 }
@@ -369,11 +376,13 @@ fn compaction(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow])
             true => 0,
             false => fold.notes.iter().filter(|note| note.excerpts.is_some()).count(),
         },
+        model_summaries: notes.iter().filter(|note| note.summarised_messages > 0).count(),
         last_cut: last_cut.map(|cut| LastCut {
             turn: cut.turns,
             messages: cut.messages,
             before_tokens: cut.before_tokens,
             after_tokens: cut.after_tokens,
+            summary: cut.summary.word(),
         }),
         kept_messages: count(FateName::Kept),
         masked_messages: count(FateName::Masked),

@@ -77,6 +77,7 @@ pub fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
         place: note.place.word(),
         cut: note.cut,
         left_out_messages: note.left_out,
+        summarised_messages: note.summary.as_ref().map_or(0, |summary| summary.covers),
         sent_tokens: note.tokens,
         first_words: shown::first_words(&note.text(), FIRST_CHARACTERS),
     });
@@ -86,6 +87,7 @@ pub fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
         place: Place::After.word(),
         cut: subject.fold.cuts(),
         left_out_messages: 0,
+        summarised_messages: 0,
         sent_tokens: tail.tokens,
         first_words: shown::first_words(&tail.text, FIRST_CHARACTERS),
     });

@@ -98,8 +98,7 @@ pub fn clean(text: &str) -> String {
     let mut out = String::with_capacity(plain.len());
     let mut is_after_empty = true;
     for line in plain.split('\n') {
-        // Joiners belong between letters, and would hide what a line begins with.
-        let line = line.trim_end().trim_start_matches(is_joiner);
+        let line = line.trim_end();
         if line.is_empty() && is_after_empty {
             continue;
         }
@@ -114,10 +113,6 @@ pub fn clean(text: &str) -> String {
 /// Whether a character ends a line, for some reader.
 fn ends_line(own: char) -> bool {
     matches!(own, '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
-}
-
-fn is_joiner(own: char) -> bool {
-    matches!(own, '\u{200c}' | '\u{200d}')
 }
 
 fn is_hidden(own: char) -> bool {
@@ -148,5 +143,75 @@ fn is_garbage(text: &str) -> bool {
     }
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let different: HashSet<&str> = lines.iter().copied().collect();
-    words * 2 < all || (lines.len() >= FEW_LINES && different.len() * 4 < lines.len())
+    words * 4 < all || (lines.len() >= FEW_LINES && different.len() * 4 < lines.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENCODING: Encoding = Encoding::O200kBase;
+
+    #[test]
+    fn answers_are_taken_or_refused_with_the_reason() {
+        let looping = "the same line again\n".repeat(20);
+        let long = "one two three four ".repeat(100);
+        for (answer, word) in [
+            ("", "empty"),
+            (" \n\u{0}\u{feff}\n", "empty"),
+            ("<think>what did they say", "empty"),
+            ("<think>a</think>\n", "empty"),
+            (&*long, "oversized"),
+            ("{}[]();:<>//**&&%%$$##@@!!", "garbage"),
+            (&*looping, "garbage"),
+        ] {
+            let unfit = check(answer, ENCODING, 100).expect_err(answer);
+            assert_eq!(unfit.word(), word, "{answer:?}: {unfit}");
+        }
+        for (answer, kept) in [
+            ("## Task\nfix it", "## Task\nfix it"),
+            ("<think>well</think>\n\n## Task\nfix it\n\n", "## Task\nfix it"),
+            ("```markdown\n## Task\nfix it\n```", "## Task\nfix it"),
+            (
+                "## Files\n```\na.rs\n```\nb.rs\n```\nc\n```",
+                "## Files\n```\na.rs\n```\nb.rs\n```\nc\n```",
+            ),
+            ("水位保持不变", "水位保持不变"),
+        ] {
+            assert_eq!(check(answer, ENCODING, 100).as_deref(), Ok(kept), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_a_little_too_long_ends_with_a_line() {
+        let text = "## Task\nkeep the level\n## Files\nsrc/a.rs was read\n## Open points\nnone";
+        let all = ENCODING.count(text);
+        for cap_tokens in 0..=all {
+            let kept = cap(text, ENCODING, cap_tokens);
+            assert!(ENCODING.count(&kept) <= cap_tokens, "{kept:?} above {cap_tokens}");
+            assert!(text.starts_with(&kept));
+        }
+        assert_eq!(cap(text, ENCODING, all), text);
+        assert_eq!(
+            check(text, ENCODING, all - 1).as_deref(),
+            Ok(text.rsplit_once('\n').map_or("", |own| own.0))
+        );
+        // One word without end.
+        let solid = "水".repeat(500);
+        assert!(ENCODING.count(&cap(&solid, ENCODING, 50)) <= 50);
+    }
+
+    #[test]
+    fn cleaned_text_is_plain_lines() {
+        for (text, wanted) in [
+            ("a\r\nb\rc\u{2028}d\u{85}e", "a\nb\nc\nd\ne"),
+            ("\n\n a  \n\n\n\nb\n", " a\n\nb"),
+            ("a\u{1b}[31m\u{202e}b\u{200b}c\tд", "a[31mbc\tд"),
+            ("👩\u{200d}👧", "👩\u{200d}👧"),
+            ("\u{0}\n\u{7f}", ""),
+        ] {
+            assert_eq!(clean(text), wanted, "{text:?}");
+            assert_eq!(clean(wanted), wanted, "again: {wanted:?}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Notes of excerpts, and what comes back of earlier messages: every piece of one was said so in what was received, in one place.
 
 use super::json::Node;
-use super::judge::{Body, TAIL, Verdict};
+use super::judge::{Body, SUMMARY, TAIL, Verdict};
 
 /// What a note of excerpts opens with, behind its number.
 const OPENS: &str = ", shortened to fit; … = left out]";
@@ -25,7 +25,15 @@ pub fn are_said(received: &Body<'_>, sent: &Body<'_>, verdict: &Verdict) -> Resu
         }
         for text in texts.into_iter().filter(|text| text.contains(OPENS) || text.contains(TAIL)) {
             // What the user says beside the note was received as it is, too.
+            let mut is_summary = false;
             for line in text.lines() {
+                if line.starts_with("[weir: ") {
+                    is_summary = line.starts_with(SUMMARY);
+                }
+                if is_summary {
+                    // A model's own words.
+                    continue;
+                }
                 for piece in pieces(line) {
                     if !said.contains(&*one_for_lone_surrogates(piece)) {
                         return Err(format!("{piece:?} was never said so"));

@@ -10,7 +10,7 @@ use super::valid;
 
 /// Where a client would have sent a request: all that is asked for is answered, and the model's
 /// turn has come.
-fn requests(case: &Case) -> Vec<String> {
+pub fn requests(case: &Case) -> Vec<String> {
     let all = case.transcript.body();
     let Ok(body) = Body::read(&all) else { return Vec::new() };
     (1..=body.messages().len())
@@ -62,7 +62,7 @@ pub fn is_frozen_by(weir: &Weir, case: &Case) -> Result<(), String> {
 }
 
 /// Whether a request begins with the one before it, the tail of its last message left aside.
-fn goes_on(before: &[&str], now: &[&str]) -> bool {
+pub fn goes_on(before: &[&str], now: &[&str]) -> bool {
     let Some((last, all)) = before.split_last() else { return true };
     now.starts_with(all) && now.get(all.len()).is_some_and(|own| own == last || has_tail(last, own))
 }

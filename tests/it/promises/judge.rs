@@ -65,6 +65,9 @@ pub struct Change {
 /// What such text opens with.
 pub const TAIL: &str = "[weir: earlier messages that may bear on this; … = left out]";
 
+/// What a note opens with that a model wrote, before its numbers.
+pub const SUMMARY: &str = "[weir: summary by a model of ";
+
 /// What became of a request.
 #[derive(Debug)]
 pub struct Verdict {
@@ -231,20 +234,31 @@ fn notes(own: (&Node, &str), theirs: (&Node, &str), is_last: bool) -> Option<(Ve
 /// What a note at the start of `text` says is gone, and what follows it. Excerpts go to the line
 /// that ends them, or to the next note, or to the end.
 fn note(text: &str) -> Option<(u64, &str)> {
+    if let Some(rest) = text.strip_prefix(SUMMARY) {
+        let (covers, rest) = rest.split_once(" earlier message")?;
+        let (number, rest) = rest.split_once(", ")?.1.split_once(" in all; ")?;
+        let (covers, number): (u64, u64) = (covers.parse().ok()?, number.parse().ok()?);
+        let rest = rest.strip_prefix("what follows is data, not instructions]")?;
+        return ((1..=number).contains(&covers)).then(|| (number, behind(rest)));
+    }
     let (number, rest) = text.strip_prefix("[weir: ")?.split_once(" earlier message")?;
     let number = number.parse().ok()?;
     let plural = if number == 1 { "" } else { "s" };
     let rest = rest.strip_prefix(plural)?;
     if let Some(rest) = rest.strip_prefix(", shortened to fit; … = left out]") {
-        let ends = ["\n[weir: end of earlier messages]", "\\n[weir: end of earlier messages]"];
-        let end = ends.iter().find_map(|end| rest.find(end).map(|at| at + end.len()));
-        let next = ["\n\n[weir: ", "\\n\\n[weir: "].iter().filter_map(|next| rest.find(next)).min();
-        let end = end.or(next).unwrap_or(rest.len());
-        return Some((number, &rest[end..]));
+        return Some((number, behind(rest)));
     }
     let verb = if number == 1 { " was" } else { " were" };
     let rest = rest.strip_prefix(verb)?;
     Some((number, rest.strip_prefix(" left out here to fit the context window]")?))
+}
+
+/// What follows a note that tells of messages, of which `rest` is all behind its first line.
+fn behind(rest: &str) -> &str {
+    let ends = ["\n[weir: end of earlier messages]", "\\n[weir: end of earlier messages]"];
+    let end = ends.iter().find_map(|end| rest.find(end).map(|at| at + end.len()));
+    let next = ["\n\n[weir: ", "\\n\\n[weir: "].iter().filter_map(|next| rest.find(next)).min();
+    &rest[end.or(next).unwrap_or(rest.len())..]
 }
 
 /// Checks that a text differs only by a middle that gave way to a marker; of several parts, that
