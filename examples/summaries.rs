@@ -192,14 +192,23 @@ async fn play(flags: &Flags, folder: &Path) -> Result<(), Problem> {
         let limit_tokens = (one.last_request_tokens() as f64 * flags.limit) as u64;
         let names = ["cuts_ready", "cuts_late", "calls", "tokens"];
         let before = names.map(|name| with.figure(name));
-        for &messages in &one.turns {
+        for (turn, &messages) in one.turns.iter().enumerate() {
             let body = body(one, messages);
+            // In turn, since whoever comes second finds the model's own counts at hand.
+            let early = match turn % 2 {
+                0 => None,
+                _ => Some(without.send(&body, limit_tokens).await),
+            };
+            // What cannot fit is refused by both alike.
             let Ok(first) = with.send(&body, limit_tokens).await else { continue };
             let sent = model.requests().last().map(|seen| seen.body.clone());
             if !flags.at_once {
                 with.settle().await;
             }
-            let second = without.send(&body, limit_tokens).await?;
+            let second = match early {
+                Some(early) => early?,
+                None => without.send(&body, limit_tokens).await?,
+            };
             let pair = [first.taken, second.taken];
             match first.look.as_deref() {
                 Some("ready") => times.ready.push(pair),
