@@ -54,8 +54,8 @@ fn complete(partial: &Path, open: &Open) -> Result<(), StoreError> {
     copy.pragma_update_and_check(None, "journal_mode", "memory", |_| Ok(()))?;
     let transaction = copy.transaction()?;
     for (instance, requests) in open {
-        for content in requests.values() {
-            journal::insert_intent(&transaction, *instance, content)?;
+        for (id, content) in requests {
+            journal::insert_intent(&transaction, *instance, *id, content)?;
         }
     }
     transaction.commit()?;

@@ -39,29 +39,16 @@ struct KeyFacts {
 }
 
 /// Writes down the request that the frame with this content has opened as `instance`'s, unless it
-/// has ended. A content that cannot be read is passed over.
+/// has ended. Of one that cannot be read there is the id.
 pub fn insert_intent(
     connection: &Connection,
     instance: [u8; 16],
+    id: RequestId,
     content: &[u8],
 ) -> rusqlite::Result<()> {
-    let Some(Said::Opened(facts)) = frame::read(content) else { return Ok(()) };
-    let told = Told {
-        tenant: facts.tenant,
-        key: facts.key.map(|names| {
-            let [key, team, organisation, user] = names.map(str::to_owned);
-            KeyFacts { key, team, organisation, user }
-        }),
-        route: facts.route.to_owned(),
-        model: facts.model.to_owned(),
-        upstream: facts.upstream.to_owned(),
-        stream: facts.stream,
-        action: facts.action.to_owned(),
-        zone: facts.zone.to_owned(),
-        received_tokens: facts.received_tokens,
-        sent_tokens: facts.sent_tokens,
-        max_output_tokens: facts.max_output_tokens,
-        plan_ms: facts.plan_ms,
+    let (begun_ms, told) = match frame::read(content) {
+        Some(Said::Opened(facts)) => (facts.begun_ms, Told::new(&facts)),
+        _ => (id.begun_ms(), Told::default()),
     };
     // Texts, numbers and flags: there is nothing that JSON could not hold.
     let told = serde_json::to_string(&told).unwrap_or_default();
@@ -70,8 +57,30 @@ pub fn insert_intent(
             "INSERT OR REPLACE INTO intent SELECT ?1, ?2, ?3, ?4
              WHERE NOT EXISTS (SELECT 1 FROM request WHERE id = ?1)",
         )?
-        .execute(params![facts.id.0, instance, moment(facts.begun_ms), told])?;
+        .execute(params![id.0, instance, moment(begun_ms), told])?;
     Ok(())
+}
+
+impl Told {
+    fn new(facts: &Facts<'_>) -> Self {
+        Self {
+            tenant: facts.tenant,
+            key: facts.key.map(|names| {
+                let [key, team, organisation, user] = names.map(str::to_owned);
+                KeyFacts { key, team, organisation, user }
+            }),
+            route: facts.route.to_owned(),
+            model: facts.model.to_owned(),
+            upstream: facts.upstream.to_owned(),
+            stream: facts.stream,
+            action: facts.action.to_owned(),
+            zone: facts.zone.to_owned(),
+            received_tokens: facts.received_tokens,
+            sent_tokens: facts.sent_tokens,
+            max_output_tokens: facts.max_output_tokens,
+            plan_ms: facts.plan_ms,
+        }
+    }
 }
 
 /// Forgets the intent of a request whose row was written just now.

@@ -61,6 +61,12 @@ impl RequestId {
         Self(id)
     }
 
+    /// The moment it was made at.
+    fn begun_ms(self) -> u64 {
+        let [a, b, c, d, e, f, ..] = self.0;
+        u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+    }
+
     /// What is not below it was made at `moment_ms` or later.
     fn first_of(moment_ms: u64) -> Self {
         const MAX_MS: u64 = (1 << 48) - 1;
@@ -471,6 +477,7 @@ mod tests {
     fn ids_sort_by_their_moment_and_are_shown_whole() {
         let id = RequestId::new(0x0123_4567_89ab, [0xff; 10]);
         assert_eq!(id.to_string(), "0123456789abffffffffffffffffffff");
+        assert_eq!(id.begun_ms(), 0x0123_4567_89ab);
         assert!(id < RequestId::new(0x0123_4567_89ac, [0; 10]));
         assert!(RequestId::first_of(0x0123_4567_89ab) < id);
         assert_eq!(RequestId::first_of(u64::MAX).0[..6], [0xff; 6]);
@@ -500,33 +507,32 @@ mod tests {
         };
         limit(20).await.expect("a number");
         let text = "x".repeat(200);
-        let mut settled = 0;
-        let full = loop {
-            let intent = Arc::new(intent(settled, &text));
-            if let Err(error) = store.open_request(&intent).await {
-                break error;
-            }
+        let requests = |rows: Vec<UsageRow>| rows.first().map_or(0, |row| row.sums.requests);
+        let mut counted = 0;
+        for number in 0.. {
+            let intent = Arc::new(intent(number, &text));
+            store.open_request(&intent).await.expect("it is written down");
             let settlement = Settlement { outcome: text.clone(), ..Settlement::default() };
-            match store.settle_request(intent, settlement).await {
-                Ok(is_new) => assert!(is_new),
-                Err(error) => break error,
+            assert_eq!(store.settle_request(intent, settlement).await, Ok(true));
+            let usage = store.usage(UsageQuery::default()).await.map(requests);
+            if usage != Ok(number + 1) {
+                assert_eq!(usage, Ok(number), "what there is is told");
+                counted = number;
+                break;
             }
-            settled += 1;
-        };
-        assert_eq!(full, StoreError::Full);
-        assert!(settled > 10, "{settled}");
+        }
+        assert!(counted > 10, "{counted}");
         assert!(sqlite.is_failing(), "which /readyz tells of a file");
         assert_eq!(store.state(), State::Memory);
-        let requests = |rows: Vec<UsageRow>| rows[0].sums.requests;
         let rows = store.requests(RequestQuery::default()).await.expect("it can be read");
-        assert_eq!(rows.len() as u64, settled);
-        let usage = store.usage(UsageQuery::default()).await.map(requests);
-        assert_eq!(usage, Ok(settled), "each row is in the sums");
+        assert_eq!(rows.len() as u64, counted, "each row is in the sums");
+        let late = Arc::new(intent(counted + 1, &text));
+        let settled = store.settle_request(Arc::clone(&late), Settlement::default()).await;
+        assert_eq!(settled, Err(StoreError::Full), "it was not opened, and goes there directly");
         limit(20).await.expect("a number");
-        let late = Arc::new(intent(settled, &text));
         assert_eq!(store.settle_request(late, Settlement::default()).await, Ok(true));
         assert!(!sqlite.is_failing());
         let usage = store.usage(UsageQuery::default()).await.map(requests);
-        assert_eq!(usage, Ok(settled + 1));
+        assert_eq!(usage, Ok(counted + 2), "nothing that was written down is lost");
     }
 }

@@ -232,8 +232,8 @@ impl Mover<'_> {
             let Some(open) = told(&file.path, open_in(std::slice::from_ref(file))) else {
                 return Ok(false);
             };
-            for content in open.values() {
-                journal::insert_intent(self.connection, file.instance, content)?;
+            for (id, content) in open {
+                journal::insert_intent(self.connection, file.instance, id, &content)?;
             }
             *at = Position { segment: file.segment + 1, bytes: 0 };
             self.ledger.has_finished.store(true, Ordering::Relaxed);
