@@ -202,14 +202,14 @@ impl Syncer {
 
     /// Brings everything to the disk, and then deletes logs that nothing is left in.
     fn bring(&mut self, must_copy: bool) -> Result<(), StoreError> {
-        self.ledger.sync()?;
+        let logged = self.ledger.sync();
         let connection = connection(&mut self.connection, &self.path)?;
         let finished = self.ledger.finished(connection)?;
         let synced = self.sync(must_copy);
         if synced.is_err() && !finished.is_empty() {
             self.ledger.keep_finished();
         }
-        synced?;
+        synced.and(logged)?;
         for log in finished {
             // What cannot be deleted is left to the next process.
             let _ = fs::remove_file(log);

@@ -317,6 +317,9 @@ impl Log {
         let synced = self.sync_files();
         if synced.is_err() {
             self.is_dirty.store(true, Ordering::Release);
+            // The system may hold for written what is not. In another segment it begins anew, and
+            // what is open in this one goes into the tables.
+            self.age();
         }
         synced
     }

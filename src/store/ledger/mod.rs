@@ -299,7 +299,15 @@ impl Store {
         let Backend::Sqlite(sqlite) = &self.backend;
         let ledger = sqlite.ledger();
         ledger.begin().await?;
-        ledger.log.open(intent.id, &frame::opened(intent))?;
+        let frame = frame::opened(intent);
+        let mut opened = ledger.log.open(intent.id, &frame);
+        if matches!(opened, Err(StoreError::Behind { .. })) && !sqlite.is_failing() {
+            // More is written down than one thread moves: whoever comes now takes part in it.
+            ledger.log.turn();
+            self.gather().await;
+            opened = ledger.log.open(intent.id, &frame);
+        }
+        opened?;
         self.written_down();
         Ok(())
     }
