@@ -47,7 +47,8 @@ pub fn open_or_say(
     }
     let path = path(told, env).ok_or("the environment names no home")?;
     let sync_interval = Duration::from_millis(config.ledger.sync_interval_ms);
-    let opened = Store::open_with(&path, StoreOptions { sync_interval });
+    let options = StoreOptions { sync_interval, ..StoreOptions::default() };
+    let opened = Store::open_with(&path, options);
     opened.map_err(|error| format!("{} cannot be used ({error})", path.display()))
 }
 

@@ -4,6 +4,7 @@
 //! Every kind has a limit on its weight. Where it is passed, the tenant that holds most of the kind
 //! loses what is oldest, so that nobody can push out the little that another keeps.
 
+mod files;
 pub mod keys;
 pub mod ledger;
 mod readers;
@@ -33,11 +34,13 @@ pub struct StoreOptions {
     /// How long what is committed may wait until it survives a loss of power as well. It survives
     /// the end of the process at once.
     pub sync_interval: Duration,
+    /// The most bytes of a process's log of requests that wait to be moved into the store.
+    pub max_log_bytes: u64,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { sync_interval: Duration::from_millis(100) }
+        Self { sync_interval: Duration::from_millis(100), max_log_bytes: 64 << 20 }
     }
 }
 
@@ -106,6 +109,9 @@ pub enum StoreError {
     Busy,
     /// There is no room on the disk.
     Full,
+    /// So many bytes are written down of requests and could not be moved into the store that there
+    /// are to be no more.
+    Behind { bytes: u64 },
     /// What the back end said.
     Failed(String),
     /// The store has ended.
@@ -120,6 +126,10 @@ impl fmt::Display for StoreError {
             }
             Self::Busy => f.write_str("another process holds the store"),
             Self::Full => f.write_str("the disk is full"),
+            Self::Behind { bytes } => write!(
+                f,
+                "{bytes} bytes of requests wait to be moved into the store, which cannot be written"
+            ),
             Self::Failed(said) => f.write_str(said),
             Self::Closed => f.write_str("the store has ended"),
         }

@@ -55,6 +55,7 @@ const MIGRATIONS: &[&str] = &[
     END;
 ",
     include_str!("ledger.sql"),
+    include_str!("moved.sql"),
 ];
 
 /// Refuses files that are not weir's or that this weir is too old for. Changes nothing.

@@ -2,7 +2,6 @@
 //! writes; reading has connections of its own. No caller's thread ever waits for the disk: what it
 //! writes itself is brief, goes to the system's memory, and is synced by a thread.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 use tokio::time::Instant;
 
+use super::files::{close_to_others, make_private};
 use super::keys::mark::Mark;
 use super::ledger::Ledger;
 use super::readers::{Readers, connect};
@@ -37,7 +37,7 @@ pub struct Sqlite {
     /// `None` where there is but one connection: memory.
     readers: Option<Readers>,
     secret: [u8; SECRET_BYTES],
-    /// `None` where each commit waits for the disk, or there is none.
+    /// `None` where there is no disk.
     dirty: Option<Dirty>,
     ledger: Arc<Ledger>,
     mark: Mark,
@@ -65,17 +65,22 @@ impl Sqlite {
         let wal: String =
             connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
         // Where the file system cannot do it, SQLite keeps its older journal, which is only slower.
-        let dirty = (wal == "wal").then(Dirty::default);
+        let is_wal = wal == "wal";
         // A commit in the log of writes survives the process; a thread syncs that log.
-        let synchronous = if dirty.is_some() { "normal" } else { "full" };
+        let synchronous = if is_wal { "normal" } else { "full" };
         connection.pragma_update(None, "synchronous", synchronous)?;
+        if is_wal {
+            // The thread that syncs does it.
+            connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
+        }
         connection.pragma_update_and_check(
             None,
             "journal_size_limit",
             MAX_LOG_BYTES,
             |_| Ok(()),
         )?;
-        let sqlite = Self::start(connection, Some(Readers::new(path)), dirty)?;
+        let (readers, dirty) = (Some(Readers::new(path)), Some(Dirty::default()));
+        let sqlite = Self::start(connection, readers, dirty, options)?;
         if let Some(dirty) = &sqlite.dirty {
             let shared = Arc::clone(sqlite.writer.shared());
             let ledger = Arc::clone(&sqlite.ledger);
@@ -86,25 +91,22 @@ impl Sqlite {
 
     /// A database in memory.
     pub fn in_memory() -> Result<Self, OpenError> {
-        Self::start(Connection::open_in_memory()?, None, None)
+        Self::start(Connection::open_in_memory()?, None, None, StoreOptions::default())
     }
 
     fn start(
         mut connection: Connection,
         readers: Option<Readers>,
         dirty: Option<Dirty>,
+        options: StoreOptions,
     ) -> Result<Self, OpenError> {
         // What has ended or was pushed out is overwritten and not only forgotten.
         connection.pragma_update_and_check(None, "secure_delete", "on", |_| Ok(()))?;
         let secret = schema::prepare(&mut connection)?;
         let mark = Mark::new(readers.as_ref().map(Readers::path));
         mark.agree(&mut connection)?;
-        if dirty.is_some() {
-            // The thread that syncs does it.
-            connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
-        }
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        let ledger = Ledger::new(readers.as_ref().map(Readers::path))?;
+        let ledger = Ledger::new(readers.as_ref().map(Readers::path), options)?;
         let writer = Writer::start(connection, dirty.clone())?;
         Ok(Self { writer, readers, secret, dirty, ledger, mark })
     }
@@ -129,9 +131,11 @@ impl Sqlite {
         &self.mark
     }
 
-    /// Whether sums are left to the thread that syncs.
-    pub fn adds_up_later(&self) -> bool {
-        self.dirty.is_some()
+    /// Tells the thread that syncs that a request was written down.
+    pub fn note_written(&self) {
+        if let Some(dirty) = &self.dirty {
+            dirty.note();
+        }
     }
 
     /// Whether there is a file.
@@ -145,14 +149,6 @@ impl Sqlite {
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.writer.run(work).await
-    }
-
-    /// As [`Self::write`], for what touches few pages and is waited for by a request.
-    pub async fn write_soon<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        self.writer.run_briefly(work).await
     }
 
     /// Does `work`, which only reads, beside those who write.
@@ -169,8 +165,11 @@ impl Sqlite {
     /// Waits until all that is committed is on the disk.
     pub async fn sync(&self) -> Result<(), StoreError> {
         let (Some(readers), Some(_)) = (&self.readers, &self.dirty) else { return Ok(()) };
-        let path = readers.path().to_owned();
-        let synced = tokio::task::spawn_blocking(move || sync::sync_now(&path));
+        let (path, ledger) = (readers.path().to_owned(), Arc::clone(&self.ledger));
+        let synced = tokio::task::spawn_blocking(move || {
+            ledger.sync()?;
+            sync::sync_now(&path)
+        });
         synced.await.map_err(|_| StoreError::Closed)?
     }
 
@@ -186,7 +185,7 @@ impl Sqlite {
     pub fn state(&self) -> State {
         match &self.readers {
             None => State::Memory,
-            Some(_) if self.is_failing() => State::Failing,
+            Some(_) if self.is_failing() || self.ledger.is_failing() => State::Failing,
             Some(_) if self.dirty.as_ref().is_some_and(Dirty::is_failing) => State::Failing,
             Some(_) => State::File,
         }
@@ -284,51 +283,6 @@ impl Sqlite {
             }
         }
     }
-}
-
-/// Makes the file, which nobody but its owner can read, and its folder. SQLite gives the files it
-/// makes beside it the same permissions.
-///
-/// A file that is there is not opened: closing it would give up the locks that this process may
-/// hold on it.
-fn make_private(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut folders = fs::DirBuilder::new();
-    folders.recursive(true);
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-        folders.mode(0o700);
-        options.mode(0o600);
-    }
-    if let Some(folder) = folder {
-        folders.create(folder)?;
-    }
-    match options.open(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let is_file = fs::metadata(path)?.is_file();
-            if is_file { Ok(()) } else { Err(io::Error::other("it is no file")) }
-        }
-        made => made.map(drop),
-    }
-}
-
-/// Takes a file's permissions from all but its owner.
-#[cfg(unix)]
-fn close_to_others(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    }
-    Ok(())
-}
-
-/// Elsewhere a file has the permissions of its folder, which is the user's own.
-#[cfg(not(unix))]
-fn close_to_others(_path: &Path) -> io::Result<()> {
-    Ok(())
 }
 
 /// What an insert does to a key that has a value.

@@ -1,7 +1,7 @@
-//! The thread that brings what was committed to the disk, in groups, copies the log of writes into
-//! the file and has requests added up, so that no request waits for any of it.
+//! The thread that brings what was written to the disk, in groups, copies the log of writes into the
+//! file and has requests moved into the tables, so that no request waits for any of it.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags};
 use tokio::time::Instant;
 
+use super::files::sync_folder;
 use super::ledger::Ledger;
 use super::writer::Shared;
 use super::{OpenError, StoreError, readers};
@@ -71,8 +72,9 @@ pub fn start(
     ledger: Arc<Ledger>,
 ) -> Result<(), OpenError> {
     let path = path.to_owned();
-    let syncer = Syncer { path, shared, ledger, connection: None, is_named: false };
-    // What an earlier process left to be added up.
+    let place = Place::of(&path);
+    let syncer = Syncer { path, place, shared, ledger, connection: None, is_named: false };
+    // Logs that an earlier process left to be deleted.
     dirty.note();
     let state = Arc::clone(&dirty.0);
     let thread = std::thread::Builder::new()
@@ -115,16 +117,19 @@ fn run(mut syncer: Syncer, state: &State, interval: Duration) {
         }
         wait(interval, state);
         state.is_dirty.store(false, Ordering::Release);
-        let synced = syncer.sync(state.is_failing.load(Ordering::Relaxed));
-        let added_up = syncer.add_up();
-        if synced.is_err() || added_up.is_err() {
+        let moved = syncer.move_requests();
+        let synced = syncer.bring(state.is_failing.load(Ordering::Relaxed));
+        if moved.is_err() || synced.is_err() {
             // It is tried again with the next interval, whether or not more is written.
             state.is_dirty.store(true, Ordering::Release);
         }
         report(&synced, &state.is_failing);
     }
-    // The process may go on for long after it has closed a store.
-    let _ = sync_log(&syncer.path);
+    // The process may go on for long after it has closed a store. What cannot be done now is left
+    // to the next that opens it.
+    syncer.ledger.close();
+    let _ = syncer.move_requests();
+    let _ = syncer.bring(false);
 }
 
 /// Lets `interval` pass, but for the end.
@@ -153,8 +158,35 @@ fn report(synced: &Result<(), StoreError>, is_failing: &AtomicBool) {
     }
 }
 
+/// Which file is a store's, so that another in its place, or none, is noticed.
+struct Place(Option<(u64, u64)>);
+
+impl Place {
+    #[cfg(unix)]
+    fn of(path: &Path) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        Self(fs::metadata(path).ok().map(|file| (file.dev(), file.ino())))
+    }
+
+    /// Elsewhere a file that is open cannot be removed.
+    #[cfg(not(unix))]
+    fn of(_path: &Path) -> Self {
+        Self(None)
+    }
+
+    fn check(&self, path: &Path) -> Result<(), StoreError> {
+        if Self::of(path).0 == self.0 {
+            return Ok(());
+        }
+        Err(StoreError::Failed(
+            "its file was removed or replaced while weir ran; restart weir".to_owned(),
+        ))
+    }
+}
+
 struct Syncer {
     path: PathBuf,
+    place: Place,
     shared: Arc<Shared>,
     ledger: Arc<Ledger>,
     connection: Option<Connection>,
@@ -163,10 +195,26 @@ struct Syncer {
 }
 
 impl Syncer {
-    /// Adds up the requests that have ended. The writer tells of a failure.
-    fn add_up(&mut self) -> Result<(), StoreError> {
+    /// Moves what is written down of requests into the tables. The writer tells of a failure.
+    fn move_requests(&self) -> Result<(), StoreError> {
+        self.ledger.move_own(&self.shared)
+    }
+
+    /// Brings everything to the disk, and then deletes logs that nothing is left in.
+    fn bring(&mut self, must_copy: bool) -> Result<(), StoreError> {
+        let logged = self.ledger.sync();
         let connection = connection(&mut self.connection, &self.path)?;
-        self.ledger.add_up(connection, &self.shared)
+        let finished = self.ledger.finished(connection)?;
+        let synced = self.sync(must_copy);
+        if synced.is_err() && !finished.is_empty() {
+            self.ledger.keep_finished();
+        }
+        synced.and(logged)?;
+        for log in finished {
+            // What cannot be deleted is left to the next process.
+            let _ = fs::remove_file(log);
+        }
+        self.place.check(&self.path)
     }
 
     /// Syncs the log, and copies it into the file where it has grown or `must_copy` says so: after
@@ -189,7 +237,6 @@ impl Syncer {
             // Others have written meanwhile. With nobody writing, what is left is brief.
             log = checkpoint(&self.shared.connection(), "PASSIVE")?;
         }
-        self.shared.expect_slow();
         if must_copy && log.waiting_pages() > 0 {
             return Err(StoreError::Busy);
         }
@@ -232,18 +279,6 @@ fn checkpoint(connection: &Connection, mode: &str) -> Result<Log, StoreError> {
     Ok(connection.prepare_cached(&sql)?.query_row([], read)?)
 }
 
-#[cfg(unix)]
-fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
-}
-
-/// Elsewhere a folder cannot be opened, and the system keeps its entries in order.
-#[cfg(not(unix))]
-fn sync_folder(_path: &Path) -> io::Result<()> {
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -253,18 +288,19 @@ mod tests {
     use super::*;
 
     /// A folder with a store that is synced by hand, gone in the end.
-    struct Place {
+    struct Opened {
         folder: PathBuf,
         path: PathBuf,
         sqlite: Sqlite,
     }
 
-    impl Place {
+    impl Opened {
         fn new(name: &str) -> Self {
             let folder = std::env::temp_dir().join(format!("weir-{name}-{}", std::process::id()));
             fs::create_dir(&folder).expect("the temporary directory can be written");
             let path = folder.join("weir.db");
-            let never = StoreOptions { sync_interval: Duration::from_secs(3600) };
+            let sync_interval = Duration::from_secs(3600);
+            let never = StoreOptions { sync_interval, ..StoreOptions::default() };
             let sqlite = Sqlite::open(&path, never).expect("it is made");
             Self { folder, path, sqlite }
         }
@@ -272,7 +308,8 @@ mod tests {
         fn syncer(&self, path: &Path) -> Syncer {
             let shared = Arc::clone(self.sqlite.writer().shared());
             let ledger = Arc::clone(self.sqlite.ledger());
-            Syncer { path: path.to_owned(), shared, ledger, connection: None, is_named: false }
+            let (place, path) = (Place::of(path), path.to_owned());
+            Syncer { path, place, shared, ledger, connection: None, is_named: false }
         }
 
         async fn write(&self, pages: i64) {
@@ -289,7 +326,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for Opened {
         fn drop(&mut self) {
             // What cannot be removed is the system's to clear.
             let _ = fs::remove_dir_all(&self.folder);
@@ -298,7 +335,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_log_is_copied_once_it_has_grown_and_begins_anew() {
-        let place = Place::new("copied");
+        let place = Opened::new("copied");
         let mut syncer = place.syncer(&place.path);
         place.write(CHECKPOINT_PAGES / 2).await;
         syncer.sync(false).expect("it can be synced");
@@ -314,7 +351,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_that_does_not_end_keeps_the_log_and_stops_nobody() {
-        let place = Place::new("read");
+        let place = Opened::new("read");
         let mut syncer = place.syncer(&place.path);
         place.write(1).await;
         let reader = connect(&place.path).expect("it is there");
@@ -331,7 +368,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_disk_that_is_not_reached_is_told_until_it_is() {
-        let place = Place::new("failing");
+        let place = Opened::new("failing");
         place.write(1).await;
         // A folder in the log's place is what no sync can open.
         let elsewhere = place.folder.join("other.db");

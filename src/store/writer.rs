@@ -1,9 +1,8 @@
 //! The one way to write: one connection, one transaction at a time. A thread takes what is queued
-//! as one transaction, so that many callers share one; a brief piece of work is done at once by its
-//! own caller while nobody else writes. Knows nothing of what is written.
+//! as one transaction, so that many callers share one. Knows nothing of what is written.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -37,10 +36,6 @@ pub struct Writer {
 /// What the thread and the handles share.
 pub struct Shared {
     connection: Mutex<Connection>,
-    /// Pieces of work that wait for the thread or are being done by it.
-    waiting: AtomicUsize,
-    /// Whether the next transaction is the thread's: it may wait for the disk, or be many callers'.
-    is_threads_next: AtomicBool,
     is_failing: AtomicBool,
     /// Told of each commit that is not on the disk yet; `None` where commits wait for the disk.
     dirty: Option<Dirty>,
@@ -50,37 +45,6 @@ impl Shared {
     /// The connection, once nobody else writes, with no transaction open.
     pub fn connection(&self) -> MutexGuard<'_, Connection> {
         usable(self.connection.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Says that the next transaction begins the log anew, which waits for the disk.
-    pub fn expect_slow(&self) {
-        self.is_threads_next.store(true, Ordering::Relaxed);
-    }
-
-    /// Does `work` as a transaction of its own on the caller's thread, or gives it back where that
-    /// would have to wait.
-    fn at_once<T, W>(&self, work: W) -> Result<Result<T, StoreError>, W>
-    where
-        W: FnOnce(&Connection) -> rusqlite::Result<T>,
-    {
-        if self.waiting.load(Ordering::Relaxed) > 0 || self.is_threads_next.load(Ordering::Relaxed)
-        {
-            return Err(work);
-        }
-        let connection = match self.connection.try_lock() {
-            Ok(connection) => usable(connection),
-            Err(TryLockError::Poisoned(poisoned)) => usable(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => return Err(work),
-        };
-        match run_cached(&connection, "BEGIN IMMEDIATE").map_err(StoreError::from) {
-            Err(StoreError::Busy) => return Err(work),
-            Err(error) => {
-                self.report(Err(&error));
-                return Ok(Err(error));
-            }
-            Ok(()) => {}
-        }
-        Ok(self.finish(connection, work))
     }
 
     /// Does `work` as a transaction of its own on this thread, which may wait for others.
@@ -110,11 +74,8 @@ impl Shared {
     ) -> Result<T, StoreError> {
         let done = work(&connection).map_err(StoreError::from);
         if let Err(error) = &done {
-            // Some failures, such as a full disk, end the transaction by themselves.
-            if connection.is_autocommit() {
-                self.report(Err(error));
-            }
             drop(usable(connection));
+            self.report(Err(error));
             return done;
         }
         let committed = commit(&connection);
@@ -169,8 +130,6 @@ impl Writer {
         let (queue, waiting) = mpsc::channel(QUEUE_LENGTH);
         let shared = Arc::new(Shared {
             connection: Mutex::new(connection),
-            waiting: AtomicUsize::new(0),
-            is_threads_next: AtomicBool::new(false),
             is_failing: AtomicBool::new(false),
             dirty,
         });
@@ -205,21 +164,8 @@ impl Writer {
             })
         });
         let place = self.queue.reserve().await.map_err(|_| StoreError::Closed)?;
-        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
         place.send(work);
         answered.await.map_err(|_| StoreError::Closed)?
-    }
-
-    /// Does `work` as [`Self::run`] does, and at once where nobody else writes: handing over what
-    /// takes microseconds would take longer than doing it. `work` must touch few pages.
-    pub async fn run_briefly<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        match self.shared.at_once(work) {
-            Ok(done) => done,
-            Err(work) => self.run(work).await,
-        }
     }
 }
 
@@ -260,9 +206,6 @@ fn write(shared: &Shared, mut waiting: mpsc::Receiver<Work>) {
         let connection = shared.connection();
         let outcome = transaction(&connection, shared.patience(), first, &mut waiting, &mut told);
         drop(connection);
-        // Where several came at once, more will: together they cost less than one by one.
-        shared.is_threads_next.store(told.len() > 1, Ordering::Relaxed);
-        shared.waiting.fetch_sub(told.len(), Ordering::Relaxed);
         shared.report(outcome.as_ref().copied());
         for tell in told {
             tell(outcome.clone());

@@ -4,8 +4,10 @@ mod conformance;
 mod file;
 mod journal;
 mod journal_file;
+mod log;
 pub mod originals;
 pub mod places;
+pub mod victim;
 
 /// Runs each case in each place that a store can be kept in.
 macro_rules! in_every_place {

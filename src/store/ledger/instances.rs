@@ -1,5 +1,6 @@
 //! Which processes are alive: each holds the lock of a file of its own beside the store for as long
-//! as it lives, however it ends. A file that is missing or not locked is a dead one's.
+//! as it lives, however it ends. A file that is missing or not locked is a dead one's. Their logs
+//! lie beside their locks.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,11 +12,42 @@ use super::super::{OpenError, StoreError};
 
 /// What the lock files' names end with.
 const ENDING: &str = "lock";
+/// What the logs' names end with.
+const LOG_ENDING: &str = "log";
+
+/// A segment of somebody's log.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogFile {
+    pub instance: [u8; 16],
+    pub segment: u64,
+    pub path: PathBuf,
+}
+
+impl LogFile {
+    pub fn new(folder: &Path, instance: [u8; 16], segment: u64) -> Self {
+        Self { instance, segment, path: log_path(folder, &instance, segment) }
+    }
+
+    /// What a file in the folder is by its name.
+    fn read(path: PathBuf) -> Option<Self> {
+        if path.extension()? != LOG_ENDING {
+            return None;
+        }
+        let (instance, segment) = path.file_stem()?.to_str()?.split_once('-')?;
+        let instance = u128::from_str_radix(instance, 16).ok()?.to_be_bytes();
+        Some(Self { instance, segment: segment.parse().ok()?, path })
+    }
+}
+
+/// Where a segment of `instance`'s log is.
+pub fn log_path(folder: &Path, instance: &[u8], segment: u64) -> PathBuf {
+    folder.join(format!("{}-{segment}.{LOG_ENDING}", hex(instance)))
+}
 
 /// One handle's life on a store.
 pub struct Instance {
     id: [u8; 16],
-    /// Where the lock files are; `None` in memory, which ends with the process.
+    /// Where the files are; `None` in memory, which ends with the process.
     folder: Option<PathBuf>,
     lock: OnceCell<Option<Lock>>,
 }
@@ -54,6 +86,20 @@ impl Instance {
             made.await.map_err(|_| StoreError::Closed)?.map(Some).map_err(failed)
         };
         self.lock.get_or_try_init(lock).await.map(drop)
+    }
+
+    /// Where the lock files and logs are; `None` in memory.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// The logs of all, each one's segments in their order.
+    pub fn logs(&self) -> Vec<LogFile> {
+        let Some(Ok(files)) = self.folder.as_deref().map(fs::read_dir) else { return Vec::new() };
+        let mut logs: Vec<_> =
+            files.flatten().filter_map(|file| LogFile::read(file.path())).collect();
+        logs.sort_unstable();
+        logs
     }
 
     /// Whether whoever is called `id` has ended.
@@ -100,10 +146,11 @@ impl Drop for Lock {
 }
 
 fn file_name(id: &[u8]) -> String {
-    let mut name: String = id.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    name.push('.');
-    name.push_str(ENDING);
-    name
+    format!("{}.{ENDING}", hex(id))
+}
+
+fn hex(id: &[u8]) -> String {
+    id.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether nobody holds the file's lock. One that cannot be asked for is held: to settle what still

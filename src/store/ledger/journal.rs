@@ -1,25 +1,19 @@
-//! One request's way through the journal: its intent before it is sent, its row when it has ended.
+//! The rows of requests: one for each that has ended, and intents of those whose log is gone.
 
 use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 
+use super::frame::{self, Ending, Facts, Said};
 use super::instances::Instance;
-use super::text::{figure, harmless, signed_figure};
-use super::{Caller, Intent, KeyNames, RequestId, Settlement, Tenant};
-
-/// An intent as it is stored.
-pub struct IntentRow {
-    id: RequestId,
-    begun_ms: i64,
-    facts: String,
-}
+use super::text::{figure, signed_figure};
+use super::{Caller, Intent, KeyNames, RequestId, Tenant};
 
 /// What an intent's column `facts` holds, as JSON.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
-struct Facts {
+struct Told {
     tenant: [u8; 16],
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<KeyFacts>,
@@ -44,40 +38,55 @@ struct KeyFacts {
     user: String,
 }
 
-impl IntentRow {
-    pub fn new(intent: &Intent) -> Self {
-        let text = |text: &str| harmless(text).into_owned();
-        let facts = Facts {
-            tenant: intent.caller.tenant.0,
-            key: intent.caller.key.as_deref().map(|names| KeyFacts {
-                key: text(&names.key),
-                team: text(&names.team),
-                organisation: text(&names.organisation),
-                user: text(&names.user),
-            }),
-            route: text(&intent.route),
-            model: text(&intent.model),
-            upstream: text(&intent.upstream),
-            stream: intent.stream,
-            action: text(&intent.action),
-            zone: text(&intent.zone),
-            received_tokens: intent.received_tokens,
-            sent_tokens: intent.sent_tokens,
-            max_output_tokens: intent.max_output_tokens,
-            plan_ms: intent.plan_ms,
-        };
-        // Texts, numbers and flags: there is nothing that JSON could not hold.
-        let facts = serde_json::to_string(&facts).unwrap_or_default();
-        Self { id: intent.id, begun_ms: moment(intent.begun_ms), facts }
-    }
+/// Writes down the request that the frame with this content has opened as `instance`'s, unless it
+/// has ended. Of one that cannot be read there is the id.
+pub fn insert_intent(
+    connection: &Connection,
+    instance: [u8; 16],
+    id: RequestId,
+    content: &[u8],
+) -> rusqlite::Result<()> {
+    let (begun_ms, told) = match frame::read(content) {
+        Some(Said::Opened(facts)) => (facts.begun_ms, Told::new(&facts)),
+        _ => (id.begun_ms(), Told::default()),
+    };
+    // Texts, numbers and flags: there is nothing that JSON could not hold.
+    let told = serde_json::to_string(&told).unwrap_or_default();
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO intent SELECT ?1, ?2, ?3, ?4
+             WHERE NOT EXISTS (SELECT 1 FROM request WHERE id = ?1)",
+        )?
+        .execute(params![id.0, instance, moment(begun_ms), told])?;
+    Ok(())
+}
 
-    /// Writes it down as `instance`'s.
-    pub fn insert(&self, connection: &Connection, instance: &Instance) -> rusqlite::Result<()> {
-        connection
-            .prepare_cached("INSERT OR REPLACE INTO intent VALUES (?1, ?2, ?3, ?4)")?
-            .execute(params![self.id.0, instance.id(), self.begun_ms, self.facts])?;
-        Ok(())
+impl Told {
+    fn new(facts: &Facts<'_>) -> Self {
+        Self {
+            tenant: facts.tenant,
+            key: facts.key.map(|names| {
+                let [key, team, organisation, user] = names.map(str::to_owned);
+                KeyFacts { key, team, organisation, user }
+            }),
+            route: facts.route.to_owned(),
+            model: facts.model.to_owned(),
+            upstream: facts.upstream.to_owned(),
+            stream: facts.stream,
+            action: facts.action.to_owned(),
+            zone: facts.zone.to_owned(),
+            received_tokens: facts.received_tokens,
+            sent_tokens: facts.sent_tokens,
+            max_output_tokens: facts.max_output_tokens,
+            plan_ms: facts.plan_ms,
+        }
     }
+}
+
+/// Forgets the intent of a request whose row was written just now.
+pub fn end(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
+    connection.prepare_cached("DELETE FROM intent WHERE id = ?1")?.execute([id.0])?;
+    Ok(())
 }
 
 /// A moment as it is stored.
@@ -85,6 +94,7 @@ pub fn moment(moment_ms: u64) -> i64 {
     figure(Some(moment_ms)).unwrap_or(0)
 }
 
+/// Forgets an intent that has not ended.
 pub fn release(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
@@ -95,64 +105,51 @@ pub fn release(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Writes the row of a request that has ended; `false` if it has one. The intent stays, or is made,
-/// until the row is in the sums.
-pub fn settle(
+/// Writes the row of a request that has ended; `false` if it has one.
+pub fn insert(
     connection: &Connection,
-    instance: &Instance,
-    intent: &Intent,
-    settlement: &Settlement,
+    facts: &Facts<'_>,
+    ending: &Ending<'_>,
 ) -> rusqlite::Result<bool> {
-    let is_new = insert(connection, intent, settlement)?;
-    if is_new {
-        connection
-            .prepare_cached("INSERT OR IGNORE INTO intent VALUES (?1, ?2, ?3, '')")?
-            .execute(params![intent.id.0, instance.id(), moment(intent.begun_ms)])?;
-    }
-    Ok(is_new)
-}
-
-fn insert(
-    connection: &Connection,
-    intent: &Intent,
-    settlement: &Settlement,
-) -> rusqlite::Result<bool> {
-    let names = intent.caller.key.as_deref();
-    let name = |of: fn(&KeyNames) -> &String| names.map(|names| harmless(of(names)));
+    let [key, team, organisation, user] = match facts.key {
+        Some(names) => names.map(Some),
+        None => [None; 4],
+    };
+    let figure = |number: Option<u64>| number.map(moment);
     let inserted = connection
         .prepare_cached(
             "INSERT OR IGNORE INTO request VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,
              ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)",
         )?
         .execute(params![
-            intent.id.0,
-            moment(intent.begun_ms),
-            intent.caller.tenant.0,
-            name(|names| &names.key),
-            name(|names| &names.team),
-            name(|names| &names.organisation),
-            name(|names| &names.user),
-            harmless(&intent.route),
-            harmless(&intent.model),
-            harmless(&intent.upstream),
-            intent.stream,
-            settlement.status,
-            harmless(&settlement.outcome),
-            harmless(&intent.action),
-            harmless(&intent.zone),
-            figure(intent.received_tokens),
-            figure(intent.sent_tokens),
-            figure(settlement.prompt_tokens),
-            figure(settlement.completion_tokens),
-            figure(settlement.cached_tokens),
-            figure(settlement.cache_write_tokens),
-            figure(settlement.reasoning_tokens),
-            figure(settlement.cost_nano_usd),
-            signed_figure(settlement.saved_nano_usd),
-            settlement.flags.0,
-            figure(intent.plan_ms),
-            figure(settlement.first_byte_ms),
-            figure(settlement.total_ms),
+            facts.id.0,
+            moment(facts.begun_ms),
+            facts.tenant,
+            key,
+            team,
+            organisation,
+            user,
+            facts.route,
+            facts.model,
+            facts.upstream,
+            facts.stream,
+            ending.status,
+            ending.outcome,
+            facts.action,
+            facts.zone,
+            figure(facts.received_tokens),
+            figure(facts.sent_tokens),
+            figure(ending.prompt_tokens),
+            figure(ending.completion_tokens),
+            figure(ending.cached_tokens),
+            figure(ending.cache_write_tokens),
+            figure(ending.reasoning_tokens),
+            figure(ending.cost_nano_usd),
+            signed_figure(ending.saved_nano_usd),
+            ending.flags.0,
+            figure(facts.plan_ms),
+            figure(ending.first_byte_ms),
+            figure(ending.total_ms),
         ])?;
     Ok(inserted > 0)
 }
@@ -193,7 +190,7 @@ pub fn orphans(
 /// The intent that a row holds. One that cannot be read is settled all the same, so that it does
 /// not stand in the way of others.
 fn intent(id: [u8; 16], begun_ms: i64, facts: &[u8]) -> Intent {
-    let facts: Facts = serde_json::from_slice(facts).unwrap_or_default();
+    let facts: Told = serde_json::from_slice(facts).unwrap_or_default();
     let key = facts.key.map(|names| {
         let KeyFacts { key, team, organisation, user } = names;
         Arc::new(KeyNames { key, team, organisation, user })

@@ -1,10 +1,14 @@
-//! The journal of requests: what was about to be sent, how it ended, and the sums over days. Every
-//! text and number is made harmless before it is stored, so that no request can keep another's row
-//! from being written. Knows no prices and no rules: what a request cost is told to it.
+//! The journal of requests: what was about to be sent, how it ended, and the sums over days. It is
+//! written down in a log, which is moved into the tables behind the requests' backs. Every text and
+//! number is made harmless before it is written, so that no request can keep another's row from
+//! being written. Knows no prices and no rules: what a request cost is told to it.
 
 mod backup;
+mod frame;
 mod instances;
 mod journal;
+mod log;
+mod moved;
 mod prune;
 mod queries;
 mod sums;
@@ -13,14 +17,20 @@ mod told;
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::Connection;
+use tokio::sync::OnceCell;
 
+use super::sqlite::Sqlite;
 use super::writer::Shared;
-use super::{Backend, OpenError, Store, StoreError, Tenant};
+use super::{Backend, OpenError, Store, StoreError, StoreOptions, Tenant};
+use frame::Behind;
 use instances::Instance;
+use log::Log;
+use moved::Moved;
 use sums::RowsOfDay;
 
 pub use queries::{Column, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
@@ -33,8 +43,9 @@ pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// that every JSON reader keeps exactly, and more than any request can take.
 pub const MAX_FIGURE: u64 = 1 << 53;
 
-/// How many requests one transaction adds up, so that others are not kept waiting.
-const COUNTED_AT_ONCE: usize = 64;
+/// The most transactions that are made to see what others have written down: more than a log can
+/// take.
+const MAX_ROUNDS: usize = 1000;
 
 /// What a request is known by, from before it is sent until its row is pruned. Ids sort by the
 /// moment they were made at.
@@ -48,6 +59,12 @@ impl RequestId {
         id[..6].copy_from_slice(&now_ms.to_be_bytes()[2..]);
         id[6..].copy_from_slice(&random);
         Self(id)
+    }
+
+    /// The moment it was made at.
+    fn begun_ms(self) -> u64 {
+        let [a, b, c, d, e, f, ..] = self.0;
+        u64::from_be_bytes([0, 0, a, b, c, d, e, f])
     }
 
     /// What is not below it was made at `moment_ms` or later.
@@ -195,32 +212,83 @@ pub struct Settlement {
 /// What the handles on one store share for the journal.
 pub(super) struct Ledger {
     instance: Instance,
+    log: Log,
+    /// Set once the instance's lock is held and its log is there.
+    begun: OnceCell<()>,
     rows: RowsOfDay,
+    /// Whether files of logs may be finished and not deleted yet.
+    has_finished: AtomicBool,
 }
 
 impl Ledger {
     /// For the store in the file at `path`, or in memory.
-    pub(super) fn new(path: Option<&Path>) -> Result<Arc<Self>, OpenError> {
-        Ok(Arc::new(Self { instance: Instance::new(path)?, rows: RowsOfDay::default() }))
+    pub(super) fn new(path: Option<&Path>, options: StoreOptions) -> Result<Arc<Self>, OpenError> {
+        let instance = Instance::new(path)?;
+        let folder = instance.folder().map(Path::to_owned);
+        Ok(Arc::new(Self {
+            log: Log::new(instance.id(), folder, options.max_log_bytes),
+            instance,
+            begun: OnceCell::new(),
+            rows: RowsOfDay::default(),
+            has_finished: AtomicBool::new(true),
+        }))
     }
 
-    /// Adds up what has ended and is in no sum yet. Looks for it by `connection`, beside those who
-    /// write.
-    pub(super) fn add_up(
-        &self,
-        connection: &Connection,
-        writer: &Shared,
-    ) -> Result<(), StoreError> {
-        loop {
-            let ids = sums::uncounted(connection, COUNTED_AT_ONCE)?;
-            if ids.is_empty() {
-                return Ok(());
-            }
-            writer.run_blocking(|connection| sums::count(connection, &self.rows, &ids))?;
-            if ids.len() < COUNTED_AT_ONCE {
-                return Ok(());
+    /// Makes what must be there before a request is written down.
+    async fn begin(self: &Arc<Self>) -> Result<(), StoreError> {
+        let begin = || async {
+            self.instance.hold().await?;
+            let own = Arc::clone(self);
+            let begun = tokio::task::spawn_blocking(move || own.log.begin());
+            let failed = |error: std::io::Error| {
+                StoreError::Failed(format!("no log can be made beside the store: {error}"))
+            };
+            begun.await.map_err(|_| StoreError::Closed)?.map_err(failed)
+        };
+        let begun = self.begun.get_or_try_init(begin).await;
+        begun.copied().inspect_err(|error| self.log.report(error))
+    }
+
+    /// Whether requests cannot be written down.
+    pub(super) fn is_failing(&self) -> bool {
+        self.log.is_failing()
+    }
+
+    /// Brings what was written down to the disk, and waits for it.
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
+        self.log.sync().map_err(|error| StoreError::Failed(error.to_string()))
+    }
+
+    /// Moves what was written down into the tables.
+    pub(super) fn move_own(&self, writer: &Shared) -> Result<(), StoreError> {
+        self.log.turn();
+        while self.log.is_unmoved() {
+            let moved = writer.run_blocking(|connection| moved::own(connection, self))?;
+            self.log.note_moved(moved.own);
+            if !moved.has_more {
+                break;
             }
         }
+        Ok(())
+    }
+
+    /// Says that nothing more will be written down.
+    pub(super) fn close(&self) {
+        self.log.close();
+    }
+
+    /// The files of logs that nothing is left in. To be deleted once all that is committed by now
+    /// is on the disk.
+    pub(super) fn finished(&self, connection: &Connection) -> Result<Vec<PathBuf>, StoreError> {
+        if !self.has_finished.swap(false, Ordering::Relaxed) {
+            return Ok(Vec::new());
+        }
+        Ok(moved::finished(connection, self)?)
+    }
+
+    /// Says that files that are finished could not be deleted.
+    pub(super) fn keep_finished(&self) {
+        self.has_finished.store(true, Ordering::Relaxed);
     }
 }
 
@@ -229,49 +297,100 @@ impl Store {
     /// does not lose it, and after [`super::StoreOptions::sync_interval`] nor does a loss of power.
     pub async fn open_request(&self, intent: &Intent) -> Result<(), StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
-        let (ledger, row) = (Arc::clone(sqlite.ledger()), journal::IntentRow::new(intent));
-        ledger.instance.hold().await?;
-        sqlite.write_soon(move |connection| row.insert(connection, &ledger.instance)).await
+        let ledger = sqlite.ledger();
+        ledger.begin().await?;
+        let frame = frame::opened(intent);
+        let mut opened = ledger.log.open(intent.id, &frame);
+        if matches!(opened, Err(StoreError::Behind { .. })) && !sqlite.is_failing() {
+            // More is written down than one thread moves: whoever comes now takes part in it.
+            ledger.log.turn();
+            self.gather().await;
+            opened = ledger.log.open(intent.id, &frame);
+        }
+        opened?;
+        self.written_down();
+        Ok(())
     }
 
-    /// Writes down how a request ended, in place of its intent where one was written. `false` if
-    /// that was done before: a request is counted once, by its id.
+    /// Writes down how a request ended. `false` if that is known to have been done before: a request
+    /// is counted once, by its id.
     pub async fn settle_request(
         &self,
         intent: Arc<Intent>,
         settlement: Settlement,
     ) -> Result<bool, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
-        let ledger = Arc::clone(sqlite.ledger());
-        let counts_later = sqlite.adds_up_later();
-        let settle = move |connection: &Connection| {
-            let is_new = journal::settle(connection, &ledger.instance, &intent, &settlement)?;
-            if is_new && !counts_later {
-                sums::count(connection, &ledger.rows, &[intent.id.0])?;
+        let frame = frame::settled(&intent, &settlement);
+        match sqlite.ledger().log.end(intent.id, &frame) {
+            Some(written) => {
+                written?;
+                self.written_down();
+                Ok(true)
             }
-            Ok(is_new)
-        };
-        sqlite.write_soon(settle).await
+            None => settle_directly(sqlite, frame).await,
+        }
     }
 
     /// Forgets a request that was not sent after all.
     pub async fn release_request(&self, id: RequestId) -> Result<(), StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.write_soon(move |connection| journal::release(connection, id)).await
+        match sqlite.ledger().log.end(id, &frame::released(id)) {
+            Some(written) => {
+                written?;
+                self.written_down();
+                Ok(())
+            }
+            None => sqlite.write(move |connection| journal::release(connection, id)).await,
+        }
+    }
+
+    /// Has moved what was written down, sooner or later.
+    fn written_down(&self) {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        sqlite.note_written();
+        if sqlite.ledger().log.should_be_moved()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let store = self.clone();
+            runtime.spawn(async move { store.gather().await });
+        }
+    }
+
+    /// Moves what all processes have written down so far into the tables. Where that fails the tables
+    /// are a little behind, which is better than no answer; the writer has told of it.
+    async fn gather(&self) {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        let ledger = sqlite.ledger();
+        for _ in 0..MAX_ROUNDS {
+            let own = Arc::clone(ledger);
+            let is_any = sqlite.read(move |connection| moved::is_any(connection, &own)).await;
+            if is_any == Ok(false) {
+                break;
+            }
+            let own = Arc::clone(ledger);
+            let moved = sqlite.write(move |connection| moved::all(connection, &own)).await;
+            let Ok(Moved { own, has_more }) = moved else { break };
+            ledger.log.note_moved(own);
+            if !has_more {
+                break;
+            }
+        }
+        ledger.log.note_tried();
     }
 
     /// Up to `limit` requests that were open when the process that had sent them ended, oldest
     /// first. They stay until they are settled or released.
     pub async fn orphans(&self, limit: usize) -> Result<Vec<Intent>, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
+        self.gather().await;
         let ledger = Arc::clone(sqlite.ledger());
         sqlite.read(move |connection| journal::orphans(connection, &ledger.instance, limit)).await
     }
 
-    /// What an answer of `model` usually takes, `None` where none was seen to its end. What ended
-    /// less than [`super::StoreOptions::sync_interval`] ago may not be in it.
+    /// What an answer of `model` usually takes, `None` where none was seen to its end.
     pub async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
+        self.gather().await;
         let model = text::harmless(model).into_owned();
         sqlite.read(move |connection| sums::learned_output_tokens(connection, &model)).await
     }
@@ -279,32 +398,14 @@ impl Store {
     /// Sums over days, at most [`MAX_ROWS`]: days in their order, and the costliest first.
     pub async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
-        self.add_up().await;
+        self.gather().await;
         sqlite.read(move |connection| queries::usage(connection, &query)).await
-    }
-
-    /// Adds up what ended just now. Where that fails the sums are a little behind, which is better
-    /// than none; the writer has told of it.
-    async fn add_up(&self) {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        loop {
-            let ids = sqlite.read(|connection| sums::uncounted(connection, COUNTED_AT_ONCE)).await;
-            let Ok(ids) = ids else { return };
-            let (ledger, is_last) = (Arc::clone(sqlite.ledger()), ids.len() < COUNTED_AT_ONCE);
-            if ids.is_empty() {
-                return;
-            }
-            let counted =
-                sqlite.write(move |connection| sums::count(connection, &ledger.rows, &ids)).await;
-            if is_last || counted.is_err() {
-                return;
-            }
-        }
     }
 
     /// Single requests, at most [`MAX_ROWS`], newest first.
     pub async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
+        self.gather().await;
         sqlite.read(move |connection| queries::requests(connection, &query)).await
     }
 
@@ -317,6 +418,7 @@ impl Store {
         from_ms: u64,
     ) -> Result<u64, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
+        self.gather().await;
         let spent = move |connection: &Connection| {
             queries::spent_on_route(connection, tenant, route, from_ms)
         };
@@ -331,6 +433,9 @@ impl Store {
         sums_before_ms: u64,
     ) -> Result<u64, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
+        self.gather().await;
+        // What a row no longer says is to leave the log as well.
+        sqlite.ledger().log.age();
         prune::prune(sqlite, before_ms, sums_before_ms).await
     }
 
@@ -341,9 +446,30 @@ impl Store {
         if !sqlite.is_file() {
             return Err(StoreError::Failed("the store is in memory alone".to_owned()));
         }
-        let path = path.to_owned();
-        sqlite.read(move |connection| Ok(backup::write(connection, &path))).await?
+        self.gather().await;
+        let (ledger, path) = (Arc::clone(sqlite.ledger()), path.to_owned());
+        sqlite
+            .read(move |connection| Ok(backup::write(connection, &ledger.instance, &path)))
+            .await?
     }
+}
+
+/// Writes the row of a request that was not opened here: an ended process's, one that could not be
+/// written down, or one that has ended before. Once all that is written down is in the tables, they
+/// tell which.
+async fn settle_directly(sqlite: &Sqlite, frame: Vec<u8>) -> Result<bool, StoreError> {
+    let ledger = Arc::clone(sqlite.ledger());
+    let settle = move |connection: &Connection| {
+        let mut moved = moved::all(connection, &ledger)?;
+        while moved.has_more {
+            moved = moved::all(connection, &ledger)?;
+        }
+        let taken = moved::take(connection, &ledger.rows, &frame, Behind::Nothing, true)?;
+        Ok((moved.own, taken.new_rows > 0))
+    };
+    let (own, is_new) = sqlite.write(settle).await?;
+    sqlite.ledger().log.note_moved(own);
+    Ok(is_new)
 }
 
 #[cfg(test)]
@@ -375,6 +501,7 @@ mod tests {
     fn ids_sort_by_their_moment_and_are_shown_whole() {
         let id = RequestId::new(0x0123_4567_89ab, [0xff; 10]);
         assert_eq!(id.to_string(), "0123456789abffffffffffffffffffff");
+        assert_eq!(id.begun_ms(), 0x0123_4567_89ab);
         assert!(id < RequestId::new(0x0123_4567_89ac, [0; 10]));
         assert!(RequestId::first_of(0x0123_4567_89ab) < id);
         assert_eq!(RequestId::first_of(u64::MAX).0[..6], [0xff; 6]);
@@ -404,33 +531,31 @@ mod tests {
         };
         limit(20).await.expect("a number");
         let text = "x".repeat(200);
-        let mut settled = 0;
-        let full = loop {
-            let intent = Arc::new(intent(settled, &text));
-            if let Err(error) = store.open_request(&intent).await {
-                break error;
-            }
+        let requests = |rows: Vec<UsageRow>| rows.first().map_or(0, |row| row.sums.requests);
+        let mut counted = 0;
+        for number in 0.. {
+            let intent = Arc::new(intent(number, &text));
+            store.open_request(&intent).await.expect("it is written down");
             let settlement = Settlement { outcome: text.clone(), ..Settlement::default() };
-            match store.settle_request(intent, settlement).await {
-                Ok(is_new) => assert!(is_new),
-                Err(error) => break error,
+            assert_eq!(store.settle_request(intent, settlement).await, Ok(true));
+            let usage = store.usage(UsageQuery::default()).await.map(requests);
+            if usage != Ok(number + 1) {
+                assert_eq!(usage, Ok(number), "what there is is told");
+                counted = number;
+                break;
             }
-            settled += 1;
-        };
-        assert_eq!(full, StoreError::Full);
-        assert!(settled > 10, "{settled}");
-        assert!(sqlite.is_failing(), "which /readyz tells of a file");
+        }
+        assert!(counted > 10, "{counted}");
         assert_eq!(store.state(), State::Memory);
-        let requests = |rows: Vec<UsageRow>| rows[0].sums.requests;
         let rows = store.requests(RequestQuery::default()).await.expect("it can be read");
-        assert_eq!(rows.len() as u64, settled);
-        let usage = store.usage(UsageQuery::default()).await.map(requests);
-        assert_eq!(usage, Ok(settled), "each row is in the sums");
+        assert_eq!(rows.len() as u64, counted, "each row is in the sums");
+        let late = Arc::new(intent(counted + 1, &text));
+        let settled = store.settle_request(Arc::clone(&late), Settlement::default()).await;
+        assert_eq!(settled, Err(StoreError::Full), "it was not opened, and goes there directly");
         limit(20).await.expect("a number");
-        let late = Arc::new(intent(settled, &text));
         assert_eq!(store.settle_request(late, Settlement::default()).await, Ok(true));
         assert!(!sqlite.is_failing());
         let usage = store.usage(UsageQuery::default()).await.map(requests);
-        assert_eq!(usage, Ok(settled + 1));
+        assert_eq!(usage, Ok(counted + 2), "nothing that was written down is lost");
     }
 }

@@ -1,14 +1,16 @@
 //! What rows of requests add up to: usage by day, and what models usually write. Bounded in rows,
 //! whatever names callers choose, and in numbers, whatever upstreams report.
 //!
-//! A request that has ended keeps its intent until it is in the sums. So its own transaction touches
-//! one page, and one that adds up many leaves out none and counts none twice, wherever it is cut off.
+//! A request is added up in the transaction that inserts its row. What an earlier weir has left to be
+//! added up later has its intent still beside its row.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::frame::{Ending, Facts};
 use super::text::given;
 use super::{DAY_MS, Flags, Tenant};
 
@@ -101,38 +103,58 @@ impl Sums {
 
 /// Where a request is counted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Place<'a> {
     day: i64,
     tenant: [u8; 16],
     /// Empty for callers without a virtual key.
-    key: String,
-    team: String,
-    organisation: String,
-    user: String,
-    model: String,
+    key: Cow<'a, str>,
+    team: Cow<'a, str>,
+    organisation: Cow<'a, str>,
+    user: Cow<'a, str>,
+    model: Cow<'a, str>,
 }
 
 /// What several requests add, written to each place once.
 #[derive(Default)]
-struct Added {
-    places: BTreeMap<Place, Sums>,
+pub struct Added<'a> {
+    places: BTreeMap<Place<'a>, Sums>,
     /// Answers that were seen to their end, and their tokens, by model.
-    outputs: BTreeMap<String, (u64, u64)>,
+    outputs: BTreeMap<Cow<'a, str>, (u64, u64)>,
 }
 
-impl Added {
-    fn note(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
+impl<'a> Added<'a> {
+    /// Counts a request that has ended.
+    pub fn note(&mut self, facts: &Facts<'a>, ending: &Ending<'a>) {
+        let [key, team, organisation, user] = facts.key.unwrap_or_default().map(Cow::Borrowed);
+        let place = Place {
+            day: i64::try_from(facts.begun_ms / DAY_MS).unwrap_or(i64::MAX),
+            tenant: facts.tenant,
+            key,
+            team,
+            organisation,
+            user,
+            model: facts.model.into(),
+        };
+        let sums = Sums {
+            received_tokens: facts.received_tokens.unwrap_or(0),
+            sent_tokens: facts.sent_tokens.unwrap_or(0),
+            prompt_tokens: ending.prompt_tokens.unwrap_or(0),
+            cached_tokens: ending.cached_tokens.unwrap_or(0),
+            cache_write_tokens: ending.cache_write_tokens.unwrap_or(0),
+            reasoning_tokens: ending.reasoning_tokens.unwrap_or(0),
+            cost_nano_usd: ending.cost_nano_usd.unwrap_or(0),
+            saved_nano_usd: ending.saved_nano_usd.unwrap_or(0),
+            ..Sums::default()
+        };
+        self.add(place, ending.status, ending.flags, ending.completion_tokens, sums);
+    }
+
+    /// The same by its row.
+    fn note_row(&mut self, row: &Row<'_>) -> rusqlite::Result<()> {
         let figure = |index| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(index)?.map(given));
-        let name = |index| row.get::<_, Option<String>>(index).map(Option::unwrap_or_default);
-        let (status, flags): (Option<u16>, _) = (row.get(7)?, Flags(row.get(8)?));
-        let is_success = status.is_some_and(|status| (200..300).contains(&status));
-        let is_estimated = flags.any(Flags::ESTIMATED);
-        let (model, completion_tokens) = (name(6)?, figure(12)?);
-        if let Some(tokens) = completion_tokens.filter(|_| is_success && !is_estimated) {
-            let (answers, sum) = self.outputs.entry(model.clone()).or_default();
-            *answers += 1;
-            *sum += tokens.min(MAX_LEARNED_TOKENS);
-        }
+        let name = |index| {
+            row.get::<_, Option<String>>(index).map(|name| Cow::Owned(name.unwrap_or_default()))
+        };
         let place = Place {
             day: row.get::<_, i64>(0)? / DAY_MS as i64,
             tenant: row.get(1)?,
@@ -140,31 +162,67 @@ impl Added {
             team: name(3)?,
             organisation: name(4)?,
             user: name(5)?,
-            // Where the end was not seen the upstream may have taken it.
-            model: if is_success || is_estimated { model } else { FAILED.to_owned() },
+            model: name(6)?,
         };
+        let sums = Sums {
+            received_tokens: figure(9)?.unwrap_or(0),
+            sent_tokens: figure(10)?.unwrap_or(0),
+            prompt_tokens: figure(11)?.unwrap_or(0),
+            cached_tokens: figure(13)?.unwrap_or(0),
+            cache_write_tokens: figure(14)?.unwrap_or(0),
+            reasoning_tokens: figure(15)?.unwrap_or(0),
+            cost_nano_usd: figure(16)?.unwrap_or(0),
+            saved_nano_usd: row.get::<_, Option<i64>>(17)?.unwrap_or(0),
+            ..Sums::default()
+        };
+        self.add(place, row.get(7)?, Flags(row.get(8)?), figure(12)?, sums);
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        mut place: Place<'a>,
+        status: Option<u16>,
+        flags: Flags,
+        completion_tokens: Option<u64>,
+        figures: Sums,
+    ) {
+        let is_success = status.is_some_and(|status| (200..300).contains(&status));
+        let is_estimated = flags.any(Flags::ESTIMATED);
+        if let Some(tokens) = completion_tokens.filter(|_| is_success && !is_estimated) {
+            let (answers, sum) = self.outputs.entry(place.model.clone()).or_default();
+            *answers += 1;
+            *sum += tokens.min(MAX_LEARNED_TOKENS);
+        }
+        // Where the end was not seen the upstream may have taken it.
+        if !is_success && !is_estimated {
+            place.model = FAILED.into();
+        }
         let sums = Sums {
             requests: 1,
             failed: u64::from(!is_success),
             estimated: u64::from(is_estimated),
             partly_priced: u64::from(flags.any(Flags::PARTLY_PRICED)),
             unpriced: u64::from(flags.any(Flags::UNPRICED)),
-            received_tokens: figure(9)?.unwrap_or(0),
-            sent_tokens: figure(10)?.unwrap_or(0),
-            prompt_tokens: figure(11)?.unwrap_or(0),
             completion_tokens: completion_tokens.unwrap_or(0),
-            cached_tokens: figure(13)?.unwrap_or(0),
-            cache_write_tokens: figure(14)?.unwrap_or(0),
-            reasoning_tokens: figure(15)?.unwrap_or(0),
-            cost_nano_usd: figure(16)?.unwrap_or(0),
-            saved_nano_usd: row.get::<_, Option<i64>>(17)?.unwrap_or(0),
+            ..figures
         };
         self.places.entry(place).or_default().add(&sums);
+    }
+
+    /// Adds all of it to the sums in the store.
+    pub fn write(self, connection: &Connection, rows: &RowsOfDay) -> rusqlite::Result<()> {
+        for (place, sums) in self.places {
+            add(connection, rows, place, &sums)?;
+        }
+        for (model, (answers, tokens)) in self.outputs {
+            learn(connection, &model, answers, tokens)?;
+        }
         Ok(())
     }
 }
 
-/// Requests that have ended and are in no sum yet, up to `limit`: they still have their intent.
+/// Requests that an earlier weir left to be added up, up to `limit`: they still have their intent.
 pub fn uncounted(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<[u8; 16]>> {
     connection
         .prepare_cached(
@@ -190,23 +248,17 @@ pub fn count(connection: &Connection, rows: &RowsOfDay, ids: &[[u8; 16]]) -> rus
         )?;
         for id in ids {
             if claim.execute([id])? > 0 {
-                request.query_row([id], |row| added.note(row))?;
+                request.query_row([id], |row| added.note_row(row))?;
             }
         }
     }
-    for (place, sums) in added.places {
-        add(connection, rows, place, &sums)?;
-    }
-    for (model, (answers, tokens)) in added.outputs {
-        learn(connection, &model, answers, tokens)?;
-    }
-    Ok(())
+    added.write(connection, rows)
 }
 
 fn add(
     connection: &Connection,
     rows: &RowsOfDay,
-    mut place: Place,
+    mut place: Place<'_>,
     sums: &Sums,
 ) -> rusqlite::Result<()> {
     if update(connection, &place, sums)? {
@@ -235,7 +287,7 @@ fn add(
 }
 
 /// Moves a place that has no row yet to one of those that gather, where there are rows enough.
-fn bound(connection: &Connection, rows: &RowsOfDay, place: &mut Place) -> rusqlite::Result<()> {
+fn bound(connection: &Connection, rows: &RowsOfDay, place: &mut Place<'_>) -> rusqlite::Result<()> {
     let of_tenant = connection
         .prepare_cached(
             "SELECT count(*) FROM
@@ -249,17 +301,17 @@ fn bound(connection: &Connection, rows: &RowsOfDay, place: &mut Place) -> rusqli
         // A credential that no upstream has taken yet may be made up.
         place.tenant = Tenant::ANONYMOUS.0;
     } else if of_tenant >= MAX_ROWS_A_TENANT_DAY && place.model != FAILED {
-        OTHER.clone_into(&mut place.model);
+        place.model = OTHER.into();
     }
     if is_open && rows.with_one_more(connection, place.day)? > MAX_ROWS_A_DAY {
         place.tenant = Tenant::ANONYMOUS.0;
-        OTHER.clone_into(&mut place.model);
+        place.model = OTHER.into();
     }
     Ok(())
 }
 
 /// Adds to the row at `place`, if there is one. No sum grows past what can be added to once more.
-fn update(connection: &Connection, place: &Place, sums: &Sums) -> rusqlite::Result<bool> {
+fn update(connection: &Connection, place: &Place<'_>, sums: &Sums) -> rusqlite::Result<bool> {
     let [requests, failed, estimated, partly_priced, unpriced, figures @ ..] =
         sums.figures().map(stored_sum);
     let [received, sent, prompt, completion, cached, cache_write, reasoning, cost] = figures;

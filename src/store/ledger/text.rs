@@ -14,7 +14,8 @@ const REPLACED: char = '\u{fffd}';
 /// or end a line instead of being seen.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let short = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
-    if !short.chars().any(acts) {
+    // Most texts are plain, which is quickly seen.
+    if short.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !short.chars().any(acts) {
         return Cow::Borrowed(short);
     }
     let mut replaced = String::with_capacity(MAX_TEXT_BYTES);

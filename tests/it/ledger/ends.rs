@@ -1,6 +1,8 @@
 //! Requests that do not come to a plain end: callers that leave, upstreams that are not there, and a
 //! store that cannot be written.
 
+use std::net::SocketAddr;
+
 use rusqlite::Connection;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -77,48 +79,78 @@ async fn what_was_not_sent_costs_nothing() {
     }
 }
 
+/// What `/readyz` says.
+async fn ready(address: SocketAddr) -> String {
+    let answer = ask(address, bare("GET", "/readyz", "")).await;
+    let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
+    body.to_string()
+}
+
 #[tokio::test]
-async fn a_store_that_cannot_be_written_does_as_it_is_told() {
+async fn a_log_that_cannot_be_written_does_as_it_is_told() {
     for on_failure in [OnFailure::Closed, OnFailure::Open] {
         let folder = Folder::new();
-        let path = folder.file("weir.db");
-        let store = Store::open(&path).expect("a new file");
+        let store = Store::open(&folder.file("weir.db")).expect("a new file");
         let upstream = Server::start(Options::default()).await.expect("a free port");
         let weir = start_with(store.clone(), &upstream.addr.to_string(), |config| {
             config.ledger.on_failure = on_failure;
         })
         .await;
-        let ready = || async {
-            let answer = ask(weir.address, bare("GET", "/readyz", "")).await;
-            let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
-            body.to_string()
-        };
         let request = chat("connection: close\r\n", BODY);
-        assert_eq!(ask(weir.address, &request).await.status(), 200);
-        let healthy = ready().await;
-        let other = Connection::open(&path).expect("it was just made");
-        other.busy_timeout(std::time::Duration::from_secs(10)).expect("a time");
-        other.execute_batch("BEGIN EXCLUSIVE").expect("it is free at some moment");
+        let healthy = ready(weir.address).await;
+        // A file in the place of the folder that logs are kept in.
+        let in_the_way = folder.file("weir.db.instances");
+        std::fs::write(&in_the_way, "").expect("it can be written");
         let answer = ask(weir.address, &request).await;
         let expected = if on_failure == OnFailure::Closed {
             let said = answer.assert_error(503, "store_unavailable");
             assert!(said.contains("ledger.on_failure"), "{said}");
             assert!(answer.header("retry-after").is_some(), "{answer:?}");
-            1
+            0
         } else {
             assert_eq!(answer.status(), 200, "{answer:?}");
-            2
+            1
         };
         assert_eq!(upstream.requests().len(), expected);
-        let failing = ready().await;
+        let failing = ready(weir.address).await;
         assert!(failing.contains("failing") && !healthy.contains("failing"), "{failing}");
-        other.execute_batch("ROLLBACK").expect("it was begun");
+        std::fs::remove_file(in_the_way).expect("it is there");
         assert_eq!(ask(weir.address, &request).await.status(), 200);
-        assert_eq!(ready().await, healthy);
-        // What could not be written is missing, and nothing else.
-        for row in rows(&store, 2).await {
+        assert_eq!(ready(weir.address).await, healthy);
+        // What could not be opened was settled all the same, and what was not sent has no row.
+        for row in rows(&store, expected + 1).await {
             assert!(!row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
         }
         assert_eq!(store.orphans(9).await, Ok(Vec::new()));
     }
+}
+
+#[tokio::test]
+async fn a_store_that_another_holds_stops_no_request_and_is_told() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let store = Store::open(&path).expect("a new file");
+    let upstream = Server::start(Options::default()).await.expect("a free port");
+    let weir = start_with(store.clone(), &upstream.addr.to_string(), |config| {
+        config.ledger.on_failure = OnFailure::Closed;
+    })
+    .await;
+    let request = chat("connection: close\r\n", BODY);
+    let healthy = ready(weir.address).await;
+    let other = Connection::open(&path).expect("it was just made");
+    other.busy_timeout(std::time::Duration::from_secs(10)).expect("a time");
+    other.execute_batch("BEGIN EXCLUSIVE").expect("it is free at some moment");
+    assert_eq!(ask(weir.address, &request).await.status(), 200);
+    while !ready(weir.address).await.contains("failing") {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ask(weir.address, &request).await.status(), 200);
+    other.execute_batch("ROLLBACK").expect("it was begun");
+    while ready(weir.address).await != healthy {
+        tokio::task::yield_now().await;
+    }
+    for row in rows(&store, 2).await {
+        assert!(!row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
+    }
+    assert_eq!(store.orphans(9).await, Ok(Vec::new()));
 }

@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use rusqlite::Connection;
 use weir::store::Store;
 use weir::store::ledger::RequestQuery;
 
@@ -14,6 +13,7 @@ use crate::keys::setting::{OWN_KEY, bearer};
 use crate::scripted_upstream::{Options, Seen, Server};
 use crate::server::harness::{Message, Wire, ask, chat};
 use crate::store::places::Folder;
+use crate::store::victim::logs;
 
 const PROMPT: &str = "PROMPT-that-is-nobodys-business";
 const ANSWER: &str = "ANSWER-that-is-nobodys-business";
@@ -113,6 +113,10 @@ fn files(store: &Path) -> Vec<u8> {
         // SQLite removes two of them when it closes.
         bytes.extend(std::fs::read(name).unwrap_or_default());
     }
+    for log in logs(store) {
+        // One that was moved into the tables may be gone by now.
+        bytes.extend(std::fs::read(log).unwrap_or_default());
+    }
     bytes
 }
 
@@ -129,16 +133,15 @@ async fn the_journal_holds_no_secret_and_no_content() {
     let (id, secret) = key(&store);
     let guessed = format!("sk-weir-{}", "G".repeat(43));
     let mut errors = Errors::default();
-    ask_all(&first, &secret, &mut errors).await;
-    ask_all(&first, &guessed, &mut errors).await;
-    let other = Connection::open(&store).expect("it is there");
-    other.busy_timeout(std::time::Duration::from_secs(10)).expect("a time");
-    other.execute_batch("BEGIN EXCLUSIVE").expect("it is free at some moment");
+    // A file in the place of the folder that logs are kept in.
+    let in_the_way = folder.file("weir.db.instances");
+    std::fs::write(&in_the_way, "").expect("it can be written");
     let refused = ask(first.address, chat(&bearer(&secret), body(""))).await;
     refused.assert_error(503, "store_unavailable");
     errors.note(&refused);
-    other.execute_batch("ROLLBACK").expect("it was begun");
-    drop(other);
+    std::fs::remove_file(in_the_way).expect("it is there");
+    ask_all(&first, &secret, &mut errors).await;
+    ask_all(&first, &guessed, &mut errors).await;
 
     // One that leaves, and one that is there when weir is killed.
     drop(held(&first, &secret).await);

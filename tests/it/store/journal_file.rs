@@ -1,83 +1,13 @@
 //! The journal in a file: what is left of a process that was killed, a file that others hold, and
 //! copies of it.
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
 use rusqlite::Connection;
-use weir::store::ledger::{Caller, Flags, Intent, KeyNames, Settlement};
+use weir::store::ledger::{Flags, Settlement};
 use weir::store::{State, Store, StoreError, Tenant};
 
 use super::journal::{complete, id, intent, rows, settle, total};
 use super::places::{Folder, bytes, entry, kind, value};
-
-/// Where the process that is to be killed finds its store.
-const STORE_OF_VICTIM: &str = "WEIR_TEST_STORE_OF_VICTIM";
-
-/// Opens three requests in its store, settles one, says so and waits to be killed.
-#[test]
-#[ignore = "is run by other tests, in a process of its own"]
-fn victim() {
-    let path = std::env::var_os(STORE_OF_VICTIM).expect("a test names it");
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let _store = runtime.block_on(async {
-        let store = Store::open(Path::new(&path)).expect("it can be written");
-        for number in 1..=3 {
-            store.open_request(&keyed(number)).await.expect("it can be written");
-        }
-        assert!(settle(&store, keyed(2), complete()).await);
-        store
-    });
-    println!("\nready");
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).expect("nobody writes");
-}
-
-fn keyed(number: u64) -> Intent {
-    let names = KeyNames {
-        key: "key_0123456789ab".to_owned(),
-        team: "team".to_owned(),
-        organisation: "org".to_owned(),
-        user: "user".to_owned(),
-    };
-    let caller = Caller { tenant: Tenant([9; 16]), key: Some(names.into()) };
-    Intent { caller, ..intent(number) }
-}
-
-/// A process that has requests open, killed at the latest when this is dropped.
-struct Victim(Child);
-
-impl Victim {
-    fn start(path: &Path) -> Self {
-        let program = std::env::current_exe().expect("this program");
-        let mut child = Command::new(program)
-            .args(["--exact", "store::journal_file::victim", "--ignored", "--nocapture"])
-            .env(STORE_OF_VICTIM, path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it can be run again");
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        let victim = Self(child);
-        let is_ready = output.lines().map_while(Result::ok).any(|line| line == "ready");
-        assert!(is_ready, "it ended before it was ready");
-        victim
-    }
-
-    fn kill(&mut self) {
-        self.0.kill().expect("it runs");
-        self.0.wait().expect("it was killed");
-    }
-}
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        // It may have been killed already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use super::victim::{Victim, keyed, locks};
 
 #[tokio::test]
 async fn what_a_killed_process_left_open_is_found_and_settled_once() {
@@ -117,8 +47,7 @@ async fn a_handle_that_ends_leaves_its_open_requests_to_others() {
     let (ending, other) = (Store::open(&path), Store::open(&path));
     let (ending, other) = (ending.expect("it is made"), other.expect("two may share it"));
     ending.open_request(&intent(1)).await.expect("it can be written");
-    let locks = || std::fs::read_dir(folder.file("weir.db.instances")).expect("there").count();
-    assert_eq!(locks(), 1);
+    assert_eq!(locks(&path), 1);
     // Until it is gone; its last work may hold it for a moment longer.
     drop(ending);
     while other.orphans(9).await.expect("it can be read").is_empty() {
@@ -132,11 +61,10 @@ async fn files_of_the_dead_are_cleared_away() {
     let folder = Folder::new();
     let path = folder.file("weir.db");
     Victim::start(&path).kill();
-    let locks = || std::fs::read_dir(folder.file("weir.db.instances")).expect("there").count();
-    assert_eq!(locks(), 1, "nobody was left to remove it");
+    assert_eq!(locks(&path), 1, "nobody was left to remove it");
     let store = Store::open(&path).expect("it is free");
     store.open_request(&intent(7)).await.expect("it can be written");
-    assert_eq!(locks(), 1, "the living one's");
+    assert_eq!(locks(&path), 1, "the living one's");
     assert_eq!(store.orphans(9).await.map(|found| found.len()), Ok(2));
 }
 
@@ -175,13 +103,17 @@ async fn a_file_that_another_holds_is_told_and_loses_nothing() {
     let other = Connection::open(&path).expect("it was just made");
     other.busy_timeout(std::time::Duration::from_secs(10)).expect("a time");
     other.execute_batch("BEGIN IMMEDIATE").expect("it is free at some moment");
-    assert_eq!(store.open_request(&intent(2)).await, Err(StoreError::Busy));
-    assert_eq!(store.state(), State::Failing);
-    other.execute_batch("ROLLBACK").expect("it was begun");
+    store.open_request(&intent(2)).await.expect("nobody waits for the file");
     assert!(settle(&store, intent(1), complete()).await);
-    assert!(settle(&store, intent(2), complete()).await, "its intent is missing");
+    let never_opened = store.settle_request(intent(3).into(), complete()).await;
+    assert_eq!(never_opened, Err(StoreError::Busy), "only the file can tell whether it has ended");
+    assert_eq!(store.state(), State::Failing);
+    assert_eq!(total(&store).await.requests, 0, "what there is is told");
+    other.execute_batch("ROLLBACK").expect("it was begun");
+    assert!(settle(&store, intent(2), complete()).await);
+    assert!(settle(&store, intent(3), complete()).await, "its intent is missing");
     assert_eq!(store.state(), State::File);
-    assert_eq!(total(&store).await.requests, 2);
+    assert_eq!(total(&store).await.requests, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -193,6 +125,7 @@ async fn a_copy_made_while_others_write_is_a_store() {
     let (writing, began) = (store.clone(), std::sync::Arc::new(tokio::sync::Notify::new()));
     let started = began.clone();
     let writer = tokio::spawn(async move {
+        writing.open_request(&keyed(5000)).await.expect("it can be written");
         for number in 0..2000 {
             writing.open_request(&intent(number)).await.expect("it can be written");
             assert!(settle(&writing, intent(number), complete()).await);
@@ -215,6 +148,8 @@ async fn a_copy_made_while_others_write_is_a_store() {
     let sound: String =
         check.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("it can be read");
     assert_eq!(sound, "ok");
+    let open = copied.orphans(9).await.expect("it can be read");
+    assert!(open.contains(&keyed(5000)), "what was open is open in the copy: {open:?}");
     let again = store.backup(&copy).await;
     assert!(matches!(again, Err(StoreError::Failed(_))), "what is there is kept: {again:?}");
     let nowhere = store.backup(&folder.file("missing/copy.db")).await;
