@@ -34,7 +34,7 @@ fn record(raws: &[&str], gone: &[usize]) -> Option<Summary> {
         0 => 1,
         1 => gone.len().div_ceil(2),
         2 => gone.len() + 7,
-        3 if seed % 7 == 0 => 0,
+        3 if seed.is_multiple_of(7) => 0,
         _ => gone.len(),
     };
     Some(Summary { covers, text: said(seed / 64)?.into() })
@@ -210,7 +210,8 @@ fn check_lines(note: &str) -> Result<(), String> {
 fn keeps_promises(name: &str, case: &Case, seen: &Seen) -> Result<(), String> {
     let mut policy = preset(name).expect("a listed name");
     policy.strict_alternation = case.transcript.model == STRICT_MODEL;
-    policy.notes_apart = !policy.strict_alternation && case.transcript.messages.len() % 2 == 0;
+    policy.notes_apart =
+        !policy.strict_alternation && case.transcript.messages.len().is_multiple_of(2);
     let is_plain = name == "default";
     let limit_tokens = case.limit_tokens();
     let run = Run { case, policy, limit_tokens, seen };
