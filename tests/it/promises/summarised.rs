@@ -34,7 +34,7 @@ fn record(raws: &[&str], gone: &[usize]) -> Option<Summary> {
         0 => 1,
         1 => gone.len().div_ceil(2),
         2 => gone.len() + 7,
-        3 if seed % 7 == 0 => 0,
+        3 if seed.is_multiple_of(7) => 0,
         _ => gone.len(),
     };
     Some(Summary { covers, text: said(seed / 64)?.into() })
@@ -194,23 +194,24 @@ fn note(edit: &Edit) -> Option<&str> {
     }
 }
 
-/// No line that a model forged looks like one of weir's, and none ends in two ways.
+/// No line that a model forged looks like one of weir's, or holds what is not seen but acted on.
 fn check_lines(note: &str) -> Result<(), String> {
     for line in note.split(LINE_ENDS).filter(|line| line.contains(FORGED)) {
         if !line.starts_with("| ") {
             return Err(format!("{line:?} passes for weir's own"));
         }
+        if line.contains(|own: char| own.is_control() && own != '\t') {
+            return Err(format!("{line:?} holds a control character"));
+        }
     }
-    match note.chars().find(|own| own.is_control() && !matches!(own, '\n' | '\t')) {
-        Some(own) if note.contains(FORGED) => Err(format!("{own:?} is in a note")),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 fn keeps_promises(name: &str, case: &Case, seen: &Seen) -> Result<(), String> {
     let mut policy = preset(name).expect("a listed name");
     policy.strict_alternation = case.transcript.model == STRICT_MODEL;
-    policy.notes_apart = !policy.strict_alternation && case.transcript.messages.len() % 2 == 0;
+    policy.notes_apart =
+        !policy.strict_alternation && case.transcript.messages.len().is_multiple_of(2);
     let is_plain = name == "default";
     let limit_tokens = case.limit_tokens();
     let run = Run { case, policy, limit_tokens, seen };
@@ -273,7 +274,7 @@ fn orders(turns: usize) -> Vec<String> {
     for nth in 0..turns {
         let before = nth.saturating_sub(1);
         raws.push(format!(
-            r#"{{"role":"assistant","content":"After ORD-{before}071 and TCK-{before}553 comes the next.","tool_calls":[{{"id":"c{nth}","type":"function","function":{{"name":"read","arguments":"{{\"path\":\"orders/{nth}.txt\"}}"}}}}]}}"#
+            r#"{{"role":"assistant","content":"ORD-{before}071 is held.\nTCK-{before}553 is open.","tool_calls":[{{"id":"c{nth}","type":"function","function":{{"name":"read","arguments":"{{\"path\":\"orders/{nth}.txt\"}}"}}}}]}}"#
         ));
         let filler = "nothing else is to be told of this\\n".repeat(20);
         raws.push(format!(
@@ -330,12 +331,12 @@ fn an_extract_tells_what_came_after_the_summary() {
     let raws = orders(12);
     let policy = preset("extract").expect("a listed name");
     let actions = |notes: &[String]| notes[0].matches("\n- read ").count();
-    let (plain, cuts) = notes_of(&raws, &policy, 3000, &|_| None);
+    let (plain, cuts) = notes_of(&raws, &policy, 2000, &|_| None);
     assert!(cuts > 0, "{plain:?}");
     let told = |share: fn(usize) -> usize| {
         let record =
             |gone: &[usize]| Some(Summary { covers: share(gone.len()), text: "## Task\nx".into() });
-        notes_of(&raws, &policy, 3000, &record).0
+        notes_of(&raws, &policy, 2000, &record).0
     };
     let (all, half) = (told(|all| all), told(|all| all / 2));
     assert!(all[0].contains("\n## Task\nx") && actions(&all) == 0, "{all:?}");
