@@ -121,12 +121,6 @@ pub(super) enum Stop {
     Refused(ProxyError),
 }
 
-/// What became of a job that took its time.
-enum Attempt {
-    Planned(Planned),
-    Waits(Wanted),
-}
-
 impl From<ProxyError> for Stop {
     fn from(error: ProxyError) -> Self {
         Self::Refused(error)
@@ -173,13 +167,13 @@ impl Planner {
         loop {
             let attempt = self.unhurried(job.clone(), |shared, job| {
                 match guarded(shared, &job, Pace::Unhurried) {
-                    Err(Stop::Waits(wanted)) => Ok(Attempt::Waits(wanted)),
-                    done => done.map(Attempt::Planned),
+                    Err(Stop::Waits(wanted)) => Ok(Err(wanted)),
+                    done => done.map(Ok),
                 }
             });
             let wanted = match attempt.await? {
-                Attempt::Planned(planned) => return Ok(planned),
-                Attempt::Waits(wanted) => wanted,
+                Ok(planned) => return Ok(planned),
+                Err(wanted) => wanted,
             };
             let (Some(summaries), Some(behalf)) = (&self.shared.summaries, behalf) else {
                 job.patience = Patience::Settles;
