@@ -10,11 +10,12 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser;
 use flate2::read::MultiGzDecoder;
 use scripted_upstream::{Options, Server as Upstream};
+use tokio::time::Instant;
 use weir::config::{Config, SummaryMode};
 use weir::proxy::Proxy;
 use weir::proxy::summaries::Summaries;
