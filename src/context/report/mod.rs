@@ -7,6 +7,7 @@ pub mod plain;
 pub mod preflight;
 mod rows;
 pub mod shown;
+mod treatment;
 mod verbosity;
 mod words;
 
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 pub use display::{compact, judged, table};
 pub use preflight::{Advice, Base, Category, Preflight, preflight};
+pub use treatment::Treatment;
 pub use verbosity::Verbosity;
 
 use super::fold::Fold;
@@ -266,26 +268,6 @@ pub struct Subject<'a> {
     pub refusal: Option<&'a str>,
     /// What is sent, tools included.
     pub sent_tokens: u64,
-}
-
-/// How a conversation is treated, whatever its fold says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Treatment {
-    /// As the fold says.
-    Compacted,
-    /// As received, since it fits so.
-    LeftAlone,
-    /// As received, though the fold would not.
-    Observed,
-    /// As received, since the caller asked for that.
-    Bypassed,
-}
-
-impl Treatment {
-    /// Whether the fold's fates are those that the report tells.
-    fn is_by_fold(self) -> bool {
-        matches!(self, Self::Compacted | Self::Observed)
-    }
 }
 
 impl Report {
