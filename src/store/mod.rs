@@ -210,9 +210,11 @@ impl Store {
         sqlite.state()
     }
 
-    /// Waits until all that was written survives a loss of power.
+    /// Waits until all that was written survives a loss of power, requests in the store's own file
+    /// where that can be written.
     pub async fn sync(&self) -> Result<(), StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
+        self.gather().await;
         sqlite.sync().await
     }
 

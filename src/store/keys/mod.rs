@@ -321,8 +321,12 @@ impl Store {
 
     /// What a secret is found by. It means nothing to those who do not know the store's own.
     fn hash(&self, secret: &str) -> [u8; 32] {
-        let key = blake3::derive_key("weir 1 the hash of a virtual key", &self.secret());
-        *blake3::keyed_hash(&key, secret.as_bytes()).as_bytes()
+        *blake3::keyed_hash(&self.hash_key(), secret.as_bytes()).as_bytes()
+    }
+
+    /// What secrets are hashed under.
+    fn hash_key(&self) -> [u8; 32] {
+        blake3::derive_key("weir 1 the hash of a virtual key", &self.secret())
     }
 
     /// Where changes are told.

@@ -51,6 +51,7 @@ impl Holder {
 /// guesses knows: how long that takes tells nothing about a secret.
 pub struct KeyRing {
     store: Store,
+    hash_key: [u8; 32],
     /// By hash: a holder, and how often keys had been changed when it was read.
     remembered: Cache<[u8; 32], (u64, Arc<Holder>)>,
     began: Instant,
@@ -64,6 +65,7 @@ impl KeyRing {
     /// A ring of the keys in `store`.
     pub fn new(store: Store) -> Self {
         Self {
+            hash_key: store.hash_key(),
             store,
             remembered: Cache::new(MAX_REMEMBERED),
             began: Instant::now(),
@@ -77,7 +79,7 @@ impl KeyRing {
         if !is_secret(secret) {
             return Ok(None);
         }
-        let hash = self.store.hash(secret);
+        let hash = *blake3::keyed_hash(&self.hash_key, secret.as_bytes()).as_bytes();
         if let Some((read_at, holder)) = self.remembered.get(&hash)
             && (self.marked() == Some(read_at) || self.version() == Some(read_at))
         {

@@ -358,7 +358,7 @@ impl Store {
 
     /// Moves what all processes have written down so far into the tables. Where that fails the tables
     /// are a little behind, which is better than no answer; the writer has told of it.
-    async fn gather(&self) {
+    pub(super) async fn gather(&self) {
         let Backend::Sqlite(sqlite) = &self.backend;
         let ledger = sqlite.ledger();
         for _ in 0..MAX_ROUNDS {

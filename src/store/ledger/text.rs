@@ -14,8 +14,9 @@ const REPLACED: char = '\u{fffd}';
 /// or end a line instead of being seen.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let short = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
-    // Most texts are plain, which is quickly seen.
-    if short.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !short.chars().any(acts) {
+    // Most texts are plain, which is quickly seen where no byte is looked at apart.
+    let strange = short.bytes().fold(false, |so_far, byte| so_far | !matches!(byte, b' '..=b'~'));
+    if !strange || !short.chars().any(acts) {
         return Cow::Borrowed(short);
     }
     let mut replaced = String::with_capacity(MAX_TEXT_BYTES);
