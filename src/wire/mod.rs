@@ -9,6 +9,7 @@ pub mod breakpoint;
 pub mod chat;
 pub mod json;
 pub mod message;
+pub mod overflow;
 pub mod splice;
 
 pub use message::{Content, Message, Part, Role};
