@@ -14,6 +14,7 @@ mod fault;
 mod files;
 mod log;
 mod memory;
+mod overflow;
 mod routes;
 mod script;
 mod strict;

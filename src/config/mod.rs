@@ -1,6 +1,7 @@
 //! Configuration as used: complete, checked, every key with its unit last.
 
 mod auth;
+mod learning;
 pub mod models;
 pub mod names;
 pub mod policies;
@@ -16,6 +17,7 @@ use figment::Figment;
 use crate::budget::Price;
 use crate::context::Policy;
 pub use auth::{Admin, AdminListen, Auth, AuthMode, Secret};
+pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
 pub use reader::{Problem, Warning};
@@ -37,6 +39,7 @@ pub struct Config {
     pub admin: Admin,
     pub upstream: Upstream,
     pub context: Context,
+    pub learning: Learning,
     /// Lower limits by model pattern, for a whole organisation; the least that matches wins.
     pub limits: Vec<Limit>,
     /// Windows and prices by model: the shipped catalogue with the configuration's own entries on top.

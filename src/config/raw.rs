@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::auth;
+use super::learning;
 use super::names;
 use super::policies::{self, Policies};
 use super::prices;
 use super::reader::{Problem, Reader, Warning};
 use super::{
-    Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, LateSystem, Ledger, Limit, Log,
-    LogFormat, Mode, ModelEntry, ModelSettings, OnFailure, Originals, Prices, Server, Store,
-    UnknownPrice, Upstream, set,
+    Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, LateSystem, Learning, Ledger,
+    Limit, Log, LogFormat, Mode, ModelEntry, ModelSettings, OnFailure, Originals, Prices, Server,
+    Store, UnknownPrice, Upstream, set,
 };
 use crate::context::Policy;
 use crate::tokens::Encoding;
@@ -44,6 +45,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     upstream(reader, &mut config.upstream);
     auth::read(reader, &mut config);
     context(reader, &mut config.context);
+    learning::read(reader, &mut config.learning);
     config.limits = limits(reader);
     (config.models, config.model_settings) = models(reader, &config.context.policies);
     prices::read(reader, &mut config.prices);
@@ -92,6 +94,7 @@ impl Default for Config {
                 originals_lifetime_ms: DAY_MS,
                 originals_max_bytes: 64 << 20,
             },
+            learning: Learning::default(),
             limits: Vec::new(),
             models: Catalogue::shipped(),
             model_settings: BTreeMap::new(),
@@ -591,6 +594,9 @@ mod tests {
         mask_batch = 5
         [policies.plain]
         notes = "count"
+        [learning]
+        heal = false
+        limit_lifetime_ms = 1000
         [prices]
         unknown = "reject"
         [cache]
@@ -652,6 +658,7 @@ mod tests {
                 originals_lifetime_ms: 1000,
                 originals_max_bytes: 1024,
             },
+            learning: Learning { heal: false, limit_lifetime_ms: 1000 },
             prices: Prices { unknown: UnknownPrice::Reject, default: None },
             cache: Cache { counts_bytes: 8, folds_bytes: 0 },
             store: Store { path: "kept/weir.db".into() },

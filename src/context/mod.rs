@@ -19,6 +19,7 @@ mod fit;
 pub mod fold;
 pub mod history;
 pub mod late_system;
+pub mod learned;
 mod leave;
 pub mod limit;
 pub mod mask;
@@ -45,6 +46,7 @@ mod worth;
 
 pub use edits::edits;
 pub use fold::{Fate, Fold};
+pub use learned::{LearnedLimits, Lesson, MAX_RESENDS, Refused};
 pub use limit::{Limits, Profile};
 pub use measure::{Fact, Measure};
 pub use policy::{Notes, Policy};

@@ -8,8 +8,10 @@ mod edited;
 pub mod error;
 mod explain;
 mod headers;
+mod heal;
 pub mod host;
 mod journal;
+pub mod learned;
 mod memory;
 mod originals;
 pub mod planner;
@@ -41,7 +43,8 @@ pub use originals::{LeftOut, Originals};
 pub use question::Question;
 pub use spend::SpendQuery;
 
-use self::planner::Planner;
+use self::learned::Learned;
+use self::planner::{Job, Planner};
 pub use self::record::MAX_LOGGED_BYTES;
 use self::record::Record;
 use crate::config::Config;
@@ -96,6 +99,7 @@ pub struct Proxy {
     config: Arc<Config>,
     client: Client,
     planner: Planner,
+    learned: Arc<Learned>,
     store: Store,
     originals: Arc<Originals>,
     journal: Arc<Journal>,
@@ -117,10 +121,15 @@ impl Proxy {
                 said: "weir's own key for the provider holds characters that no header may".into(),
             })
         });
+        let own_key = own_key.transpose()?;
+        let origin = client.base().origin().to_owned();
+        let learned = Learned::new(store.clone(), origin, own_key.is_some(), config.learning);
+        let learned = Arc::new(learned);
         Ok(Self {
-            own_key: own_key.transpose()?,
+            own_key,
             admissions: Admissions::default(),
-            planner: Planner::new(Arc::clone(&config)),
+            planner: Planner::with_learned(Arc::clone(&config), Arc::clone(&learned)),
+            learned,
             originals: Arc::new(Originals::new(&config.context, &store)?),
             journal: Arc::new(Journal::new(
                 Arc::clone(&config),
@@ -176,16 +185,14 @@ impl Proxy {
             self.refuse_loop(&call.headers)?;
             let asked = headers::asked(&call.headers, &self.config.context, &call.caller)?;
             let readable = call.decoded.unwrap_or_else(|| call.received.clone());
-            let mut planned = self
-                .planner
-                .plan(
-                    tenant,
-                    call.protocol,
-                    readable.clone(),
-                    call.target.path_model.as_deref(),
-                    asked,
-                )
-                .await?;
+            let job = Job {
+                tenant,
+                protocol: call.protocol,
+                body: readable.clone(),
+                path_model: call.target.path_model.clone(),
+                asked,
+            };
+            let mut planned = self.planner.plan_job(&job).await?;
             record.planned(&planned);
             call.caller.check_model(&planned.model)?;
             call.caller.check_conversation(&readable)?;
@@ -209,7 +216,7 @@ impl Proxy {
             let opening =
                 Opening::planned(record.caller(), &outbound.target, &planned, record.plan_ms());
             record.account(self.journal.open(opening).await?);
-            let inbound = self.send_asking(outbound, &mut planned).await?;
+            let inbound = self.send_fitting(outbound, &mut planned, job, &mut record).await?;
             record.edited(&planned);
             if inbound.status.is_success() {
                 // Only of what the upstream took: its answer is what tells a credential from noise.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
-use super::edited::{self, Kind};
+use super::edited::{self, Beside, Kind};
+use super::learned::Learned;
 use super::memory::Chain;
 use super::refusal;
 use super::shared::{Shared, shown};
@@ -16,7 +17,9 @@ use super::{ErrorKind, LeftOut, ProxyError, Tenant};
 use crate::budget::Compaction;
 use crate::config::{Config, Known, Mode, ModelSettings, Originals};
 use crate::context::tail::Tail;
-use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource, Zone};
+use crate::context::{
+    self, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
+};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING};
 use crate::wire::asking::Put;
@@ -36,6 +39,10 @@ pub struct Asked {
     pub bypass: bool,
     /// `x-weir-policy`: the policy to plan by, one of those allowed.
     pub policy: Option<String>,
+    /// What the refusal of this very request taught, in the place of what is kept of its model.
+    pub learned: Option<LearnedLimits>,
+    /// Whether the upstream has refused to be asked for this request's usage.
+    pub is_usage_refused: bool,
 }
 
 /// What is sent, and what there is to tell about it.
@@ -63,8 +70,14 @@ pub struct Planned {
     pub zone: Zone,
     /// What was done to the conversation, for what it saved.
     pub compaction: Compaction,
-    /// The most output that the caller lets the model write.
+    /// The most output that the request lets the model write.
     pub max_output_tokens: Option<u64>,
+    /// What the plan was made under.
+    pub limits: Limits,
+    /// Whether weir knows the model by its name.
+    pub is_model_known: bool,
+    /// Whether the tokens are an estimate.
+    pub is_estimated: bool,
 }
 
 impl Planned {
@@ -88,12 +101,14 @@ pub struct Planner {
 
 /// One request to plan.
 #[derive(Clone)]
-pub(super) struct Job {
-    pub(super) tenant: Tenant,
-    pub(super) protocol: Protocol,
-    pub(super) body: Bytes,
-    pub(super) path_model: Option<String>,
-    pub(super) asked: Asked,
+pub struct Job {
+    pub tenant: Tenant,
+    pub protocol: Protocol,
+    /// The body, decoded.
+    pub body: Bytes,
+    /// The model named by the path (Azure's deployments), which then counts instead of the body's.
+    pub path_model: Option<String>,
+    pub asked: Asked,
 }
 
 /// Whether a job may take its time.
@@ -117,13 +132,22 @@ impl From<ProxyError> for Stop {
 }
 
 impl Planner {
+    /// A planner that has learned nothing of any upstream.
     pub fn new(config: Arc<Config>) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self { shared: Arc::new(Shared::new(config)), heavy: Arc::new(Semaphore::new(cores)) }
+        let learned = Arc::new(Learned::nothing(config.learning));
+        Self::with_learned(config, learned)
     }
 
-    /// Decides what to send of `body`. `path_model` is the model named by the path (Azure's
-    /// deployments), which then counts instead of the body's `model`.
+    /// A planner that goes by what was learned.
+    pub(super) fn with_learned(config: Arc<Config>, learned: Arc<Learned>) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            shared: Arc::new(Shared::new(config, learned)),
+            heavy: Arc::new(Semaphore::new(cores)),
+        }
+    }
+
+    /// Decides what to send of `body`. `path_model` is the model named by the path.
     pub async fn plan(
         &self,
         tenant: Tenant,
@@ -132,15 +156,20 @@ impl Planner {
         path_model: Option<&str>,
         asked: Asked,
     ) -> Result<Planned, ProxyError> {
-        let job = Job { tenant, protocol, body, path_model: path_model.map(str::to_owned), asked };
+        let path_model = path_model.map(str::to_owned);
+        self.plan_job(&Job { tenant, protocol, body, path_model, asked }).await
+    }
+
+    /// Decides what to send in place of a request.
+    pub async fn plan_job(&self, job: &Job) -> Result<Planned, ProxyError> {
         if job.body.len() <= INLINE_BODY_BYTES {
-            match guarded(&self.shared, &job, Pace::Inline) {
+            match guarded(&self.shared, job, Pace::Inline) {
                 Ok(planned) => return Ok(planned),
                 Err(Stop::Refused(error)) => return Err(error),
                 Err(Stop::Heavy) => {}
             }
         }
-        self.unhurried(job, |shared, job| guarded(shared, &job, Pace::Unhurried)).await
+        self.unhurried(job.clone(), |shared, job| guarded(shared, &job, Pace::Unhurried)).await
     }
 
     /// Notes that the upstream refuses to be asked for the usage of this model's streams.
@@ -213,6 +242,7 @@ pub(super) struct Draft<'a> {
     pub(super) overhead_tokens: u64,
     profile: Arc<Profile>,
     pub(super) settings: ModelSettings,
+    learned: LearnedLimits,
 }
 
 impl<'a> Draft<'a> {
@@ -233,7 +263,8 @@ impl<'a> Draft<'a> {
         policy.strict_alternation = found.entry.strict_alternation;
         policy.notes_apart =
             !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
-        let limits = Limits {
+        let is_model_known = !matches!(found.known, Known::Unknown);
+        let mut limits = Limits {
             window_tokens: found.entry.window_tokens,
             max_input_tokens: found.entry.max_input_tokens,
             max_output_tokens: found.entry.max_output_tokens,
@@ -242,6 +273,11 @@ impl<'a> Draft<'a> {
             asked_output_tokens: request.max_output_tokens,
             counting: policy.counting,
         };
+        let learned = match job.asked.learned {
+            Some(learned) => learned,
+            None => shared.learned.limits(job.tenant, &model),
+        };
+        learned.apply(&mut limits, is_model_known);
         let encoding = match policy.counting.is_estimated {
             true => Encoding::Estimate,
             false => found.entry.encoding,
@@ -250,7 +286,6 @@ impl<'a> Draft<'a> {
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
         let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
         let overhead_tokens = extras_tokens + REPLY_PRIMING;
-        let is_model_known = !matches!(found.known, Known::Unknown);
         Ok(Self {
             shared,
             job,
@@ -262,6 +297,7 @@ impl<'a> Draft<'a> {
             overhead_tokens,
             profile,
             settings,
+            learned,
         })
     }
 
@@ -383,16 +419,24 @@ impl<'a> Draft<'a> {
             edits.push((tail.message, Edit::Append(tail.text)));
         }
         let question = self.request.usage_question;
-        let question = question.filter(|_| self.shared.refusers.may_be_asked(&self.model));
+        let question = question.filter(|_| self.may_ask_usage());
         if question.is_some() {
             named.push(edited::USAGE);
         }
-        let (body, asked) = edited::body(self.job.protocol, &self.request, &edits, question);
+        let asked_output = self.request.max_output_tokens;
+        let clamp = self.learned.clamped(&self.limits, sent_tokens, asked_output);
+        let clamp = clamp.filter(|_| !is_observed);
+        if clamp.is_some() {
+            named.push(edited::CLAMP);
+        }
+        let beside = Beside { question, clamp };
+        let (body, asked) = edited::body(self.job.protocol, &self.request, &edits, beside);
         let cuts = if needs_nothing { 0 } else { end.cuts() };
         let named = named.join(",");
         let mut planned = self.planned(body, action, &named, received_tokens, sent_tokens, cuts);
         planned.usage_asked = asked;
         planned.zone = end.zone();
+        planned.max_output_tokens = clamp.or(asked_output);
         if let Some(earlier) = &folded.earlier {
             let earlier_tokens = earlier.received_tokens() + self.overhead_tokens;
             planned.compaction.earlier_tokens = Some(earlier_tokens);
@@ -402,6 +446,10 @@ impl<'a> Draft<'a> {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
+    }
+
+    fn may_ask_usage(&self) -> bool {
+        !self.job.asked.is_usage_refused && self.shared.refusers.may_be_asked(&self.model)
     }
 
     /// What is put after the last message of a request that ends in the state `end`.
@@ -482,6 +530,9 @@ impl<'a> Draft<'a> {
                 max_input_tokens: self.limits.max_input_tokens.unwrap_or(self.limits.window_tokens),
             },
             max_output_tokens: self.request.max_output_tokens,
+            limits: self.limits,
+            is_model_known: self.is_model_known,
+            is_estimated: self.profile.measure.encoding == Encoding::Estimate,
         }
     }
 }
@@ -491,7 +542,9 @@ mod tests {
     use super::*;
 
     fn shared() -> Shared {
-        Shared::new(Arc::new(Config::default()))
+        let config = Arc::new(Config::default());
+        let learned = Arc::new(Learned::nothing(config.learning));
+        Shared::new(config, learned)
     }
 
     fn job(body: String, max_input_tokens: Option<u64>) -> Job {

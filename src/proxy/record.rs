@@ -27,6 +27,8 @@ pub enum Outcome {
     CallerLeft,
     UpstreamCut,
     IdleTimeout,
+    /// The upstream refused it as too long, and it was planned anew.
+    Overflow,
     Failed(ErrorKind),
 }
 
@@ -38,6 +40,7 @@ impl Outcome {
             Self::CallerLeft => "caller_left",
             Self::UpstreamCut => "upstream_cut",
             Self::IdleTimeout => "idle_timeout",
+            Self::Overflow => "overflow",
             Self::Failed(kind) => kind.code(),
         }
     }
@@ -46,6 +49,7 @@ impl Outcome {
     fn end(self) -> End {
         match self {
             Self::Complete => End::Seen,
+            Self::Overflow => End::Refused,
             Self::CallerLeft | Self::UpstreamCut | Self::IdleTimeout => End::Unseen,
             Self::Failed(ErrorKind::UpstreamTimeout | ErrorKind::UpstreamClosed) => End::Unseen,
             Self::Failed(_) => End::NotSent,
@@ -70,6 +74,8 @@ pub struct Record {
     cost_nano_usd: Option<u64>,
     status: Option<StatusCode>,
     upstream_first_byte_ms: Option<u64>,
+    /// How often the upstream refused the request as too long.
+    overflows: u64,
     /// Bytes of the answer that the caller got.
     pub bytes_out: u64,
     /// What the answer told, once it has ended.
@@ -96,6 +102,7 @@ impl Record {
             cost_nano_usd: None,
             status: None,
             upstream_first_byte_ms: None,
+            overflows: 0,
             bytes_out: 0,
             metered: Metered::default(),
             outcome: Outcome::CallerLeft,
@@ -197,6 +204,21 @@ impl Record {
         error
     }
 
+    /// Settles what was sent and refused as too long; the request may be sent again.
+    pub async fn refused(&mut self, status: StatusCode) {
+        self.overflows += 1;
+        let Some(account) = self.account.take() else { return };
+        let ended = Ended {
+            end: Outcome::Overflow.end(),
+            outcome: Outcome::Overflow.name(),
+            status: Some(status.as_u16()),
+            metered: Metered::default(),
+            first_byte_ms: Some(millis(self.ready.elapsed())),
+            total_ms: Some(millis(self.begun.elapsed())),
+        };
+        account.settle(ended).await;
+    }
+
     /// Notes that an answer has begun.
     pub fn answered(&mut self, status: StatusCode) {
         self.status = Some(status);
@@ -257,6 +279,7 @@ impl Drop for Record {
             limit_tokens = planned.map(|planned| planned.limit_tokens),
             messages = planned.map(|planned| planned.messages),
             stream = planned.map(|planned| planned.stream),
+            overflows = (self.overflows > 0).then_some(self.overflows),
             upstream_first_byte_ms = self.upstream_first_byte_ms,
             total_ms = millis(self.begun.elapsed()),
             bytes_out = self.bytes_out,

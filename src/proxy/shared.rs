@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::Tenant;
 use super::asking::Refusers;
+use super::learned::Learned;
 use super::memory::Memory;
 use super::planner::{INLINE_BYTES, Pace, Stop};
 use crate::config::Config;
@@ -20,17 +21,20 @@ pub(super) struct Shared {
     warned: Mutex<HashSet<String>>,
     /// Models whose streams are not asked for their usage.
     pub(super) refusers: Refusers,
+    /// What upstreams have taught of their models.
+    pub(super) learned: Arc<Learned>,
 }
 
 /// How many unknown models are remembered as warned about.
 const WARNED_MODELS: usize = 1000;
 
 impl Shared {
-    pub(super) fn new(config: Arc<Config>) -> Self {
+    pub(super) fn new(config: Arc<Config>, learned: Arc<Learned>) -> Self {
         Self {
             memory: Memory::new(&config.cache),
             warned: Mutex::new(HashSet::new()),
             refusers: Refusers::new(config.upstream.ask_usage),
+            learned,
             config,
         }
     }

@@ -246,6 +246,30 @@ impl Store {
         sqlite.fetch(tenant, kind, keys, now_ms, life).await
     }
 
+    /// One value, read on the caller's own thread: `None` where that would have to wait, as it has to
+    /// for a store in memory. The inner `None` is a key that has no value.
+    pub fn peek(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+        key: &[u8],
+        now_ms: u64,
+    ) -> Option<Option<Entry>> {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        sqlite.peek(tenant, kind, key, now_ms)
+    }
+
+    /// All that there is of a kind, of all tenants and in order of key, but no more than `most`.
+    pub async fn list(
+        &self,
+        kind: Kind,
+        now_ms: u64,
+        most: usize,
+    ) -> Result<Vec<(Tenant, Entry)>, StoreError> {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        sqlite.list(kind, now_ms, most).await
+    }
+
     /// Deletes what has ended by now, of all tenants; how many entries that were. Reading does not
     /// depend on it: what has ended is not found.
     pub async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError> {
