@@ -14,11 +14,13 @@ pub struct Learning {
     pub heal: bool,
     /// How long a limit that was learned is believed.
     pub limit_lifetime_ms: u64,
+    /// Whether the ratio between a model's own count of tokens and weir's estimate is learned.
+    pub calibrate: bool,
 }
 
 impl Default for Learning {
     fn default() -> Self {
-        Self { heal: true, limit_lifetime_ms: 24 * HOUR_MS }
+        Self { heal: true, limit_lifetime_ms: 24 * HOUR_MS, calibrate: true }
     }
 }
 
@@ -27,4 +29,5 @@ pub(super) fn read(reader: &mut Reader, learning: &mut Learning) {
     set(&mut learning.heal, reader.switch(&["learning", "heal"]));
     let lifetime = reader.whole(&["learning", "limit_lifetime_ms"], 1000..=YEAR_MS);
     set(&mut learning.limit_lifetime_ms, lifetime);
+    set(&mut learning.calibrate, reader.switch(&["learning", "calibrate"]));
 }

@@ -177,6 +177,8 @@ pub struct ModelSettings {
     /// Whether its provider takes `cache_control`.
     pub cache_control: bool,
     pub late_system: LateSystem,
+    /// Tokens of the model's own for a thousand of weir's estimate; nothing is learned of it then.
+    pub token_permille: Option<u32>,
 }
 
 /// What becomes of a system message that stands behind others.

@@ -236,6 +236,7 @@ fn model_settings(reader: &mut Reader, name: &str, policies: &Policies) -> Model
     set(&mut settings.cache_control, reader.switch(&path("cache_control")));
     let late = [("keep", LateSystem::Keep), ("user", LateSystem::User)];
     set(&mut settings.late_system, reader.choice(&path("late_system"), &late));
+    settings.token_permille = reader.share_permille(&path("token_ratio"), 500..=4000);
     settings
 }
 
@@ -597,6 +598,7 @@ mod tests {
         [learning]
         heal = false
         limit_lifetime_ms = 1000
+        calibrate = false
         [prices]
         unknown = "reject"
         [cache]
@@ -658,7 +660,7 @@ mod tests {
                 originals_lifetime_ms: 1000,
                 originals_max_bytes: 1024,
             },
-            learning: Learning { heal: false, limit_lifetime_ms: 1000 },
+            learning: Learning { heal: false, limit_lifetime_ms: 1000, calibrate: false },
             prices: Prices { unknown: UnknownPrice::Reject, default: None },
             cache: Cache { counts_bytes: 8, folds_bytes: 0 },
             store: Store { path: "kept/weir.db".into() },

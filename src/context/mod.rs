@@ -6,6 +6,7 @@
 //! one, because the fold is what a proxy would have done that had watched from the first message.
 
 pub mod anchors;
+pub mod calibration;
 mod calls;
 pub mod clip;
 mod compose;

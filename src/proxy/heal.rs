@@ -47,6 +47,20 @@ impl Proxy {
         mut job: Job,
         record: &mut Record,
     ) -> Result<Inbound, ProxyError> {
+        let inbound = self.send_again(outbound, planned, &mut job, record).await?;
+        if inbound.status.is_success() {
+            record.sample(self.learned.sampling(&job, planned));
+        }
+        Ok(inbound)
+    }
+
+    async fn send_again(
+        &self,
+        outbound: Outbound,
+        planned: &mut Planned,
+        job: &mut Job,
+        record: &mut Record,
+    ) -> Result<Inbound, ProxyError> {
         let is_left = job.asked.bypass || self.config.context.mode == Mode::Observe;
         if is_left || !self.learned.heals() {
             return Ok(self.send_asking(outbound, planned).await?);
@@ -54,7 +68,7 @@ impl Proxy {
         let (method, target) = (outbound.method.clone(), outbound.target.clone());
         let mut headers = outbound.headers.clone();
         headers.remove(CONTENT_ENCODING);
-        let mut inbound = self.ask(outbound, planned, &mut job).await?;
+        let mut inbound = self.ask(outbound, planned, job).await?;
         let mut before = None;
         for resends in 0..=MAX_RESENDS {
             let Some(refused) = self.refusal(&mut inbound, planned, resends).await else { break };
@@ -66,8 +80,8 @@ impl Proxy {
                 return Err(refusal::unhealed(planned, resends, refused.attached()));
             };
             job.asked.learned = Some(lesson.of_this);
-            self.learn(&job, planned, lesson, &refused).await;
-            match self.planner.plan_job(&job).await {
+            self.learn(job, planned, lesson, &refused).await;
+            match self.planner.plan_job(job).await {
                 Ok(again) => *planned = again,
                 Err(_) if refused.is_suspicion => break,
                 Err(error) => {
@@ -84,14 +98,14 @@ impl Proxy {
             let opening =
                 Opening::planned(record.caller(), &again.target, planned, record.plan_ms());
             record.account(self.journal.open(opening).await?);
-            inbound = self.ask(again, planned, &mut job).await?;
+            inbound = self.ask(again, planned, job).await?;
             before = Some((refused, lesson));
         }
         if let Some((_, lesson)) = before.filter(|(refused, _)| refused.is_suspicion)
             && inbound.status.is_success()
             && whole_length(&inbound.headers) != Some(0)
         {
-            self.learned.keep(job.tenant, &planned.model, lesson.kept).await;
+            self.learned.keep_limits(job.tenant, &planned.model, lesson.kept).await;
         }
         Ok(inbound)
     }
@@ -125,7 +139,7 @@ impl Proxy {
         );
         // What is only suspected is held against other requests when it has proved right.
         if !refused.is_suspicion {
-            self.learned.keep(job.tenant, &planned.model, lesson.kept).await;
+            self.learned.keep_limits(job.tenant, &planned.model, lesson.kept).await;
         }
     }
 
@@ -198,7 +212,7 @@ impl Refusal {
             sent_tokens: planned.sent_tokens,
             output_tokens: planned.max_output_tokens,
             limits: planned.limits,
-            is_estimated: planned.is_estimated,
+            is_estimated: planned.is_calibrated,
         };
         let step = if self.is_suspicion { MAX_RESENDS - 1 } else { resends };
         context::learned::lesson(&self.overflow, &refused, step)

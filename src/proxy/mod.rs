@@ -21,6 +21,7 @@ mod refusal;
 mod relay;
 mod settlement;
 mod shared;
+pub mod shelf;
 mod spend;
 mod unasked;
 

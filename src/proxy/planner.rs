@@ -76,8 +76,10 @@ pub struct Planned {
     pub limits: Limits,
     /// Whether weir knows the model by its name.
     pub is_model_known: bool,
-    /// Whether the tokens are an estimate.
-    pub is_estimated: bool,
+    /// How texts were counted.
+    pub encoding: Encoding,
+    /// Whether the model's own counts correct weir's.
+    pub is_calibrated: bool,
 }
 
 impl Planned {
@@ -243,6 +245,7 @@ pub(super) struct Draft<'a> {
     profile: Arc<Profile>,
     pub(super) settings: ModelSettings,
     learned: LearnedLimits,
+    is_calibrated: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -278,9 +281,16 @@ impl<'a> Draft<'a> {
             None => shared.learned.limits(job.tenant, &model),
         };
         learned.apply(&mut limits, is_model_known);
-        let encoding = match policy.counting.is_estimated {
-            true => Encoding::Estimate,
-            false => found.entry.encoding,
+        let is_estimate = found.entry.encoding == Encoding::Estimate;
+        let is_calibrated = is_estimate && !policy.counting.is_estimated;
+        let known = settings.token_permille.filter(|_| is_calibrated);
+        let permille =
+            known.or_else(|| shared.learned.permille(job.tenant, &model).filter(|_| is_calibrated));
+        let is_calibrated = is_calibrated && known.is_none();
+        let encoding = match (policy.counting.is_estimated, permille) {
+            (true, _) => Encoding::Estimate,
+            (false, Some(permille)) => Encoding::Scaled { permille },
+            (false, None) => found.entry.encoding,
         };
         let measure = Measure { encoding, images: ImageRule::of_model(&model) };
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
@@ -298,6 +308,7 @@ impl<'a> Draft<'a> {
             profile,
             settings,
             learned,
+            is_calibrated,
         })
     }
 
@@ -375,7 +386,7 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn source(&self) -> RequestSource<'_> {
-        let encoding = self.profile.measure.encoding;
+        let encoding = self.encoding();
         RequestSource::new(self.job.protocol, &self.request.messages, encoding)
     }
 
@@ -424,7 +435,10 @@ impl<'a> Draft<'a> {
             named.push(edited::USAGE);
         }
         let asked_output = self.request.max_output_tokens;
-        let clamp = self.learned.clamped(&self.limits, sent_tokens, asked_output);
+        // What is estimated may be a little more.
+        let spare_tokens = if self.encoding().is_estimated() { sent_tokens / 32 } else { 0 };
+        let most_tokens = sent_tokens + spare_tokens;
+        let clamp = self.learned.clamped(&self.limits, most_tokens, asked_output);
         let clamp = clamp.filter(|_| !is_observed);
         if clamp.is_some() {
             named.push(edited::CLAMP);
@@ -446,6 +460,10 @@ impl<'a> Draft<'a> {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
+    }
+
+    fn encoding(&self) -> Encoding {
+        self.profile.measure.encoding
     }
 
     fn may_ask_usage(&self) -> bool {
@@ -532,7 +550,8 @@ impl<'a> Draft<'a> {
             max_output_tokens: self.request.max_output_tokens,
             limits: self.limits,
             is_model_known: self.is_model_known,
-            is_estimated: self.profile.measure.encoding == Encoding::Estimate,
+            encoding: self.encoding(),
+            is_calibrated: self.is_calibrated,
         }
     }
 }

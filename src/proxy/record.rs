@@ -7,6 +7,7 @@ use http::{Method, StatusCode};
 use tokio::time::Instant;
 
 use super::journal::{Account, Ended};
+use super::learned::Sampling;
 use super::planner::Planned;
 use super::settlement::End;
 use super::{Admission, Caller, ErrorKind, LeftOut, ProxyError};
@@ -76,6 +77,8 @@ pub struct Record {
     upstream_first_byte_ms: Option<u64>,
     /// How often the upstream refused the request as too long.
     overflows: u64,
+    /// The prompt, to be compared with what the upstream reports of it.
+    sampling: Option<Sampling>,
     /// Bytes of the answer that the caller got.
     pub bytes_out: u64,
     /// What the answer told, once it has ended.
@@ -103,6 +106,7 @@ impl Record {
             status: None,
             upstream_first_byte_ms: None,
             overflows: 0,
+            sampling: None,
             bytes_out: 0,
             metered: Metered::default(),
             outcome: Outcome::CallerLeft,
@@ -204,6 +208,23 @@ impl Record {
         error
     }
 
+    /// Keeps a prompt to be compared with what the upstream reports of it.
+    pub fn sample(&mut self, sampling: Option<Sampling>) {
+        self.sampling = sampling;
+    }
+
+    /// Learns from what the upstream reported of the prompt. What is no text is counted by other rules.
+    fn learn(&mut self) {
+        let usage = self.metered.usage.unwrap_or_default();
+        let other = [usage.image_input_tokens, usage.audio_input_tokens];
+        let is_text = other.into_iter().flatten().all(|tokens| tokens == 0);
+        if let (Some(sampling), Some(reported)) = (self.sampling.take(), usage.prompt_tokens)
+            && is_text
+        {
+            sampling.take(reported);
+        }
+    }
+
     /// Settles what was sent and refused as too long; the request may be sent again.
     pub async fn refused(&mut self, status: StatusCode) {
         self.overflows += 1;
@@ -256,6 +277,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         self.settle_tokens();
+        self.learn();
         if let Some((account, ended)) = self.end() {
             account.settle_behind(ended);
         }

@@ -12,7 +12,7 @@ use super::planner::{INLINE_BYTES, Pace, Stop};
 use crate::config::Config;
 use crate::context::Measure;
 use crate::tokens::tools;
-use crate::wire::{ExtraKind, Request};
+use crate::wire::{Extra, ExtraKind, Request};
 
 pub(super) struct Shared {
     pub(super) config: Arc<Config>,
@@ -57,15 +57,7 @@ impl Shared {
             if pace == Pace::Inline && extra.raw.len() > INLINE_BYTES {
                 return Err(Stop::Heavy);
             }
-            let own = match extra.kind {
-                ExtraKind::Tools | ExtraKind::Functions => {
-                    tools::count_list(measure.encoding, extra.raw)
-                }
-                ExtraKind::ResponseFormat => {
-                    tools::count_response_format(measure.encoding, extra.raw)
-                }
-                ExtraKind::Prediction => measure.encoding.count(extra.raw),
-            };
+            let own = extra_tokens(measure, extra);
             self.memory.keep_extra(key, own);
             tokens += own;
         }
@@ -84,6 +76,15 @@ impl Shared {
                 "unknown model: set its window under [models.\"NAME\"] in the configuration"
             );
         }
+    }
+}
+
+/// Tokens of something that stands beside the messages.
+pub(super) fn extra_tokens(measure: Measure, extra: &Extra<'_>) -> u64 {
+    match extra.kind {
+        ExtraKind::Tools | ExtraKind::Functions => tools::count_list(measure.encoding, extra.raw),
+        ExtraKind::ResponseFormat => tools::count_response_format(measure.encoding, extra.raw),
+        ExtraKind::Prediction => measure.encoding.count(extra.raw),
     }
 }
 
