@@ -16,15 +16,18 @@ use clap::Parser;
 use flate2::read::MultiGzDecoder;
 use scripted_upstream::{Options, Seen, Server};
 use serde_json::{Value, json};
-use weir::config::Config;
+use weir::config::{Config, ModelEntry};
 use weir::proxy::Proxy;
 use weir::proxy::learned::ratio_rows;
 use weir::server;
 use weir::store::Store;
+use weir::tokens::Encoding;
 use weir::upstream::Client;
 
 /// The first requests of a model, which teach what the others are measured by.
 const FIRST: usize = 10;
+/// A model whose tokenizer weir does not have.
+const MODEL: &str = "foreign-model";
 
 #[derive(Parser)]
 #[command(about = "Measures what calibration leaves over: overflows, and room lost to caution")]
@@ -40,6 +43,9 @@ struct Flags {
     /// The output that each request asks for; the upstream counts it in.
     #[arg(long)]
     max_tokens: Option<u64>,
+    /// Tell weir nothing of the window, so that the first refusal has to.
+    #[arg(long)]
+    unknown_window: bool,
     /// Whether weir learns ratios; without, what it estimates stands.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     calibrate: bool,
@@ -49,7 +55,8 @@ struct Flags {
 #[derive(Default)]
 struct Figures {
     requests: usize,
-    /// Requests of the first ten that were refused, and of those after them.
+    /// Requests that were refused: the first of all, others of the first ten, and those after them.
+    taught: usize,
     healed_first: usize,
     healed_after: usize,
     failed: usize,
@@ -67,8 +74,8 @@ struct Figures {
 async fn main() -> Result<(), String> {
     let flags = Flags::parse();
     println!(
-        "{:<28} {:>8} {:>6} {:>6} {:>6} {:>6} {:>8} {:>8} {:>8}  ratio",
-        "file", "requests", "first", "later", "above", "failed", "over", "under", "worst"
+        "{:<28} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>8} {:>8}  ratio",
+        "file", "requests", "taught", "first", "later", "above", "failed", "over", "under", "worst"
     );
     let mut all = Figures::default();
     for file in &flags.files {
@@ -84,8 +91,9 @@ async fn main() -> Result<(), String> {
 fn show(name: &str, figures: &Figures, ratio: &str) {
     let mean = |sum: f64| 100.0 * sum / figures.counted.max(1) as f64;
     println!(
-        "{name:<28} {:>8} {:>6} {:>6} {:>6} {:>6} {:>7.2}% {:>7.2}% {:>7.2}%  {ratio}",
+        "{name:<28} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7.2}% {:>7.2}% {:>7.2}%  {ratio}",
         figures.requests,
+        figures.taught,
         figures.healed_first,
         figures.healed_after,
         figures.above_window,
@@ -99,6 +107,7 @@ fn show(name: &str, figures: &Figures, ratio: &str) {
 impl Figures {
     fn add(&mut self, other: &Self) {
         self.requests += other.requests;
+        self.taught += other.taught;
         self.healed_first += other.healed_first;
         self.healed_after += other.healed_after;
         self.failed += other.failed;
@@ -114,10 +123,12 @@ impl Figures {
         self.requests += 1;
         let is_first = self.requests <= FIRST;
         let refused = seen.iter().filter(|seen| seen.status == 400).count();
-        match is_first {
-            true => self.healed_first += usize::from(refused > 0),
-            false => self.healed_after += usize::from(refused > 0),
-        }
+        let place = match (is_first, self.taught) {
+            (_, 0) => &mut self.taught,
+            (true, _) => &mut self.healed_first,
+            (false, _) => &mut self.healed_after,
+        };
+        *place += usize::from(refused > 0);
         self.failed += usize::from(status != 200);
         let prompts = seen.iter().filter_map(|seen| seen.prompt_tokens);
         self.above_window += usize::from(!is_first && prompts.clone().any(|own| own > window));
@@ -144,7 +155,7 @@ async fn measure(flags: &Flags, file: &Path) -> Result<(Figures, String), String
     };
     let upstream = Server::start(options).await.map_err(|error| said(&error))?;
     let store = Store::in_memory().map_err(|error| said(&error))?;
-    let weir = weir(&upstream, &store, flags.calibrate).await?;
+    let weir = weir(&upstream, &store, flags).await?;
     let caller = reqwest::Client::builder().no_proxy().build().map_err(|error| said(&error))?;
     let mut figures = Figures::default();
     let mut logged = 0;
@@ -154,7 +165,7 @@ async fn measure(flags: &Flags, file: &Path) -> Result<(Figures, String), String
             if !is_asked(&messages, end) {
                 continue;
             }
-            let mut body = json!({"model": "foreign-model", "messages": messages[..end]});
+            let mut body = json!({"model": MODEL, "messages": messages[..end]});
             for (name, value) in [
                 ("tools", conversation["tools"].clone()),
                 ("max_tokens", flags.max_tokens.map_or(Value::Null, Value::from)),
@@ -169,7 +180,10 @@ async fn measure(flags: &Flags, file: &Path) -> Result<(Figures, String), String
             let status = answer.status().as_u16();
             let sent = answer.headers().get("x-weir-sent-tokens");
             let sent = sent.and_then(|value| value.to_str().ok()?.parse().ok());
-            answer.bytes().await.map_err(|error| said(&error))?;
+            let answer = answer.text().await.map_err(|error| said(&error))?;
+            if status != 200 {
+                eprintln!("{}: {answer:.300}", conversation["id"]);
+            }
             let seen = upstream.requests();
             figures.take(status, sent, &seen[logged..], flags.window);
             logged = seen.len();
@@ -204,11 +218,21 @@ fn read(file: &Path) -> Result<Vec<Value>, String> {
 }
 
 /// A weir in front of the upstream; where it listens.
-async fn weir(upstream: &Server, store: &Store, calibrate: bool) -> Result<String, String> {
+async fn weir(upstream: &Server, store: &Store, flags: &Flags) -> Result<String, String> {
     let mut config = Config::default();
+    if !flags.unknown_window {
+        let known = ModelEntry {
+            window_tokens: flags.window,
+            max_input_tokens: None,
+            max_output_tokens: None,
+            encoding: Encoding::Estimate,
+            strict_alternation: false,
+        };
+        config.models.insert(MODEL, known);
+    }
     config.server.listen = ([127, 0, 0, 1], 0).into();
     config.upstream.url = upstream.base_url();
-    config.learning.calibrate = calibrate;
+    config.learning.calibrate = flags.calibrate;
     let config = Arc::new(config);
     let client = Client::new(&config.upstream).map_err(|error| error.to_string())?;
     let proxy = Proxy::new(Arc::clone(&config), client, store.clone());

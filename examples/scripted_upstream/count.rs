@@ -53,7 +53,8 @@ pub fn read_tokenizer(path: &Path) -> Result<(), String> {
     });
     let ranks = ranks.collect::<Result<_, _>>()?;
     let pattern = file["config"]["pattern"].as_str().ok_or("there is no pattern")?;
-    let bpe = CoreBPE::new(ranks, Default::default(), pattern).map_err(|error| error.to_string())?;
+    let bpe =
+        CoreBPE::new(ranks, Default::default(), pattern).map_err(|error| error.to_string())?;
     // A second server of this process has the same one.
     let _ = FOREIGN.set(bpe);
     Ok(())

@@ -1,6 +1,7 @@
 //! Requests that the upstream refuses as too long, and what is learned of it.
 
 mod answers;
+mod calibrated;
 mod learned;
 mod refused;
 

@@ -103,12 +103,26 @@ async fn output_that_does_not_fit_beside_the_input_is_lowered_in_place() {
 
 #[tokio::test]
 async fn an_upstream_that_counts_more_than_weir_is_believed() {
-    // A hundred and more tokens that weir does not see: the upstream's window is smaller by them.
+    // weir takes each of these words for one token, as its tokenizer does; the upstream for several.
     let upstream = upstream("llamacpp", WINDOW).await;
-    let weir = before(&upstream, &memory(), |_| {}).await;
-    let body = conversation(20, &json!({"model": "gpt-3.5-turbo-instruct-like"}));
+    let weir = before(&upstream, &memory(), |config| {
+        let mut entry = config.models.find("gpt-4o").entry;
+        entry.window_tokens = WINDOW;
+        config.models.insert("foreign-model", entry);
+    })
+    .await;
+    let mut body = conversation(20, &json!({"model": "foreign-model"}));
+    for message in body["messages"].as_array_mut().expect("a list") {
+        let text = message["content"].as_str().expect("a text").replace("the", "100 200 300");
+        message["content"] = json!(text);
+    }
     let answer = send(&weir, "a", &body).await;
-    assert_eq!((answer.status(), upstream.requests().len()), (200, 2), "{answer:?}");
+    let seen = upstream.requests();
+    assert_eq!((answer.status(), seen.len()), (200, 2), "{answer:?}");
+    assert!(seen[0].prompt_tokens > Some(WINDOW) && seen[1].prompt_tokens < Some(WINDOW));
+    // What it takes by weir's count is remembered.
+    let answer = send(&weir, "a", &body).await;
+    assert_eq!((answer.status(), upstream.requests().len()), (200, 3), "{answer:?}");
 }
 
 #[tokio::test]
