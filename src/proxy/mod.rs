@@ -14,6 +14,7 @@ mod journal;
 pub mod learned;
 mod memory;
 mod originals;
+mod planned;
 pub mod planner;
 mod question;
 mod record;
