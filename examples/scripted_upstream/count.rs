@@ -31,8 +31,8 @@ const MAX_REMEMBERED: usize = 100_000;
 pub enum Encoding {
     O200k,
     Cl100k,
-    /// Of models whose names begin with `foreign`: what `--tokenizer` names, or else `Cl100k` with more
-    /// tokens for each digit.
+    /// Of models whose names begin with `foreign`: what `--tokenizer` names, or else `Cl100k` with a
+    /// token for each digit.
     Foreign,
 }
 
@@ -85,7 +85,12 @@ impl Encoding {
 
     pub fn encode(self, text: &str) -> Vec<u32> {
         if self == Self::Foreign && FOREIGN.get().is_none() {
-            return self.bpe().encode_ordinary(&text.replace(|c: char| c.is_numeric(), " 1 "));
+            let pieces = text.split_inclusive(char::is_numeric).flat_map(|piece| {
+                let digit = piece.char_indices().next_back().filter(|(_, last)| last.is_numeric());
+                let (before, digit) = piece.split_at(digit.map_or(piece.len(), |(at, _)| at));
+                [before, digit]
+            });
+            return pieces.flat_map(|piece| self.bpe().encode_ordinary(piece)).collect();
         }
         self.bpe().encode_ordinary(text)
     }

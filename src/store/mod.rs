@@ -6,6 +6,7 @@
 
 pub mod keys;
 pub mod ledger;
+mod looking;
 mod readers;
 mod schema;
 mod sqlite;

@@ -266,46 +266,6 @@ impl Sqlite {
         Ok(found.into_iter().map(|found| found.map(|found| found.value)).collect())
     }
 
-    pub fn peek(
-        &self,
-        tenant: Tenant,
-        kind: Kind,
-        key: &[u8],
-        now_ms: u64,
-    ) -> Option<Option<Entry>> {
-        let found = self.glance(|connection| find(connection, tenant, kind, key, now_ms))?;
-        Some(found.map(|found| Entry {
-            key: Bytes::copy_from_slice(key),
-            value: found.value,
-            expires_ms: u64::try_from(found.expires_ms).unwrap_or(0),
-        }))
-    }
-
-    pub async fn list(
-        &self,
-        kind: Kind,
-        now_ms: u64,
-        most: usize,
-    ) -> Result<Vec<(Tenant, Entry)>, StoreError> {
-        let work = move |connection: &Connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT tenant, key, value, expires_ms FROM entry
-                 WHERE kind = ?1 AND expires_ms > ?2 ORDER BY key, tenant LIMIT ?3",
-            )?;
-            let most = stored(most as u64);
-            let rows = statement.query_map(params![kind.name, stored(now_ms), most], |row| {
-                let entry = Entry {
-                    key: row.get::<_, Vec<u8>>(1)?.into(),
-                    value: row.get::<_, Vec<u8>>(2)?.into(),
-                    expires_ms: u64::try_from(row.get::<_, i64>(3)?).unwrap_or(0),
-                };
-                Ok((Tenant(row.get(0)?), entry))
-            })?;
-            rows.collect()
-        };
-        self.read(work).await
-    }
-
     pub async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError> {
         let mut deleted = 0;
         loop {
@@ -411,9 +371,9 @@ fn insert(
 }
 
 /// A value, and when it ends.
-struct Found {
-    value: Bytes,
-    expires_ms: i64,
+pub(super) struct Found {
+    pub(super) value: Bytes,
+    pub(super) expires_ms: i64,
 }
 
 impl Found {
@@ -422,7 +382,7 @@ impl Found {
     }
 }
 
-fn find(
+pub(super) fn find(
     connection: &Connection,
     tenant: Tenant,
     kind: Kind,
@@ -504,7 +464,7 @@ fn evict(connection: &Connection, kind: Kind, now_ms: u64) -> rusqlite::Result<(
 }
 
 /// A number as SQLite keeps it; what it cannot keep is further away than anything is.
-fn stored(number: u64) -> i64 {
+pub(super) fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
