@@ -91,7 +91,7 @@ fn body<'a>(messages: impl IntoIterator<Item = &'a str>) -> Bytes {
 
 fn plan(runtime: &Runtime, planner: &Planner, body: Bytes, limit_tokens: u64) -> Planned {
     let asked = Asked { max_input_tokens: Some(limit_tokens), ..Asked::default() };
-    let planned = planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked, None);
+    let planned = planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked);
     runtime.block_on(planned).unwrap_or_else(|error| panic!("{}", error.message))
 }
 

@@ -156,6 +156,11 @@ struct Times {
 }
 
 impl Times {
+    fn print(&self) {
+        println!("\ncuts whose summary was ready: {}", Self::told(&self.ready));
+        println!("all other requests:           {}", Self::told(&self.other));
+    }
+
     fn told(pairs: &[[Duration; 2]]) -> String {
         let [with, without] =
             [0, 1].map(|side| median(pairs.iter().map(|pair| pair[side]).collect()));
@@ -231,8 +236,7 @@ async fn play(flags: &Flags, folder: &Path) -> Result<(), Problem> {
         );
     }
     with.settle().await;
-    println!("\ncuts whose summary was ready: {}", Times::told(&times.ready));
-    println!("all other requests:           {}", Times::told(&times.other));
+    times.print();
     let (ready, late) = (with.figure("cuts_ready"), with.figure("cuts_late"));
     println!("cuts: {ready} with a summary that was ready, {late} with the extract");
     again(

@@ -9,7 +9,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::State;
 use super::count::{Encoding, REPLY_TOKENS, Tally};
-use super::fault::{self, Fault, Overflow};
+use super::fault::{self, Fault};
+use super::overflow::Overflow;
 use super::script::Script;
 use super::strict::{self, Messages, Top};
 use super::validate::{self, Message, Refusal, Role, kind_of};

@@ -2,7 +2,8 @@
 //!
 //! It shares nothing with the proxy's own counting, which it is there to judge.
 
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -30,12 +31,42 @@ const MAX_REMEMBERED: usize = 100_000;
 pub enum Encoding {
     O200k,
     Cl100k,
+    /// Of models whose names begin with `foreign`: what `--tokenizer` names, or else `Cl100k` with a
+    /// token for each digit.
+    Foreign,
+}
+
+/// The vocabulary of `--tokenizer`.
+static FOREIGN: OnceLock<CoreBPE> = OnceLock::new();
+
+/// Reads the vocabulary of foreign models: one of Mistral's `tekken_….json`.
+pub fn read_tokenizer(path: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let file: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let number = |name: &str| file["config"][name].as_u64().unwrap_or(0) as usize;
+    let words = number("default_vocab_size").saturating_sub(number("default_num_special_tokens"));
+    let vocabulary = file["vocab"].as_array().ok_or("there is no vocab")?.iter().take(words);
+    let ranks = vocabulary.map(|word| {
+        let bytes = STANDARD.decode(word["token_bytes"].as_str().unwrap_or_default());
+        let rank = word["rank"].as_u64().and_then(|rank| u32::try_from(rank).ok());
+        bytes.ok().zip(rank).ok_or("a word has no bytes or no rank")
+    });
+    let ranks = ranks.collect::<Result<_, _>>()?;
+    let pattern = file["config"]["pattern"].as_str().ok_or("there is no pattern")?;
+    let bpe =
+        CoreBPE::new(ranks, Default::default(), pattern).map_err(|error| error.to_string())?;
+    // A second server of this process has the same one.
+    let _ = FOREIGN.set(bpe);
+    Ok(())
 }
 
 impl Encoding {
     pub fn for_model(model: &str) -> Self {
         let name = model.rsplit('/').next().unwrap_or(model);
         let name = name.strip_prefix("ft:").unwrap_or(name);
+        if name.starts_with("foreign") {
+            return Self::Foreign;
+        }
         let older = name == "gpt-4" || name.starts_with("gpt-4-") || name.starts_with("gpt-4:");
         if older || name.starts_with("gpt-3.5") || name.starts_with("gpt-35") {
             Self::Cl100k
@@ -48,10 +79,19 @@ impl Encoding {
         match self {
             Self::O200k => o200k_base_singleton(),
             Self::Cl100k => cl100k_base_singleton(),
+            Self::Foreign => FOREIGN.get().unwrap_or_else(cl100k_base_singleton),
         }
     }
 
     pub fn encode(self, text: &str) -> Vec<u32> {
+        if self == Self::Foreign && FOREIGN.get().is_none() {
+            let pieces = text.split_inclusive(char::is_numeric).flat_map(|piece| {
+                let digit = piece.char_indices().next_back().filter(|(_, last)| last.is_numeric());
+                let (before, digit) = piece.split_at(digit.map_or(piece.len(), |(at, _)| at));
+                [before, digit]
+            });
+            return pieces.flat_map(|piece| self.bpe().encode_ordinary(piece)).collect();
+        }
         self.bpe().encode_ordinary(text)
     }
 

@@ -1,6 +1,7 @@
-//! Faults on purpose: their names, and how each vendor words a refusal for size.
+//! Faults on purpose: their names.
 //!
-//! It parses and words; carrying them out is for `routes.rs` and `body.rs`.
+//! It parses; carrying them out is for `routes.rs` and `body.rs`, wording refusals for size for
+//! `overflow.rs`.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -108,60 +109,4 @@ pub fn status_body(code: u16) -> Value {
         ),
     };
     json!({"error": {"message": message, "type": kind, "param": null, "code": error_code}})
-}
-
-/// What a refusal for size says: the prompt, the room asked for the answer, and the window.
-#[derive(Clone, Copy, Debug)]
-pub struct Overflow {
-    pub prompt_tokens: u64,
-    pub output_tokens: u64,
-    pub context_tokens: u64,
-}
-
-/// Status and body of a refusal for size in one vendor's words; `empty` is a 200 without a body.
-pub fn overflow(vendor: &str, size: Overflow) -> (u16, Option<Value>) {
-    let Overflow { prompt_tokens: prompt, output_tokens: output, context_tokens: window } = size;
-    let status = if vendor == "too_large" { 413 } else { 400 };
-    let says = match vendor {
-        "empty" => return (200, None),
-        "anthropic" => format!("prompt is too long: {prompt} tokens > {window} maximum"),
-        "gemini" => format!(
-            "The input token count ({prompt}) exceeds the maximum number of tokens allowed ({window})."
-        ),
-        "llamacpp" => format!(
-            "request ({prompt} tokens) exceeds the available context size ({window} tokens), try increasing it"
-        ),
-        "vllm" => format!(
-            "This model's maximum context length is {window} tokens. However, your request has {prompt} input tokens. Please reduce the length of the input messages."
-        ),
-        "mistral" => format!(
-            "Prompt contains {prompt} tokens and 0 draft tokens, too large for model with {window} maximum context length"
-        ),
-        "groq" => "Please reduce the length of the messages or completion.".to_owned(),
-        "too_large" => format!("Request too large: {prompt} tokens, limit {window}."),
-        _ if output == 0 => format!(
-            "This model's maximum context length is {window} tokens. However, your messages resulted in {prompt} tokens. Please reduce the length of the messages."
-        ),
-        _ => format!(
-            "This model's maximum context length is {window} tokens. However, you requested {} tokens ({prompt} in the messages, {output} in the completion). Please reduce the length of the messages or completion.",
-            prompt + output
-        ),
-    };
-    let body = match vendor {
-        "anthropic" => {
-            json!({"type": "error", "error": {"type": "invalid_request_error", "message": says}})
-        }
-        "gemini" => {
-            json!([{"error": {"code": 400, "message": says, "status": "INVALID_ARGUMENT"}}])
-        }
-        "llamacpp" => json!({"error": {"code": 400, "message": says,
-            "type": "exceed_context_size_error", "n_prompt_tokens": prompt, "n_ctx": window}}),
-        "mistral" => json!({"object": "error", "message": says,
-            "type": "invalid_request_prompt_too_long", "param": null, "code": "3051"}),
-        "vllm" => json!({"error": {"message": says, "type": "BadRequestError",
-            "param": null, "code": 400}}),
-        _ => json!({"error": {"message": says, "type": "invalid_request_error",
-            "param": "messages", "code": "context_length_exceeded"}}),
-    };
-    (status, Some(body))
 }

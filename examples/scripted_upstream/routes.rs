@@ -16,8 +16,9 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::answer::{self, Answer, Content};
 use super::body::{Dropped, Reply, Step, gzip};
 use super::chat::{self, Asker, Rejection};
-use super::fault::{self, Fault, Overflow};
+use super::fault::{self, Fault};
 use super::log::Ticket;
+use super::overflow::{self, Overflow};
 use super::script::SCRIPT_NAME;
 use super::validate::Refusal;
 use super::{Link, State, control, extras, files, locked};
@@ -219,7 +220,7 @@ async fn complete(
 }
 
 fn too_long(vendor: &str, size: Overflow) -> Answer {
-    match fault::overflow(vendor, size) {
+    match overflow::refusal(vendor, size) {
         (status, Some(body)) => Answer::json(status, &body),
         (status, None) => Answer::whole(status, "application/json", ""),
     }

@@ -14,6 +14,7 @@ mod fault;
 mod files;
 mod log;
 mod memory;
+mod overflow;
 mod routes;
 mod script;
 mod strict;
@@ -21,6 +22,7 @@ mod validate;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,6 +80,9 @@ pub struct Options {
     /// Whose words a refusal for size uses.
     #[arg(long, default_value = "openai")]
     pub overflow_style: String,
+    /// The vocabulary of models whose names begin with `foreign`: one of Mistral's `tekken_….json`.
+    #[arg(long)]
+    pub tokenizer: Option<PathBuf>,
     /// Faults of the first requests, one each, in order; `none` leaves one alone.
     #[arg(long, value_delimiter = ',')]
     pub faults: Vec<String>,
@@ -127,6 +132,11 @@ impl Server {
     pub async fn start(options: Options) -> std::io::Result<Self> {
         let faults = fault::queue(&options.faults)
             .map_err(|problem| std::io::Error::new(std::io::ErrorKind::InvalidInput, problem))?;
+        if let Some(path) = &options.tokenizer {
+            count::read_tokenizer(path).map_err(|problem| {
+                std::io::Error::new(std::io::ErrorKind::InvalidInput, problem)
+            })?;
+        }
         let listener = TcpListener::bind(options.listen).await?;
         let addr = listener.local_addr()?;
         let state = Arc::new(State {

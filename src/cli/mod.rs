@@ -3,6 +3,7 @@
 mod backup;
 mod explain;
 mod keys;
+mod learned;
 mod log_fields;
 mod log_writer;
 mod models;

@@ -31,6 +31,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::learned::{self, LearnedArgs};
 use crate::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD_PER_MTOK};
 use crate::budget::{Price, Rates, Tier, money};
 use crate::config::models::UNKNOWN_PRICE;
@@ -51,11 +52,15 @@ enum Command {
         /// `max_output_tokens`, `input_cost_per_token` and other costs in dollars.
         file: PathBuf,
     },
+    Learned(LearnedArgs),
 }
 
 /// Runs `weir models …`.
 pub fn run(args: &ModelsArgs) -> Result<(), String> {
-    let Command::Import { file } = &args.command;
+    let file = match &args.command {
+        Command::Import { file } => file,
+        Command::Learned(args) => return learned::run(args),
+    };
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
     let catalogue = import(&text).map_err(|error| format!("{}: {error}", file.display()))?;

@@ -210,6 +210,11 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
             "what was written last may not survive a loss of power"
         );
     }
+    tell_ending(&ending, &config);
+    Ok(ending)
+}
+
+fn tell_ending(ending: &Ending, config: &Config) {
     match ending {
         Ending::Finished => tracing::info!(target: "weir", "ended, with everything finished"),
         Ending::Overdue(connections) => tracing::warn!(
@@ -220,7 +225,6 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
         ),
         Ending::Forced => tracing::warn!(target: "weir", "ended at once, as told"),
     }
-    Ok(ending)
 }
 
 /// The admin API, bound where there is to be one. Its token is printed when it is made, and not

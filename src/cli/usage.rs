@@ -292,7 +292,7 @@ fn csv(rows: impl Iterator<Item = Vec<String>>) -> String {
 
 /// Columns one beside the other: the first `names` to the left, figures to the right, and the last
 /// as it is.
-fn aligned(rows: &[Vec<String>], names: usize) -> String {
+pub fn aligned(rows: &[Vec<String>], names: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()

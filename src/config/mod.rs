@@ -1,6 +1,7 @@
 //! Configuration as used: complete, checked, every key with its unit last.
 
 mod auth;
+mod learning;
 pub mod models;
 pub mod names;
 pub mod policies;
@@ -17,6 +18,7 @@ use figment::Figment;
 use crate::budget::Price;
 use crate::context::Policy;
 pub use auth::{Admin, AdminListen, Auth, AuthMode, Secret};
+pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
 pub use reader::{Problem, Warning};
@@ -40,6 +42,7 @@ pub struct Config {
     pub upstream: Upstream,
     pub context: Context,
     pub summaries: Summaries,
+    pub learning: Learning,
     /// Lower limits by model pattern, for a whole organisation; the least that matches wins.
     pub limits: Vec<Limit>,
     /// Windows and prices by model: the shipped catalogue with the configuration's own entries on top.
@@ -177,6 +180,8 @@ pub struct ModelSettings {
     /// Whether its provider takes `cache_control`.
     pub cache_control: bool,
     pub late_system: LateSystem,
+    /// Tokens of the model's own for a thousand of weir's estimate; nothing is learned of it then.
+    pub token_permille: Option<u32>,
 }
 
 /// What becomes of a system message that stands behind others.

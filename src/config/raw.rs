@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::auth;
+use super::learning;
 use super::names;
 use super::policies::{self, Policies};
 use super::prices;
 use super::reader::{Problem, Reader, Warning};
 use super::summaries::{self, Summaries};
 use super::{
-    Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, LateSystem, Ledger, Limit, Log,
-    LogFormat, Mode, ModelEntry, ModelSettings, OnFailure, Originals, Prices, Server, Store,
-    UnknownPrice, Upstream, set,
+    Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, LateSystem, Learning, Ledger,
+    Limit, Log, LogFormat, Mode, ModelEntry, ModelSettings, OnFailure, Originals, Prices, Server,
+    Store, UnknownPrice, Upstream, set,
 };
 use crate::context::Policy;
 use crate::tokens::Encoding;
@@ -46,6 +47,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     auth::read(reader, &mut config);
     context(reader, &mut config.context);
     summaries::read(reader, &mut config.summaries);
+    learning::read(reader, &mut config.learning);
     config.limits = limits(reader);
     (config.models, config.model_settings) = models(reader, &config.context.policies);
     prices::read(reader, &mut config.prices);
@@ -95,6 +97,7 @@ impl Default for Config {
                 originals_max_bytes: 64 << 20,
             },
             summaries: Summaries::default(),
+            learning: Learning::default(),
             limits: Vec::new(),
             models: Catalogue::shipped(),
             model_settings: BTreeMap::new(),
@@ -236,6 +239,7 @@ fn model_settings(reader: &mut Reader, name: &str, policies: &Policies) -> Model
     set(&mut settings.cache_control, reader.switch(&path("cache_control")));
     let late = [("keep", LateSystem::Keep), ("user", LateSystem::User)];
     set(&mut settings.late_system, reader.choice(&path("late_system"), &late));
+    settings.token_permille = reader.share_permille(&path("token_ratio"), 500..=4000);
     settings
 }
 
@@ -594,6 +598,10 @@ mod tests {
         mask_batch = 5
         [policies.plain]
         notes = "count"
+        [learning]
+        heal = false
+        limit_lifetime_ms = 1000
+        calibrate = false
         [prices]
         unknown = "reject"
         [cache]
@@ -655,6 +663,7 @@ mod tests {
                 originals_lifetime_ms: 1000,
                 originals_max_bytes: 1024,
             },
+            learning: Learning { heal: false, limit_lifetime_ms: 1000, calibrate: false },
             prices: Prices { unknown: UnknownPrice::Reject, default: None },
             cache: Cache { counts_bytes: 8, folds_bytes: 0 },
             store: Store { path: "kept/weir.db".into() },

@@ -6,6 +6,7 @@
 //! one, because the fold is what a proxy would have done that had watched from the first message.
 
 pub mod anchors;
+pub mod calibration;
 mod calls;
 pub mod clip;
 mod compose;
@@ -19,6 +20,7 @@ mod fit;
 pub mod fold;
 pub mod history;
 pub mod late_system;
+pub mod learned;
 mod leave;
 pub mod limit;
 pub mod mask;
@@ -47,6 +49,7 @@ mod worth;
 
 pub use edits::edits;
 pub use fold::{Fate, Fold};
+pub use learned::{LearnedLimits, Lesson, MAX_RESENDS, Refused};
 pub use limit::{Limits, Profile};
 pub use measure::{Fact, Measure};
 pub use policy::{Notes, Policy};

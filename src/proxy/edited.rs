@@ -6,12 +6,14 @@ use bytes::Bytes;
 use crate::config::{LateSystem, ModelSettings};
 use crate::context::{self, Fate, Fold, RequestSource};
 use crate::wire::asking::{Put, Question};
-use crate::wire::{Edit, Protocol, Request, breakpoint, splice};
+use crate::wire::{Edit, Protocol, Request, breakpoint, clamp, splice};
 
 /// The name of the edit that asks a stream for its usage.
 pub const USAGE: &str = "usage";
 /// The name of the edit that a note is when a model wrote of what went.
 const SUMMARY: &str = "summary";
+/// The name of the edit that lowers the output limit to what has room beside the input.
+pub const CLAMP: &str = "clamp";
 
 /// What a plan comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,18 +65,31 @@ pub fn edits(
     (edits, named)
 }
 
-/// The body with `edits` and with `question`; `None` where there is neither.
+/// What is changed beside the messages.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Beside {
+    /// The question for a stream's usage.
+    pub question: Option<Question>,
+    /// The most output that is asked for.
+    pub clamp: Option<u64>,
+}
+
+/// The body with `edits` and with what is changed beside them; `None` where there is nothing.
 pub fn body(
     protocol: Protocol,
     request: &Request<'_>,
     edits: &[(usize, Edit)],
-    question: Option<Question>,
+    beside: Beside,
 ) -> (Option<Bytes>, Option<Put>) {
-    if edits.is_empty() && question.is_none() {
+    if edits.is_empty() && beside.question.is_none() && beside.clamp.is_none() {
         return (None, None);
     }
     let mut body = splice::apply(protocol, request, edits);
-    let asked = question.map(|question| question.put(request, &mut body));
+    // It moves nothing, so the question finds its place as before.
+    if let Some(tokens) = beside.clamp {
+        clamp::put(request, &mut body, tokens);
+    }
+    let asked = beside.question.map(|question| question.put(request, &mut body));
     (Some(body.into()), asked)
 }
 

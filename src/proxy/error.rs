@@ -1,5 +1,7 @@
 //! What can go wrong with a request, as one type. Rendering it is `server::reply`'s.
 
+use bytes::Bytes;
+
 use crate::upstream::{SendError, TargetError};
 
 /// What happened. Few and fixed: the metric's label and the wire's `code`.
@@ -86,12 +88,21 @@ pub struct ProxyError {
     pub param: Option<String>,
     /// When it is worth trying again.
     pub retry_after_ms: Option<u64>,
+    /// What the upstream had said, where that is the reason.
+    pub upstream: Option<Box<UpstreamAnswer>>,
+}
+
+/// An answer of the upstream's, complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamAnswer {
+    pub status: u16,
+    pub body: Bytes,
 }
 
 impl ProxyError {
     /// An error of `kind` that says `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None, retry_after_ms: None }
+        Self { kind, message: message.into(), param: None, retry_after_ms: None, upstream: None }
     }
 }
 

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::planner::{self, Asked, Draft, Job, Pace, Planned, Planner, Stop};
+use super::draft::Draft;
+use super::planner::{self, Asked, Job, Pace, Planned, Planner, Stop};
 use super::question::Question;
 use super::shared::Shared;
-use super::summaries::Patience;
 use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::Mode;
 use crate::context::report::{self, Base, Preflight, Report, Subject, Treatment};
@@ -73,8 +73,7 @@ impl Planner {
     ) -> Result<Explained, ProxyError> {
         let body = with_messages(body);
         let path_model = path_model.map(str::to_owned);
-        let patience = Patience::Looks;
-        let job = Job { tenant, protocol, body, path_model, asked, patience };
+        let job = Job { path_model, ..Job::new(tenant, protocol, body, asked) };
         self.unhurried(job, |shared, mut job| {
             let (body, own) = Question::take(job.body.clone())?;
             job.body = body;

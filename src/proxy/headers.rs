@@ -103,7 +103,7 @@ pub fn asked(headers: &HeaderMap, context: &Context, caller: &Caller) -> Result<
             Some(chosen.to_owned())
         }
     };
-    Ok(Asked { max_input_tokens, bypass, policy })
+    Ok(Asked { max_input_tokens, bypass, policy, ..Asked::default() })
 }
 
 fn only_value<'a>(

@@ -266,7 +266,7 @@ impl Journal {
     ) -> Settlement {
         let learned_output_tokens = match ended.end {
             // A store that cannot be read knows no more than one that has seen nothing.
-            End::NotSent => None,
+            End::NotSent | End::Refused => None,
             End::Seen if ended.metered.usage.is_some() => None,
             End::Seen | End::Unseen => {
                 self.store.learned_output_tokens(&intent.model).await.unwrap_or(None)

@@ -3,15 +3,19 @@
 mod admission;
 mod asking;
 mod caller;
+mod draft;
 mod drain;
 mod edited;
 pub mod error;
 mod explain;
 mod headers;
+mod heal;
 pub mod host;
 mod journal;
+pub mod learned;
 mod memory;
 mod originals;
+mod planned;
 pub mod planner;
 mod question;
 mod record;
@@ -19,6 +23,7 @@ mod refusal;
 mod relay;
 mod settlement;
 mod shared;
+pub mod shelf;
 mod spend;
 pub mod summaries;
 mod unasked;
@@ -42,8 +47,8 @@ pub use originals::{LeftOut, Originals};
 pub use question::Question;
 pub use spend::SpendQuery;
 
-use self::planner::Planned;
-use self::planner::Planner;
+use self::learned::Learned;
+use self::planner::{Job, Planned, Planner};
 pub use self::record::MAX_LOGGED_BYTES;
 use self::record::Record;
 use self::summaries::{Behalf, Sent, Summaries};
@@ -99,6 +104,7 @@ pub struct Proxy {
     config: Arc<Config>,
     client: Client,
     planner: Planner,
+    learned: Arc<Learned>,
     store: Store,
     originals: Arc<Originals>,
     /// `None` where no model sums up what cuts take.
@@ -124,13 +130,18 @@ impl Proxy {
         });
         let own_key = own_key.transpose()?;
         let upstream = client.base().origin().to_owned();
+        let learned =
+            Learned::new(store.clone(), upstream.clone(), own_key.is_some(), config.learning);
+        let learned = Arc::new(learned);
         let journal = Arc::new(Journal::new(Arc::clone(&config), store.clone(), upstream));
         let summaries = Summaries::new(&config, &client, own_key.as_ref(), &journal, &store)
             .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
+        let planner = Planner::with(Arc::clone(&config), Arc::clone(&learned), summaries.clone());
         Ok(Self {
             own_key,
             admissions: Admissions::default(),
-            planner: Planner::with_summaries(Arc::clone(&config), summaries.clone()),
+            planner,
+            learned,
             originals: Arc::new(Originals::new(&config.context, &store)?),
             summaries,
             journal,
@@ -189,17 +200,10 @@ impl Proxy {
             let asked = headers::asked(&call.headers, &self.config.context, &call.caller)?;
             let readable = call.decoded.unwrap_or_else(|| call.received.clone());
             let behalf = self.behalf(&call.caller, call.protocol, &call.headers, &call.target);
-            let mut planned = self
-                .planner
-                .plan(
-                    tenant,
-                    call.protocol,
-                    readable.clone(),
-                    call.target.path_model.as_deref(),
-                    asked,
-                    behalf.as_ref(),
-                )
-                .await?;
+            let mut job = Job::new(tenant, call.protocol, readable.clone(), asked);
+            job.path_model.clone_from(&call.target.path_model);
+            job.behalf.clone_from(&behalf);
+            let mut planned = self.planner.plan_job(&job).await?;
             record.planned(&planned);
             call.caller.check_model(&planned.model)?;
             call.caller.check_conversation(&readable)?;
@@ -223,7 +227,7 @@ impl Proxy {
             let opening =
                 Opening::planned(record.caller(), &outbound.target, &planned, record.plan_ms());
             record.account(self.journal.open(opening).await?);
-            let inbound = self.send_asking(outbound, &mut planned).await?;
+            let inbound = self.send_fitting(outbound, &mut planned, job, &mut record).await?;
             record.edited(&planned);
             if inbound.status.is_success() {
                 if let Some(behalf) = &behalf {

@@ -1,7 +1,6 @@
 //! From a body to what is sent in its place: counts, fold and splice, with the caches that spare
 //! doing it again. The caches never change a result.
 
-use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -9,81 +8,19 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::edited::{self, Kind};
-use super::memory::Chain;
-use super::refusal;
-use super::shared::{Shared, shown};
-use super::summaries::{Behalf, Look, Patience, Spans, Summaries, Wanted};
-use super::{ErrorKind, LeftOut, ProxyError, Tenant};
-use crate::budget::Compaction;
-use crate::config::{Config, Known, Mode, ModelSettings, Originals};
-use crate::context::tail::Tail;
-use crate::context::{self, Fact, Fold, Limits, Measure, Profile, RequestSource, Zone};
-use crate::tokens::media::ImageRule;
-use crate::tokens::{Encoding, REPLY_PRIMING};
-use crate::wire::asking::Put;
-use crate::wire::{Edit, Protocol, Request};
+use super::draft::{Draft, Folded};
+use super::learned::Learned;
+pub use super::planned::{Asked, Job, Planned};
+use super::shared::Shared;
+use super::summaries::{Patience, Spans, Summaries, Wanted};
+use super::{ErrorKind, ProxyError, Tenant};
+use crate::config::{Config, Mode};
+use crate::wire::Protocol;
 
 /// As many bytes of messages not seen before as are counted on the request's own task.
 pub(super) const INLINE_BYTES: usize = 16 * 1024;
 /// Bodies above this are not even parsed there.
 const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
-
-/// What the caller's headers ask of the plan.
-#[derive(Debug, Clone, Default)]
-pub struct Asked {
-    /// `x-weir-max-input-tokens`: lowers this request's limit.
-    pub max_input_tokens: Option<u64>,
-    /// `x-weir-bypass`: forward untouched.
-    pub bypass: bool,
-    /// `x-weir-policy`: the policy to plan by, one of those allowed.
-    pub policy: Option<String>,
-}
-
-/// What is sent, and what there is to tell about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Planned {
-    /// The body to send; `None` forwards it as received.
-    pub body: Option<Bytes>,
-    /// `x-weir-action`, such as `pass` or `evict+fit`.
-    pub action: String,
-    /// `x-weir-edits`; empty where there are none.
-    pub edits: String,
-    pub received_tokens: u64,
-    pub sent_tokens: u64,
-    pub limit_tokens: u64,
-    pub messages: u32,
-    /// Cuts that the conversation has seen.
-    pub cuts: u32,
-    /// Messages not sent whole, where originals are kept; else empty.
-    pub left_out: LeftOut,
-    pub model: String,
-    pub stream: bool,
-    /// The question for the stream's usage in `body`, where weir has put one there.
-    pub usage_asked: Option<Put>,
-    /// How full the context is.
-    pub zone: Zone,
-    /// What was done to the conversation, for what it saved.
-    pub compaction: Compaction,
-    /// The most output that the caller lets the model write.
-    pub max_output_tokens: Option<u64>,
-    /// How the last cut that was made for this request came by what stands there, where a model
-    /// sums up.
-    pub summary: Option<Look>,
-    /// What is to be summed up for the next cut.
-    pub ahead: Option<Wanted>,
-}
-
-impl Planned {
-    /// The request without weir's question for its usage: what to send to an upstream that refuses
-    /// it. `sent` is the body with the question.
-    pub fn unask(&mut self, sent: &[u8]) -> Option<Bytes> {
-        let asked = self.usage_asked.take()?;
-        let names = self.edits.split(',').filter(|name| *name != edited::USAGE);
-        self.edits = names.collect::<Vec<_>>().join(",");
-        Some(asked.taken_back(sent).into())
-    }
-}
 
 /// Plans requests for all tenants.
 pub struct Planner {
@@ -91,18 +28,6 @@ pub struct Planner {
     /// How many requests may be counted off the async threads at once: one a core, so that large
     /// bodies queue here and not on the cores.
     heavy: Arc<Semaphore>,
-}
-
-/// One request to plan.
-#[derive(Clone)]
-pub(super) struct Job {
-    pub(super) tenant: Tenant,
-    pub(super) protocol: Protocol,
-    pub(super) body: Bytes,
-    pub(super) path_model: Option<String>,
-    pub(super) asked: Asked,
-    /// What may be done where no summary stands yet.
-    pub(super) patience: Patience,
 }
 
 /// Whether a job may take its time.
@@ -128,22 +53,26 @@ impl From<ProxyError> for Stop {
 }
 
 impl Planner {
-    /// For requests whose cuts no model sums up.
+    /// A planner that has learned nothing of any upstream, and has no model to sum up with.
     pub fn new(config: Arc<Config>) -> Self {
-        Self::with_summaries(config, None)
+        let learned = Arc::new(Learned::nothing(config.learning));
+        Self::with(config, learned, None)
     }
 
-    pub fn with_summaries(config: Arc<Config>, summaries: Option<Arc<Summaries>>) -> Self {
+    /// A planner that goes by what was learned, and by what stands for what cuts took.
+    pub(super) fn with(
+        config: Arc<Config>,
+        learned: Arc<Learned>,
+        summaries: Option<Arc<Summaries>>,
+    ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
-            shared: Arc::new(Shared::new(config, summaries)),
+            shared: Arc::new(Shared::new(config, learned, summaries)),
             heavy: Arc::new(Semaphore::new(cores)),
         }
     }
 
-    /// Decides what to send of `body`. `path_model` is the model named by the path (Azure's
-    /// deployments), which then counts instead of the body's `model`. Where cuts wait for their
-    /// summaries, these are made on `behalf` of the caller.
+    /// Decides what to send of `body`. `path_model` is the model named by the path.
     pub async fn plan(
         &self,
         tenant: Tenant,
@@ -151,11 +80,15 @@ impl Planner {
         body: Bytes,
         path_model: Option<&str>,
         asked: Asked,
-        behalf: Option<&Arc<Behalf>>,
     ) -> Result<Planned, ProxyError> {
         let path_model = path_model.map(str::to_owned);
-        let patience = self.patience(&asked, behalf.is_some());
-        let mut job = Job { tenant, protocol, body, path_model, asked, patience };
+        self.plan_job(&Job { path_model, ..Job::new(tenant, protocol, body, asked) }).await
+    }
+
+    /// Decides what to send in place of a request. Where cuts wait for their summaries, these are
+    /// made on behalf of its caller.
+    pub async fn plan_job(&self, job: &Job) -> Result<Planned, ProxyError> {
+        let mut job = Job { patience: self.patience(job), ..job.clone() };
         if job.body.len() <= INLINE_BODY_BYTES {
             match guarded(&self.shared, &job, Pace::Inline) {
                 Ok(planned) => return Ok(planned),
@@ -175,7 +108,7 @@ impl Planner {
                 Ok(planned) => return Ok(planned),
                 Err(wanted) => wanted,
             };
-            let (Some(summaries), Some(behalf)) = (&self.shared.summaries, behalf) else {
+            let (Some(summaries), Some(behalf)) = (&self.shared.summaries, &job.behalf) else {
                 job.patience = Patience::Settles;
                 continue;
             };
@@ -189,10 +122,12 @@ impl Planner {
     }
 
     /// What a request that asks for this may do where no summary stands yet.
-    fn patience(&self, asked: &Asked, is_callers: bool) -> Patience {
+    fn patience(&self, job: &Job) -> Patience {
         let is_observed = self.shared.config.context.mode == Mode::Observe;
         match &self.shared.summaries {
-            Some(summaries) if !is_observed && !asked.bypass && is_callers => summaries.patience(),
+            Some(summaries) if !is_observed && !job.asked.bypass && job.behalf.is_some() => {
+                summaries.patience()
+            }
             _ => Patience::Looks,
         }
     }
@@ -248,339 +183,19 @@ fn guarded_by(
     }
 }
 
-/// A conversation as it is, and as it was when an earlier request ended, where that is remembered.
-pub(super) struct Folded {
-    pub(super) fold: Arc<Fold>,
-    earlier: Option<Arc<Fold>>,
-}
-
-/// A request whose body is read and whose limits are known.
-pub(super) struct Draft<'a> {
-    pub(super) shared: &'a Shared,
-    pub(super) job: &'a Job,
-    pace: Pace,
-    pub(super) request: Request<'a>,
-    pub(super) model: Cow<'a, str>,
-    pub(super) is_model_known: bool,
-    pub(super) limits: Limits,
-    /// Tools, schemas and reply priming, as they are.
-    pub(super) overhead_tokens: u64,
-    profile: Arc<Profile>,
-    pub(super) settings: ModelSettings,
-}
-
-impl<'a> Draft<'a> {
-    pub(super) fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
-        let config = &shared.config;
-        let request =
-            job.protocol.read(&job.body, config.server.max_messages).map_err(refusal::body)?;
-        let model = match &job.path_model {
-            Some(model) => Cow::Borrowed(model.as_str()),
-            None => request.model.clone().unwrap_or(Cow::Borrowed("")),
-        };
-        let found = config.models.find(&model);
-        if matches!(found.known, Known::Unknown) {
-            shared.warn_once(&model, &found.entry);
-        }
-        let settings = config.settings(found.name);
-        let mut policy = config.policy(job.asked.policy.as_deref(), settings.policy.as_deref());
-        policy.strict_alternation = found.entry.strict_alternation;
-        policy.notes_apart =
-            !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
-        let limits = Limits {
-            window_tokens: found.entry.window_tokens,
-            max_input_tokens: found.entry.max_input_tokens,
-            max_output_tokens: found.entry.max_output_tokens,
-            operator_tokens: config.configured_limit_tokens(&model),
-            header_tokens: job.asked.max_input_tokens,
-            asked_output_tokens: request.max_output_tokens,
-            counting: policy.counting,
-        };
-        let encoding = match policy.counting.is_estimated {
-            true => Encoding::Estimate,
-            false => found.entry.encoding,
-        };
-        let measure = Measure { encoding, images: ImageRule::of_model(&model) };
-        let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
-        let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
-        let overhead_tokens = extras_tokens + REPLY_PRIMING;
-        let is_model_known = !matches!(found.known, Known::Unknown);
-        Ok(Self {
-            shared,
-            job,
-            pace,
-            request,
-            model,
-            is_model_known,
-            limits,
-            overhead_tokens,
-            profile,
-            settings,
-        })
-    }
-
-    fn fold_and_plan(
-        &self,
-        fold: impl FnOnce(&Self, Option<&Spans<'_>>) -> Result<Folded, Stop>,
-    ) -> Result<Planned, Stop> {
-        let spans = self.spans();
-        let folded = fold(self, spans.as_ref())?;
-        self.conclude(&folded, spans.as_ref())
-    }
-
-    /// What stands for messages that cuts take, where a model sums up.
-    pub(super) fn spans(&self) -> Option<Spans<'_>> {
-        let (summaries, job) = (self.shared.summaries.as_ref()?, self.job);
-        let conversation = (self.request.messages.as_slice(), self.model.as_ref());
-        Some(Spans::new(summaries, job.tenant, &job.body, conversation, job.patience))
-    }
-
-    /// Takes the transcript up where an earlier request of the conversation left it, or from the
-    /// start, and remembers where it is now.
-    pub(super) fn fold(&self, spans: Option<&Spans<'_>>) -> Result<Folded, Stop> {
-        let memory = &self.shared.memory;
-        let chain = Chain::new(memory, self.job.tenant, &self.profile, &self.request.messages);
-        let earlier = memory.longest_fold(&chain);
-        let mut fold = match &earlier {
-            Some(same) if same.messages() == self.request.messages.len() => {
-                return Ok(Folded { fold: Arc::clone(same), earlier });
-            }
-            Some(earlier) => Fold::clone(earlier),
-            None => Fold::new(Arc::clone(&self.profile)),
-        };
-        let facts = self.facts_from(fold.messages(), &chain)?;
-        let more_tokens = facts.iter().map(|fact| fact.tokens).sum();
-        if self.pace == Pace::Inline && fold.is_above_mark(more_tokens) {
-            return Err(Stop::Heavy);
-        }
-        if self.pace == Pace::Inline && self.is_slow_to_take(fold.messages()) {
-            return Err(Stop::Heavy);
-        }
-        let standing = |gone: &[usize]| spans.and_then(|spans| spans.standing(gone));
-        let source = self.source().with_summaries(&standing);
-        for fact in facts {
-            fold.push(fact, &source);
-        }
-        if let Some(wanted) = spans.and_then(Spans::take_wanted) {
-            return Err(Stop::Waits(wanted));
-        }
-        let fold = Arc::new(fold);
-        if spans.is_some_and(Spans::is_unsettled) {
-            // What nobody has settled is not to be taken up by requests that are sent.
-            return Ok(Folded { fold, earlier });
-        }
-        let earlier_messages = earlier.as_ref().map(|earlier| earlier.messages());
-        memory.keep_fold(&chain, Arc::clone(&fold), earlier_messages);
-        Ok(Folded { fold, earlier })
-    }
-
-    /// Whether the policy has every message from `start` on searched, and these are many.
-    fn is_slow_to_take(&self, start: usize) -> bool {
-        let new = self.request.messages.iter().skip(start);
-        !self.profile.policy.anchors.is_empty()
-            && new.map(|raw| raw.len()).sum::<usize>() > INLINE_BYTES
-    }
-
-    /// The facts of the messages from `start` on, counted only where no request brought them yet.
-    fn facts_from(&self, start: usize, chain: &Chain) -> Result<Vec<Fact>, Stop> {
-        let memory = &self.shared.memory;
-        let mut new_bytes = 0;
-        let mut facts = Vec::with_capacity(self.request.messages.len() - start);
-        for (index, raw) in self.request.messages.iter().enumerate().skip(start) {
-            let key = chain.content_key(index);
-            if let Some(fact) = memory.fact(key) {
-                facts.push(fact);
-                continue;
-            }
-            new_bytes += raw.len();
-            if self.pace == Pace::Inline && new_bytes > INLINE_BYTES {
-                return Err(Stop::Heavy);
-            }
-            let message = self
-                .job
-                .protocol
-                .read_message(raw)
-                .map_err(|error| refusal::message(index, &error))?;
-            let fact = self.profile.measure.fact(&message);
-            memory.keep_fact(key, fact);
-            facts.push(fact);
-        }
-        Ok(facts)
-    }
-
-    pub(super) fn source(&self) -> RequestSource<'_> {
-        let encoding = self.profile.measure.encoding;
-        RequestSource::new(self.job.protocol, &self.request.messages, encoding)
-    }
-
-    /// Checks the size against the limit and writes the body.
-    fn conclude(&self, folded: &Folded, spans: Option<&Spans<'_>>) -> Result<Planned, Stop> {
-        let (config, fold) = (&self.shared.config, &*folded.fold);
-        let limit_tokens = self.limits.input_tokens();
-        let received_tokens = fold.received_tokens() + self.overhead_tokens;
-        if self.job.asked.bypass {
-            return self.bypass(received_tokens);
-        }
-        let standing = |gone: &[usize]| spans.and_then(|spans| spans.standing(gone));
-        let source = self.source().with_summaries(&standing);
-        if self.pace == Pace::Inline && fold.is_above_mark(0) {
-            return Err(Stop::Heavy);
-        }
-        let end = fold.ended(&source);
-        if let Some(wanted) = spans.and_then(Spans::take_wanted) {
-            return Err(Stop::Waits(wanted));
-        }
-        let is_observed = config.context.mode == Mode::Observe;
-        let needs_nothing = end.needs_nothing(limit_tokens, self.overhead_tokens);
-        let is_left_alone = is_observed || needs_nothing;
-        if self.pace == Pace::Inline && !is_left_alone && context::tail::is_possible(&end) {
-            return Err(Stop::Heavy);
-        }
-        let mut sent_tokens = match is_left_alone {
-            true => received_tokens,
-            false => end.sent_tokens() + self.overhead_tokens,
-        };
-        if sent_tokens > limit_tokens && !is_observed {
-            return Err(refusal::cannot_fit(received_tokens, sent_tokens, limit_tokens).into());
-        }
-        let kind = match (is_observed, needs_nothing) {
-            (true, _) => Kind::Observed,
-            (false, true) => Kind::LeftAlone,
-            (false, false) => Kind::Compacted,
-        };
-        let action = edited::action(&end, kind, needs_nothing);
-        let (mut edits, mut named) =
-            edited::edits(&end, &self.request, &source, &self.settings, kind);
-        if let Some(tail) = self.tail(&end, &source).filter(|_| kind == Kind::Compacted) {
-            sent_tokens += tail.tokens;
-            // Behind all other edits, as it stands behind the last message.
-            edits.push((tail.message, Edit::Append(tail.text)));
-        }
-        let question = self.request.usage_question;
-        let question = question.filter(|_| self.shared.refusers.may_be_asked(&self.model));
-        if question.is_some() {
-            named.push(edited::USAGE);
-        }
-        let (body, asked) = edited::body(self.job.protocol, &self.request, &edits, question);
-        let cuts = if needs_nothing { 0 } else { end.cuts() };
-        let named = named.join(",");
-        let mut planned = self.planned(body, action, &named, received_tokens, sent_tokens, cuts);
-        planned.usage_asked = asked;
-        planned.zone = end.zone();
-        if let Some(earlier) = &folded.earlier {
-            let earlier_tokens = earlier.received_tokens() + self.overhead_tokens;
-            planned.compaction.earlier_tokens = Some(earlier_tokens);
-            planned.compaction.is_cut = end.cuts() > earlier.cuts();
-        }
-        planned.summary = spans.and_then(Spans::last);
-        planned.ahead = spans.and_then(|spans| spans.ahead(&end, &source));
-        if !is_left_alone && config.context.originals != Originals::Off {
-            planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
-        }
-        Ok(planned)
-    }
-
-    /// What is put after the last message of a request that ends in the state `end`.
-    pub(super) fn tail(&self, end: &Fold, source: &RequestSource<'_>) -> Option<Tail> {
-        let tail = context::tail(end, source)?;
-        let sent_tokens = end.sent_tokens() + self.overhead_tokens + tail.tokens;
-        (sent_tokens <= self.limits.input_tokens()).then_some(tail)
-    }
-
-    /// Forwards the request as received, within the operator's own limit.
-    fn bypass(&self, received_tokens: u64) -> Result<Planned, Stop> {
-        let operator = [self.limits.operator_tokens, self.limits.header_tokens];
-        let limit_tokens = operator.into_iter().flatten().min();
-        if let Some(limit_tokens) = limit_tokens.filter(|limit| received_tokens > *limit) {
-            return Err(refusal::bypass(received_tokens, limit_tokens).into());
-        }
-        Ok(self.planned(None, "bypass".into(), "", received_tokens, received_tokens, 0))
-    }
-
-    /// After a fault inside compaction: the original, where it can be shown to fit.
-    fn forward_after_fault(&self) -> Result<Planned, Stop> {
-        tracing::error!(target: "weir::fault", model = %shown(&self.model), "compaction failed");
-        let limit_tokens = self.limits.input_tokens();
-        // No text takes more tokens than bytes; framing is what is counted beside it.
-        let most_tokens = self.job.body.len() as u64 + self.overhead_tokens;
-        let counted = || {
-            let facts = self.request.messages.iter().map(|raw| {
-                let message = self.job.protocol.read_message(raw).ok()?;
-                Some(self.profile.measure.fact(&message).tokens)
-            });
-            facts.sum::<Option<u64>>().map(|tokens| tokens + self.overhead_tokens)
-        };
-        let received = if most_tokens <= limit_tokens {
-            Some(most_tokens)
-        } else {
-            catch_unwind(AssertUnwindSafe(counted)).ok().flatten()
-        };
-        match received {
-            Some(tokens) if tokens <= limit_tokens => {
-                Ok(self.planned(None, "fault".into(), "", tokens, tokens, 0))
-            }
-            _ => Err(ProxyError::new(
-                ErrorKind::Internal,
-                "compaction failed, and the request does not fit without it",
-            )
-            .into()),
-        }
-    }
-
-    fn planned(
-        &self,
-        body: Option<Bytes>,
-        action: String,
-        edits: &str,
-        received_tokens: u64,
-        sent_tokens: u64,
-        cuts: u32,
-    ) -> Planned {
-        Planned {
-            body,
-            action,
-            edits: edits.to_owned(),
-            received_tokens,
-            sent_tokens,
-            limit_tokens: self.limits.input_tokens(),
-            messages: self.request.messages.len() as u32,
-            cuts,
-            left_out: LeftOut::default(),
-            model: self.model.clone().into_owned(),
-            stream: self.request.stream,
-            usage_asked: None,
-            zone: Zone::Continue,
-            compaction: Compaction {
-                received_tokens,
-                sent_tokens,
-                earlier_tokens: None,
-                is_cut: cuts > 0,
-                max_input_tokens: self.limits.max_input_tokens.unwrap_or(self.limits.window_tokens),
-            },
-            max_output_tokens: self.request.max_output_tokens,
-            summary: None,
-            ahead: None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn shared() -> Shared {
-        Shared::new(Arc::new(Config::default()), None)
+        let config = Arc::new(Config::default());
+        let learned = Arc::new(Learned::nothing(config.learning));
+        Shared::new(config, learned, None)
     }
 
     fn job(body: String, max_input_tokens: Option<u64>) -> Job {
-        Job {
-            tenant: Tenant([0; 16]),
-            protocol: Protocol::Chat,
-            body: body.into(),
-            path_model: None,
-            asked: Asked { max_input_tokens, ..Asked::default() },
-            patience: Patience::Looks,
-        }
+        let asked = Asked { max_input_tokens, ..Asked::default() };
+        Job::new(Tenant([0; 16]), Protocol::Chat, body.into(), asked)
     }
 
     fn body(words: usize) -> String {

@@ -7,6 +7,7 @@ use http::{Method, StatusCode};
 use tokio::time::Instant;
 
 use super::journal::{Account, Ended};
+use super::learned::Sampling;
 use super::planner::Planned;
 use super::settlement::End;
 use super::{Admission, Caller, ErrorKind, LeftOut, ProxyError};
@@ -27,6 +28,8 @@ pub enum Outcome {
     CallerLeft,
     UpstreamCut,
     IdleTimeout,
+    /// The upstream refused it as too long, and it was planned anew.
+    Overflow,
     Failed(ErrorKind),
 }
 
@@ -38,6 +41,7 @@ impl Outcome {
             Self::CallerLeft => "caller_left",
             Self::UpstreamCut => "upstream_cut",
             Self::IdleTimeout => "idle_timeout",
+            Self::Overflow => "overflow",
             Self::Failed(kind) => kind.code(),
         }
     }
@@ -46,6 +50,7 @@ impl Outcome {
     fn end(self) -> End {
         match self {
             Self::Complete => End::Seen,
+            Self::Overflow => End::Refused,
             Self::CallerLeft | Self::UpstreamCut | Self::IdleTimeout => End::Unseen,
             Self::Failed(ErrorKind::UpstreamTimeout | ErrorKind::UpstreamClosed) => End::Unseen,
             Self::Failed(_) => End::NotSent,
@@ -70,6 +75,10 @@ pub struct Record {
     cost_nano_usd: Option<u64>,
     status: Option<StatusCode>,
     upstream_first_byte_ms: Option<u64>,
+    /// How often the upstream refused the request as too long.
+    overflows: u64,
+    /// The prompt, to be compared with what the upstream reports of it.
+    sampling: Option<Sampling>,
     /// Bytes of the answer that the caller got.
     pub bytes_out: u64,
     /// What the answer told, once it has ended.
@@ -96,6 +105,8 @@ impl Record {
             cost_nano_usd: None,
             status: None,
             upstream_first_byte_ms: None,
+            overflows: 0,
+            sampling: None,
             bytes_out: 0,
             metered: Metered::default(),
             outcome: Outcome::CallerLeft,
@@ -198,6 +209,38 @@ impl Record {
         error
     }
 
+    /// Keeps a prompt to be compared with what the upstream reports of it.
+    pub fn sample(&mut self, sampling: Option<Sampling>) {
+        self.sampling = sampling;
+    }
+
+    /// Learns from what the upstream reported of the prompt. What is no text is counted by other rules.
+    fn learn(&mut self) {
+        let usage = self.metered.usage.unwrap_or_default();
+        let other = [usage.image_input_tokens, usage.audio_input_tokens];
+        let is_text = other.into_iter().flatten().all(|tokens| tokens == 0);
+        if let (Some(sampling), Some(reported)) = (self.sampling.take(), usage.prompt_tokens)
+            && is_text
+        {
+            sampling.take(reported);
+        }
+    }
+
+    /// Settles what was sent and refused as too long; the request may be sent again.
+    pub async fn refused(&mut self, status: StatusCode) {
+        self.overflows += 1;
+        let Some(account) = self.account.take() else { return };
+        let ended = Ended {
+            end: Outcome::Overflow.end(),
+            outcome: Outcome::Overflow.name(),
+            status: Some(status.as_u16()),
+            metered: Metered::default(),
+            first_byte_ms: Some(millis(self.ready.elapsed())),
+            total_ms: Some(millis(self.begun.elapsed())),
+        };
+        account.settle(ended).await;
+    }
+
     /// Notes that an answer has begun.
     pub fn answered(&mut self, status: StatusCode) {
         self.status = Some(status);
@@ -235,6 +278,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         self.settle_tokens();
+        self.learn();
         if let Some((account, ended)) = self.end() {
             account.settle_behind(ended);
         }
@@ -258,6 +302,7 @@ impl Drop for Record {
             limit_tokens = planned.map(|planned| planned.limit_tokens),
             messages = planned.map(|planned| planned.messages),
             stream = planned.map(|planned| planned.stream),
+            overflows = (self.overflows > 0).then_some(self.overflows),
             upstream_first_byte_ms = self.upstream_first_byte_ms,
             total_ms = millis(self.begun.elapsed()),
             bytes_out = self.bytes_out,

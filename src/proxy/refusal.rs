@@ -1,5 +1,7 @@
 //! Requests that cannot be planned, as errors a caller can act on.
 
+use super::error::UpstreamAnswer;
+use super::planner::Planned;
 use super::{ErrorKind, ProxyError};
 use crate::wire::{BodyError, FieldError};
 
@@ -17,6 +19,28 @@ pub fn cannot_fit(received_tokens: u64, least_tokens: u64, limit_tokens: u64) ->
     );
     error.param = Some("messages".into());
     error
+}
+
+/// The refusal of what the upstream refused each time, in the words agents look for.
+pub fn unhealed(planned: &Planned, resends: usize, answer: UpstreamAnswer) -> ProxyError {
+    let Planned { limit_tokens, received_tokens, sent_tokens, .. } = planned;
+    let again = match resends {
+        0 => "nothing is left that could be taken from it".to_owned(),
+        times => format!("{times} times more after it was made shorter"),
+    };
+    ProxyError {
+        param: Some("messages".into()),
+        upstream: Some(Box::new(answer)),
+        ..ProxyError::new(
+            ErrorKind::ContextLengthExceeded,
+            format!(
+                "This model's maximum context length is {limit_tokens} tokens by what is known of \
+                 it. However, your messages resulted in {received_tokens} tokens, and the upstream \
+                 refused {sent_tokens} of them as too long ({again}); its own answer is in \
+                 'upstream'. Please reduce the length of the messages."
+            ),
+        )
+    }
 }
 
 /// The refusal of a bypass that a configured limit forbids.

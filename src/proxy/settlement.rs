@@ -16,6 +16,8 @@ const MAX_BELIEVED_TOKENS: u64 = 100_000_000;
 pub enum End {
     /// The upstream got nothing of it.
     NotSent,
+    /// The upstream refused it, whatever status it did that with.
+    Refused,
     /// All of the answer is here.
     Seen,
     /// It was sent, and whether the provider has more to bill nobody knows.
@@ -57,6 +59,7 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         && (reported.completion_tokens.is_some() || known.compaction.is_none());
     let (usage, mut flags) = match end {
         End::NotSent => return free(Flags::NOT_SENT),
+        End::Refused => return free(Flags::default()),
         _ if metered.usage.is_none() && !known.is_success() => return free(Flags::default()),
         End::Seen if has_usage => (reported, Flags::default()),
         End::Seen => {
@@ -198,7 +201,7 @@ mod tests {
 
     type Row = (&'static str, End, Option<u16>, Metered, [Option<u64>; 3], Flags);
 
-    fn rows() -> [Row; 9] {
+    fn rows() -> [Row; 10] {
         let none = Flags::default();
         let (estimated, missing) = (Flags::ESTIMATED, Flags::ESTIMATED | Flags::USAGE_MISSING);
         let reported = Some([900, 400, 50]);
@@ -218,6 +221,14 @@ mod tests {
                 Some(200),
                 metered(reported, 200, true),
                 [Some(900), Some(50), Some(1_040_000)],
+                none,
+            ),
+            (
+                "refused with a success",
+                End::Refused,
+                Some(200),
+                metered(None, 0, true),
+                [None, None, Some(0)],
                 none,
             ),
             (

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use super::Tenant;
 use super::asking::Refusers;
+use super::learned::Learned;
 use super::memory::Memory;
 use super::planner::{INLINE_BYTES, Pace, Stop};
 use super::summaries::Summaries;
 use crate::config::Config;
 use crate::context::Measure;
 use crate::tokens::tools;
-use crate::wire::{ExtraKind, Request};
+use crate::wire::{Extra, ExtraKind, Request};
 
 pub(super) struct Shared {
     pub(super) config: Arc<Config>,
@@ -23,17 +24,24 @@ pub(super) struct Shared {
     pub(super) refusers: Refusers,
     /// `None` where no model sums up what cuts take.
     pub(super) summaries: Option<Arc<Summaries>>,
+    /// What upstreams have taught of their models.
+    pub(super) learned: Arc<Learned>,
 }
 
 /// How many unknown models are remembered as warned about.
 const WARNED_MODELS: usize = 1000;
 
 impl Shared {
-    pub(super) fn new(config: Arc<Config>, summaries: Option<Arc<Summaries>>) -> Self {
+    pub(super) fn new(
+        config: Arc<Config>,
+        learned: Arc<Learned>,
+        summaries: Option<Arc<Summaries>>,
+    ) -> Self {
         Self {
             memory: Memory::new(&config.cache),
             warned: Mutex::new(HashSet::new()),
             refusers: Refusers::new(config.upstream.ask_usage),
+            learned,
             config,
             summaries,
         }
@@ -57,15 +65,7 @@ impl Shared {
             if pace == Pace::Inline && extra.raw.len() > INLINE_BYTES {
                 return Err(Stop::Heavy);
             }
-            let own = match extra.kind {
-                ExtraKind::Tools | ExtraKind::Functions => {
-                    tools::count_list(measure.encoding, extra.raw)
-                }
-                ExtraKind::ResponseFormat => {
-                    tools::count_response_format(measure.encoding, extra.raw)
-                }
-                ExtraKind::Prediction => measure.encoding.count(extra.raw),
-            };
+            let own = extra_tokens(measure, extra);
             self.memory.keep_extra(key, own);
             tokens += own;
         }
@@ -84,6 +84,15 @@ impl Shared {
                 "unknown model: set its window under [models.\"NAME\"] in the configuration"
             );
         }
+    }
+}
+
+/// Tokens of something that stands beside the messages.
+pub(super) fn extra_tokens(measure: Measure, extra: &Extra<'_>) -> u64 {
+    match extra.kind {
+        ExtraKind::Tools | ExtraKind::Functions => tools::count_list(measure.encoding, extra.raw),
+        ExtraKind::ResponseFormat => tools::count_response_format(measure.encoding, extra.raw),
+        ExtraKind::Prediction => measure.encoding.count(extra.raw),
     }
 }
 

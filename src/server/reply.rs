@@ -1,6 +1,8 @@
 //! From a `ProxyError` to what the caller sees: OpenAI's error shape. The only place that renders
 //! errors; it decides nothing about them.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{
     ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
@@ -8,8 +10,10 @@ use http::header::{
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use super::decode;
+use crate::proxy::error::UpstreamAnswer;
 use crate::proxy::{Body, ErrorKind, ProxyError};
 
 /// Carried by weir's own errors alone, so that they are told from the upstream's.
@@ -30,6 +34,33 @@ struct Rendered<'a> {
     kind: &'static str,
     param: Option<&'a str>,
     code: &'static str,
+    /// What the upstream had said, where that is the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream: Option<Upstream<'a>>,
+}
+
+#[derive(Serialize)]
+struct Upstream<'a> {
+    status: u16,
+    body: UpstreamBody<'a>,
+}
+
+/// An upstream's body as it came, or as a text where it is no JSON.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum UpstreamBody<'a> {
+    Json(&'a RawValue),
+    Text(Cow<'a, str>),
+}
+
+impl<'a> Upstream<'a> {
+    fn new(answer: &'a UpstreamAnswer) -> Self {
+        let body = match serde_json::from_slice(&answer.body) {
+            Ok(json) => UpstreamBody::Json(json),
+            Err(_) => UpstreamBody::Text(String::from_utf8_lossy(&answer.body)),
+        };
+        Self { status: answer.status, body }
+    }
 }
 
 /// The answer that says what went wrong.
@@ -41,6 +72,7 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
             kind: kind_of_error(problem.kind, status),
             param: problem.param.as_deref(),
             code: problem.kind.code(),
+            upstream: problem.upstream.as_deref().map(Upstream::new),
         },
     };
     let body = serde_json::to_vec(&envelope).expect("strings under fixed keys are JSON");

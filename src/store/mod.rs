@@ -7,6 +7,7 @@
 mod files;
 pub mod keys;
 pub mod ledger;
+mod looking;
 mod readers;
 mod schema;
 mod sqlite;
@@ -256,6 +257,30 @@ impl Store {
     ) -> Result<Vec<Option<Bytes>>, StoreError> {
         let Backend::Sqlite(sqlite) = &self.backend;
         sqlite.fetch(tenant, kind, keys, now_ms, life).await
+    }
+
+    /// One value, read on the caller's own thread: `None` where that would have to wait, as it has to
+    /// for a store in memory. The inner `None` is a key that has no value.
+    pub fn peek(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+        key: &[u8],
+        now_ms: u64,
+    ) -> Option<Option<Entry>> {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        sqlite.peek(tenant, kind, key, now_ms)
+    }
+
+    /// All that there is of a kind, of all tenants and in order of key, but no more than `most`.
+    pub async fn list(
+        &self,
+        kind: Kind,
+        now_ms: u64,
+        most: usize,
+    ) -> Result<Vec<(Tenant, Entry)>, StoreError> {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        sqlite.list(kind, now_ms, most).await
     }
 
     /// Deletes what has ended by now, of all tenants; how many entries that were. Reading does not

@@ -325,9 +325,9 @@ fn insert(
 }
 
 /// A value, and when it ends.
-struct Found {
-    value: Bytes,
-    expires_ms: i64,
+pub(super) struct Found {
+    pub(super) value: Bytes,
+    pub(super) expires_ms: i64,
 }
 
 impl Found {
@@ -336,7 +336,7 @@ impl Found {
     }
 }
 
-fn find(
+pub(super) fn find(
     connection: &Connection,
     tenant: Tenant,
     kind: Kind,
@@ -418,7 +418,7 @@ fn evict(connection: &Connection, kind: Kind, now_ms: u64) -> rusqlite::Result<(
 }
 
 /// A number as SQLite keeps it; what it cannot keep is further away than anything is.
-fn stored(number: u64) -> i64 {
+pub(super) fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

@@ -93,6 +93,11 @@ impl<'a> Members<'a> {
                 .and_then(|stream| Question::missing(text, stream, stream_options)),
             max_output_tokens: whole(max_completion_tokens, "max_completion_tokens")?
                 .or(whole(max_tokens, "max_tokens")?),
+            output_limits: [max_completion_tokens, max_tokens]
+                .into_iter()
+                .flatten()
+                .filter(|raw| *raw != "null")
+                .collect(),
             extras: extras
                 .into_iter()
                 .filter_map(|(kind, raw)| {

@@ -7,8 +7,10 @@
 pub mod asking;
 pub mod breakpoint;
 pub mod chat;
+pub mod clamp;
 pub mod json;
 pub mod message;
+pub mod overflow;
 pub mod splice;
 
 pub use message::{Content, Message, Part, Role};
@@ -61,6 +63,8 @@ pub struct Request<'a> {
     pub usage_question: Option<asking::Question>,
     /// The most tokens the caller lets the model write for each choice.
     pub max_output_tokens: Option<u64>,
+    /// The numbers that say so, as they stand in `text`.
+    pub output_limits: Vec<&'a str>,
     /// JSON texts beside the messages that become part of the prompt.
     pub extras: Vec<Extra<'a>>,
     /// The JSON text of each message, borrowed from `text`.

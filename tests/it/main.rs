@@ -3,6 +3,7 @@
 mod cli;
 mod counting;
 mod explain;
+mod heal;
 mod keys;
 mod ledger;
 mod promises;

@@ -17,7 +17,8 @@ use super::valid;
 fn cases() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let entries = fs::read_dir(folder).expect("the cases are there");
-    let mut cases: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+    let paths = entries.map(|entry| entry.expect("readable").path());
+    let mut cases: Vec<_> = paths.filter(|path| path.join("request.json").is_file()).collect();
     cases.sort();
     cases
 }

@@ -78,7 +78,7 @@ impl Weir {
     pub fn plan(&self, body: &str, limit_tokens: u64) -> Result<Planned, ProxyError> {
         let asked = Asked { max_input_tokens: Some(limit_tokens), ..Asked::default() };
         let body = bytes::Bytes::copy_from_slice(body.as_bytes());
-        let planned = self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked, None);
+        let planned = self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked);
         let mut planned = self.runtime.block_on(planned)?;
         planned.compaction.earlier_tokens = None;
         planned.compaction.is_cut = false;

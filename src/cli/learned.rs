@@ -1,0 +1,157 @@
+//! `weir models learned`: the limits and ratios that weir has learned of models, where they come from
+//! and when they end. Changes nothing.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::moments::moment;
+use super::own_store;
+use super::usage::aligned;
+use crate::proxy::learned::{self, LimitsRow, RatioRow};
+use crate::proxy::shelf::Stored;
+use crate::store::Store;
+
+/// The most rows of each kind that are shown.
+const MAX_ROWS: usize = 10_000;
+
+/// Shows what was learned of models from their upstreams' answers
+#[derive(Debug, clap::Args)]
+pub struct LearnedArgs {
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<PathBuf>,
+    /// The store's file [default: weir/weir.db in the user's state folder]
+    #[arg(long, value_name = "FILE")]
+    store: Option<String>,
+}
+
+/// Runs `weir models learned`.
+pub fn run(args: &LearnedArgs) -> Result<(), String> {
+    let store = own_store::existing(args.config.as_deref(), args.store.clone())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .map_err(|error| format!("cannot begin: {error}"))?;
+    super::print(&runtime.block_on(told(&store, args.json))?)
+}
+
+async fn told(store: &Store, as_json: bool) -> Result<String, String> {
+    let said = |error| format!("the store cannot be read: {error}");
+    let limits = learned::limits_rows(store, MAX_ROWS).await.map_err(said)?;
+    let ratios = learned::ratio_rows(store, MAX_ROWS).await.map_err(said)?;
+    if as_json {
+        let limits: Vec<Value> = limits.iter().map(limits_json).collect();
+        let ratios: Vec<Value> = ratios.iter().map(ratio_json).collect();
+        return Ok(json!({"limits": limits, "ratios": ratios}).to_string() + "\n");
+    }
+    if limits.is_empty() && ratios.is_empty() {
+        return Ok("Nothing has been learned of any model yet.\n".to_owned());
+    }
+    let head = ["model", "upstream", "learned", "value", "until (UTC)", "from"];
+    let mut table = vec![head.map(str::to_owned).to_vec()];
+    table.extend(limits.iter().map(limits_line));
+    table.extend(ratios.iter().map(ratio_line));
+    Ok(aligned(&table, 5))
+}
+
+fn source(row: &LimitsRow) -> &'static str {
+    if row.is_told { "told in a refusal" } else { "stepping down after a refusal" }
+}
+
+fn limits_line(row: &Stored<LimitsRow>) -> Vec<String> {
+    let parts = [(row.value.window_tokens, "window"), (row.value.max_input_tokens, "input")];
+    let shown = parts.iter().filter_map(|(tokens, what)| Some(format!("{what} {}", (*tokens)?)));
+    let mut value = shown.collect::<Vec<_>>().join(", ");
+    if row.value.counts_output {
+        value += " (output counted in)";
+    }
+    [
+        row.model.clone(),
+        row.upstream.clone(),
+        "limit".to_owned(),
+        value,
+        moment(row.expires_ms),
+        source(&row.value).to_owned(),
+    ]
+    .to_vec()
+}
+
+fn ratio_line(row: &Stored<RatioRow>) -> Vec<String> {
+    [
+        row.model.clone(),
+        row.upstream.clone(),
+        "ratio".to_owned(),
+        format!("{:.3} (version {})", ratio(&row.value), row.value.version),
+        moment(row.expires_ms),
+        "reported prompt tokens".to_owned(),
+    ]
+    .to_vec()
+}
+
+fn ratio(row: &RatioRow) -> f64 {
+    f64::from(row.permille) / 1000.0
+}
+
+fn limits_json(row: &Stored<LimitsRow>) -> Value {
+    json!({
+        "upstream": row.upstream,
+        "model": row.model,
+        "window_tokens": row.value.window_tokens,
+        "max_input_tokens": row.value.max_input_tokens,
+        "counts_output": row.value.counts_output,
+        "source": if row.value.is_told { "told" } else { "stepped" },
+        "learned_ms": row.value.learned_ms,
+        "expires_ms": row.expires_ms,
+    })
+}
+
+fn ratio_json(row: &Stored<RatioRow>) -> Value {
+    json!({
+        "upstream": row.upstream,
+        "model": row.model,
+        "token_ratio": ratio(&row.value),
+        "version": row.value.version,
+        "learned_ms": row.value.learned_ms,
+        "expires_ms": row.expires_ms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Learning;
+    use crate::context::LearnedLimits;
+    use crate::proxy::Tenant;
+    use crate::proxy::learned::Learned;
+
+    #[tokio::test]
+    async fn what_is_learned_is_told_with_its_source_and_its_end() {
+        let store = Store::in_memory().expect("there is memory");
+        let empty = told(&store, false).await.expect("readable");
+        assert_eq!(empty, "Nothing has been learned of any model yet.\n");
+        let learned = Learned::new(store.clone(), "http://up:1".into(), false, Learning::default());
+        for (model, is_told) in [("one", true), ("two", false)] {
+            let limits = LearnedLimits {
+                window_tokens: Some(8192),
+                counts_output: is_told,
+                is_told,
+                ..LearnedLimits::default()
+            };
+            learned.keep_limits(Tenant([1; 16]), model, limits).await;
+        }
+        let text = told(&store, false).await.expect("readable");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines[1].starts_with("one") && lines[1].ends_with("told in a refusal"), "{text}");
+        assert!(lines[1].contains("http://up:1") && lines[1].contains("(output counted in)"));
+        assert!(lines[2].ends_with("stepping down after a refusal"), "{text}");
+        let json: Value =
+            serde_json::from_str(&told(&store, true).await.expect("readable")).expect("JSON");
+        assert_eq!(json["limits"][0]["window_tokens"], 8192);
+        assert_eq!(json["limits"][1]["source"], "stepped");
+        assert_eq!(json["ratios"], json!([]));
+    }
+}

@@ -1,0 +1,114 @@
+//! The ratio between a model's own count of tokens and weir's for models whose tokenizer is not known:
+//! learned from what upstreams report, and moved in few large steps, since each step may cost each live
+//! conversation a cut. Knows nothing of where samples come from or where the ratio is kept.
+
+use std::collections::VecDeque;
+
+/// As many samples as a ratio is made of at least.
+pub const MIN_SAMPLES: usize = 5;
+/// The samples that count: the last ones.
+const MAX_SAMPLES: usize = 64;
+/// Ratios outside of this are no tokenizer's: something else was counted, or not counted.
+const BELIEVED_PERMILLE: std::ops::RangeInclusive<u64> = 500..=4000;
+/// Nine of ten samples lie at or below the ratio.
+const QUANTILE_PERCENT: usize = 90;
+/// What is put on top of that.
+const MARGIN_PERMILLE: u32 = 10;
+/// The ratio moves only where it is off by as much.
+const STEP_PERMILLE: u32 = 50;
+
+/// What answers reported of one model: tokens of its own for a thousand of weir's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Samples {
+    last: VecDeque<u32>,
+}
+
+impl Samples {
+    /// Takes a sample: a prompt that weir counted to `counted` at a ratio of `permille`, and the
+    /// upstream to `reported`.
+    pub fn take(&mut self, permille: u32, counted: u64, reported: u64) {
+        if counted == 0 {
+            return;
+        }
+        let ratio = u128::from(permille) * u128::from(reported) / u128::from(counted);
+        let ratio = u64::try_from(ratio).ok().filter(|ratio| BELIEVED_PERMILLE.contains(ratio));
+        let Some(ratio) = ratio.and_then(|ratio| u32::try_from(ratio).ok()) else { return };
+        if self.last.len() == MAX_SAMPLES {
+            self.last.pop_front();
+        }
+        self.last.push_back(ratio);
+    }
+
+    /// The ratio to go to from `current`; `None` where it stays.
+    pub fn step(&self, current: Option<u32>) -> Option<u32> {
+        let wanted = self.wanted()?;
+        let Some(current) = current else { return Some(wanted) };
+        let is_off = wanted * 1000 >= current * (1000 + STEP_PERMILLE)
+            || wanted * (1000 + STEP_PERMILLE) <= current * 1000;
+        is_off.then_some(wanted)
+    }
+
+    /// What the samples speak for.
+    fn wanted(&self) -> Option<u32> {
+        if self.last.len() < MIN_SAMPLES {
+            return None;
+        }
+        let mut sorted: Vec<u32> = self.last.iter().copied().collect();
+        sorted.sort_unstable();
+        let at = ((sorted.len() - 1) * QUANTILE_PERCENT).div_ceil(100);
+        let upper = sorted.get(at)?;
+        Some(upper + (upper * MARGIN_PERMILLE).div_ceil(1000))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(ratios: &[u64]) -> Samples {
+        let mut samples = Samples::default();
+        ratios.iter().for_each(|ratio| samples.take(1000, 1000, *ratio));
+        samples
+    }
+
+    #[test]
+    fn a_ratio_needs_some_samples_and_lies_above_most() {
+        assert_eq!(samples(&[1100; 4]).step(None), None);
+        assert_eq!(samples(&[1100; 5]).step(None), Some(1111));
+        let mut mixed = vec![1000; 60];
+        mixed.extend([3000; 4]);
+        assert_eq!(samples(&mixed).step(None), Some(1010));
+        assert_eq!(samples(&[1000, 1020, 1040, 1060, 1080]).step(None), Some(1091));
+    }
+
+    #[test]
+    fn it_moves_in_large_steps_alone() {
+        let of = |ratio| samples(&[ratio; 64]);
+        assert_eq!(of(1139).step(Some(1100)), None);
+        assert_eq!(of(1144).step(Some(1100)), Some(1156));
+        assert_eq!(of(1050).step(Some(1100)), None);
+        assert_eq!(of(1030).step(Some(1100)), Some(1041));
+    }
+
+    #[test]
+    fn samples_are_taken_at_any_ratio_and_absurd_ones_are_not() {
+        let mut samples = Samples::default();
+        for (counted, reported) in [(0, 9), (1000, 1), (1000, 9_000_000), (u64::MAX, 1)] {
+            samples.take(1200, counted, reported);
+        }
+        assert_eq!(samples, Samples::default());
+        samples.take(1200, 1200, 1100);
+        assert_eq!(samples.last, [1100]);
+        for _ in 0..100 {
+            samples.take(1000, 100, 100);
+        }
+        assert_eq!(samples.last, [1000; MAX_SAMPLES]);
+    }
+
+    #[test]
+    fn the_order_of_samples_does_not_matter() {
+        let one = samples(&[900, 1300, 1000, 1100, 1200]);
+        let other = samples(&[1300, 1200, 1100, 1000, 900]);
+        assert_eq!(one.step(None), other.step(None));
+    }
+}

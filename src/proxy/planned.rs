@@ -1,0 +1,106 @@
+//! What is to be planned, and what a plan says. Decides nothing.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::edited;
+use super::summaries::{Behalf, Look, Patience, Wanted};
+use super::{LeftOut, Tenant};
+use crate::budget::Compaction;
+use crate::context::{LearnedLimits, Limits, Zone};
+use crate::tokens::Encoding;
+use crate::wire::Protocol;
+use crate::wire::asking::Put;
+
+/// One request to plan.
+#[derive(Clone)]
+pub struct Job {
+    pub tenant: Tenant,
+    pub protocol: Protocol,
+    /// The body, decoded.
+    pub body: Bytes,
+    /// The model named by the path (Azure's deployments), which then counts instead of the body's.
+    pub path_model: Option<String>,
+    pub asked: Asked,
+    /// On whose behalf summaries are made that this request waits for; `None` where it is not sent.
+    pub behalf: Option<Arc<Behalf>>,
+    /// What may be done where no summary stands yet; the planner's to decide.
+    pub(super) patience: Patience,
+}
+
+impl Job {
+    /// A request that is only looked at, whose model its body names.
+    pub fn new(tenant: Tenant, protocol: Protocol, body: Bytes, asked: Asked) -> Self {
+        let (path_model, behalf, patience) = (None, None, Patience::Looks);
+        Self { tenant, protocol, body, path_model, asked, behalf, patience }
+    }
+}
+
+/// What the caller's headers ask of the plan.
+#[derive(Debug, Clone, Default)]
+pub struct Asked {
+    /// `x-weir-max-input-tokens`: lowers this request's limit.
+    pub max_input_tokens: Option<u64>,
+    /// `x-weir-bypass`: forward untouched.
+    pub bypass: bool,
+    /// `x-weir-policy`: the policy to plan by, one of those allowed.
+    pub policy: Option<String>,
+    /// What the refusal of this very request taught, in the place of what is kept of its model.
+    pub learned: Option<LearnedLimits>,
+    /// Whether the upstream has refused to be asked for this request's usage.
+    pub is_usage_refused: bool,
+}
+
+/// What is sent, and what there is to tell about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// The body to send; `None` forwards it as received.
+    pub body: Option<Bytes>,
+    /// `x-weir-action`, such as `pass` or `evict+fit`.
+    pub action: String,
+    /// `x-weir-edits`; empty where there are none.
+    pub edits: String,
+    pub received_tokens: u64,
+    pub sent_tokens: u64,
+    pub limit_tokens: u64,
+    pub messages: u32,
+    /// Cuts that the conversation has seen.
+    pub cuts: u32,
+    /// Messages not sent whole, where originals are kept; else empty.
+    pub left_out: LeftOut,
+    pub model: String,
+    pub stream: bool,
+    /// The question for the stream's usage in `body`, where weir has put one there.
+    pub usage_asked: Option<Put>,
+    /// How full the context is.
+    pub zone: Zone,
+    /// What was done to the conversation, for what it saved.
+    pub compaction: Compaction,
+    /// The most output that the request lets the model write.
+    pub max_output_tokens: Option<u64>,
+    /// What the plan was made under.
+    pub limits: Limits,
+    /// Whether weir knows the model by its name.
+    pub is_model_known: bool,
+    /// How texts were counted.
+    pub encoding: Encoding,
+    /// Whether the model's own counts correct weir's.
+    pub is_calibrated: bool,
+    /// How the last cut that was made for this request came by what stands there, where a model
+    /// sums up.
+    pub summary: Option<Look>,
+    /// What is to be summed up for the next cut.
+    pub ahead: Option<Wanted>,
+}
+
+impl Planned {
+    /// The request without weir's question for its usage: what to send to an upstream that refuses
+    /// it. `sent` is the body with the question.
+    pub fn unask(&mut self, sent: &[u8]) -> Option<Bytes> {
+        let asked = self.usage_asked.take()?;
+        let names = self.edits.split(',').filter(|name| *name != edited::USAGE);
+        self.edits = names.collect::<Vec<_>>().join(",");
+        Some(asked.taken_back(sent).into())
+    }
+}

@@ -1,0 +1,60 @@
+//! Lowering the most output that a request asks for, in place: a smaller number never has more digits,
+//! and blanks take the room of those it lacks, so that nothing else of the body moves.
+
+use super::Request;
+
+/// Lowers whatever limit on the output `body` has to at most `tokens`. `body` is that of `request`
+/// with any of its messages changed.
+pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) {
+    let text = request.text;
+    let offset = |raw: &str| raw.as_ptr() as usize - text.as_ptr() as usize;
+    let first = request.messages.first().map(|raw| offset(raw));
+    for raw in &request.output_limits {
+        if raw.parse::<u64>().is_ok_and(|asked| asked <= tokens) {
+            continue;
+        }
+        let at = offset(raw);
+        let start = match first.is_none_or(|first| at < first) {
+            true => at,
+            // What stands behind the messages is as far from the end as it was.
+            false => body.len() - (text.len() - at),
+        };
+        let lower = format!("{tokens:<width$}", width = raw.len());
+        body.replace_range(start..start + raw.len(), &lower);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::wire::{Edit, Protocol, splice};
+
+    fn clamped(body: &str, tokens: u64, edits: &[(usize, Edit)]) -> String {
+        let request = Protocol::Chat.read(body.as_bytes(), 100).expect("readable");
+        let mut sent = splice::apply(Protocol::Chat, &request, edits);
+        super::put(&request, &mut sent, tokens);
+        sent
+    }
+
+    #[test]
+    fn each_limit_is_lowered_where_it_stands() {
+        let body = r#"{"max_tokens" : 4096 ,"messages":[{"role":"user","content":"hé"},{"role":"user","content":"b"}],"max_completion_tokens":800}"#;
+        let lower = r#"{"max_tokens" : 70   ,"messages":[{"role":"user","content":"hé"},{"role":"user","content":"b"}],"max_completion_tokens":70 }"#;
+        assert_eq!(clamped(body, 70, &[]), lower);
+        assert_eq!(
+            clamped(body, 800, &[(0, Edit::Remove)]),
+            r#"{"max_tokens" : 800  ,"messages":[{"role":"user","content":"b"}],"max_completion_tokens":800}"#
+        );
+        assert_eq!(clamped(body, 4096, &[]), body);
+        let none = r#"{"max_tokens":null,"messages":[]}"#;
+        assert_eq!(clamped(none, 1, &[]), none);
+    }
+
+    #[test]
+    fn what_is_lowered_reads_as_json() {
+        let body =
+            r#"{"messages":[{"role":"user","content":"a"}],"max_tokens":18446744073709551615}"#;
+        let sent = clamped(body, 1, &[(0, Edit::Append("more".into()))]);
+        let request = Protocol::Chat.read(sent.as_bytes(), 100).expect("readable");
+        assert_eq!(request.max_output_tokens, Some(1));
+    }
+}

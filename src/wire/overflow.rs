@@ -1,0 +1,504 @@
+//! What upstreams say of a request that is too long for the model's context. Reads the answer; knows
+//! neither the request nor what becomes of it.
+//!
+//! A text is taken for a refusal only where it begins as one of [`FORMS`] does: what a provider
+//! repeats of a request stands further back and proves nothing. Each form has its source in
+//! `tests/golden/overflow/texts.jsonl`, beside texts that look alike and are something else.
+
+use serde_json::{Map, Value};
+
+/// The longest answer that is looked into.
+pub const MAX_REFUSAL_BYTES: usize = 64 << 10;
+/// How deep objects and texts that are JSON themselves are looked into.
+const MAX_DEPTH: usize = 6;
+/// The most texts of one answer that are read.
+const MAX_TEXTS: usize = 16;
+/// More tokens than any model takes: such a number is a slip of the pen.
+const MAX_TOKENS: u64 = 1_000_000_000;
+
+/// A request that did not fit, as its upstream told it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Overflow {
+    /// Whether input and output were counted together, so that less output may be what it takes.
+    pub with_output: bool,
+    /// What input and output share.
+    pub window_tokens: Option<u64>,
+    /// What the input alone may take, where the text says that.
+    pub max_input_tokens: Option<u64>,
+    /// What the input took by the upstream's own count.
+    pub input_tokens: Option<u64>,
+    /// Whether that count is the whole one; some stop counting at the limit, some guess.
+    pub is_exact: bool,
+}
+
+impl Overflow {
+    /// Whether a limit is told, so that nothing has to be guessed.
+    pub fn is_numbered(&self) -> bool {
+        self.window_tokens.is_some() || self.max_input_tokens.is_some()
+    }
+}
+
+/// What the answer says, if it is the refusal of a request that is too long.
+///
+/// Never on a 5xx, where texts like these mean something else, nor on a 429: waiting helps there.
+/// With a 200 only where the whole answer is an error, as some local servers have it.
+pub fn recognise(status: u16, body: &[u8]) -> Option<Overflow> {
+    if !matches!(status, 200 | 400 | 413 | 422) || body.len() > MAX_REFUSAL_BYTES {
+        return None;
+    }
+    let text = std::str::from_utf8(body).ok()?.trim();
+    let mut said = Said::default();
+    match serde_json::from_str::<Value>(text) {
+        Ok(Value::Object(members)) if status == 200 && !is_error_alone(&members) => return None,
+        Ok(value) => said.take(&value, 0),
+        Err(_) if status == 200 => return None,
+        Err(_) => said.texts.push(text.to_owned()),
+    }
+    said.overflow().filter(Overflow::is_possible)
+}
+
+/// Whether a successful answer holds nothing but an error.
+fn is_error_alone(members: &Map<String, Value>) -> bool {
+    members.get("error").is_some_and(|error| !error.is_null()) && !members.contains_key("choices")
+}
+
+/// What an answer's members say.
+#[derive(Default)]
+struct Said {
+    texts: Vec<String>,
+    /// Whether a code of the answer means that a request is too long.
+    is_named: bool,
+    /// Whether a code of the answer means something else.
+    is_rate: bool,
+    /// llama.cpp's own members.
+    prompt_tokens: Option<u64>,
+    window_tokens: Option<u64>,
+}
+
+impl Said {
+    fn take(&mut self, value: &Value, depth: usize) {
+        if depth > MAX_DEPTH || self.texts.len() >= MAX_TEXTS {
+            return;
+        }
+        match value {
+            Value::String(text) => self.take_text(text, depth),
+            Value::Array(elements) => {
+                elements.iter().take(MAX_TEXTS).for_each(|element| self.take(element, depth + 1));
+            }
+            Value::Object(members) => self.take_members(members, depth),
+            _ => {}
+        }
+    }
+
+    fn take_members(&mut self, members: &Map<String, Value>, depth: usize) {
+        for name in ["code", "type"] {
+            match members.get(name).and_then(Value::as_str) {
+                Some("context_length_exceeded" | "exceed_context_size_error") => {
+                    self.is_named = true;
+                }
+                Some("rate_limit_exceeded" | "tokens" | "insufficient_quota") => {
+                    self.is_rate = true;
+                }
+                _ => {}
+            }
+        }
+        let number = |name: &str| members.get(name).and_then(Value::as_u64);
+        self.prompt_tokens = self.prompt_tokens.or(number("n_prompt_tokens"));
+        self.window_tokens = self.window_tokens.or(number("n_ctx"));
+        for name in ["error", "message", "detail", "metadata", "raw", "errors"] {
+            if let Some(value) = members.get(name) {
+                self.take(value, depth + 1);
+            }
+        }
+    }
+
+    /// A text, or what the text holds where gateways have put another answer into one.
+    fn take_text(&mut self, text: &str, depth: usize) {
+        let own = unwrapped(text);
+        let bytes = own.strip_prefix("b'").and_then(|own| own.strip_suffix('\''));
+        let json = bytes.map(|own| own.replace("\\n", "\n"));
+        let json = json.as_deref().unwrap_or(own);
+        match json.starts_with(['{', '[']).then(|| serde_json::from_str::<Value>(json)) {
+            Some(Ok(value)) => self.take(&value, depth + 1),
+            _ => self.texts.push(own.to_owned()),
+        }
+    }
+
+    fn overflow(&self) -> Option<Overflow> {
+        if self.is_rate {
+            return None;
+        }
+        let read = |text: &String| FORMS.iter().find_map(|form| Some((form, form.read(text)?)));
+        let told =
+            self.texts.iter().filter_map(read).max_by_key(|(_, told)| told.limit().is_some());
+        let by_text = match told {
+            Some((form, told)) => told.overflow(form)?,
+            None if self.is_named => Overflow {
+                with_output: self.texts.iter().any(|text| text.contains("completion")),
+                ..Overflow::default()
+            },
+            None => return None,
+        };
+        let Some(window_tokens) = self.window_tokens.filter(|_| self.is_named) else {
+            return Some(by_text);
+        };
+        let input_tokens = self.prompt_tokens.or(by_text.input_tokens);
+        Some(Overflow {
+            window_tokens: Some(window_tokens),
+            input_tokens,
+            is_exact: input_tokens.is_some(),
+            ..by_text
+        })
+    }
+}
+
+/// A text without what gateways put before that of their own upstream.
+fn unwrapped(text: &str) -> &str {
+    let mut text = text.trim();
+    for _ in 0..MAX_DEPTH {
+        let ends = [": ", " - "].map(|end| text.find(end).map(|at| (at, end.len())));
+        let Some((at, length)) = ends.into_iter().flatten().min() else { break };
+        let before = &text[..at];
+        let mut words = before.split(' ');
+        let names_an_error =
+            words.all(|word| word.ends_with("Error") || word.ends_with("Exception"));
+        let is_wrapper = names_an_error
+            || before.starts_with("Upstream error from ")
+            || WRAPPERS.contains(&before);
+        if !is_wrapper {
+            break;
+        }
+        text = text[at + length..].trim_start();
+    }
+    text
+}
+
+/// What stands before the text proper at some providers.
+const WRAPPERS: [&str; 4] = [
+    "Input validation error",
+    "Invalid request",
+    "ollama error",
+    "<400> InternalError.Algo.InvalidParameter",
+];
+
+/// One form of a refusal: words with places for numbers in braces. What follows it may be anything.
+struct Form {
+    words: &'static str,
+    with_output: bool,
+    is_exact: bool,
+}
+
+/// A form that is about the input alone.
+const fn input(words: &'static str) -> Form {
+    Form { words, with_output: false, is_exact: true }
+}
+
+/// A form that is about input and output together.
+const fn total(words: &'static str) -> Form {
+    Form { words, with_output: true, is_exact: true }
+}
+
+/// The same where the input's count is no whole one.
+const fn about(form: Form) -> Form {
+    Form { is_exact: false, ..form }
+}
+
+/// All forms; of two that begin alike the one that says more stands first.
+///
+/// `{window}` is what input and output share, `{cap}` what the input may take, `{input}` what it took
+/// (several add up), `{output}` what was asked for beside it, `{total}` both, `{n}` any number.
+const FORMS: &[Form] = &[
+    // OpenAI, Azure, DeepSeek, vLLM, llama-cpp-python.
+    input(
+        "This model's maximum context length is {window} tokens. However, your messages resulted in \
+         {input} tokens",
+    ),
+    total(
+        "This model's maximum context length is {window} tokens. However, you requested {total} \
+         tokens ({input} in the messages, {output} in the completion)",
+    ),
+    total(
+        "This model's maximum context length is {window} tokens. However, you requested {total} \
+         tokens ({input} in the messages, {input} in the functions, and {output} in the completion)",
+    ),
+    total(
+        "This model's maximum context length is {window} tokens, however you requested {total} \
+         tokens ({input} in your prompt; {output} for the completion)",
+    ),
+    about(total(
+        "This model's maximum context length is {window} tokens. However, you requested {output} \
+         output tokens and your prompt contains at least {input} input tokens",
+    )),
+    about(input(
+        "This model's maximum context length is {window} tokens. However, your prompt contains at \
+         least {input} input tokens",
+    )),
+    input(
+        "This model's maximum context length is {window} tokens. However, your request has {input} \
+         input tokens",
+    ),
+    total(
+        "This model's maximum context length is {window} tokens. However, you requested {total} \
+         tokens",
+    ),
+    input("This model's maximum context length is {window} tokens"),
+    total(
+        "'max_tokens' or 'max_completion_tokens' is too large: {output}. This model's maximum \
+         context length is {window} tokens and your request has {input} input tokens",
+    ),
+    total("max_tokens={output} cannot be greater than max_model_len=max_total_tokens={window}"),
+    about(total(
+        "You passed {input} input tokens and requested {output} output tokens. However, the model's \
+         context length is only {window} tokens",
+    )),
+    input(
+        "Input tokens exceed the configured limit of {cap} tokens. Your messages resulted in {input} \
+         tokens",
+    ),
+    input("Your input exceeds the context window of this model"),
+    // Anthropic.
+    input("prompt is too long: {input} tokens > {window} maximum"),
+    total("input length and `max_tokens` exceed context limit: {input} + {output} > {window}"),
+    total("input length and max_tokens exceed context limit: {input} + {output} > {window}"),
+    input("Request size exceeds model context window"),
+    // Google.
+    input("The input token count ({input}) exceeds the maximum number of tokens allowed ({cap})"),
+    input("The input token count exceeds the maximum number of tokens allowed {cap}"),
+    input("The input token count exceeds the maximum number of tokens allowed"),
+    // llama.cpp; Ollama passes it on.
+    input("request ({input} tokens) exceeds the available context size ({window} tokens)"),
+    input("the request exceeds the available context size"),
+    input("the input length exceeds the context length"),
+    input("prompt too long; exceeded max context length"),
+    // SGLang.
+    input("The input ({input} tokens) is longer than the model's context length ({window} tokens)"),
+    total(
+        "Requested token count exceeds the model's maximum context length of {window} tokens. You \
+         requested a total of {total} tokens: {input} tokens from the input messages and {output} \
+         tokens for the completion",
+    ),
+    total("Requested token count exceeds the model's maximum context length of {window} tokens"),
+    input("Input length ({input}) exceeds model's maximum context length ({window})"),
+    // TGI and hosts that use it.
+    total(
+        "`inputs` tokens + `max_new_tokens` must be <= {window}. Given: {input} `inputs` tokens and \
+         {output} `max_new_tokens`",
+    ),
+    total("`inputs` tokens + `max_new_tokens` must be <= {window}. Given: {input} `inputs` tokens"),
+    input("`inputs` must have less than {cap} tokens. Given: {input}"),
+    // Mistral.
+    input(
+        "Prompt contains {input} tokens and {n} draft tokens, too large for model with {window} \
+         maximum context length",
+    ),
+    input(
+        "Prompt contains {input} tokens, too large for model with {window} maximum context length",
+    ),
+    // Cerebras and Groq.
+    total(
+        "Please reduce the length of the messages or completion. Current length is {total} while \
+         limit is {window}",
+    ),
+    total("Please reduce the length of the messages or completion."),
+    // OpenRouter.
+    about(total(
+        "This endpoint's maximum context length is {window} tokens. However, you requested about \
+         {total} tokens ({input} of text input, {input} of tool input, {output} in the output)",
+    )),
+    about(total(
+        "This endpoint's maximum context length is {window} tokens. However, you requested about \
+         {total} tokens ({input} of text input, {output} in the output)",
+    )),
+    about(input(
+        "This endpoint's maximum context length is {window} tokens. However, you requested about \
+         {input} tokens",
+    )),
+    input("Input length {input} exceeds the maximum allowed input length of {cap} tokens"),
+    // LM Studio.
+    input(
+        "Trying to keep the first {input} tokens when context the overflows. However, the model is \
+         loaded with context length of only {window} tokens",
+    ),
+    input(
+        "The number of tokens to keep from the initial prompt is greater than the context length \
+         (n_keep: {input}>= n_ctx: {window})",
+    ),
+    input("Context size has been exceeded"),
+    // xAI, Moonshot, Alibaba, MiniMax, Amazon Bedrock.
+    input("This model's maximum prompt length is {cap} but the request contains {input} tokens"),
+    input("Your request exceeded model token limit: {window} (requested: {input})"),
+    input("Your request exceeded model token limit: {window}"),
+    input("Range of input length should be [1, {cap}]"),
+    input("invalid params, context window exceeds limit"),
+    input("Input is too long for requested model"),
+];
+
+impl Form {
+    /// The numbers of `text`, if it begins so.
+    fn read(&self, text: &str) -> Option<Told> {
+        let mut told = Told::default();
+        let mut rest = text;
+        let mut words = self.words;
+        while !words.is_empty() {
+            let (literal, place) = words.split_once('{').unwrap_or((words, ""));
+            rest = strip_words(rest, literal)?;
+            let Some((name, after)) = place.split_once('}') else { break };
+            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+            told.note(name, rest[..digits].parse().ok().filter(|tokens| *tokens <= MAX_TOKENS)?);
+            rest = &rest[digits..];
+            words = after;
+        }
+        Some(told)
+    }
+}
+
+/// `text` without `words` at its beginning, whatever their case.
+fn strip_words<'a>(text: &'a str, words: &str) -> Option<&'a str> {
+    let head = text.get(..words.len())?;
+    head.eq_ignore_ascii_case(words).then(|| &text[words.len()..])
+}
+
+/// The numbers of a text.
+#[derive(Default)]
+struct Told {
+    window: Option<u64>,
+    cap: Option<u64>,
+    input: Option<u64>,
+    output: Option<u64>,
+    total: Option<u64>,
+}
+
+impl Told {
+    fn note(&mut self, name: &str, tokens: u64) {
+        match name {
+            "window" => self.window = Some(tokens),
+            "cap" => self.cap = Some(tokens),
+            "input" => self.input = Some(self.input.unwrap_or(0) + tokens),
+            "output" => self.output = Some(tokens),
+            "total" => self.total = Some(tokens),
+            _ => {}
+        }
+    }
+
+    fn limit(&self) -> Option<u64> {
+        self.window.or(self.cap)
+    }
+
+    /// What the numbers come to; `None` where they contradict each other: what is told of a sum that
+    /// does not even reach the limit is no refusal of it.
+    fn overflow(&self, form: &Form) -> Option<Overflow> {
+        let sum = self.total.max(self.input.map(|input| input + self.output.unwrap_or(0)));
+        if sum.zip(self.limit()).is_some_and(|(sum, limit)| sum < limit) {
+            return None;
+        }
+        // Where no output is counted, what does not fit is the input.
+        let with_output = form.with_output && self.output != Some(0);
+        let rest = self.total.zip(self.output).map(|(total, output)| total.saturating_sub(output));
+        let input_tokens = self.input.or(rest).or(self.total.filter(|_| !with_output));
+        Some(Overflow {
+            with_output,
+            window_tokens: self.window,
+            max_input_tokens: self.cap,
+            input_tokens,
+            is_exact: form.is_exact && input_tokens.is_some(),
+        })
+    }
+}
+
+impl Overflow {
+    /// Whether the numbers can be those of a request that does not fit.
+    fn is_possible(&self) -> bool {
+        let limit = self.window_tokens.or(self.max_input_tokens);
+        let is_above = self.input_tokens.zip(limit).is_none_or(|(input, limit)| input >= limit);
+        limit != Some(0) && (is_above || self.with_output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line of the table.
+    struct Row {
+        vendor: String,
+        status: u16,
+        body: String,
+        told: Option<Overflow>,
+    }
+
+    fn rows() -> Vec<Row> {
+        let table = include_str!("../../tests/golden/overflow/texts.jsonl");
+        let row = |line: &str| {
+            let line: Value = serde_json::from_str(line).expect("a line is JSON");
+            assert!(line["source"].as_str().is_some_and(|source| !source.is_empty()), "{line}");
+            let told = line["told"].as_object().map(|told| {
+                let number = |name: &str| told.get(name).and_then(Value::as_u64);
+                Overflow {
+                    with_output: told["with_output"] == true,
+                    window_tokens: number("window_tokens"),
+                    max_input_tokens: number("max_input_tokens"),
+                    input_tokens: number("input_tokens"),
+                    is_exact: told["is_exact"] == true,
+                }
+            });
+            Row {
+                vendor: line["vendor"].as_str().expect("a name").to_owned(),
+                status: line["status"].as_u64().expect("a status") as u16,
+                body: match &line["body"] {
+                    Value::String(text) => text.clone(),
+                    body => body.to_string(),
+                },
+                told,
+            }
+        };
+        table.lines().map(row).collect()
+    }
+
+    #[test]
+    fn each_vendors_words_are_read_and_what_looks_alike_is_not() {
+        let rows = rows();
+        for row in &rows {
+            assert_eq!(recognise(row.status, row.body.as_bytes()), row.told, "{}", row.vendor);
+        }
+        let refusals = rows.iter().filter(|row| row.told.is_some()).count();
+        assert!(refusals >= 45 && rows.len() - refusals >= 25, "{refusals} of {}", rows.len());
+    }
+
+    #[test]
+    fn no_other_status_and_no_other_place_makes_a_refusal() {
+        for row in rows().iter().filter(|row| row.told.is_some()) {
+            for status in [201, 401, 403, 404, 408, 409, 429, 500, 502, 503, 529] {
+                assert_eq!(recognise(status, row.body.as_bytes()), None, "{} {status}", row.vendor);
+            }
+            let Ok(text) = serde_json::to_string(&row.body) else { panic!("a text is JSON") };
+            for echo in [
+                format!(
+                    r#"{{"error":{{"message":"Unknown role: {}"}}}}"#,
+                    &text[1..text.len() - 1]
+                ),
+                format!(r#"{{"error":{{"message":"Bad request","input":{text}}}}}"#),
+                format!(r#"{{"choices":[{{"message":{{"content":{text}}}}}],"error":null}}"#),
+            ] {
+                assert_eq!(recognise(400, echo.as_bytes()), None, "{} {echo}", row.vendor);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_too_large_is_no_fault() {
+        for row in rows() {
+            for end in (0..row.body.len()).filter(|end| row.body.is_char_boundary(*end)) {
+                // Whatever comes of it, it comes of the front alone.
+                let _ = recognise(row.status, &row.body.as_bytes()[..end]);
+            }
+        }
+        let deep = format!("{}{}", "[".repeat(5000), "]".repeat(5000));
+        assert_eq!(recognise(400, deep.as_bytes()), None);
+        let said = "prompt is too long: 9 tokens > 8 maximum";
+        let long =
+            format!(r#"{{"error":{{"message":"{said}{}"}}}}"#, "x".repeat(MAX_REFUSAL_BYTES));
+        assert_eq!(recognise(400, long.as_bytes()), None);
+        let absurd = "prompt is too long: 99999999999999999999999 tokens > 8 maximum";
+        assert_eq!(recognise(400, absurd.as_bytes()), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! Requests that the upstream refuses as too long, and what is learned of it.
+
+mod answers;
+mod calibrated;
+mod learned;
+mod refused;
+
+use serde_json::{Value, json};
+use weir::config::Config;
+use weir::store::Store;
+
+use crate::scripted_upstream::{Options, Seen, Server};
+use crate::server::harness::{self, Message, Weir, ask, chat};
+
+/// What the upstream's model takes, where weir holds it to take many times that.
+pub const WINDOW: u64 = 3000;
+
+/// An upstream whose model has a small window, in a vendor's words.
+pub async fn upstream(vendor: &str, context_tokens: u64) -> Server {
+    let options =
+        Options { context_tokens, overflow_style: vendor.to_owned(), ..Options::default() };
+    Server::start(options).await.expect("a free port")
+}
+
+/// A weir in front of it.
+pub async fn before(upstream: &Server, store: &Store, change: impl FnOnce(&mut Config)) -> Weir {
+    harness::start_with(store.clone(), &upstream.addr.to_string(), change).await
+}
+
+pub fn memory() -> Store {
+    Store::in_memory().expect("there is memory")
+}
+
+/// A conversation of so many exchanges of some two hundred tokens each, with members beside it.
+pub fn conversation(exchanges: usize, more: &Value) -> Value {
+    let mut messages = vec![json!({"role": "system", "content": "You help."})];
+    for number in 0..exchanges {
+        let question = format!("Question {number}: {}", "what runs over the wall? ".repeat(15));
+        let answer = format!("Answer {number}: {}", "the river does, as ever. ".repeat(15));
+        messages.push(json!({"role": "user", "content": question}));
+        messages.push(json!({"role": "assistant", "content": answer}));
+    }
+    messages.push(json!({"role": "user", "content": "And now?"}));
+    let mut body = json!({"model": "gpt-4o", "messages": messages});
+    if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
+        body.extend(more.clone());
+    }
+    body
+}
+
+/// Asks weir, with a credential.
+pub async fn send(weir: &Weir, credential: &str, body: &Value) -> Message {
+    let headers = format!("authorization: Bearer {credential}\r\n");
+    ask(weir.address, chat(&headers, body.to_string())).await
+}
+
+/// The statuses with which the upstream answered.
+pub fn statuses(seen: &[Seen]) -> Vec<u16> {
+    seen.iter().map(|seen| seen.status).collect()
+}
+
+/// What an answer says, streamed or not.
+pub fn said(answer: &Message) -> String {
+    let text = String::from_utf8_lossy(&answer.body);
+    if let Ok(whole) = serde_json::from_str::<Value>(&text) {
+        return whole["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned();
+    }
+    let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let chunks = events.filter_map(|event| serde_json::from_str::<Value>(event).ok());
+    chunks
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+        .collect()
+}

@@ -1,0 +1,170 @@
+//! What callers see of requests that were refused as too long: an ordinary answer.
+
+use serde_json::{Value, json};
+use weir::store::ledger::RequestQuery;
+
+use super::{WINDOW, before, conversation, memory, said, send, statuses, upstream};
+
+/// Each vendor's words, and how often a request is sent until it fits.
+const VENDORS: [(&str, usize); 16] = [
+    ("openai", 2),
+    ("anthropic", 2),
+    ("gemini", 2),
+    ("llamacpp", 2),
+    ("ollama", 2),
+    ("vllm", 2),
+    ("vllm_new", 2),
+    ("sglang", 2),
+    ("tgi", 2),
+    ("mistral", 2),
+    ("deepseek", 2),
+    ("openrouter", 2),
+    ("openrouter_raw", 2),
+    ("lmstudio", 2),
+    ("lmstudio_200", 2),
+    ("xai", 2),
+];
+
+#[tokio::test]
+async fn an_overflow_is_healed_in_each_vendors_words_streamed_or_not() {
+    for (vendor, sends) in VENDORS {
+        for stream in [false, true] {
+            let upstream = upstream(vendor, WINDOW).await;
+            let weir = before(&upstream, &memory(), |_| {}).await;
+            let more = json!({"stream": stream});
+            let answer = send(&weir, "a", &conversation(20, &more)).await;
+            let seen = upstream.requests();
+            assert_eq!((answer.status(), seen.len()), (200, sends), "{vendor}: {answer:?}");
+            assert!(said(&answer).starts_with("ok "), "{vendor}: {answer:?}");
+            assert!(seen[sends - 1].prompt_tokens < Some(WINDOW), "{vendor}");
+            let action = answer.header("x-weir-action").expect("it is told");
+            assert!(action.contains("evict"), "{vendor}: {action}");
+            // The next request of the conversation, and any other, is sent once.
+            for exchanges in [21, 30] {
+                let answer = send(&weir, "a", &conversation(exchanges, &more)).await;
+                assert_eq!(answer.status(), 200, "{vendor}: {answer:?}");
+            }
+            assert_eq!(statuses(&upstream.requests()[sends..]), [200, 200], "{vendor}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn where_no_number_is_told_it_is_found_in_steps() {
+    for vendor in ["groq", "unnumbered"] {
+        // Some 4,700 tokens: a step of an eighth and one of a quarter lead below 3,000 and a bit.
+        let upstream = upstream(vendor, 3200).await;
+        let weir = before(&upstream, &memory(), |_| {}).await;
+        let answer = send(&weir, "a", &conversation(24, &json!({}))).await;
+        assert_eq!(answer.status(), 200, "{vendor}: {answer:?}");
+        let sends = upstream.requests().len();
+        assert!((3..=4).contains(&sends), "{vendor}: {sends}");
+        let answer = send(&weir, "a", &conversation(25, &json!({}))).await;
+        assert_eq!((answer.status(), upstream.requests().len()), (200, sends + 1), "{vendor}");
+    }
+}
+
+#[tokio::test]
+async fn output_that_does_not_fit_beside_the_input_is_lowered_in_place() {
+    for vendor in ["openai", "anthropic", "vllm_new", "sglang", "tgi", "deepseek", "openrouter"] {
+        for name in ["max_tokens", "max_completion_tokens"] {
+            let upstream = upstream(vendor, WINDOW).await;
+            let weir = before(&upstream, &memory(), |_| {}).await;
+            let mut body = conversation(3, &json!({}));
+            body[name] = json!(16_000);
+            let answer = send(&weir, "a", &body).await;
+            assert_eq!(answer.status(), 200, "{vendor}: {answer:?}");
+            assert_eq!(answer.header("x-weir-edits"), Some("clamp"), "{vendor}");
+            assert_eq!(answer.header("x-weir-action"), Some("pass"), "{vendor}");
+            let seen = upstream.requests();
+            assert_eq!(seen.len(), 2, "{vendor}");
+            let sent: Value = serde_json::from_slice(&seen[1].body).expect("JSON");
+            let lowered = sent[name].as_u64().expect("a number");
+            let prompt_tokens = seen[1].prompt_tokens.expect("counted");
+            assert!(
+                lowered + prompt_tokens <= WINDOW && lowered > WINDOW / 2,
+                "{vendor} {lowered}"
+            );
+            // All else is as it came.
+            let first = String::from_utf8(seen[0].body.to_vec()).expect("text");
+            let expected = first.replace("16000", &format!("{lowered:<5}"));
+            assert_eq!(String::from_utf8_lossy(&seen[1].body), expected, "{vendor}");
+            // Later requests are lowered before they are sent.
+            let answer = send(&weir, "a", &body).await;
+            assert_eq!(answer.header("x-weir-edits"), Some("clamp"), "{vendor}");
+            assert_eq!(
+                statuses(&upstream.requests()),
+                [400, 200, 200]
+                    .map(|status| { if status == 400 && vendor == "tgi" { 422 } else { status } })
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_upstream_counts_and_weir_does_not_is_healed_each_time() {
+    // weir takes each of these words for one token, as its tokenizer does; the upstream for several.
+    let upstream = upstream("llamacpp", WINDOW).await;
+    let weir = before(&upstream, &memory(), |config| {
+        let mut entry = config.models.find("gpt-4o").entry;
+        entry.window_tokens = WINDOW;
+        config.models.insert("foreign-model", entry);
+    })
+    .await;
+    let mut body = conversation(20, &json!({"model": "foreign-model"}));
+    for message in body["messages"].as_array_mut().expect("a list") {
+        let text = message["content"].as_str().expect("a text").replace("the", "100 200 300");
+        message["content"] = json!(text);
+    }
+    let answer = send(&weir, "a", &body).await;
+    let seen = upstream.requests();
+    assert_eq!((answer.status(), seen.len()), (200, 2), "{answer:?}");
+    assert!(seen[0].prompt_tokens > Some(WINDOW) && seen[1].prompt_tokens < Some(WINDOW));
+    // No two tokenizers differ so much: for other requests the limit is what was told.
+    let answer = send(&weir, "a", &body).await;
+    assert_eq!((answer.status(), upstream.requests().len()), (200, 4), "{answer:?}");
+}
+
+#[tokio::test]
+async fn the_journal_has_a_row_for_each_send_and_refusals_cost_nothing() {
+    for vendor in ["openai", "lmstudio_200", "unnumbered"] {
+        let upstream = upstream(vendor, WINDOW).await;
+        let store = memory();
+        let weir = before(&upstream, &store, |_| {}).await;
+        let answer = send(&weir, "a", &conversation(20, &json!({"stream": true}))).await;
+        let seen = upstream.requests();
+        let mut rows = store.requests(RequestQuery::default()).await.expect("readable");
+        assert_eq!(rows.len(), seen.len(), "{vendor}");
+        // The last is the one that the caller knows by its name; rows of one millisecond are in no
+        // order.
+        let named = answer.header("x-weir-request-id").expect("it has a name");
+        let at = rows.iter().position(|row| row.id.to_string() == named).expect("it is there");
+        let last = rows.remove(at);
+        let logged = seen[seen.len() - 1].prompt_tokens;
+        assert_eq!(last.settlement.prompt_tokens, logged, "{vendor}");
+        assert_eq!(last.settlement.outcome, "complete");
+        for row in rows {
+            let settled = &row.settlement;
+            assert_eq!(settled.outcome, "overflow", "{vendor}");
+            assert_eq!(settled.cost_nano_usd, Some(0), "{vendor}");
+            assert_eq!((settled.prompt_tokens, settled.completion_tokens), (None, None));
+            assert!(settled.flags.is_empty(), "{vendor}: {settled:?}");
+            assert_eq!(settled.status, Some(seen[0].status), "{vendor}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_empty_answer_is_suspected_only_of_models_that_nobody_knows() {
+    for (model, sends) in [("gpt-4o", 1), ("my-own-model", 2)] {
+        let upstream = upstream("empty", 2500).await;
+        let weir = before(&upstream, &memory(), |_| {}).await;
+        let body = conversation(20, &json!({"model": model}));
+        let answer = send(&weir, "a", &body).await;
+        assert_eq!((answer.status(), upstream.requests().len()), (200, sends), "{model}");
+        assert_eq!(answer.body.is_empty(), sends == 1, "{model}");
+        // It has proved right, so the next is sent once.
+        let again = send(&weir, "a", &body).await;
+        assert_eq!((again.body.is_empty(), upstream.requests().len()), (sends == 1, sends + 1));
+    }
+}
