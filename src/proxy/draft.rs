@@ -248,28 +248,17 @@ impl<'a> Draft<'a> {
             // Behind all other edits, as it stands behind the last message.
             edits.push((tail.message, Edit::Append(tail.text)));
         }
-        let question = self.request.usage_question;
-        let question = question.filter(|_| self.may_ask_usage());
-        if question.is_some() {
-            named.push(edited::USAGE);
-        }
-        let asked_output = self.request.max_output_tokens;
-        // What is estimated may be a little more.
-        let spare_tokens = if self.encoding().is_estimated() { sent_tokens / 32 } else { 0 };
-        let most_tokens = sent_tokens + spare_tokens;
-        let clamp = self.learned.clamped(&self.limits, most_tokens, asked_output);
-        let clamp = clamp.filter(|_| !is_observed);
-        if clamp.is_some() {
-            named.push(edited::CLAMP);
-        }
-        let beside = Beside { question, clamp };
+        let beside = self.beside(sent_tokens, is_observed);
+        named.extend(beside.question.map(|_| edited::USAGE));
+        named.extend(beside.clamp.map(|_| edited::CLAMP));
+        let clamp = beside.clamp;
         let (body, asked) = edited::body(self.job.protocol, &self.request, &edits, beside);
         let cuts = if needs_nothing { 0 } else { end.cuts() };
         let named = named.join(",");
         let mut planned = self.planned(body, action, &named, received_tokens, sent_tokens, cuts);
         planned.usage_asked = asked;
         planned.zone = end.zone();
-        planned.max_output_tokens = clamp.or(asked_output);
+        planned.max_output_tokens = clamp.or(self.request.max_output_tokens);
         if let Some(earlier) = &folded.earlier {
             let earlier_tokens = earlier.received_tokens() + self.overhead_tokens;
             planned.compaction.earlier_tokens = Some(earlier_tokens);
@@ -281,6 +270,20 @@ impl<'a> Draft<'a> {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
+    }
+
+    /// What is changed beside the messages.
+    fn beside(&self, sent_tokens: u64, is_observed: bool) -> Beside {
+        let question = self.request.usage_question;
+        // What is estimated may be a little more.
+        let spare_tokens = if self.encoding().is_estimated() { sent_tokens / 32 } else { 0 };
+        let most_tokens = sent_tokens + spare_tokens;
+        let asked_output = self.request.max_output_tokens;
+        let clamp = self.learned.clamped(&self.limits, most_tokens, asked_output);
+        Beside {
+            question: question.filter(|_| self.may_ask_usage()),
+            clamp: clamp.filter(|_| !is_observed),
+        }
     }
 
     fn encoding(&self) -> Encoding {

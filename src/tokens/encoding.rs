@@ -128,7 +128,7 @@ fn digits_apart(text: &str) -> u64 {
     for character in text.chars() {
         if character.is_numeric() {
             // The second and the third of each three.
-            more += u64::from(run % 3 != 0);
+            more += u64::from(!run.is_multiple_of(3));
             run += 1;
         } else {
             run = 0;
