@@ -24,6 +24,8 @@ pub struct AnswerBody {
     early: Vec<u8>,
     /// Whether that was all.
     ended: bool,
+    /// Whether what was looked at has just been given, and is to be written before a cut is told.
+    is_given: bool,
 }
 
 /// How an answer broke off.
@@ -59,6 +61,7 @@ impl AnswerBody {
             waiting: false,
             early: Vec::new(),
             ended: false,
+            is_given: false,
         }
     }
 
@@ -111,10 +114,15 @@ impl Body for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
         if !self.early.is_empty() {
             let early = std::mem::take(&mut self.early);
+            self.is_given = self.cut.is_some();
             return Poll::Ready(Some(Ok(Frame::data(early.into()))));
         }
         if self.ended {
             return Poll::Ready(None);
+        }
+        if std::mem::take(&mut self.is_given) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         self.poll_more(cx)
     }
