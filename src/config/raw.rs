@@ -858,7 +858,8 @@ mod tests {
         ),
         (
             "[policies.a]\nmode = \"observe\"",
-            "policies.a.mode: there is no such key; did you mean auth.mode or context.mode or summaries.mode?",
+            "policies.a.mode: there is no such key; did you mean auth.mode or context.mode or \
+             summaries.mode?",
         ),
         (
             "[models.gpt-4o]\npolicy = \"b\"\n[policies.a]\nlow = 0.5",
