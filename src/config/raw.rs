@@ -54,6 +54,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     cache(reader, &mut config.cache);
     store(reader, &mut config.store);
     ledger(reader, &mut config.ledger);
+    summaries::agree_with(reader, &config);
     log(reader, &mut config.log);
     config
 }

@@ -2,7 +2,7 @@
 //! one is held.
 
 use super::reader::{Decimal, Reader};
-use super::{Secret, set};
+use super::{Config, Priced, Secret, set};
 use crate::budget::NanoUsd;
 
 /// The model's name that stands for the one of the request itself.
@@ -96,7 +96,7 @@ impl Default for Summaries {
             wait_ms: 10_000,
             pause_ms: 30_000,
             max_concurrent: 4,
-            lifetime_ms: 7 * DAY_MS,
+            lifetime_ms: 30 * DAY_MS,
             cache_bytes: 32 << 20,
             max_bytes: 256 << 20,
             max_day: NanoUsd(0),
@@ -166,6 +166,23 @@ fn agree(reader: &mut Reader, summaries: &Summaries) {
         let message = "is missing: a key for summaries alone goes to an upstream of their own. \
                        Without one they are written with what their requests are sent with";
         reader.refuse(&["summaries", "url"], message);
+    }
+}
+
+/// Refuses a cap that nothing would hold: it goes by what the journal says that calls have cost.
+pub(super) fn agree_with(reader: &mut Reader, config: &Config) {
+    let summaries = &config.summaries;
+    let is_capped = summaries.max_day.0 > 0 && summaries.are_written();
+    if is_capped && !config.ledger.enabled {
+        let message = "is given, yet ledger.enabled is false: without the journal nobody knows what \
+                       was spent";
+        reader.refuse(&["summaries", "max_usd_per_day"], message);
+    }
+    let is_named = summaries.model != SAME_MODEL;
+    if is_capped && is_named && matches!(config.price(&summaries.model), Priced::Unpriced) {
+        let message = "is given, yet the model's price is not known: set it under \
+                       [models.\"NAME\"]";
+        reader.refuse(&["summaries", "max_usd_per_day"], message);
     }
 }
 

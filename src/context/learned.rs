@@ -142,6 +142,11 @@ impl LearnedLimits {
         }
     }
 
+    /// The lower of what it says of input and of all.
+    pub fn least_tokens(&self) -> u64 {
+        [self.window_tokens, self.max_input_tokens].into_iter().flatten().min().unwrap_or(0)
+    }
+
     fn is_believed(&self) -> bool {
         let told = [self.window_tokens, self.max_input_tokens];
         told.into_iter().flatten().all(|tokens| tokens >= MIN_LIMIT_TOKENS)

@@ -24,7 +24,8 @@ use crate::wire::overflow::{self, MAX_REFUSAL_BYTES, Overflow};
 const REFUSAL_DEADLINE: Duration = Duration::from_secs(2);
 /// The longest successful answer that may be an error all the same.
 const MAX_ERROR_AS_SUCCESS_BYTES: usize = 2 << 10;
-/// The least that an empty answer is taken for the refusal of: no model's window is smaller.
+/// The least that an empty answer is taken for the refusal of, and the least limit that is believed of
+/// a model without having been told: no model's window is smaller.
 const MIN_SUSPECTED_TOKENS: u64 = 1024;
 
 /// A refusal, as it came.
@@ -101,9 +102,10 @@ impl Proxy {
             inbound = self.ask(again, planned, job).await?;
             before = Some((refused, lesson));
         }
-        if let Some((_, lesson)) = before.filter(|(refused, _)| refused.is_suspicion)
+        if let Some((_, lesson)) = before.filter(|(refused, lesson)| !refused.teaches(lesson))
             && inbound.status.is_success()
             && whole_length(&inbound.headers) != Some(0)
+            && lesson.kept.least_tokens() >= MIN_SUSPECTED_TOKENS
         {
             self.learned.keep_limits(job.tenant, &planned.model, lesson.kept).await;
         }
@@ -137,8 +139,9 @@ impl Proxy {
             "the upstream refused a request as too long; it is sent again as it fits. Set the model's \
              window_tokens under [models.\"NAME\"] to what it has"
         );
-        // What is only suspected is held against other requests when it has proved right.
-        if !refused.is_suspicion {
+        // What is only suspected, or found by stepping down from weir's own count, is held against
+        // other requests when it has proved right.
+        if refused.teaches(&lesson) {
             self.learned.keep_limits(job.tenant, &planned.model, lesson.kept).await;
         }
     }
@@ -196,6 +199,11 @@ fn whole_length(headers: &HeaderMap) -> Option<usize> {
 }
 
 impl Refusal {
+    /// Whether what is learned of it holds for other requests at once.
+    fn teaches(&self, lesson: &Lesson) -> bool {
+        !self.is_suspicion && lesson.kept.is_told
+    }
+
     /// What is to be learned from the refusal of what was planned; `None` where sending it again would
     /// be in vain, as after a refusal `before` it that told all numbers.
     fn lesson(

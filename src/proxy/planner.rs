@@ -112,6 +112,9 @@ impl Planner {
                 job.patience = Patience::Settles;
                 continue;
             };
+            // Nothing is spent on what the caller may not ask for.
+            behalf.caller.check_model(&wanted.model)?;
+            behalf.caller.check_conversation(&job.body)?;
             let deadline =
                 *deadline.get_or_insert_with(|| Instant::now() + summaries.wait_timeout());
             if !summaries.wait(wanted, &job.body, behalf, deadline).await {

@@ -49,15 +49,19 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> Shelf<T> {
         Self { kind, lifetime_ms, store, known: Cache::new(MAX_MODELS) }
     }
 
-    /// What is known of `model`.
+    /// What is known of `model`; nothing of one whose name, which callers choose, is too long.
     pub fn find(&self, account: Tenant, model: &str) -> Option<T> {
+        if model.len() > MAX_KEY_BYTES {
+            return None;
+        }
         let now_ms = now_ms();
         let place = (account, model.to_owned());
         let value = match self.known.get(&place) {
             Some(held) if held.read_at.elapsed() < REFRESH_AFTER => held.value,
             held => {
                 let known = held.and_then(|held| held.value);
-                let value = self.read(account, model, now_ms).unwrap_or(known);
+                // What the store could not take is known here all the same.
+                let value = self.read(account, model, now_ms).flatten().or(known);
                 self.known.insert(place, Held { value, read_at: Instant::now() });
                 value
             }
@@ -74,6 +78,9 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> Shelf<T> {
 
     /// Keeps something in memory.
     pub fn remember(&self, account: Tenant, model: &str, value: T) {
+        if model.len() > MAX_KEY_BYTES {
+            return;
+        }
         let expires_ms = now_ms().saturating_add(self.lifetime_ms);
         let held = Held { value: Some((value, expires_ms)), read_at: Instant::now() };
         self.known.insert((account, model.to_owned()), held);

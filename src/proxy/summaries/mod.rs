@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use moka::sync::Cache;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use self::breaker::Breaker;
@@ -37,6 +38,8 @@ use crate::upstream::{Client, ClientError, OwnKey, Target};
 
 /// Callers whose own credentials have a breaker each; past that the least used begin anew.
 const MOST_BREAKERS: u64 = 10_000;
+/// The most that what is being summed up, and what waits for it, holds in memory, in KiB.
+const ROOM_KIB: usize = 128 << 10;
 /// How long the end of the process waits for summaries that are being made.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -54,6 +57,8 @@ pub struct Summaries {
     own_target: Option<Target>,
     journal: Arc<Journal>,
     store: Store,
+    /// Room for what is being summed up or waits for it, in KiB.
+    room: Arc<Semaphore>,
     pub counts: Counts,
 }
 
@@ -89,6 +94,7 @@ impl Summaries {
             own_target,
             journal: Arc::clone(journal),
             store: store.clone(),
+            room: Arc::new(Semaphore::new(ROOM_KIB)),
             counts: Counts::default(),
             config: Arc::clone(config),
             settings,
@@ -153,10 +159,18 @@ impl Summaries {
         if self.breaker(tenant).is_open(Instant::now()) {
             return None;
         }
+        // Another model reads the messages themselves.
+        let model = self.settings.model.as_str();
+        let sent = sent.filter(|_| model == SAME_MODEL || model == wanted.model);
+        let bytes = wanted.bytes() + sent.as_ref().map_or(0, |sent| sent.body.len());
+        let kib = u32::try_from(bytes / 1024 + 1).ok()?;
+        // What there is no room for is not summed up.
+        let held = Arc::clone(&self.room).try_acquire_many_owned(kib).ok()?;
         let start = wanted.start;
         self.flights.begin(start, || {
             let summaries = Arc::clone(self);
-            let work = Work { behalf: Arc::clone(behalf), messages: wanted.of(body), wanted, sent };
+            let (behalf, messages) = (Arc::clone(behalf), wanted.of(body));
+            let work = Work { behalf, messages, wanted, sent, _held: held };
             async move { summaries.fly(&work).await }
         })
     }

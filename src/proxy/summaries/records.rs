@@ -20,6 +20,8 @@ const EXTRACT: u8 = 0;
 const SUMMARY: u8 = 1;
 /// What an entry in memory weighs beside its text.
 const ENTRY_BYTES: usize = 160;
+/// How many spans are remembered that could not be settled.
+const MOST_UNSETTLED: u64 = 100_000;
 
 /// What a cut has put in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +59,9 @@ pub struct Records {
     store: Store,
     lifetime_ms: u64,
     standing: Cache<Key, Standing>,
+    /// Spans that requests were sent with the extract of while the store could not be written: it
+    /// goes on to stand there.
+    unsettled: Cache<Key, ()>,
     ready: Cache<Key, Arc<Ready>>,
     standing_kind: Kind,
     ready_kind: Kind,
@@ -82,6 +87,7 @@ impl Records {
                 // Less than in the store, whose entries are so renewed in time.
                 .time_to_live(lifetime / 4)
                 .build(),
+            unsettled: Cache::builder().max_capacity(MOST_UNSETTLED).time_to_live(lifetime).build(),
             ready: Cache::builder()
                 .weigher(move |_: &Key, ready: &Arc<Ready>| weight(ready.summary.text.len()))
                 .max_capacity(settings.cache_bytes / 2)
@@ -118,21 +124,24 @@ impl Records {
 
     /// Puts `wanted` in place of the span for ever, unless something stands there already; gives
     /// what stands there.
-    pub async fn settle(&self, tenant: Tenant, span: &Key, wanted: Standing) -> Standing {
+    ///
+    /// Where that cannot be written it is the extract, since nobody else would know of a summary, and
+    /// it is not settled: the next to look tries again.
+    pub async fn settle(&self, tenant: Tenant, span: &Key, wanted: Standing) -> (Standing, bool) {
+        let wanted = if self.unsettled.contains_key(span) { Standing::Extract } else { wanted };
         let value = standing_bytes(&wanted);
         let entry = self.entry(span, value);
         let written =
             self.store.put_if_absent(tenant, self.standing_kind, vec![entry], now_ms()).await;
-        let standing = match written.map(|mut values| values.pop()) {
-            Ok(Some(value)) => self.read_standing(&value),
-            // Nobody else would know of the summary.
-            _ => {
-                Found::count(&self.found.failures);
-                Standing::Extract
-            }
+        let Ok(Some(value)) = written.map(|mut values| values.pop()) else {
+            Found::count(&self.found.failures);
+            self.unsettled.insert(*span, ());
+            return (Standing::Extract, false);
         };
+        let standing = self.read_standing(&value);
+        self.unsettled.invalidate(span);
         self.standing.insert(*span, standing.clone());
-        standing
+        (standing, true)
     }
 
     /// The summary that is ready for spans that begin at `start`.
@@ -263,14 +272,16 @@ mod tests {
         let [one, other] = [(); 2].map(|()| records(&store));
         let span = [3; 32];
         assert_eq!(one.standing(TENANT, &span).await, Ok(None));
-        assert_eq!(one.settle(TENANT, &span, Standing::Extract).await, Standing::Extract);
+        let settled = (Standing::Extract, true);
+        assert_eq!(one.settle(TENANT, &span, Standing::Extract).await, settled);
         let late = Standing::Summary(summary("too late"));
-        assert_eq!(other.settle(TENANT, &span, late).await, Standing::Extract);
+        assert_eq!(other.settle(TENANT, &span, late).await, settled);
         assert_eq!(records(&store).standing(TENANT, &span).await, Ok(Some(Standing::Extract)));
         assert_eq!(one.standing(Tenant([2; 16]), &[4; 32]).await, Ok(None));
         let first = Standing::Summary(summary("what \u{e9} was said"));
-        assert_eq!(other.settle(TENANT, &[5; 32], first.clone()).await, first);
-        assert_eq!(one.settle(TENANT, &[5; 32], Standing::Extract).await, first);
+        let settled = (first.clone(), true);
+        assert_eq!(other.settle(TENANT, &[5; 32], first.clone()).await, settled);
+        assert_eq!(one.settle(TENANT, &[5; 32], Standing::Extract).await, settled);
         assert_eq!(records(&store).standing(TENANT, &[5; 32]).await, Ok(Some(first)));
     }
 

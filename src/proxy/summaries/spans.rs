@@ -13,7 +13,7 @@ use super::keys::Key;
 use super::records::Standing;
 use crate::config::SummaryMode;
 use crate::context::summary::Summary;
-use crate::context::{Fold, Source};
+use crate::context::{Fate, Fold, Source};
 use crate::store::Tenant;
 
 /// What a request may do where nothing is settled yet.
@@ -64,12 +64,19 @@ pub struct Wanted {
     pub model: String,
     /// Each message's bytes in the body that it was read from, in order.
     pub messages: Vec<Range<usize>>,
+    /// Whether all of them are sent whole, so that the request as sent tells them.
+    pub are_sent: bool,
 }
 
 impl Wanted {
-    /// The span's messages in `body`.
+    /// Copies of the span's messages in `body`, which is not kept for them.
     pub fn of(&self, body: &Bytes) -> Vec<Bytes> {
-        self.messages.iter().map(|range| body.slice(range.clone())).collect()
+        self.messages.iter().map(|range| Bytes::copy_from_slice(&body[range.clone()])).collect()
+    }
+
+    /// What the messages take.
+    pub fn bytes(&self) -> usize {
+        self.messages.iter().map(Range::len).sum()
     }
 }
 
@@ -120,7 +127,10 @@ impl<'a> Spans<'a> {
             Ok(Some(Standing::Extract)) => return (Look::KeptExtract, Standing::Extract),
             Ok(Some(standing)) => return (Look::Kept, standing),
             Ok(None) => {}
-            Err(_) => return (Look::StoreFails, Standing::Extract),
+            Err(_) => {
+                self.is_unsettled.set(true);
+                return (Look::StoreFails, Standing::Extract);
+            }
         }
         let is_written = self.summaries.settings.are_written();
         if !is_written {
@@ -143,7 +153,11 @@ impl<'a> Spans<'a> {
                 self.is_unsettled.set(true);
                 wanted
             }
-            Patience::Waits | Patience::Settles => records.settle(self.tenant, &span, wanted).await,
+            Patience::Waits | Patience::Settles => {
+                let (standing, is_settled) = records.settle(self.tenant, &span, wanted).await;
+                self.is_unsettled.set(self.is_unsettled.get() || !is_settled);
+                standing
+            }
         };
         let look = match stands {
             Standing::Summary(_) => Look::Ready,
@@ -160,7 +174,8 @@ impl<'a> Spans<'a> {
             return None;
         }
         let gone = end.span_ahead(announce_permille, source)?;
-        self.wanted(&gone)
+        let are_sent = gone.iter().all(|message| end.fates().get(*message) == Some(&Fate::Kept));
+        self.wanted(&gone).map(|wanted| Wanted { are_sent, ..wanted })
     }
 
     fn wanted(&self, gone: &[usize]) -> Option<Wanted> {
@@ -220,7 +235,8 @@ impl<'a> Spans<'a> {
         });
         let messages = ranges.collect::<Option<Vec<_>>>()?;
         let covered = self.summaries.keys.span(self.tenant, self.texts(gone));
-        Some(Wanted { start, covered, model: self.model.to_owned(), messages })
+        let model = self.model.to_owned();
+        Some(Wanted { start, covered, model, messages, are_sent: false })
     }
 }
 

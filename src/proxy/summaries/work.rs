@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::Summaries;
@@ -15,7 +16,7 @@ use super::request;
 use super::spans::Wanted;
 use crate::budget::Compaction;
 use crate::config::SAME_MODEL;
-use crate::context::summary::{self, Size, Summary, Unfit};
+use crate::context::summary::{self, Round, Size, Summary, Unfit};
 use crate::proxy::Caller;
 use crate::proxy::journal::{self, Opening};
 use crate::tokens::{Encoding, REPLY_PRIMING};
@@ -24,6 +25,8 @@ use crate::wire::Protocol;
 
 /// The most rounds of one summary: a span that needs more is not worth its price.
 const MOST_ROUNDS: usize = 32;
+/// No text that is worth summing up has more bytes to a token: what has is not even counted.
+const MOST_BYTES_A_TOKEN: u64 = 16;
 
 /// Whose request a summary is made for, and how it was sent.
 #[derive(Clone)]
@@ -43,6 +46,8 @@ pub struct Work {
     pub messages: Vec<Bytes>,
     /// The request as it was sent, with what it takes, where it can be continued by a question.
     pub sent: Option<Sent>,
+    /// Its place in memory.
+    pub _held: OwnedSemaphorePermit,
 }
 
 /// A request that was sent.
@@ -80,9 +85,18 @@ impl Missing {
         }
     }
 
-    /// Whether the summariser is to blame, which leaves it alone after a few times.
-    fn is_summarisers(self) -> bool {
-        matches!(self, Self::Call(_) | Self::Unfit(_)) && self != Self::Call(Failure::NotWritten)
+    /// What it says of the summariser: `Some(false)` that it fails. What a conversation's own content
+    /// may bring about says nothing: nobody is to lose summaries by another's.
+    fn verdict(self) -> Option<bool> {
+        match self {
+            Self::Call(Failure::Refused { status }) => {
+                matches!(status, 401 | 403 | 429 | 500..).then_some(false)
+            }
+            Self::Call(Failure::NotWritten) => None,
+            Self::Call(_) => Some(false),
+            Self::Unfit(Unfit::Empty) => Some(false),
+            _ => None,
+        }
     }
 }
 
@@ -104,6 +118,42 @@ impl Made {
         self.tokens = self.tokens.saturating_add(tokens);
         self.cost_nano_usd = self.cost_nano_usd.saturating_add(said.cost_nano_usd.unwrap_or(0));
     }
+}
+
+/// What is to be asked of a span, read and counted off the async threads.
+async fn rounds(work: &Work, size: Size) -> Result<Vec<Round>, Missing> {
+    let most_bytes = size.window_tokens.saturating_mul(MOST_BYTES_A_TOKEN * MOST_ROUNDS as u64);
+    let bytes: usize = work.messages.iter().map(Bytes::len).sum();
+    if bytes as u64 > most_bytes {
+        return Err(Missing::TooLong);
+    }
+    let (messages, protocol) = (work.messages.clone(), work.behalf.protocol);
+    let read = move || {
+        let texts: Vec<&str> =
+            messages.iter().map(|raw| std::str::from_utf8(raw).unwrap_or("")).collect();
+        let span: Vec<usize> = (0..texts.len()).collect();
+        summary::rounds(protocol, &texts, &span, &size)
+    };
+    let rounds = tokio::task::spawn_blocking(read).await.map_err(|_| Missing::TooLong)?;
+    let rounds = rounds.map_err(|_| Missing::WindowTooSmall)?;
+    if rounds.len() > MOST_ROUNDS { Err(Missing::TooLong) } else { Ok(rounds) }
+}
+
+/// The question of one round, written and counted there as well.
+async fn question(
+    round: Round,
+    before: Option<Arc<str>>,
+    model: String,
+    size: Size,
+) -> Result<Question, Missing> {
+    let write = move || {
+        let prompt = round.prompt(before.as_deref(), size.cap_tokens);
+        let counted = [&prompt.system, &prompt.user].map(|text| size.encoding.count(text));
+        let prompt_tokens = counted.iter().sum::<u64>() + REPLY_PRIMING;
+        let body = request::separate(&model, &prompt.system, &prompt.user, size.cap_tokens);
+        Question { body, prompt_tokens }
+    };
+    tokio::task::spawn_blocking(write).await.map_err(|_| Missing::TooLong)
 }
 
 /// One question.
@@ -132,26 +182,15 @@ impl Summaries {
             made.summary = Summary { covers: work.messages.len(), text: text.into() };
             return Ok(made);
         }
-        let texts: Vec<&str> =
-            work.messages.iter().map(|raw| std::str::from_utf8(raw).unwrap_or("")).collect();
-        let span: Vec<usize> = (0..texts.len()).collect();
         let size = self.size(model);
-        let rounds = summary::rounds(work.behalf.protocol, &texts, &span, &size)
-            .map_err(|_| Missing::WindowTooSmall)?;
-        if rounds.len() > MOST_ROUNDS {
-            return Err(Missing::TooLong);
-        }
-        for round in rounds {
-            let before = (made.calls > 0).then_some(&*made.summary.text);
-            let prompt = round.prompt(before, size.cap_tokens);
-            let body = request::separate(model, &prompt.system, &prompt.user, size.cap_tokens);
-            let prompt_tokens = size.encoding.count(&prompt.system)
-                + size.encoding.count(&prompt.user)
-                + REPLY_PRIMING;
-            match self.ask(work, model, Question { body, prompt_tokens }).await {
+        for round in rounds(work, size).await? {
+            let covers = round.covers;
+            let before = (made.calls > 0).then(|| Arc::clone(&made.summary.text));
+            let question = question(round, before, model.to_owned(), size).await?;
+            match self.ask(work, model, question).await {
                 Ok((said, text)) => {
                     made.count(&said);
-                    made.summary = Summary { covers: round.covers, text: text.into() };
+                    made.summary = Summary { covers, text: text.into() };
                 }
                 // What was summed up so far is worth having.
                 Err(_) if made.summary.covers > 0 => break,
@@ -169,7 +208,8 @@ impl Summaries {
     fn appended(&self, work: &Work, model: &str) -> Option<Question> {
         let sent = work.sent.as_ref()?;
         let found = self.config.models.find(model);
-        if !self.line.is_callers || model != work.wanted.model || found.entry.strict_alternation {
+        let is_own = self.line.is_callers && model == work.wanted.model;
+        if !is_own || !work.wanted.are_sent || found.entry.strict_alternation {
             return None;
         }
         let size = self.size(model);
@@ -231,8 +271,13 @@ impl Summaries {
             let text = summary::check(&said.text, size.encoding, size.cap_tokens);
             text.map(|text| (said, text)).map_err(Missing::Unfit)
         });
-        let is_success = said.as_ref().err().is_none_or(|missing| !missing.is_summarisers());
-        self.tell(leave.tell(is_success, Instant::now()), said.as_ref().err());
+        let verdict = said.as_ref().map_or_else(|missing| missing.verdict(), |_| Some(true));
+        match verdict {
+            Some(is_success) => {
+                self.tell(leave.tell(is_success, Instant::now()), said.as_ref().err());
+            }
+            None => leave.give_back(),
+        }
         said
     }
 
