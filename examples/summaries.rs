@@ -78,7 +78,7 @@ impl Weir {
             config.summaries.mode = SummaryMode::Background;
             config.summaries.model = "gpt-4o-mini".to_owned();
             config.summaries.url = summariser.base_url();
-            config.summaries.max_tokens = flags.max_tokens;
+            config.summaries.summary_tokens = flags.max_tokens;
         }
         let config = Arc::new(config);
         let client = Client::new(&config.upstream)?;

@@ -149,7 +149,7 @@ window_tokens = {WINDOW_TOKENS}
 max_output_tokens = 256
 [summaries]
 model = "smollm2"
-max_tokens = 128
+summary_tokens = 128
 timeout_ms = 300000
 """)
     with open(cache / "server.log", "w") as log, open(cache / "weir.log", "w") as own_log:

@@ -28,7 +28,7 @@ pub struct Summaries {
     /// The key itself, which no configuration holds: whoever starts weir reads it.
     pub own_key: Option<Secret>,
     /// The most that one may take.
-    pub max_tokens: u64,
+    pub summary_tokens: u64,
     /// How full a conversation is when the summary for its next cut is begun, as a share of the
     /// mark of that cut.
     pub announce_permille: u32,
@@ -90,7 +90,7 @@ impl Default for Summaries {
             api_key_env: String::new(),
             api_key_file: String::new(),
             own_key: None,
-            max_tokens: 800,
+            summary_tokens: 800,
             announce_permille: 800,
             timeout_ms: 60_000,
             wait_ms: 10_000,
@@ -124,7 +124,10 @@ pub(super) fn read(reader: &mut Reader, summaries: &mut Summaries) {
     set(&mut summaries.url, reader.text(&at("url"), optional_url));
     set(&mut summaries.api_key_env, reader.text(&at("api_key_env"), super::auth::variable));
     set(&mut summaries.api_key_file, reader.text(&at("api_key_file"), super::auth::file));
-    set(&mut summaries.max_tokens, reader.whole(&at("max_tokens"), 64..=MAX_SUMMARY_TOKENS));
+    set(
+        &mut summaries.summary_tokens,
+        reader.whole(&at("summary_tokens"), 64..=MAX_SUMMARY_TOKENS),
+    );
     let announce = reader.share_permille(&at("announce"), 100..=1000);
     set(&mut summaries.announce_permille, announce);
     let wholes = [

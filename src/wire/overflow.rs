@@ -1,7 +1,7 @@
 //! What upstreams say of a request that is too long for the model's context. Reads the answer; knows
 //! neither the request nor what becomes of it.
 //!
-//! A text is taken for a refusal only where it begins as one of [`FORMS`] does: what a provider
+//! A text is taken for a refusal only where it begins as one of `FORMS` does: what a provider
 //! repeats of a request stands further back and proves nothing. Each form has its source in
 //! `tests/golden/overflow/texts.jsonl`, beside texts that look alike and are something else.
 

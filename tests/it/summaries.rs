@@ -53,7 +53,7 @@ async fn weir(
         config.summaries.mode = SummaryMode::Background;
         config.summaries.model = "gpt-4o-mini".to_owned();
         config.summaries.url = url;
-        config.summaries.max_tokens = 100;
+        config.summaries.summary_tokens = 100;
         change(config);
     })
     .await

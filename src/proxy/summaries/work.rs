@@ -228,7 +228,7 @@ impl Summaries {
     fn size(&self, model: &str) -> Size {
         let entry = self.config.models.find(model).entry;
         let operators = self.config.configured_limit_tokens(model).unwrap_or(u64::MAX);
-        let cap_tokens = self.settings.max_tokens;
+        let cap_tokens = self.settings.summary_tokens;
         let output_tokens = request::max_output_tokens(model, cap_tokens);
         let input_tokens = entry.max_input_tokens.unwrap_or(u64::MAX).min(operators);
         // The room between what is allowed for the answer and what is kept of it is not for input.
@@ -325,7 +325,10 @@ impl Summaries {
                 is_cut: false,
                 max_input_tokens: u64::MAX,
             }),
-            max_output_tokens: Some(request::max_output_tokens(model, self.settings.max_tokens)),
+            max_output_tokens: Some(request::max_output_tokens(
+                model,
+                self.settings.summary_tokens,
+            )),
             plan_ms: 0,
             is_billed: true,
         }

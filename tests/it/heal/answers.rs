@@ -65,6 +65,19 @@ async fn where_no_number_is_told_it_is_found_in_steps() {
 }
 
 #[tokio::test]
+async fn a_refusal_that_no_step_heals_shrinks_no_others_limit() {
+    // Something that weir does not count is what is too long: 40 tokens are what the upstream takes.
+    let upstream = upstream("unnumbered", 40).await;
+    let weir = before(&upstream, &memory(), |_| {}).await;
+    let answer = send(&weir, "a", &conversation(24, &json!({}))).await;
+    answer.assert_error(400, "context_length_exceeded");
+    let tiny = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "hello"}]});
+    let answer = send(&weir, "a", &tiny).await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.header("x-weir-limit-tokens"), Some("112000"));
+}
+
+#[tokio::test]
 async fn output_that_does_not_fit_beside_the_input_is_lowered_in_place() {
     for vendor in ["openai", "anthropic", "vllm_new", "sglang", "tgi", "deepseek", "openrouter"] {
         for name in ["max_tokens", "max_completion_tokens"] {

@@ -3,6 +3,7 @@
 use weir::config::SummaryMode;
 
 use super::*;
+use crate::keys::setting;
 
 const PAST_CUT: usize = 17;
 
@@ -41,6 +42,26 @@ async fn a_summary_that_fails_lets_the_request_go_on_at_once() {
     let place = place(&["status:500"], waits).await;
     let answer = send(&place.weir, "north", PAST_CUT).await;
     assert_eq!((answer.status(), answer.header("x-weir-summary")), (200, Some("late")));
+}
+
+#[tokio::test]
+async fn nothing_is_spent_on_what_a_key_may_not_ask_for() {
+    let (model, summariser) = (model().await, summariser(&[]).await);
+    let url = summariser.base_url();
+    let setting = setting::start(&model.addr.to_string(), |config| {
+        waits(config);
+        config.summaries.model = "gpt-4o-mini".to_owned();
+        config.summaries.url = url;
+    })
+    .await;
+    let body = String::from_utf8(body(&conversation("north", PAST_CUT))).expect("text");
+    for (change, status) in [(r#"{"models": ["o3"]}"#, 404), (r#"{"models": ["gpt-4o"]}"#, 200)] {
+        let key = setting.key("team", change).await;
+        let headers = format!("{}x-weir-max-input-tokens: 2000\r\n", key.header());
+        let answer = setting.ask(setting::post("/v1/chat/completions", &headers, &body)).await;
+        assert_eq!(answer.status(), status, "{answer:?}");
+        assert_eq!(summariser.requests().len(), usize::from(status == 200));
+    }
 }
 
 #[tokio::test]
