@@ -55,7 +55,7 @@ async fn nothing_is_spent_on_what_a_key_may_not_ask_for() {
     })
     .await;
     let body = String::from_utf8(body(&conversation("north", PAST_CUT))).expect("text");
-    for (change, status) in [(r#"{"models": ["o3"]}"#, 404), (r#"{"models": ["gpt-4o"]}"#, 200)] {
+    for (change, status) in [(r#"{"models": ["o3"]}"#, 403), (r#"{"models": ["gpt-4o"]}"#, 200)] {
         let key = setting.key("team", change).await;
         let headers = format!("{}x-weir-max-input-tokens: 2000\r\n", key.header());
         let answer = setting.ask(setting::post("/v1/chat/completions", &headers, &body)).await;
