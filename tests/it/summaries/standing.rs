@@ -89,6 +89,24 @@ async fn what_stands_stands_after_a_restart_and_in_a_second_process() {
 }
 
 #[tokio::test]
+async fn a_conversation_in_use_asks_again_for_what_stands() {
+    let store = Store::in_memory().expect("there is memory");
+    let (model, summariser) = (model().await, summariser(&[]).await);
+    // A quarter of it is over with each request.
+    let weir = weir(&store, &model, &summariser, |config| config.summaries.lifetime_ms = 3).await;
+    run(&weir, "north", 1..=PAST_CUT).await;
+    let kept =
+        || async { figure(&weir, "cuts_kept").await + figure(&weir, "cuts_kept_extract").await };
+    let (before, sent) = (kept().await, last_messages(&model));
+    for _ in 0..50 {
+        send(&weir, "north", PAST_CUT).await;
+        assert_eq!(last_messages(&model)[..2], sent[..2]);
+    }
+    let asked = figure(&weir, "cuts_ready").await + figure(&weir, "cuts_late").await;
+    assert!(kept().await + asked > before + 1, "it looks again and again");
+}
+
+#[tokio::test]
 async fn a_summary_that_comes_late_or_never_moves_nothing() {
     for faults in [["hold_head"], ["status:500"]] {
         let folder = Folder::new();
