@@ -1,9 +1,11 @@
 //! Configuration as used: complete, checked, every key with its unit last.
 
 mod auth;
+mod checks;
 mod learning;
 pub mod models;
 pub mod names;
+mod own_models;
 pub mod policies;
 mod prices;
 mod raw;

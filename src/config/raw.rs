@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::auth;
+use super::checks::{address, base_url, host_name, origin, store_path};
 use super::learning;
 use super::names;
+use super::own_models::models;
 use super::policies::{self, Policies};
 use super::prices;
 use super::reader::{Problem, Reader, Warning};
 use super::summaries::{self, Summaries};
 use super::{
-    Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, LateSystem, Learning, Ledger,
-    Limit, Log, LogFormat, Mode, ModelEntry, ModelSettings, OnFailure, Originals, Prices, Server,
-    Store, UnknownPrice, Upstream, set,
+    Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, Learning, Ledger, Limit, Log,
+    LogFormat, Mode, OnFailure, Originals, Prices, Server, Store, UnknownPrice, Upstream, set,
 };
 use crate::context::Policy;
-use crate::tokens::Encoding;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// A century.
 const MAX_DAYS: u64 = 36_500;
 const GIB: u64 = 1 << 30;
 /// More than any model's window; less than what arithmetic on tokens could overflow with.
-const MAX_TOKENS: u64 = 1_000_000_000_000;
+pub(super) const MAX_TOKENS: u64 = 1_000_000_000_000;
 
 /// Reads all of a configuration, with the problems it has.
 pub(super) fn read(mut reader: Reader) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
@@ -212,78 +212,6 @@ fn limits(reader: &mut Reader) -> Vec<Limit> {
     limits
 }
 
-fn models(
-    reader: &mut Reader,
-    policies: &Policies,
-) -> (Catalogue, BTreeMap<String, ModelSettings>) {
-    let mut catalogue = Catalogue::shipped();
-    let mut settings = BTreeMap::new();
-    for name in reader.names("models") {
-        let known = catalogue.find(&name);
-        let is_known = known.name.is_some();
-        let entry = model(reader, &name, known.entry, is_known);
-        catalogue.insert(&name, entry);
-        if let Some(price) = prices::price(reader, &["models", &name], false) {
-            catalogue.insert_price(&name, price);
-        }
-        let own = model_settings(reader, &name, policies);
-        settings.insert(name.to_ascii_lowercase(), own);
-    }
-    (catalogue, settings)
-}
-
-/// What one `[models."name"]` says beside its entry.
-fn model_settings(reader: &mut Reader, name: &str, policies: &Policies) -> ModelSettings {
-    let path = |key| ["models", name, key];
-    let policy = reader.text(&path("policy"), |text| policies.read_name(text));
-    let mut settings = ModelSettings { policy, ..ModelSettings::default() };
-    set(&mut settings.cache_control, reader.switch(&path("cache_control")));
-    let late = [("keep", LateSystem::Keep), ("user", LateSystem::User)];
-    set(&mut settings.late_system, reader.choice(&path("late_system"), &late));
-    settings.token_permille = reader.share_permille(&path("token_ratio"), 500..=4000);
-    settings
-}
-
-/// The entry of one `[models."name"]`, on top of what is known of it.
-fn model(reader: &mut Reader, name: &str, known: ModelEntry, is_known: bool) -> ModelEntry {
-    let path = |key| ["models", name, key];
-    let mut tokens = |key| reader.whole(&path(key), 1..=MAX_TOKENS);
-    let window = tokens("window_tokens");
-    let input = tokens("max_input_tokens");
-    let output = tokens("max_output_tokens");
-    let encoding = reader.text(&path("encoding"), |text| {
-        Encoding::from_name(text).ok_or_else(|| {
-            format!(
-                "{text:?} is no encoding; write \"o200k_base\", \"cl100k_base\", \"p50k_base\", \
-                 \"p50k_edit\", \"r50k_base\" or \"estimate\""
-            )
-        })
-    });
-    let strict_alternation = reader.switch(&path("strict_alternation"));
-    if !is_known && reader.is_absent(&path("window_tokens")) {
-        let message = "is missing: weir knows no model of this name, so it needs at least its \
-                       window_tokens (input and output together)";
-        reader.refuse(&path("window_tokens"), message);
-    }
-    let window_tokens = window.unwrap_or(known.window_tokens);
-    for (key, value) in [("max_input_tokens", input), ("max_output_tokens", output)] {
-        if value.is_some_and(|value| value > window_tokens) {
-            let message = format!("is more than the model's window_tokens ({window_tokens})");
-            reader.refuse(&path(key), message);
-        }
-    }
-    // What is inherited gives way to a window that is given; of an unknown model it is a guess.
-    let inherited =
-        |tokens: Option<u64>| tokens.filter(|&tokens| is_known && tokens < window_tokens);
-    ModelEntry {
-        window_tokens,
-        max_input_tokens: input.or(inherited(known.max_input_tokens)),
-        max_output_tokens: output.or(inherited(known.max_output_tokens)),
-        encoding: encoding.unwrap_or(known.encoding),
-        strict_alternation: strict_alternation.unwrap_or(known.strict_alternation),
-    }
-}
-
 fn cache(reader: &mut Reader, cache: &mut Cache) {
     let counts = reader.whole(&["cache", "counts_bytes"], 0..=1024 * GIB);
     set(&mut cache.counts_bytes, counts);
@@ -318,82 +246,6 @@ fn log(reader: &mut Reader, log: &mut Log) {
     let levels = ["error", "warn", "info", "debug", "trace"].map(|level| (level, level));
     let level = reader.choice(&["log", "level"], &levels);
     set(&mut log.level, level.map(str::to_owned));
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    text.trim().parse().map_err(|_| {
-        format!("{text:?} is no address; write an IP address and a port, such as 127.0.0.1:8400")
-    })
-}
-
-/// A name as a `Host` header carries it, without its port.
-fn host_name(text: &str) -> Result<String, String> {
-    let name = text.trim().to_ascii_lowercase();
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    let is_ipv6 = name
-        .strip_prefix('[')
-        .and_then(|name| name.strip_suffix(']'))
-        .is_some_and(|name| name.parse::<std::net::Ipv6Addr>().is_ok());
-    if !name.is_empty() && (is_ipv6 || name.chars().all(plain)) {
-        Ok(name)
-    } else {
-        let example = "such as \"weir.example.com\"";
-        Err(format!("{text:?} is no host name; write it without scheme, port and path, {example}"))
-    }
-}
-
-/// A web page's origin, as browsers send it.
-fn origin(text: &str) -> Result<String, String> {
-    let origin = text.trim().trim_end_matches('/').to_ascii_lowercase();
-    let rest = origin.split_once("://").map(|(_, rest)| rest);
-    let parses = origin.parse::<http::Uri>().is_ok_and(|uri| uri.host().is_some());
-    if parses && rest.is_some_and(|rest| !rest.contains(['/', '?', '#', '@', '*'])) {
-        Ok(origin)
-    } else {
-        let example = "such as \"https://chat.example.com\"";
-        Err(format!(
-            "{text:?} is no origin; write scheme and host, with the port if it has one, {example}"
-        ))
-    }
-}
-
-/// The path of a file; a shell's shorthand would become a folder of that name.
-fn store_path(text: &str) -> Result<String, String> {
-    if text.starts_with('~') {
-        Err(format!("{text:?} begins with ~, which only shells know; write the whole path"))
-    } else if text.contains('\0') || text.ends_with('/') {
-        Err(format!("{text:?} is no path of a file, such as \"/var/lib/weir/weir.db\""))
-    } else {
-        Ok(text.to_owned())
-    }
-}
-
-/// A provider's base URL. One that carries a credential is not repeated in the message.
-pub(super) fn base_url(text: &str) -> Result<String, String> {
-    let text = text.trim();
-    let example = "write it as an SDK would be given it, such as https://api.openai.com/v1";
-    let lower = text.to_ascii_lowercase();
-    let Some(rest) = lower.strip_prefix("https://").or(lower.strip_prefix("http://")) else {
-        return Err(format!("does not begin with https:// or http://; {example}"));
-    };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    if authority.contains('@') {
-        return Err("carries a user name or password; leave them out, weir forwards the caller's \
-                    own Authorization header"
-            .to_owned());
-    }
-    if text.contains('#') {
-        return Err(format!("{text:?} has a fragment (from # on), which is never sent; {example}"));
-    }
-    let uri: http::Uri = text.parse().map_err(|_| format!("{text:?} is no URL; {example}"))?;
-    let has_port = authority.rsplit(']').next().is_some_and(|end| end.contains(':'));
-    if uri.host().is_none_or(str::is_empty) {
-        Err(format!("{text:?} names no host; {example}"))
-    } else if has_port && uri.port_u16().is_none_or(|port| port == 0) {
-        Err(format!("{text:?} has a port that is not from 1 to 65535; {example}"))
-    } else {
-        Ok(text.to_owned())
-    }
 }
 
 fn warnings(config: &Config) -> Vec<Warning> {
@@ -434,20 +286,25 @@ fn warnings(config: &Config) -> Vec<Warning> {
 }
 
 #[cfg(test)]
+mod problems;
+
+#[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use figment::Figment;
     use figment::providers::{Format, Toml};
 
+    use super::problems::PROBLEMS;
     use super::*;
-    use crate::config::{AdminListen, AuthMode, DEFAULT_TOML, load};
+    use crate::config::{AdminListen, AuthMode, DEFAULT_TOML, ModelEntry, load};
     use crate::context::anchors::Anchors;
     use crate::context::policy::{
         Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Importance, Mask, Notes,
         Notices, Restart, Shares, Zones,
     };
     use crate::context::preset::preset;
+    use crate::tokens::Encoding;
 
     fn toml(text: &str) -> Figment {
         Figment::from(Toml::string(text))
@@ -739,189 +596,6 @@ mod tests {
             anchors: Anchors::new(vec!["^Decision".into()]).expect("a pattern"),
         }
     }
-
-    /// What is written, and the one line that is said to it.
-    const PROBLEMS: &[(&str, &str)] = &[
-        (
-            "[server]\nlisten = \"localhost\"",
-            "server.listen: \"localhost\" is no address; write an IP address and a port, such as \
-             127.0.0.1:8400",
-        ),
-        (
-            "[server]\nmax_connections = 0",
-            "server.max_connections: 0 is not a whole number from 1 to 1000000",
-        ),
-        (
-            "[server]\nmax_connections = -1.5",
-            "server.max_connections: -1.5 is not a whole number from 1 to 1000000",
-        ),
-        (
-            "[server]\nallowed_hosts = [\"a\", \"https://b/\"]",
-            "server.allowed_hosts: \"https://b/\" is no host name; write it without scheme, port and \
-             path, such as \"weir.example.com\"",
-        ),
-        (
-            "[server]\nmax_bodies_in_flight_bytes = 2000",
-            "server.max_bodies_in_flight_bytes: is less than server.max_body_bytes (67108864): no \
-             such body could pass",
-        ),
-        (
-            "[cors]\nallow_origins = [\"*\"]",
-            "cors.allow_origins: \"*\" is no origin; write scheme and host, with the port if it has \
-             one, such as \"https://chat.example.com\"",
-        ),
-        (
-            "[auth]\nmode = \"keys\"",
-            "upstream.api_key_env: is missing: with auth.mode = \"keys\" callers have weir's virtual \
-             keys, and weir needs the provider's. Name the variable that holds it, such as \
-             \"OPENAI_API_KEY\", or its file in upstream.api_key_file. Where the upstream asks for no \
-             key, any text will do",
-        ),
-        (
-            "[upstream]\napi_key_env = \"sk-of-the-provider\"",
-            "upstream.api_key_env: is no name of an environment variable, such as \
-             \"OPENAI_API_KEY\"; the key itself does not belong into the configuration",
-        ),
-        (
-            "[upstream]\napi_key = \"sk-of-the-provider\"",
-            "upstream.api_key: there is no such key; did you mean upstream.api_key_env?",
-        ),
-        (
-            "[upstream]\napi_key_env = \"A\"\napi_key_file = \"b\"",
-            "upstream.api_key_file: is given beside upstream.api_key_env; name one of them",
-        ),
-        (
-            "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\napi_key_env = \"A\"",
-            "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
-             (upstream.api_key_env or api_key_file), which anybody who reaches it could spend. Give \
-             callers keys with auth.mode = \"keys\", listen on loopback, or set this to true if that \
-             is what you want",
-        ),
-        (
-            "[admin]\nlisten = \"127.0.0.1:8400\"",
-            "admin.listen: is 127.0.0.1:8400, as server.listen is; give it a port of its own",
-        ),
-        (
-            "[admin]\nlisten = \"8401\"",
-            "admin.listen: \"8401\" is no address; write an IP address and a port, such as \
-             127.0.0.1:8410, or \"off\"",
-        ),
-        (
-            "[context]\nmode = \"off\"",
-            "context.mode: \"off\" is not one of \"compact\", \"observe\"",
-        ),
-        (
-            "[context]\nlow = 1.5",
-            "context.low: 1.5 is not a share from 0.001 to 1 with at most three decimals, like 0.625",
-        ),
-        (
-            "[context]\nlow = 0.6001",
-            "context.low: 0.6001 is not a share from 0.001 to 1 with at most three decimals, like \
-             0.625",
-        ),
-        (
-            "[context]\nhard = 0.6",
-            "context.low: is not below context.hard (0.6): a cut would free nothing",
-        ),
-        (
-            "[context]\nnotes = 1",
-            "context.notes: 1 is not one of \"off\", \"count\", \"extract\", \"excerpts\"",
-        ),
-        (
-            "[context]\nsoft = 0.5",
-            "context.soft: does not lie above context.low and up to context.hard",
-        ),
-        (
-            "[context]\nanchors = [\"ok\", \"(\"]",
-            "context.anchors: is no list of regular expressions of at most 500 bytes each: regex \
-             parse error: ( ^ error: unclosed group",
-        ),
-        (
-            "[context]\nsystem_share = 0.2",
-            "context.conversation_share: makes all shares 1.05 together, more than 1",
-        ),
-        (
-            "[context]\nnotice_mask = \"a ] b\"",
-            "context.notice_mask: is not one line of at most 500 bytes without brackets",
-        ),
-        (
-            "[context]\nallowed_policies = [\"zones\", \"mine\"]",
-            "context.allowed_policies: \"mine\" is no policy; there are \"default\", \"scored\", \
-             \"zones\", \"extract\", \"shares\", \"tiers\"",
-        ),
-        (
-            "[policies.default]\nhard = 0.9",
-            "policies.default: is the policy of [context] itself: write its keys there",
-        ),
-        (
-            "[policies.a]\npreset = \"zones\"\nlow = 0.8",
-            "policies.a.soft: does not lie above policies.a.low and up to policies.a.hard",
-        ),
-        (
-            "[policies.a]\nmode = \"observe\"",
-            "policies.a.mode: there is no such key; did you mean auth.mode or context.mode or \
-             summaries.mode?",
-        ),
-        (
-            "[models.gpt-4o]\npolicy = \"b\"\n[policies.a]\nlow = 0.5",
-            "models.gpt-4o.policy: \"b\" is no policy; there are \"default\", \"scored\", \"zones\", \
-             \"extract\", \"shares\", \"tiers\", \"a\"",
-        ),
-        (
-            "[context]\noriginals = \"disk\"",
-            "context.originals: \"disk\" is not one of \"off\", \"memory\", \"store\"",
-        ),
-        (
-            "[context]\noriginals_lifetime_ms = 999",
-            "context.originals_lifetime_ms: 999 is not a whole number from 1000 to 31622400000",
-        ),
-        (
-            "[store]\npath = \"~/weir.db\"",
-            "store.path: \"~/weir.db\" begins with ~, which only shells know; write the whole path",
-        ),
-        (
-            "[store]\npath = \"/var/lib/weir/\"",
-            "store.path: \"/var/lib/weir/\" is no path of a file, such as \"/var/lib/weir/weir.db\"",
-        ),
-        (
-            "[server]\nlisten_ = 1",
-            "server.listen_: there is no such key; did you mean server.listen?",
-        ),
-        (
-            "[server]\nurl = 1",
-            "server.url: there is no such key; did you mean summaries.url or upstream.url?",
-        ),
-        ("[serve]\nlisten = 1", "serve: there is no such key; did you mean server?"),
-        ("server_listen = 1", "server_listen: there is no such key; did you mean server.listen?"),
-        (
-            "[log]\nverbosity = 1",
-            "log.verbosity: there is no such key; its section has format, level",
-        ),
-        ("log = 1", "log: is a section: write its keys under [log]"),
-        ("limits = 1", "limits: is a section: write its keys under [limits]"),
-        (
-            "[[limits]]\nmodel = \"a\"",
-            "limits[0].max_input_tokens: is missing: a limit needs model and max_input_tokens",
-        ),
-        (
-            "[[limits]]\nmodel = \"gpt-4o\"\nmax_input_tokens = 1\nmax_tokens = 2",
-            "limits[0].max_tokens: there is no such key; did you mean limits[0].max_input_tokens?",
-        ),
-        (
-            "[models.\"a/b.c\"]\nencoding = \"o200k\"\nwindow_tokens = 5",
-            "models.\"a/b.c\".encoding: \"o200k\" is no encoding; write \"o200k_base\", \
-             \"cl100k_base\", \"p50k_base\", \"p50k_edit\", \"r50k_base\" or \"estimate\"",
-        ),
-        (
-            "[models.nobodys]\nmax_output_tokens = 5",
-            "models.nobodys.window_tokens: is missing: weir knows no model of this name, so it needs \
-             at least its window_tokens (input and output together)",
-        ),
-        (
-            "[models.gpt-4o]\nmax_input_tokens = 200000",
-            "models.gpt-4o.max_input_tokens: is more than the model's window_tokens (128000)",
-        ),
-    ];
 
     #[test]
     fn each_problem_names_its_key_and_its_cure() {

@@ -191,5 +191,5 @@ pub(super) fn agree_with(reader: &mut Reader, config: &Config) {
 
 /// A base URL, or nothing.
 fn optional_url(text: &str) -> Result<String, String> {
-    if text.trim().is_empty() { Ok(String::new()) } else { super::raw::base_url(text) }
+    if text.trim().is_empty() { Ok(String::new()) } else { super::checks::base_url(text) }
 }

@@ -1,0 +1,81 @@
+//! Texts of the configuration that must have a form: what is right, and what to write instead. Knows
+//! nothing of the keys that they stand under.
+
+use std::net::SocketAddr;
+
+/// An IP address and a port.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.trim().parse().map_err(|_| {
+        format!("{text:?} is no address; write an IP address and a port, such as 127.0.0.1:8400")
+    })
+}
+
+/// A name as a `Host` header carries it, without its port.
+pub(super) fn host_name(text: &str) -> Result<String, String> {
+    let name = text.trim().to_ascii_lowercase();
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    let is_ipv6 = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'))
+        .is_some_and(|name| name.parse::<std::net::Ipv6Addr>().is_ok());
+    if !name.is_empty() && (is_ipv6 || name.chars().all(plain)) {
+        Ok(name)
+    } else {
+        let example = "such as \"weir.example.com\"";
+        Err(format!("{text:?} is no host name; write it without scheme, port and path, {example}"))
+    }
+}
+
+/// A web page's origin, as browsers send it.
+pub(super) fn origin(text: &str) -> Result<String, String> {
+    let origin = text.trim().trim_end_matches('/').to_ascii_lowercase();
+    let rest = origin.split_once("://").map(|(_, rest)| rest);
+    let parses = origin.parse::<http::Uri>().is_ok_and(|uri| uri.host().is_some());
+    if parses && rest.is_some_and(|rest| !rest.contains(['/', '?', '#', '@', '*'])) {
+        Ok(origin)
+    } else {
+        let example = "such as \"https://chat.example.com\"";
+        Err(format!(
+            "{text:?} is no origin; write scheme and host, with the port if it has one, {example}"
+        ))
+    }
+}
+
+/// The path of a file; a shell's shorthand would become a folder of that name.
+pub(super) fn store_path(text: &str) -> Result<String, String> {
+    if text.starts_with('~') {
+        Err(format!("{text:?} begins with ~, which only shells know; write the whole path"))
+    } else if text.contains('\0') || text.ends_with('/') {
+        Err(format!("{text:?} is no path of a file, such as \"/var/lib/weir/weir.db\""))
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+/// A provider's base URL. One that carries a credential is not repeated in the message.
+pub(super) fn base_url(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    let example = "write it as an SDK would be given it, such as https://api.openai.com/v1";
+    let lower = text.to_ascii_lowercase();
+    let Some(rest) = lower.strip_prefix("https://").or(lower.strip_prefix("http://")) else {
+        return Err(format!("does not begin with https:// or http://; {example}"));
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    if authority.contains('@') {
+        return Err("carries a user name or password; leave them out, weir forwards the caller's \
+                    own Authorization header"
+            .to_owned());
+    }
+    if text.contains('#') {
+        return Err(format!("{text:?} has a fragment (from # on), which is never sent; {example}"));
+    }
+    let uri: http::Uri = text.parse().map_err(|_| format!("{text:?} is no URL; {example}"))?;
+    let has_port = authority.rsplit(']').next().is_some_and(|end| end.contains(':'));
+    if uri.host().is_none_or(str::is_empty) {
+        Err(format!("{text:?} names no host; {example}"))
+    } else if has_port && uri.port_u16().is_none_or(|port| port == 0) {
+        Err(format!("{text:?} has a port that is not from 1 to 65535; {example}"))
+    } else {
+        Ok(text.to_owned())
+    }
+}

@@ -1,0 +1,175 @@
+//! Configurations that are wrong in one way, and what is said to each.
+
+/// What is written, and the one line that is said to it.
+pub(super) const PROBLEMS: &[(&str, &str)] = &[
+    (
+        "[server]\nlisten = \"localhost\"",
+        "server.listen: \"localhost\" is no address; write an IP address and a port, such as \
+         127.0.0.1:8400",
+    ),
+    (
+        "[server]\nmax_connections = 0",
+        "server.max_connections: 0 is not a whole number from 1 to 1000000",
+    ),
+    (
+        "[server]\nmax_connections = -1.5",
+        "server.max_connections: -1.5 is not a whole number from 1 to 1000000",
+    ),
+    (
+        "[server]\nallowed_hosts = [\"a\", \"https://b/\"]",
+        "server.allowed_hosts: \"https://b/\" is no host name; write it without scheme, port and \
+         path, such as \"weir.example.com\"",
+    ),
+    (
+        "[server]\nmax_bodies_in_flight_bytes = 2000",
+        "server.max_bodies_in_flight_bytes: is less than server.max_body_bytes (67108864): no \
+         such body could pass",
+    ),
+    (
+        "[cors]\nallow_origins = [\"*\"]",
+        "cors.allow_origins: \"*\" is no origin; write scheme and host, with the port if it has \
+         one, such as \"https://chat.example.com\"",
+    ),
+    (
+        "[auth]\nmode = \"keys\"",
+        "upstream.api_key_env: is missing: with auth.mode = \"keys\" callers have weir's virtual \
+         keys, and weir needs the provider's. Name the variable that holds it, such as \
+         \"OPENAI_API_KEY\", or its file in upstream.api_key_file. Where the upstream asks for no \
+         key, any text will do",
+    ),
+    (
+        "[upstream]\napi_key_env = \"sk-of-the-provider\"",
+        "upstream.api_key_env: is no name of an environment variable, such as \
+         \"OPENAI_API_KEY\"; the key itself does not belong into the configuration",
+    ),
+    (
+        "[upstream]\napi_key = \"sk-of-the-provider\"",
+        "upstream.api_key: there is no such key; did you mean upstream.api_key_env?",
+    ),
+    (
+        "[upstream]\napi_key_env = \"A\"\napi_key_file = \"b\"",
+        "upstream.api_key_file: is given beside upstream.api_key_env; name one of them",
+    ),
+    (
+        "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\napi_key_env = \"A\"",
+        "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
+         (upstream.api_key_env or api_key_file), which anybody who reaches it could spend. Give \
+         callers keys with auth.mode = \"keys\", listen on loopback, or set this to true if that \
+         is what you want",
+    ),
+    (
+        "[admin]\nlisten = \"127.0.0.1:8400\"",
+        "admin.listen: is 127.0.0.1:8400, as server.listen is; give it a port of its own",
+    ),
+    (
+        "[admin]\nlisten = \"8401\"",
+        "admin.listen: \"8401\" is no address; write an IP address and a port, such as \
+         127.0.0.1:8410, or \"off\"",
+    ),
+    ("[context]\nmode = \"off\"", "context.mode: \"off\" is not one of \"compact\", \"observe\""),
+    (
+        "[context]\nlow = 1.5",
+        "context.low: 1.5 is not a share from 0.001 to 1 with at most three decimals, like 0.625",
+    ),
+    (
+        "[context]\nlow = 0.6001",
+        "context.low: 0.6001 is not a share from 0.001 to 1 with at most three decimals, like \
+         0.625",
+    ),
+    (
+        "[context]\nhard = 0.6",
+        "context.low: is not below context.hard (0.6): a cut would free nothing",
+    ),
+    (
+        "[context]\nnotes = 1",
+        "context.notes: 1 is not one of \"off\", \"count\", \"extract\", \"excerpts\"",
+    ),
+    (
+        "[context]\nsoft = 0.5",
+        "context.soft: does not lie above context.low and up to context.hard",
+    ),
+    (
+        "[context]\nanchors = [\"ok\", \"(\"]",
+        "context.anchors: is no list of regular expressions of at most 500 bytes each: regex \
+         parse error: ( ^ error: unclosed group",
+    ),
+    (
+        "[context]\nsystem_share = 0.2",
+        "context.conversation_share: makes all shares 1.05 together, more than 1",
+    ),
+    (
+        "[context]\nnotice_mask = \"a ] b\"",
+        "context.notice_mask: is not one line of at most 500 bytes without brackets",
+    ),
+    (
+        "[context]\nallowed_policies = [\"zones\", \"mine\"]",
+        "context.allowed_policies: \"mine\" is no policy; there are \"default\", \"scored\", \
+         \"zones\", \"extract\", \"shares\", \"tiers\"",
+    ),
+    (
+        "[policies.default]\nhard = 0.9",
+        "policies.default: is the policy of [context] itself: write its keys there",
+    ),
+    (
+        "[policies.a]\npreset = \"zones\"\nlow = 0.8",
+        "policies.a.soft: does not lie above policies.a.low and up to policies.a.hard",
+    ),
+    (
+        "[policies.a]\nmode = \"observe\"",
+        "policies.a.mode: there is no such key; did you mean auth.mode or context.mode or \
+         summaries.mode?",
+    ),
+    (
+        "[models.gpt-4o]\npolicy = \"b\"\n[policies.a]\nlow = 0.5",
+        "models.gpt-4o.policy: \"b\" is no policy; there are \"default\", \"scored\", \"zones\", \
+         \"extract\", \"shares\", \"tiers\", \"a\"",
+    ),
+    (
+        "[context]\noriginals = \"disk\"",
+        "context.originals: \"disk\" is not one of \"off\", \"memory\", \"store\"",
+    ),
+    (
+        "[context]\noriginals_lifetime_ms = 999",
+        "context.originals_lifetime_ms: 999 is not a whole number from 1000 to 31622400000",
+    ),
+    (
+        "[store]\npath = \"~/weir.db\"",
+        "store.path: \"~/weir.db\" begins with ~, which only shells know; write the whole path",
+    ),
+    (
+        "[store]\npath = \"/var/lib/weir/\"",
+        "store.path: \"/var/lib/weir/\" is no path of a file, such as \"/var/lib/weir/weir.db\"",
+    ),
+    ("[server]\nlisten_ = 1", "server.listen_: there is no such key; did you mean server.listen?"),
+    (
+        "[server]\nurl = 1",
+        "server.url: there is no such key; did you mean summaries.url or upstream.url?",
+    ),
+    ("[serve]\nlisten = 1", "serve: there is no such key; did you mean server?"),
+    ("server_listen = 1", "server_listen: there is no such key; did you mean server.listen?"),
+    ("[log]\nverbosity = 1", "log.verbosity: there is no such key; its section has format, level"),
+    ("log = 1", "log: is a section: write its keys under [log]"),
+    ("limits = 1", "limits: is a section: write its keys under [limits]"),
+    (
+        "[[limits]]\nmodel = \"a\"",
+        "limits[0].max_input_tokens: is missing: a limit needs model and max_input_tokens",
+    ),
+    (
+        "[[limits]]\nmodel = \"gpt-4o\"\nmax_input_tokens = 1\nmax_tokens = 2",
+        "limits[0].max_tokens: there is no such key; did you mean limits[0].max_input_tokens?",
+    ),
+    (
+        "[models.\"a/b.c\"]\nencoding = \"o200k\"\nwindow_tokens = 5",
+        "models.\"a/b.c\".encoding: \"o200k\" is no encoding; write \"o200k_base\", \
+         \"cl100k_base\", \"p50k_base\", \"p50k_edit\", \"r50k_base\" or \"estimate\"",
+    ),
+    (
+        "[models.nobodys]\nmax_output_tokens = 5",
+        "models.nobodys.window_tokens: is missing: weir knows no model of this name, so it needs \
+         at least its window_tokens (input and output together)",
+    ),
+    (
+        "[models.gpt-4o]\nmax_input_tokens = 200000",
+        "models.gpt-4o.max_input_tokens: is more than the model's window_tokens (128000)",
+    ),
+];
