@@ -1,9 +1,10 @@
 //! Virtual keys: made, shown, changed, replaced, revoked and found by their secret. The secret
 //! itself is given away once and kept nowhere; what is stored is its hash under a key of the store's.
 
+pub(super) mod changes;
 pub(super) mod mark;
 mod ring;
-mod rows;
+pub(super) mod rows;
 mod settings;
 
 use std::fmt;
@@ -330,12 +331,12 @@ impl Store {
     }
 
     /// Where changes are told.
-    fn mark(&self) -> Mark {
+    pub(super) fn mark(&self) -> Mark {
         let Backend::Sqlite(sqlite) = &self.backend;
         sqlite.mark().clone()
     }
 
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -343,7 +344,7 @@ impl Store {
         sqlite.read(work).await
     }
 
-    async fn write<T: Send + 'static>(
+    pub(super) async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {

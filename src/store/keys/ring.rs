@@ -2,19 +2,15 @@
 //! from the next request on: each looks at the mark that all changes leave.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use moka::sync::Cache;
-use tokio::time::Instant;
 
+use super::changes::Changes;
 use super::{VirtualKey, is_secret, rows};
-use crate::store::{Backend, Store, StoreError, Tenant};
+use crate::store::{Store, StoreError, Tenant};
 
 /// How many keys are remembered.
 const MAX_REMEMBERED: u64 = 10_000;
-/// How long the mark is trusted without asking the store itself: a process that was killed between
-/// the two, or an older weir, may have changed one alone.
-const TRUSTED_MS: u64 = 250;
 
 /// Whether a key is good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,11 +50,7 @@ pub struct KeyRing {
     hash_key: [u8; 32],
     /// By hash: a holder, and how often keys had been changed when it was read.
     remembered: Cache<[u8; 32], (u64, Arc<Holder>)>,
-    began: Instant,
-    /// From when on the store is asked again, in milliseconds since `began`.
-    ask_at_ms: AtomicU64,
-    /// The highest count that the store has told. A mark below it was left behind.
-    told: AtomicU64,
+    changes: Changes,
 }
 
 impl KeyRing {
@@ -66,11 +58,9 @@ impl KeyRing {
     pub fn new(store: Store) -> Self {
         Self {
             hash_key: store.hash_key(),
+            changes: Changes::new(store.clone()),
             store,
             remembered: Cache::new(MAX_REMEMBERED),
-            began: Instant::now(),
-            ask_at_ms: AtomicU64::new(0),
-            told: AtomicU64::new(0),
         }
     }
 
@@ -81,7 +71,7 @@ impl KeyRing {
         }
         let hash = *blake3::keyed_hash(&self.hash_key, secret.as_bytes()).as_bytes();
         if let Some((read_at, holder)) = self.remembered.get(&hash)
-            && (self.marked() == Some(read_at) || self.version() == Some(read_at))
+            && self.changes.is_last(read_at)
         {
             return Ok(Some(holder));
         }
@@ -103,27 +93,6 @@ impl KeyRing {
         });
         self.remembered.insert(hash, (version, Arc::clone(&holder)));
         Ok(Some(holder))
-    }
-
-    /// How often keys were changed, by the mark; `None` where it is not to be trusted.
-    fn marked(&self) -> Option<u64> {
-        let Backend::Sqlite(sqlite) = &self.store.backend;
-        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        if now_ms >= self.ask_at_ms.load(Ordering::Relaxed) && sqlite.is_file() {
-            sqlite.mark().reopen();
-            self.version()?;
-            self.ask_at_ms.store(now_ms.saturating_add(TRUSTED_MS), Ordering::Relaxed);
-        }
-        let told = self.told.load(Ordering::Acquire);
-        sqlite.mark().read().filter(|marked| *marked >= told)
-    }
-
-    /// How often keys were changed, by the store; `None` where that would have to be waited for.
-    fn version(&self) -> Option<u64> {
-        let Backend::Sqlite(sqlite) = &self.store.backend;
-        let version = sqlite.glance(rows::version)?;
-        self.told.fetch_max(version, Ordering::AcqRel);
-        Some(version)
     }
 }
 
@@ -223,13 +192,17 @@ mod tests {
         // As if the other had ended before it could tell.
         fs::write(folder.mark(), before).expect("it can be written");
         // The time until the store is asked has passed.
-        ring.ask_at_ms.store(0, Ordering::Relaxed);
+        ring.changes.ask_now();
         for _ in 0..3 {
             assert_eq!(standing(&ring, &secret).await, Standing::Revoked);
         }
-        assert_eq!(ring.marked(), None, "it is known to be behind");
+        assert_eq!(ring.changes.marked(), None, "it is known to be behind");
         drop(folder.open());
-        assert_eq!(ring.marked(), ring.version(), "whoever opens the store mends it");
+        assert_eq!(
+            ring.changes.marked(),
+            ring.changes.version(),
+            "whoever opens the store mends it"
+        );
     }
 
     #[tokio::test]
@@ -238,7 +211,7 @@ mod tests {
         let ring = KeyRing::new(store.clone());
         let (id, secret) = make(&store).await;
         assert_eq!(standing(&ring, &secret).await, Standing::Live);
-        assert_eq!(ring.marked(), Some(1));
+        assert_eq!(ring.changes.marked(), Some(1));
         store.revoke_key(&id, 1).await.expect("it is live");
         assert_eq!(standing(&ring, &secret).await, Standing::Revoked);
     }
