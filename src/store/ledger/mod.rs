@@ -68,7 +68,7 @@ impl RequestId {
     }
 
     /// What is not below it was made at `moment_ms` or later.
-    fn first_of(moment_ms: u64) -> Self {
+    pub(super) fn first_of(moment_ms: u64) -> Self {
         const MAX_MS: u64 = (1 << 48) - 1;
         Self::new(moment_ms.min(MAX_MS), [0; 10])
     }

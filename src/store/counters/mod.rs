@@ -1,0 +1,175 @@
+//! What is spent and held of each budget: a request holds what it may come to in all its budgets in one
+//! step, before it is sent, and is settled once, when it has ended. One seam, wherever counts are
+//! kept. What was spent before anybody counted is asked of the journal, whose rows are the truth.
+//!
+//! Who finds no room that others may leave waits, in the order in which they came, and not for longer
+//! than `Reservation::patience`.
+
+mod memory;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+
+use super::budgets::Applied;
+use super::ledger::RequestId;
+use super::{Store, StoreError};
+use crate::budget::counter::Count;
+use crate::budget::{Ask, Budget, Measure, Scope};
+use memory::Memory;
+
+/// The most requests that wait for others at once, over all budgets.
+pub const MAX_WAITING: usize = 10_000;
+
+/// What a request asks for.
+#[derive(Debug, Clone)]
+pub struct Reservation {
+    pub id: RequestId,
+    /// When it came, in milliseconds since 1970: says what it counts for.
+    pub begun_ms: u64,
+    /// The budgets that it is in.
+    pub applied: Vec<Applied>,
+    pub ask: Ask,
+    /// How long it waits for others at most.
+    pub patience: Duration,
+}
+
+/// Who a request is counted for, whether or not there are budgets yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Owner {
+    pub scopes: Vec<Scope>,
+}
+
+/// A request that may be sent.
+#[derive(Debug)]
+#[must_use = "what is held is to be settled"]
+pub struct Granted {
+    pub held: Held,
+    /// The most output of each answer that is held for it.
+    pub output_tokens: u64,
+    /// How its budgets stand, what is held for it included.
+    pub standings: Vec<Standing>,
+}
+
+/// How a budget stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub budget: Arc<Budget>,
+    pub scope: Scope,
+    pub count: Count,
+}
+
+impl Standing {
+    /// What is left of it, what is held set aside.
+    pub fn left(&self) -> u64 {
+        self.budget.limit.saturating_sub(self.count.spent).saturating_sub(self.count.held)
+    }
+}
+
+/// Why a request may not be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoRoom {
+    /// This budget has not enough left.
+    Exhausted(Standing),
+    /// Others hold what is left, for longer than was waited, or too many wait already.
+    Held,
+    /// What is counted cannot be reached.
+    Store(StoreError),
+}
+
+/// What a request came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spending {
+    pub nano_usd: u64,
+    pub tokens: u64,
+}
+
+impl Spending {
+    fn of(self, measure: Measure) -> u64 {
+        match measure {
+            Measure::NanoUsd => self.nano_usd,
+            Measure::Tokens => self.tokens,
+        }
+    }
+}
+
+/// What a request holds. Dropped without being settled it is given back: the request was not sent.
+#[derive(Debug)]
+#[must_use = "what is dropped is given back"]
+pub struct Held {
+    /// `None` once it is settled.
+    counters: Option<Counters>,
+    id: RequestId,
+}
+
+impl Held {
+    /// The request that holds it.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// Puts what the request came to in the place of what was held for it.
+    pub async fn settle(mut self, spending: Spending) {
+        if let Some(counters) = self.counters.take() {
+            let Place::Memory(memory) = &counters.place;
+            memory.settle(self.id, spending);
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(counters) = self.counters.take() {
+            let Place::Memory(memory) = &counters.place;
+            memory.settle(self.id, Spending::default());
+        }
+    }
+}
+
+/// All counts. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Counters {
+    place: Place,
+}
+
+/// Where counts are kept. A further place is an arm here and passes the same conformance suite.
+#[derive(Debug, Clone)]
+enum Place {
+    /// In this process, for a store that it has to itself.
+    Memory(Arc<Memory>),
+}
+
+impl Counters {
+    /// Counts in this process. Windows of the calendar are those of `zone`.
+    pub fn in_memory(store: Store, zone: TimeZone) -> Self {
+        Self { place: Place::Memory(Arc::new(Memory::new(store, zone))) }
+    }
+
+    /// Notes a request that is about to be sent and is in no budget at the moment: one that is set
+    /// while it is under way counts it all the same.
+    pub fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) -> Held {
+        let Place::Memory(memory) = &self.place;
+        memory.note(id, begun_ms, owner);
+        Held { counters: Some(self.clone()), id }
+    }
+
+    /// Holds what a request may come to in all its budgets, or in none.
+    pub async fn reserve(&self, wanted: Reservation, owner: Owner) -> Result<Granted, NoRoom> {
+        let Place::Memory(memory) = &self.place;
+        let id = wanted.id;
+        let (output_tokens, standings) = memory.reserve(wanted, owner).await?;
+        let held = Held { counters: Some(self.clone()), id };
+        Ok(Granted { held, output_tokens, standings })
+    }
+
+    /// How budgets stand at `now_ms`.
+    pub async fn standings(
+        &self,
+        applied: Vec<Applied>,
+        now_ms: u64,
+    ) -> Result<Vec<Standing>, StoreError> {
+        let Place::Memory(memory) = &self.place;
+        memory.standings(&applied, now_ms).await
+    }
+}
