@@ -207,6 +207,12 @@ impl Store {
         sqlite.secret()
     }
 
+    /// The file that it is in, if it is in one.
+    pub fn file(&self) -> Option<&Path> {
+        let Backend::Sqlite(sqlite) = &self.backend;
+        sqlite.path()
+    }
+
     /// Where values are kept at the moment.
     pub fn state(&self) -> State {
         let Backend::Sqlite(sqlite) = &self.backend;

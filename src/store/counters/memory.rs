@@ -12,10 +12,11 @@ use tokio::time::{Instant, timeout_at};
 use super::super::budgets::{Applied, SpentQuery};
 use super::super::ledger::RequestId;
 use super::super::{Store, StoreError};
+use super::sole::Sole;
 use super::{MAX_WAITING, NoRoom, Owner, Reservation, Spending, Standing};
 use crate::budget::counter::{Count, Counter};
 use crate::budget::hold::decide;
-use crate::budget::{Budget, BudgetId, Room, Scope, Verdict};
+use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Verdict};
 
 /// From how many counts on those are forgotten that count nothing.
 const FORGET_ABOVE: usize = 50_000;
@@ -25,6 +26,7 @@ pub struct Memory {
     store: Store,
     zone: TimeZone,
     state: Mutex<State>,
+    sole: Sole,
     /// One count at a time is begun, so that a crowd asks the journal once.
     loading: tokio::sync::Mutex<()>,
 }
@@ -33,7 +35,7 @@ pub struct Memory {
 struct State {
     counters: HashMap<Key, Slot>,
     /// Which counts there are of each scope.
-    by_scope: HashMap<Scope, Vec<Key>>,
+    by_scope: HashMap<ScopeKind, HashMap<String, Vec<Key>>>,
     /// Every request that is under way, whether or not it is in a budget.
     leases: HashMap<RequestId, Lease>,
     waiting: VecDeque<Waiter>,
@@ -90,7 +92,8 @@ impl fmt::Debug for Memory {
 impl Memory {
     pub fn new(store: Store, zone: TimeZone) -> Self {
         let (state, loading) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { store, zone, state, loading }
+        let sole = Sole::new(&store);
+        Self { store, zone, sole, state, loading }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,6 +112,7 @@ impl Memory {
     }
 
     pub async fn reserve(&self, wanted: Reservation, owner: Owner) -> Answer {
+        self.sole.obtain().map_err(NoRoom::Store)?;
         let deadline = Instant::now() + wanted.patience;
         let mut queued = loop {
             let missing = {
@@ -270,8 +274,10 @@ impl State {
     /// Counts a request as under way. It gets a part of every count of its scopes, also of those that
     /// it was not asked to hold anything in: a budget may be set or removed in that moment.
     fn open(&mut self, zone: &TimeZone, id: RequestId, mut lease: Lease) {
-        for scope in &lease.owner.scopes {
-            for key in self.by_scope.get(scope).into_iter().flatten() {
+        let scopes = lease.owner.scopes();
+        for (kind, by_name) in &self.by_scope {
+            let Some(name) = scopes.name(*kind) else { continue };
+            for key in by_name.get(name).into_iter().flatten() {
                 if lease.parts.iter().all(|part| part.key != *key) {
                     let bucket_ms = key.0.window.span(zone, lease.begun_ms).bucket_ms;
                     lease.parts.push(Part { key: key.clone(), bucket_ms, held: 0 });
@@ -291,7 +297,8 @@ impl State {
         if self.counters.len() >= FORGET_ABOVE {
             self.forget();
         }
-        let of_scope = self.by_scope.entry(key.1.clone()).or_default();
+        let by_name = self.by_scope.entry(key.1.kind).or_default();
+        let of_scope = by_name.entry(key.1.name.clone()).or_default();
         if !of_scope.contains(key) {
             of_scope.push(key.clone());
         }
@@ -300,7 +307,7 @@ impl State {
         slot.counter = Counter::default();
         let mut open = Vec::new();
         for (id, lease) in &mut self.leases {
-            if !lease.owner.scopes.contains(&key.1) {
+            if lease.owner.scopes().name(key.1.kind) != Some(&key.1.name) {
                 continue;
             }
             let bucket_ms = key.0.window.span(zone, lease.begun_ms).bucket_ms;
@@ -318,10 +325,12 @@ impl State {
         let used: HashSet<Key> = parts.map(|part| part.key.clone()).collect();
         self.counters.retain(|key, slot| slot.waiting > 0 || used.contains(key));
         let counters = &self.counters;
-        self.by_scope.retain(|_, keys| {
-            keys.retain(|key| counters.contains_key(key));
-            !keys.is_empty()
-        });
+        for by_name in self.by_scope.values_mut() {
+            by_name.retain(|_, keys| {
+                keys.retain(|key| counters.contains_key(key));
+                !keys.is_empty()
+            });
+        }
     }
 
     fn settle(&mut self, id: RequestId, spending: Spending) {
