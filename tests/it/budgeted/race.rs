@@ -2,6 +2,8 @@
 //!
 //! `WEIR_RACE_ROUNDS` makes more rounds of it, `WEIR_RACE_SEED` the same choices again.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use weir::budget::NanoUsd;
@@ -41,13 +43,16 @@ async fn round(seed: u64, clamp: bool) -> Outcome {
         all.spawn(async move { ask(address, request).await });
     }
     let NanoUsd(limit) = NanoUsd::parse(LIMIT_USD).expect("dollars");
-    let (mut sent, mut refused, mut held, mut left_at_refusal) = (0, 0, 0, 0);
+    let (mut sent, mut refused, mut left_at_refusal) = (0, 0, 0);
+    let mut held = HashMap::new();
     while let Some(answer) = all.join_next().await {
         let answer = answer.expect("nobody panics");
         if answer.status() == 200 {
             sent += 1;
             let told = answer.header("x-weir-budget-held-usd").expect("it is told");
-            held += NanoUsd::parse(told).expect("dollars").0;
+            let NanoUsd(amount) = NanoUsd::parse(told).expect("dollars");
+            let id = answer.header("x-weir-request-id").expect("it is told");
+            held.insert(id.to_owned(), amount);
             continue;
         }
         assert_eq!(answer.status(), 429, "{answer:?}");
@@ -65,7 +70,11 @@ async fn round(seed: u64, clamp: bool) -> Outcome {
     let standing = &budgeted.standings().await[0];
     assert_eq!(standing["held"], "0.00", "everything held has ended");
     assert_eq!(super::setting::nano_usd(&standing["spent"]), spent);
-    let beyond = spent.saturating_sub(held);
+    let beyond = rows.iter().map(|row| {
+        let cost = row.settlement.cost_nano_usd.expect("the model has a price");
+        cost.saturating_sub(held[&row.id.to_string()])
+    });
+    let beyond = beyond.sum();
     Outcome { spent, limit, sent, refused, beyond, left_at_refusal }
 }
 
