@@ -205,3 +205,37 @@ async fn a_callers_summaries_cost_no_more_than_they_may() {
     }
     assert_eq!(place.summariser.requests().len(), 2, "another caller has a cap of its own");
 }
+
+#[tokio::test]
+async fn a_clock_in_the_system_message_costs_no_more_calls() {
+    let place = place(&[], |_| {}).await;
+    let mut looks = Vec::new();
+    for calls in 1..=PAST_CUT {
+        let mut messages = conversation("north", calls);
+        messages[0]["content"] =
+            json!(format!("You tend lights. It is {:02} past nine.", calls + 10));
+        let answer = ask(place.weir.address, chat(HEADERS, body(&messages))).await;
+        settle(&place.weir).await;
+        looks.extend(answer.header("x-weir-summary").map(str::to_owned));
+    }
+    assert_eq!(looks[0], "ready");
+    assert!(looks[1..].iter().all(|look| look == "kept"), "{looks:?}");
+    assert_eq!(place.summariser.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_summary_that_there_is_no_room_for_is_said_to_be_none() {
+    let long: String =
+        (0..120).map(|line| format!("lantern {line} burns at pier {line}\n")).collect();
+    let options = Options { say: Some(long), ..Options::default() };
+    let (model, store) = (model().await, Store::in_memory().expect("there is memory"));
+    let summariser = Server::start(options).await.expect("a free port");
+    let weir =
+        weir(&store, &model, &summariser, |config| config.summaries.summary_tokens = 1500).await;
+    let answers = run(&weir, "north", 1..=PAST_CUT).await;
+    let cut = answers.iter().find(|answer| answer.header("x-weir-summary").is_some());
+    let cut = cut.expect("there is a cut");
+    assert_eq!(cut.header("x-weir-summary"), Some("unfit"));
+    assert_eq!(cut.header("x-weir-edits"), None);
+    assert_eq!((figure(&weir, "cuts_unfit").await, figure(&weir, "cuts_ready").await), (1, 0));
+}

@@ -23,6 +23,9 @@ async fn a_cut_whose_summary_is_not_ready_waits_for_it() {
     let sent = last_messages(&place.model);
     assert!(sent.iter().any(|message| message.to_string().contains(SAID_LINE)));
     assert_eq!(figure(&place.weir, "waited").await, 1);
+    // What was planned on the way to that is no cut.
+    let cuts = [figure(&place.weir, "cuts_ready").await, figure(&place.weir, "cuts_late").await];
+    assert_eq!(cuts, [1, 0]);
 }
 
 #[tokio::test]
