@@ -189,10 +189,12 @@ async fn nothing_is_settled_by_who_only_looks() {
     assert_eq!(figure(&place.weir, "records_in_memory").await, 0);
 }
 
+/// What one call of these costs, and less than two of them.
+const ONE_CALL: NanoUsd = NanoUsd(500_000);
+
 #[tokio::test]
 async fn a_callers_summaries_cost_no_more_than_they_may() {
-    // One call of these costs more than a micro-dollar.
-    let place = place(&[], |config| config.summaries.max_day = NanoUsd(1000)).await;
+    let place = place(&[], |config| config.summaries.max_day = ONE_CALL).await;
     run(&place.weir, "north", 1..=PAST_CUT).await;
     assert_eq!(place.summariser.requests().len(), 1, "the first is within");
     run(&place.weir, "south", 1..=PAST_CUT).await;
@@ -204,6 +206,42 @@ async fn a_callers_summaries_cost_no_more_than_they_may() {
         settle(&place.weir).await;
     }
     assert_eq!(place.summariser.requests().len(), 2, "another caller has a cap of its own");
+}
+
+#[tokio::test]
+async fn calls_at_once_cost_no_more_together() {
+    let place = place(&["hold_head"], |config| config.summaries.max_day = ONE_CALL).await;
+    for name in ["north", "south"] {
+        for calls in 1..=PAST_CUT {
+            ask(place.weir.address, chat(HEADERS, body(&conversation(name, calls)))).await;
+        }
+        place.summariser.wait_for(|seen| !seen.is_empty()).await;
+    }
+    place.summariser.release();
+    settle(&place.weir).await;
+    assert_eq!(place.summariser.requests().len(), 1);
+    assert_eq!(figure(&place.weir, "capped").await, 1);
+}
+
+#[tokio::test]
+async fn nothing_is_asked_of_a_model_without_a_price_where_there_is_a_cap() {
+    let (model, unused) = (model().await, summariser(&[]).await);
+    let store = Store::in_memory().expect("there is memory");
+    let weir = weir(&store, &model, &unused, |config| {
+        config.summaries.model = "same".to_owned();
+        config.summaries.url = String::new();
+        config.summaries.max_day = NanoUsd(1_000_000_000_000);
+    })
+    .await;
+    for calls in 1..=PAST_CUT {
+        let messages = conversation("north", calls);
+        let body = json!({"model": "nobody-knows", "messages": messages}).to_string().into_bytes();
+        ask(weir.address, chat(HEADERS, body)).await;
+        settle(&weir).await;
+    }
+    assert_eq!(figure(&weir, "calls").await, 0);
+    assert!(figure(&weir, "capped").await > 0);
+    assert_eq!(model.requests().len(), PAST_CUT);
 }
 
 #[tokio::test]
