@@ -31,7 +31,7 @@ use self::records::{Ready, Records};
 pub use self::spans::{Look, Patience, Spans, Wanted};
 pub use self::work::{Behalf, Sent};
 use self::work::{Missing, Work};
-use super::Journal;
+use super::{Caller, Journal};
 use crate::budget::{self, Billed, NanoUsd};
 use crate::config::{self, Config, Priced, SAME_MODEL};
 use crate::store::ledger::DAY_MS;
@@ -40,6 +40,9 @@ use crate::upstream::{Client, ClientError, OwnKey, Target};
 
 /// Callers whose own credentials have a breaker each; past that the least used begin anew.
 const MOST_BREAKERS: u64 = 10_000;
+/// Callers who are remembered to have a credential that the upstream takes, and for how long.
+const MOST_PROVED: u64 = 100_000;
+const PROVED_FOR: Duration = Duration::from_millis(DAY_MS);
 /// The most that what is being summed up, and what waits for it, holds in memory, in KiB.
 const ROOM_KIB: usize = 128 << 10;
 /// How long the end of the process waits for summaries that are being made.
@@ -57,6 +60,8 @@ pub struct Summaries {
     /// Of what is made of each tenant's content.
     content_breakers: Cache<Tenant, Arc<Breaker>>,
     cap: Cap,
+    /// Callers of whom the upstream has taken a request, where it is weir's key that summaries cost.
+    proved: Cache<Tenant, ()>,
     line: Line,
     /// Where a summariser with a name of its own is.
     own_target: Option<Target>,
@@ -97,6 +102,7 @@ impl Summaries {
             breakers: breakers(),
             content_breakers: breakers(),
             cap: Cap::new(settings.max_day),
+            proved: Cache::builder().max_capacity(MOST_PROVED).time_to_idle(PROVED_FOR).build(),
             line,
             own_target,
             journal: Arc::clone(journal),
@@ -133,8 +139,21 @@ impl Summaries {
         let _ = self.begin(wanted, body, behalf, sent);
     }
 
+    /// Notes that the upstream took a request of this caller's.
+    pub fn note_taken(&self, caller: &Caller) {
+        if self.lends_key(caller) {
+            self.proved.insert(caller.tenant, ());
+        }
+    }
+
+    /// Whether summaries cost a key of weir's own that this caller has not been given leave to use.
+    fn lends_key(&self, caller: &Caller) -> bool {
+        !self.line.is_callers && self.line.own_key.is_some() && caller.key.is_none()
+    }
+
     /// The same, and waits for it until `deadline`; a request that goes away meanwhile ends nothing.
-    /// Whether there is a summary now.
+    /// Whether there is a summary now. Nobody has one made at weir's expense whose credential is one
+    /// that no upstream has taken.
     pub async fn wait(
         self: &Arc<Self>,
         wanted: Wanted,
@@ -142,6 +161,10 @@ impl Summaries {
         behalf: &Arc<Behalf>,
         deadline: Instant,
     ) -> bool {
+        let caller = &behalf.caller;
+        if self.lends_key(caller) && !self.proved.contains_key(&caller.tenant) {
+            return false;
+        }
         let (start, covered) = (wanted.start, wanted.covered);
         let Some(landing) = self.begin(wanted, body, behalf, None) else { return false };
         self.counts.waited();

@@ -19,6 +19,7 @@ use crate::config::SAME_MODEL;
 use crate::context::summary::{self, Round, Size, Summary, Unfit};
 use crate::proxy::Caller;
 use crate::proxy::journal::{self, Opening};
+use crate::proxy::settlement::believed;
 use crate::tokens::{Encoding, REPLY_PRIMING};
 use crate::upstream::Target;
 use crate::wire::Protocol;
@@ -118,7 +119,7 @@ pub struct Made {
 
 impl Made {
     fn count(&mut self, said: &Said) {
-        let usage = said.metered.usage.unwrap_or_default();
+        let usage = believed(said.metered.usage.unwrap_or_default());
         let figures = [usage.prompt_tokens, usage.completion_tokens];
         let tokens = figures.into_iter().flatten().fold(0, u64::saturating_add);
         self.calls += 1;

@@ -68,6 +68,29 @@ async fn nothing_is_spent_on_what_a_key_may_not_ask_for() {
 }
 
 #[tokio::test]
+async fn nobody_spends_weirs_key_by_a_credential_that_was_never_taken() {
+    let options = Options { require_key: Some("sk-good".to_owned()), ..Options::default() };
+    let model = Server::start(options).await.expect("a free port");
+    let (summariser, store) = (summariser(&[]).await, Store::in_memory().expect("there is memory"));
+    let weir = weir(&store, &model, &summariser, |config| {
+        waits(config);
+        config.summaries.own_key = Some(weir::config::Secret::new("sk-summaries"));
+    })
+    .await;
+    for (credential, calls, status, look) in [
+        ("sk-bad", PAST_CUT, 401, 0),
+        ("sk-bad", PAST_CUT, 401, 0),
+        ("sk-good", 1, 200, 0),
+        ("sk-good", PAST_CUT, 200, 1),
+    ] {
+        let headers = HEADERS.replace("sk-caller", credential);
+        let answer = ask(weir.address, chat(&headers, body(&conversation("north", calls)))).await;
+        assert_eq!(answer.status(), status);
+        assert_eq!(summariser.requests().len(), look, "{credential}");
+    }
+}
+
+#[tokio::test]
 async fn many_wait_for_one_call_though_the_first_leave() {
     let place = place(&["hold_head"], waits).await;
     let request = chat(HEADERS, body(&conversation("north", PAST_CUT)));
