@@ -17,6 +17,7 @@ use super::summaries::Spans;
 use super::{ErrorKind, LeftOut, ProxyError};
 use crate::budget::{Compaction, ServiceTier};
 use crate::config::{Known, Mode, ModelSettings, Originals};
+use crate::context::history::SummaryUse;
 use crate::context::tail::Tail;
 use crate::context::{
     self, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
@@ -125,7 +126,7 @@ impl<'a> Draft<'a> {
     pub(super) fn spans(&self) -> Option<Spans<'_>> {
         let (summaries, job) = (self.shared.summaries.as_ref()?, self.job);
         let conversation = (self.request.messages.as_slice(), self.model.as_ref());
-        Some(Spans::new(summaries, job.tenant, &job.body, conversation, job.patience))
+        Some(Spans::new(summaries, job, conversation))
     }
 
     /// Takes the transcript up where an earlier request of the conversation left it, or from the
@@ -270,7 +271,8 @@ impl<'a> Draft<'a> {
             planned.compaction.earlier_tokens = Some(earlier_tokens);
             planned.compaction.is_cut = end.cuts() > earlier.cuts();
         }
-        planned.summary = spans.and_then(Spans::last);
+        let is_unfit = end.history().last().is_some_and(|cut| cut.summary == SummaryUse::Unfit);
+        planned.summary = spans.and_then(|spans| spans.told(is_unfit));
         planned.ahead = spans.and_then(|spans| spans.ahead(&end, &source));
         if !is_left_alone && config.context.originals != Originals::Off {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());

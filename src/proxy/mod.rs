@@ -267,9 +267,9 @@ impl Proxy {
 
     /// Has what the next cut will take summed up, in the background.
     fn announce(&self, behalf: &Arc<Behalf>, received: &Bytes, planned: &mut Planned) {
-        let (Some(summaries), Some(wanted)) = (&self.summaries, planned.ahead.take()) else {
-            return;
-        };
+        let Some(summaries) = &self.summaries else { return };
+        summaries.note_taken(&behalf.caller);
+        let Some(wanted) = planned.ahead.take() else { return };
         let body = planned.body.as_ref().unwrap_or(received).clone();
         let sent = Sent { body, tokens: planned.sent_tokens };
         summaries.announce(wanted, received, behalf, Some(sent));
