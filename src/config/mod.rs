@@ -20,6 +20,7 @@ use figment::Figment;
 use crate::budget::Price;
 use crate::context::Policy;
 pub use auth::{Admin, AdminListen, Auth, AuthMode, Secret};
+pub use checks::is_database_url;
 pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
@@ -265,6 +266,8 @@ pub struct Cache {
 pub struct Store {
     /// The file; empty for the usual place in the user's state folder, `:memory:` for none.
     pub path: String,
+    /// A database server in the place of a file. Its password is in it.
+    pub url: Option<Secret>,
 }
 
 /// `[ledger]`: what requests used, written down.

@@ -8,6 +8,7 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 
 use super::{VirtualKey, is_secret, rows};
+use crate::store::sqlite::Sqlite;
 use crate::store::{Backend, Store, StoreError, Tenant};
 
 /// How many keys are remembered.
@@ -64,6 +65,9 @@ pub struct KeyRing {
 impl KeyRing {
     /// A ring of the keys in `store`.
     pub fn new(store: Store) -> Self {
+        if let Backend::Postgres(postgres) = &store.backend {
+            postgres.watch();
+        }
         Self {
             hash_key: store.hash_key(),
             store,
@@ -81,17 +85,21 @@ impl KeyRing {
         }
         let hash = *blake3::keyed_hash(&self.hash_key, secret.as_bytes()).as_bytes();
         if let Some((read_at, holder)) = self.remembered.get(&hash)
-            && (self.marked() == Some(read_at) || self.version() == Some(read_at))
+            && self.is_current(read_at)
         {
             return Ok(Some(holder));
         }
-        let wanted = hash;
-        let work = move |connection: &rusqlite::Connection| {
-            // One statement after the other may see a change between them: then the version is the
-            // older one, and the key is read again next time.
-            Ok((rows::version(connection)?, rows::by_hash(connection, &wanted)?))
+        let (version, held) = match &self.store.backend {
+            Backend::Sqlite(sqlite) => {
+                let work = move |connection: &rusqlite::Connection| {
+                    // One statement after the other may see a change between them: then the version
+                    // is the older one, and the key is read again next time.
+                    Ok((rows::version(connection)?, rows::by_hash(connection, &hash)?))
+                };
+                sqlite.read(work).await?
+            }
+            Backend::Postgres(postgres) => postgres.key_by_hash(hash).await?,
         };
-        let (version, held) = self.store.read(work).await?;
         let Some(held) = held else { return Ok(None) };
         if blake3::Hash::from(held.hash) != blake3::Hash::from(hash) {
             return Ok(None);
@@ -105,13 +113,22 @@ impl KeyRing {
         Ok(Some(holder))
     }
 
+    /// Whether no key was changed since there had been `read_at` changes.
+    fn is_current(&self, read_at: u64) -> bool {
+        match &self.store.backend {
+            Backend::Sqlite(sqlite) => {
+                self.marked(sqlite) == Some(read_at) || self.version(sqlite) == Some(read_at)
+            }
+            Backend::Postgres(postgres) => postgres.keys_version() == Some(read_at),
+        }
+    }
+
     /// How often keys were changed, by the mark; `None` where it is not to be trusted.
-    fn marked(&self) -> Option<u64> {
-        let Backend::Sqlite(sqlite) = &self.store.backend;
+    fn marked(&self, sqlite: &Sqlite) -> Option<u64> {
         let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         if now_ms >= self.ask_at_ms.load(Ordering::Relaxed) && sqlite.is_file() {
             sqlite.mark().reopen();
-            self.version()?;
+            self.version(sqlite)?;
             self.ask_at_ms.store(now_ms.saturating_add(TRUSTED_MS), Ordering::Relaxed);
         }
         let told = self.told.load(Ordering::Acquire);
@@ -119,8 +136,7 @@ impl KeyRing {
     }
 
     /// How often keys were changed, by the store; `None` where that would have to be waited for.
-    fn version(&self) -> Option<u64> {
-        let Backend::Sqlite(sqlite) = &self.store.backend;
+    fn version(&self, sqlite: &Sqlite) -> Option<u64> {
         let version = sqlite.glance(rows::version)?;
         self.told.fetch_max(version, Ordering::AcqRel);
         Some(version)
@@ -163,6 +179,19 @@ mod tests {
             // What cannot be removed is the system's to clear.
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    fn sqlite(ring: &KeyRing) -> &Sqlite {
+        let Backend::Sqlite(sqlite) = &ring.store.backend else { panic!("these are files") };
+        sqlite
+    }
+
+    fn marked(ring: &KeyRing) -> Option<u64> {
+        ring.marked(sqlite(ring))
+    }
+
+    fn version(ring: &KeyRing) -> Option<u64> {
+        ring.version(sqlite(ring))
     }
 
     async fn make(store: &Store) -> (String, String) {
@@ -227,9 +256,9 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(standing(&ring, &secret).await, Standing::Revoked);
         }
-        assert_eq!(ring.marked(), None, "it is known to be behind");
+        assert_eq!(marked(&ring), None, "it is known to be behind");
         drop(folder.open());
-        assert_eq!(ring.marked(), ring.version(), "whoever opens the store mends it");
+        assert_eq!(marked(&ring), version(&ring), "whoever opens the store mends it");
     }
 
     #[tokio::test]
@@ -238,7 +267,7 @@ mod tests {
         let ring = KeyRing::new(store.clone());
         let (id, secret) = make(&store).await;
         assert_eq!(standing(&ring, &secret).await, Standing::Live);
-        assert_eq!(ring.marked(), Some(1));
+        assert_eq!(marked(&ring), Some(1));
         store.revoke_key(&id, 1).await.expect("it is live");
         assert_eq!(standing(&ring, &secret).await, Standing::Revoked);
     }

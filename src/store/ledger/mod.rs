@@ -3,8 +3,11 @@
 //! number is made harmless before it is written, so that no request can keep another's row from
 //! being written. Knows no prices and no rules: what a request cost is told to it.
 
+pub(super) mod added;
+pub(super) mod asked;
 mod backup;
-mod frame;
+pub(super) mod facts;
+pub(super) mod frame;
 mod instances;
 mod journal;
 mod log;
@@ -12,7 +15,7 @@ mod moved;
 mod prune;
 mod queries;
 mod sums;
-mod text;
+pub(super) mod text;
 mod told;
 
 use std::fmt;
@@ -33,8 +36,8 @@ use log::Log;
 use moved::Moved;
 use sums::RowsOfDay;
 
-pub use queries::{Column, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
-pub use sums::{FAILED, MAX_LEARNED_MODELS, MAX_ROWS_A_DAY, MAX_ROWS_A_TENANT_DAY, OTHER, Sums};
+pub use added::{FAILED, MAX_LEARNED_MODELS, MAX_ROWS_A_DAY, MAX_ROWS_A_TENANT_DAY, OTHER, Sums};
+pub use asked::{Column, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
 pub use text::MAX_TEXT_BYTES;
 
 /// The milliseconds of a day; days are those of UTC, counted from 1970.
@@ -68,7 +71,7 @@ impl RequestId {
     }
 
     /// What is not below it was made at `moment_ms` or later.
-    fn first_of(moment_ms: u64) -> Self {
+    pub(super) fn first_of(moment_ms: u64) -> Self {
         const MAX_MS: u64 = (1 << 48) - 1;
         Self::new(moment_ms.min(MAX_MS), [0; 10])
     }
@@ -125,7 +128,7 @@ pub struct Intent {
 
 /// What a reader of a row must know about it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Flags(u32);
+pub struct Flags(pub(super) u32);
 
 impl Flags {
     /// Tokens and money are by rule: the end of the request was not seen.
@@ -296,7 +299,10 @@ impl Store {
     /// Writes down that a request is about to be sent. Once this returns, a kill of the process
     /// does not lose it, and after [`super::StoreOptions::sync_interval`] nor does a loss of power.
     pub async fn open_request(&self, intent: &Intent) -> Result<(), StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.open_request(intent).await,
+        };
         let ledger = sqlite.ledger();
         ledger.begin().await?;
         let frame = frame::opened(intent);
@@ -304,11 +310,11 @@ impl Store {
         if matches!(opened, Err(StoreError::Behind { .. })) && !sqlite.is_failing() {
             // More is written down than one thread moves: whoever comes now takes part in it.
             ledger.log.turn();
-            self.gather().await;
+            gather(sqlite).await;
             opened = ledger.log.open(intent.id, &frame);
         }
         opened?;
-        self.written_down();
+        written_down(sqlite);
         Ok(())
     }
 
@@ -319,12 +325,17 @@ impl Store {
         intent: Arc<Intent>,
         settlement: Settlement,
     ) -> Result<bool, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => {
+                return postgres.settle_request(&intent, &settlement).await;
+            }
+        };
         let frame = frame::settled(&intent, &settlement);
         match sqlite.ledger().log.end(intent.id, &frame) {
             Some(written) => {
                 written?;
-                self.written_down();
+                written_down(sqlite);
                 Ok(true)
             }
             None => settle_directly(sqlite, frame).await,
@@ -333,79 +344,68 @@ impl Store {
 
     /// Forgets a request that was not sent after all.
     pub async fn release_request(&self, id: RequestId) -> Result<(), StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.release_request(id).await,
+        };
         match sqlite.ledger().log.end(id, &frame::released(id)) {
             Some(written) => {
                 written?;
-                self.written_down();
+                written_down(sqlite);
                 Ok(())
             }
             None => sqlite.write(move |connection| journal::release(connection, id)).await,
         }
     }
 
-    /// Has moved what was written down, sooner or later.
-    fn written_down(&self) {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.note_written();
-        if sqlite.ledger().log.should_be_moved()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let store = self.clone();
-            runtime.spawn(async move { store.gather().await });
-        }
-    }
-
-    /// Moves what all processes have written down so far into the tables. Where that fails the tables
-    /// are a little behind, which is better than no answer; the writer has told of it.
+    /// Moves what all processes have written down so far into the tables, where a log stands before
+    /// them.
     pub(super) async fn gather(&self) {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        let ledger = sqlite.ledger();
-        for _ in 0..MAX_ROUNDS {
-            let own = Arc::clone(ledger);
-            let is_any = sqlite.read(move |connection| moved::is_any(connection, &own)).await;
-            if is_any == Ok(false) {
-                break;
-            }
-            let own = Arc::clone(ledger);
-            let moved = sqlite.write(move |connection| moved::all(connection, &own)).await;
-            let Ok(Moved { own, has_more }) = moved else { break };
-            ledger.log.note_moved(own);
-            if !has_more {
-                break;
-            }
+        if let Backend::Sqlite(sqlite) = &self.backend {
+            gather(sqlite).await;
         }
-        ledger.log.note_tried();
     }
 
     /// Up to `limit` requests that were open when the process that had sent them ended, oldest
     /// first. They stay until they are settled or released.
     pub async fn orphans(&self, limit: usize) -> Result<Vec<Intent>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.orphans(limit).await,
+        };
+        gather(sqlite).await;
         let ledger = Arc::clone(sqlite.ledger());
         sqlite.read(move |connection| journal::orphans(connection, &ledger.instance, limit)).await
     }
 
     /// What an answer of `model` usually takes, `None` where none was seen to its end.
     pub async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.learned_output_tokens(model).await,
+        };
+        gather(sqlite).await;
         let model = text::harmless(model).into_owned();
         sqlite.read(move |connection| sums::learned_output_tokens(connection, &model)).await
     }
 
     /// Sums over days, at most [`MAX_ROWS`]: days in their order, and the costliest first.
     pub async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.usage(query).await,
+        };
+        gather(sqlite).await;
         sqlite.read(move |connection| queries::usage(connection, &query)).await
     }
 
     /// Single requests, at most [`MAX_ROWS`], newest first.
     pub async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.requests(query).await,
+        };
+        gather(sqlite).await;
         sqlite.read(move |connection| queries::requests(connection, &query)).await
     }
 
@@ -417,8 +417,13 @@ impl Store {
         route: &'static str,
         from_ms: u64,
     ) -> Result<u64, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => {
+                return postgres.spent_on_route(tenant, route, from_ms).await;
+            }
+        };
+        gather(sqlite).await;
         let spent = move |connection: &Connection| {
             queries::spent_on_route(connection, tenant, route, from_ms)
         };
@@ -432,8 +437,11 @@ impl Store {
         before_ms: u64,
         sums_before_ms: u64,
     ) -> Result<u64, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.prune(before_ms, sums_before_ms).await,
+        };
+        gather(sqlite).await;
         // What a row no longer says is to leave the log as well.
         sqlite.ledger().log.age();
         prune::prune(sqlite, before_ms, sums_before_ms).await
@@ -442,16 +450,54 @@ impl Store {
     /// Writes a copy of the whole store as it is at one moment to a new file at `path`, which a
     /// weir can use as its store. Others may write meanwhile.
     pub async fn backup(&self, path: &Path) -> Result<(), StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        if !sqlite.is_file() {
-            return Err(StoreError::Failed("the store is in memory alone".to_owned()));
-        }
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) if sqlite.is_file() => sqlite,
+            Backend::Sqlite(_) => {
+                return Err(StoreError::Failed("the store is in memory alone".to_owned()));
+            }
+            Backend::Postgres(_) => {
+                let said = "the store is in PostgreSQL, whose own pg_dump copies a database";
+                return Err(StoreError::Failed(said.to_owned()));
+            }
+        };
+        gather(sqlite).await;
         let (ledger, path) = (Arc::clone(sqlite.ledger()), path.to_owned());
         sqlite
             .read(move |connection| Ok(backup::write(connection, &ledger.instance, &path)))
             .await?
     }
+}
+
+/// Has moved what was written down, sooner or later.
+fn written_down(sqlite: &Sqlite) {
+    sqlite.note_written();
+    if sqlite.ledger().log.should_be_moved()
+        && let Ok(runtime) = tokio::runtime::Handle::try_current()
+    {
+        let sqlite = sqlite.clone();
+        runtime.spawn(async move { gather(&sqlite).await });
+    }
+}
+
+/// Moves what all processes have written down so far into the tables. Where that fails the tables
+/// are a little behind, which is better than no answer; the writer has told of it.
+async fn gather(sqlite: &Sqlite) {
+    let ledger = sqlite.ledger();
+    for _ in 0..MAX_ROUNDS {
+        let own = Arc::clone(ledger);
+        let is_any = sqlite.read(move |connection| moved::is_any(connection, &own)).await;
+        if is_any == Ok(false) {
+            break;
+        }
+        let own = Arc::clone(ledger);
+        let moved = sqlite.write(move |connection| moved::all(connection, &own)).await;
+        let Ok(Moved { own, has_more }) = moved else { break };
+        ledger.log.note_moved(own);
+        if !has_more {
+            break;
+        }
+    }
+    ledger.log.note_tried();
 }
 
 /// Writes the row of a request that was not opened here: an ended process's, one that could not be
@@ -521,7 +567,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_disk_is_told_and_leaves_nothing_half_done() {
         let store = Store::in_memory().expect("there is memory");
-        let Backend::Sqlite(sqlite) = &store.backend;
+        let Backend::Sqlite(sqlite) = &store.backend else { panic!("it is in memory") };
         let limit = |more_pages: i64| {
             sqlite.write(move |connection| {
                 let pages: i64 = connection.query_row("PRAGMA page_count", [], |row| row.get(0))?;

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use weir::store::{Entry, Kind, Life, Store, StoreError, Tenant};
 
+pub use super::postgres::Postgres;
+
 pub const ALICE: Tenant = Tenant([1; 16]);
 pub const BOB: Tenant = Tenant([2; 16]);
 
@@ -37,6 +39,11 @@ impl Drop for Folder {
 /// Something that a store is kept in. An implementation is one of these and a line in
 /// `in_every_place`.
 pub trait Place {
+    /// Whether there is such a place here; where there is none its tests are left out.
+    fn is_there() -> bool {
+        true
+    }
+
     fn new() -> Self;
 
     /// One more handle on the store, as a further process would open it where it can.

@@ -1,0 +1,64 @@
+//! What a weir does on the server again and again while it serves: it says that it lives, and asks
+//! whether keys were changed. Word of a change makes it ask at once; without one it asks all the same.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::StoreError;
+use super::connection::{Connection, Failure};
+use super::keys::VERSION;
+use super::{Shared, instances, schema};
+
+/// How often it is asked whether keys were changed.
+const ASK_INTERVAL: Duration = Duration::from_millis(300);
+
+/// Watches until the store's thread ends.
+pub async fn watch(shared: Arc<Shared>) {
+    loop {
+        let ended = watch_once(&shared).await;
+        shared.pool.health().report(Err(&StoreError::from(ended)));
+        tokio::time::sleep(ASK_INTERVAL).await;
+    }
+}
+
+/// Watches by one connection until that fails; why it did.
+async fn watch_once(shared: &Shared) -> Failure {
+    let connection = match shared.pool.connect().await {
+        Ok(connection) => connection,
+        Err(failure) => return failure,
+    };
+    // Where nothing can be listened for, as behind some poolers, asking is all there is.
+    if let Err(failure) = connection.batch("LISTEN weir_keys").await
+        && !failure.is_refusal()
+    {
+        return failure;
+    }
+    let mut beaten: Option<Instant> = None;
+    loop {
+        if let Err(failure) = look(shared, &connection, &mut beaten).await {
+            return failure;
+        }
+        shared.pool.health().report(Ok(()));
+        // An interval that has passed is as good as word of a change.
+        let _ = tokio::time::timeout(ASK_INTERVAL, shared.pool.changed().notified()).await;
+    }
+}
+
+async fn look(
+    shared: &Shared,
+    connection: &Connection,
+    beaten: &mut Option<Instant>,
+) -> Result<(), Failure> {
+    let asked = Instant::now();
+    let version = schema::number(connection, VERSION).await?;
+    shared.keys.note(version.unwrap_or(0), asked);
+    let is_due = beaten.is_none_or(|beaten| beaten.elapsed() >= instances::BEAT_INTERVAL);
+    if is_due && shared.is_registered.load(Ordering::Relaxed) {
+        *beaten = Some(asked);
+        instances::beat(connection, &shared.instance).await?;
+    }
+    Ok(())
+}
