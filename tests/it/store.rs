@@ -8,6 +8,7 @@ mod log;
 pub mod originals;
 pub mod places;
 pub mod postgres;
+mod shared;
 pub mod victim;
 
 /// Runs each case in each place that a store can be kept in.

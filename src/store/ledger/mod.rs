@@ -12,6 +12,7 @@ mod instances;
 mod journal;
 mod log;
 mod moved;
+mod process;
 mod prune;
 mod queries;
 mod sums;
@@ -20,21 +21,14 @@ mod told;
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::Connection;
-use tokio::sync::OnceCell;
 
-use super::sqlite::Sqlite;
-use super::writer::Shared;
-use super::{Backend, OpenError, Store, StoreError, StoreOptions, Tenant};
-use frame::Behind;
-use instances::Instance;
-use log::Log;
-use moved::Moved;
-use sums::RowsOfDay;
+use super::{Backend, Store, StoreError, Tenant};
+pub(super) use process::Ledger;
+use process::{gather, settle_directly, written_down};
 
 pub use added::{FAILED, MAX_LEARNED_MODELS, MAX_ROWS_A_DAY, MAX_ROWS_A_TENANT_DAY, OTHER, Sums};
 pub use asked::{Column, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
@@ -45,10 +39,6 @@ pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// The most that a figure of one request counts: tokens or nano-dollars. It is the largest integer
 /// that every JSON reader keeps exactly, and more than any request can take.
 pub const MAX_FIGURE: u64 = 1 << 53;
-
-/// The most transactions that are made to see what others have written down: more than a log can
-/// take.
-const MAX_ROUNDS: usize = 1000;
 
 /// What a request is known by, from before it is sent until its row is pruned. Ids sort by the
 /// moment they were made at.
@@ -210,89 +200,6 @@ pub struct Settlement {
     pub flags: Flags,
     pub first_byte_ms: Option<u64>,
     pub total_ms: Option<u64>,
-}
-
-/// What the handles on one store share for the journal.
-pub(super) struct Ledger {
-    instance: Instance,
-    log: Log,
-    /// Set once the instance's lock is held and its log is there.
-    begun: OnceCell<()>,
-    rows: RowsOfDay,
-    /// Whether files of logs may be finished and not deleted yet.
-    has_finished: AtomicBool,
-}
-
-impl Ledger {
-    /// For the store in the file at `path`, or in memory.
-    pub(super) fn new(path: Option<&Path>, options: StoreOptions) -> Result<Arc<Self>, OpenError> {
-        let instance = Instance::new(path)?;
-        let folder = instance.folder().map(Path::to_owned);
-        Ok(Arc::new(Self {
-            log: Log::new(instance.id(), folder, options.max_log_bytes),
-            instance,
-            begun: OnceCell::new(),
-            rows: RowsOfDay::default(),
-            has_finished: AtomicBool::new(true),
-        }))
-    }
-
-    /// Makes what must be there before a request is written down.
-    async fn begin(self: &Arc<Self>) -> Result<(), StoreError> {
-        let begin = || async {
-            self.instance.hold().await?;
-            let own = Arc::clone(self);
-            let begun = tokio::task::spawn_blocking(move || own.log.begin());
-            let failed = |error: std::io::Error| {
-                StoreError::Failed(format!("no log can be made beside the store: {error}"))
-            };
-            begun.await.map_err(|_| StoreError::Closed)?.map_err(failed)
-        };
-        let begun = self.begun.get_or_try_init(begin).await;
-        begun.copied().inspect_err(|error| self.log.report(error))
-    }
-
-    /// Whether requests cannot be written down.
-    pub(super) fn is_failing(&self) -> bool {
-        self.log.is_failing()
-    }
-
-    /// Brings what was written down to the disk, and waits for it.
-    pub(super) fn sync(&self) -> Result<(), StoreError> {
-        self.log.sync().map_err(|error| StoreError::Failed(error.to_string()))
-    }
-
-    /// Moves what was written down into the tables.
-    pub(super) fn move_own(&self, writer: &Shared) -> Result<(), StoreError> {
-        self.log.turn();
-        while self.log.is_unmoved() {
-            let moved = writer.run_blocking(|connection| moved::own(connection, self))?;
-            self.log.note_moved(moved.own);
-            if !moved.has_more {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Says that nothing more will be written down.
-    pub(super) fn close(&self) {
-        self.log.close();
-    }
-
-    /// The files of logs that nothing is left in. To be deleted once all that is committed by now
-    /// is on the disk.
-    pub(super) fn finished(&self, connection: &Connection) -> Result<Vec<PathBuf>, StoreError> {
-        if !self.has_finished.swap(false, Ordering::Relaxed) {
-            return Ok(Vec::new());
-        }
-        Ok(moved::finished(connection, self)?)
-    }
-
-    /// Says that files that are finished could not be deleted.
-    pub(super) fn keep_finished(&self) {
-        self.has_finished.store(true, Ordering::Relaxed);
-    }
 }
 
 impl Store {
@@ -466,56 +373,6 @@ impl Store {
             .read(move |connection| Ok(backup::write(connection, &ledger.instance, &path)))
             .await?
     }
-}
-
-/// Has moved what was written down, sooner or later.
-fn written_down(sqlite: &Sqlite) {
-    sqlite.note_written();
-    if sqlite.ledger().log.should_be_moved()
-        && let Ok(runtime) = tokio::runtime::Handle::try_current()
-    {
-        let sqlite = sqlite.clone();
-        runtime.spawn(async move { gather(&sqlite).await });
-    }
-}
-
-/// Moves what all processes have written down so far into the tables. Where that fails the tables
-/// are a little behind, which is better than no answer; the writer has told of it.
-async fn gather(sqlite: &Sqlite) {
-    let ledger = sqlite.ledger();
-    for _ in 0..MAX_ROUNDS {
-        let own = Arc::clone(ledger);
-        let is_any = sqlite.read(move |connection| moved::is_any(connection, &own)).await;
-        if is_any == Ok(false) {
-            break;
-        }
-        let own = Arc::clone(ledger);
-        let moved = sqlite.write(move |connection| moved::all(connection, &own)).await;
-        let Ok(Moved { own, has_more }) = moved else { break };
-        ledger.log.note_moved(own);
-        if !has_more {
-            break;
-        }
-    }
-    ledger.log.note_tried();
-}
-
-/// Writes the row of a request that was not opened here: an ended process's, one that could not be
-/// written down, or one that has ended before. Once all that is written down is in the tables, they
-/// tell which.
-async fn settle_directly(sqlite: &Sqlite, frame: Vec<u8>) -> Result<bool, StoreError> {
-    let ledger = Arc::clone(sqlite.ledger());
-    let settle = move |connection: &Connection| {
-        let mut moved = moved::all(connection, &ledger)?;
-        while moved.has_more {
-            moved = moved::all(connection, &ledger)?;
-        }
-        let taken = moved::take(connection, &ledger.rows, &frame, Behind::Nothing, true)?;
-        Ok((moved.own, taken.new_rows > 0))
-    };
-    let (own, is_new) = sqlite.write(settle).await?;
-    sqlite.ledger().log.note_moved(own);
-    Ok(is_new)
 }
 
 #[cfg(test)]
