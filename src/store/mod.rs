@@ -288,7 +288,7 @@ impl Store {
     }
 
     /// One value, read on the caller's own thread: `None` where that would have to wait, as it has to
-    /// for a store in memory or in a server. The inner `None` is a key that has no value.
+    /// for a store in memory, or in a server for kinds that are not [kept at hand](Self::keep_at_hand). The inner `None` is a key that has no value.
     pub fn peek(
         &self,
         tenant: Tenant,
@@ -298,7 +298,15 @@ impl Store {
     ) -> Option<Option<Entry>> {
         match &self.backend {
             Backend::Sqlite(sqlite) => sqlite.peek(tenant, kind, key, now_ms),
-            Backend::Postgres(_) => None,
+            Backend::Postgres(postgres) => postgres.peek(tenant, kind, key, now_ms),
+        }
+    }
+
+    /// Has [`Self::peek`] answer for a kind where it would have to wait, from what is kept at hand of
+    /// it: for small kinds. What another process changes comes within a moment.
+    pub fn keep_at_hand(&self, kind: Kind) {
+        if let Backend::Postgres(postgres) = &self.backend {
+            postgres.keep_at_hand(kind);
         }
     }
 

@@ -3,6 +3,8 @@
 
 CREATE TABLE weir_meta (name text COLLATE "C" PRIMARY KEY, value bytea NOT NULL);
 
+-- Counts changes of values. Those of one kind are committed in its order.
+CREATE SEQUENCE weir_change;
 -- Values. What they weigh by tenant and altogether is kept by triggers, so that neither a limit nor
 -- the heaviest tenant has to be searched for.
 CREATE TABLE weir_entry (
@@ -12,8 +14,10 @@ CREATE TABLE weir_entry (
     key bytea NOT NULL,
     value bytea NOT NULL,
     expires_ms bigint NOT NULL,
-    weight_bytes bigint NOT NULL
+    weight_bytes bigint NOT NULL,
+    change bigint NOT NULL DEFAULT nextval('weir_change')
 );
+CREATE INDEX weir_entry_by_change ON weir_entry (kind, change);
 CREATE UNIQUE INDEX weir_entry_by_key ON weir_entry (kind, tenant, key);
 CREATE INDEX weir_entry_by_end ON weir_entry (kind, expires_ms);
 CREATE INDEX weir_entry_by_age ON weir_entry (kind, tenant, expires_ms, id);
@@ -94,7 +98,8 @@ BEGIN
         FROM unnest(keys, texts, ends_ms, weights) WITH ORDINALITY AS given (k, v, e, w, place)
         ORDER BY given.place
         ON CONFLICT (kind, tenant, key) DO UPDATE SET value = excluded.value,
-            expires_ms = excluded.expires_ms, weight_bytes = excluded.weight_bytes;
+            expires_ms = excluded.expires_ms, weight_bytes = excluded.weight_bytes,
+            change = excluded.change;
     PERFORM weir_evict(of_kind, now_ms, max_bytes);
 END
 $$;

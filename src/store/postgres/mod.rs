@@ -7,6 +7,7 @@ mod connection;
 mod instances;
 mod journal;
 mod keys;
+mod mirror;
 mod pool;
 mod queries;
 mod schema;
@@ -28,6 +29,7 @@ use address::Address;
 use connection::Connection;
 use journal::Queues;
 use keys::Known;
+use mirror::Mirrors;
 use pool::Pool;
 
 /// How long a server that cannot be reached is tried when the store is opened: it may be starting.
@@ -58,6 +60,7 @@ pub struct Shared {
     is_registered: AtomicBool,
     is_watched: AtomicBool,
     keys: Known,
+    mirrors: Mirrors,
     queues: Queues,
 }
 
@@ -168,6 +171,7 @@ async fn open(address: Address, runtime: &Handle) -> Result<Arc<Shared>, OpenErr
         is_registered: AtomicBool::new(false),
         is_watched: AtomicBool::new(false),
         keys: Known::default(),
+        mirrors: Mirrors::default(),
         queues,
     });
     journal::start(runtime, &shared, ends);

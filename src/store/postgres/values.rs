@@ -114,6 +114,7 @@ impl Postgres {
     }
 
     pub async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError> {
+        self.0.shared.mirrors.forget_ended(now_ms);
         self.run(move |shared| async move {
             let connection = shared.pool.lease().await?;
             let kinds = connection.rows("SELECT kind FROM weir_total ORDER BY kind", &[]).await?;

@@ -1,5 +1,5 @@
 //! What a weir does on the server again and again while it serves: it says that it lives, and asks
-//! whether keys were changed. Word of a change makes it ask at once; without one it asks all the same.
+//! whether keys or values at hand were changed. Word of a change makes it ask at once; without one it asks all the same.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use super::connection::{Connection, Failure};
 use super::keys::VERSION;
 use super::{Shared, instances, schema};
 
-/// How often it is asked whether keys were changed.
+/// How often it is asked what was changed.
 const ASK_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Watches until the store's thread ends.
@@ -55,6 +55,7 @@ async fn look(
     let asked = Instant::now();
     let version = schema::number(connection, VERSION).await?;
     shared.keys.note(version.unwrap_or(0), asked);
+    shared.mirrors.refresh(connection).await?;
     let is_due = beaten.is_none_or(|beaten| beaten.elapsed() >= instances::BEAT_INTERVAL);
     if is_due && shared.is_registered.load(Ordering::Relaxed) {
         *beaten = Some(asked);

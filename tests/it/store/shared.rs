@@ -13,7 +13,7 @@ use weir::store::ledger::Intent;
 use weir::store::{OpenError, State, Store};
 
 use super::journal::{complete, id, intent, rows, settle, total};
-use super::places::{Folder, Place};
+use super::places::{ALICE, BOB, Folder, Place, entry, kind};
 use super::postgres::{Postgres, server};
 
 /// A way to the server that can be closed, or hold still what goes over it.
@@ -281,6 +281,26 @@ async fn a_server_that_is_away_is_told_and_comes_back() {
     settle(&store, intent(1), complete()).await;
     settle(&store, intent(2), complete()).await;
     assert_eq!(total(&store).await.requests, 2);
+}
+
+#[tokio::test]
+async fn what_is_at_hand_is_what_others_have_put() {
+    let place = place_or_skip!();
+    let (own, other) = (place.handle(), place.handle());
+    let peek = |key: &[u8], now_ms| own.peek(ALICE, kind("small"), key, now_ms);
+    for number in 0..1500_u32 {
+        let entry = vec![entry(number.to_be_bytes(), "1", 9)];
+        other.put(ALICE, kind("small"), entry, 1).await.expect("it is stored");
+    }
+    assert_eq!(peek(&[0; 4], 1), None, "it is not at hand");
+    own.keep_at_hand(kind("small"));
+    assert_eq!(peek(&1499_u32.to_be_bytes(), 1), Some(Some(entry([0, 0, 5, 219], "1", 9))));
+    assert_eq!((peek(&[0; 4], 9), peek(b"none", 1)), (Some(None), Some(None)));
+    other.put(ALICE, kind("small"), vec![entry([0; 4], "2", 9)], 1).await.expect("it is stored");
+    while peek(&[0; 4], 1) != Some(Some(entry([0; 4], "2", 9))) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(own.peek(BOB, kind("small"), &[0; 4], 1), Some(None), "it is nobody else's");
 }
 
 #[tokio::test]
