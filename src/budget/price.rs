@@ -131,6 +131,33 @@ impl Price {
         Some(Self { rates, tiers, service_tiers: Vec::new() })
     }
 
+    /// The most that a request of so many prompt tokens may cost, whatever of them is cached and
+    /// however it is served, by its output.
+    pub fn bound(&self, prompt_tokens: u64, service_tier: Option<ServiceTier>) -> OutputBound {
+        let of_tiers = self.service_tiers.iter();
+        let served = of_tiers.filter(|(tier, _)| service_tier.is_none_or(|asked| asked == *tier));
+        let by_size = self.rates(prompt_tokens, ServiceTier::Standard).0;
+        let mut most = OutputBound::default();
+        let mut input_nano_usd_per_mtok = 0;
+        for rates in served.map(|(_, rates)| rates).chain([by_size]) {
+            let inputs = [
+                Some(rates.input_nano_usd_per_mtok),
+                rates.cache_write_nano_usd_per_mtok,
+                rates.cache_write_1h_nano_usd_per_mtok,
+            ];
+            let outputs = [Some(rates.output_nano_usd_per_mtok), rates.reasoning_nano_usd_per_mtok];
+            for rate in inputs.into_iter().flatten() {
+                input_nano_usd_per_mtok = input_nano_usd_per_mtok.max(rate);
+            }
+            for rate in outputs.into_iter().flatten() {
+                most.output_nano_usd_per_mtok = most.output_nano_usd_per_mtok.max(rate);
+            }
+        }
+        let base = u128::from(prompt_tokens) * u128::from(input_nano_usd_per_mtok);
+        most.base_nano_usd = u64::try_from(base.div_ceil(TOKENS_PER_MTOK)).unwrap_or(u64::MAX);
+        most
+    }
+
     /// The rates of a request of so many prompt tokens, and whether the price does not hold for a
     /// request like this one.
     fn rates(&self, prompt_tokens: u64, service_tier: ServiceTier) -> (&Rates, bool) {
@@ -143,6 +170,23 @@ impl Price {
             Some((_, rates)) => (rates, tier.is_some()),
             None => (by_size, true),
         }
+    }
+}
+
+/// What a request may cost at most, by its output.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutputBound {
+    /// Without any.
+    pub base_nano_usd: u64,
+    pub output_nano_usd_per_mtok: u64,
+}
+
+impl OutputBound {
+    /// With so many tokens of it, rounded up.
+    pub fn nano_usd(&self, output_tokens: u64) -> u64 {
+        let output = u128::from(output_tokens) * u128::from(self.output_nano_usd_per_mtok);
+        let all = u128::from(self.base_nano_usd) + output.div_ceil(TOKENS_PER_MTOK);
+        u64::try_from(all).unwrap_or(u64::MAX)
     }
 }
 
@@ -579,6 +623,33 @@ mod tests {
             cache_write_tokens: Some(write),
             reasoning_tokens: Some(reasoned),
             ..Billed::default()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_request_costs_more_than_its_bound(
+            prompt in 0u64..400_000,
+            cached in 0u64..400_000,
+            written in 0u64..400_000,
+            output in 0u64..100_000,
+            tier in prop::sample::select(vec![ServiceTier::Standard, ServiceTier::Priority]),
+        ) {
+            let mut price = Price::parse("in 1.25 cached 0.125 write 1.6 out 10 above 200000 in 2.5 out 15")
+                .expect("a price");
+            let priority = Price::parse("in 2.5 out 20").expect("a price").rates;
+            price.service_tiers.push((ServiceTier::Priority, priority));
+            let billed = Billed {
+                prompt_tokens: Some(prompt),
+                completion_tokens: Some(output),
+                cached_tokens: Some(cached.min(prompt)),
+                cache_write_tokens: Some(written.min(prompt - cached.min(prompt))),
+                service_tier: tier,
+                ..Billed::default()
+            };
+            let known = price.bound(prompt, Some(tier)).nano_usd(output);
+            prop_assert!(cost(&price, &billed).nano_usd <= known);
+            prop_assert!(known <= price.bound(prompt, None).nano_usd(output));
         }
     }
 

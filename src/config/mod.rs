@@ -1,6 +1,7 @@
 //! Configuration as used: complete, checked, every key with its unit last.
 
 mod auth;
+mod budgets;
 mod checks;
 mod learning;
 pub mod models;
@@ -20,6 +21,7 @@ use figment::Figment;
 use crate::budget::Price;
 use crate::context::Policy;
 pub use auth::{Admin, AdminListen, Auth, AuthMode, Secret};
+pub use budgets::Budgets;
 pub use checks::is_database_url;
 pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
@@ -56,6 +58,7 @@ pub struct Config {
     pub cache: Cache,
     pub store: Store,
     pub ledger: Ledger,
+    pub budgets: Budgets,
     pub log: Log,
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::auth;
+use super::budgets::{self, Budgets};
 use super::checks::{address, base_url, host_name, origin, store_path, store_url};
 use super::learning;
 use super::names;
@@ -54,6 +55,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     cache(reader, &mut config.cache);
     store(reader, &mut config.store);
     ledger(reader, &mut config.ledger);
+    budgets::read(reader, &mut config.budgets);
     summaries::agree_with(reader, &config);
     log(reader, &mut config.log);
     config
@@ -113,6 +115,7 @@ impl Default for Config {
                 retention_days: 90,
                 sums_retention_days: 1100,
             },
+            budgets: Budgets::default(),
             log: Log { format: LogFormat::Text, level: "info".to_owned() },
         }
     }
@@ -481,6 +484,12 @@ mod tests {
         sync_interval_ms = 8
         retention_days = 9
         sums_retention_days = 10
+        [budgets]
+        time_zone = "Europe/Berlin"
+        clamp = false
+        wait_ms = 0
+        on_failure = "closed"
+        webhook_url = "https://chat.example/hook"
         [log]
         format = "json"
         level = "debug"
@@ -539,6 +548,13 @@ mod tests {
                 sync_interval_ms: 8,
                 retention_days: 9,
                 sums_retention_days: 10,
+            },
+            budgets: Budgets {
+                time_zone: jiff::tz::TimeZone::get("Europe/Berlin").expect("it is shipped"),
+                clamp: false,
+                wait_ms: 0,
+                on_failure: OnFailure::Closed,
+                webhook_url: "https://chat.example/hook".into(),
             },
             log: Log { format: LogFormat::Json, level: "debug".into() },
             ..Config::default()

@@ -10,15 +10,17 @@ use http::Method;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::budgets::{Budgets, Desired, Holding};
 use super::planner::Planned;
 use super::record::{Outcome, logged};
 use super::settlement::{self, End, Known};
 use super::shared::shown;
 use super::{Caller, ErrorKind, ProxyError};
-use crate::budget::{Compaction, Price};
+use crate::budget::{Compaction, Price, ServiceTier};
 use crate::config::{Config, OnFailure, Priced};
 use crate::store::ledger::{self, DAY_MS, Flags, Intent, KeyNames, RequestId, Settlement};
 use crate::store::{Store, StoreError, now_ms};
+use crate::tokens::Encoding;
 use crate::upstream::{Endpoint, Outbound, Target};
 use crate::wire::usage::Metered;
 
@@ -40,6 +42,7 @@ const BEHIND_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Journal {
     store: Store,
     config: Arc<Config>,
+    budgets: Budgets,
     upstream: String,
     /// One place for each settlement in the background.
     behind: Arc<Semaphore>,
@@ -115,9 +118,14 @@ impl Ended {
 
 impl Opening {
     /// A conversation that is sent as `planned`.
-    pub fn planned(caller: &Caller, target: &Target, planned: &Planned, plan_ms: u64) -> Self {
+    pub fn planned(
+        caller: ledger::Caller,
+        target: &Target,
+        planned: &Planned,
+        plan_ms: u64,
+    ) -> Self {
         Self {
-            caller: account(caller),
+            caller,
             route: route(target),
             model: planned.model.clone(),
             upstream: None,
@@ -153,27 +161,64 @@ impl Journal {
     pub fn new(config: Arc<Config>, store: Store, upstream: String) -> Self {
         let behind = Arc::new(Semaphore::new(MAX_BEHIND as usize));
         let late = Mutex::new(Vec::new());
-        Self { store, config, upstream, behind, late, unpriced: Warned::default() }
+        let budgets = Budgets::new(Arc::clone(&config), &store);
+        Self { store, config, budgets, upstream, behind, late, unpriced: Warned::default() }
     }
 
-    /// Writes down that a request is about to be sent; `None` where nothing is written down.
+    /// Holds what a request may come to in all its budgets, or refuses it.
+    pub async fn hold(
+        &self,
+        caller: &ledger::Caller,
+        desired: &Desired<'_>,
+    ) -> Result<Holding, ProxyError> {
+        self.check_price(desired.model)?;
+        self.budgets.hold(caller, desired, self.price(None, desired.model)).await
+    }
+
+    /// How budgets stand.
+    pub fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
+    /// The same for a request whose prompt and output limit are known.
+    pub async fn hold_counted(&self, opening: &Opening) -> Result<Holding, ProxyError> {
+        let desired = Desired {
+            model: &opening.model,
+            sent_tokens: opening.compaction.map_or(0, |done| done.sent_tokens),
+            encoding: Encoding::Estimate,
+            max_output_tokens: opening.max_output_tokens,
+            most_output_tokens: 0,
+            choices: 1,
+            service_tier: ServiceTier::Standard,
+            is_clampable: false,
+        };
+        self.hold(&opening.caller, &desired).await
+    }
+
+    /// Holds a place for a request that weir does not read, if its budgets have anything left.
+    pub async fn hold_unread(&self, opening: &Opening) -> Result<Holding, ProxyError> {
+        match opening.is_billed {
+            true => self.budgets.hold_unread(&opening.caller).await,
+            false => self.budgets.note(&opening.caller),
+        }
+    }
+
+    /// Writes down that a request is about to be sent for which `holding` is held; `None` where
+    /// nothing is to be settled.
     ///
     /// Where that fails, `ledger.on_failure` says whether it is sent all the same.
-    pub async fn open(self: &Arc<Self>, opening: Opening) -> Result<Option<Account>, ProxyError> {
-        if !opening.model.is_empty() {
-            self.check_price(&opening.model)?;
-        }
-        if !self.config.ledger.enabled {
+    pub async fn open(
+        self: &Arc<Self>,
+        opening: Opening,
+        holding: Holding,
+    ) -> Result<Option<Account>, ProxyError> {
+        let is_written = self.config.ledger.enabled;
+        if !is_written && !holding.is_bound() {
             return Ok(None);
         }
-        let begun_ms = now_ms();
-        let mut random = [0; 10];
-        getrandom::fill(&mut random).map_err(|_| {
-            ProxyError::new(ErrorKind::Internal, "the system gives no random bytes")
-        })?;
         let intent = Arc::new(Intent {
-            id: RequestId::new(begun_ms, random),
-            begun_ms,
+            id: holding.id(),
+            begun_ms: holding.id().begun_ms(),
             caller: opening.caller,
             route: opening.route,
             model: opening.model,
@@ -191,7 +236,12 @@ impl Journal {
             intent,
             compaction: opening.compaction,
             is_billed: opening.is_billed,
+            is_written,
+            holding: Some(holding),
         };
+        if !is_written {
+            return Ok(Some(account));
+        }
         let mut unsent = Unsent { journal: self, id: Some(account.id()) };
         let written = self.store.open_request(&account.intent).await;
         if let Err(error) = &written
@@ -371,6 +421,10 @@ pub struct Account {
     intent: Arc<Intent>,
     compaction: Option<Compaction>,
     is_billed: bool,
+    /// Whether it is kept in the store, or settled with its budgets alone.
+    is_written: bool,
+    /// What is held for it, until that is settled.
+    holding: Option<Holding>,
 }
 
 impl Account {
@@ -383,12 +437,14 @@ impl Account {
     /// that, as by a caller that leaves at the last moment, it goes on in the background.
     pub async fn settle(self, ended: Ended) -> Option<u64> {
         let mut rest = Rest { unsettled: Some((self, ended)) };
-        let cost_nano_usd = match &rest.unsettled {
+        let settlement = match &rest.unsettled {
             Some((account, ended)) => account.write(ended).await,
             None => None,
         };
-        rest.unsettled = None;
-        cost_nano_usd
+        if let Some((account, _)) = rest.unsettled.take() {
+            account.let_go(settlement.as_ref()).await;
+        }
+        settlement.and_then(|settlement| settlement.cost_nano_usd)
     }
 
     /// The same in the background, where nobody can wait for it.
@@ -396,11 +452,21 @@ impl Account {
         drop(Rest { unsettled: Some((self, ended)) });
     }
 
-    async fn write(&self, ended: &Ended) -> Option<u64> {
+    /// Puts what the request came to in the place of what was held for it.
+    async fn let_go(self, settlement: Option<&Settlement>) {
+        if let (Some(holding), Some(settlement)) = (self.holding, settlement) {
+            holding.settle(settlement).await;
+        }
+    }
+
+    /// Writes down what the request came to; `None` where it came to nothing that is kept.
+    async fn write(&self, ended: &Ended) -> Option<Settlement> {
         let journal = &self.journal;
         if !self.is_billed && ended.metered.usage.is_none() {
-            // What the store keeps of it in spite of this is settled as a request never seen.
-            let _ = journal.store.release_request(self.intent.id).await;
+            if self.is_written {
+                // What the store keeps of it in spite of this is settled as a request never seen.
+                let _ = journal.store.release_request(self.intent.id).await;
+            }
             return None;
         }
         let mut intent = Arc::clone(&self.intent);
@@ -410,9 +476,10 @@ impl Account {
             model.clone_into(&mut Arc::make_mut(&mut intent).model);
         }
         let settlement = journal.settlement(&intent, self.compaction, ended).await;
-        let cost_nano_usd = settlement.cost_nano_usd;
-        journal.settle_or_keep(intent, settlement).await;
-        cost_nano_usd
+        if self.is_written {
+            journal.settle_or_keep(intent, settlement.clone()).await;
+        }
+        Some(settlement)
     }
 }
 
@@ -432,7 +499,8 @@ impl Drop for Rest {
         };
         let place = Arc::clone(&account.journal.behind).try_acquire_owned();
         runtime.spawn(async move {
-            account.write(&ended).await;
+            let settlement = account.write(&ended).await;
+            account.let_go(settlement.as_ref()).await;
             drop(place);
         });
     }
@@ -459,6 +527,14 @@ impl Drop for Unsent<'_> {
             drop(place);
         });
     }
+}
+
+/// What a request that comes at `begun_ms` is called.
+pub(super) fn new_id(begun_ms: u64) -> Result<RequestId, ProxyError> {
+    let mut random = [0; 10];
+    getrandom::fill(&mut random)
+        .map_err(|_| ProxyError::new(ErrorKind::Internal, "the system gives no random bytes"))?;
+    Ok(RequestId::new(begun_ms, random))
 }
 
 /// Who a request is counted for.

@@ -2,6 +2,7 @@
 
 mod admission;
 mod asking;
+mod budgets;
 mod caller;
 mod draft;
 mod drain;
@@ -208,6 +209,8 @@ impl Proxy {
             call.caller.check_model(&planned.model)?;
             call.caller.check_conversation(&readable)?;
             record.take_tokens(planned.sent_tokens)?;
+            let account = journal::account(&call.caller);
+            let holding = self.hold(&account, &mut job, &mut planned).await?;
 
             let mut headers = self.outbound_headers(call.headers, &call.target);
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -224,9 +227,8 @@ impl Proxy {
                 headers,
                 body: OutboundBody::Bytes(body),
             };
-            let opening =
-                Opening::planned(record.caller(), &outbound.target, &planned, record.plan_ms());
-            record.account(self.journal.open(opening).await?);
+            let opening = Opening::planned(account, &outbound.target, &planned, record.plan_ms());
+            record.account(self.journal.open(opening, holding).await?);
             let inbound = self.send_fitting(outbound, &mut planned, job, &mut record).await?;
             record.edited(&planned);
             if inbound.status.is_success() {
@@ -265,9 +267,9 @@ impl Proxy {
 
     /// Has what the next cut will take summed up, in the background.
     fn announce(&self, behalf: &Arc<Behalf>, received: &Bytes, planned: &mut Planned) {
-        let (Some(summaries), Some(wanted)) = (&self.summaries, planned.ahead.take()) else {
-            return;
-        };
+        let Some(summaries) = &self.summaries else { return };
+        summaries.note_taken(&behalf.caller);
+        let Some(wanted) = planned.ahead.take() else { return };
         let body = planned.body.as_ref().unwrap_or(received).clone();
         let sent = Sent { body, tokens: planned.sent_tokens };
         summaries.announce(wanted, received, behalf, Some(sent));
@@ -307,7 +309,8 @@ impl Proxy {
             let outbound = Outbound { method: pass.method, target: pass.target, headers, body };
             record.ready();
             if let Some(opening) = Opening::passed(record.caller(), &outbound, record.plan_ms()) {
-                record.account(self.journal.open(opening).await?);
+                let holding = self.journal.hold_unread(&opening).await?;
+                record.account(self.journal.open(opening, holding).await?);
             }
             Ok(self.client.send(outbound).await?)
         };

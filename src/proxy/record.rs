@@ -136,6 +136,7 @@ impl Record {
             left_out: LeftOut::default(),
             model: logged(&planned.model),
             ahead: None,
+            budget: None,
             ..*planned
         });
     }

@@ -4,6 +4,8 @@
 //! Every kind has a limit on its weight. Where it is passed, the tenant that holds most of the kind
 //! loses what is oldest, so that nobody can push out the little that another keeps.
 
+pub mod budgets;
+pub mod counters;
 mod files;
 pub mod keys;
 pub mod ledger;
@@ -216,6 +218,14 @@ impl Store {
         match &self.backend {
             Backend::Sqlite(sqlite) => sqlite.secret(),
             Backend::Postgres(postgres) => postgres.secret(),
+        }
+    }
+
+    /// The file that it is in, if it is in one.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.path(),
+            Backend::Postgres(_) => None,
         }
     }
 

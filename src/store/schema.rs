@@ -56,6 +56,7 @@ const MIGRATIONS: &[&str] = &[
 ",
     include_str!("ledger.sql"),
     include_str!("moved.sql"),
+    include_str!("budget.sql"),
 ];
 
 /// Refuses files that are not weir's or that this weir is too old for. Changes nothing.

@@ -185,4 +185,9 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "[models.gpt-4o]\nmax_input_tokens = 200000",
         "models.gpt-4o.max_input_tokens: is more than the model's window_tokens (128000)",
     ),
+    (
+        "[budgets]\ntime_zone = \"Berlin\"",
+        "budgets.time_zone: \"Berlin\" is no time zone; write a name of the IANA database, such as \
+         \"Europe/Berlin\"",
+    ),
 ];

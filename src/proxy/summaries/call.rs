@@ -104,7 +104,8 @@ pub async fn call(
     body: String,
     deadline: Duration,
 ) -> Result<Said, Failure> {
-    let account = journal.open(opening).await.map_err(|_| Failure::NotWritten)?;
+    let holding = journal.hold_counted(&opening).await.map_err(|_| Failure::NotWritten)?;
+    let account = journal.open(opening, holding).await.map_err(|_| Failure::NotWritten)?;
     let begun = Instant::now();
     let outbound = Outbound {
         method: Method::POST,

@@ -1,6 +1,7 @@
 //! Virtual keys: made, shown, changed, replaced, revoked and found by their secret. The secret
 //! itself is given away once and kept nowhere; what is stored is its hash under a key of the store's.
 
+pub(super) mod changes;
 pub(super) mod mark;
 mod ring;
 pub(super) mod rows;

@@ -2,20 +2,15 @@
 //! from the next request on: each looks at the mark that all changes leave.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use moka::sync::Cache;
-use tokio::time::Instant;
 
+use super::changes::Changes;
 use super::{VirtualKey, is_secret, rows};
-use crate::store::sqlite::Sqlite;
 use crate::store::{Backend, Store, StoreError, Tenant};
 
 /// How many keys are remembered.
 const MAX_REMEMBERED: u64 = 10_000;
-/// How long the mark is trusted without asking the store itself: a process that was killed between
-/// the two, or an older weir, may have changed one alone.
-const TRUSTED_MS: u64 = 250;
 
 /// Whether a key is good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,26 +50,17 @@ pub struct KeyRing {
     hash_key: [u8; 32],
     /// By hash: a holder, and how often keys had been changed when it was read.
     remembered: Cache<[u8; 32], (u64, Arc<Holder>)>,
-    began: Instant,
-    /// From when on the store is asked again, in milliseconds since `began`.
-    ask_at_ms: AtomicU64,
-    /// The highest count that the store has told. A mark below it was left behind.
-    told: AtomicU64,
+    changes: Changes,
 }
 
 impl KeyRing {
     /// A ring of the keys in `store`.
     pub fn new(store: Store) -> Self {
-        if let Backend::Postgres(postgres) = &store.backend {
-            postgres.watch();
-        }
         Self {
             hash_key: store.hash_key(),
+            changes: Changes::new(store.clone()),
             store,
             remembered: Cache::new(MAX_REMEMBERED),
-            began: Instant::now(),
-            ask_at_ms: AtomicU64::new(0),
-            told: AtomicU64::new(0),
         }
     }
 
@@ -85,7 +71,7 @@ impl KeyRing {
         }
         let hash = *blake3::keyed_hash(&self.hash_key, secret.as_bytes()).as_bytes();
         if let Some((read_at, holder)) = self.remembered.get(&hash)
-            && self.is_current(read_at)
+            && self.changes.is_last(read_at)
         {
             return Ok(Some(holder));
         }
@@ -111,35 +97,6 @@ impl KeyRing {
         });
         self.remembered.insert(hash, (version, Arc::clone(&holder)));
         Ok(Some(holder))
-    }
-
-    /// Whether no key was changed since there had been `read_at` changes.
-    fn is_current(&self, read_at: u64) -> bool {
-        match &self.store.backend {
-            Backend::Sqlite(sqlite) => {
-                self.marked(sqlite) == Some(read_at) || self.version(sqlite) == Some(read_at)
-            }
-            Backend::Postgres(postgres) => postgres.keys_version() == Some(read_at),
-        }
-    }
-
-    /// How often keys were changed, by the mark; `None` where it is not to be trusted.
-    fn marked(&self, sqlite: &Sqlite) -> Option<u64> {
-        let now_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        if now_ms >= self.ask_at_ms.load(Ordering::Relaxed) && sqlite.is_file() {
-            sqlite.mark().reopen();
-            self.version(sqlite)?;
-            self.ask_at_ms.store(now_ms.saturating_add(TRUSTED_MS), Ordering::Relaxed);
-        }
-        let told = self.told.load(Ordering::Acquire);
-        sqlite.mark().read().filter(|marked| *marked >= told)
-    }
-
-    /// How often keys were changed, by the store; `None` where that would have to be waited for.
-    fn version(&self, sqlite: &Sqlite) -> Option<u64> {
-        let version = sqlite.glance(rows::version)?;
-        self.told.fetch_max(version, Ordering::AcqRel);
-        Some(version)
     }
 }
 
@@ -179,19 +136,6 @@ mod tests {
             // What cannot be removed is the system's to clear.
             let _ = fs::remove_dir_all(&self.0);
         }
-    }
-
-    fn sqlite(ring: &KeyRing) -> &Sqlite {
-        let Backend::Sqlite(sqlite) = &ring.store.backend else { panic!("these are files") };
-        sqlite
-    }
-
-    fn marked(ring: &KeyRing) -> Option<u64> {
-        ring.marked(sqlite(ring))
-    }
-
-    fn version(ring: &KeyRing) -> Option<u64> {
-        ring.version(sqlite(ring))
     }
 
     async fn make(store: &Store) -> (String, String) {
@@ -252,13 +196,17 @@ mod tests {
         // As if the other had ended before it could tell.
         fs::write(folder.mark(), before).expect("it can be written");
         // The time until the store is asked has passed.
-        ring.ask_at_ms.store(0, Ordering::Relaxed);
+        ring.changes.ask_now();
         for _ in 0..3 {
             assert_eq!(standing(&ring, &secret).await, Standing::Revoked);
         }
-        assert_eq!(marked(&ring), None, "it is known to be behind");
+        assert_eq!(ring.changes.marked(), None, "it is known to be behind");
         drop(folder.open());
-        assert_eq!(marked(&ring), version(&ring), "whoever opens the store mends it");
+        assert_eq!(
+            ring.changes.marked(),
+            ring.changes.version(),
+            "whoever opens the store mends it"
+        );
     }
 
     #[tokio::test]
@@ -267,7 +215,7 @@ mod tests {
         let ring = KeyRing::new(store.clone());
         let (id, secret) = make(&store).await;
         assert_eq!(standing(&ring, &secret).await, Standing::Live);
-        assert_eq!(marked(&ring), Some(1));
+        assert_eq!(ring.changes.marked(), Some(1));
         store.revoke_key(&id, 1).await.expect("it is live");
         assert_eq!(standing(&ring, &secret).await, Standing::Revoked);
     }

@@ -55,7 +55,7 @@ impl RequestId {
     }
 
     /// The moment it was made at.
-    fn begun_ms(self) -> u64 {
+    pub fn begun_ms(self) -> u64 {
         let [a, b, c, d, e, f, ..] = self.0;
         u64::from_be_bytes([0, 0, a, b, c, d, e, f])
     }

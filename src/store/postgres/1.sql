@@ -171,6 +171,13 @@ CREATE TABLE weir_key_secret (
 );
 CREATE INDEX weir_key_secret_by_key ON weir_key_secret (key);
 
+-- How much may be spent: by scope, measure and window, as `id` names them. `settings` is a JSON object.
+CREATE TABLE weir_budget (
+    id text COLLATE "C" PRIMARY KEY,
+    settings text NOT NULL,
+    created_ms bigint NOT NULL
+);
+
 -- Who lives, by the server's clock: `seen` again and again, without a gap from `since` on.
 CREATE TABLE weir_instance (
     id bytea PRIMARY KEY,

@@ -240,8 +240,8 @@ impl Postgres {
     }
 }
 
-/// A transaction that alone changes keys.
-async fn begin(shared: &Shared) -> Result<super::pool::Lease<'_>, StoreError> {
+/// A transaction that alone changes keys and budgets.
+pub(super) async fn begin(shared: &Shared) -> Result<super::pool::Lease<'_>, StoreError> {
     let connection = shared.pool.lease().await?;
     connection.begin().await?;
     let lock =
@@ -256,15 +256,21 @@ async fn refuse<T>(connection: &Connection, refusal: KeyError) -> Outcome<T> {
     Ok(Err(refusal))
 }
 
-/// Commits the change of a key, and gives the key as it is now. All who remember keys hear of it.
+/// Commits the change of a key, and gives the key as it is now.
 async fn changed(shared: &Arc<Shared>, connection: &Connection, id: &str) -> Outcome<KeyFacts> {
+    let facts = by_id(connection, id).await?;
+    commit(shared, connection).await?;
+    Ok(facts.ok_or(KeyError::Unknown))
+}
+
+/// Commits a change of keys or budgets. All who remember them hear of it.
+pub(super) async fn commit(shared: &Shared, connection: &Connection) -> Result<(), StoreError> {
     let version = schema::number(connection, VERSION).await?.unwrap_or(0).wrapping_add(1);
     schema::put(connection, VERSION, &version.to_be_bytes()).await?;
-    let facts = by_id(connection, id).await?;
     connection.rows("SELECT pg_notify('weir_keys', $1)", &[&shared.pool.schema()]).await?;
     connection.commit().await?;
     shared.keys.note(version, Instant::now());
-    Ok(facts.ok_or(KeyError::Unknown))
+    Ok(())
 }
 
 async fn by_id(connection: &Connection, id: &str) -> Result<Option<KeyFacts>, StoreError> {

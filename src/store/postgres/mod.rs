@@ -3,6 +3,7 @@
 //! has its bounds. What the tables mean is told beside SQLite's, whose rules these share.
 
 mod address;
+mod budgets;
 mod connection;
 mod instances;
 mod journal;
@@ -28,6 +29,7 @@ use super::{OpenError, SECRET_BYTES, State, StoreError};
 use address::Address;
 use connection::Connection;
 use journal::Queues;
+use budgets::Counting;
 use keys::Known;
 use mirror::Mirrors;
 use pool::Pool;
@@ -60,6 +62,7 @@ pub struct Shared {
     is_registered: AtomicBool,
     is_watched: AtomicBool,
     keys: Known,
+    counting: Counting,
     mirrors: Mirrors,
     queues: Queues,
 }
@@ -171,6 +174,7 @@ async fn open(address: Address, runtime: &Handle) -> Result<Arc<Shared>, OpenErr
         is_registered: AtomicBool::new(false),
         is_watched: AtomicBool::new(false),
         keys: Known::default(),
+        counting: Counting::default(),
         mirrors: Mirrors::default(),
         queues,
     });

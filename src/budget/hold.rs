@@ -1,0 +1,262 @@
+//! Whether a request may be sent, and how much output it may have: what it may come to at most is held
+//! in every budget it is in until it has ended. Pure arithmetic over what is spent and held; whoever
+//! counts asks it under one lock, or does the same in one step where the counts are.
+//!
+//! Spent and held never pass a limit. A budget that has money left blocks nobody for good: what does
+//! not fit only because others hold something waits for them, and all that is left is given to the
+//! last who fits in at all.
+
+use super::price::OutputBound;
+
+/// What a budget counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Measure {
+    /// Money.
+    NanoUsd,
+    /// Prompt and output together.
+    Tokens,
+}
+
+/// What a request may come to, by the output that it is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// What it costs.
+    pub money: OutputBound,
+    /// What it counts in tokens without any output.
+    pub prompt_tokens: u64,
+    /// How many answers it wants; each may have the output.
+    pub choices: u64,
+    /// The most output that it may come to, as far as that is known.
+    pub wanted_tokens: u64,
+    /// What an answer hardly ever passes.
+    pub enough_tokens: u64,
+    /// The least that is worth sending it for.
+    pub least_tokens: u64,
+    /// Whether it can be given less than it wants: its limit is lowered then, or it has none and what
+    /// it wants is only supposed.
+    pub is_flexible: bool,
+}
+
+impl Ask {
+    /// What is held for it with so many tokens of output.
+    pub fn amount(&self, measure: Measure, output_tokens: u64) -> u64 {
+        match measure {
+            Measure::NanoUsd => self.money.nano_usd(output_tokens.saturating_mul(self.choices)),
+            Measure::Tokens => {
+                self.prompt_tokens.saturating_add(output_tokens.saturating_mul(self.choices))
+            }
+        }
+        .max(1)
+    }
+
+    /// The most output whose amount is at most `space`; `None` where not even none is.
+    fn most(&self, measure: Measure, space: u64) -> Option<u64> {
+        if self.amount(measure, 0) > space {
+            return None;
+        }
+        // The amount grows with the output: the last that fits is between these two.
+        let (mut fits, mut beyond) = (0, self.wanted_tokens.saturating_add(1));
+        while beyond - fits > 1 {
+            let middle = fits + (beyond - fits) / 2;
+            if self.amount(measure, middle) <= space { fits = middle } else { beyond = middle }
+        }
+        Some(fits)
+    }
+}
+
+/// What a budget has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    pub measure: Measure,
+    pub limit: u64,
+    pub spent: u64,
+    pub held: u64,
+}
+
+impl Room {
+    /// What is left once all that is held has been spent.
+    pub fn free(&self) -> u64 {
+        self.limit.saturating_sub(self.spent).saturating_sub(self.held)
+    }
+
+    /// What is left if nothing of what is held is spent.
+    pub fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.spent)
+    }
+}
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is sent, and may have this much output for each answer.
+    Granted { output_tokens: u64 },
+    /// It may be when others have ended.
+    Wait,
+    /// The budget in this place has not enough left, whatever becomes of what is held.
+    Exhausted { index: usize },
+}
+
+/// What becomes of a request that is in all of these budgets. With `patience` it rather waits than has
+/// less output than what answers hardly ever pass.
+pub fn decide(rooms: &[Room], ask: &Ask, has_patience: bool) -> Verdict {
+    let fits_all =
+        |tokens: u64| rooms.iter().all(|room| ask.amount(room.measure, tokens) <= room.free());
+    if fits_all(ask.wanted_tokens) {
+        return Verdict::Granted { output_tokens: ask.wanted_tokens };
+    }
+    let needed =
+        if ask.is_flexible { ask.least_tokens.min(ask.wanted_tokens) } else { ask.wanted_tokens };
+    let mut ever = ask.wanted_tokens;
+    for (index, room) in rooms.iter().enumerate() {
+        match ask.most(room.measure, room.left()) {
+            Some(tokens) if tokens >= needed => ever = ever.min(tokens),
+            _ => return Verdict::Exhausted { index },
+        }
+    }
+    if !ask.is_flexible {
+        return Verdict::Wait;
+    }
+    let target = if has_patience { ask.enough_tokens.max(needed).min(ever) } else { needed };
+    if !fits_all(target) {
+        return Verdict::Wait;
+    }
+    if has_patience {
+        return Verdict::Granted { output_tokens: target };
+    }
+    let most = rooms.iter().filter_map(|room| ask.most(room.measure, room.free())).min();
+    Verdict::Granted { output_tokens: most.unwrap_or(target).clamp(target, ever) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A dollar for a million tokens of output, and as many nano-dollars as tokens before.
+    fn ask(prompt: u64, wanted: u64, enough: u64, is_flexible: bool) -> Ask {
+        Ask {
+            money: OutputBound {
+                base_nano_usd: prompt * 1000,
+                output_nano_usd_per_mtok: 1_000_000_000,
+            },
+            prompt_tokens: prompt,
+            choices: 1,
+            wanted_tokens: wanted,
+            enough_tokens: enough,
+            least_tokens: 16,
+            is_flexible,
+        }
+    }
+
+    fn tokens(limit: u64, spent: u64, held: u64) -> Room {
+        Room { measure: Measure::Tokens, limit, spent, held }
+    }
+
+    #[test]
+    fn what_becomes_of_requests() {
+        use Verdict::{Exhausted, Granted, Wait};
+        let (firm, flexible) = (ask(100, 400, 50, false), ask(100, 400, 50, true));
+        let money = Room { measure: Measure::NanoUsd, limit: 450_000, spent: 0, held: 0 };
+        for (name, rooms, ask, expected) in [
+            ("nothing is limited", vec![], firm, Granted { output_tokens: 400 }),
+            ("there is room", vec![tokens(500, 0, 0)], firm, Granted { output_tokens: 400 }),
+            ("one short", vec![tokens(499, 0, 0)], firm, Exhausted { index: 0 }),
+            ("spent before", vec![tokens(9000, 8501, 0)], firm, Exhausted { index: 0 }),
+            ("held by others", vec![tokens(9000, 8000, 501)], firm, Wait),
+            (
+                "the second has not",
+                vec![tokens(500, 0, 0), tokens(99, 0, 0)],
+                firm,
+                Exhausted { index: 1 },
+            ),
+            ("all that is left", vec![tokens(140, 0, 0)], flexible, Granted { output_tokens: 40 }),
+            (
+                "enough is left beside others",
+                vec![tokens(600, 0, 101)],
+                flexible,
+                Granted { output_tokens: 50 },
+            ),
+            ("not enough beside others", vec![tokens(600, 0, 460)], flexible, Wait),
+            ("the least", vec![tokens(116, 0, 0)], flexible, Granted { output_tokens: 16 }),
+            ("less than the least", vec![tokens(115, 0, 0)], flexible, Exhausted { index: 0 }),
+            ("less than the least, by others", vec![tokens(616, 0, 501)], flexible, Wait),
+            (
+                "money is less",
+                vec![tokens(9000, 0, 0), money],
+                flexible,
+                Granted { output_tokens: 50 },
+            ),
+            ("overspent", vec![tokens(100, 5000, 5000)], flexible, Exhausted { index: 0 }),
+        ] {
+            assert_eq!(decide(&rooms, &ask, true), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn who_has_waited_long_takes_what_there_is() {
+        let flexible = ask(100, 400, 50, true);
+        let rooms = [tokens(600, 0, 460)];
+        assert_eq!(decide(&rooms, &flexible, false), Verdict::Granted { output_tokens: 40 });
+        assert_eq!(decide(&[tokens(600, 0, 490)], &flexible, false), Verdict::Wait);
+        assert_eq!(decide(&[tokens(600, 0, 500)], &ask(100, 400, 50, false), false), Verdict::Wait);
+    }
+
+    #[test]
+    fn each_answer_may_have_the_output() {
+        let ask = Ask { choices: 3, ..ask(100, 400, 400, true) };
+        assert_eq!(ask.amount(Measure::Tokens, 10), 130);
+        assert_eq!(ask.amount(Measure::NanoUsd, 10), 130_000);
+        assert_eq!(
+            decide(&[tokens(160, 0, 0)], &ask, true),
+            Verdict::Granted { output_tokens: 20 }
+        );
+    }
+
+    fn room() -> impl Strategy<Value = Room> {
+        let measure = prop::sample::select(vec![Measure::NanoUsd, Measure::Tokens]);
+        (measure, 0u64..2_000_000, 0u64..2_000_000, 0u64..2_000_000)
+            .prop_map(|(measure, limit, spent, held)| Room { measure, limit, spent, held })
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_granted_past_a_limit_and_nobody_waits_for_nothing(
+            rooms in prop::collection::vec(room(), 0..4),
+            prompt in 0u64..2000,
+            wanted in 0u64..5000,
+            enough in 0u64..5000,
+            choices in 1u64..4,
+            is_flexible: bool,
+            has_patience: bool,
+        ) {
+            let ask = Ask { choices, ..ask(prompt, wanted, enough, is_flexible) };
+            match decide(&rooms, &ask, has_patience) {
+                Verdict::Granted { output_tokens } => {
+                    prop_assert!(output_tokens <= wanted);
+                    for room in &rooms {
+                        let amount = ask.amount(room.measure, output_tokens);
+                        prop_assert!(room.spent + room.held + amount <= room.limit);
+                    }
+                }
+                Verdict::Wait => {
+                    prop_assert!(rooms.iter().any(|room| room.held > 0));
+                    // Whatever is spent of what is held, whoever is alone in the end is told.
+                    let alone: Vec<Room> = rooms.iter().map(|room| Room { held: 0, ..*room }).collect();
+                    let spent: Vec<Room> = rooms
+                        .iter()
+                        .map(|room| Room { held: 0, spent: room.spent + room.held, ..*room })
+                        .collect();
+                    let sent = matches!(decide(&alone, &ask, has_patience), Verdict::Granted { .. });
+                    prop_assert!(sent);
+                    prop_assert!(decide(&spent, &ask, has_patience) != Verdict::Wait);
+                }
+                Verdict::Exhausted { index } => {
+                    let least = if is_flexible { wanted.min(16) } else { wanted };
+                    let room = &rooms[index];
+                    prop_assert!(ask.amount(room.measure, least) > room.left());
+                }
+            }
+        }
+    }
+}

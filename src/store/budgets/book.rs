@@ -1,0 +1,80 @@
+//! Which budgets a request is in, remembered for as long as no budget changes. A change by any process
+//! counts from the next request on.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::super::keys::changes::Changes;
+use super::super::{Store, StoreError};
+use crate::budget::scope::EACH;
+use crate::budget::{Budget, Scope, ScopeKind, Scopes};
+
+/// A budget that a request is in, and whose.
+#[derive(Debug, Clone)]
+pub struct Applied {
+    pub budget: Arc<Budget>,
+    /// The one that it counts for, where the budget is one for each by itself.
+    pub scope: Scope,
+}
+
+/// All budgets, by scope.
+pub struct Book {
+    store: Store,
+    changes: Changes,
+    read: RwLock<Option<Arc<Page>>>,
+}
+
+/// The budgets as they were when there had been so many changes.
+struct Page {
+    version: u64,
+    by_kind: Vec<(ScopeKind, HashMap<String, Vec<Arc<Budget>>>)>,
+}
+
+impl Page {
+    fn new(version: u64, budgets: Vec<Budget>) -> Self {
+        let mut by_kind: Vec<(ScopeKind, HashMap<String, Vec<Arc<Budget>>>)> = Vec::new();
+        for kind in ScopeKind::ALL {
+            let of_kind = budgets.iter().filter(|budget| budget.id.scope.kind == kind);
+            let mut by_name: HashMap<String, Vec<Arc<Budget>>> = HashMap::new();
+            for budget in of_kind {
+                let name = budget.id.scope.name.clone();
+                by_name.entry(name).or_default().push(Arc::new(budget.clone()));
+            }
+            if !by_name.is_empty() {
+                by_kind.push((kind, by_name));
+            }
+        }
+        Self { version, by_kind }
+    }
+
+    fn of(&self, scopes: &Scopes<'_>) -> Vec<Applied> {
+        let mut applied = Vec::new();
+        for (kind, by_name) in &self.by_kind {
+            let Some(name) = scopes.name(*kind) else { continue };
+            let each = if name.is_empty() { None } else { by_name.get(EACH) };
+            for budget in by_name.get(name).into_iter().chain(each).flatten() {
+                applied.push(Applied { scope: budget.scope_of(name), budget: Arc::clone(budget) });
+            }
+        }
+        applied
+    }
+}
+
+impl Book {
+    /// The budgets in `store`.
+    pub fn new(store: Store) -> Self {
+        Self { changes: Changes::new(store.clone()), store, read: RwLock::new(None) }
+    }
+
+    /// The budgets that a request is in.
+    pub async fn of(&self, scopes: &Scopes<'_>) -> Result<Vec<Applied>, StoreError> {
+        let page = self.read.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(page) = page.filter(|page| self.changes.is_last(page.version)) {
+            return Ok(page.of(scopes));
+        }
+        let (version, budgets) = self.store.budgets().await?;
+        let page = Arc::new(Page::new(version, budgets));
+        *self.read.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&page));
+        Ok(page.of(scopes))
+    }
+}

@@ -1,0 +1,153 @@
+//! Budgets: set, listed, removed, and what was spent of one before anybody counted. How much may be
+//! spent is decided by `counters`, what a request costs by whoever settles it.
+
+mod book;
+mod spent;
+
+use std::fmt;
+
+use rusqlite::{Connection, params};
+
+pub use book::{Applied, Book};
+
+use super::keys::rows;
+use super::ledger::RequestId;
+use super::{Backend, Store, StoreError};
+use crate::budget::{Budget, BudgetId, Measure, Scope};
+
+/// The most budgets of a store.
+pub const MAX_BUDGETS: i64 = 10_000;
+
+/// Why a budget was not set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BudgetError {
+    /// One that there cannot be.
+    Invalid(String),
+    /// There are as many as a store may hold.
+    TooMany,
+    Store(StoreError),
+}
+
+impl fmt::Display for BudgetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(said) => f.write_str(said),
+            Self::TooMany => {
+                write!(f, "there are {MAX_BUDGETS} budgets already, and no more may be")
+            }
+            Self::Store(error) => write!(f, "the store: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for BudgetError {}
+
+impl From<StoreError> for BudgetError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// What is asked of the journal to begin a count with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpentQuery {
+    pub scope: Scope,
+    pub measure: Measure,
+    /// Requests that began from here on, in milliseconds since 1970.
+    pub from_ms: u64,
+    /// The length of the buckets that it is told in, all in one at `None`.
+    pub bucket_ms: Option<u64>,
+    /// Requests that are not counted: whoever counts settles them.
+    pub open: Vec<RequestId>,
+}
+
+impl Store {
+    /// Sets a budget, which takes the place of one with the same id, for the next request on.
+    pub async fn set_budget(&self, budget: Budget, now_ms: u64) -> Result<(), BudgetError> {
+        budget.check().map_err(BudgetError::Invalid)?;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.set_budget(budget, now_ms).await?,
+        };
+        let mark = sqlite.mark().clone();
+        let work = move |connection: &Connection| {
+            let id = budget.id.to_string();
+            let others = "SELECT count(*) FROM budget WHERE id <> ?1";
+            let others: i64 = connection.query_row(others, [&id], |row| row.get(0))?;
+            if others >= MAX_BUDGETS {
+                return Ok(Err(BudgetError::TooMany));
+            }
+            connection.execute(
+                "INSERT INTO budget VALUES (?1, ?2, ?3)
+                 ON CONFLICT DO UPDATE SET settings = excluded.settings",
+                params![id, budget.to_json(), i64::try_from(now_ms).unwrap_or(i64::MAX)],
+            )?;
+            mark.write(rows::raise_version(connection)?);
+            Ok(Ok(()))
+        };
+        sqlite.write(work).await?
+    }
+
+    /// Removes a budget; whether there was one.
+    pub async fn remove_budget(&self, id: &BudgetId) -> Result<bool, StoreError> {
+        let id = id.to_string();
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.remove_budget(id).await,
+        };
+        let mark = sqlite.mark().clone();
+        let work = move |connection: &Connection| {
+            let is_removed = connection.execute("DELETE FROM budget WHERE id = ?1", [id])? > 0;
+            if is_removed {
+                mark.write(rows::raise_version(connection)?);
+            }
+            Ok(is_removed)
+        };
+        sqlite.write(work).await
+    }
+
+    /// All budgets in the order of their ids, with how often keys and budgets had been changed.
+    pub async fn budgets(&self) -> Result<(u64, Vec<Budget>), StoreError> {
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.budgets().await,
+        };
+        let work = |connection: &Connection| {
+            // Asked first: what changes between the two is read again.
+            let version = rows::version(connection)?;
+            let mut statement =
+                connection.prepare_cached("SELECT id, settings FROM budget ORDER BY id")?;
+            let mut rows = statement.query([])?;
+            let mut budgets = Vec::new();
+            while let Some(row) = rows.next()? {
+                let (id, settings): (String, String) = (row.get(0)?, row.get(1)?);
+                budgets.extend(understood(&id, &settings));
+            }
+            Ok((version, budgets))
+        };
+        sqlite.read(work).await
+    }
+
+    /// What requests came to, by the first moments of buckets.
+    pub async fn spent(&self, query: SpentQuery) -> Result<Vec<(u64, u64)>, StoreError> {
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.spent(query).await,
+        };
+        self.gather().await;
+        sqlite.read(move |connection| spent::spent(connection, &query)).await
+    }
+}
+
+/// A budget by its row; `None`, and a word of it, where this weir does not understand it.
+pub(super) fn understood(id: &str, settings: &str) -> Option<Budget> {
+    let read = Budget::read(id, settings);
+    if read.is_none() {
+        tracing::warn!(
+            target: "weir::budget",
+            id,
+            "passed over a budget that this weir does not understand"
+        );
+    }
+    read
+}
