@@ -84,9 +84,8 @@ pub fn configuration(config: Option<&Path>, store: Option<String>) -> Result<Con
 
 /// Opens the store on a server.
 fn connect(url: &Secret) -> Result<Store, String> {
-    Store::connect(url.expose()).map_err(|error| {
-        format!("the PostgreSQL server of store.url cannot be used: {error}")
-    })
+    Store::connect(url.expose())
+        .map_err(|error| format!("the PostgreSQL server of store.url cannot be used: {error}"))
 }
 
 /// Opens the store for a command that writes to it, on a server or in a file, which is made where it
@@ -96,9 +95,11 @@ pub fn kept(config: &Config) -> Result<Store, String> {
         return connect(url);
     }
     let Some(path) = file(&config.store, std::env::vars_os()) else {
-        return Err("keys are kept in the store's file, and there is none: name it with --store FILE \
+        return Err(
+            "keys are kept in the store's file, and there is none: name it with --store FILE \
                     (store.path), or a PostgreSQL server (store.url)"
-            .to_owned());
+                .to_owned(),
+        );
     };
     Store::open(&path)
         .map_err(|error| format!("the store {} cannot be used: {error}", path.display()))

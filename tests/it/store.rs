@@ -9,6 +9,7 @@ pub mod originals;
 pub mod places;
 pub mod postgres;
 mod shared;
+mod two_weirs;
 pub mod victim;
 
 /// Runs each case in each place that a store can be kept in.

@@ -77,8 +77,8 @@ fn told_mode(url: &str) -> Option<&str> {
 /// What cannot be read in a URL, without a word of it.
 fn unreadable(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-    // These name a parameter; others may quote what stands in the place of one.
-    let is_named = cause.starts_with("unknown option") || cause.starts_with("invalid value for");
+    // This names a parameter; others may quote a password that was taken for something else.
+    let is_named = cause.starts_with("invalid value for");
     let cause = if is_named { format!(": {cause}") } else { String::new() };
     format!(
         "store.url cannot be read{cause}; characters such as @, / and % are written as %40, %2F and %25"
@@ -164,7 +164,7 @@ mod tests {
         ] {
             let said = Address::read(url).map(drop).expect_err(url).to_string();
             assert!(said.contains(expected), "{url}: {said}");
-            assert!(!said.contains("sesame") || said.contains("option `sesame`"), "{said}");
+            assert!(!said.contains("sesame"), "{said}");
         }
         let address = Address::read("postgres://u:sesame@a,b:6/d").expect("it is right");
         assert_eq!(address.shown(), "a:5432,b:6/d");

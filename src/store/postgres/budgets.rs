@@ -76,7 +76,7 @@ impl Postgres {
     }
 
     pub async fn budgets(&self) -> Result<(u64, Vec<Budget>), StoreError> {
-        self.run(|shared| async move {
+        self.read(|shared| async move {
             let connection = shared.pool.lease().await?;
             // Asked first: what changes between the two is read again.
             let asked = Instant::now();
@@ -118,7 +118,7 @@ impl Postgres {
                  AND begun_ms >= $3 * {DAY_MS} AND coalesce({column}, '') = $1
              ) AS amounts GROUP BY bucket ORDER BY bucket"
         );
-        self.run(move |shared| async move {
+        self.read(move |shared| async move {
             let connection = shared.pool.long_lease().await?;
             let length = stored(query.bucket_ms.unwrap_or(u64::MAX));
             let from_day = stored(sums_from_day.min(u64::MAX / DAY_MS / 4));

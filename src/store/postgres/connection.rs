@@ -78,9 +78,19 @@ impl Failure {
                 Some(refused) => {
                     format!("PostgreSQL says: {} ({})", refused.message(), refused.code().code())
                 }
-                None => format!("PostgreSQL cannot be reached: {error}"),
+                None => format!("PostgreSQL cannot be reached: {error}{}", cure(error)),
             },
         }
+    }
+}
+
+/// What may help, where that can be told.
+fn cure(error: &tokio_postgres::Error) -> &'static str {
+    if error.to_string().contains("certificate") {
+        "; name a file with the certificate's root in SSL_CERT_FILE, or write sslmode=disable in \
+         store.url where nobody else can listen"
+    } else {
+        ""
     }
 }
 
@@ -279,7 +289,14 @@ impl Connection {
         asked: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Failure> {
         match tokio::time::timeout(patience, asked).await {
-            Ok(answered) => Ok(answered?),
+            Ok(Ok(answered)) => Ok(answered),
+            Ok(Err(error)) => {
+                // Another server has taken this one's place, and a new connection finds it.
+                if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                    self.is_unusable.store(true, Ordering::Relaxed);
+                }
+                Err(error.into())
+            }
             Err(_) => {
                 self.is_unusable.store(true, Ordering::Relaxed);
                 Err(Failure::Slow)

@@ -56,7 +56,7 @@ impl Postgres {
 
     /// Who a hash stands for, and how often keys had been changed then.
     pub async fn key_by_hash(&self, hash: [u8; 32]) -> Result<(u64, Option<Held>), StoreError> {
-        self.run(move |shared| async move {
+        self.read(move |shared| async move {
             let connection = shared.pool.lease().await?;
             let sql = format!(
                 "SELECT {COLUMNS}, s.hash, s.expires_ms, m.value FROM (SELECT 1) one
@@ -119,7 +119,7 @@ impl Postgres {
     }
 
     pub async fn show_key(&self, id: String) -> Result<Option<KeyFacts>, StoreError> {
-        self.run(move |shared| async move {
+        self.read(move |shared| async move {
             let connection = shared.pool.lease().await?;
             by_id(&connection, &id).await
         })
@@ -132,7 +132,7 @@ impl Postgres {
         after: String,
         limit: usize,
     ) -> Result<Vec<KeyFacts>, StoreError> {
-        self.run(move |shared| async move {
+        self.read(move |shared| async move {
             let connection = shared.pool.lease().await?;
             let sql = format!(
                 "SELECT {COLUMNS} FROM weir_virtual_key k JOIN weir_team t ON t.name = k.team
@@ -149,7 +149,7 @@ impl Postgres {
         after: String,
         limit: usize,
     ) -> Result<Vec<TeamFacts>, StoreError> {
-        self.run(move |shared| async move {
+        self.read(move |shared| async move {
             let connection = shared.pool.lease().await?;
             let sql =
                 "SELECT name, organisation, created_ms, (SELECT count(*) FROM weir_virtual_key k

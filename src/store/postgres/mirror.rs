@@ -51,7 +51,11 @@ impl Mirrors {
         Ok(())
     }
 
-    async fn take_some(&self, connection: &Connection, kind: &'static str) -> Result<usize, Failure> {
+    async fn take_some(
+        &self,
+        connection: &Connection,
+        kind: &'static str,
+    ) -> Result<usize, Failure> {
         // Changes of a kind are committed in the order of their numbers: they hold a lock.
         let sql = "SELECT tenant, key, value, expires_ms, change FROM weir_entry
                    WHERE kind = $1 AND change > $2 ORDER BY change LIMIT $3";

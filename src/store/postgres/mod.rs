@@ -27,9 +27,9 @@ use tokio::time::Instant;
 
 use super::{OpenError, SECRET_BYTES, State, StoreError};
 use address::Address;
+use budgets::Counting;
 use connection::Connection;
 use journal::Queues;
-use budgets::Counting;
 use keys::Known;
 use mirror::Mirrors;
 use pool::Pool;
@@ -113,6 +113,19 @@ impl Postgres {
 
     pub fn state(&self) -> State {
         if self.0.shared.pool.health().is_failing() { State::Failing } else { State::Server }
+    }
+
+    /// Does `work`, which only reads, on the store's thread. That the server can be read says nothing of
+    /// whether it can be written.
+    async fn read<T: Send + 'static, W>(
+        &self,
+        work: impl FnOnce(Arc<Shared>) -> W,
+    ) -> Result<T, StoreError>
+    where
+        W: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let done = self.0.runtime.spawn(work(Arc::clone(&self.0.shared)));
+        done.await.map_err(|_| StoreError::Closed)?
     }
 
     /// Does `work` on the store's thread. It goes on to its end where the caller has left.

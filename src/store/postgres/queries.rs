@@ -60,7 +60,7 @@ impl Postgres {
 
     pub async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError> {
         let model = harmless(model).into_owned();
-        self.run(move |shared| async move {
+        self.read(move |shared| async move {
             let connection = shared.pool.lease().await?;
             let sql =
                 "SELECT requests, completion_tokens FROM weir_learned_output WHERE model = $1";
@@ -157,7 +157,7 @@ impl Postgres {
 
     /// The rows of a statement that may read much.
     async fn ask(&self, sql: String, values: Vec<Wanted>) -> Result<Vec<Row>, StoreError> {
-        self.run(move |shared| async move {
+        self.read(move |shared| async move {
             let connection = shared.pool.long_lease().await?;
             let values: Vec<Given<'_>> = values
                 .iter()

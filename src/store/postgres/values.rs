@@ -82,7 +82,7 @@ impl Postgres {
     ) -> Result<Vec<Option<Bytes>>, StoreError> {
         let wanted: Vec<Vec<u8>> = keys.iter().map(|key| key.to_vec()).collect();
         let found =
-            self.run(move |shared| fetch(shared, tenant, kind, wanted, now_ms, life)).await?;
+            self.read(move |shared| fetch(shared, tenant, kind, wanted, now_ms, life)).await?;
         Ok(keys.iter().map(|key| found.get(&key[..]).cloned()).collect())
     }
 
@@ -92,7 +92,7 @@ impl Postgres {
         now_ms: u64,
         most: usize,
     ) -> Result<Vec<(Tenant, Entry)>, StoreError> {
-        self.run(move |shared| async move {
+        self.read(move |shared| async move {
             let connection = shared.pool.long_lease().await?;
             let sql = "SELECT tenant, key, value, expires_ms FROM weir_entry
                        WHERE kind = $1 AND expires_ms > $2 ORDER BY key, tenant LIMIT $3";

@@ -38,28 +38,34 @@ async fn watch_once(shared: &Shared) -> Failure {
     }
     let mut beaten: Option<Instant> = None;
     loop {
-        if let Err(failure) = look(shared, &connection, &mut beaten).await {
-            return failure;
+        match look(shared, &connection, &mut beaten).await {
+            // What has been written can be, and where nothing is, reading is all there is.
+            Ok(has_written) if has_written || !shared.is_registered.load(Ordering::Relaxed) => {
+                shared.pool.health().report(Ok(()));
+            }
+            Ok(_) => {}
+            Err(failure) => return failure,
         }
-        shared.pool.health().report(Ok(()));
         // An interval that has passed is as good as word of a change.
         let _ = tokio::time::timeout(ASK_INTERVAL, shared.pool.changed().notified()).await;
     }
 }
 
+/// Asks what was changed, and says that this weir lives where that is due; whether it has.
 async fn look(
     shared: &Shared,
     connection: &Connection,
     beaten: &mut Option<Instant>,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let asked = Instant::now();
     let version = schema::number(connection, VERSION).await?;
     shared.keys.note(version.unwrap_or(0), asked);
     shared.mirrors.refresh(connection).await?;
     let is_due = beaten.is_none_or(|beaten| beaten.elapsed() >= instances::BEAT_INTERVAL);
-    if is_due && shared.is_registered.load(Ordering::Relaxed) {
-        *beaten = Some(asked);
+    let is_written = is_due && shared.is_registered.load(Ordering::Relaxed);
+    if is_written {
         instances::beat(connection, &shared.instance).await?;
+        *beaten = Some(asked);
     }
-    Ok(())
+    Ok(is_written)
 }

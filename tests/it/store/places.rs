@@ -78,6 +78,29 @@ impl Place for SqliteMemory {
     }
 }
 
+/// Where tests that are about no place keep their store: in a file, or on a server where
+/// `WEIR_TEST_STORE` is `postgres`.
+pub enum Somewhere {
+    File(SqliteFile),
+    Server(Postgres),
+}
+
+impl Somewhere {
+    pub fn new() -> Self {
+        match std::env::var("WEIR_TEST_STORE").as_deref() {
+            Ok("postgres") => Self::Server(Postgres::new()),
+            _ => Self::File(SqliteFile::new()),
+        }
+    }
+
+    pub fn handle(&self) -> Store {
+        match self {
+            Self::File(file) => file.handle(),
+            Self::Server(server) => server.handle(),
+        }
+    }
+}
+
 /// A kind with room for anything that a test stores.
 pub const fn kind(name: &'static str) -> Kind {
     Kind { name, max_bytes: 1 << 30 }
