@@ -62,11 +62,13 @@ impl Failure {
         is_lost || self.code().is_some_and(|code| PASSING.contains(code))
     }
 
-    /// Whether it is of no use to try again a moment later: the server has refused whoever asks.
+    /// Whether it is of no use to try again a moment later: the server has refused whoever asks, or
+    /// has not the TLS that is wanted.
     pub fn is_lasting(&self) -> bool {
         const PASSING: [SqlState; 2] =
             [SqlState::CANNOT_CONNECT_NOW, SqlState::TOO_MANY_CONNECTIONS];
-        self.is_refusal() && !self.code().is_some_and(|code| PASSING.contains(code))
+        let is_tls = matches!(self, Self::Said(error) if error.to_string().contains("TLS"));
+        is_tls || self.is_refusal() && !self.code().is_some_and(|code| PASSING.contains(code))
     }
 
     /// What is told of it. Never a row's content: the server's details may quote it.

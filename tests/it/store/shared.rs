@@ -339,6 +339,27 @@ async fn what_a_weir_cannot_use_is_left_alone_and_told_without_the_password() {
     }
 }
 
+#[test]
+fn where_tls_is_wanted_nothing_is_sent_without() {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("it has one");
+    // A server that has no TLS, and what it is sent after it has said so.
+    let asked = std::thread::spawn(move || {
+        let (mut caller, _) = listener.accept().expect("it is asked");
+        let mut question = [0; 8];
+        caller.read_exact(&mut question).expect("whether it has TLS");
+        caller.write_all(b"N").expect("it is waited for");
+        let mut rest = Vec::new();
+        caller.read_to_end(&mut rest).expect("it is given up");
+        rest
+    });
+    let url = format!("postgres://weir:sesame@{address}/weir?sslmode=require");
+    let said = Store::connect(&url).map(drop).expect_err("there is no TLS").to_string();
+    assert!(said.contains("TLS"), "{said}");
+    assert_eq!(asked.join().expect("it does not panic"), b"");
+}
+
 #[tokio::test]
 async fn a_copy_is_left_to_the_servers_own_tool() {
     let place = place_or_skip!();
