@@ -22,6 +22,7 @@ use crate::budget::Price;
 use crate::context::Policy;
 pub use auth::{Admin, AdminListen, Auth, AuthMode, Secret};
 pub use budgets::Budgets;
+pub use checks::is_database_url;
 pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
@@ -268,6 +269,8 @@ pub struct Cache {
 pub struct Store {
     /// The file; empty for the usual place in the user's state folder, `:memory:` for none.
     pub path: String,
+    /// A database server in the place of a file. Its password is in it.
+    pub url: Option<Secret>,
 }
 
 /// `[ledger]`: what requests used, written down.

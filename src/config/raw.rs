@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::auth;
 use super::budgets::{self, Budgets};
-use super::checks::{address, base_url, host_name, origin, store_path};
+use super::checks::{address, base_url, host_name, origin, store_path, store_url};
 use super::learning;
 use super::names;
 use super::own_models::models;
@@ -106,7 +106,7 @@ impl Default for Config {
             model_settings: BTreeMap::new(),
             prices: Prices { unknown: UnknownPrice::Zero, default: None },
             cache: Cache { counts_bytes: 64 << 20, folds_bytes: 64 << 20 },
-            store: Store { path: String::new() },
+            store: Store { path: String::new(), url: None },
             ledger: Ledger {
                 enabled: true,
                 on_failure: OnFailure::Open,
@@ -225,6 +225,12 @@ fn cache(reader: &mut Reader, cache: &mut Cache) {
 fn store(reader: &mut Reader, store: &mut Store) {
     let path = reader.text(&["store", "path"], store_path);
     set(&mut store.path, path);
+    let url = reader.text(&["store", "url"], store_url);
+    set(&mut store.url, url);
+    if store.url.is_some() && !store.path.is_empty() {
+        let message = "is given beside store.path; name one of them, a database server or a file";
+        reader.refuse(&["store", "url"], message);
+    }
 }
 
 fn ledger(reader: &mut Reader, ledger: &mut Ledger) {
@@ -470,6 +476,7 @@ mod tests {
         folds_bytes = 0
         [store]
         path = "kept/weir.db"
+        url = ""
         [ledger]
         enabled = false
         on_failure = "closed"
@@ -533,7 +540,7 @@ mod tests {
             learning: Learning { heal: false, limit_lifetime_ms: 1000, calibrate: false },
             prices: Prices { unknown: UnknownPrice::Reject, default: None },
             cache: Cache { counts_bytes: 8, folds_bytes: 0 },
-            store: Store { path: "kept/weir.db".into() },
+            store: Store { path: "kept/weir.db".into(), url: None },
             ledger: Ledger {
                 enabled: false,
                 on_failure: OnFailure::Closed,

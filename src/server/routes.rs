@@ -398,6 +398,7 @@ impl Routes {
 fn ready(store: State) -> &'static str {
     match store {
         State::File => r#"{"status":"ready","store":"file"}"#,
+        State::Server => r#"{"status":"ready","store":"server"}"#,
         State::Memory => r#"{"status":"ready","store":"memory"}"#,
         State::Failing => r#"{"status":"ready","store":"failing"}"#,
     }

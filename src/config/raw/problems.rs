@@ -140,6 +140,19 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "[store]\npath = \"/var/lib/weir/\"",
         "store.path: \"/var/lib/weir/\" is no path of a file, such as \"/var/lib/weir/weir.db\"",
     ),
+    (
+        "[store]\npath = \"postgres://weir:secret@db/weir\"",
+        "store.path: is the URL of a database server; write it as store.url",
+    ),
+    (
+        "[store]\nurl = \"mysql://weir:secret@db/weir\"",
+        "store.url: is no URL of a PostgreSQL server, such as \
+         \"postgres://user:password@host:5432/weir\"",
+    ),
+    (
+        "[store]\npath = \"weir.db\"\nurl = \"postgres://weir:secret@db/weir\"",
+        "store.url: is given beside store.path; name one of them, a database server or a file",
+    ),
     ("[server]\nlisten_ = 1", "server.listen_: there is no such key; did you mean server.listen?"),
     (
         "[server]\nurl = 1",

@@ -141,7 +141,7 @@ impl Memory {
     }
 
     pub async fn reserve(&self, wanted: Reservation, owner: Owner) -> Answer {
-        self.sole.obtain().map_err(NoRoom::Store)?;
+        self.sole.obtain().await.map_err(NoRoom::Store)?;
         let deadline = Instant::now() + wanted.patience;
         let mut queued = loop {
             let missing = {

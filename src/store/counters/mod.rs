@@ -6,7 +6,7 @@
 //! than `Reservation::patience`.
 
 mod memory;
-mod sole;
+pub(super) mod sole;
 
 use std::sync::Arc;
 use std::time::Duration;

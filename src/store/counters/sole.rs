@@ -1,19 +1,24 @@
-//! Whether this process is the one that counts for a store: it holds the lock of a file beside it. Two
-//! that counted apart would let through twice what a budget says.
+//! Whether this process is the one that counts for a store: it holds the lock of a file beside it, or
+//! the right on its server. Two that counted apart would let through twice what a budget says.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use super::super::files::make_private;
-use super::super::{Store, StoreError};
+use super::super::{Backend, Store, StoreError};
 
 /// What the lock's name is, behind the store's.
 const ENDING: &str = ".budgets";
 
+/// What is said where another has the right.
+pub const ANOTHER: &str = "another weir counts for the budgets of this store until it ends; several at once \
+                           need a store that they share (redis.url)";
+
 /// The right to count, once it was obtained.
 pub struct Sole {
-    /// `None` beside a store in memory, which no other process sees.
+    store: Store,
+    /// `None` beside a store in memory, which no other process sees, and one on a server.
     path: Option<PathBuf>,
     lock: OnceLock<File>,
 }
@@ -26,11 +31,14 @@ impl Sole {
             name.push(ENDING);
             name.into()
         });
-        Self { path, lock: OnceLock::new() }
+        Self { store: store.clone(), path, lock: OnceLock::new() }
     }
 
     /// Takes the right, which lasts as long as the process, or says who has it.
-    pub fn obtain(&self) -> Result<(), StoreError> {
+    pub async fn obtain(&self) -> Result<(), StoreError> {
+        if let Backend::Postgres(postgres) = &self.store.backend {
+            return postgres.count_alone().await;
+        }
         let Some(path) = &self.path else { return Ok(()) };
         if self.lock.get().is_some() {
             return Ok(());
@@ -47,11 +55,7 @@ impl Sole {
                 Ok(())
             }
             Err(TryLockError::WouldBlock) if self.lock.get().is_some() => Ok(()),
-            Err(TryLockError::WouldBlock) => Err(StoreError::Failed(
-                "another weir counts for the budgets of this store until it ends; several at once \
-                 need a store that they share (redis.url)"
-                    .to_owned(),
-            )),
+            Err(TryLockError::WouldBlock) => Err(StoreError::Failed(ANOTHER.to_owned())),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
     }
