@@ -549,13 +549,7 @@ mod tests {
                 retention_days: 9,
                 sums_retention_days: 10,
             },
-            budgets: Budgets {
-                time_zone: jiff::tz::TimeZone::get("Europe/Berlin").expect("it is shipped"),
-                clamp: false,
-                wait_ms: 0,
-                on_failure: OnFailure::Closed,
-                webhook_url: "https://chat.example/hook".into(),
-            },
+            budgets: every_key_of_budgets(),
             log: Log { format: LogFormat::Json, level: "debug".into() },
             ..Config::default()
         };
@@ -567,6 +561,17 @@ mod tests {
         assert_eq!(config.policy(None, Some("plain")), plain);
         assert_eq!(config.policy(Some("default"), Some("plain")), every_key_of_a_policy());
         assert_eq!(Some(config.policy(Some("scored"), None)), preset("scored"));
+    }
+
+    /// The section `[budgets]` that [`EVERY_KEY`] writes.
+    fn every_key_of_budgets() -> Budgets {
+        Budgets {
+            time_zone: jiff::tz::TimeZone::get("Europe/Berlin").expect("it is shipped"),
+            clamp: false,
+            wait_ms: 0,
+            on_failure: OnFailure::Closed,
+            webhook_url: "https://chat.example/hook".into(),
+        }
     }
 
     /// The policy that [`EVERY_KEY`] writes.

@@ -10,7 +10,7 @@ use http::{HeaderMap, StatusCode};
 use tokio::time::timeout;
 
 use super::error::UpstreamAnswer;
-use super::journal::{self, Opening};
+use super::opening::{self, Opening};
 use super::planner::{Job, Planned};
 use super::record::Record;
 use super::shared::shown;
@@ -91,7 +91,7 @@ impl Proxy {
                 }
             }
             record.refused(refused.status).await;
-            let account = journal::account(record.caller());
+            let account = opening::account(record.caller());
             let holding = self.hold(&account, job, planned).await?;
             record.planned(planned);
             let (method, target) = (method.clone(), target.clone());

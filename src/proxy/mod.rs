@@ -15,6 +15,7 @@ pub mod host;
 mod journal;
 pub mod learned;
 mod memory;
+mod opening;
 mod originals;
 mod planned;
 pub mod planner;
@@ -43,7 +44,7 @@ pub use drain::Drains;
 pub use error::{ErrorKind, ProxyError};
 pub use explain::Explained;
 pub use journal::Journal;
-use journal::Opening;
+use opening::Opening;
 pub use originals::{LeftOut, Originals};
 pub use question::Question;
 pub use spend::SpendQuery;
@@ -209,7 +210,7 @@ impl Proxy {
             call.caller.check_model(&planned.model)?;
             call.caller.check_conversation(&readable)?;
             record.take_tokens(planned.sent_tokens)?;
-            let account = journal::account(&call.caller);
+            let account = opening::account(&call.caller);
             let holding = self.hold(&account, &mut job, &mut planned).await?;
 
             let mut headers = self.outbound_headers(call.headers, &call.target);

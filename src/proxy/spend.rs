@@ -115,7 +115,7 @@ impl Proxy {
                  have",
             ));
         }
-        let account = super::journal::account(caller);
+        let account = super::opening::account(caller);
         let standings = self.journal.budgets().standings(&account).await.map_err(unread)?;
         let data: Vec<Value> = standings.iter().map(Standing::json).collect();
         Ok(json!({"object": "list", "data": data}))

@@ -4,5 +4,5 @@
 mod command;
 mod enforced;
 mod phantom;
-mod race;
-mod setting;
+pub mod race;
+pub mod setting;

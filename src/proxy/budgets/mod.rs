@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 
-use super::journal::new_id;
+use super::opening::new_id;
 use super::planner::{Job, Planned};
 use super::{ErrorKind, Proxy, ProxyError};
 use crate::budget::outputs::Outputs;

@@ -10,7 +10,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::{Instant, timeout};
 
 use super::request;
-use crate::proxy::journal::{Ended, Journal, Opening};
+use crate::proxy::journal::Journal;
+use crate::proxy::opening::{Ended, Opening};
 use crate::proxy::settlement::End;
 use crate::upstream::{Client, Inbound, Outbound, OutboundBody, OwnKey, Target};
 use crate::wire::usage::{Meter, Metered};

@@ -18,7 +18,7 @@ use crate::budget::Compaction;
 use crate::config::SAME_MODEL;
 use crate::context::summary::{self, Round, Size, Summary, Unfit};
 use crate::proxy::Caller;
-use crate::proxy::journal::{self, Opening};
+use crate::proxy::opening::{self, Opening};
 use crate::proxy::settlement::believed;
 use crate::tokens::{Encoding, REPLY_PRIMING};
 use crate::upstream::Target;
@@ -339,7 +339,7 @@ impl Summaries {
 
     fn opening(&self, work: &Work, model: &str, prompt_tokens: u64) -> Opening {
         Opening {
-            caller: journal::account(&work.behalf.caller),
+            caller: opening::account(&work.behalf.caller),
             route: SUMMARY.to_owned(),
             model: model.to_owned(),
             upstream: Some(self.line.client.base().origin().to_owned()),

@@ -16,7 +16,7 @@ use super::sole::Sole;
 use super::{MAX_WAITING, NoRoom, Owner, Reservation, Spending, Standing};
 use crate::budget::counter::{Count, Counter};
 use crate::budget::hold::decide;
-use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Verdict};
+use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Window};
 
 /// From how many counts on those are forgotten that count nothing.
 const FORGET_ABOVE: usize = 50_000;
@@ -39,6 +39,35 @@ struct State {
     /// Every request that is under way, whether or not it is in a budget.
     leases: HashMap<RequestId, Lease>,
     waiting: VecDeque<Waiter>,
+    spans: Spans,
+}
+
+/// Where windows lie, so that the calendar is not asked with each request.
+#[derive(Default)]
+struct Spans(Vec<(Window, Span)>);
+
+impl Spans {
+    fn of(&mut self, zone: &TimeZone, window: Window, now_ms: u64) -> Span {
+        if window.bucket_length_ms().is_some() {
+            return window.span(zone, now_ms);
+        }
+        let holds = |span: &Span| {
+            let end_ms = span.lifetime_ms.map_or(u64::MAX, |lifetime| span.bucket_ms + lifetime);
+            (span.bucket_ms..end_ms).contains(&now_ms)
+        };
+        match self.0.iter_mut().find(|(known, _)| *known == window) {
+            Some((_, span)) if holds(span) => *span,
+            Some((_, span)) => {
+                *span = window.span(zone, now_ms);
+                *span
+            }
+            None => {
+                let span = window.span(zone, now_ms);
+                self.0.push((window, span));
+                span
+            }
+        }
+    }
 }
 
 /// What is counted: a budget, and for whom.
@@ -239,7 +268,7 @@ impl State {
         let mut keys = Vec::with_capacity(wanted.applied.len());
         for applied in &wanted.applied {
             let budget: &Budget = &applied.budget;
-            let span = budget.id.window.span(zone, wanted.begun_ms);
+            let span = self.spans.of(zone, budget.id.window, wanted.begun_ms);
             let key = (budget.id.clone(), applied.scope.clone());
             let slot = self.counters.entry(key.clone()).or_default();
             let Count { spent, held, .. } = slot.counter.count(&span);
@@ -260,7 +289,7 @@ impl State {
     fn standings(&mut self, zone: &TimeZone, applied: &[Applied], now_ms: u64) -> Vec<Standing> {
         let standing = |applied: &Applied| {
             let key = (applied.budget.id.clone(), applied.scope.clone());
-            let span = applied.budget.id.window.span(zone, now_ms);
+            let span = self.spans.of(zone, applied.budget.id.window, now_ms);
             let slot = self.counters.entry(key).or_default();
             Standing {
                 budget: Arc::clone(&applied.budget),
@@ -279,7 +308,7 @@ impl State {
             let Some(name) = scopes.name(*kind) else { continue };
             for key in by_name.get(name).into_iter().flatten() {
                 if lease.parts.iter().all(|part| part.key != *key) {
-                    let bucket_ms = key.0.window.span(zone, lease.begun_ms).bucket_ms;
+                    let bucket_ms = self.spans.of(zone, key.0.window, lease.begun_ms).bucket_ms;
                     lease.parts.push(Part { key: key.clone(), bucket_ms, held: 0 });
                 }
             }
@@ -310,7 +339,7 @@ impl State {
             if lease.owner.scopes().name(key.1.kind) != Some(&key.1.name) {
                 continue;
             }
-            let bucket_ms = key.0.window.span(zone, lease.begun_ms).bucket_ms;
+            let bucket_ms = self.spans.of(zone, key.0.window, lease.begun_ms).bucket_ms;
             slot.counter.hold(bucket_ms, 0);
             lease.parts.retain(|part| part.key != *key);
             lease.parts.push(Part { key: key.clone(), bucket_ms, held: 0 });
