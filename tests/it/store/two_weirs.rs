@@ -9,7 +9,6 @@ use tokio::net::TcpStream;
 use weir::store::Store;
 use weir::store::ledger::{Flags, RequestQuery};
 
-use super::places::Place;
 use super::postgres::{Postgres, server};
 use crate::cli::{Serving, weir};
 use crate::ledger::{post, whole};
