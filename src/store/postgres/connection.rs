@@ -80,15 +80,24 @@ impl Failure {
                 Some(refused) => {
                     format!("PostgreSQL says: {} ({})", refused.message(), refused.code().code())
                 }
-                None => format!("PostgreSQL cannot be reached: {error}{}", cure(error)),
+                None => {
+                    let mut said = format!("PostgreSQL cannot be reached: {error}");
+                    let mut cause = std::error::Error::source(error);
+                    while let Some(error) = cause {
+                        said = format!("{said}: {error}");
+                        cause = error.source();
+                    }
+                    let cure = cure(&said);
+                    said + cure
+                }
             },
         }
     }
 }
 
 /// What may help, where that can be told.
-fn cure(error: &tokio_postgres::Error) -> &'static str {
-    if error.to_string().contains("certificate") {
+fn cure(said: &str) -> &'static str {
+    if said.contains("certificate") {
         "; name a file with the certificate's root in SSL_CERT_FILE, or write sslmode=disable in \
          store.url where nobody else can listen"
     } else {

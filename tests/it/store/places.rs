@@ -88,7 +88,7 @@ pub enum Somewhere {
 impl Somewhere {
     pub fn new() -> Self {
         match std::env::var("WEIR_TEST_STORE").as_deref() {
-            Ok("postgres") => Self::Server(Postgres::new()),
+            Ok("postgres") => Self::Server(<Postgres as Place>::new()),
             _ => Self::File(SqliteFile::new()),
         }
     }

@@ -131,6 +131,11 @@ pub struct Postgres {
 }
 
 impl Postgres {
+    /// A new one; `None` where there is no server, which is told.
+    pub fn new() -> Option<Self> {
+        <Self as Place>::is_there().then(<Self as Place>::new)
+    }
+
     /// The URL of the schema's tables.
     pub fn url(&self) -> String {
         self.url_at(server().expect("there is one, or there were no schema"))

@@ -106,7 +106,10 @@ async fn pass(
 /// A place on a server, or the end of the test where there is none.
 macro_rules! place_or_skip {
     () => {
-        if Postgres::is_there() { Postgres::new() } else { return }
+        match Postgres::new() {
+            Some(place) => place,
+            None => return,
+        }
     };
 }
 

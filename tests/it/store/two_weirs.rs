@@ -9,7 +9,6 @@ use tokio::net::TcpStream;
 use weir::store::Store;
 use weir::store::ledger::{Flags, RequestQuery};
 
-use super::places::Place;
 use super::postgres::{Postgres, server};
 use crate::cli::{Serving, weir};
 use crate::ledger::{post, whole};
@@ -56,10 +55,7 @@ fn request(secret: &str, more: &str, stream: bool) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn they_are_one_service() {
-    if !Postgres::is_there() {
-        return;
-    }
-    let place = Postgres::new();
+    let Some(place) = Postgres::new() else { return };
     let url = url(&place);
     let upstream = Server::start(Options::default()).await.expect("a free port");
     let (first, second) = (serve(&url, &upstream), serve(&url, &upstream));
