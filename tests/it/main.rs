@@ -1,5 +1,6 @@
 //! Integration tests: real bytes through real sockets, on loopback alone.
 
+mod budgets;
 mod cli;
 mod counting;
 mod explain;

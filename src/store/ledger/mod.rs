@@ -4,6 +4,7 @@
 //! being written. Knows no prices and no rules: what a request cost is told to it.
 
 mod backup;
+mod ends;
 mod frame;
 mod instances;
 mod journal;
@@ -33,6 +34,7 @@ use log::Log;
 use moved::Moved;
 use sums::RowsOfDay;
 
+pub use ends::RequestEnd;
 pub use queries::{Column, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
 pub use sums::{FAILED, MAX_LEARNED_MODELS, MAX_ROWS_A_DAY, MAX_ROWS_A_TENANT_DAY, OTHER, Sums};
 pub use text::MAX_TEXT_BYTES;
