@@ -12,6 +12,7 @@ pub mod ledger;
 mod looking;
 mod postgres;
 mod readers;
+pub mod redis;
 mod schema;
 mod sqlite;
 mod sync;

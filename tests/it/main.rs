@@ -1,6 +1,7 @@
 //! Integration tests: real bytes through real sockets, on loopback alone.
 
 mod budgeted;
+mod budgets;
 mod cli;
 mod counting;
 mod explain;

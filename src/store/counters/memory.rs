@@ -13,7 +13,7 @@ use super::super::budgets::{Applied, SpentQuery};
 use super::super::ledger::RequestId;
 use super::super::{Store, StoreError};
 use super::sole::Sole;
-use super::{MAX_WAITING, NoRoom, Owner, Reservation, Spending, Standing};
+use super::{Answer, MAX_WAITING, NoRoom, Owner, Reservation, Spending, Standing};
 use crate::budget::counter::{Count, Counter};
 use crate::budget::hold::decide;
 use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Window};
@@ -100,9 +100,6 @@ struct Waiter {
     owner: Owner,
     answer: oneshot::Sender<Answer>,
 }
-
-/// What becomes of a request: the output that it may have and how its budgets stand then.
-type Answer = Result<(u64, Vec<Standing>), NoRoom>;
 
 /// What one look at the counts came to.
 enum Step {

@@ -6,6 +6,7 @@
 //! than `Reservation::patience`.
 
 mod memory;
+mod redis;
 pub(super) mod sole;
 
 use std::sync::Arc;
@@ -17,10 +18,14 @@ use serde_json::{Value, json};
 
 use super::budgets::Applied;
 use super::ledger::{KeyNames, RequestId};
+use super::redis::Redis;
 use super::{Store, StoreError};
 use crate::budget::counter::Count;
 use crate::budget::{Ask, Budget, Measure, NanoUsd, Scope, Scopes};
 use memory::Memory;
+use redis::InRedis;
+
+pub use redis::Options as RedisOptions;
 
 /// The most requests that wait for others at once, over all budgets.
 pub const MAX_WAITING: usize = 10_000;
@@ -139,6 +144,15 @@ pub enum NoRoom {
     Store(StoreError),
 }
 
+impl From<StoreError> for NoRoom {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// What becomes of a request: the output that it may have and how its budgets stand then.
+type Answer = Result<(u64, Vec<Standing>), NoRoom>;
+
 /// What a request came to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spending {
@@ -173,8 +187,10 @@ impl Held {
     /// Puts what the request came to in the place of what was held for it.
     pub async fn settle(mut self, spending: Spending) {
         if let Some(counters) = self.counters.take() {
-            let Place::Memory(memory) = &counters.place;
-            memory.settle(self.id, spending);
+            match &counters.place {
+                Place::Memory(memory) => memory.settle(self.id, spending),
+                Place::Redis(redis) => redis.settle(self.id, spending).await,
+            }
         }
     }
 }
@@ -182,8 +198,10 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(counters) = self.counters.take() {
-            let Place::Memory(memory) = &counters.place;
-            memory.settle(self.id, Spending::default());
+            match &counters.place {
+                Place::Memory(memory) => memory.settle(self.id, Spending::default()),
+                Place::Redis(redis) => redis.give_back(self.id),
+            }
         }
     }
 }
@@ -199,6 +217,8 @@ pub struct Counters {
 enum Place {
     /// In this process, for a store that it has to itself.
     Memory(Arc<Memory>),
+    /// In Redis, for a store that several instances share.
+    Redis(Arc<InRedis>),
 }
 
 impl Counters {
@@ -207,19 +227,29 @@ impl Counters {
         Self { place: Place::Memory(Arc::new(Memory::new(store, zone))) }
     }
 
+    /// Counts in Redis, which other instances on the same store count in as well. Has to be made
+    /// inside a runtime.
+    pub fn in_redis(redis: Redis, store: Store, zone: TimeZone, options: RedisOptions) -> Self {
+        Self { place: Place::Redis(InRedis::new(redis, store, zone, options)) }
+    }
+
     /// Notes a request that is about to be sent and is in no budget at the moment: one that is set
     /// while it is under way counts it all the same.
     pub fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) -> Held {
-        let Place::Memory(memory) = &self.place;
-        memory.note(id, begun_ms, owner);
+        match &self.place {
+            Place::Memory(memory) => memory.note(id, begun_ms, owner),
+            Place::Redis(redis) => redis.note(id, begun_ms, owner),
+        }
         Held { counters: Some(self.clone()), id }
     }
 
     /// Holds what a request may come to in all its budgets, or in none.
     pub async fn reserve(&self, wanted: Reservation, owner: Owner) -> Result<Granted, NoRoom> {
-        let Place::Memory(memory) = &self.place;
         let id = wanted.id;
-        let (output_tokens, standings) = memory.reserve(wanted, owner).await?;
+        let (output_tokens, standings) = match &self.place {
+            Place::Memory(memory) => memory.reserve(wanted, owner).await?,
+            Place::Redis(redis) => redis.reserve(wanted, owner).await?,
+        };
         let held = Held { counters: Some(self.clone()), id };
         Ok(Granted { held, output_tokens, standings })
     }
@@ -230,7 +260,9 @@ impl Counters {
         applied: Vec<Applied>,
         now_ms: u64,
     ) -> Result<Vec<Standing>, StoreError> {
-        let Place::Memory(memory) = &self.place;
-        memory.standings(&applied, now_ms).await
+        match &self.place {
+            Place::Memory(memory) => memory.standings(&applied, now_ms).await,
+            Place::Redis(redis) => redis.standings(&applied, now_ms).await,
+        }
     }
 }

@@ -148,6 +148,14 @@ impl Log {
         Ok(())
     }
 
+    /// Which of these requests are open here.
+    pub fn open_of(&self, ids: &[RequestId]) -> impl Iterator<Item = RequestId> {
+        let inner = self.inner();
+        let open: Vec<RequestId> =
+            ids.iter().filter(|id| inner.open.contains(*id)).copied().collect();
+        open.into_iter()
+    }
+
     /// Writes the frame that ends a request; `None` if it is not open here.
     pub fn end(&self, id: RequestId, frame: &[u8]) -> Option<Result<(), StoreError>> {
         let mut inner = self.inner();

@@ -6,6 +6,7 @@
 pub(super) mod added;
 pub(super) mod asked;
 mod backup;
+mod ends;
 pub(super) mod facts;
 pub(super) mod frame;
 mod instances;
@@ -32,6 +33,7 @@ use process::{gather, settle_directly, written_down};
 
 pub use added::{FAILED, MAX_LEARNED_MODELS, MAX_ROWS_A_DAY, MAX_ROWS_A_TENANT_DAY, OTHER, Sums};
 pub use asked::{Column, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
+pub use ends::RequestEnd;
 pub use text::MAX_TEXT_BYTES;
 
 /// The milliseconds of a day; days are those of UTC, counted from 1970.

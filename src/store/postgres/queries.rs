@@ -11,7 +11,7 @@ use super::super::ledger::asked::{COUNTED, REQUEST_COLUMNS, SUMMED, Wanted, told
 use super::super::ledger::facts::{self, moment};
 use super::super::ledger::text::{given, harmless};
 use super::super::ledger::{
-    Caller, Column, DAY_MS, Flags, Intent, KeyNames, RequestId, RequestQuery, RequestRow,
+    Caller, Column, DAY_MS, Flags, Intent, KeyNames, RequestEnd, RequestId, RequestQuery, RequestRow,
     Settlement, UsageQuery, UsageRow,
 };
 use super::super::{Tenant, sqlite::stored};
@@ -54,6 +54,31 @@ impl Postgres {
             let mut intents: Vec<Intent> = rows.iter().map(intent).collect();
             intents.sort_by_key(|intent| intent.id);
             Ok(intents)
+        })
+        .await
+    }
+
+    /// What became of each of these requests, in their order.
+    pub async fn request_ends(&self, ids: Vec<RequestId>) -> Result<Vec<RequestEnd>, StoreError> {
+        self.read(move |shared| async move {
+            let connection = shared.pool.lease().await?;
+            let asked: Vec<&[u8]> = ids.iter().map(|id| &id.0[..]).collect();
+            // One statement: what it tells is true of one moment.
+            let sql = "SELECT r.id IS NOT NULL, i.id IS NOT NULL, coalesce(r.cost_nano_usd, 0),
+                        coalesce(r.prompt_tokens, 0) + coalesce(r.completion_tokens, 0)
+                       FROM unnest($1::bytea[]) WITH ORDINALITY AS asked (id, place)
+                       LEFT JOIN weir_request r ON r.id = asked.id
+                       LEFT JOIN weir_intent i ON i.id = asked.id ORDER BY asked.place";
+            let rows = connection.rows(sql, &[&asked]).await?;
+            let end = |row: &Row| match (row.get(0), row.get(1)) {
+                (true, _) => RequestEnd::Ended {
+                    nano_usd: given(row.get(2)),
+                    tokens: given(row.get(3)),
+                },
+                (false, true) => RequestEnd::Open,
+                (false, false) => RequestEnd::Unknown,
+            };
+            Ok(rows.iter().map(end).collect())
         })
         .await
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use weir::store::ledger::{
     Caller, Column, DAY_MS, FAILED, Flags, Intent, KeyNames, MAX_FIGURE, MAX_ROWS_A_TENANT_DAY,
-    MAX_TEXT_BYTES, OTHER, RequestId, RequestQuery, Settlement, Sums, UsageQuery,
+    MAX_TEXT_BYTES, OTHER, RequestEnd, RequestId, RequestQuery, Settlement, Sums, UsageQuery,
 };
 use weir::store::{Store, Tenant};
 
@@ -64,6 +64,21 @@ fn failed() -> Settlement {
 pub async fn settle(store: &Store, intent: Intent, settlement: Settlement) -> bool {
     let settled = store.settle_request(Arc::new(intent), settlement).await;
     settled.expect("the store can be written")
+}
+
+async fn it_is_told_what_became_of_single_requests(place: impl Place) {
+    let (store, other) = (place.handle(), place.handle());
+    for number in 1..=3 {
+        store.open_request(&intent(number)).await.expect("it can be written");
+    }
+    assert!(settle(&store, intent(2), complete()).await);
+    store.release_request(id(3)).await.expect("it can be written");
+    let ended = RequestEnd::Ended { nano_usd: 5_000_000, tokens: 1101 };
+    let expected = vec![ended, RequestEnd::Unknown, RequestEnd::Open, RequestEnd::Unknown];
+    for handle in [store, other] {
+        let told = handle.request_ends([2, 4, 1, 3].map(id).into()).await;
+        assert_eq!(told, Ok(expected.clone()));
+    }
 }
 
 /// The sums over all that the store holds.
@@ -515,6 +530,7 @@ proptest! {
 
 in_every_place!(
     a_request_counts_once
+    it_is_told_what_became_of_single_requests
     a_request_whose_intent_is_missing_counts_once
     what_was_not_sent_is_forgotten
     many_who_settle_at_once_settle_once

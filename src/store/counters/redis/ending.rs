@@ -1,0 +1,76 @@
+//! Settles requests in Redis, once each.
+
+use serde_json::json;
+
+use super::super::super::StoreError;
+use super::super::super::ledger::{MAX_FIGURE, RequestId};
+use super::super::Spending;
+use super::lease::{Ended, scopes};
+use super::scripts::SETTLE;
+use super::{InRedis, MAX_TRIES};
+
+impl InRedis {
+    /// Settles a request that has ended; it is kept where that fails. Asked twice it does it once.
+    pub async fn finish(&self, id: RequestId) -> Result<(), StoreError> {
+        for _ in 0..MAX_TRIES {
+            let generation = self.generation().await?;
+            let is_known = |ended: &Ended| ended.lease.known_in.as_ref() == Some(&generation);
+            let Some(mut ended) = self.ended(id) else { return Ok(()) };
+            let mut alone = None;
+            if !is_known(&ended) {
+                alone = Some(self.registering.lock().await);
+                let Some(still) = self.ended(id) else { return Ok(()) };
+                ended = still;
+            }
+            let asked = |_: &str| {
+                json!({
+                    "id": id.to_string(),
+                    "is_known": is_known(&ended),
+                    "ended_ago_ms": ended.ago_ms(),
+                    "nano_usd": ended.spending.nano_usd.min(MAX_FIGURE),
+                    "tokens": ended.spending.tokens.min(MAX_FIGURE),
+                    "scopes": scopes(&ended.lease.owner),
+                    "is_swept": false,
+                })
+            };
+            let reply = self.ask_in(&generation, &SETTLE, asked).await?;
+            match reply.first().map(String::as_str) {
+                Some("done") => {
+                    self.state().ended.remove(&id);
+                    return Ok(());
+                }
+                Some("unknown") => {
+                    self.register(&generation, &[(id, &ended.lease, ended.ago_ms())]).await?;
+                }
+                _ => {
+                    drop(alone);
+                    self.look_for_generation().await?;
+                }
+            }
+        }
+        Err(StoreError::Busy)
+    }
+
+    fn ended(&self, id: RequestId) -> Option<Ended> {
+        self.state().ended.get(&id).cloned()
+    }
+
+    /// Settles another instance's request.
+    pub async fn settle_swept(
+        &self,
+        id: RequestId,
+        spending: Spending,
+        is_ended: bool,
+    ) -> Result<(), StoreError> {
+        let asked = json!({
+            "id": id.to_string(),
+            "is_known": true,
+            "ended_ago_ms": -1,
+            "nano_usd": spending.nano_usd.min(MAX_FIGURE),
+            "tokens": spending.tokens.min(MAX_FIGURE),
+            "scopes": [],
+            "is_swept": is_ended,
+        });
+        self.ask(&SETTLE, |_| asked.clone()).await.map(drop)
+    }
+}

@@ -1,0 +1,173 @@
+//! Begins counts by what the journal has, one loader at a time over all instances.
+//!
+//! The count is there first, closed, with a part for every request under way: those settle themselves
+//! into it, and are left out of what the journal tells. Nobody holds anything in it until it is
+//! loaded. A request that got its part while the journal was asked has the journal asked again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::super::super::budgets::{Applied, SpentQuery};
+use super::super::super::ledger::{MAX_FIGURE, RequestId};
+use super::super::super::{Store, StoreError};
+use super::lease::{bucket_of, name_of, read_id};
+use super::scripts::{BEGIN, COVER, FINISH, SEEN};
+use super::{BATCH, InRedis, is_stale, ms, random};
+
+/// How long one waits for a count that another begins, before one looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long a request waits for a count to be begun, beside the time for instances to register in.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the journal is asked anew because a request came in between.
+const MAX_ROUNDS: usize = 100;
+
+/// A part of a count for a request that holds nothing in it.
+pub struct Uncovered {
+    pub id: RequestId,
+    pub begun_ms: u64,
+    pub name: String,
+    /// -1 while it goes on.
+    pub ended_ago_ms: i64,
+}
+
+impl InRedis {
+    /// Begins the count of `applied`, or waits until another has. Goes on where its caller leaves:
+    /// others wait for it.
+    pub async fn load(self: &Arc<Self>, applied: &Applied, now_ms: u64) -> Result<(), StoreError> {
+        let (own, applied) = (Arc::clone(self), applied.clone());
+        let task = tokio::spawn(async move { own.begin(&applied, now_ms).await });
+        task.await.map_err(|_| StoreError::Closed)?
+    }
+
+    async fn begin(&self, applied: &Applied, now_ms: u64) -> Result<(), StoreError> {
+        let _one = self.loading.lock().await;
+        let (name, token) = (name_of(applied), random()?);
+        let until = Instant::now() + self.options.grace + PATIENCE;
+        while Instant::now() < until {
+            let (generation, reply) = self
+                .ask_known(&BEGIN, |_| {
+                    json!({
+                        "key": name,
+                        "scope": applied.scope.to_string(),
+                        "token": token,
+                        "lock_ms": ms(self.options.lock),
+                        "grace_ms": ms(self.options.grace),
+                    })
+                })
+                .await?;
+            match reply.first().map(String::as_str) {
+                Some("loaded") => return Ok(()),
+                Some("begun") => {
+                    let open = reply[1..].chunks_exact(2).filter_map(|pair| {
+                        let (id, begun_ms) = (read_id(&pair[0])?, pair[1].parse().ok()?);
+                        Some(Uncovered { id, begun_ms, name: name.clone(), ended_ago_ms: -1 })
+                    });
+                    if self.cover(&generation, open.collect()).await?
+                        && self.fill(applied, now_ms, &name, &token).await?
+                    {
+                        return Ok(());
+                    }
+                }
+                Some("early") => {
+                    let left = reply.get(1).and_then(|ms| ms.parse().ok()).unwrap_or(0);
+                    sleep(Duration::from_millis(left).min(self.options.grace)).await;
+                }
+                _ => sleep(LOOK_AGAIN).await,
+            }
+        }
+        Err(StoreError::Busy)
+    }
+
+    /// Puts what the journal tells into a count that was begun; `false` where another has taken it
+    /// over.
+    async fn fill(
+        &self,
+        applied: &Applied,
+        now_ms: u64,
+        name: &str,
+        token: &str,
+    ) -> Result<bool, StoreError> {
+        for _ in 0..MAX_ROUNDS {
+            let seen = self.ask(&SEEN, |_| json!({ "key": name, "token": token })).await?;
+            if seen.first().is_none_or(|word| word != "seen") {
+                return Ok(false);
+            }
+            let open: Vec<RequestId> = seen[1..].iter().filter_map(|id| read_id(id)).collect();
+            let count = open.len();
+            let told = told(&self.store, applied, &self.zone, now_ms, open).await;
+            let is_given_up = told.is_err();
+            let spent = told.as_deref().unwrap_or_default();
+            let reply = self
+                .ask(&FINISH, |_| {
+                    json!({
+                        "key": name,
+                        "token": token,
+                        "seen": count,
+                        "spent": spent,
+                        "is_given_up": is_given_up,
+                    })
+                })
+                .await?;
+            told?;
+            match reply.first().map(String::as_str) {
+                Some("loaded") => return Ok(true),
+                Some("more") => {}
+                _ => return Ok(false),
+            }
+        }
+        Err(StoreError::Busy)
+    }
+
+    /// Gives requests a part of counts that they hold nothing in; `false` where the generation has
+    /// passed in which they were told.
+    pub async fn cover(
+        &self,
+        generation: &str,
+        uncovered: Vec<Uncovered>,
+    ) -> Result<bool, StoreError> {
+        let part = |one: &Uncovered| {
+            let bucket = bucket_of(&one.name, &self.zone, one.begun_ms)?;
+            Some(json!({
+                "id": one.id.to_string(),
+                "key": one.name,
+                "bucket": bucket,
+                "ended_ago_ms": one.ended_ago_ms,
+            }))
+        };
+        let parts: Vec<Value> = uncovered.iter().filter_map(part).collect();
+        for parts in parts.chunks(BATCH) {
+            let reply = self.ask_in(generation, &COVER, |_| json!({ "parts": parts })).await?;
+            if is_stale(&reply) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What the journal tells of a count's window, as `finish.lua` wants it.
+async fn told(
+    store: &Store,
+    applied: &Applied,
+    zone: &jiff::tz::TimeZone,
+    now_ms: u64,
+    open: Vec<RequestId>,
+) -> Result<Vec<Value>, StoreError> {
+    let id = &applied.budget.id;
+    let span = id.window.span(zone, now_ms);
+    let query = SpentQuery {
+        scope: applied.scope.clone(),
+        measure: id.measure,
+        from_ms: span.first_ms,
+        bucket_ms: id.window.bucket_length_ms(),
+        open,
+    };
+    let told = store.spent(query).await?;
+    let told = told.into_iter().map(|(bucket_ms, spent)| {
+        json!({ "bucket": bucket_ms.max(span.first_ms), "amount": spent.min(MAX_FIGURE) })
+    });
+    Ok(told.collect())
+}

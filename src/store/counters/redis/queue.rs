@@ -1,0 +1,85 @@
+//! Who waits for room in this process, in the order in which they came. Nobody passes another who
+//! waits for the same count; those of other instances know nothing of this order.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Notify;
+
+use super::super::super::ledger::RequestId;
+
+/// One's place in the queue.
+pub struct Turn {
+    id: RequestId,
+    names: Vec<String>,
+    /// Whether nobody before it waits for any of its counts.
+    is_first: AtomicBool,
+    bell: Notify,
+}
+
+impl Turn {
+    pub fn is_first(&self) -> bool {
+        self.is_first.load(Ordering::Acquire)
+    }
+
+    /// Waits until there may be room.
+    pub async fn called(&self) {
+        self.bell.notified().await;
+    }
+}
+
+/// All who wait.
+#[derive(Default)]
+pub struct Queue {
+    waiting: VecDeque<Arc<Turn>>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Queue {
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether somebody waits for one of these counts.
+    pub fn has_any_for(&self, names: &[String]) -> bool {
+        names.iter().any(|name| self.by_name.contains_key(name))
+    }
+
+    /// Takes the last place.
+    pub fn join(&mut self, id: RequestId, names: Vec<String>) -> Arc<Turn> {
+        let is_first = AtomicBool::new(!self.has_any_for(&names));
+        for name in &names {
+            *self.by_name.entry(name.clone()).or_default() += 1;
+        }
+        let turn = Arc::new(Turn { id, names, is_first, bell: Notify::new() });
+        self.waiting.push_back(Arc::clone(&turn));
+        turn
+    }
+
+    /// Gives a place up.
+    pub fn leave(&mut self, turn: &Turn) {
+        self.waiting.retain(|other| other.id != turn.id);
+        for name in &turn.names {
+            if let Some(count) = self.by_name.get_mut(name) {
+                *count -= 1;
+                if *count == 0 {
+                    self.by_name.remove(name);
+                }
+            }
+        }
+    }
+
+    /// Calls those whose turn it is: something may have changed.
+    pub fn call(&self) {
+        let mut taken: HashSet<&str> = HashSet::new();
+        for turn in &self.waiting {
+            let is_first = turn.names.iter().all(|name| !taken.contains(name.as_str()));
+            taken.extend(turn.names.iter().map(String::as_str));
+            turn.is_first.store(is_first, Ordering::Release);
+            if is_first {
+                turn.bell.notify_one();
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Budgets: what is spent and held of them, wherever that is counted.
+
+mod counting;
+mod killed;
+mod places;
+mod redis;
+mod server;

@@ -1,0 +1,240 @@
+//! Counts in a Redis that is emptied, that goes and comes back.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use weir::store::counters::{Counters, NoRoom};
+use weir::store::{Store, now_ms};
+
+use super::places::{
+    InRedis, LONG, Place, budget, figures, firm, id_at, intent, owner, take, tokens, until,
+    wait_for, wanted, write_down,
+};
+use super::server::Server;
+
+#[tokio::test]
+async fn an_emptied_redis_is_told_what_is_held_and_what_was_spent() {
+    let Some(server) = Server::own() else { return };
+    let place = InRedis::on(server);
+    let (one, other, store) = (place.instance(), place.instance(), place.store());
+    let budget = budget("all/tokens/total", 150);
+    let budgets = std::slice::from_ref(&budget);
+    let now = now_ms();
+    let before = intent(id_at(now), now);
+    write_down(&store, before, 10).await;
+    let wanted = wanted(budgets, firm(100), LONG);
+    let goes_on = intent(wanted.id, wanted.begun_ms);
+    store.open_request(&goes_on).await.expect("it is written down");
+    let granted = one.reserve(wanted, owner()).await.expect("there is room");
+    for round in 0..3 {
+        place.server.empty();
+        let refused = take(&other, budgets, 50).await.expect_err("110 of 150");
+        assert_eq!(refused, NoRoom::Held, "round {round}");
+        assert_eq!(figures(&other, &budget).await, (10, 100), "round {round}");
+    }
+    write_down(&store, goes_on, 70).await;
+    place.server.empty();
+    granted.held.settle(tokens(70)).await;
+    assert_eq!(figures(&other, &budget).await, (80, 0), "it counts once");
+    let last = wait_for(&one, budgets, 70).await;
+    last.held.settle(tokens(70)).await;
+    assert_eq!(figures(&other, &budget).await, (150, 0));
+}
+
+#[tokio::test]
+async fn a_redis_that_is_away_is_told_when_it_is_back() {
+    let Some(server) = Server::own() else { return };
+    let mut place = InRedis::on(server);
+    let (counters, store) = (place.instance(), place.store());
+    let budget = budget("all/tokens/total", 1000);
+    let budgets = std::slice::from_ref(&budget);
+    let mut granted = Vec::new();
+    for _ in 0..3 {
+        let wanted = wanted(budgets, firm(100), LONG);
+        let intent = intent(wanted.id, wanted.begun_ms);
+        store.open_request(&intent).await.expect("it is written down");
+        granted.push((counters.reserve(wanted, owner()).await.expect("there is room"), intent));
+    }
+    place.server.kill();
+    let refused = take(&counters, budgets, 1).await.expect_err("nobody counts");
+    assert!(matches!(refused, NoRoom::Store(_)), "{refused:?}");
+    let (ended, row) = granted.pop().expect("three");
+    write_down(&store, row, 7).await;
+    ended.held.settle(tokens(7)).await;
+    drop(granted.pop());
+    place.server.start_again();
+    until(&counters, &budget, (7, 100)).await;
+    drop(granted);
+    until(&counters, &budget, (7, 0)).await;
+}
+
+/// What a Redis has saved may be older than what it has told.
+#[tokio::test]
+async fn a_redis_that_comes_back_as_it_was_earlier_is_not_believed() {
+    let Some(server) = Server::own() else { return };
+    let mut place = InRedis::on(server);
+    let (counters, store) = (place.instance(), place.store());
+    let budget = budget("all/tokens/total", 100);
+    assert_eq!(figures(&counters, &budget).await, (0, 0));
+    place.server.save();
+    let wanted = wanted(std::slice::from_ref(&budget), firm(60), LONG);
+    let intent = intent(wanted.id, wanted.begun_ms);
+    let granted = counters.reserve(wanted, owner()).await.expect("there is room");
+    write_down(&store, intent, 60).await;
+    granted.held.settle(tokens(60)).await;
+    place.server.kill();
+    place.server.start_again();
+    until(&counters, &budget, (60, 0)).await;
+}
+
+/// Passes on all that is asked of a Redis, and loses the answers while it is told to.
+fn losing(server: &Server, is_losing: Arc<AtomicBool>) -> String {
+    let upstream = server.url.strip_prefix("redis://").expect("an address").to_owned();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = std::net::TcpStream::connect(&upstream) else { return };
+            let (mut asks, mut asked) = (client.try_clone().expect("it is"), server.try_clone());
+            std::thread::spawn(move || {
+                std::io::copy(&mut asks, asked.as_mut().expect("it is open"))
+            });
+            let is_losing = Arc::clone(&is_losing);
+            std::thread::spawn(move || answer(client, server, &is_losing));
+        }
+    });
+    format!("redis://{address}")
+}
+
+fn answer(
+    mut client: std::net::TcpStream,
+    mut server: std::net::TcpStream,
+    is_losing: &AtomicBool,
+) {
+    let mut buffer = [0; 16 << 10];
+    while let Ok(count) = server.read(&mut buffer)
+        && count > 0
+        && !is_losing.load(Ordering::SeqCst)
+        && client.write_all(&buffer[..count]).is_ok()
+    {}
+    // Whoever waits for an answer is told that there will be none.
+    let _ = client.shutdown(Shutdown::Both);
+    let _ = server.shutdown(Shutdown::Both);
+}
+
+#[tokio::test]
+async fn what_was_done_without_a_word_is_not_done_twice() {
+    let Some(server) = Server::own() else { return };
+    let direct = InRedis::on(server);
+    let is_losing = Arc::new(AtomicBool::new(false));
+    let url = losing(&direct.server, Arc::clone(&is_losing));
+    let (other, counters) = (direct.instance(), direct.instance_at(&url));
+    let budget = budget("all/tokens/total", 1000);
+    let budgets = std::slice::from_ref(&budget);
+    // Redis knows the scripts once each was run.
+    take(&counters, budgets, 1).await.expect("there is room").held.settle(tokens(0)).await;
+    let (mut spent, mut settled, mut held) = (0, 0, 0);
+    // A connection that breaks before it is asked does nothing, which is not what is looked for.
+    for _ in 0..30 {
+        let granted = take(&counters, budgets, 100).await.expect("there is room");
+        is_losing.store(true, Ordering::SeqCst);
+        granted.held.settle(tokens(7)).await;
+        spent += 7;
+        settled += u32::from(figures(&other, &budget).await == (spent, 0));
+        is_losing.store(false, Ordering::SeqCst);
+        until(&other, &budget, (spent, 0)).await;
+        until(&counters, &budget, (spent, 0)).await;
+        is_losing.store(true, Ordering::SeqCst);
+        let refused = take(&counters, budgets, 100).await.expect_err("nobody hears the answer");
+        assert!(matches!(refused, NoRoom::Store(_)), "{refused:?}");
+        held += u32::from(figures(&other, &budget).await == (spent, 100));
+        is_losing.store(false, Ordering::SeqCst);
+        until(&other, &budget, (spent, 0)).await;
+        until(&counters, &budget, (spent, 0)).await;
+        if settled > 1 && held > 1 {
+            return;
+        }
+    }
+    panic!("{settled} were settled and {held} held without a word");
+}
+
+/// A request that is sent though nothing could be held for it counts all the same.
+#[tokio::test]
+async fn what_was_sent_while_redis_was_away_counts() {
+    let Some(server) = Server::own() else { return };
+    let mut place = InRedis::on(server);
+    let (counters, store) = (place.instance(), place.store());
+    let budget = budget("all/tokens/total", 1000);
+    assert_eq!(figures(&counters, &budget).await, (0, 0));
+    place.server.kill();
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        let wanted = wanted(std::slice::from_ref(&budget), firm(100), Duration::ZERO);
+        let intent = intent(wanted.id, wanted.begun_ms);
+        let refused = counters.reserve(wanted, owner()).await.expect_err("nobody counts");
+        assert!(matches!(refused, NoRoom::Store(_)), "{refused:?}");
+        store.open_request(&intent).await.expect("it is written down");
+        sent.push((counters.note(intent.id, intent.begun_ms, owner()), intent));
+    }
+    let (held, row) = sent.pop().expect("two");
+    write_down(&store, row, 30).await;
+    held.settle(tokens(30)).await;
+    place.server.start_again();
+    until(&counters, &budget, (30, 0)).await;
+    let (held, row) = sent.pop().expect("two");
+    write_down(&store, row, 12).await;
+    held.settle(tokens(12)).await;
+    assert_eq!(figures(&counters, &budget).await, (42, 0));
+}
+
+/// Sends requests of 10 to 40 that come to half of it until there is no room for long; what they
+/// came to.
+async fn send_many(counters: Counters, store: Store, number: u64, sent: Arc<AtomicUsize>) -> u64 {
+    let budgets = [budget("all/tokens/total", 3000)];
+    let mut spent = 0;
+    for step in 0..12 {
+        let amount = 10 + (number * 7 + step * 11) % 31;
+        let wanted = wanted(&budgets, firm(amount), LONG);
+        let intent = intent(wanted.id, wanted.begun_ms);
+        let granted = match counters.reserve(wanted, owner()).await {
+            Ok(granted) => granted,
+            Err(error) => panic!("{error:?}"),
+        };
+        let count = granted.standings[0].count;
+        assert!(count.spent + count.held <= 3000, "{count:?}");
+        store.open_request(&intent).await.expect("it is written down");
+        tokio::task::yield_now().await;
+        write_down(&store, intent, amount / 2).await;
+        granted.held.settle(tokens(amount / 2)).await;
+        spent += amount / 2;
+        sent.fetch_add(1, Ordering::SeqCst);
+    }
+    spent
+}
+
+#[tokio::test]
+async fn requests_count_once_though_redis_is_emptied_among_them() {
+    let Some(server) = Server::own() else { return };
+    let place = InRedis::on(server);
+    let sent = Arc::new(AtomicUsize::new(0));
+    let mut running = tokio::task::JoinSet::new();
+    let instances = [place.instance(), place.instance()];
+    for number in 0..10 {
+        let counters = instances[number % 2].clone();
+        running.spawn(send_many(counters, place.store(), number as u64, Arc::clone(&sent)));
+    }
+    for round in 1..=4 {
+        while sent.load(Ordering::SeqCst) < round * 25 {
+            tokio::task::yield_now().await;
+        }
+        place.server.empty();
+    }
+    let spent: u64 = running.join_all().await.into_iter().sum();
+    let budget = budget("all/tokens/total", 3000);
+    until(&instances[0], &budget, (spent, 0)).await;
+    place.server.empty();
+    assert_eq!(figures(&instances[1], &budget).await, (spent, 0), "as the journal has it");
+}

@@ -1,0 +1,163 @@
+//! A Redis to test against: the one that is named or runs here, or else one that is started.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use redis::{Client, cmd};
+
+use crate::store::places::Folder;
+
+/// Where the Redis is that tests may write into.
+const NAMED: &str = "WEIR_TEST_REDIS";
+/// Where one is looked for.
+const USUAL: &str = "redis://127.0.0.1:6379";
+
+/// A Redis, ended with this if a test has started it.
+pub struct Server {
+    pub url: String,
+    own: Option<Own>,
+}
+
+/// One that a test has started.
+struct Own {
+    port: u16,
+    folder: Folder,
+    child: Child,
+}
+
+impl Server {
+    /// One that other tests may use at the same time; `None` where there is none, which is told.
+    pub fn shared() -> Option<Self> {
+        let named = std::env::var(NAMED).ok().filter(|url| !url.is_empty());
+        let url = named.clone().unwrap_or_else(|| USUAL.to_owned());
+        if answers(&url) {
+            return Some(Self { url, own: None });
+        }
+        assert!(named.is_none(), "{NAMED} names no Redis that answers");
+        Self::own()
+    }
+
+    /// One of the test's own, which it may empty and end.
+    pub fn own() -> Option<Self> {
+        // Another may take the port that was free a moment ago.
+        for _ in 0..5 {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+            let port = listener.local_addr().expect("it is bound").port();
+            drop(listener);
+            let folder = Folder::new();
+            match start(port, &folder) {
+                Ok(Some(child)) => {
+                    let url = format!("redis://127.0.0.1:{port}");
+                    return Some(Self { url, own: Some(Own { port, folder, child }) });
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    assert!(
+                        std::env::var_os("WEIR_TEST_REQUIRE_ALL").is_none(),
+                        "there is no Redis, and redis-server cannot be started: {error}"
+                    );
+                    println!("skipped: there is no Redis, and no redis-server: {error}");
+                    return None;
+                }
+            }
+        }
+        panic!("redis-server does not start on any port");
+    }
+
+    pub fn empty(&self) {
+        self.tell("FLUSHALL");
+    }
+
+    /// Has it write down what it holds, for when it is started again.
+    pub fn save(&self) {
+        self.tell("SAVE");
+    }
+
+    fn tell(&self, word: &str) {
+        assert!(self.own.is_some(), "others may use it");
+        let client = Client::open(&*self.url).expect("an address");
+        let mut connection = client.get_connection().expect("it runs");
+        cmd(word).exec(&mut connection).expect("it does so");
+    }
+
+    pub fn kill(&mut self) {
+        let own = self.own.as_mut().expect("it is the test's own");
+        own.child.kill().expect("it runs");
+        own.child.wait().expect("it was killed");
+    }
+
+    /// Starts it again, with what it has saved.
+    pub fn start_again(&mut self) {
+        let own = self.own.as_mut().expect("it is the test's own");
+        let child = start(own.port, &own.folder).expect("it was started before");
+        own.child = child.expect("nobody has taken its port");
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // It may have been killed already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A prefix of a test's own, whose keys are gone with it.
+pub struct Prefix {
+    pub name: String,
+    url: String,
+}
+
+impl Prefix {
+    pub fn new(server: &Server) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("weir-test-{}-{number}", std::process::id());
+        Self { name, url: server.url.clone() }
+    }
+}
+
+impl Drop for Prefix {
+    fn drop(&mut self) {
+        // Keys that stay behind end by themselves.
+        let Ok(client) = Client::open(&*self.url) else { return };
+        let Ok(mut connection) = client.get_connection() else { return };
+        let pattern = format!("{{{}}}*", self.name);
+        let keys: redis::RedisResult<Vec<String>> = cmd("KEYS").arg(pattern).query(&mut connection);
+        if let Ok(keys) = keys
+            && !keys.is_empty()
+        {
+            let _ = cmd("DEL").arg(keys).exec(&mut connection);
+        }
+    }
+}
+
+fn answers(url: &str) -> bool {
+    let connection = Client::open(url).and_then(|client| client.get_connection());
+    connection.is_ok_and(|mut connection| cmd("PING").exec(&mut connection).is_ok())
+}
+
+/// Starts a server that saves when it is told to, and waits until it listens; `None` where it ends instead.
+fn start(port: u16, folder: &Folder) -> std::io::Result<Option<Child>> {
+    let mut child = Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no", "--dir"])
+        .arg(folder.file(""))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut output = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut line = String::new();
+    while output.read_line(&mut line)? > 0 {
+        if line.contains("Ready to accept connections") {
+            // Read on, so that it never waits for its reader.
+            std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
+            return Ok(Some(child));
+        }
+        line.clear();
+    }
+    child.wait()?;
+    Ok(None)
+}
