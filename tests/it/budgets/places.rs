@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use weir::budget::{Ask, Budget, BudgetId, OutputBound, Scope};
+use weir::budget::{Ask, Budget, BudgetId, OutputBound, Scope, ScopeKind};
 use weir::store::budgets::Applied;
 use weir::store::counters::{
     Counters, Granted, NoRoom, Owner, RedisOptions, Reservation, Spending, Standing,
