@@ -79,7 +79,7 @@ fn start() -> Result<String, String> {
         "set -e; {initdb} -D {data} -U postgres -A trust -E UTF8 --no-sync >&2
          {postgres} -D {data} -p {port} -c listen_addresses=127.0.0.1 \
          -c unix_socket_directories={data} -c fsync=off -c max_connections=200 >&2 & server=$!
-         cat; kill -INT $server; wait $server",
+         cat; kill -INT $server; wait $server; rm -rf {data}",
         initdb = programs.join("initdb").display(),
         postgres = programs.join("postgres").display(),
         data = data.display(),
