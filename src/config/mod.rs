@@ -10,6 +10,7 @@ pub mod policies;
 mod prices;
 mod raw;
 mod reader;
+mod redis;
 mod summaries;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
 pub use reader::{Problem, Warning};
+pub use redis::Redis;
 pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
 
 /// Every key with its default and what it is for, as TOML.
@@ -54,6 +56,7 @@ pub struct Config {
     pub prices: Prices,
     pub cache: Cache,
     pub store: Store,
+    pub redis: Redis,
     pub ledger: Ledger,
     pub log: Log,
 }

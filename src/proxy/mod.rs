@@ -54,6 +54,7 @@ use self::record::Record;
 use self::summaries::{Behalf, Sent, Summaries};
 use crate::config::Config;
 pub use crate::store::Tenant;
+use crate::store::redis::Redis;
 use crate::store::{OpenError, Store};
 use crate::upstream::{Base, Client, Endpoint, Outbound, OutboundBody, OwnKey, Target};
 pub use crate::upstream::{Body, BoxError};
@@ -136,10 +137,12 @@ impl Proxy {
         let journal = Arc::new(Journal::new(Arc::clone(&config), store.clone(), upstream));
         let summaries = Summaries::new(&config, &client, own_key.as_ref(), &journal, &store)
             .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
+        let redis = Redis::configured(&config.redis)
+            .map_err(|error| OpenError::System { said: format!("redis.url: {error}") })?;
         let planner = Planner::with(Arc::clone(&config), Arc::clone(&learned), summaries.clone());
         Ok(Self {
             own_key,
-            admissions: Admissions::default(),
+            admissions: Admissions::new(redis),
             planner,
             learned,
             originals: Arc::new(Originals::new(&config.context, &store)?),
@@ -179,8 +182,8 @@ impl Proxy {
     }
 
     /// Lets a request of the caller's in, as far as its key's limits go.
-    pub fn admit(&self, caller: &Caller) -> Result<Admission, ProxyError> {
-        self.admissions.admit(caller)
+    pub async fn admit(&self, caller: &Caller) -> Result<Admission, ProxyError> {
+        self.admissions.admit(caller).await
     }
 
     /// The base that callers' paths are mapped onto.
@@ -207,7 +210,7 @@ impl Proxy {
             record.planned(&planned);
             call.caller.check_model(&planned.model)?;
             call.caller.check_conversation(&readable)?;
-            record.take_tokens(planned.sent_tokens)?;
+            record.take_tokens(planned.sent_tokens).await?;
 
             let mut headers = self.outbound_headers(call.headers, &call.target);
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -287,7 +290,7 @@ impl Proxy {
         let sent = async {
             self.refuse_loop(&pass.headers)?;
             // Nothing is known of the tokens yet: what was used before must leave some room.
-            record.take_tokens(0)?;
+            record.take_tokens(0).await?;
             let announced_length = pass.headers.contains_key(CONTENT_LENGTH);
             let mut headers = self.outbound_headers(pass.headers, &pass.target);
             if matches!(pass.target.endpoint(), Endpoint::Route(_)) {

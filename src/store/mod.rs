@@ -10,6 +10,7 @@ mod files;
 pub mod keys;
 pub mod ledger;
 mod looking;
+pub mod rates;
 mod readers;
 pub mod redis;
 mod schema;
