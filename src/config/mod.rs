@@ -11,6 +11,7 @@ pub mod policies;
 mod prices;
 mod raw;
 mod reader;
+mod redis;
 mod summaries;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
 pub use reader::{Problem, Warning};
+pub use redis::Redis;
 pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
 
 /// Every key with its default and what it is for, as TOML.
@@ -57,6 +59,7 @@ pub struct Config {
     pub prices: Prices,
     pub cache: Cache,
     pub store: Store,
+    pub redis: Redis,
     pub ledger: Ledger,
     pub budgets: Budgets,
     pub log: Log,

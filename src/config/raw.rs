@@ -13,6 +13,7 @@ use super::own_models::models;
 use super::policies::{self, Policies};
 use super::prices;
 use super::reader::{Problem, Reader, Warning};
+use super::redis::{self, Redis};
 use super::summaries::{self, Summaries};
 use super::{
     Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, Learning, Ledger, Limit, Log,
@@ -54,6 +55,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     prices::read(reader, &mut config.prices);
     cache(reader, &mut config.cache);
     store(reader, &mut config.store);
+    redis::read(reader, &mut config.redis);
     ledger(reader, &mut config.ledger);
     budgets::read(reader, &mut config.budgets);
     summaries::agree_with(reader, &config);
@@ -107,6 +109,7 @@ impl Default for Config {
             prices: Prices { unknown: UnknownPrice::Zero, default: None },
             cache: Cache { counts_bytes: 64 << 20, folds_bytes: 64 << 20 },
             store: Store { path: String::new(), url: None },
+            redis: Redis::default(),
             ledger: Ledger {
                 enabled: true,
                 on_failure: OnFailure::Open,

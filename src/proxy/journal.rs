@@ -70,10 +70,9 @@ impl Warned {
 }
 
 impl Journal {
-    pub fn new(config: Arc<Config>, store: Store, upstream: String) -> Self {
+    pub fn new(config: Arc<Config>, store: Store, upstream: String, budgets: Budgets) -> Self {
         let behind = Arc::new(Semaphore::new(MAX_BEHIND as usize));
         let late = Mutex::new(Vec::new());
-        let budgets = Budgets::new(Arc::clone(&config), &store);
         Self { store, config, budgets, upstream, behind, late, unpriced: Warned::default() }
     }
 

@@ -39,6 +39,7 @@ use http_body::Body as _;
 
 pub use admission::Admission;
 use admission::Admissions;
+use budgets::Budgets;
 pub use caller::Caller;
 pub use drain::Drains;
 pub use error::{ErrorKind, ProxyError};
@@ -56,6 +57,7 @@ use self::record::Record;
 use self::summaries::{Behalf, Sent, Summaries};
 use crate::config::Config;
 pub use crate::store::Tenant;
+use crate::store::redis::Redis;
 use crate::store::{OpenError, Store};
 use crate::upstream::{Base, Client, Endpoint, Outbound, OutboundBody, OwnKey, Target};
 pub use crate::upstream::{Body, BoxError};
@@ -135,13 +137,17 @@ impl Proxy {
         let learned =
             Learned::new(store.clone(), upstream.clone(), own_key.is_some(), config.learning);
         let learned = Arc::new(learned);
-        let journal = Arc::new(Journal::new(Arc::clone(&config), store.clone(), upstream));
+        let redis = Redis::configured(&config.redis)
+            .map_err(|error| OpenError::System { said: format!("redis.url: {error}") })?;
+        let budgets = Budgets::new(Arc::clone(&config), &store, redis.clone());
+        let journal = Journal::new(Arc::clone(&config), store.clone(), upstream, budgets);
+        let journal = Arc::new(journal);
         let summaries = Summaries::new(&config, &client, own_key.as_ref(), &journal, &store)
             .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
         let planner = Planner::with(Arc::clone(&config), Arc::clone(&learned), summaries.clone());
         Ok(Self {
             own_key,
-            admissions: Admissions::default(),
+            admissions: Admissions::new(redis),
             planner,
             learned,
             originals: Arc::new(Originals::new(&config.context, &store)?),
@@ -181,8 +187,8 @@ impl Proxy {
     }
 
     /// Lets a request of the caller's in, as far as its key's limits go.
-    pub fn admit(&self, caller: &Caller) -> Result<Admission, ProxyError> {
-        self.admissions.admit(caller)
+    pub async fn admit(&self, caller: &Caller) -> Result<Admission, ProxyError> {
+        self.admissions.admit(caller).await
     }
 
     /// The base that callers' paths are mapped onto.
@@ -209,7 +215,7 @@ impl Proxy {
             record.planned(&planned);
             call.caller.check_model(&planned.model)?;
             call.caller.check_conversation(&readable)?;
-            record.take_tokens(planned.sent_tokens)?;
+            record.take_tokens(planned.sent_tokens).await?;
             let account = opening::account(&call.caller);
             let holding = self.hold(&account, &mut job, &mut planned).await?;
 
@@ -290,7 +296,7 @@ impl Proxy {
         let sent = async {
             self.refuse_loop(&pass.headers)?;
             // Nothing is known of the tokens yet: what was used before must leave some room.
-            record.take_tokens(0)?;
+            record.take_tokens(0).await?;
             let announced_length = pass.headers.contains_key(CONTENT_LENGTH);
             let mut headers = self.outbound_headers(pass.headers, &pass.target);
             if matches!(pass.target.endpoint(), Endpoint::Route(_)) {

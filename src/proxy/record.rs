@@ -143,8 +143,8 @@ impl Record {
     }
 
     /// Counts what the request will send, or refuses it where the minute has no room.
-    pub fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
-        self.admission.take_tokens(tokens)
+    pub async fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
+        self.admission.take_tokens(tokens).await
     }
 
     /// Puts what was used in the place of what was counted before. What was not sent, or not

@@ -337,7 +337,7 @@ impl Routes {
         target: Target,
         caller: Caller,
     ) -> Result<Call, ProxyError> {
-        let admission = match self.proxy.admit(&caller) {
+        let admission = match self.proxy.admit(&caller).await {
             Ok(admission) => admission,
             Err(problem) => {
                 Acceptor::refuse_body(&parts.headers, body);
@@ -368,7 +368,7 @@ impl Routes {
         target: Target,
         caller: Caller,
     ) -> Result<Pass, ProxyError> {
-        let admission = match self.proxy.admit(&caller) {
+        let admission = match self.proxy.admit(&caller).await {
             Ok(admission) => admission,
             Err(problem) => {
                 Acceptor::refuse_body(&parts.headers, body);

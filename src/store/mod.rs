@@ -11,6 +11,7 @@ pub mod keys;
 pub mod ledger;
 mod looking;
 mod postgres;
+pub mod rates;
 mod readers;
 pub mod redis;
 mod schema;

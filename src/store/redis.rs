@@ -14,7 +14,10 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::StoreError;
+use crate::config;
 
+/// How long an answer is waited for.
+const TIMEOUT: Duration = Duration::from_millis(500);
 /// How long after a failure nobody asks again, so that requests do not each wait for what is away.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -55,6 +58,14 @@ impl Redis {
             pause: std::sync::Mutex::default(),
             is_away: AtomicBool::new(false),
         })))
+    }
+
+    /// The Redis that is configured, if one is.
+    pub fn configured(config: &config::Redis) -> Result<Option<Self>, StoreError> {
+        match config.url.expose() {
+            "" => Ok(None),
+            url => Self::new(url, &config.key_prefix, TIMEOUT).map(Some),
+        }
     }
 
     /// A key of this prefix.

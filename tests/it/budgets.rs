@@ -3,5 +3,6 @@
 mod counting;
 mod killed;
 mod places;
+mod rates;
 mod redis;
-mod server;
+pub mod server;

@@ -16,6 +16,7 @@ mod replay_command;
 mod scripted_upstream;
 mod seeds;
 mod server;
+mod several;
 mod spend;
 mod store;
 mod summaries;

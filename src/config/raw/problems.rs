@@ -26,6 +26,15 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
          such body could pass",
     ),
     (
+        "[redis]\nurl = \"http://:secret@host\"",
+        "redis.url: is no address of a Redis; write redis://HOST:PORT, or rediss:// for TLS, such as \
+         redis://127.0.0.1:6379",
+    ),
+    (
+        "[redis]\nkey_prefix = \"{a}\"",
+        "redis.key_prefix: \"{a}\" cannot begin keys; write at most 64 letters, digits and -_.:",
+    ),
+    (
         "[cors]\nallow_origins = [\"*\"]",
         "cors.allow_origins: \"*\" is no origin; write scheme and host, with the port if it has \
          one, such as \"https://chat.example.com\"",

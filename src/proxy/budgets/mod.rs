@@ -17,8 +17,11 @@ use crate::budget::outputs::Outputs;
 use crate::budget::{Ask, Measure, OutputBound, Price, ServiceTier};
 use crate::config::{Config, OnFailure};
 use crate::store::budgets::Book;
-use crate::store::counters::{Counters, Held, NoRoom, Owner, Reservation, Spending, Standing};
+use crate::store::counters::{
+    Counters, Held, NoRoom, Owner, RedisOptions, Reservation, Spending, Standing,
+};
 use crate::store::ledger::{self, Flags, RequestId, Settlement};
+use crate::store::redis::Redis;
 use crate::store::{Store, StoreError, Tenant, now_ms};
 use crate::tokens::Encoding;
 use alerts::Alerts;
@@ -152,12 +155,16 @@ impl Proxy {
 }
 
 impl Budgets {
-    /// Budgets in `store`, held as `config` says.
-    pub fn new(config: Arc<Config>, store: &Store) -> Self {
-        let zone = config.budgets.time_zone.clone();
+    /// Budgets in `store`, held as `config` says, and counted in `redis` where there is one.
+    pub fn new(config: Arc<Config>, store: &Store, redis: Option<Redis>) -> Self {
+        let (zone, store) = (config.budgets.time_zone.clone(), store.clone());
+        let counters = match redis {
+            Some(redis) => Counters::in_redis(redis, store.clone(), zone, RedisOptions::default()),
+            None => Counters::in_memory(store.clone(), zone),
+        };
         Self {
-            book: Book::new(store.clone()),
-            counters: Counters::in_memory(store.clone(), zone),
+            book: Book::new(store),
+            counters,
             outputs: Cache::new(MAX_OUTPUTS),
             alerts: Alerts::new(&config.budgets.webhook_url),
             config,

@@ -11,8 +11,8 @@ use super::super::ledger::asked::{COUNTED, REQUEST_COLUMNS, SUMMED, Wanted, told
 use super::super::ledger::facts::{self, moment};
 use super::super::ledger::text::{given, harmless};
 use super::super::ledger::{
-    Caller, Column, DAY_MS, Flags, Intent, KeyNames, RequestEnd, RequestId, RequestQuery, RequestRow,
-    Settlement, UsageQuery, UsageRow,
+    Caller, Column, DAY_MS, Flags, Intent, KeyNames, RequestEnd, RequestId, RequestQuery,
+    RequestRow, Settlement, UsageQuery, UsageRow,
 };
 use super::super::{Tenant, sqlite::stored};
 use super::Postgres;
@@ -71,10 +71,9 @@ impl Postgres {
                        LEFT JOIN weir_intent i ON i.id = asked.id ORDER BY asked.place";
             let rows = connection.rows(sql, &[&asked]).await?;
             let end = |row: &Row| match (row.get(0), row.get(1)) {
-                (true, _) => RequestEnd::Ended {
-                    nano_usd: given(row.get(2)),
-                    tokens: given(row.get(3)),
-                },
+                (true, _) => {
+                    RequestEnd::Ended { nano_usd: given(row.get(2)), tokens: given(row.get(3)) }
+                }
                 (false, true) => RequestEnd::Open,
                 (false, false) => RequestEnd::Unknown,
             };

@@ -1,7 +1,10 @@
 //! How much a key may do: requests and tokens a minute, requests at once.
 
-use super::setting::{Setting, post, start};
-use crate::server::harness::{FINE, Message, Upstream, Wire, bare, body_of, chat};
+use weir::config::{AuthMode, Config, Secret};
+
+use super::setting::{OWN_KEY, Setting, post, start};
+use crate::budgets::server::{Prefix, Server};
+use crate::server::harness::{FINE, Message, Upstream, Wire, ask, bare, body_of, chat, start_with};
 
 /// An answer that tells what it used.
 const USED: &str = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 67\r\n\r\n\
@@ -53,6 +56,30 @@ async fn requests_a_minute_are_counted_over_all_routes() {
     }
     let answer = setting.ask(chat(&other.header(), body_of(100))).await;
     assert_eq!(answer.status(), 200, "each key for itself");
+}
+
+#[tokio::test]
+async fn weirs_that_share_a_redis_count_together() {
+    let Some(server) = Server::shared() else { return };
+    let prefix = Prefix::new(&server);
+    let upstream = Upstream::always(FINE).await;
+    let together = |config: &mut Config| {
+        config.redis.url = Secret::new(&server.url);
+        config.redis.key_prefix.clone_from(&prefix.name);
+    };
+    let one = start(&upstream, together).await;
+    let other = start_with(one.store.clone(), &upstream, |config| {
+        config.auth.mode = AuthMode::Keys;
+        config.upstream.own_key = Some(Secret::new(OWN_KEY));
+        together(config);
+    })
+    .await;
+    let key = one.key("a", r#"{"requests_per_minute":2}"#).await;
+    let request = chat(&key.header(), body_of(100));
+    assert_eq!(one.ask(&request).await.status(), 200);
+    assert_eq!(ask(other.address, &request).await.status(), 200);
+    assert_limited(&one.ask(&request).await, "requests");
+    assert_limited(&ask(other.address, &request).await, "requests");
 }
 
 #[tokio::test]

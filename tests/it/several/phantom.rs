@@ -84,7 +84,8 @@ async fn kills_and_an_emptied_redis_leave_nothing_held_and_nothing_lost() {
         lanes.spawn(lane(random, Arc::clone(&addresses), Arc::clone(&stop)));
     }
     for _ in 0..number("WEIR_KILL_ROUNDS", ROUNDS) {
-        let more = |random: &mut Random| shared.upstream.requests().len() + 20 + random.below(40) as usize;
+        let more =
+            |random: &mut Random| shared.upstream.requests().len() + 20 + random.below(40) as usize;
         let until = more(&mut random);
         shared.upstream.wait_for(|log| log.len() >= until).await;
         let victim = random.below(INSTANCES as u64) as usize;
@@ -110,15 +111,26 @@ async fn kills_and_an_emptied_redis_leave_nothing_held_and_nothing_lost() {
         assert!(by_id.insert(row.id, row).is_none(), "one row each");
     }
     let killed = rows.iter().filter(|row| row.settlement.outcome == "killed").count();
-    println!("{} requests reached the upstream; {} rows, {killed} of them killed", all.len(), rows.len());
+    println!(
+        "{} requests reached the upstream; {} rows, {killed} of them killed",
+        all.len(),
+        rows.len()
+    );
     // Beyond those there are only requests that were refused a connection, or killed before they went.
     let unsent = rows.len() - all.len();
-    assert!(unsent <= killed + count(&rows, "upstream_closed") + count(&rows, "caller_left"), "{unsent}");
+    assert!(
+        unsent <= killed + count(&rows, "upstream_closed") + count(&rows, "caller_left"),
+        "{unsent}"
+    );
     let standing = match nano_usd(&standing["spent"]) == sum(&shared.store).await.0 {
         true => standing,
         false => shared.until_nothing_is_held(weirs[0].address).await,
     };
-    assert_eq!(nano_usd(&standing["spent"]), sum(&shared.store).await.0, "spent is what the rows say");
+    assert_eq!(
+        nano_usd(&standing["spent"]),
+        sum(&shared.store).await.0,
+        "spent is what the rows say"
+    );
     for weir in &weirs {
         let answer = ask(weir.address, chat(HEADER, 5, json!({}))).await;
         assert_eq!(answer.status(), 200, "what has room is let in: {answer:?}");
