@@ -26,7 +26,32 @@ pub enum TooMany {
     Ever,
 }
 
+/// What may still be taken of a minute's worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    pub per_minute: u64,
+    pub remaining: u64,
+    /// After how many milliseconds all of it may be taken, if nobody takes any.
+    pub reset_ms: u64,
+}
+
+impl Left {
+    /// Where so many [`MINUTE_MS`]ths of one are in the bucket.
+    pub fn new(filled: u128, per_minute: u64) -> Self {
+        let free = parts(per_minute).saturating_sub(filled) / u128::from(MINUTE_MS);
+        let reset_ms = filled.div_ceil(u128::from(per_minute.max(1)));
+        let bounded = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+        Self { per_minute, remaining: bounded(free), reset_ms: bounded(reset_ms) }
+    }
+}
+
 impl Bucket {
+    /// What may still be taken of it.
+    pub fn left(&mut self, per_minute: u64, now_ms: u64) -> Left {
+        self.drain(per_minute, now_ms);
+        Left::new(self.filled, per_minute)
+    }
+
     /// Takes `amount`, or nothing where the bucket would hold more than `per_minute`. After a pause
     /// a whole minute's worth may be taken at once; from then on as much as drains.
     pub fn take(&mut self, amount: u64, per_minute: u64, now_ms: u64) -> Result<(), TooMany> {
@@ -88,6 +113,17 @@ mod tests {
         assert_eq!(bucket.take(3, 6, 11_000), Err(TooMany::For { wait_ms: 30_000 }));
         assert!(!bucket.is_empty(6, 70_999));
         assert!(bucket.is_empty(6, 71_000));
+    }
+
+    #[test]
+    fn what_is_left_is_told_in_whole_ones() {
+        let mut bucket = Bucket::default();
+        assert_eq!(bucket.left(6, 0), Left { per_minute: 6, remaining: 6, reset_ms: 0 });
+        assert_eq!(bucket.take(4, 6, 0), Ok(()));
+        assert_eq!(bucket.left(6, 0), Left { per_minute: 6, remaining: 2, reset_ms: 40_000 });
+        assert_eq!(bucket.left(6, 9_999), Left { per_minute: 6, remaining: 2, reset_ms: 30_001 });
+        assert_eq!(bucket.left(6, 10_000), Left { per_minute: 6, remaining: 3, reset_ms: 30_000 });
+        assert_eq!(bucket.left(0, 0).remaining, 0);
     }
 
     #[test]

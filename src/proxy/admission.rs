@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Caller, ErrorKind, ProxyError};
 use crate::budget::rate::TooMany;
 use crate::store::keys::VirtualKey;
-use crate::store::rates::{Limits, Place, Rates, Refused};
+use crate::store::rates::{Limits, MinuteLeft, Place, Rates, Refused};
 use crate::store::redis::Redis;
 
 /// When to try again where too many requests are under way.
@@ -63,6 +63,11 @@ impl Admission {
     pub async fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
         let Some((key, place)) = &mut self.place else { return Ok(()) };
         place.take_tokens(tokens).await.map_err(|refused| told(key, refused))
+    }
+
+    /// What the minute of the request's key has left.
+    pub fn left(&self) -> MinuteLeft {
+        self.place.as_ref().map(|(_, place)| place.left()).unwrap_or_default()
     }
 
     /// Puts what the request really used, prompt and answer, in the place of what was counted. May

@@ -12,6 +12,7 @@ use super::{Caller, ErrorKind, ProxyError};
 use crate::config::Context;
 use crate::context::Verbosity;
 use crate::store::ledger::RequestId;
+use crate::store::rates::MinuteLeft;
 
 /// Lowers this request's limit on prompt tokens.
 const MAX_INPUT_TOKENS: &str = "x-weir-max-input-tokens";
@@ -34,6 +35,18 @@ const BUDGET_WARNING: HeaderName = HeaderName::from_static("x-weir-budget-warnin
 const REMAINING_TOKENS: HeaderName = HeaderName::from_static("x-weir-remaining-tokens");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-weir-request-id");
 const VERBOSITY: HeaderName = HeaderName::from_static("x-weir-verbosity");
+
+/// OpenAI's headers for what is left of a minute: the limit, what remains of it, when it is whole again.
+const RATE_REQUESTS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+];
+const RATE_TOKENS: [HeaderName; 3] = [
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+];
 
 /// The name this instance has in `via`.
 pub struct Via {
@@ -188,6 +201,27 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
         if let Some(text) = text {
             insert_text(headers, name, &text);
         }
+    }
+}
+
+/// Tells what a key's minute has left, by OpenAI's headers, in the place of what the upstream tells of
+/// the account behind it.
+pub fn rates(headers: &mut HeaderMap, left: &MinuteLeft) {
+    let kinds = [(left.requests, &RATE_REQUESTS), (left.tokens, &RATE_TOKENS)];
+    for (left, [limit, remaining, reset]) in kinds {
+        let Some(left) = left else { continue };
+        headers.insert(limit.clone(), left.per_minute.into());
+        headers.insert(remaining.clone(), left.remaining.into());
+        insert_text(headers, reset.clone(), &span(left.reset_ms));
+    }
+}
+
+/// A span of time as OpenAI's headers have it: `6m0s`, `1.5s`, `120ms`.
+fn span(ms: u64) -> String {
+    match (ms / 60_000, ms % 60_000) {
+        (0, ms @ 0..1000) => format!("{ms}ms"),
+        (0, ms) => format!("{}s", ms as f64 / 1000.0),
+        (minutes, ms) => format!("{minutes}m{}s", ms as f64 / 1000.0),
     }
 }
 

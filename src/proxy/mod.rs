@@ -255,6 +255,7 @@ impl Proxy {
         inbound.headers = self.inbound_headers(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
         headers::name(&mut inbound.headers, record.id());
+        headers::rates(&mut inbound.headers, &record.minute_left());
         let response = relay::relay(inbound, record, &self.drains);
         Ok(if planned.usage_asked.is_some() { unasked::without_usage(response) } else { response })
     }
@@ -327,6 +328,7 @@ impl Proxy {
         };
         inbound.headers = self.inbound_headers(inbound.headers);
         headers::name(&mut inbound.headers, record.id());
+        headers::rates(&mut inbound.headers, &record.minute_left());
         Ok(relay::relay(inbound, record, &self.drains))
     }
 

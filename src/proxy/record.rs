@@ -15,6 +15,7 @@ use super::{Admission, Caller, ErrorKind, LeftOut, ProxyError};
 use crate::budget::NanoUsd;
 use crate::context::Zone;
 use crate::store::ledger::RequestId;
+use crate::store::rates::MinuteLeft;
 use crate::upstream::Target;
 use crate::wire::usage::Metered;
 
@@ -145,6 +146,11 @@ impl Record {
     /// Counts what the request will send, or refuses it where the minute has no room.
     pub async fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
         self.admission.take_tokens(tokens).await
+    }
+
+    /// What the minute of the request's key has left.
+    pub fn minute_left(&self) -> MinuteLeft {
+        self.admission.left()
     }
 
     /// Puts what was used in the place of what was counted before. What was not sent, or not

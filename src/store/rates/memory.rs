@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use super::{Limits, Refused};
-use crate::budget::rate::{Bucket, TooMany};
+use crate::budget::rate::{Bucket, Left, TooMany};
 
 /// From how many names on those are forgotten that have nothing to remember.
 const FORGET_ABOVE: usize = 10_000;
@@ -41,7 +41,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    pub fn admit(&self, name: &str, limits: Limits) -> Result<Used, Refused> {
+    pub fn admit(&self, name: &str, limits: Limits) -> Result<(Used, Option<Left>), Refused> {
         let now_ms = elapsed_ms(self.began);
         let uses = self.uses_of(name, now_ms);
         let mut used = lock(&uses);
@@ -55,8 +55,9 @@ impl Memory {
             used.requests.take(1, per_minute, now_ms).map_err(Refused::Requests)?;
         }
         used.under_way += 1;
+        let left = limits.requests_per_minute.map(|most| used.requests.left(most, now_ms));
         drop(used);
-        Ok(Used { uses, began: self.began })
+        Ok((Used { uses, began: self.began }, left))
     }
 
     fn uses_of(&self, name: &str, now_ms: u64) -> Arc<Mutex<Use>> {
@@ -75,8 +76,11 @@ impl Memory {
 }
 
 impl Used {
-    pub fn take(&self, tokens: u64, per_minute: u64) -> Result<(), TooMany> {
-        lock(&self.uses).tokens.take(tokens, per_minute, elapsed_ms(self.began))
+    pub fn take(&self, tokens: u64, per_minute: u64) -> Result<Left, TooMany> {
+        let now_ms = elapsed_ms(self.began);
+        let mut used = lock(&self.uses);
+        used.tokens.take(tokens, per_minute, now_ms)?;
+        Ok(used.tokens.left(per_minute, now_ms))
     }
 
     pub fn correct(&self, taken: u64, actual: u64, per_minute: u64) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::redis::Redis;
-use crate::budget::rate::TooMany;
+use crate::budget::rate::{Left, TooMany};
 use memory::{Memory, Used};
 use redis::InRedis;
 
@@ -46,6 +46,14 @@ pub struct Place {
     kept: Kept,
     /// What is counted for the request so far.
     taken_tokens: u64,
+    left: MinuteLeft,
+}
+
+/// What a minute has left of what is limited, as it was when a request was let in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MinuteLeft {
+    pub requests: Option<Left>,
+    pub tokens: Option<Left>,
 }
 
 /// Where a place is counted.
@@ -69,13 +77,17 @@ impl Rates {
 
     /// Takes a place and counts a request, or neither.
     pub async fn admit(&self, name: &str, limits: Limits) -> Result<Place, Refused> {
-        let place = |kept| Place { limits, kept, taken_tokens: 0 };
+        let place = |kept, requests| {
+            let left = MinuteLeft { requests, tokens: None };
+            Place { limits, kept, taken_tokens: 0, left }
+        };
         if let Some(redis) = &self.redis
             && let Ok(admitted) = redis.admit(name, limits).await
         {
-            return admitted.map(|taken| place(Kept::Redis(taken)));
+            return admitted.map(|(taken, left)| place(Kept::Redis(taken), left));
         }
-        self.memory.admit(name, limits).map(|used| place(Kept::Memory(used)))
+        let admitted = self.memory.admit(name, limits);
+        admitted.map(|(used, left)| place(Kept::Memory(used), left))
     }
 }
 
@@ -92,9 +104,14 @@ impl Place {
                 Err(_) => return Ok(()),
             },
         };
-        taken.map_err(Refused::Tokens)?;
+        self.left.tokens = Some(taken.map_err(Refused::Tokens)?);
         self.taken_tokens = self.taken_tokens.saturating_add(tokens);
         Ok(())
+    }
+
+    /// What its minute had left when it was let in.
+    pub fn left(&self) -> MinuteLeft {
+        self.left
     }
 
     /// Puts what the request really used, prompt and answer, in the place of what was counted. May

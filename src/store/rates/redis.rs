@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::super::StoreError;
 use super::super::redis::Redis;
 use super::{Limits, Refused};
-use crate::budget::rate::TooMany;
+use crate::budget::rate::{Left, TooMany};
 
 /// More than any limit is, and exact in a script's arithmetic.
 const MOST: u64 = 100_000_000_000;
@@ -67,7 +67,7 @@ impl InRedis {
         self: &Arc<Self>,
         name: &str,
         limits: Limits,
-    ) -> Result<Result<Taken, Refused>, StoreError> {
+    ) -> Result<Result<(Taken, Option<Left>), Refused>, StoreError> {
         let (rates, name_of_it) = (Arc::clone(self), name.to_owned());
         let mut taken = Taken { rates, name: name_of_it, id: random()?, may_be: true };
         // Prolonged from now on, and given back where no answer comes.
@@ -82,7 +82,11 @@ impl InRedis {
         taken.may_be = reply.first().is_some_and(|word| word == "in");
         Ok(match (reply.first().map(String::as_str), limits.max_concurrent) {
             (Some("places"), Some(most)) => Err(Refused::Places { most }),
-            _ => too_many(&reply).map(|()| taken).map_err(Refused::Requests),
+            _ => {
+                let most = limits.requests_per_minute.map(bounded);
+                let left = most.and_then(|most| left(&reply, most));
+                too_many(&reply).map(|()| (taken, left)).map_err(Refused::Requests)
+            }
         })
     }
 
@@ -128,9 +132,12 @@ impl Taken {
         &self,
         tokens: u64,
         per_minute: u64,
-    ) -> Result<Result<(), TooMany>, StoreError> {
-        let asked = json!({ "amount": bounded(tokens), "per_minute": bounded(per_minute) });
-        Ok(too_many(&self.rates.ask(&TAKE, &self.name, &asked).await?))
+    ) -> Result<Result<Left, TooMany>, StoreError> {
+        let per_minute = bounded(per_minute);
+        let asked = json!({ "amount": bounded(tokens), "per_minute": per_minute });
+        let reply = self.rates.ask(&TAKE, &self.name, &asked).await?;
+        let left = left(&reply, per_minute).unwrap_or(Left::new(0, per_minute));
+        Ok(too_many(&reply).map(|()| left))
     }
 
     pub fn correct(&self, taken: u64, actual: u64, per_minute: u64) {
@@ -177,6 +184,13 @@ fn too_many(reply: &[String]) -> Result<(), TooMany> {
         }
         _ => Ok(()),
     }
+}
+
+/// What a script told of its bucket.
+fn left(reply: &[String], per_minute: u64) -> Option<Left> {
+    let [word, filled] = reply else { return None };
+    let filled = Some(filled).filter(|_| word == "in")?;
+    Some(Left::new(filled.parse().ok()?, per_minute))
 }
 
 /// A name for a place that no other has.

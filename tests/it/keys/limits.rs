@@ -83,6 +83,33 @@ async fn weirs_that_share_a_redis_count_together() {
 }
 
 #[tokio::test]
+async fn what_is_left_is_told_by_openais_headers() {
+    let upstream = Upstream::always(
+        "HTTP/1.1 200 OK\r\nx-ratelimit-remaining-tokens: 7\r\nx-ratelimit-limit-images: 3\r\n\
+         content-length: 2\r\n\r\n{}",
+    )
+    .await;
+    let setting = start(&upstream, |_| {}).await;
+    let key = setting.key("a", r#"{"requests_per_minute":60,"tokens_per_minute":1000000}"#).await;
+    let answer = setting.ask(chat(&key.header(), body_of(100))).await;
+    let told = |name: &str| answer.header(&format!("x-ratelimit-{name}")).map(str::to_owned);
+    assert_eq!(told("limit-requests").as_deref(), Some("60"));
+    assert_eq!(told("remaining-requests").as_deref(), Some("59"));
+    assert_eq!(told("reset-requests").as_deref(), Some("1s"));
+    assert_eq!(told("limit-tokens").as_deref(), Some("1000000"));
+    let remaining: u64 = told("remaining-tokens").expect("it is told").parse().expect("a number");
+    assert!((999_000..1_000_000).contains(&remaining), "{remaining}");
+    assert_eq!(
+        told("limit-images").as_deref(),
+        Some("3"),
+        "what weir does not count is the upstream's"
+    );
+    let other = setting.key("a", "{}").await;
+    let answer = setting.ask(chat(&other.header(), body_of(100))).await;
+    assert_eq!(answer.header("x-ratelimit-remaining-tokens"), Some("7"));
+}
+
+#[tokio::test]
 async fn what_was_used_counts_and_not_what_was_guessed() {
     let upstream = Upstream::always(USED).await;
     let setting = start(&upstream, |_| {}).await;

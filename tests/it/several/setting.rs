@@ -48,6 +48,7 @@ impl Shared {
     /// Lets a command use what is shared.
     pub fn told<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
+            .env_remove("WEIR_STORE__PATH")
             .env("WEIR_STORE__URL", self.postgres.url())
             .env("WEIR_REDIS__URL", &self.redis.url)
             .env("WEIR_REDIS__KEY_PREFIX", &self.prefix.name)

@@ -6,12 +6,14 @@ redis.call('ZREMRANGEBYSCORE', places, '-inf', text(now))
 if asked.most ~= cjson.null and redis.call('ZCARD', places) >= asked.most then
   return { 'places' }
 end
+local told = { 'in' }
 if asked.per_minute ~= cjson.null then
-  local refused = take('requests', 1, asked.per_minute)
-  if refused then
-    return refused
+  local is_taken
+  is_taken, told = take('requests', 1, asked.per_minute)
+  if not is_taken then
+    return told
   end
 end
 redis.call('ZADD', places, now + asked.life_ms, asked.place)
 redis.call('PEXPIRE', places, kept + asked.life_ms)
-return { 'in' }
+return told

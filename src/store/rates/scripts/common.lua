@@ -23,16 +23,16 @@ local function fill(name, amount)
   redis.call('PEXPIRE', KEYS[1], kept)
 end
 
--- Takes from a bucket; nil, or why nothing was taken.
+-- Takes from a bucket; whether it was taken, and what is in it then or why nothing was taken.
 local function take(name, amount, per_minute)
   if amount > per_minute then
-    return { 'ever' }
+    return false, { 'ever' }
   end
   local wanted = filled(name, per_minute) + amount * minute
   local over = wanted - per_minute * minute
   if over > 0 then
-    return { 'wait', text(math.ceil(over / math.max(1, per_minute))) }
+    return false, { 'wait', text(math.ceil(over / math.max(1, per_minute))) }
   end
   fill(name, wanted)
-  return nil
+  return true, { 'in', text(wanted) }
 end

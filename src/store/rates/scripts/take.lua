@@ -1,3 +1,4 @@
 
 -- Counts tokens, or none of them. asked: amount, per_minute.
-return take('tokens', asked.amount, asked.per_minute) or { 'in' }
+local _, told = take('tokens', asked.amount, asked.per_minute)
+return told
