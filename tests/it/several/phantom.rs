@@ -3,7 +3,7 @@
 //!
 //! `WEIR_KILL_ROUNDS` makes more rounds of it, `WEIR_KILL_SEED` the same choices again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -19,6 +19,8 @@ use crate::server::harness::ask;
 const INSTANCES: usize = 3;
 const LANES: u64 = 6;
 const ROUNDS: u64 = 3;
+/// What tells requests apart in the upstream's log: one that a connection has let down is there twice.
+const NAME: &str = "x-request-name";
 
 /// Numbers that one seed settles (SplitMix64).
 struct Random(u64);
@@ -34,7 +36,13 @@ impl Random {
 }
 
 /// Sends requests to whichever weir there is until it is told to stop.
-async fn lane(mut random: Random, addresses: Arc<Mutex<Vec<SocketAddr>>>, stop: Arc<Mutex<bool>>) {
+async fn lane(
+    name: u64,
+    mut random: Random,
+    addresses: Arc<Mutex<Vec<SocketAddr>>>,
+    stop: Arc<Mutex<bool>>,
+) {
+    let mut number = 0;
     while !*stop.lock().expect("nobody panics with it") {
         let address = {
             let addresses = addresses.lock().expect("nobody panics with it");
@@ -47,7 +55,9 @@ async fn lane(mut random: Random, addresses: Arc<Mutex<Vec<SocketAddr>>>, stop: 
             _ => "",
         };
         let members = json!({"stream": random.below(2) == 0});
-        let request = chat(&format!("{HEADER}{fault}"), 5 + random.below(60), members);
+        number += 1;
+        let headers = format!("{HEADER}{fault}{NAME}: {name}-{number}\r\n");
+        let request = chat(&headers, 5 + random.below(60), members);
         let request = request.replacen("host:", "connection: close\r\nhost:", 1);
         let Ok(mut stream) = TcpStream::connect(address).await else {
             tokio::task::yield_now().await;
@@ -79,9 +89,9 @@ async fn kills_and_an_emptied_redis_leave_nothing_held_and_nothing_lost() {
     let addresses = Arc::new(Mutex::new(weirs.iter().map(|weir| weir.address).collect::<Vec<_>>()));
     let stop = Arc::new(Mutex::new(false));
     let mut lanes = JoinSet::new();
-    for _ in 0..LANES {
+    for name in 0..LANES {
         let random = Random(random.below(u64::MAX));
-        lanes.spawn(lane(random, Arc::clone(&addresses), Arc::clone(&stop)));
+        lanes.spawn(lane(name, random, Arc::clone(&addresses), Arc::clone(&stop)));
     }
     for _ in 0..number("WEIR_KILL_ROUNDS", ROUNDS) {
         let more =
@@ -104,7 +114,8 @@ async fn kills_and_an_emptied_redis_leave_nothing_held_and_nothing_lost() {
     }
     let standing = shared.until_nothing_is_held(weirs[0].address).await;
     // What a killed one had open is settled by rule a moment later than its lease ends.
-    let all = shared.upstream.requests();
+    let log = shared.upstream.requests();
+    let all: HashSet<_> = log.iter().map(|seen| seen.headers.get(NAME).cloned()).collect();
     let rows = crate::ledger::at_least(&shared.store, all.len()).await;
     let mut by_id = HashMap::new();
     for row in &rows {

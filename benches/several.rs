@@ -1,0 +1,192 @@
+//! What a request costs where one, two or four weirs share a PostgreSQL and a Redis, in which a budget
+//! is held: CPU time of the weirs by request, the three in turn within each round. Linux alone.
+//!
+//! `WEIR_TEST_POSTGRES` and `WEIR_TEST_REDIS` name the servers; a schema and keys of the bench's own are
+//! left on them.
+
+use std::error::Error;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_weir");
+const INSTANCES: [usize; 3] = [1, 2, 4];
+const ROUNDS: usize = 15;
+const CONNECTIONS: usize = 16;
+/// Requests of one connection in one round.
+const REQUESTS: usize = 50;
+const ANSWER: &str = "{\"model\":\"gpt-4o-mini\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\
+\"content\":\"Water.\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":3,\
+\"total_tokens\":15}}";
+
+/// A weir that serves, killed in the end.
+struct Weir {
+    process: Child,
+    address: SocketAddr,
+}
+
+impl Weir {
+    fn start(upstream: SocketAddr, settings: &[(&str, String)]) -> Result<Self, Box<dyn Error>> {
+        let mut process = Command::new(PROGRAM)
+            .args(["serve", "--listen", "127.0.0.1:0", "--upstream"])
+            .arg(format!("http://{upstream}/v1"))
+            .envs(settings.iter().map(|(name, value)| (name, value)))
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let stderr = process.stderr.take().ok_or("no output")?;
+        let mut lines = BufReader::new(stderr).lines();
+        let mut said = String::new();
+        let address = loop {
+            let Some(line) = lines.next().transpose()? else {
+                return Err(format!("weir ended:\n{said}").into());
+            };
+            if let Some((_, rest)) = line.split_once("listening on ") {
+                break rest.split(',').next().unwrap_or_default().parse()?;
+            }
+            said = said + &line + "\n";
+        };
+        // What it logs is read, so that it never waits for a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(Self { process, address })
+    }
+
+    /// CPU time so far, of all threads that live.
+    fn cpu_ns(&self) -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id()));
+        let spent = tasks.into_iter().flatten().flatten().filter_map(|task| {
+            let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        });
+        spent.sum()
+    }
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Reads one message with a length; `None` at the end.
+async fn message(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<()> {
+    loop {
+        if let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&buffer[..end]).to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let whole = end + 4 + length.and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
+            if buffer.len() >= whole {
+                buffer.drain(..whole);
+                return Some(());
+            }
+        }
+        if stream.read_buf(buffer).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+/// An upstream that answers everything at once.
+async fn upstream() -> Result<SocketAddr, Box<dyn Error>> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buffer = Vec::new();
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{ANSWER}",
+                    ANSWER.len()
+                );
+                while message(&mut stream, &mut buffer).await.is_some() {
+                    if stream.write_all(answer.as_bytes()).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    Ok(address)
+}
+
+/// Sends all requests of one round to these weirs, evenly.
+async fn load(addresses: &[SocketAddr]) -> Result<(), Box<dyn Error>> {
+    let body = r#"{"model":"gpt-4o-mini","max_tokens":64,"messages":[{"role":"user","content":"What flows in?"}]}"#;
+    let request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer k\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut callers = JoinSet::new();
+    for connection in 0..CONNECTIONS {
+        let (address, request) = (addresses[connection % addresses.len()], request.clone());
+        callers.spawn(async move {
+            let mut stream = TcpStream::connect(address).await.ok()?;
+            let mut buffer = Vec::new();
+            for _ in 0..REQUESTS {
+                stream.write_all(request.as_bytes()).await.ok()?;
+                message(&mut stream, &mut buffer).await?;
+            }
+            Some(())
+        });
+    }
+    match callers.join_all().await.into_iter().all(|done| done.is_some()) {
+        true => Ok(()),
+        false => Err("a connection broke off".into()),
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let server =
+        |name: &str| std::env::var(name).map_err(|_| format!("set {name} to a server's URL"));
+    let settings = [
+        ("WEIR_STORE__URL", server("WEIR_TEST_POSTGRES")?),
+        ("WEIR_REDIS__URL", server("WEIR_TEST_REDIS")?),
+        ("WEIR_REDIS__KEY_PREFIX", format!("weir-bench-{}", std::process::id())),
+        ("WEIR_LOG__LEVEL", "info".to_owned()),
+    ];
+    let upstream = upstream().await?;
+    let most = INSTANCES[INSTANCES.len() - 1];
+    let weirs: Result<Vec<Weir>, _> = (0..most).map(|_| Weir::start(upstream, &settings)).collect();
+    let weirs = weirs?;
+    let set = Command::new(PROGRAM)
+        .args(["budgets", "set", "all", "--usd", "1000000", "--per", "total"])
+        .envs(settings.iter().map(|(name, value)| (name, value)))
+        .output()?;
+    if !set.status.success() {
+        return Err(String::from_utf8_lossy(&set.stderr).into_owned().into());
+    }
+    let addresses: Vec<SocketAddr> = weirs.iter().map(|weir| weir.address).collect();
+    load(&addresses).await?;
+    let mut micros = vec![Vec::new(); INSTANCES.len()];
+    for round in 0..ROUNDS {
+        for turn in 0..INSTANCES.len() {
+            let index = (round + turn) % INSTANCES.len();
+            let group = &weirs[..INSTANCES[index]];
+            let before: u64 = group.iter().map(Weir::cpu_ns).sum();
+            load(&addresses[..INSTANCES[index]]).await?;
+            let spent = group.iter().map(Weir::cpu_ns).sum::<u64>() - before;
+            micros[index].push(spent as f64 / 1000.0 / (CONNECTIONS * REQUESTS) as f64);
+        }
+    }
+    for (index, instances) in INSTANCES.iter().enumerate() {
+        let ratios = micros[index].iter().zip(&micros[0]).map(|(own, one)| own / one).collect();
+        println!(
+            "{instances} instances: {:.1} us of CPU a request, {:.3} of one instance's",
+            median(micros[index].clone()),
+            median(ratios)
+        );
+    }
+    Ok(())
+}
