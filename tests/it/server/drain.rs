@@ -68,6 +68,7 @@ async fn the_usage_is_read_though_nobody_listens() {
         caller: Caller { tenant: Tenant([0; 16]), key: None },
         admission: proxy
             .admit(&Caller { tenant: Tenant([0; 16]), key: None })
+            .await
             .expect("nobody is limited"),
         permit: Box::new(()),
     };
