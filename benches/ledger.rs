@@ -1,5 +1,6 @@
 //! What the journal costs a request: its intent and its settlement, one caller after the other and
-//! 64 at once, in a file in the temporary folder and in memory. One iteration of `64 at once` is 64
+//! 64 at once, in a file in the temporary folder, in memory, and in the PostgreSQL database that
+//! `WEIR_TEST_POSTGRES` names, if it does; its tables stay there. One iteration of `64 at once` is 64
 //! requests.
 
 use std::path::PathBuf;
@@ -105,7 +106,11 @@ fn ledger(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("open and settle");
     group.warm_up_time(Duration::from_secs(1));
     group.measurement_time(Duration::from_secs(5));
-    for (place, store) in [("file", &file), ("memory", &memory)] {
+    let server = std::env::var("WEIR_TEST_POSTGRES").ok();
+    let server = server.map(|url| Store::connect(&url).expect("the database is there"));
+    let places = [("file", Some(&file)), ("memory", Some(&memory)), ("server", server.as_ref())];
+    for (place, store) in places {
+        let Some(store) = store else { continue };
         for at_once in [1, 64] {
             group.throughput(Throughput::Elements(at_once));
             group.bench_function(format!("{at_once} at once, {place}"), |bencher| {

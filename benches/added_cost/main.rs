@@ -64,6 +64,9 @@ struct Flags {
     /// Measure what virtual keys and the journal add to weir, in place of what weir adds.
     #[arg(long)]
     ledger: bool,
+    /// Measure what budgets add to that, in place of what weir adds.
+    #[arg(long, conflicts_with = "ledger")]
+    budgets: bool,
     /// Measure this program, which takes `--listen` and `--upstream`, in place of `weir serve`.
     #[arg(long)]
     subject: Option<PathBuf>,
@@ -211,13 +214,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let upstream = Process::start_upstream()?;
     let (targets, comparison) = if flags.ledger {
         (metered::start(upstream.address)?, metered::COMPARISON)
+    } else if flags.budgets {
+        (metered::start_budgets(upstream.address)?, metered::BUDGETS)
     } else {
         (start_targets(&flags, upstream.address)?, PROXIES)
     };
     let rounds = flags.rounds.unwrap_or(if flags.quick { 5 } else { 30 }).max(1);
     let wanted = |case: &&Case| {
         let is_told = flags.only.as_deref().is_none_or(|part| case.name.contains(part));
-        is_told && (!flags.ledger || matches!(case.shape, Shape::Small))
+        let is_pair = flags.ledger || flags.budgets;
+        is_told && (!is_pair || matches!(case.shape, Shape::Small))
     };
     let mut reports = Vec::new();
     for case in CASES.iter().filter(wanted) {

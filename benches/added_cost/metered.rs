@@ -1,5 +1,6 @@
-//! The pair that shows what keeping account costs: weir as a plain proxy, and the same binary with
-//! virtual keys and the journal, its store in a file. It must not differ in anything else.
+//! Pairs that show what keeping account costs: weir as a plain proxy, and the same binary with virtual
+//! keys and the journal, its store in a file; and that one beside one with budgets. The two of a pair
+//! must not differ in anything else.
 
 use std::error::Error;
 use std::fs;
@@ -20,28 +21,88 @@ pub const COMPARISON: Comparison = Comparison {
     goal: Some(Goal { of: "CPU and p50", ratio: 1.15 }),
 };
 
+/// The one with budgets against the one without.
+pub const BUDGETS: Comparison = Comparison {
+    ratios: [
+        Ratio { name: "CPU ÷ metered", figure: Figure::CpuPerRequest, base: 1 },
+        Ratio { name: "p50 ÷ metered", figure: Figure::TotalP50, base: 1 },
+    ],
+    goal: None,
+};
+/// Those of every request of the bench: none is ever reached.
+const LIMITS: [&str; 3] = ["all/usd/day", "team:bench/usd/month", "key:*/tokens/24h"];
+
 const PROGRAM: &str = env!("CARGO_BIN_EXE_weir");
 
 /// The upstream itself, weir in open mode without a journal, and weir with both.
 pub fn start(upstream: SocketAddr) -> Result<Vec<Target>, Box<dyn Error>> {
-    let folder = folder().join("added_cost-ledger");
-    match fs::remove_dir_all(&folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-        _ => fs::create_dir_all(&folder)?,
-    }
+    let folder = emptied("added_cost-ledger")?;
     let bare = written(&folder, "bare.toml", "[ledger]\nenabled = false\n")?;
-    let own_key = written(&folder, "provider.key", "sk-provider-of-the-bench\n")?;
-    let settings = format!(
-        "[auth]\nmode = \"keys\"\n[admin]\nlisten = \"off\"\n[upstream]\napi_key_file = {own_key:?}\n"
-    );
-    let metered = written(&folder, "metered.toml", &settings)?;
-    let store = folder.join("weir.db");
-    let secret = make_key(&metered, &store)?;
     Ok(vec![
         Target::upstream(upstream),
         Target::start(weir("bare", &bare, Path::new(":memory:")), upstream, CREDENTIAL)?,
-        Target::start(weir("metered", &metered, &store), upstream, &secret)?,
+        metered("metered", &folder, upstream, &[])?,
     ])
+}
+
+/// The upstream itself, weir with keys and a journal, and the same with budgets.
+pub fn start_budgets(upstream: SocketAddr) -> Result<Vec<Target>, Box<dyn Error>> {
+    let (without, with) = (emptied("added_cost-metered")?, emptied("added_cost-budgets")?);
+    Ok(vec![
+        Target::upstream(upstream),
+        metered("metered", &without, upstream, &[])?,
+        metered("budgets", &with, upstream, &LIMITS)?,
+    ])
+}
+
+fn emptied(name: &str) -> io::Result<PathBuf> {
+    let folder = folder().join(name);
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => fs::create_dir_all(&folder)?,
+    }
+    Ok(folder)
+}
+
+/// weir with a key, a journal and these budgets.
+fn metered(
+    name: &str,
+    folder: &Path,
+    upstream: SocketAddr,
+    budgets: &[&str],
+) -> Result<Target, Box<dyn Error>> {
+    let own_key = written(folder, "provider.key", "sk-provider-of-the-bench\n")?;
+    let settings = format!(
+        "[auth]\nmode = \"keys\"\n[admin]\nlisten = \"off\"\n[upstream]\napi_key_file = {own_key:?}\n"
+    );
+    let config = written(folder, "weir.toml", &settings)?;
+    let store = folder.join("weir.db");
+    let secret = make_key(&config, &store)?;
+    for budget in budgets {
+        set_budget(&config, &store, budget)?;
+    }
+    Ok(Target::start(weir(name, &config, &store), upstream, &secret)?)
+}
+
+/// Sets a budget that no bench reaches.
+fn set_budget(config: &Path, store: &Path, budget: &str) -> Result<(), Box<dyn Error>> {
+    let mut parts = budget.split('/');
+    let (Some(scope), Some(measure), Some(window)) = (parts.next(), parts.next(), parts.next())
+    else {
+        return Err(format!("{budget} names no budget").into());
+    };
+    let measure = format!("--{measure}");
+    let set = Command::new(PROGRAM)
+        .args(["budgets", "set", scope, &measure, "1000000", "--per", window])
+        .arg("--config")
+        .arg(config)
+        .arg("--store")
+        .arg(store)
+        .output()?;
+    match set.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&set.stderr).into_owned().into()),
+    }
 }
 
 fn weir(name: &str, config: &Path, store: &Path) -> crate::Subject {

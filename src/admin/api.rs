@@ -1,12 +1,17 @@
 //! The admin API's routes: what is asked of a key or a list of them, and what is answered.
 
+use std::sync::Arc;
+
 use http::{Method, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Refusal, Shared};
+use crate::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
+use crate::store::budgets::{Applied, BudgetError};
+use crate::store::counters::{Counters, Standing};
 use crate::store::keys::{KeyChange, KeyError, MAX_PAGE, NewKey};
-use crate::store::now_ms;
+use crate::store::{StoreError, now_ms};
 
 /// Where everything is.
 const ROOT: &str = "/admin/v1/";
@@ -25,6 +30,67 @@ struct Page<'a, T> {
 struct Rotation {
     /// How much longer the old secret is good.
     overlap_ms: u64,
+}
+
+/// A budget to be set.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WantedBudget {
+    scope: String,
+    per: String,
+    /// Dollars, as a text or a number.
+    usd: Option<Value>,
+    tokens: Option<u64>,
+    /// A share from 0 to 1.
+    warn_at: Option<f64>,
+}
+
+impl WantedBudget {
+    fn budget(&self) -> Result<Budget, String> {
+        let (measure, limit) = match (&self.usd, self.tokens) {
+            (Some(usd), None) => {
+                let text = usd.as_str().map_or_else(|| usd.to_string(), str::to_owned);
+                let NanoUsd(amount) = NanoUsd::parse(&text)
+                    .ok_or_else(|| "usd must be dollars, such as \"12.50\"".to_owned())?;
+                (Measure::NanoUsd, amount)
+            }
+            (None, Some(tokens)) => (Measure::Tokens, tokens),
+            _ => return Err("give usd or tokens, and not both".to_owned()),
+        };
+        let id = BudgetId {
+            scope: Scope::parse(&self.scope)?,
+            measure,
+            window: Window::parse(&self.per)?,
+        };
+        let share = self.warn_at.unwrap_or(0.8);
+        if !(0.0..=1.0).contains(&share) {
+            return Err("warn_at must be a share from 0 to 1".to_owned());
+        }
+        let warn_permille = Some((share * 1000.0).round() as u16).filter(|permille| *permille > 0);
+        Ok(Budget { id, limit, warn_permille })
+    }
+}
+
+fn refused(said: &str) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", said)
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", error.to_string())
+    }
+}
+
+impl From<BudgetError> for Refusal {
+    fn from(error: BudgetError) -> Self {
+        match error {
+            BudgetError::Invalid(said) => refused(&said),
+            BudgetError::TooMany => {
+                Self::new(StatusCode::CONFLICT, "too_many_budgets", error.to_string())
+            }
+            BudgetError::Store(error) => error.into(),
+        }
+    }
 }
 
 type Answer = Result<(StatusCode, String), Refusal>;
@@ -46,13 +112,19 @@ impl Shared {
                 done(&revoked)
             }
             ("GET", ["teams"]) => self.list_teams(uri).await,
-            (_, ["keys" | "teams"] | ["keys", _] | ["keys", _, "rotate" | "revoke"]) => {
+            ("GET", ["budgets"]) => self.list_budgets().await,
+            ("PUT", ["budgets"]) => self.set_budget(body).await,
+            ("DELETE", ["budgets"]) => self.remove_budget(uri).await,
+            (
+                _,
+                ["keys" | "teams" | "budgets"] | ["keys", _] | ["keys", _, "rotate" | "revoke"],
+            ) => {
                 let message = "This is not done to this path. See the README.";
                 Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message))
             }
             _ => {
                 let message = "The admin API has /admin/v1/keys, /admin/v1/keys/ID (and /rotate and \
-                               /revoke behind it) and /admin/v1/teams.";
+                               /revoke behind it), /admin/v1/teams and /admin/v1/budgets.";
                 Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", message))
             }
         }
@@ -68,6 +140,42 @@ impl Shared {
         let [after] = query(uri, ["after"])?;
         let teams = self.store.list_teams(after.as_deref().unwrap_or("")).await?;
         page(&teams, |team| &team.name)
+    }
+
+    async fn list_budgets(&self) -> Answer {
+        let (_, budgets) = self.store.budgets().await?;
+        self.standings(budgets).await
+    }
+
+    /// How budgets stand by what is written down.
+    async fn standings(&self, budgets: Vec<Budget>) -> Answer {
+        let counters = Counters::in_memory(self.store.clone(), self.time_zone.clone());
+        let applied = budgets.into_iter().map(|budget| {
+            let scope = budget.id.scope.clone();
+            Applied { budget: Arc::new(budget), scope }
+        });
+        let told = counters.standings(applied.collect(), now_ms()).await?;
+        let data: Vec<Value> = told.iter().map(Standing::json).collect();
+        done(&serde_json::json!({"object": "list", "data": data}))
+    }
+
+    async fn set_budget(&self, body: &[u8]) -> Answer {
+        let wanted: WantedBudget = read(body)?;
+        let budget = wanted.budget().map_err(|said| refused(&said))?;
+        self.store.set_budget(budget.clone(), now_ms()).await?;
+        acted("set_budget", &budget.id.to_string());
+        self.standings(vec![budget]).await
+    }
+
+    async fn remove_budget(&self, uri: &Uri) -> Answer {
+        let [id] = query(uri, ["id"])?;
+        let id = BudgetId::parse(&id.unwrap_or_default()).map_err(|said| refused(&said))?;
+        if !self.store.remove_budget(&id).await? {
+            let message = format!("there is no budget {id}");
+            return Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", message));
+        }
+        acted("remove_budget", &id.to_string());
+        done(&serde_json::json!({"object": "budget", "id": id.to_string(), "deleted": true}))
     }
 
     async fn create(&self, body: &[u8]) -> Answer {

@@ -22,6 +22,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use jiff::tz::TimeZone;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -54,6 +55,7 @@ pub struct Admin {
 struct Shared {
     store: Store,
     policies: Policies,
+    time_zone: TimeZone,
     hosts: Hosts,
     token: Token,
 }
@@ -70,7 +72,8 @@ impl Admin {
         let address = listener.local_addr()?;
         let hosts = Hosts::new(&config.server.allowed_hosts);
         let policies = config.context.policies.clone();
-        let shared = Arc::new(Shared { store, policies, hosts, token });
+        let time_zone = config.budgets.time_zone.clone();
+        let shared = Arc::new(Shared { store, policies, time_zone, hosts, token });
         Ok(Self { listener, address, shared })
     }
 

@@ -8,6 +8,10 @@
 
 use super::price::OutputBound;
 
+/// What may be given of what is free, where that is not enough for all that is wanted: one part of so
+/// many.
+const SHARE: u64 = 8;
+
 /// What a budget counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Measure {
@@ -113,18 +117,14 @@ pub fn decide(rooms: &[Room], ask: &Ask, has_patience: bool) -> Verdict {
             _ => return Verdict::Exhausted { index },
         }
     }
-    if !ask.is_flexible {
-        return Verdict::Wait;
-    }
-    let target = if has_patience { ask.enough_tokens.max(needed).min(ever) } else { needed };
-    if !fits_all(target) {
-        return Verdict::Wait;
-    }
-    if has_patience {
-        return Verdict::Granted { output_tokens: target };
-    }
-    let most = rooms.iter().filter_map(|room| ask.most(room.measure, room.free())).min();
-    Verdict::Granted { output_tokens: most.unwrap_or(target).clamp(target, ever) }
+    let most = rooms.iter().map(|room| ask.most(room.measure, room.free())).min().flatten();
+    let Some(most) = most.filter(|_| ask.is_flexible) else { return Verdict::Wait };
+    let target = match has_patience {
+        // Where much is free an answer is not cut short to leave all of it to others.
+        true => ask.enough_tokens.max(most / SHARE).max(needed).min(ever),
+        false => most.max(needed).min(ever),
+    };
+    if most < target { Verdict::Wait } else { Verdict::Granted { output_tokens: target } }
 }
 
 #[cfg(test)]
@@ -176,6 +176,12 @@ mod tests {
                 vec![tokens(600, 0, 101)],
                 flexible,
                 Granted { output_tokens: 50 },
+            ),
+            (
+                "a share of much",
+                vec![tokens(10_700, 0, 10_000)],
+                ask(100, 4000, 50, true),
+                Granted { output_tokens: 75 },
             ),
             ("not enough beside others", vec![tokens(600, 0, 460)], flexible, Wait),
             ("the least", vec![tokens(116, 0, 0)], flexible, Granted { output_tokens: 16 }),

@@ -13,7 +13,7 @@ Examples:
       another store than the default one
 
 To go back to it, end weir and start it with --store and the copy, or put the copy where the store
-was. The copy holds what the store does: keys (as hashes), usage, and originals where they are kept.";
+was. A store on a PostgreSQL server is copied by pg_dump. The copy holds what the store does: keys (as hashes), usage, and originals where they are kept.";
 
 /// Copies the store to a new file, also while weir serves from it
 #[derive(Debug, Args)]
@@ -24,7 +24,8 @@ pub struct BackupArgs {
     /// A configuration file in TOML
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<PathBuf>,
-    /// The store's file [default: weir/weir.db in the user's state folder]
+    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
+    /// folder]
     #[arg(long, value_name = "FILE")]
     store: Option<String>,
 }

@@ -36,7 +36,8 @@ pub struct KeysArgs {
     /// A configuration file in TOML
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", global = true)]
     config: Option<PathBuf>,
-    /// The store's file [default: weir/weir.db in the user's state folder]
+    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
+    /// folder]
     #[arg(long, value_name = "FILE", global = true)]
     store: Option<String>,
     /// Prints JSON, as the admin API answers it
@@ -181,15 +182,7 @@ impl Limits {
 /// Runs `weir keys …`.
 pub fn run(args: &KeysArgs) -> Result<(), String> {
     let config = own_store::configuration(args.config.as_deref(), args.store.clone())?;
-    let Some(path) = own_store::file(&config.store, std::env::vars_os()) else {
-        return Err(
-            "keys are kept in the store's file, and there is none: name it with --store FILE \
-                    (store.path)"
-                .to_owned(),
-        );
-    };
-    let unusable = |error| format!("the store {} cannot be used: {error}", path.display());
-    let store = Store::open(&path).map_err(unusable)?;
+    let store = own_store::kept(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(|error| format!("cannot begin: {error}"))?;

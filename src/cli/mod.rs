@@ -1,6 +1,7 @@
 //! The command line: one file for each command. Here is only what tells them apart.
 
 mod backup;
+mod budgets;
 mod explain;
 mod keys;
 mod learned;
@@ -32,6 +33,8 @@ Examples:
                                   runs an application through it
   weir explain request.json       tells what would be sent of a request, and why
   weir keys create NAME           makes a virtual key, for auth.mode = \"keys\"
+  weir budgets set all --usd 20 --per day
+                                  ends spending at 20 dollars a day
   weir help serve                 tells all about serving";
 
 #[derive(Debug, Parser)]
@@ -46,6 +49,7 @@ enum Command {
     Serve(serve::Flags),
     Explain(explain::ExplainArgs),
     Keys(keys::KeysArgs),
+    Budgets(budgets::BudgetsArgs),
     Usage(usage::UsageArgs),
     Backup(backup::BackupArgs),
     /// Looks after the catalogue of models and their windows
@@ -59,6 +63,7 @@ pub fn run() -> ExitCode {
         Some(Command::Serve(flags)) => serve::run(&flags),
         Some(Command::Explain(args)) => end(explain::run(&args)),
         Some(Command::Keys(args)) => end(keys::run(&args)),
+        Some(Command::Budgets(args)) => end(budgets::run(&args)),
         Some(Command::Usage(args)) => end(usage::run(&args)),
         Some(Command::Backup(args)) => end(backup::run(&args)),
         Some(Command::Models(args)) => end(models::run(&args)),

@@ -1,5 +1,5 @@
-//! Where this weir's store is: the configured file, the user's state folder, or memory with a
-//! warning. Knows nothing of what is stored.
+//! Where this weir's store is: the configured database server or file, the user's state folder, or
+//! memory with a warning. Knows nothing of what is stored.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,23 +7,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::sources::{self, Flag};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Secret, is_database_url};
 use crate::proxy::Journal;
-use crate::store::{OpenError, Store, StoreOptions, now_ms};
+use crate::store::{Store, StoreOptions, now_ms};
 
 /// The path that stands for no file.
 const MEMORY: &str = ":memory:";
 /// How often what has ended is deleted.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// How often the journal on a server is looked after: others may wait for what an ended weir has left
+/// open.
+const SHARED_TEND_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Opens the store that `config` names. One that cannot be used is warned of and does not keep weir
-/// from serving.
+/// What `--store` says: a database server by its URL, or a file. It goes before both.
+pub fn told(value: String) -> [Flag; 2] {
+    let (path, url) =
+        if is_database_url(&value) { (String::new(), value) } else { (value, String::new()) };
+    [("store.path", path), ("store.url", url)].map(|(key, value)| Flag {
+        name: "--store".into(),
+        key: key.into(),
+        value,
+    })
+}
+
+/// Opens the store that `config` names. A file that cannot be used is warned of and does not keep
+/// weir from serving; a server that others share does, since with a store of its own this weir would
+/// not be one of them.
 pub fn open(
     config: &Config,
     env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<Store, OpenError> {
+) -> Result<Store, String> {
     match open_or_say(config, env) {
         Ok(store) => Ok(store),
+        Err(said) if config.store.url.is_some() => Err(said),
         Err(said) => {
             tracing::warn!(
                 target: "weir::store",
@@ -31,7 +47,7 @@ pub fn open(
                  Name a file that can be written with --store FILE (store.path), or --store {MEMORY} \
                  if this is what you want"
             );
-            Store::in_memory()
+            Store::in_memory().map_err(|error| error.to_string())
         }
     }
 }
@@ -41,6 +57,9 @@ pub fn open_or_say(
     config: &Config,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Store, String> {
+    if let Some(url) = &config.store.url {
+        return connect(url);
+    }
     let told = &config.store.path;
     if told == MEMORY {
         return Store::in_memory().map_err(|error| error.to_string());
@@ -54,8 +73,8 @@ pub fn open_or_say(
 
 /// What the flags `--config` and `--store` of a command, and the environment, say.
 pub fn configuration(config: Option<&Path>, store: Option<String>) -> Result<Config, String> {
-    let told = store.map(|value| Flag { name: "--store".into(), key: "store.path".into(), value });
-    let figment = sources::figment(config, None, std::env::vars_os(), told);
+    let told = store.map(told);
+    let figment = sources::figment(config, None, std::env::vars_os(), told.into_iter().flatten());
     let (config, _) = config::load(figment).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(|problem| format!("  - {problem}")).collect();
         format!("the configuration cannot be used:\n{}", lines.join("\n"))
@@ -63,9 +82,36 @@ pub fn configuration(config: Option<&Path>, store: Option<String>) -> Result<Con
     Ok(config)
 }
 
-/// Opens the store for a command that reads what a weir has written: a file that is there.
+/// Opens the store on a server.
+fn connect(url: &Secret) -> Result<Store, String> {
+    Store::connect(url.expose())
+        .map_err(|error| format!("the PostgreSQL server of store.url cannot be used: {error}"))
+}
+
+/// Opens the store for a command that writes to it, on a server or in a file, which is made where it
+/// is missing.
+pub fn kept(config: &Config) -> Result<Store, String> {
+    if let Some(url) = &config.store.url {
+        return connect(url);
+    }
+    let Some(path) = file(&config.store, std::env::vars_os()) else {
+        return Err(
+            "keys are kept in the store's file, and there is none: name it with --store FILE \
+                    (store.path), or a PostgreSQL server (store.url)"
+                .to_owned(),
+        );
+    };
+    Store::open(&path)
+        .map_err(|error| format!("the store {} cannot be used: {error}", path.display()))
+}
+
+/// Opens the store for a command that reads what a weir has written: on a server, or in a file that
+/// is there.
 pub fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, String> {
     let config = configuration(config, store)?;
+    if let Some(url) = &config.store.url {
+        return connect(url);
+    }
     let Some(path) = file(&config.store, std::env::vars_os()) else {
         return Err(
             "there is no file to read: name the store's with --store FILE (store.path)".to_owned()
@@ -82,12 +128,12 @@ pub fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, S
         .map_err(|error| format!("the store {} cannot be used: {error}", path.display()))
 }
 
-/// The store's file; `None` where it is in memory.
+/// The store's file; `None` where it is in memory or on a server.
 pub fn file(
     told: &config::Store,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Option<PathBuf> {
-    if told.path == MEMORY { None } else { path(&told.path, env) }
+    if told.path == MEMORY || told.url.is_some() { None } else { path(&told.path, env) }
 }
 
 /// The store's file: as told, or in the user's state folder by the rules of the XDG base
@@ -127,8 +173,9 @@ pub async fn sweep(store: Store) {
 }
 
 /// Looks after the journal, again and again.
-pub async fn tend(journal: Arc<Journal>) {
-    let mut interval = tokio::time::interval(SWEEP_INTERVAL);
+pub async fn tend(journal: Arc<Journal>, is_shared: bool) {
+    let every = if is_shared { SHARED_TEND_INTERVAL } else { SWEEP_INTERVAL };
+    let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // The first comes at once, and at the start it has been done.
     interval.tick().await;
@@ -141,6 +188,20 @@ pub async fn tend(journal: Arc<Journal>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flag_names_a_server_or_a_file() {
+        for (value, expected) in [
+            ("weir.db", ["weir.db", ""]),
+            (":memory:", [":memory:", ""]),
+            ("postgres://u:p@h/d", ["", "postgres://u:p@h/d"]),
+            ("PostgreSQL://h/d", ["", "PostgreSQL://h/d"]),
+        ] {
+            let told = told(value.to_owned());
+            assert_eq!(told.each_ref().map(|flag| &*flag.value), expected, "{value}");
+            assert_eq!(told.map(|flag| flag.key), ["store.path", "store.url"]);
+        }
+    }
 
     #[test]
     fn the_file_is_in_the_users_state_folder() {

@@ -70,8 +70,8 @@ pub struct Flags {
     /// A configuration file in TOML
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<String>,
-    /// The file for what outlives the process, :memory: for none [default: weir/weir.db in the
-    /// user's state folder]
+    /// The file for what outlives the process, :memory: for none, or the URL of a PostgreSQL server
+    /// [default: weir/weir.db in the user's state folder]
     #[arg(long, value_name = "FILE")]
     store: Option<String>,
     /// How the log on standard error is written: text or json
@@ -155,21 +155,20 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     let client = Client::new(&config.upstream)
         .map_err(|error| Failure::bad_configuration(error.to_string()))?;
     let base = client.base().clone();
-    let no_memory = |error| Failure::cannot_serve(format!("cannot keep anything: {error}"));
     let store = match config.auth.mode {
-        AuthMode::Open => own_store::open(&config, std::env::vars_os()).map_err(no_memory)?,
+        AuthMode::Open => own_store::open(&config, std::env::vars_os()).map_err(no_store)?,
         // Without its keys weir would know nobody.
         AuthMode::Keys => own_store::open_or_say(&config, std::env::vars_os())
             .map_err(|said| Failure::cannot_serve(no_keys(&said)))?,
     };
     let admin = admin(&config, &store).await?;
-    let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_memory)?;
+    let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_store)?;
     let originals = Arc::clone(proxy.originals());
     let journal = Arc::clone(proxy.journal());
     let summaries = proxy.summaries().cloned();
     // Before anything new is written down, so that a bill is whole as soon as weir answers.
     journal.tend().await;
-    tokio::spawn(own_store::tend(Arc::clone(&journal)));
+    tokio::spawn(own_store::tend(Arc::clone(&journal), config.store.url.is_some()));
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
         tokio::spawn(own_store::sweep(store.clone()));
     }
@@ -254,10 +253,14 @@ async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, Failure>
     })
 }
 
+fn no_store(said: impl std::fmt::Display) -> Failure {
+    Failure::cannot_serve(format!("cannot keep anything: {said}"))
+}
+
 fn no_keys(said: &str) -> String {
     format!(
         "with auth.mode = \"keys\" the store must be there, since it holds the keys: {said}. Name a \
-         file that can be written with --store FILE (store.path)"
+         file that can be written with --store FILE (store.path), or a PostgreSQL server (store.url)"
     )
 }
 
@@ -348,13 +351,13 @@ fn configuration(flags: &Flags) -> Result<(Config, Vec<config::Warning>), Vec<St
     let told = [
         ("--listen", "server.listen", &flags.listen),
         ("--upstream", "upstream.url", &flags.upstream),
-        ("--store", "store.path", &flags.store),
         ("--log-format", "log.format", &flags.log_format),
         ("--log-level", "log.level", &flags.log_level),
     ];
     let told = told.into_iter().filter_map(|(name, key, value)| {
         Some(Flag { name: name.into(), key: key.into(), value: value.clone()? })
     });
+    let told = told.chain(flags.store.clone().map(own_store::told).into_iter().flatten());
     let file = flags.config.as_deref().map(Path::new);
     let openai_base_url = std::env::var(OPENAI_BASE_URL).ok();
     let figment = sources::figment(file, openai_base_url, std::env::vars_os(), told);

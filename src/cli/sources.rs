@@ -276,7 +276,7 @@ mod tests {
             problems(figment(Some(&file.0), None, variables, [])),
             [
                 "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes",
-                "WEIR_: there is no such key; the sections are admin, auth, cache, context, cors, \
+                "WEIR_: there is no such key; the sections are admin, auth, budgets, cache, context, cors, \
                  learning, ledger, limits, log, models, policies, prices, server, store, \
                  summaries, upstream",
                 "limits (WEIR_LIMITS): is a section and has no value of its own",

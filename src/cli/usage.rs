@@ -80,7 +80,8 @@ pub struct UsageArgs {
     /// A configuration file in TOML
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<PathBuf>,
-    /// The store's file [default: weir/weir.db in the user's state folder]
+    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
+    /// folder]
     #[arg(long, value_name = "FILE")]
     store: Option<String>,
 }

@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 
+use super::Secret;
+
 /// An IP address and a port.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.trim().parse().map_err(|_| {
@@ -45,10 +47,33 @@ pub(super) fn origin(text: &str) -> Result<String, String> {
 pub(super) fn store_path(text: &str) -> Result<String, String> {
     if text.starts_with('~') {
         Err(format!("{text:?} begins with ~, which only shells know; write the whole path"))
+    } else if is_database_url(text) {
+        // Its password may be in it, so that it is not repeated.
+        Err("is the URL of a database server; write it as store.url".to_owned())
     } else if text.contains('\0') || text.ends_with('/') {
         Err(format!("{text:?} is no path of a file, such as \"/var/lib/weir/weir.db\""))
     } else {
         Ok(text.to_owned())
+    }
+}
+
+/// Whether a text is the URL of a database server and no path of a file.
+pub fn is_database_url(text: &str) -> bool {
+    let text = text.trim_start().to_ascii_lowercase();
+    ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme))
+}
+
+/// The URL of a database server; empty for none. It is never repeated in the message, since a
+/// password may be in it.
+pub(super) fn store_url(text: &str) -> Result<Option<Secret>, String> {
+    let text = text.trim();
+    if text.is_empty() {
+        Ok(None)
+    } else if is_database_url(text) {
+        Ok(Some(Secret::new(text)))
+    } else {
+        Err("is no URL of a PostgreSQL server, such as \"postgres://user:password@host:5432/weir\""
+            .to_owned())
     }
 }
 

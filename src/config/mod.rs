@@ -1,6 +1,7 @@
 //! Configuration as used: complete, checked, every key with its unit last.
 
 mod auth;
+mod budgets;
 mod checks;
 mod learning;
 pub mod models;
@@ -21,6 +22,8 @@ use figment::Figment;
 use crate::budget::Price;
 use crate::context::Policy;
 pub use auth::{Admin, AdminListen, Auth, AuthMode, Secret};
+pub use budgets::Budgets;
+pub use checks::is_database_url;
 pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
@@ -58,6 +61,7 @@ pub struct Config {
     pub store: Store,
     pub redis: Redis,
     pub ledger: Ledger,
+    pub budgets: Budgets,
     pub log: Log,
 }
 
@@ -268,6 +272,8 @@ pub struct Cache {
 pub struct Store {
     /// The file; empty for the usual place in the user's state folder, `:memory:` for none.
     pub path: String,
+    /// A database server in the place of a file. Its password is in it.
+    pub url: Option<Secret>,
 }
 
 /// `[ledger]`: what requests used, written down.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use super::auth;
-use super::checks::{address, base_url, host_name, origin, store_path};
+use super::budgets::{self, Budgets};
+use super::checks::{address, base_url, host_name, origin, store_path, store_url};
 use super::learning;
 use super::names;
 use super::own_models::models;
@@ -56,6 +57,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     store(reader, &mut config.store);
     redis::read(reader, &mut config.redis);
     ledger(reader, &mut config.ledger);
+    budgets::read(reader, &mut config.budgets);
     summaries::agree_with(reader, &config);
     log(reader, &mut config.log);
     config
@@ -106,7 +108,7 @@ impl Default for Config {
             model_settings: BTreeMap::new(),
             prices: Prices { unknown: UnknownPrice::Zero, default: None },
             cache: Cache { counts_bytes: 64 << 20, folds_bytes: 64 << 20 },
-            store: Store { path: String::new() },
+            store: Store { path: String::new(), url: None },
             redis: Redis::default(),
             ledger: Ledger {
                 enabled: true,
@@ -116,6 +118,7 @@ impl Default for Config {
                 retention_days: 90,
                 sums_retention_days: 1100,
             },
+            budgets: Budgets::default(),
             log: Log { format: LogFormat::Text, level: "info".to_owned() },
         }
     }
@@ -225,6 +228,12 @@ fn cache(reader: &mut Reader, cache: &mut Cache) {
 fn store(reader: &mut Reader, store: &mut Store) {
     let path = reader.text(&["store", "path"], store_path);
     set(&mut store.path, path);
+    let url = reader.text(&["store", "url"], store_url);
+    set(&mut store.url, url);
+    if store.url.is_some() && !store.path.is_empty() {
+        let message = "is given beside store.path; name one of them, a database server or a file";
+        reader.refuse(&["store", "url"], message);
+    }
 }
 
 fn ledger(reader: &mut Reader, ledger: &mut Ledger) {
@@ -470,6 +479,7 @@ mod tests {
         folds_bytes = 0
         [store]
         path = "kept/weir.db"
+        url = ""
         [ledger]
         enabled = false
         on_failure = "closed"
@@ -477,6 +487,12 @@ mod tests {
         sync_interval_ms = 8
         retention_days = 9
         sums_retention_days = 10
+        [budgets]
+        time_zone = "Europe/Berlin"
+        clamp = false
+        wait_ms = 0
+        on_failure = "closed"
+        webhook_url = "https://chat.example/hook"
         [log]
         format = "json"
         level = "debug"
@@ -527,7 +543,7 @@ mod tests {
             learning: Learning { heal: false, limit_lifetime_ms: 1000, calibrate: false },
             prices: Prices { unknown: UnknownPrice::Reject, default: None },
             cache: Cache { counts_bytes: 8, folds_bytes: 0 },
-            store: Store { path: "kept/weir.db".into() },
+            store: Store { path: "kept/weir.db".into(), url: None },
             ledger: Ledger {
                 enabled: false,
                 on_failure: OnFailure::Closed,
@@ -536,6 +552,7 @@ mod tests {
                 retention_days: 9,
                 sums_retention_days: 10,
             },
+            budgets: every_key_of_budgets(),
             log: Log { format: LogFormat::Json, level: "debug".into() },
             ..Config::default()
         };
@@ -547,6 +564,17 @@ mod tests {
         assert_eq!(config.policy(None, Some("plain")), plain);
         assert_eq!(config.policy(Some("default"), Some("plain")), every_key_of_a_policy());
         assert_eq!(Some(config.policy(Some("scored"), None)), preset("scored"));
+    }
+
+    /// The section `[budgets]` that [`EVERY_KEY`] writes.
+    fn every_key_of_budgets() -> Budgets {
+        Budgets {
+            time_zone: jiff::tz::TimeZone::get("Europe/Berlin").expect("it is shipped"),
+            clamp: false,
+            wait_ms: 0,
+            on_failure: OnFailure::Closed,
+            webhook_url: "https://chat.example/hook".into(),
+        }
     }
 
     /// The policy that [`EVERY_KEY`] writes.

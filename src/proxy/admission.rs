@@ -19,12 +19,18 @@ const PLACE_LIFE: Duration = Duration::from_secs(30);
 /// What all keys with limits have used.
 pub struct Admissions(Rates);
 
-/// A request's place among those of its key, given back on drop. The default is for who has no limits.
-#[derive(Default)]
+/// A request's place among those of its key, given back on drop.
 #[must_use = "a place that is dropped is free for another request"]
 pub struct Admission {
     /// `None` where nothing is limited.
     place: Option<(Arc<VirtualKey>, Place)>,
+}
+
+impl Admission {
+    /// That of a caller whom nothing limits.
+    pub fn unlimited() -> Self {
+        Self { place: None }
+    }
 }
 
 impl Admissions {
@@ -36,7 +42,7 @@ impl Admissions {
     /// Lets a request in, or says when to come again.
     pub async fn admit(&self, caller: &Caller) -> Result<Admission, ProxyError> {
         let Some(key) = caller.key.as_ref().filter(|key| is_limited(key)) else {
-            return Ok(Admission::default());
+            return Ok(Admission::unlimited());
         };
         let settings = &key.settings;
         let limits = Limits {

@@ -15,15 +15,16 @@ use super::refusal;
 use super::shared::{Shared, shown};
 use super::summaries::Spans;
 use super::{ErrorKind, LeftOut, ProxyError};
-use crate::budget::Compaction;
+use crate::budget::{Compaction, ServiceTier};
 use crate::config::{Known, Mode, ModelSettings, Originals};
+use crate::context::history::SummaryUse;
 use crate::context::tail::Tail;
 use crate::context::{
     self, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
 };
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING};
-use crate::wire::{Edit, Request};
+use crate::wire::{Edit, Request, clamp};
 
 /// A conversation as it is, and as it was when an earlier request ended, where that is remembered.
 pub(super) struct Folded {
@@ -125,7 +126,7 @@ impl<'a> Draft<'a> {
     pub(super) fn spans(&self) -> Option<Spans<'_>> {
         let (summaries, job) = (self.shared.summaries.as_ref()?, self.job);
         let conversation = (self.request.messages.as_slice(), self.model.as_ref());
-        Some(Spans::new(summaries, job.tenant, &job.body, conversation, job.patience))
+        Some(Spans::new(summaries, job, conversation))
     }
 
     /// Takes the transcript up where an earlier request of the conversation left it, or from the
@@ -255,20 +256,23 @@ impl<'a> Draft<'a> {
         let beside = self.beside(sent_tokens, is_observed);
         named.extend(beside.question.map(|_| edited::USAGE));
         named.extend(beside.clamp.map(|_| edited::CLAMP));
-        let clamp = beside.clamp;
-        let (body, asked) = edited::body(self.job.protocol, &self.request, &edits, beside);
+        let lowered = beside.clamp;
+        let (body, asked) =
+            edited::body(self.job.protocol, &self.request, &self.model, &edits, beside);
         let cuts = if needs_nothing { 0 } else { end.cuts() };
         let named = named.join(",");
         let mut planned = self.planned(body, action, &named, received_tokens, sent_tokens, cuts);
         planned.usage_asked = asked;
+        planned.is_clampable = !is_observed && clamp::is_possible(&self.request);
         planned.zone = end.zone();
-        planned.max_output_tokens = clamp.or(self.request.max_output_tokens);
+        planned.max_output_tokens = lowered.or(self.request.max_output_tokens);
         if let Some(earlier) = &folded.earlier {
             let earlier_tokens = earlier.received_tokens() + self.overhead_tokens;
             planned.compaction.earlier_tokens = Some(earlier_tokens);
             planned.compaction.is_cut = end.cuts() > earlier.cuts();
         }
-        planned.summary = spans.and_then(Spans::last);
+        let is_unfit = end.history().last().is_some_and(|cut| cut.summary == SummaryUse::Unfit);
+        planned.summary = spans.and_then(|spans| spans.told(is_unfit));
         planned.ahead = spans.and_then(|spans| spans.ahead(&end, &source));
         if !is_left_alone && config.context.originals != Originals::Off {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
@@ -283,7 +287,10 @@ impl<'a> Draft<'a> {
         let spare_tokens = if self.encoding().is_estimated() { sent_tokens / 32 } else { 0 };
         let most_tokens = sent_tokens + spare_tokens;
         let asked_output = self.request.max_output_tokens;
-        let clamp = self.learned.clamped(&self.limits, most_tokens, asked_output);
+        let learned = self.learned.clamped(&self.limits, most_tokens, asked_output);
+        let most = self.job.asked.max_output_tokens;
+        let budgeted = most.filter(|most| asked_output.is_none_or(|asked| asked > *most));
+        let clamp = learned.into_iter().chain(budgeted).min();
         Beside {
             question: question.filter(|_| self.may_ask_usage()),
             clamp: clamp.filter(|_| !is_observed),
@@ -376,12 +383,16 @@ impl<'a> Draft<'a> {
                 max_input_tokens: self.limits.max_input_tokens.unwrap_or(self.limits.window_tokens),
             },
             max_output_tokens: self.request.max_output_tokens,
+            choices: self.request.choices,
+            service_tier: self.request.service_tier.as_deref().map(ServiceTier::from_name),
+            is_clampable: false,
             limits: self.limits,
             is_model_known: self.is_model_known,
             encoding: self.encoding(),
             is_calibrated: self.is_calibrated,
             summary: None,
             ahead: None,
+            budget: None,
         }
     }
 }

@@ -78,6 +78,7 @@ pub struct Beside {
 pub fn body(
     protocol: Protocol,
     request: &Request<'_>,
+    model: &str,
     edits: &[(usize, Edit)],
     beside: Beside,
 ) -> (Option<Bytes>, Option<Put>) {
@@ -90,6 +91,10 @@ pub fn body(
         clamp::put(request, &mut body, tokens);
     }
     let asked = beside.question.map(|question| question.put(request, &mut body));
+    // Behind all else, so that the question stays where it is.
+    if let Some(tokens) = beside.clamp {
+        clamp::add(request, model, &mut body, tokens);
+    }
     (Some(body.into()), asked)
 }
 

@@ -29,6 +29,10 @@ pub enum ErrorKind {
     RequestRate,
     /// A key has used more tokens in the minute than it may.
     TokenRate,
+    /// A budget has not enough left.
+    BudgetExhausted,
+    /// What a budget has left is held by others.
+    BudgetHeld,
     /// The model has no known price, and such are not served.
     ModelNotPriced,
     NotFound,
@@ -62,7 +66,8 @@ impl ErrorKind {
             // OpenAI's word for both, so that nobody learns which models there are.
             Self::ModelNotAllowed => "model_not_found",
             Self::PassthroughRequired => "passthrough_required",
-            Self::RequestRate | Self::TokenRate => "rate_limit_exceeded",
+            Self::RequestRate | Self::TokenRate | Self::BudgetHeld => "rate_limit_exceeded",
+            Self::BudgetExhausted => "insufficient_quota",
             Self::ModelNotPriced => "model_not_priced",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",

@@ -27,6 +27,10 @@ const SUMMARY: HeaderName = HeaderName::from_static("x-weir-summary");
 const RECEIVED_TOKENS: HeaderName = HeaderName::from_static("x-weir-received-tokens");
 const SENT_TOKENS: HeaderName = HeaderName::from_static("x-weir-sent-tokens");
 const LIMIT_TOKENS: HeaderName = HeaderName::from_static("x-weir-limit-tokens");
+const BUDGET_HELD_USD: HeaderName = HeaderName::from_static("x-weir-budget-held-usd");
+const BUDGET_LEFT_USD: HeaderName = HeaderName::from_static("x-weir-budget-left-usd");
+const BUDGET_LEFT_TOKENS: HeaderName = HeaderName::from_static("x-weir-budget-left-tokens");
+const BUDGET_WARNING: HeaderName = HeaderName::from_static("x-weir-budget-warning");
 const REMAINING_TOKENS: HeaderName = HeaderName::from_static("x-weir-remaining-tokens");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-weir-request-id");
 const VERBOSITY: HeaderName = HeaderName::from_static("x-weir-verbosity");
@@ -172,6 +176,19 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
     headers.insert(REMAINING_TOKENS, remaining_tokens.into());
     let verbosity = Verbosity::of(planned.sent_tokens, planned.limit_tokens);
     insert_text(headers, VERBOSITY, verbosity.word());
+    let budget = planned.budget.as_ref();
+    let texts = [
+        (BUDGET_HELD_USD, budget.and_then(|told| told.held_usd.clone())),
+        (BUDGET_LEFT_USD, budget.and_then(|told| told.left_usd.clone())),
+        (BUDGET_LEFT_TOKENS, budget.and_then(|told| told.left_tokens).map(|left| left.to_string())),
+        (BUDGET_WARNING, budget.and_then(|told| told.warning.clone())),
+    ];
+    for (name, text) in texts {
+        headers.remove(&name);
+        if let Some(text) = text {
+            insert_text(headers, name, &text);
+        }
+    }
 }
 
 fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {

@@ -10,7 +10,7 @@ use http::{HeaderMap, StatusCode};
 use tokio::time::timeout;
 
 use super::error::UpstreamAnswer;
-use super::journal::Opening;
+use super::opening::{self, Opening};
 use super::planner::{Job, Planned};
 use super::record::Record;
 use super::shared::shown;
@@ -91,14 +91,15 @@ impl Proxy {
                 }
             }
             record.refused(refused.status).await;
+            let account = opening::account(record.caller());
+            let holding = self.hold(&account, job, planned).await?;
             record.planned(planned);
             let (method, target) = (method.clone(), target.clone());
             let body = planned.body.clone().unwrap_or_else(|| job.body.clone());
             let (headers, body) = (headers.clone(), OutboundBody::Bytes(body));
             let again = Outbound { method, target, headers, body };
-            let opening =
-                Opening::planned(record.caller(), &again.target, planned, record.plan_ms());
-            record.account(self.journal.open(opening).await?);
+            let opening = Opening::planned(account, &again.target, planned, record.plan_ms());
+            record.account(self.journal.open(opening, holding).await?);
             inbound = self.ask(again, planned, job).await?;
             before = Some((refused, lesson));
         }

@@ -6,21 +6,20 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::Method;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::planner::Planned;
-use super::record::{Outcome, logged};
+use super::budgets::{Budgets, Desired, Holding};
+use super::opening::{Ended, Opening};
+use super::record::Outcome;
 use super::settlement::{self, End, Known};
 use super::shared::shown;
-use super::{Caller, ErrorKind, ProxyError};
-use crate::budget::{Compaction, Price};
+use super::{ErrorKind, ProxyError};
+use crate::budget::{Compaction, Price, ServiceTier};
 use crate::config::{Config, OnFailure, Priced};
-use crate::store::ledger::{self, DAY_MS, Flags, Intent, KeyNames, RequestId, Settlement};
+use crate::store::ledger::{self, DAY_MS, Flags, Intent, RequestId, Settlement};
 use crate::store::{Store, StoreError, now_ms};
-use crate::upstream::{Endpoint, Outbound, Target};
-use crate::wire::usage::Metered;
+use crate::tokens::Encoding;
 
 /// Requests of ended processes that are settled in one go.
 const ORPHANS_AT_ONCE: usize = 256;
@@ -40,6 +39,7 @@ const BEHIND_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Journal {
     store: Store,
     config: Arc<Config>,
+    budgets: Budgets,
     upstream: String,
     /// One place for each settlement in the background.
     behind: Arc<Semaphore>,
@@ -69,111 +69,67 @@ impl Warned {
     }
 }
 
-/// What is written down of a request before it is sent.
-pub struct Opening {
-    pub caller: ledger::Caller,
-    pub route: String,
-    pub model: String,
-    /// Where it goes, if that is another upstream than conversations have.
-    pub upstream: Option<String>,
-    pub stream: bool,
-    pub action: String,
-    pub zone: &'static str,
-    pub compaction: Option<Compaction>,
-    pub max_output_tokens: Option<u64>,
-    pub plan_ms: u64,
-    /// Whether the route is one that is billed. Of others only those are kept that report usage.
-    pub is_billed: bool,
-}
-
-/// How a request ended.
-pub struct Ended {
-    pub end: End,
-    /// The word for it.
-    pub outcome: &'static str,
-    /// The answer's.
-    pub status: Option<u16>,
-    /// What the answer told.
-    pub metered: Metered,
-    pub first_byte_ms: Option<u64>,
-    pub total_ms: Option<u64>,
-}
-
-impl Ended {
-    /// A request of a process that ended before it did.
-    fn killed() -> Self {
-        Self {
-            end: End::Unseen,
-            outcome: "killed",
-            status: None,
-            metered: Metered::default(),
-            first_byte_ms: None,
-            total_ms: None,
-        }
-    }
-}
-
-impl Opening {
-    /// A conversation that is sent as `planned`.
-    pub fn planned(caller: &Caller, target: &Target, planned: &Planned, plan_ms: u64) -> Self {
-        Self {
-            caller: account(caller),
-            route: route(target),
-            model: planned.model.clone(),
-            upstream: None,
-            stream: planned.stream,
-            action: planned.action.clone(),
-            zone: planned.zone.word(),
-            compaction: Some(planned.compaction),
-            max_output_tokens: planned.max_output_tokens,
-            plan_ms,
-            is_billed: true,
-        }
-    }
-
-    /// A request that is passed on unread; `None` where such a request uses nothing.
-    pub fn passed(caller: &Caller, outbound: &Outbound, plan_ms: u64) -> Option<Self> {
-        (outbound.method == Method::POST).then(|| Self {
-            caller: account(caller),
-            route: route(&outbound.target),
-            model: String::new(),
-            upstream: None,
-            stream: false,
-            action: "stream".to_owned(),
-            zone: "",
-            compaction: None,
-            max_output_tokens: None,
-            plan_ms,
-            is_billed: matches!(outbound.target.endpoint(), Endpoint::Route(_)),
-        })
-    }
-}
-
 impl Journal {
-    pub fn new(config: Arc<Config>, store: Store, upstream: String) -> Self {
+    pub fn new(config: Arc<Config>, store: Store, upstream: String, budgets: Budgets) -> Self {
         let behind = Arc::new(Semaphore::new(MAX_BEHIND as usize));
         let late = Mutex::new(Vec::new());
-        Self { store, config, upstream, behind, late, unpriced: Warned::default() }
+        Self { store, config, budgets, upstream, behind, late, unpriced: Warned::default() }
     }
 
-    /// Writes down that a request is about to be sent; `None` where nothing is written down.
+    /// Holds what a request may come to in all its budgets, or refuses it.
+    pub async fn hold(
+        &self,
+        caller: &ledger::Caller,
+        desired: &Desired<'_>,
+    ) -> Result<Holding, ProxyError> {
+        self.check_price(desired.model)?;
+        self.budgets.hold(caller, desired, self.price(None, desired.model)).await
+    }
+
+    /// How budgets stand.
+    pub fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
+    /// The same for a request whose prompt and output limit are known.
+    pub async fn hold_counted(&self, opening: &Opening) -> Result<Holding, ProxyError> {
+        let desired = Desired {
+            model: &opening.model,
+            sent_tokens: opening.compaction.map_or(0, |done| done.sent_tokens),
+            encoding: Encoding::Estimate,
+            max_output_tokens: opening.max_output_tokens,
+            most_output_tokens: 0,
+            choices: 1,
+            service_tier: ServiceTier::Standard,
+            is_clampable: false,
+        };
+        self.hold(&opening.caller, &desired).await
+    }
+
+    /// Holds a place for a request that weir does not read, if its budgets have anything left.
+    pub async fn hold_unread(&self, opening: &Opening) -> Result<Holding, ProxyError> {
+        match opening.is_billed {
+            true => self.budgets.hold_unread(&opening.caller).await,
+            false => self.budgets.note(&opening.caller),
+        }
+    }
+
+    /// Writes down that a request is about to be sent for which `holding` is held; `None` where
+    /// nothing is to be settled.
     ///
     /// Where that fails, `ledger.on_failure` says whether it is sent all the same.
-    pub async fn open(self: &Arc<Self>, opening: Opening) -> Result<Option<Account>, ProxyError> {
-        if !opening.model.is_empty() {
-            self.check_price(&opening.model)?;
-        }
-        if !self.config.ledger.enabled {
+    pub async fn open(
+        self: &Arc<Self>,
+        opening: Opening,
+        holding: Holding,
+    ) -> Result<Option<Account>, ProxyError> {
+        let is_written = self.config.ledger.enabled;
+        if !is_written && !holding.is_bound() {
             return Ok(None);
         }
-        let begun_ms = now_ms();
-        let mut random = [0; 10];
-        getrandom::fill(&mut random).map_err(|_| {
-            ProxyError::new(ErrorKind::Internal, "the system gives no random bytes")
-        })?;
         let intent = Arc::new(Intent {
-            id: RequestId::new(begun_ms, random),
-            begun_ms,
+            id: holding.id(),
+            begun_ms: holding.id().begun_ms(),
             caller: opening.caller,
             route: opening.route,
             model: opening.model,
@@ -191,7 +147,12 @@ impl Journal {
             intent,
             compaction: opening.compaction,
             is_billed: opening.is_billed,
+            is_written,
+            holding: Some(holding),
         };
+        if !is_written {
+            return Ok(Some(account));
+        }
         let mut unsent = Unsent { journal: self, id: Some(account.id()) };
         let written = self.store.open_request(&account.intent).await;
         if let Err(error) = &written
@@ -371,6 +332,10 @@ pub struct Account {
     intent: Arc<Intent>,
     compaction: Option<Compaction>,
     is_billed: bool,
+    /// Whether it is kept in the store, or settled with its budgets alone.
+    is_written: bool,
+    /// What is held for it, until that is settled.
+    holding: Option<Holding>,
 }
 
 impl Account {
@@ -383,12 +348,14 @@ impl Account {
     /// that, as by a caller that leaves at the last moment, it goes on in the background.
     pub async fn settle(self, ended: Ended) -> Option<u64> {
         let mut rest = Rest { unsettled: Some((self, ended)) };
-        let cost_nano_usd = match &rest.unsettled {
+        let settlement = match &rest.unsettled {
             Some((account, ended)) => account.write(ended).await,
             None => None,
         };
-        rest.unsettled = None;
-        cost_nano_usd
+        if let Some((account, _)) = rest.unsettled.take() {
+            account.let_go(settlement.as_ref()).await;
+        }
+        settlement.and_then(|settlement| settlement.cost_nano_usd)
     }
 
     /// The same in the background, where nobody can wait for it.
@@ -396,11 +363,21 @@ impl Account {
         drop(Rest { unsettled: Some((self, ended)) });
     }
 
-    async fn write(&self, ended: &Ended) -> Option<u64> {
+    /// Puts what the request came to in the place of what was held for it.
+    async fn let_go(self, settlement: Option<&Settlement>) {
+        if let (Some(holding), Some(settlement)) = (self.holding, settlement) {
+            holding.settle(settlement).await;
+        }
+    }
+
+    /// Writes down what the request came to; `None` where it came to nothing that is kept.
+    async fn write(&self, ended: &Ended) -> Option<Settlement> {
         let journal = &self.journal;
         if !self.is_billed && ended.metered.usage.is_none() {
-            // What the store keeps of it in spite of this is settled as a request never seen.
-            let _ = journal.store.release_request(self.intent.id).await;
+            if self.is_written {
+                // What the store keeps of it in spite of this is settled as a request never seen.
+                let _ = journal.store.release_request(self.intent.id).await;
+            }
             return None;
         }
         let mut intent = Arc::clone(&self.intent);
@@ -410,9 +387,10 @@ impl Account {
             model.clone_into(&mut Arc::make_mut(&mut intent).model);
         }
         let settlement = journal.settlement(&intent, self.compaction, ended).await;
-        let cost_nano_usd = settlement.cost_nano_usd;
-        journal.settle_or_keep(intent, settlement).await;
-        cost_nano_usd
+        if self.is_written {
+            journal.settle_or_keep(intent, settlement.clone()).await;
+        }
+        Some(settlement)
     }
 }
 
@@ -432,7 +410,8 @@ impl Drop for Rest {
         };
         let place = Arc::clone(&account.journal.behind).try_acquire_owned();
         runtime.spawn(async move {
-            account.write(&ended).await;
+            let settlement = account.write(&ended).await;
+            account.let_go(settlement.as_ref()).await;
             drop(place);
         });
     }
@@ -458,27 +437,6 @@ impl Drop for Unsent<'_> {
             let _ = store.release_request(id).await;
             drop(place);
         });
-    }
-}
-
-/// Who a request is counted for.
-pub(super) fn account(caller: &Caller) -> ledger::Caller {
-    let key = caller.key.as_ref().map(|key| {
-        Arc::new(KeyNames {
-            key: key.id.clone(),
-            team: key.team.clone(),
-            organisation: key.organisation.clone(),
-            user: key.user.clone(),
-        })
-    });
-    ledger::Caller { tenant: caller.tenant, key }
-}
-
-/// What a path asks for, as it is shown.
-fn route(target: &Target) -> String {
-    match target.endpoint() {
-        Endpoint::Route(route) => route.name().to_owned(),
-        _ => logged(target.path().trim_start_matches('/')),
     }
 }
 

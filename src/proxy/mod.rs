@@ -2,6 +2,7 @@
 
 mod admission;
 mod asking;
+mod budgets;
 mod caller;
 mod draft;
 mod drain;
@@ -14,6 +15,7 @@ pub mod host;
 mod journal;
 pub mod learned;
 mod memory;
+mod opening;
 mod originals;
 mod planned;
 pub mod planner;
@@ -37,12 +39,13 @@ use http_body::Body as _;
 
 pub use admission::Admission;
 use admission::Admissions;
+use budgets::Budgets;
 pub use caller::Caller;
 pub use drain::Drains;
 pub use error::{ErrorKind, ProxyError};
 pub use explain::Explained;
 pub use journal::Journal;
-use journal::Opening;
+use opening::Opening;
 pub use originals::{LeftOut, Originals};
 pub use question::Question;
 pub use spend::SpendQuery;
@@ -134,11 +137,13 @@ impl Proxy {
         let learned =
             Learned::new(store.clone(), upstream.clone(), own_key.is_some(), config.learning);
         let learned = Arc::new(learned);
-        let journal = Arc::new(Journal::new(Arc::clone(&config), store.clone(), upstream));
-        let summaries = Summaries::new(&config, &client, own_key.as_ref(), &journal, &store)
-            .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
         let redis = Redis::configured(&config.redis)
             .map_err(|error| OpenError::System { said: format!("redis.url: {error}") })?;
+        let budgets = Budgets::new(Arc::clone(&config), &store, redis.clone());
+        let journal = Journal::new(Arc::clone(&config), store.clone(), upstream, budgets);
+        let journal = Arc::new(journal);
+        let summaries = Summaries::new(&config, &client, own_key.as_ref(), &journal, &store)
+            .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
         let planner = Planner::with(Arc::clone(&config), Arc::clone(&learned), summaries.clone());
         Ok(Self {
             own_key,
@@ -211,6 +216,8 @@ impl Proxy {
             call.caller.check_model(&planned.model)?;
             call.caller.check_conversation(&readable)?;
             record.take_tokens(planned.sent_tokens).await?;
+            let account = opening::account(&call.caller);
+            let holding = self.hold(&account, &mut job, &mut planned).await?;
 
             let mut headers = self.outbound_headers(call.headers, &call.target);
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -227,9 +234,8 @@ impl Proxy {
                 headers,
                 body: OutboundBody::Bytes(body),
             };
-            let opening =
-                Opening::planned(record.caller(), &outbound.target, &planned, record.plan_ms());
-            record.account(self.journal.open(opening).await?);
+            let opening = Opening::planned(account, &outbound.target, &planned, record.plan_ms());
+            record.account(self.journal.open(opening, holding).await?);
             let inbound = self.send_fitting(outbound, &mut planned, job, &mut record).await?;
             record.edited(&planned);
             if inbound.status.is_success() {
@@ -268,9 +274,9 @@ impl Proxy {
 
     /// Has what the next cut will take summed up, in the background.
     fn announce(&self, behalf: &Arc<Behalf>, received: &Bytes, planned: &mut Planned) {
-        let (Some(summaries), Some(wanted)) = (&self.summaries, planned.ahead.take()) else {
-            return;
-        };
+        let Some(summaries) = &self.summaries else { return };
+        summaries.note_taken(&behalf.caller);
+        let Some(wanted) = planned.ahead.take() else { return };
         let body = planned.body.as_ref().unwrap_or(received).clone();
         let sent = Sent { body, tokens: planned.sent_tokens };
         summaries.announce(wanted, received, behalf, Some(sent));
@@ -310,7 +316,8 @@ impl Proxy {
             let outbound = Outbound { method: pass.method, target: pass.target, headers, body };
             record.ready();
             if let Some(opening) = Opening::passed(record.caller(), &outbound, record.plan_ms()) {
-                record.account(self.journal.open(opening).await?);
+                let holding = self.journal.hold_unread(&opening).await?;
+                record.account(self.journal.open(opening, holding).await?);
             }
             Ok(self.client.send(outbound).await?)
         };

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::budgets::Report;
 use super::edited;
 use super::summaries::{Behalf, Look, Patience, Wanted};
 use super::{LeftOut, Tenant};
-use crate::budget::Compaction;
+use crate::budget::{Compaction, ServiceTier};
 use crate::context::{LearnedLimits, Limits, Zone};
 use crate::tokens::Encoding;
 use crate::wire::Protocol;
@@ -48,6 +49,8 @@ pub struct Asked {
     pub policy: Option<String>,
     /// What the refusal of this very request taught, in the place of what is kept of its model.
     pub learned: Option<LearnedLimits>,
+    /// The most output of each answer that its budgets have room for.
+    pub max_output_tokens: Option<u64>,
     /// Whether the upstream has refused to be asked for this request's usage.
     pub is_usage_refused: bool,
 }
@@ -79,6 +82,12 @@ pub struct Planned {
     pub compaction: Compaction,
     /// The most output that the request lets the model write.
     pub max_output_tokens: Option<u64>,
+    /// How many answers it wants.
+    pub choices: u64,
+    /// How it is to be served, where it says so.
+    pub service_tier: Option<ServiceTier>,
+    /// Whether its output limit can be lowered, or one be put.
+    pub is_clampable: bool,
     /// What the plan was made under.
     pub limits: Limits,
     /// Whether weir knows the model by its name.
@@ -92,6 +101,8 @@ pub struct Planned {
     pub summary: Option<Look>,
     /// What is to be summed up for the next cut.
     pub ahead: Option<Wanted>,
+    /// How its budgets stand.
+    pub budget: Option<Report>,
 }
 
 impl Planned {

@@ -6,8 +6,9 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use tokio::time::Instant;
 
-use super::journal::{Account, Ended};
+use super::journal::Account;
 use super::learned::Sampling;
+use super::opening::Ended;
 use super::planner::Planned;
 use super::settlement::End;
 use super::{Admission, Caller, ErrorKind, LeftOut, ProxyError};
@@ -136,6 +137,7 @@ impl Record {
             left_out: LeftOut::default(),
             model: logged(&planned.model),
             ahead: None,
+            budget: None,
             ..*planned
         });
     }

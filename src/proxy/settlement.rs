@@ -105,7 +105,7 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
 }
 
 /// `reported` without what no request can have taken: a bill must not come of a slip of the pen.
-fn believed(reported: Usage) -> Usage {
+pub fn believed(reported: Usage) -> Usage {
     let believed = |tokens: Option<u64>| tokens.filter(|tokens| *tokens <= MAX_BELIEVED_TOKENS);
     Usage {
         prompt_tokens: believed(reported.prompt_tokens),

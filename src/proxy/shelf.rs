@@ -46,6 +46,9 @@ pub struct Stored<T> {
 impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> Shelf<T> {
     /// Nothing yet; what is put in lasts for `lifetime_ms`.
     pub fn new(kind: Kind, lifetime_ms: u64, store: Option<(Store, String)>) -> Self {
+        if let Some((store, _)) = &store {
+            store.keep_at_hand(kind);
+        }
         Self { kind, lifetime_ms, store, known: Cache::new(MAX_MODELS) }
     }
 

@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 
 use super::{Caller, ErrorKind, Proxy, ProxyError, Tenant};
 use crate::budget::calendar::{read_day, read_month, shown_day};
+use crate::store::StoreError;
+use crate::store::counters::Standing;
 use crate::store::ledger::{Column, UsageQuery};
 
 /// The most rows of one answer.
@@ -90,11 +92,6 @@ impl Proxy {
             ..UsageQuery::default()
         };
         let total = UsageQuery { by: Vec::new(), ..asked.clone() };
-        let unread = |error| {
-            tracing::warn!(target: "weir::store", %error, "the store cannot be read");
-            let message = "weir's store cannot be read at the moment. Try again shortly.";
-            ProxyError::new(ErrorKind::StoreUnavailable, message)
-        };
         let rows = self.store().usage(asked).await.map_err(unread)?;
         let total = self.store().usage(total).await.map_err(unread)?;
         Ok(json!({
@@ -106,6 +103,29 @@ impl Proxy {
             "data": rows.iter().map(|row| row.json(&query.by)).collect::<Vec<_>>(),
         }))
     }
+}
+
+impl Proxy {
+    /// How the budgets stand that `caller`'s requests are in.
+    pub async fn standings(&self, caller: &Caller) -> Result<Value, ProxyError> {
+        if caller.tenant == Tenant::ANONYMOUS {
+            return Err(ProxyError::new(
+                ErrorKind::CredentialRequired,
+                "budgets are told only to callers with a credential: send the one that your requests \
+                 have",
+            ));
+        }
+        let account = super::opening::account(caller);
+        let standings = self.journal.budgets().standings(&account).await.map_err(unread)?;
+        let data: Vec<Value> = standings.iter().map(Standing::json).collect();
+        Ok(json!({"object": "list", "data": data}))
+    }
+}
+
+fn unread(error: StoreError) -> ProxyError {
+    tracing::warn!(target: "weir::store", %error, "the store cannot be read");
+    let message = "weir's store cannot be read at the moment. Try again shortly.";
+    ProxyError::new(ErrorKind::StoreUnavailable, message)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ const SCHEME: &str = "bearer ";
 /// Tells callers apart.
 pub enum Gate {
     Open { tenant_key: [u8; blake3::KEY_LEN] },
-    Keys(KeyRing),
+    Keys(Box<KeyRing>),
 }
 
 impl Gate {
@@ -26,7 +26,7 @@ impl Gate {
     pub fn new(mode: AuthMode, store: &Store) -> Self {
         match mode {
             AuthMode::Open => Self::Open { tenant_key: store.secret() },
-            AuthMode::Keys => Self::Keys(KeyRing::new(store.clone())),
+            AuthMode::Keys => Self::Keys(Box::new(KeyRing::new(store.clone()))),
         }
     }
 

@@ -83,7 +83,7 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
         headers.insert(RETRY_AFTER, HeaderValue::from(after_ms.div_ceil(1000)));
     }
     match problem.kind {
-        ErrorKind::UpgradeNotSupported | ErrorKind::LoopDetected => {
+        ErrorKind::UpgradeNotSupported | ErrorKind::LoopDetected | ErrorKind::BudgetExhausted => {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         ErrorKind::UnsupportedEncoding => {
@@ -148,7 +148,10 @@ pub fn status(kind: ErrorKind) -> StatusCode {
         | ErrorKind::ModelNotAllowed
         | ErrorKind::PassthroughRequired => StatusCode::FORBIDDEN,
         ErrorKind::InvalidApiKey => StatusCode::UNAUTHORIZED,
-        ErrorKind::RequestRate | ErrorKind::TokenRate => StatusCode::TOO_MANY_REQUESTS,
+        ErrorKind::RequestRate
+        | ErrorKind::TokenRate
+        | ErrorKind::BudgetExhausted
+        | ErrorKind::BudgetHeld => StatusCode::TOO_MANY_REQUESTS,
         ErrorKind::NotFound => StatusCode::NOT_FOUND,
         ErrorKind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         ErrorKind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -167,7 +170,8 @@ pub fn status(kind: ErrorKind) -> StatusCode {
 fn kind_of_error(kind: ErrorKind, status: StatusCode) -> &'static str {
     match kind {
         ErrorKind::RequestRate => "requests",
-        ErrorKind::TokenRate => "tokens",
+        ErrorKind::TokenRate | ErrorKind::BudgetHeld => "tokens",
+        ErrorKind::BudgetExhausted => "insufficient_quota",
         _ if status.is_server_error() => "server_error",
         _ => "invalid_request_error",
     }

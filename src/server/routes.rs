@@ -35,6 +35,8 @@ const ORIGINALS: &str = "/weir/v1/originals/";
 const PLAN: &str = "/weir/v1/plan";
 /// Where a caller is told what it has used.
 const USAGE: &str = "/weir/v1/usage";
+/// Where a caller is told how its budgets stand.
+const BUDGETS: &str = "/weir/v1/budgets";
 const PLANNED_PATH: &str = "/v1/chat/completions";
 /// When to try again after all connections were taken.
 const RETRY_AFTER_MS: u64 = 1000;
@@ -63,6 +65,8 @@ enum Step {
     Plan,
     /// What the caller has used is asked for.
     Usage,
+    /// How the caller's budgets stand is asked for.
+    Budgets,
     /// A page of weir's own, which takes these methods alone.
     NotAllowed(&'static str),
     Forward(Target),
@@ -116,7 +120,12 @@ impl Routes {
             Step::Own(response) => response,
             Step::NotAllowed(allowed) => Self::refuse_method(&parts, body, allowed),
             Step::Original(reference) => self.original(parts, body, &reference, &caller).await,
-            Step::Usage => self.usage(parts, body, &caller).await,
+            Step::Usage => {
+                let query = SpendQuery::read(parts.uri.query().unwrap_or_default());
+                let told = async { self.proxy.spend(&caller, query?).await };
+                Self::told(parts, body, told.await)
+            }
+            Step::Budgets => Self::told(parts, body, self.proxy.standings(&caller).await),
             Step::Plan => self.plan(parts, body, caller).await,
             Step::Forward(target) => self.forward(parts, body, target, caller).await,
         }
@@ -191,9 +200,10 @@ impl Routes {
                 false => Step::NotAllowed("GET, HEAD"),
             });
         }
-        if path == USAGE {
+        if path == USAGE || path == BUDGETS {
             return Ok(match is_read {
-                true => Step::Usage,
+                true if path == USAGE => Step::Usage,
+                true => Step::Budgets,
                 false => Step::NotAllowed("GET, HEAD"),
             });
         }
@@ -242,12 +252,12 @@ impl Routes {
     }
 
     /// What the caller has used.
-    async fn usage(&self, parts: Parts, body: Body, caller: &Caller) -> Response<Body> {
-        let told = async {
-            let query = SpendQuery::read(parts.uri.query().unwrap_or_default())?;
-            self.proxy.spend(caller, query).await
-        };
-        match told.await {
+    fn told(
+        parts: Parts,
+        body: Body,
+        told: Result<serde_json::Value, ProxyError>,
+    ) -> Response<Body> {
+        match told {
             Ok(told) => {
                 let mut response = reply::json(StatusCode::OK, told.to_string());
                 let headers = response.headers_mut();
@@ -388,6 +398,7 @@ impl Routes {
 fn ready(store: State) -> &'static str {
     match store {
         State::File => r#"{"status":"ready","store":"file"}"#,
+        State::Server => r#"{"status":"ready","store":"server"}"#,
         State::Memory => r#"{"status":"ready","store":"memory"}"#,
         State::Failing => r#"{"status":"ready","store":"failing"}"#,
     }

@@ -10,6 +10,7 @@ mod files;
 pub mod keys;
 pub mod ledger;
 mod looking;
+mod postgres;
 pub mod rates;
 mod readers;
 pub mod redis;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use postgres::Postgres;
 use sqlite::Sqlite;
 
 /// Bytes of the secret that an instance keeps for itself.
@@ -99,9 +101,12 @@ pub enum Life {
 pub enum State {
     /// In a file.
     File,
+    /// In a database server.
+    Server,
     /// In memory; all is gone when the process ends.
     Memory,
-    /// In a file that the last write did not reach, or that does not reach the disk.
+    /// In a file that the last write did not reach, or that does not reach the disk; in a server that
+    /// did not do what it was asked last.
     Failing,
 }
 
@@ -184,6 +189,7 @@ pub struct Store {
 #[derive(Clone)]
 enum Backend {
     Sqlite(Sqlite),
+    Postgres(Postgres),
 }
 
 impl Store {
@@ -198,6 +204,12 @@ impl Store {
         Ok(Self { backend: Backend::Sqlite(Sqlite::open(path, options)?) })
     }
 
+    /// Opens the PostgreSQL database that `url` names, and makes its tables where they are missing.
+    /// Blocks while it is opened.
+    pub fn connect(url: &str) -> Result<Self, OpenError> {
+        Ok(Self { backend: Backend::Postgres(Postgres::open(url)?) })
+    }
+
     /// A store that is gone with its last handle.
     pub fn in_memory() -> Result<Self, OpenError> {
         Ok(Self { backend: Backend::Sqlite(Sqlite::in_memory()?) })
@@ -205,22 +217,38 @@ impl Store {
 
     /// A secret that was made with the store and stays with it.
     pub fn secret(&self) -> [u8; SECRET_BYTES] {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.secret()
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.secret(),
+            Backend::Postgres(postgres) => postgres.secret(),
+        }
+    }
+
+    /// The file that it is in, if it is in one.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.path(),
+            Backend::Postgres(_) => None,
+        }
     }
 
     /// Where values are kept at the moment.
     pub fn state(&self) -> State {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.state()
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.state(),
+            Backend::Postgres(postgres) => postgres.state(),
+        }
     }
 
     /// Waits until all that was written survives a loss of power, requests in the store's own file
     /// where that can be written.
     pub async fn sync(&self) -> Result<(), StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
-        sqlite.sync().await
+        match &self.backend {
+            Backend::Sqlite(sqlite) => {
+                self.gather().await;
+                sqlite.sync().await
+            }
+            Backend::Postgres(postgres) => postgres.sync().await,
+        }
     }
 
     /// Stores all of `entries` or, on an error, none; each takes the place of what its key had.
@@ -232,8 +260,10 @@ impl Store {
         now_ms: u64,
     ) -> Result<(), StoreError> {
         check(kind, &entries)?;
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.put(tenant, kind, entries, now_ms).await
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.put(tenant, kind, entries, now_ms).await,
+            Backend::Postgres(postgres) => postgres.put(tenant, kind, entries, now_ms).await,
+        }
     }
 
     /// Stores those of `entries` whose key has no value yet, and gives the value that each key has
@@ -246,8 +276,12 @@ impl Store {
         now_ms: u64,
     ) -> Result<Vec<Bytes>, StoreError> {
         check(kind, &entries)?;
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.put_if_absent(tenant, kind, entries, now_ms).await
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.put_if_absent(tenant, kind, entries, now_ms).await,
+            Backend::Postgres(postgres) => {
+                postgres.put_if_absent(tenant, kind, entries, now_ms).await
+            }
+        }
     }
 
     /// The values of `keys` in their order, `None` for those that are not there or have ended.
@@ -259,12 +293,14 @@ impl Store {
         now_ms: u64,
         life: Life,
     ) -> Result<Vec<Option<Bytes>>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.fetch(tenant, kind, keys, now_ms, life).await
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.fetch(tenant, kind, keys, now_ms, life).await,
+            Backend::Postgres(postgres) => postgres.fetch(tenant, kind, keys, now_ms, life).await,
+        }
     }
 
     /// One value, read on the caller's own thread: `None` where that would have to wait, as it has to
-    /// for a store in memory. The inner `None` is a key that has no value.
+    /// for a store in memory, or in a server for kinds that are not [kept at hand](Self::keep_at_hand). The inner `None` is a key that has no value.
     pub fn peek(
         &self,
         tenant: Tenant,
@@ -272,8 +308,18 @@ impl Store {
         key: &[u8],
         now_ms: u64,
     ) -> Option<Option<Entry>> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.peek(tenant, kind, key, now_ms)
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.peek(tenant, kind, key, now_ms),
+            Backend::Postgres(postgres) => postgres.peek(tenant, kind, key, now_ms),
+        }
+    }
+
+    /// Has [`Self::peek`] answer for a kind where it would have to wait, from what is kept at hand of
+    /// it: for small kinds. What another process changes comes within a moment.
+    pub fn keep_at_hand(&self, kind: Kind) {
+        if let Backend::Postgres(postgres) = &self.backend {
+            postgres.keep_at_hand(kind);
+        }
     }
 
     /// All that there is of a kind, of all tenants and in order of key, but no more than `most`.
@@ -283,15 +329,19 @@ impl Store {
         now_ms: u64,
         most: usize,
     ) -> Result<Vec<(Tenant, Entry)>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.list(kind, now_ms, most).await
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.list(kind, now_ms, most).await,
+            Backend::Postgres(postgres) => postgres.list(kind, now_ms, most).await,
+        }
     }
 
     /// Deletes what has ended by now, of all tenants; how many entries that were. Reading does not
     /// depend on it: what has ended is not found.
     pub async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.delete_expired(now_ms).await
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.delete_expired(now_ms).await,
+            Backend::Postgres(postgres) => postgres.delete_expired(now_ms).await,
+        }
     }
 }
 

@@ -138,6 +138,11 @@ impl Sqlite {
         }
     }
 
+    /// The file, if there is one.
+    pub fn path(&self) -> Option<&Path> {
+        self.readers.as_ref().map(Readers::path)
+    }
+
     /// Whether there is a file.
     pub fn is_file(&self) -> bool {
         self.readers.is_some()

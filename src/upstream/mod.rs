@@ -7,6 +7,7 @@ mod endpoint;
 pub mod retry;
 mod target;
 mod upload;
+mod webhook;
 
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -18,6 +19,7 @@ pub use client::{
 pub use credential::OwnKey;
 pub use endpoint::{Endpoint, Route};
 pub use target::{Base, BaseError, Target, TargetError};
+pub use webhook::Webhook;
 
 /// Any error a body may end with.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

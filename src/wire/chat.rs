@@ -12,7 +12,7 @@ use super::message::{Call, Content, Message, Part, Role};
 use super::{BodyError, Extra, ExtraKind, FieldError, Request};
 
 /// The top-level members weir acts on; each may be given once.
-const MEMBERS: [&str; 10] = [
+const MEMBERS: [&str; 12] = [
     "model",
     "messages",
     "stream",
@@ -23,6 +23,8 @@ const MEMBERS: [&str; 10] = [
     "functions",
     "response_format",
     "prediction",
+    "n",
+    "service_tier",
 ];
 
 /// Reads a body in one validating pass.
@@ -70,7 +72,10 @@ impl<'a> Members<'a> {
             functions,
             format,
             prediction,
+            choices,
+            service_tier,
         ] = self.raw;
+        let limits = [("max_completion_tokens", max_completion_tokens), ("max_tokens", max_tokens)];
         let extras = [
             (ExtraKind::Tools, tools),
             (ExtraKind::Functions, functions),
@@ -98,6 +103,13 @@ impl<'a> Members<'a> {
                 .flatten()
                 .filter(|raw| *raw != "null")
                 .collect(),
+            absent_limits: limits
+                .into_iter()
+                .filter_map(|(name, raw)| raw.is_none().then_some(name))
+                .collect(),
+            // What is no number is the upstream's to refuse.
+            choices: choices.and_then(|raw| raw.parse().ok()).unwrap_or(1),
+            service_tier: service_tier.and_then(json::string),
             extras: extras
                 .into_iter()
                 .filter_map(|(kind, raw)| {

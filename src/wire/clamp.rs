@@ -1,5 +1,6 @@
 //! Lowering the most output that a request asks for, in place: a smaller number never has more digits,
-//! and blanks take the room of those it lacks, so that nothing else of the body moves.
+//! and blanks take the room of those it lacks, so that nothing else of the body moves. Where it asks
+//! for none in particular, a limit is put at the body's end.
 
 use super::Request;
 
@@ -21,6 +22,33 @@ pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) {
         };
         let lower = format!("{tokens:<width$}", width = raw.len());
         body.replace_range(start..start + raw.len(), &lower);
+    }
+}
+
+/// Whether [`put`] or [`add`] can give the request a limit.
+pub fn is_possible(request: &Request<'_>) -> bool {
+    !request.output_limits.is_empty() || !request.absent_limits.is_empty()
+}
+
+/// Gives `body`, which is that of `request` with other things changed, a limit on the output of
+/// `tokens`, if it has none.
+pub fn add(request: &Request<'_>, model: &str, body: &mut String, tokens: u64) {
+    let (true, Some(end)) = (request.output_limits.is_empty(), body.rfind('}')) else { return };
+    let wanted = member(model);
+    let name = request.absent_limits.iter().find(|name| **name == wanted);
+    let Some(name) = name.or(request.absent_limits.first()) else { return };
+    // A conversation has its messages, so there is a member before this one.
+    body.insert_str(end, &format!(",\"{name}\":{tokens}"));
+}
+
+/// The member that a model's provider takes. OpenAI's reasoning models refuse `max_tokens` (its API
+/// reference calls that deprecated in favour of `max_completion_tokens`), and many servers of others
+/// know nothing else.
+fn member(model: &str) -> &'static str {
+    let name = model.rsplit('/').next().unwrap_or(model);
+    match ["o1", "o3", "o4", "gpt-5"].iter().any(|family| name.starts_with(family)) {
+        true => "max_completion_tokens",
+        false => "max_tokens",
     }
 }
 
@@ -47,6 +75,37 @@ mod tests {
         assert_eq!(clamped(body, 4096, &[]), body);
         let none = r#"{"max_tokens":null,"messages":[]}"#;
         assert_eq!(clamped(none, 1, &[]), none);
+    }
+
+    #[test]
+    fn a_limit_is_added_where_there_is_none_and_room_for_one() {
+        for (model, body, expected) in [
+            ("gpt-4o", r#"{"messages":[]}"#, r#"{"messages":[],"max_tokens":7}"#),
+            ("o3", r#"{"messages":[] } "#, r#"{"messages":[] ,"max_completion_tokens":7} "#),
+            (
+                "openai/gpt-5-mini",
+                r#"{"messages":[]}"#,
+                r#"{"messages":[],"max_completion_tokens":7}"#,
+            ),
+            (
+                "gpt-4o",
+                r#"{"max_tokens":null,"messages":[]}"#,
+                r#"{"max_tokens":null,"messages":[],"max_completion_tokens":7}"#,
+            ),
+            ("gpt-4o", r#"{"messages":[],"max_tokens":9}"#, r#"{"messages":[],"max_tokens":9}"#),
+            (
+                "gpt-4o",
+                r#"{"messages":[],"max_tokens":null,"max_completion_tokens":null}"#,
+                r#"{"messages":[],"max_tokens":null,"max_completion_tokens":null}"#,
+            ),
+        ] {
+            let request = Protocol::Chat.read(body.as_bytes(), 100).expect("readable");
+            let mut sent = body.to_owned();
+            super::add(&request, model, &mut sent, 7);
+            assert_eq!(sent, expected);
+            let may_have = body.matches("null").count() < 2;
+            assert_eq!(super::is_possible(&request), may_have, "{body}");
+        }
     }
 
     #[test]

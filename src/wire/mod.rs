@@ -65,6 +65,12 @@ pub struct Request<'a> {
     pub max_output_tokens: Option<u64>,
     /// The numbers that say so, as they stand in `text`.
     pub output_limits: Vec<&'a str>,
+    /// The members that would say so and are not there.
+    pub absent_limits: Vec<&'static str>,
+    /// How many answers are wanted.
+    pub choices: u64,
+    /// How the request is to be served, where it says so.
+    pub service_tier: Option<std::borrow::Cow<'a, str>>,
     /// JSON texts beside the messages that become part of the prompt.
     pub extras: Vec<Extra<'a>>,
     /// The JSON text of each message, borrowed from `text`.

@@ -40,6 +40,13 @@ pub async fn without_journal(upstream: &str) -> Weir {
 
 /// Waits until so many requests have ended; their rows, oldest first.
 pub async fn rows(store: &Store, count: usize) -> Vec<RequestRow> {
+    let rows = at_least(store, count).await;
+    assert_eq!(rows.len(), count, "{rows:#?}");
+    rows
+}
+
+/// Waits until at least so many requests have ended; their rows, oldest first.
+pub async fn at_least(store: &Store, count: usize) -> Vec<RequestRow> {
     let ended = async {
         loop {
             let mut rows = store.requests(RequestQuery::default()).await.expect("it can be read");
@@ -50,9 +57,7 @@ pub async fn rows(store: &Store, count: usize) -> Vec<RequestRow> {
             tokio::task::yield_now().await;
         }
     };
-    let rows = tokio::time::timeout(WAIT_LIMIT, ended).await.expect("they end");
-    assert_eq!(rows.len(), count, "{rows:#?}");
-    rows
+    tokio::time::timeout(WAIT_LIMIT, ended).await.expect("they end")
 }
 
 /// The tokens of a row: prompt, cached, completion.

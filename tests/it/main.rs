@@ -1,5 +1,6 @@
 //! Integration tests: real bytes through real sockets, on loopback alone.
 
+mod budgeted;
 mod budgets;
 mod cli;
 mod counting;
@@ -15,6 +16,7 @@ mod replay_command;
 mod scripted_upstream;
 mod seeds;
 mod server;
+mod several;
 mod spend;
 mod store;
 mod summaries;

@@ -7,6 +7,9 @@ mod journal_file;
 mod log;
 pub mod originals;
 pub mod places;
+pub mod postgres;
+mod shared;
+mod two_weirs;
 pub mod victim;
 
 /// Runs each case in each place that a store can be kept in.
@@ -17,7 +20,9 @@ macro_rules! in_every_place {
             $(
                 #[tokio::test]
                 async fn $case() {
-                    super::$case(<$place as Place>::new()).await;
+                    if <$place as Place>::is_there() {
+                        super::$case(<$place as Place>::new()).await;
+                    }
                 }
             )*
         }
@@ -25,6 +30,7 @@ macro_rules! in_every_place {
     ($($case:ident)*) => {
         crate::store::in_every_place!(SqliteFile as sqlite_file: $($case)*);
         crate::store::in_every_place!(SqliteMemory as sqlite_memory: $($case)*);
+        crate::store::in_every_place!(Postgres as postgres: $($case)*);
     };
 }
 use in_every_place;

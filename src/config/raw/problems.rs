@@ -149,10 +149,23 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "[store]\npath = \"/var/lib/weir/\"",
         "store.path: \"/var/lib/weir/\" is no path of a file, such as \"/var/lib/weir/weir.db\"",
     ),
+    (
+        "[store]\npath = \"postgres://weir:secret@db/weir\"",
+        "store.path: is the URL of a database server; write it as store.url",
+    ),
+    (
+        "[store]\nurl = \"mysql://weir:secret@db/weir\"",
+        "store.url: is no URL of a PostgreSQL server, such as \
+         \"postgres://user:password@host:5432/weir\"",
+    ),
+    (
+        "[store]\npath = \"weir.db\"\nurl = \"postgres://weir:secret@db/weir\"",
+        "store.url: is given beside store.path; name one of them, a database server or a file",
+    ),
     ("[server]\nlisten_ = 1", "server.listen_: there is no such key; did you mean server.listen?"),
     (
         "[server]\nurl = 1",
-        "server.url: there is no such key; did you mean summaries.url or upstream.url?",
+        "server.url: there is no such key; did you mean store.url or summaries.url or upstream.url?",
     ),
     ("[serve]\nlisten = 1", "serve: there is no such key; did you mean server?"),
     ("server_listen = 1", "server_listen: there is no such key; did you mean server.listen?"),
@@ -180,5 +193,10 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     (
         "[models.gpt-4o]\nmax_input_tokens = 200000",
         "models.gpt-4o.max_input_tokens: is more than the model's window_tokens (128000)",
+    ),
+    (
+        "[budgets]\ntime_zone = \"Berlin\"",
+        "budgets.time_zone: \"Berlin\" is no time zone; write a name of the IANA database, such as \
+         \"Europe/Berlin\"",
     ),
 ];

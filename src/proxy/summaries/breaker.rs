@@ -1,13 +1,46 @@
 //! Whether a summariser is asked at all: after several failures in a row it is left alone for a
-//! while, and then asked once before it is asked by all again.
+//! while, and then asked once before it is asked by all again. What one caller's content brings about
+//! leaves that caller alone without it, and nobody else.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 /// Failures in a row before it is left alone.
 const MOST_FAILURES: u32 = 3;
+
+/// What has to be closed for a call on behalf of one caller.
+#[derive(Debug, Clone)]
+pub struct Breakers {
+    /// Of what answers.
+    pub summariser: Arc<Breaker>,
+    /// Of what it makes of this caller's content.
+    pub content: Arc<Breaker>,
+}
+
+/// Leave by both.
+pub struct Leaves<'a> {
+    pub summariser: Leave<'a>,
+    pub content: Leave<'a>,
+}
+
+impl Breakers {
+    /// Leave to call at `now`; `None` while there is none by either.
+    pub fn leaves(&self, now: Instant) -> Option<Leaves<'_>> {
+        let summariser = self.summariser.leave(now)?;
+        let Some(content) = self.content.leave(now) else {
+            summariser.give_back();
+            return None;
+        };
+        Some(Leaves { summariser, content })
+    }
+
+    /// Whether no call is to be made at `now`.
+    pub fn is_open(&self, now: Instant) -> bool {
+        self.summariser.is_open(now) || self.content.is_open(now)
+    }
+}
 
 /// One summariser's state.
 #[derive(Debug)]

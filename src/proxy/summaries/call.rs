@@ -10,7 +10,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::{Instant, timeout};
 
 use super::request;
-use crate::proxy::journal::{Ended, Journal, Opening};
+use crate::proxy::journal::Journal;
+use crate::proxy::opening::{Ended, Opening};
 use crate::proxy::settlement::End;
 use crate::upstream::{Client, Inbound, Outbound, OutboundBody, OwnKey, Target};
 use crate::wire::usage::{Meter, Metered};
@@ -104,7 +105,8 @@ pub async fn call(
     body: String,
     deadline: Duration,
 ) -> Result<Said, Failure> {
-    let account = journal.open(opening).await.map_err(|_| Failure::NotWritten)?;
+    let holding = journal.hold_counted(&opening).await.map_err(|_| Failure::NotWritten)?;
+    let account = journal.open(opening, holding).await.map_err(|_| Failure::NotWritten)?;
     let begun = Instant::now();
     let outbound = Outbound {
         method: Method::POST,

@@ -20,12 +20,13 @@ pub struct Counts {
     looks: [AtomicU64; LOOKS.len()],
 }
 
-const LOOKS: [(Look, &str); 5] = [
+const LOOKS: [(Look, &str); 6] = [
     (Look::Kept, "cuts_kept"),
     (Look::Ready, "cuts_ready"),
     (Look::KeptExtract, "cuts_kept_extract"),
     (Look::Late, "cuts_late"),
     (Look::StoreFails, "cuts_store_fails"),
+    (Look::Unfit, "cuts_unfit"),
 ];
 
 fn add(counter: &AtomicU64, number: u64) {

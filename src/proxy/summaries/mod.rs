@@ -4,6 +4,7 @@
 
 mod breaker;
 mod call;
+mod cap;
 mod counts;
 mod flights;
 mod keys;
@@ -20,8 +21,9 @@ use moka::sync::Cache;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use self::breaker::Breaker;
+use self::breaker::{Breaker, Breakers};
 use self::call::{Line, SUMMARY};
+use self::cap::{Cap, Held};
 use self::counts::Counts;
 use self::flights::{Flights, Landing};
 use self::keys::Keys;
@@ -29,15 +31,18 @@ use self::records::{Ready, Records};
 pub use self::spans::{Look, Patience, Spans, Wanted};
 pub use self::work::{Behalf, Sent};
 use self::work::{Missing, Work};
-use super::Journal;
-use crate::budget::NanoUsd;
-use crate::config::{self, Config, SAME_MODEL};
+use super::{Caller, Journal};
+use crate::budget::{self, Billed, NanoUsd};
+use crate::config::{self, Config, Priced, SAME_MODEL};
 use crate::store::ledger::DAY_MS;
 use crate::store::{Store, Tenant, now_ms};
 use crate::upstream::{Client, ClientError, OwnKey, Target};
 
 /// Callers whose own credentials have a breaker each; past that the least used begin anew.
 const MOST_BREAKERS: u64 = 10_000;
+/// Callers who are remembered to have a credential that the upstream takes, and for how long.
+const MOST_PROVED: u64 = 100_000;
+const PROVED_FOR: Duration = Duration::from_millis(DAY_MS);
 /// The most that what is being summed up, and what waits for it, holds in memory, in KiB.
 const ROOM_KIB: usize = 128 << 10;
 /// How long the end of the process waits for summaries that are being made.
@@ -50,8 +55,13 @@ pub struct Summaries {
     keys: Keys,
     records: Records,
     flights: Arc<Flights>,
-    /// One for each tenant where callers' own credentials are sent, else one for all.
+    /// Of what answers: one for each tenant where callers' own credentials are sent, else one for all.
     breakers: Cache<Tenant, Arc<Breaker>>,
+    /// Of what is made of each tenant's content.
+    content_breakers: Cache<Tenant, Arc<Breaker>>,
+    cap: Cap,
+    /// Callers of whom the upstream has taken a request, where it is weir's key that summaries cost.
+    proved: Cache<Tenant, ()>,
     line: Line,
     /// Where a summariser with a name of its own is.
     own_target: Option<Target>,
@@ -82,14 +92,17 @@ impl Summaries {
             _ => Target::map(line.client.base(), "/v1/chat/completions").ok(),
         };
         let pause = Duration::from_millis(settings.pause_ms);
-        let breakers = Cache::builder().max_capacity(MOST_BREAKERS);
         // A breaker outlives its pause, or nobody would be left alone.
-        let breakers = breakers.time_to_idle(pause.saturating_mul(4)).build();
+        let idle = pause.saturating_mul(4);
+        let breakers = || Cache::builder().max_capacity(MOST_BREAKERS).time_to_idle(idle).build();
         Ok(Some(Arc::new(Self {
             keys: Keys::new(&store.secret()),
             records: Records::new(&settings, store.clone()),
             flights: Flights::new(settings.max_concurrent),
-            breakers,
+            breakers: breakers(),
+            content_breakers: breakers(),
+            cap: Cap::new(settings.max_day),
+            proved: Cache::builder().max_capacity(MOST_PROVED).time_to_idle(PROVED_FOR).build(),
             line,
             own_target,
             journal: Arc::clone(journal),
@@ -126,8 +139,21 @@ impl Summaries {
         let _ = self.begin(wanted, body, behalf, sent);
     }
 
+    /// Notes that the upstream took a request of this caller's.
+    pub fn note_taken(&self, caller: &Caller) {
+        if self.lends_key(caller) {
+            self.proved.insert(caller.tenant, ());
+        }
+    }
+
+    /// Whether summaries cost a key of weir's own that this caller has not been given leave to use.
+    fn lends_key(&self, caller: &Caller) -> bool {
+        !self.line.is_callers && self.line.own_key.is_some() && caller.key.is_none()
+    }
+
     /// The same, and waits for it until `deadline`; a request that goes away meanwhile ends nothing.
-    /// Whether there is a summary now.
+    /// Whether there is a summary now. Nobody has one made at weir's expense whose credential is one
+    /// that no upstream has taken.
     pub async fn wait(
         self: &Arc<Self>,
         wanted: Wanted,
@@ -135,6 +161,10 @@ impl Summaries {
         behalf: &Arc<Behalf>,
         deadline: Instant,
     ) -> bool {
+        let caller = &behalf.caller;
+        if self.lends_key(caller) && !self.proved.contains_key(&caller.tenant) {
+            return false;
+        }
         let (start, covered) = (wanted.start, wanted.covered);
         let Some(landing) = self.begin(wanted, body, behalf, None) else { return false };
         self.counts.waited();
@@ -156,7 +186,7 @@ impl Summaries {
         sent: Option<Sent>,
     ) -> Option<Landing> {
         let tenant = behalf.caller.tenant;
-        if self.breaker(tenant).is_open(Instant::now()) {
+        if self.breakers(tenant).is_open(Instant::now()) {
             return None;
         }
         // Another model reads the messages themselves.
@@ -237,24 +267,42 @@ impl Summaries {
         self.keys.span(tenant, messages.filter_map(|raw| std::str::from_utf8(raw).ok()))
     }
 
-    fn breaker(&self, tenant: Tenant) -> Arc<Breaker> {
+    fn breakers(&self, tenant: Tenant) -> Breakers {
         let is_callers = self.line.is_callers && self.line.own_key.is_none();
         let whose = if is_callers { tenant } else { Tenant::ANONYMOUS };
         let pause = Duration::from_millis(self.settings.pause_ms);
-        self.breakers.get_with(whose, || Arc::new(Breaker::new(pause)))
+        let new = || Arc::new(Breaker::new(pause));
+        Breakers {
+            summariser: self.breakers.get_with(whose, new),
+            content: self.content_breakers.get_with(tenant, new),
+        }
     }
 
-    /// Refuses where the tenant's summaries have cost what they may today.
-    async fn check_cap(&self, tenant: Tenant) -> Result<(), Missing> {
-        let most = self.settings.max_day.0;
-        if most == 0 {
-            return Ok(());
+    /// Holds what a question may cost at most; refuses where the tenant's summaries could so come to
+    /// more than they may today, and where nobody knows the price.
+    async fn hold(
+        &self,
+        tenant: Tenant,
+        model: &str,
+        prompt_tokens: u64,
+    ) -> Result<Option<Held>, Missing> {
+        if !self.cap.is_set() {
+            return Ok(None);
         }
+        let (Priced::Known(price) | Priced::Default(price)) = self.config.price(model) else {
+            return Err(Missing::Capped);
+        };
+        let output_tokens = request::max_output_tokens(model, self.settings.summary_tokens);
+        let billed = Billed {
+            prompt_tokens: Some(prompt_tokens),
+            completion_tokens: Some(output_tokens),
+            ..Billed::default()
+        };
+        let most = NanoUsd(budget::cost(price, &billed).nano_usd);
         let now_ms = now_ms();
         let day_ms = now_ms - now_ms % DAY_MS;
-        let spent = self.store.spent_on_route(tenant, SUMMARY, day_ms).await;
-        // What cannot be read may have been spent.
-        if spent.is_ok_and(|spent| spent < most) { Ok(()) } else { Err(Missing::Capped) }
+        let spent = async { self.store.spent_on_route(tenant, SUMMARY, day_ms).await.ok() };
+        self.cap.hold(tenant, most, spent).await.map(Some).ok_or(Missing::Capped)
     }
 
     /// Waits, within bounds, for summaries that are being made.

@@ -110,10 +110,11 @@ struct Message {
     content: Option<String>,
 }
 
-/// What an answer says; `None` where it is no answer of this protocol or says nothing.
+/// What an answer says, if only nothing, as where a filter holds it back; `None` where it is no answer
+/// of this protocol.
 pub fn said(answer: &[u8]) -> Option<String> {
     let answer: Answer = serde_json::from_slice(answer).ok()?;
-    answer.choices.into_iter().next()?.message?.content
+    Some(answer.choices.into_iter().next()?.message?.content.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -169,6 +170,8 @@ mod tests {
             said(r#"{"choices":[{"message":{"content":"yes"}},{}]}"#).as_deref(),
             Some("yes")
         );
+        let held_back = r#"{"choices":[{"message":{"content":null,"refusal":"no"}}]}"#;
+        assert_eq!(said(held_back).as_deref(), Some(""));
         for answer in [
             "",
             "null",
@@ -176,7 +179,6 @@ mod tests {
             "[1]",
             r#"{"choices":[]}"#,
             r#"{"choices":[{}]}"#,
-            r#"{"choices":[{"message":{"content":null}}]}"#,
             r#"{"choices":[{"message":{"content":[{"type":"text"}]}}]}"#,
             "data: {\"choices\":[]}\n\n",
         ] {

@@ -16,7 +16,9 @@ use super::records::Standing;
 use crate::config::SummaryMode;
 use crate::context::summary::Summary;
 use crate::context::{Fate, Fold, Source};
+use crate::proxy::planned::Job;
 use crate::store::Tenant;
+use crate::wire::{Protocol, Role};
 
 /// What a request may do where nothing is settled yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,8 @@ pub enum Look {
     Late,
     /// The extract: what is settled could not be read.
     StoreFails,
+    /// The extract: there is a summary, and no room for it.
+    Unfit,
 }
 
 impl Look {
@@ -53,6 +57,7 @@ impl Look {
             Self::KeptExtract => "kept_extract",
             Self::Late => "late",
             Self::StoreFails => "store_fails",
+            Self::Unfit => "unfit",
         }
     }
 }
@@ -86,26 +91,37 @@ impl Wanted {
 pub struct Spans<'a> {
     summaries: &'a Arc<Summaries>,
     tenant: Tenant,
+    protocol: Protocol,
     /// The body that the messages are parts of.
     body: &'a Bytes,
     messages: &'a [&'a str],
     model: &'a str,
     patience: Patience,
     wanted: RefCell<Option<Wanted>>,
-    last: Cell<Option<Look>>,
+    /// How each cut came by what stands there, in order.
+    looks: RefCell<Vec<Look>>,
     is_unsettled: Cell<bool>,
 }
 
 impl<'a> Spans<'a> {
     pub fn new(
         summaries: &'a Arc<Summaries>,
-        tenant: Tenant,
-        body: &'a Bytes,
+        job: &'a Job,
         (messages, model): (&'a [&'a str], &'a str),
-        patience: Patience,
     ) -> Self {
-        let (wanted, last, is_unsettled) = Default::default();
-        Self { summaries, tenant, body, messages, model, patience, wanted, last, is_unsettled }
+        let Job { tenant, protocol, patience, ref body, .. } = *job;
+        Self {
+            summaries,
+            tenant,
+            protocol,
+            body,
+            messages,
+            model,
+            patience,
+            wanted: RefCell::default(),
+            looks: RefCell::default(),
+            is_unsettled: Cell::default(),
+        }
     }
 
     /// What stands in the place of the messages `gone`; `None` for the extract. Blocks while the
@@ -114,8 +130,7 @@ impl<'a> Spans<'a> {
         // Where no runtime is, nothing is kept either.
         let runtime = Handle::try_current().ok()?;
         let (look, standing) = runtime.block_on(self.look(gone));
-        self.last.set(Some(look));
-        self.summaries.counts.looked(look);
+        self.looks.borrow_mut().push(look);
         match standing {
             Standing::Extract => None,
             Standing::Summary(summary) => Some(summary),
@@ -214,9 +229,19 @@ impl<'a> Spans<'a> {
         self.is_unsettled.get()
     }
 
-    /// How the last cut came by what stands there, where any was made.
-    pub fn last(&self) -> Option<Look> {
-        self.last.get()
+    /// How the last cut came by what stands there, where any was made: `is_unfit` says that the note
+    /// had no room for it. Counts all of them where the request is going to be sent.
+    pub fn told(&self, is_unfit: bool) -> Option<Look> {
+        let mut looks = self.looks.borrow_mut();
+        if let Some(last @ (Look::Kept | Look::Ready)) = looks.last_mut()
+            && is_unfit
+        {
+            *last = Look::Unfit;
+        }
+        if self.patience != Patience::Looks {
+            looks.iter().for_each(|look| self.summaries.counts.looked(*look));
+        }
+        looks.last().copied()
     }
 
     fn texts<'g>(&'g self, gone: &'g [usize]) -> impl Iterator<Item = &'a str> + 'g {
@@ -225,7 +250,13 @@ impl<'a> Spans<'a> {
 
     fn start(&self, gone: &[usize]) -> Option<Key> {
         let first = *gone.first()?;
-        Some(self.summaries.keys.start(self.tenant, self.messages.get(..=first)?))
+        let before = self.messages.get(..=first)?;
+        // Without what operators say first: there may be a clock in it, and no cut takes it.
+        let is_system = |raw: &&&str| {
+            self.protocol.read_message(raw).is_ok_and(|message| message.role == Role::System)
+        };
+        let run = before.iter().take_while(is_system).count();
+        Some(self.summaries.keys.start(self.tenant, &before[run..]))
     }
 
     /// Whether `covered` is the key of the first `covers` messages of `gone`.

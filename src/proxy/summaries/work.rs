@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::Summaries;
-use super::breaker::Change;
+use super::breaker::{Change, Leaves};
 use super::call::{self, Failure, SUMMARY, Said};
 use super::request;
 use super::spans::Wanted;
@@ -18,7 +18,8 @@ use crate::budget::Compaction;
 use crate::config::SAME_MODEL;
 use crate::context::summary::{self, Round, Size, Summary, Unfit};
 use crate::proxy::Caller;
-use crate::proxy::journal::{self, Opening};
+use crate::proxy::opening::{self, Opening};
+use crate::proxy::settlement::believed;
 use crate::tokens::{Encoding, REPLY_PRIMING};
 use crate::upstream::Target;
 use crate::wire::Protocol;
@@ -85,19 +86,26 @@ impl Missing {
         }
     }
 
-    /// What it says of the summariser: `Some(false)` that it fails. What a conversation's own content
-    /// may bring about says nothing: nobody is to lose summaries by another's.
-    fn verdict(self) -> Option<bool> {
+    /// Whose pause it counts towards.
+    fn blame(self) -> Blame {
         match self {
-            Self::Call(Failure::Refused { status }) => {
-                matches!(status, 401 | 403 | 429 | 500..).then_some(false)
-            }
-            Self::Call(Failure::NotWritten) => None,
-            Self::Call(_) => Some(false),
-            Self::Unfit(Unfit::Empty) => Some(false),
-            _ => None,
+            Self::Call(Failure::Refused { status: 401 | 403 | 429 | 500.. }) => Blame::Summariser,
+            Self::Call(Failure::Refused { .. } | Failure::NotWritten) => Blame::Nobody,
+            Self::Call(_) => Blame::Summariser,
+            Self::Unfit(_) => Blame::Content,
+            _ => Blame::Nobody,
         }
     }
+}
+
+/// What a failure tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Blame {
+    Nobody,
+    /// All that ask the summariser as this caller does.
+    Summariser,
+    /// What a conversation's own content may bring about: nobody is to lose summaries by another's.
+    Content,
 }
 
 /// A summary, and what making it took.
@@ -111,7 +119,7 @@ pub struct Made {
 
 impl Made {
     fn count(&mut self, said: &Said) {
-        let usage = said.metered.usage.unwrap_or_default();
+        let usage = believed(said.metered.usage.unwrap_or_default());
         let figures = [usage.prompt_tokens, usage.completion_tokens];
         let tokens = figures.into_iter().flatten().fold(0, u64::saturating_add);
         self.calls += 1;
@@ -251,9 +259,9 @@ impl Summaries {
         question: Question,
     ) -> Result<(Said, String), Missing> {
         let tenant = work.behalf.caller.tenant;
-        self.check_cap(tenant).await?;
-        let breaker = self.breaker(tenant);
-        let leave = breaker.leave(Instant::now()).ok_or(Missing::Paused)?;
+        let _held = self.hold(tenant, model, question.prompt_tokens).await?;
+        let breakers = self.breakers(tenant);
+        let leaves = breakers.leaves(Instant::now()).ok_or(Missing::Paused)?;
         let target = self.target(&work.behalf, model);
         let headers = self.line.headers(&work.behalf.headers, &target);
         let said = call::call(
@@ -271,33 +279,53 @@ impl Summaries {
             let text = summary::check(&said.text, size.encoding, size.cap_tokens);
             text.map(|text| (said, text)).map_err(Missing::Unfit)
         });
-        let verdict = said.as_ref().map_or_else(|missing| missing.verdict(), |_| Some(true));
-        match verdict {
-            Some(is_success) => {
-                self.tell(leave.tell(is_success, Instant::now()), said.as_ref().err());
-            }
-            None => leave.give_back(),
-        }
+        self.tell(leaves, said.as_ref().err().copied());
         said
     }
 
-    fn tell(&self, change: Change, missing: Option<&Missing>) {
-        match change {
-            Change::None => {}
-            Change::Opened => {
-                self.counts.paused();
-                tracing::warn!(
-                    target: "weir::summaries",
-                    why = missing.map(|missing| missing.word()),
-                    pause_ms = self.settings.pause_ms,
-                    "no summaries are asked for: the last calls of the summariser failed. Requests \
-                     go on with extracts"
-                );
+    /// Tells the breakers how a call ended, and the log what that changed.
+    fn tell(&self, leaves: Leaves<'_>, missing: Option<Missing>) {
+        let now = Instant::now();
+        let (of_summariser, of_content) = match missing.map(Missing::blame) {
+            None => (leaves.summariser.tell(true, now), leaves.content.tell(true, now)),
+            Some(Blame::Nobody) => {
+                leaves.summariser.give_back();
+                leaves.content.give_back();
+                return;
             }
-            Change::Closed => tracing::info!(
+            Some(Blame::Summariser) => {
+                leaves.content.give_back();
+                (leaves.summariser.tell(false, now), Change::None)
+            }
+            // It did answer.
+            Some(Blame::Content) => {
+                (leaves.summariser.tell(true, now), leaves.content.tell(false, now))
+            }
+        };
+        let why = missing.map(Missing::word);
+        let pause_ms = self.settings.pause_ms;
+        if of_summariser == Change::Opened {
+            self.counts.paused();
+            tracing::warn!(
                 target: "weir::summaries",
-                "the summariser answers again"
-            ),
+                why,
+                pause_ms,
+                "no summaries are asked for: the last calls of the summariser failed. Requests go \
+                 on with extracts"
+            );
+        }
+        if of_content == Change::Opened {
+            self.counts.paused();
+            tracing::warn!(
+                target: "weir::summaries",
+                why,
+                pause_ms,
+                "no summaries are asked for one caller: its last ones were of no use. Its requests \
+                 go on with extracts"
+            );
+        }
+        if of_summariser == Change::Closed {
+            tracing::info!(target: "weir::summaries", "the summariser answers again");
         }
     }
 
@@ -311,7 +339,7 @@ impl Summaries {
 
     fn opening(&self, work: &Work, model: &str, prompt_tokens: u64) -> Opening {
         Opening {
-            caller: journal::account(&work.behalf.caller),
+            caller: opening::account(&work.behalf.caller),
             route: SUMMARY.to_owned(),
             model: model.to_owned(),
             upstream: Some(self.line.client.base().origin().to_owned()),

@@ -24,18 +24,21 @@ pub struct Book {
     read: RwLock<Option<Arc<Page>>>,
 }
 
+/// Budgets by the name of their scope.
+type ByName = HashMap<String, Vec<Arc<Budget>>>;
+
 /// The budgets as they were when there had been so many changes.
 struct Page {
     version: u64,
-    by_kind: Vec<(ScopeKind, HashMap<String, Vec<Arc<Budget>>>)>,
+    by_kind: Vec<(ScopeKind, ByName)>,
 }
 
 impl Page {
     fn new(version: u64, budgets: Vec<Budget>) -> Self {
-        let mut by_kind: Vec<(ScopeKind, HashMap<String, Vec<Arc<Budget>>>)> = Vec::new();
+        let mut by_kind: Vec<(ScopeKind, ByName)> = Vec::new();
         for kind in ScopeKind::ALL {
             let of_kind = budgets.iter().filter(|budget| budget.id.scope.kind == kind);
-            let mut by_name: HashMap<String, Vec<Arc<Budget>>> = HashMap::new();
+            let mut by_name: ByName = HashMap::new();
             for budget in of_kind {
                 let name = budget.id.scope.name.clone();
                 by_name.entry(name).or_default().push(Arc::new(budget.clone()));

@@ -65,7 +65,11 @@ impl Store {
     /// Sets a budget, which takes the place of one with the same id, for the next request on.
     pub async fn set_budget(&self, budget: Budget, now_ms: u64) -> Result<(), BudgetError> {
         budget.check().map_err(BudgetError::Invalid)?;
-        let mark = self.mark();
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.set_budget(budget, now_ms).await?,
+        };
+        let mark = sqlite.mark().clone();
         let work = move |connection: &Connection| {
             let id = budget.id.to_string();
             let others = "SELECT count(*) FROM budget WHERE id <> ?1";
@@ -81,12 +85,17 @@ impl Store {
             mark.write(rows::raise_version(connection)?);
             Ok(Ok(()))
         };
-        self.write(work).await?
+        sqlite.write(work).await?
     }
 
     /// Removes a budget; whether there was one.
     pub async fn remove_budget(&self, id: &BudgetId) -> Result<bool, StoreError> {
-        let (id, mark) = (id.to_string(), self.mark());
+        let id = id.to_string();
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.remove_budget(id).await,
+        };
+        let mark = sqlite.mark().clone();
         let work = move |connection: &Connection| {
             let is_removed = connection.execute("DELETE FROM budget WHERE id = ?1", [id])? > 0;
             if is_removed {
@@ -94,12 +103,16 @@ impl Store {
             }
             Ok(is_removed)
         };
-        self.write(work).await
+        sqlite.write(work).await
     }
 
     /// All budgets in the order of their ids, with how often keys and budgets had been changed.
     pub async fn budgets(&self) -> Result<(u64, Vec<Budget>), StoreError> {
-        self.read(|connection| {
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.budgets().await,
+        };
+        let work = |connection: &Connection| {
             // Asked first: what changes between the two is read again.
             let version = rows::version(connection)?;
             let mut statement =
@@ -108,24 +121,33 @@ impl Store {
             let mut budgets = Vec::new();
             while let Some(row) = rows.next()? {
                 let (id, settings): (String, String) = (row.get(0)?, row.get(1)?);
-                match Budget::read(&id, &settings) {
-                    Some(budget) => budgets.push(budget),
-                    None => tracing::warn!(
-                        target: "weir::budget",
-                        id,
-                        "passed over a budget that this weir does not understand"
-                    ),
-                }
+                budgets.extend(understood(&id, &settings));
             }
             Ok((version, budgets))
-        })
-        .await
+        };
+        sqlite.read(work).await
     }
 
     /// What requests came to, by the first moments of buckets.
     pub async fn spent(&self, query: SpentQuery) -> Result<Vec<(u64, u64)>, StoreError> {
-        let Backend::Sqlite(_) = &self.backend;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.spent(query).await,
+        };
         self.gather().await;
-        self.read(move |connection| spent::spent(connection, &query)).await
+        sqlite.read(move |connection| spent::spent(connection, &query)).await
     }
+}
+
+/// A budget by its row; `None`, and a word of it, where this weir does not understand it.
+pub(super) fn understood(id: &str, settings: &str) -> Option<Budget> {
+    let read = Budget::read(id, settings);
+    if read.is_none() {
+        tracing::warn!(
+            target: "weir::budget",
+            id,
+            "passed over a budget that this weir does not understand"
+        );
+    }
+    read
 }

@@ -12,10 +12,11 @@ use tokio::time::{Instant, timeout_at};
 use super::super::budgets::{Applied, SpentQuery};
 use super::super::ledger::RequestId;
 use super::super::{Store, StoreError};
+use super::sole::Sole;
 use super::{Answer, MAX_WAITING, NoRoom, Owner, Reservation, Spending, Standing};
 use crate::budget::counter::{Count, Counter};
 use crate::budget::hold::decide;
-use crate::budget::{Budget, BudgetId, Room, Scope, Verdict};
+use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Window};
 
 /// From how many counts on those are forgotten that count nothing.
 const FORGET_ABOVE: usize = 50_000;
@@ -25,6 +26,7 @@ pub struct Memory {
     store: Store,
     zone: TimeZone,
     state: Mutex<State>,
+    sole: Sole,
     /// One count at a time is begun, so that a crowd asks the journal once.
     loading: tokio::sync::Mutex<()>,
 }
@@ -33,10 +35,39 @@ pub struct Memory {
 struct State {
     counters: HashMap<Key, Slot>,
     /// Which counts there are of each scope.
-    by_scope: HashMap<Scope, Vec<Key>>,
+    by_scope: HashMap<ScopeKind, HashMap<String, Vec<Key>>>,
     /// Every request that is under way, whether or not it is in a budget.
     leases: HashMap<RequestId, Lease>,
     waiting: VecDeque<Waiter>,
+    spans: Spans,
+}
+
+/// Where windows lie, so that the calendar is not asked with each request.
+#[derive(Default)]
+struct Spans(Vec<(Window, Span)>);
+
+impl Spans {
+    fn of(&mut self, zone: &TimeZone, window: Window, now_ms: u64) -> Span {
+        if window.bucket_length_ms().is_some() {
+            return window.span(zone, now_ms);
+        }
+        let holds = |span: &Span| {
+            let end_ms = span.lifetime_ms.map_or(u64::MAX, |lifetime| span.bucket_ms + lifetime);
+            (span.bucket_ms..end_ms).contains(&now_ms)
+        };
+        match self.0.iter_mut().find(|(known, _)| *known == window) {
+            Some((_, span)) if holds(span) => *span,
+            Some((_, span)) => {
+                *span = window.span(zone, now_ms);
+                *span
+            }
+            None => {
+                let span = window.span(zone, now_ms);
+                self.0.push((window, span));
+                span
+            }
+        }
+    }
 }
 
 /// What is counted: a budget, and for whom.
@@ -87,7 +118,8 @@ impl fmt::Debug for Memory {
 impl Memory {
     pub fn new(store: Store, zone: TimeZone) -> Self {
         let (state, loading) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { store, zone, state, loading }
+        let sole = Sole::new(&store);
+        Self { store, zone, sole, state, loading }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -106,6 +138,7 @@ impl Memory {
     }
 
     pub async fn reserve(&self, wanted: Reservation, owner: Owner) -> Answer {
+        self.sole.obtain().await.map_err(NoRoom::Store)?;
         let deadline = Instant::now() + wanted.patience;
         let mut queued = loop {
             let missing = {
@@ -232,7 +265,7 @@ impl State {
         let mut keys = Vec::with_capacity(wanted.applied.len());
         for applied in &wanted.applied {
             let budget: &Budget = &applied.budget;
-            let span = budget.id.window.span(zone, wanted.begun_ms);
+            let span = self.spans.of(zone, budget.id.window, wanted.begun_ms);
             let key = (budget.id.clone(), applied.scope.clone());
             let slot = self.counters.entry(key.clone()).or_default();
             let Count { spent, held, .. } = slot.counter.count(&span);
@@ -253,7 +286,7 @@ impl State {
     fn standings(&mut self, zone: &TimeZone, applied: &[Applied], now_ms: u64) -> Vec<Standing> {
         let standing = |applied: &Applied| {
             let key = (applied.budget.id.clone(), applied.scope.clone());
-            let span = applied.budget.id.window.span(zone, now_ms);
+            let span = self.spans.of(zone, applied.budget.id.window, now_ms);
             let slot = self.counters.entry(key).or_default();
             Standing {
                 budget: Arc::clone(&applied.budget),
@@ -267,10 +300,12 @@ impl State {
     /// Counts a request as under way. It gets a part of every count of its scopes, also of those that
     /// it was not asked to hold anything in: a budget may be set or removed in that moment.
     fn open(&mut self, zone: &TimeZone, id: RequestId, mut lease: Lease) {
-        for scope in &lease.owner.scopes {
-            for key in self.by_scope.get(scope).into_iter().flatten() {
+        let scopes = lease.owner.scopes();
+        for (kind, by_name) in &self.by_scope {
+            let Some(name) = scopes.name(*kind) else { continue };
+            for key in by_name.get(name).into_iter().flatten() {
                 if lease.parts.iter().all(|part| part.key != *key) {
-                    let bucket_ms = key.0.window.span(zone, lease.begun_ms).bucket_ms;
+                    let bucket_ms = self.spans.of(zone, key.0.window, lease.begun_ms).bucket_ms;
                     lease.parts.push(Part { key: key.clone(), bucket_ms, held: 0 });
                 }
             }
@@ -288,7 +323,8 @@ impl State {
         if self.counters.len() >= FORGET_ABOVE {
             self.forget();
         }
-        let of_scope = self.by_scope.entry(key.1.clone()).or_default();
+        let by_name = self.by_scope.entry(key.1.kind).or_default();
+        let of_scope = by_name.entry(key.1.name.clone()).or_default();
         if !of_scope.contains(key) {
             of_scope.push(key.clone());
         }
@@ -297,10 +333,10 @@ impl State {
         slot.counter = Counter::default();
         let mut open = Vec::new();
         for (id, lease) in &mut self.leases {
-            if !lease.owner.scopes.contains(&key.1) {
+            if lease.owner.scopes().name(key.1.kind) != Some(&key.1.name) {
                 continue;
             }
-            let bucket_ms = key.0.window.span(zone, lease.begun_ms).bucket_ms;
+            let bucket_ms = self.spans.of(zone, key.0.window, lease.begun_ms).bucket_ms;
             slot.counter.hold(bucket_ms, 0);
             lease.parts.retain(|part| part.key != *key);
             lease.parts.push(Part { key: key.clone(), bucket_ms, held: 0 });
@@ -315,10 +351,12 @@ impl State {
         let used: HashSet<Key> = parts.map(|part| part.key.clone()).collect();
         self.counters.retain(|key, slot| slot.waiting > 0 || used.contains(key));
         let counters = &self.counters;
-        self.by_scope.retain(|_, keys| {
-            keys.retain(|key| counters.contains_key(key));
-            !keys.is_empty()
-        });
+        for by_name in self.by_scope.values_mut() {
+            by_name.retain(|_, keys| {
+                keys.retain(|key| counters.contains_key(key));
+                !keys.is_empty()
+            });
+        }
     }
 
     fn settle(&mut self, id: RequestId, spending: Spending) {

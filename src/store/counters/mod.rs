@@ -7,18 +7,21 @@
 
 mod memory;
 mod redis;
+pub(super) mod sole;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use serde_json::{Value, json};
 
 use super::budgets::Applied;
-use super::ledger::RequestId;
+use super::ledger::{KeyNames, RequestId};
 use super::redis::Redis;
 use super::{Store, StoreError};
 use crate::budget::counter::Count;
-use crate::budget::{Ask, Budget, Measure, Scope};
+use crate::budget::{Ask, Budget, Measure, NanoUsd, Scope, Scopes};
 use memory::Memory;
 use redis::InRedis;
 
@@ -43,7 +46,23 @@ pub struct Reservation {
 /// Who a request is counted for, whether or not there are budgets yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owner {
-    pub scopes: Vec<Scope>,
+    /// The names of the virtual key that it came with, if any.
+    pub key: Option<Arc<KeyNames>>,
+    pub model: String,
+}
+
+impl Owner {
+    /// The scopes that it is in.
+    pub fn scopes(&self) -> Scopes<'_> {
+        let key = self.key.as_deref();
+        Scopes {
+            organisation: key.map(|names| names.organisation.as_str()),
+            team: key.map(|names| names.team.as_str()),
+            user: key.map(|names| names.user.as_str()),
+            key: key.map(|names| names.key.as_str()),
+            model: Some(&self.model),
+        }
+    }
 }
 
 /// A request that may be sent.
@@ -66,10 +85,52 @@ pub struct Standing {
 }
 
 impl Standing {
+    /// What it is called, and whom it counts for: `key:key_1/usd/day` of the budget `key:*/usd/day`.
+    pub fn name(&self) -> String {
+        let id = &self.budget.id;
+        format!("{}/{}/{}", self.scope, id.measure.word(), id.window)
+    }
+
+    /// When some of it is free again, as programs read moments.
+    pub fn resets_at(&self) -> Option<String> {
+        self.count.resets_ms.and_then(written_moment)
+    }
+
+    /// It as JSON, money as decimal texts.
+    pub fn json(&self) -> Value {
+        let measure = self.budget.id.measure;
+        let amount = |amount: u64| match measure {
+            Measure::NanoUsd => Value::from(NanoUsd(amount).to_decimal()),
+            Measure::Tokens => Value::from(amount),
+        };
+        let mut row = json!({
+            "budget": self.budget.id.to_string(),
+            "scope": self.scope.to_string(),
+            "measure": measure.word(),
+            "per": self.budget.id.window.to_string(),
+            "limit": amount(self.budget.limit),
+            "warn_at": self.budget.warn_permille.map(|permille| f64::from(permille) / 1000.0),
+        });
+        // Of one for each by itself nobody in particular has spent anything.
+        if !self.scope.is_each() {
+            row["spent"] = amount(self.count.spent);
+            row["held"] = amount(self.count.held);
+            row["left"] = amount(self.left());
+            row["resets_at"] = self.resets_at().into();
+        }
+        row
+    }
+
     /// What is left of it, what is held set aside.
     pub fn left(&self) -> u64 {
         self.budget.limit.saturating_sub(self.count.spent).saturating_sub(self.count.held)
     }
+}
+
+/// A moment as people and programs read it.
+pub fn written_moment(moment_ms: u64) -> Option<String> {
+    let moment = Timestamp::from_millisecond(i64::try_from(moment_ms).ok()?).ok()?;
+    Some(moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
 /// Why a request may not be sent.

@@ -32,7 +32,7 @@ const HINT_CHARACTERS: usize = 4;
 /// Random bytes of an id.
 const ID_BYTES: usize = 6;
 /// The most keys of a store, revoked ones included.
-const MAX_KEYS: u64 = 100_000;
+pub(super) const MAX_KEYS: u64 = 100_000;
 /// The most that one page of a list holds.
 pub const MAX_PAGE: usize = 1000;
 /// The team and the organisation of keys that name none.
@@ -207,8 +207,15 @@ impl Store {
         let secret = random_secret()?;
         let (hash, hint) = (self.hash(&secret), hint(&secret));
         let facts = SecretFacts { hint, created_ms: now_ms, expires_ms: None };
-        let mark = self.mark();
-        let made = self.write(move |connection| {
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => {
+                let facts = postgres.create_key(key, hash, facts).await??;
+                return Ok(Issued { facts, secret: Secret::new(secret) });
+            }
+        };
+        let mark = sqlite.mark().clone();
+        let made = sqlite.write(move |connection| {
             if rows::count(connection)? >= MAX_KEYS {
                 return Ok(Err(KeyError::TooMany));
             }
@@ -234,7 +241,12 @@ impl Store {
     /// The key of this id.
     pub async fn show_key(&self, id: &str) -> Result<KeyFacts, KeyError> {
         let id = id.to_owned();
-        let found = self.read(move |connection| rows::by_id(connection, &id)).await?;
+        let found = match &self.backend {
+            Backend::Sqlite(sqlite) => {
+                sqlite.read(move |connection| rows::by_id(connection, &id)).await?
+            }
+            Backend::Postgres(postgres) => postgres.show_key(id).await?,
+        };
         found.ok_or(KeyError::Unknown)
     }
 
@@ -246,21 +258,38 @@ impl Store {
         after: &str,
     ) -> Result<Vec<KeyFacts>, KeyError> {
         let (team, after) = (team.map(str::to_owned), after.to_owned());
-        let work = move |connection: &Connection| {
-            rows::list(connection, team.as_deref(), &after, MAX_PAGE)
-        };
-        Ok(self.read(work).await?)
+        Ok(match &self.backend {
+            Backend::Sqlite(sqlite) => {
+                let work = move |connection: &Connection| {
+                    rows::list(connection, team.as_deref(), &after, MAX_PAGE)
+                };
+                sqlite.read(work).await?
+            }
+            Backend::Postgres(postgres) => postgres.list_keys(team, after, MAX_PAGE).await?,
+        })
     }
 
     /// A page of the teams in the order of their names: those after `after`, at most [`MAX_PAGE`].
     pub async fn list_teams(&self, after: &str) -> Result<Vec<TeamFacts>, KeyError> {
         let after = after.to_owned();
-        Ok(self.read(move |connection| rows::teams(connection, &after, MAX_PAGE)).await?)
+        Ok(match &self.backend {
+            Backend::Sqlite(sqlite) => {
+                sqlite.read(move |connection| rows::teams(connection, &after, MAX_PAGE)).await?
+            }
+            Backend::Postgres(postgres) => postgres.list_teams(after, MAX_PAGE).await?,
+        })
     }
 
     /// Changes what a key may do, from its next request on.
     pub async fn change_key(&self, id: &str, wanted: KeyChange) -> Result<KeyFacts, KeyError> {
-        let (id, mark) = (id.to_owned(), self.mark());
+        let id = id.to_owned();
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => {
+                return postgres.change_key(id, move |key| change(key, &wanted)).await?;
+            }
+        };
+        let mark = sqlite.mark().clone();
         let work = move |connection: &Connection| {
             with_live(connection, &id, |mut key| {
                 if let Err(refused) = change(&mut key, &wanted) {
@@ -270,7 +299,7 @@ impl Store {
                 changed(connection, &mark, &id)
             })
         };
-        self.write(work).await?
+        sqlite.write(work).await?
     }
 
     /// Gives a key a new secret. Those it had are good for `overlap_ms` longer; of two that it had
@@ -281,11 +310,19 @@ impl Store {
         overlap_ms: u64,
         now_ms: u64,
     ) -> Result<Issued, KeyError> {
-        let (id, mark) = (id.to_owned(), self.mark());
+        let id = id.to_owned();
         let secret = random_secret()?;
         let (hash, hint) = (self.hash(&secret), hint(&secret));
         let facts = SecretFacts { hint, created_ms: now_ms, expires_ms: None };
         let end_ms = now_ms.saturating_add(overlap_ms);
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => {
+                let facts = postgres.rotate_key(id, hash, facts, end_ms).await??;
+                return Ok(Issued { facts, secret: Secret::new(secret) });
+            }
+        };
+        let mark = sqlite.mark().clone();
         let work = move |connection: &Connection| {
             with_live(connection, &id, |key| {
                 rows::end_secrets(connection, &key.id, now_ms, end_ms)?;
@@ -293,12 +330,17 @@ impl Store {
                 changed(connection, &mark, &key.id)
             })
         };
-        Ok(Issued { facts: self.write(work).await??, secret: Secret::new(secret) })
+        Ok(Issued { facts: sqlite.write(work).await??, secret: Secret::new(secret) })
     }
 
     /// Ends a key for good, from its next request on. Once revoked it stays as it is.
     pub async fn revoke_key(&self, id: &str, now_ms: u64) -> Result<KeyFacts, KeyError> {
-        let (id, mark) = (id.to_owned(), self.mark());
+        let id = id.to_owned();
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.revoke_key(id, now_ms).await?,
+        };
+        let mark = sqlite.mark().clone();
         let work = move |connection: &Connection| {
             let Some(found) = rows::by_id(connection, &id)? else {
                 return Ok(Err(KeyError::Unknown));
@@ -309,7 +351,7 @@ impl Store {
             rows::put(connection, &VirtualKey { revoked_ms: Some(now_ms), ..found.key })?;
             changed(connection, &mark, &id)
         };
-        self.write(work).await?
+        sqlite.write(work).await?
     }
 
     /// Whose a team's things are.
@@ -328,28 +370,6 @@ impl Store {
     /// What secrets are hashed under.
     fn hash_key(&self) -> [u8; 32] {
         blake3::derive_key("weir 1 the hash of a virtual key", &self.secret())
-    }
-
-    /// Where changes are told.
-    pub(super) fn mark(&self) -> Mark {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.mark().clone()
-    }
-
-    pub(super) async fn read<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.read(work).await
-    }
-
-    pub(super) async fn write<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.write(work).await
     }
 }
 

@@ -7,7 +7,7 @@ use moka::sync::Cache;
 
 use super::changes::Changes;
 use super::{VirtualKey, is_secret, rows};
-use crate::store::{Store, StoreError, Tenant};
+use crate::store::{Backend, Store, StoreError, Tenant};
 
 /// How many keys are remembered.
 const MAX_REMEMBERED: u64 = 10_000;
@@ -75,13 +75,17 @@ impl KeyRing {
         {
             return Ok(Some(holder));
         }
-        let wanted = hash;
-        let work = move |connection: &rusqlite::Connection| {
-            // One statement after the other may see a change between them: then the version is the
-            // older one, and the key is read again next time.
-            Ok((rows::version(connection)?, rows::by_hash(connection, &wanted)?))
+        let (version, held) = match &self.store.backend {
+            Backend::Sqlite(sqlite) => {
+                let work = move |connection: &rusqlite::Connection| {
+                    // One statement after the other may see a change between them: then the version
+                    // is the older one, and the key is read again next time.
+                    Ok((rows::version(connection)?, rows::by_hash(connection, &hash)?))
+                };
+                sqlite.read(work).await?
+            }
+            Backend::Postgres(postgres) => postgres.key_by_hash(hash).await?,
         };
-        let (version, held) = self.store.read(work).await?;
         let Some(held) = held else { return Ok(None) };
         if blake3::Hash::from(held.hash) != blake3::Hash::from(hash) {
             return Ok(None);

@@ -23,7 +23,10 @@ pub enum RequestEnd {
 impl Store {
     /// What became of each of these requests, in their order, whichever process they are of.
     pub async fn request_ends(&self, ids: Vec<RequestId>) -> Result<Vec<RequestEnd>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.request_ends(ids).await,
+        };
         // Before what has ended is moved into the tables: so none is overlooked that ends or whose
         // log is finished in between.
         let (ledger, asked) = (Arc::clone(sqlite.ledger()), ids.clone());

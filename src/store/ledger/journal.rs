@@ -1,42 +1,12 @@
 //! The rows of requests: one for each that has ended, and intents of those whose log is gone.
 
-use std::sync::Arc;
-
 use rusqlite::{Connection, params};
-use serde::{Deserialize, Serialize};
 
-use super::frame::{self, Ending, Facts, Said};
+use super::facts::{self, moment};
+use super::frame::{Ending, Facts};
 use super::instances::Instance;
-use super::text::{figure, signed_figure};
-use super::{Caller, Intent, KeyNames, RequestId, Tenant};
-
-/// What an intent's column `facts` holds, as JSON.
-#[derive(Serialize, Deserialize, Default)]
-#[serde(default)]
-struct Told {
-    tenant: [u8; 16],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<KeyFacts>,
-    route: String,
-    model: String,
-    upstream: String,
-    stream: bool,
-    action: String,
-    zone: String,
-    received_tokens: Option<u64>,
-    sent_tokens: Option<u64>,
-    max_output_tokens: Option<u64>,
-    plan_ms: Option<u64>,
-}
-
-#[derive(Serialize, Deserialize, Default)]
-#[serde(default)]
-struct KeyFacts {
-    key: String,
-    team: String,
-    organisation: String,
-    user: String,
-}
+use super::text::signed_figure;
+use super::{Intent, RequestId};
 
 /// Writes down the request that the frame with this content has opened as `instance`'s, unless it
 /// has ended. Of one that cannot be read there is the id.
@@ -46,52 +16,20 @@ pub fn insert_intent(
     id: RequestId,
     content: &[u8],
 ) -> rusqlite::Result<()> {
-    let (begun_ms, told) = match frame::read(content) {
-        Some(Said::Opened(facts)) => (facts.begun_ms, Told::new(&facts)),
-        _ => (id.begun_ms(), Told::default()),
-    };
-    // Texts, numbers and flags: there is nothing that JSON could not hold.
-    let told = serde_json::to_string(&told).unwrap_or_default();
+    let (begun_ms, told) = facts::of_frame(id, content);
     connection
         .prepare_cached(
             "INSERT OR REPLACE INTO intent SELECT ?1, ?2, ?3, ?4
              WHERE NOT EXISTS (SELECT 1 FROM request WHERE id = ?1)",
         )?
-        .execute(params![id.0, instance, moment(begun_ms), told])?;
+        .execute(params![id.0, instance, begun_ms, told])?;
     Ok(())
-}
-
-impl Told {
-    fn new(facts: &Facts<'_>) -> Self {
-        Self {
-            tenant: facts.tenant,
-            key: facts.key.map(|names| {
-                let [key, team, organisation, user] = names.map(str::to_owned);
-                KeyFacts { key, team, organisation, user }
-            }),
-            route: facts.route.to_owned(),
-            model: facts.model.to_owned(),
-            upstream: facts.upstream.to_owned(),
-            stream: facts.stream,
-            action: facts.action.to_owned(),
-            zone: facts.zone.to_owned(),
-            received_tokens: facts.received_tokens,
-            sent_tokens: facts.sent_tokens,
-            max_output_tokens: facts.max_output_tokens,
-            plan_ms: facts.plan_ms,
-        }
-    }
 }
 
 /// Forgets the intent of a request whose row was written just now.
 pub fn end(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM intent WHERE id = ?1")?.execute([id.0])?;
     Ok(())
-}
-
-/// A moment as it is stored.
-pub fn moment(moment_ms: u64) -> i64 {
-    figure(Some(moment_ms)).unwrap_or(0)
 }
 
 /// Forgets an intent that has not ended.
@@ -180,34 +118,9 @@ pub fn orphans(
             }
         };
         if is_dead {
-            let facts = row.get_ref(3)?.as_bytes().unwrap_or_default();
-            found.push(intent(row.get(0)?, row.get(2)?, facts));
+            let told = row.get_ref(3)?.as_bytes().unwrap_or_default();
+            found.push(facts::intent(row.get(0)?, row.get(2)?, told));
         }
     }
     Ok(found)
-}
-
-/// The intent that a row holds. One that cannot be read is settled all the same, so that it does
-/// not stand in the way of others.
-fn intent(id: [u8; 16], begun_ms: i64, facts: &[u8]) -> Intent {
-    let facts: Told = serde_json::from_slice(facts).unwrap_or_default();
-    let key = facts.key.map(|names| {
-        let KeyFacts { key, team, organisation, user } = names;
-        Arc::new(KeyNames { key, team, organisation, user })
-    });
-    Intent {
-        id: RequestId(id),
-        begun_ms: u64::try_from(begun_ms).unwrap_or(0),
-        caller: Caller { tenant: Tenant(facts.tenant), key },
-        route: facts.route,
-        model: facts.model,
-        upstream: facts.upstream,
-        stream: facts.stream,
-        action: facts.action,
-        zone: facts.zone,
-        received_tokens: facts.received_tokens,
-        sent_tokens: facts.sent_tokens,
-        max_output_tokens: facts.max_output_tokens,
-        plan_ms: facts.plan_ms,
-    }
 }

@@ -3,40 +3,37 @@
 //! number is made harmless before it is written, so that no request can keep another's row from
 //! being written. Knows no prices and no rules: what a request cost is told to it.
 
+pub(super) mod added;
+pub(super) mod asked;
 mod backup;
 mod ends;
-mod frame;
+pub(super) mod facts;
+pub(super) mod frame;
 mod instances;
 mod journal;
 mod log;
 mod moved;
+mod process;
 mod prune;
 mod queries;
 mod sums;
-mod text;
+pub(super) mod text;
 mod told;
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::Connection;
-use tokio::sync::OnceCell;
 
-use super::sqlite::Sqlite;
-use super::writer::Shared;
-use super::{Backend, OpenError, Store, StoreError, StoreOptions, Tenant};
-use frame::Behind;
-use instances::Instance;
-use log::Log;
-use moved::Moved;
-use sums::RowsOfDay;
+use super::{Backend, Store, StoreError, Tenant};
+pub(super) use process::Ledger;
+use process::{gather, settle_directly, written_down};
 
+pub use added::{FAILED, MAX_LEARNED_MODELS, MAX_ROWS_A_DAY, MAX_ROWS_A_TENANT_DAY, OTHER, Sums};
+pub use asked::{Column, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
 pub use ends::RequestEnd;
-pub use queries::{Column, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
-pub use sums::{FAILED, MAX_LEARNED_MODELS, MAX_ROWS_A_DAY, MAX_ROWS_A_TENANT_DAY, OTHER, Sums};
 pub use text::MAX_TEXT_BYTES;
 
 /// The milliseconds of a day; days are those of UTC, counted from 1970.
@@ -44,10 +41,6 @@ pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// The most that a figure of one request counts: tokens or nano-dollars. It is the largest integer
 /// that every JSON reader keeps exactly, and more than any request can take.
 pub const MAX_FIGURE: u64 = 1 << 53;
-
-/// The most transactions that are made to see what others have written down: more than a log can
-/// take.
-const MAX_ROUNDS: usize = 1000;
 
 /// What a request is known by, from before it is sent until its row is pruned. Ids sort by the
 /// moment they were made at.
@@ -64,7 +57,7 @@ impl RequestId {
     }
 
     /// The moment it was made at.
-    fn begun_ms(self) -> u64 {
+    pub fn begun_ms(self) -> u64 {
         let [a, b, c, d, e, f, ..] = self.0;
         u64::from_be_bytes([0, 0, a, b, c, d, e, f])
     }
@@ -127,7 +120,7 @@ pub struct Intent {
 
 /// What a reader of a row must know about it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Flags(u32);
+pub struct Flags(pub(super) u32);
 
 impl Flags {
     /// Tokens and money are by rule: the end of the request was not seen.
@@ -211,94 +204,14 @@ pub struct Settlement {
     pub total_ms: Option<u64>,
 }
 
-/// What the handles on one store share for the journal.
-pub(super) struct Ledger {
-    instance: Instance,
-    log: Log,
-    /// Set once the instance's lock is held and its log is there.
-    begun: OnceCell<()>,
-    rows: RowsOfDay,
-    /// Whether files of logs may be finished and not deleted yet.
-    has_finished: AtomicBool,
-}
-
-impl Ledger {
-    /// For the store in the file at `path`, or in memory.
-    pub(super) fn new(path: Option<&Path>, options: StoreOptions) -> Result<Arc<Self>, OpenError> {
-        let instance = Instance::new(path)?;
-        let folder = instance.folder().map(Path::to_owned);
-        Ok(Arc::new(Self {
-            log: Log::new(instance.id(), folder, options.max_log_bytes),
-            instance,
-            begun: OnceCell::new(),
-            rows: RowsOfDay::default(),
-            has_finished: AtomicBool::new(true),
-        }))
-    }
-
-    /// Makes what must be there before a request is written down.
-    async fn begin(self: &Arc<Self>) -> Result<(), StoreError> {
-        let begin = || async {
-            self.instance.hold().await?;
-            let own = Arc::clone(self);
-            let begun = tokio::task::spawn_blocking(move || own.log.begin());
-            let failed = |error: std::io::Error| {
-                StoreError::Failed(format!("no log can be made beside the store: {error}"))
-            };
-            begun.await.map_err(|_| StoreError::Closed)?.map_err(failed)
-        };
-        let begun = self.begun.get_or_try_init(begin).await;
-        begun.copied().inspect_err(|error| self.log.report(error))
-    }
-
-    /// Whether requests cannot be written down.
-    pub(super) fn is_failing(&self) -> bool {
-        self.log.is_failing()
-    }
-
-    /// Brings what was written down to the disk, and waits for it.
-    pub(super) fn sync(&self) -> Result<(), StoreError> {
-        self.log.sync().map_err(|error| StoreError::Failed(error.to_string()))
-    }
-
-    /// Moves what was written down into the tables.
-    pub(super) fn move_own(&self, writer: &Shared) -> Result<(), StoreError> {
-        self.log.turn();
-        while self.log.is_unmoved() {
-            let moved = writer.run_blocking(|connection| moved::own(connection, self))?;
-            self.log.note_moved(moved.own);
-            if !moved.has_more {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Says that nothing more will be written down.
-    pub(super) fn close(&self) {
-        self.log.close();
-    }
-
-    /// The files of logs that nothing is left in. To be deleted once all that is committed by now
-    /// is on the disk.
-    pub(super) fn finished(&self, connection: &Connection) -> Result<Vec<PathBuf>, StoreError> {
-        if !self.has_finished.swap(false, Ordering::Relaxed) {
-            return Ok(Vec::new());
-        }
-        Ok(moved::finished(connection, self)?)
-    }
-
-    /// Says that files that are finished could not be deleted.
-    pub(super) fn keep_finished(&self) {
-        self.has_finished.store(true, Ordering::Relaxed);
-    }
-}
-
 impl Store {
     /// Writes down that a request is about to be sent. Once this returns, a kill of the process
     /// does not lose it, and after [`super::StoreOptions::sync_interval`] nor does a loss of power.
     pub async fn open_request(&self, intent: &Intent) -> Result<(), StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.open_request(intent).await,
+        };
         let ledger = sqlite.ledger();
         ledger.begin().await?;
         let frame = frame::opened(intent);
@@ -306,11 +219,11 @@ impl Store {
         if matches!(opened, Err(StoreError::Behind { .. })) && !sqlite.is_failing() {
             // More is written down than one thread moves: whoever comes now takes part in it.
             ledger.log.turn();
-            self.gather().await;
+            gather(sqlite).await;
             opened = ledger.log.open(intent.id, &frame);
         }
         opened?;
-        self.written_down();
+        written_down(sqlite);
         Ok(())
     }
 
@@ -321,12 +234,17 @@ impl Store {
         intent: Arc<Intent>,
         settlement: Settlement,
     ) -> Result<bool, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => {
+                return postgres.settle_request(&intent, &settlement).await;
+            }
+        };
         let frame = frame::settled(&intent, &settlement);
         match sqlite.ledger().log.end(intent.id, &frame) {
             Some(written) => {
                 written?;
-                self.written_down();
+                written_down(sqlite);
                 Ok(true)
             }
             None => settle_directly(sqlite, frame).await,
@@ -335,79 +253,68 @@ impl Store {
 
     /// Forgets a request that was not sent after all.
     pub async fn release_request(&self, id: RequestId) -> Result<(), StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.release_request(id).await,
+        };
         match sqlite.ledger().log.end(id, &frame::released(id)) {
             Some(written) => {
                 written?;
-                self.written_down();
+                written_down(sqlite);
                 Ok(())
             }
             None => sqlite.write(move |connection| journal::release(connection, id)).await,
         }
     }
 
-    /// Has moved what was written down, sooner or later.
-    fn written_down(&self) {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        sqlite.note_written();
-        if sqlite.ledger().log.should_be_moved()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let store = self.clone();
-            runtime.spawn(async move { store.gather().await });
-        }
-    }
-
-    /// Moves what all processes have written down so far into the tables. Where that fails the tables
-    /// are a little behind, which is better than no answer; the writer has told of it.
+    /// Moves what all processes have written down so far into the tables, where a log stands before
+    /// them.
     pub(super) async fn gather(&self) {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        let ledger = sqlite.ledger();
-        for _ in 0..MAX_ROUNDS {
-            let own = Arc::clone(ledger);
-            let is_any = sqlite.read(move |connection| moved::is_any(connection, &own)).await;
-            if is_any == Ok(false) {
-                break;
-            }
-            let own = Arc::clone(ledger);
-            let moved = sqlite.write(move |connection| moved::all(connection, &own)).await;
-            let Ok(Moved { own, has_more }) = moved else { break };
-            ledger.log.note_moved(own);
-            if !has_more {
-                break;
-            }
+        if let Backend::Sqlite(sqlite) = &self.backend {
+            gather(sqlite).await;
         }
-        ledger.log.note_tried();
     }
 
     /// Up to `limit` requests that were open when the process that had sent them ended, oldest
     /// first. They stay until they are settled or released.
     pub async fn orphans(&self, limit: usize) -> Result<Vec<Intent>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.orphans(limit).await,
+        };
+        gather(sqlite).await;
         let ledger = Arc::clone(sqlite.ledger());
         sqlite.read(move |connection| journal::orphans(connection, &ledger.instance, limit)).await
     }
 
     /// What an answer of `model` usually takes, `None` where none was seen to its end.
     pub async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.learned_output_tokens(model).await,
+        };
+        gather(sqlite).await;
         let model = text::harmless(model).into_owned();
         sqlite.read(move |connection| sums::learned_output_tokens(connection, &model)).await
     }
 
     /// Sums over days, at most [`MAX_ROWS`]: days in their order, and the costliest first.
     pub async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.usage(query).await,
+        };
+        gather(sqlite).await;
         sqlite.read(move |connection| queries::usage(connection, &query)).await
     }
 
     /// Single requests, at most [`MAX_ROWS`], newest first.
     pub async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.requests(query).await,
+        };
+        gather(sqlite).await;
         sqlite.read(move |connection| queries::requests(connection, &query)).await
     }
 
@@ -419,8 +326,13 @@ impl Store {
         route: &'static str,
         from_ms: u64,
     ) -> Result<u64, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => {
+                return postgres.spent_on_route(tenant, route, from_ms).await;
+            }
+        };
+        gather(sqlite).await;
         let spent = move |connection: &Connection| {
             queries::spent_on_route(connection, tenant, route, from_ms)
         };
@@ -434,8 +346,11 @@ impl Store {
         before_ms: u64,
         sums_before_ms: u64,
     ) -> Result<u64, StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite,
+            Backend::Postgres(postgres) => return postgres.prune(before_ms, sums_before_ms).await,
+        };
+        gather(sqlite).await;
         // What a row no longer says is to leave the log as well.
         sqlite.ledger().log.age();
         prune::prune(sqlite, before_ms, sums_before_ms).await
@@ -444,34 +359,22 @@ impl Store {
     /// Writes a copy of the whole store as it is at one moment to a new file at `path`, which a
     /// weir can use as its store. Others may write meanwhile.
     pub async fn backup(&self, path: &Path) -> Result<(), StoreError> {
-        let Backend::Sqlite(sqlite) = &self.backend;
-        if !sqlite.is_file() {
-            return Err(StoreError::Failed("the store is in memory alone".to_owned()));
-        }
-        self.gather().await;
+        let sqlite = match &self.backend {
+            Backend::Sqlite(sqlite) if sqlite.is_file() => sqlite,
+            Backend::Sqlite(_) => {
+                return Err(StoreError::Failed("the store is in memory alone".to_owned()));
+            }
+            Backend::Postgres(_) => {
+                let said = "the store is in PostgreSQL, whose own pg_dump copies a database";
+                return Err(StoreError::Failed(said.to_owned()));
+            }
+        };
+        gather(sqlite).await;
         let (ledger, path) = (Arc::clone(sqlite.ledger()), path.to_owned());
         sqlite
             .read(move |connection| Ok(backup::write(connection, &ledger.instance, &path)))
             .await?
     }
-}
-
-/// Writes the row of a request that was not opened here: an ended process's, one that could not be
-/// written down, or one that has ended before. Once all that is written down is in the tables, they
-/// tell which.
-async fn settle_directly(sqlite: &Sqlite, frame: Vec<u8>) -> Result<bool, StoreError> {
-    let ledger = Arc::clone(sqlite.ledger());
-    let settle = move |connection: &Connection| {
-        let mut moved = moved::all(connection, &ledger)?;
-        while moved.has_more {
-            moved = moved::all(connection, &ledger)?;
-        }
-        let taken = moved::take(connection, &ledger.rows, &frame, Behind::Nothing, true)?;
-        Ok((moved.own, taken.new_rows > 0))
-    };
-    let (own, is_new) = sqlite.write(settle).await?;
-    sqlite.ledger().log.note_moved(own);
-    Ok(is_new)
 }
 
 #[cfg(test)]
@@ -523,7 +426,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_disk_is_told_and_leaves_nothing_half_done() {
         let store = Store::in_memory().expect("there is memory");
-        let Backend::Sqlite(sqlite) = &store.backend;
+        let Backend::Sqlite(sqlite) = &store.backend else { panic!("it is in memory") };
         let limit = |more_pages: i64| {
             sqlite.write(move |connection| {
                 let pages: i64 = connection.query_row("PRAGMA page_count", [], |row| row.get(0))?;

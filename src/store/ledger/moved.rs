@@ -10,10 +10,11 @@ use std::sync::atomic::Ordering;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::added::Added;
 use super::frame::{self, Behind, Frames, Said};
 use super::instances::LogFile;
 use super::log::Position;
-use super::sums::{self, Added, RowsOfDay};
+use super::sums::{self, RowsOfDay};
 use super::text::given;
 use super::{Ledger, RequestId, journal};
 
@@ -150,7 +151,7 @@ pub fn take(
             ),
         }
     }
-    added.write(connection, rows)?;
+    sums::write(added, connection, rows)?;
     taken.bytes = frames.done_bytes() as u64;
     Ok(taken)
 }

@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 
 use super::super::StoreError;
 use super::super::sqlite::Sqlite;
-use super::journal::moment;
+use super::facts::moment;
 use super::{DAY_MS, RequestId};
 
 /// How many rows one transaction deletes, so that requests are not kept waiting.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use weir::budget::{Ask, Budget, BudgetId, OutputBound, Scope};
+use weir::budget::{Ask, Budget, BudgetId, OutputBound, Scope, ScopeKind};
 use weir::store::budgets::Applied;
 use weir::store::counters::{
     Counters, Granted, NoRoom, Owner, RedisOptions, Reservation, Spending, Standing,
@@ -137,8 +137,19 @@ pub fn owner() -> Owner {
 }
 
 pub fn owner_of(scopes: &[&str]) -> Owner {
-    let scopes = scopes.iter().map(|text| Scope::parse(text).expect("a scope"));
-    Owner { scopes: scopes.collect() }
+    let mut names = KeyNames::default();
+    let mut model = String::new();
+    for Scope { kind, name } in scopes.iter().map(|text| Scope::parse(text).expect("a scope")) {
+        match kind {
+            ScopeKind::All => {}
+            ScopeKind::Organisation => names.organisation = name,
+            ScopeKind::Team => names.team = name,
+            ScopeKind::User => names.user = name,
+            ScopeKind::Key => names.key = name,
+            ScopeKind::Model => model = name,
+        }
+    }
+    Owner { key: Some(Arc::new(names)), model }
 }
 
 /// An id that no other has.

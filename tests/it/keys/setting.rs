@@ -1,11 +1,11 @@
-//! A weir in keys mode, with its store in a file, and keys for it.
+//! A weir in keys mode, with a store of its own, and keys for it.
 
 use weir::config::{AuthMode, Config, Secret};
 use weir::store::keys::{KeyChange, NewKey};
 use weir::store::{Store, now_ms};
 
 use crate::server::harness::{self, Message, Weir, ask};
-use crate::store::places::Folder;
+use crate::store::places::Somewhere;
 
 /// weir's own key for the provider.
 pub const OWN_KEY: &str = "sk-the-providers-own-key-0123456789";
@@ -14,7 +14,7 @@ pub const OWN_KEY: &str = "sk-the-providers-own-key-0123456789";
 pub struct Setting {
     pub weir: Weir,
     pub store: Store,
-    _folder: Folder,
+    _place: Somewhere,
 }
 
 /// A key as it was made.
@@ -36,15 +36,15 @@ pub fn bearer(secret: &str) -> String {
 
 /// Starts a weir in keys mode in front of `upstream`.
 pub async fn start(upstream: &str, change: impl FnOnce(&mut Config)) -> Setting {
-    let folder = Folder::new();
-    let store = Store::open(&folder.file("weir.db")).expect("a new file");
+    let place = Somewhere::new();
+    let store = place.handle();
     let weir = harness::start_with(store.clone(), upstream, |config| {
         config.auth.mode = AuthMode::Keys;
         config.upstream.own_key = Some(Secret::new(OWN_KEY));
         change(config);
     })
     .await;
-    Setting { weir, store, _folder: folder }
+    Setting { weir, store, _place: place }
 }
 
 impl Setting {

@@ -259,7 +259,7 @@ async fn a_store_of_an_earlier_weir_is_taken_over_whole() {
     earlier.busy_timeout(Duration::from_secs(10)).expect("a time");
     earlier
         .execute_batch(
-            "DROP TABLE moved; PRAGMA user_version = 2; DELETE FROM usage_day;
+            "DROP TABLE moved; DROP TABLE budget; PRAGMA user_version = 2; DELETE FROM usage_day;
              INSERT INTO intent SELECT id, x'00', begun_ms, '' FROM request",
         )
         .expect("SQL");

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use weir::store::{Entry, Kind, Life, Store, StoreError, Tenant};
 
+pub use super::postgres::Postgres;
+
 pub const ALICE: Tenant = Tenant([1; 16]);
 pub const BOB: Tenant = Tenant([2; 16]);
 
@@ -37,6 +39,11 @@ impl Drop for Folder {
 /// Something that a store is kept in. An implementation is one of these and a line in
 /// `in_every_place`.
 pub trait Place {
+    /// Whether there is such a place here; where there is none its tests are left out.
+    fn is_there() -> bool {
+        true
+    }
+
     fn new() -> Self;
 
     /// One more handle on the store, as a further process would open it where it can.
@@ -68,6 +75,29 @@ impl Place for SqliteMemory {
 
     fn handle(&self) -> Store {
         self.0.clone()
+    }
+}
+
+/// Where tests that are about no place keep their store: in a file, or on a server where
+/// `WEIR_TEST_STORE` is `postgres`.
+pub enum Somewhere {
+    File(SqliteFile),
+    Server(Postgres),
+}
+
+impl Somewhere {
+    pub fn new() -> Self {
+        match std::env::var("WEIR_TEST_STORE").as_deref() {
+            Ok("postgres") => Self::Server(<Postgres as Place>::new()),
+            _ => Self::File(SqliteFile::new()),
+        }
+    }
+
+    pub fn handle(&self) -> Store {
+        match self {
+            Self::File(file) => file.handle(),
+            Self::Server(server) => server.handle(),
+        }
     }
 }
 

@@ -127,6 +127,47 @@ async fn one_callers_bad_credential_pauses_nobody_else() {
 }
 
 #[tokio::test]
+async fn one_callers_content_pauses_nobody_else() {
+    let mut upstream = harness::Upstream::start().await;
+    let url = format!("http://{}/v1", upstream.address);
+    let place = place(&[], |config| {
+        config.summaries.url = url;
+        config.summaries.pause_ms = 3_600_000;
+    })
+    .await;
+    // What a filter holds back, and what says far too much, is of that content alone.
+    let kept_back = json!({"choices": [{"message": {"content": null, "refusal": "no"}}]});
+    let endless: String = (0..2000).map(|line| format!("lantern {line}\n")).collect();
+    let answers =
+        [kept_back.clone(), json!({"choices": [{"message": {"content": endless}}]}), kept_back];
+    let good = json!({"choices": [{"message": {"content": SAID}}]});
+    tokio::spawn(async move {
+        for answer in answers.into_iter().chain([good]) {
+            let answer = answer.to_string();
+            upstream.next().await.answer(&format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{answer}",
+                answer.len()
+            ));
+        }
+    });
+    let mut looks = Vec::new();
+    for (credential, name) in
+        [("sk-one", "a"), ("sk-one", "b"), ("sk-one", "c"), ("sk-one", "d"), ("sk-other", "e")]
+    {
+        let headers = HEADERS.replace("sk-caller", credential);
+        for calls in 1..=PAST_CUT {
+            let answer =
+                ask(place.weir.address, chat(&headers, body(&conversation(name, calls)))).await;
+            settle(&place.weir).await;
+            looks.extend(answer.header("x-weir-summary").map(str::to_owned));
+        }
+    }
+    assert_eq!(looks, ["late", "late", "late", "late", "ready"]);
+    assert_eq!(figure(&place.weir, "missed").await, 3, "the fourth was not asked for");
+    assert_eq!(figure(&place.weir, "paused").await, 1);
+}
+
+#[tokio::test]
 async fn with_the_store_away_requests_go_on() {
     let folder = crate::store::places::Folder::new();
     let path = folder.file("weir.db");

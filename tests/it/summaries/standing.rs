@@ -189,10 +189,12 @@ async fn nothing_is_settled_by_who_only_looks() {
     assert_eq!(figure(&place.weir, "records_in_memory").await, 0);
 }
 
+/// What one call of these costs, and less than two of them.
+const ONE_CALL: NanoUsd = NanoUsd(500_000);
+
 #[tokio::test]
 async fn a_callers_summaries_cost_no_more_than_they_may() {
-    // One call of these costs more than a micro-dollar.
-    let place = place(&[], |config| config.summaries.max_day = NanoUsd(1000)).await;
+    let place = place(&[], |config| config.summaries.max_day = ONE_CALL).await;
     run(&place.weir, "north", 1..=PAST_CUT).await;
     assert_eq!(place.summariser.requests().len(), 1, "the first is within");
     run(&place.weir, "south", 1..=PAST_CUT).await;
@@ -204,4 +206,74 @@ async fn a_callers_summaries_cost_no_more_than_they_may() {
         settle(&place.weir).await;
     }
     assert_eq!(place.summariser.requests().len(), 2, "another caller has a cap of its own");
+}
+
+#[tokio::test]
+async fn calls_at_once_cost_no_more_together() {
+    let place = place(&["hold_head"], |config| config.summaries.max_day = ONE_CALL).await;
+    for name in ["north", "south"] {
+        for calls in 1..=PAST_CUT {
+            ask(place.weir.address, chat(HEADERS, body(&conversation(name, calls)))).await;
+        }
+        place.summariser.wait_for(|seen| !seen.is_empty()).await;
+    }
+    place.summariser.release();
+    settle(&place.weir).await;
+    assert_eq!(place.summariser.requests().len(), 1);
+    assert_eq!(figure(&place.weir, "capped").await, 1);
+}
+
+#[tokio::test]
+async fn nothing_is_asked_of_a_model_without_a_price_where_there_is_a_cap() {
+    let (model, unused) = (model().await, summariser(&[]).await);
+    let store = Store::in_memory().expect("there is memory");
+    let weir = weir(&store, &model, &unused, |config| {
+        config.summaries.model = "same".to_owned();
+        config.summaries.url = String::new();
+        config.summaries.max_day = NanoUsd(1_000_000_000_000);
+    })
+    .await;
+    for calls in 1..=PAST_CUT {
+        let messages = conversation("north", calls);
+        let body = json!({"model": "nobody-knows", "messages": messages}).to_string().into_bytes();
+        ask(weir.address, chat(HEADERS, body)).await;
+        settle(&weir).await;
+    }
+    assert_eq!(figure(&weir, "calls").await, 0);
+    assert!(figure(&weir, "capped").await > 0);
+    assert_eq!(model.requests().len(), PAST_CUT);
+}
+
+#[tokio::test]
+async fn a_clock_in_the_system_message_costs_no_more_calls() {
+    let place = place(&[], |_| {}).await;
+    let mut looks = Vec::new();
+    for calls in 1..=PAST_CUT {
+        let mut messages = conversation("north", calls);
+        messages[0]["content"] =
+            json!(format!("You tend lights. It is {:02} past nine.", calls + 10));
+        let answer = ask(place.weir.address, chat(HEADERS, body(&messages))).await;
+        settle(&place.weir).await;
+        looks.extend(answer.header("x-weir-summary").map(str::to_owned));
+    }
+    assert_eq!(looks[0], "ready");
+    assert!(looks[1..].iter().all(|look| look == "kept"), "{looks:?}");
+    assert_eq!(place.summariser.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_summary_that_there_is_no_room_for_is_said_to_be_none() {
+    let long: String =
+        (0..120).map(|line| format!("lantern {line} burns at pier {line}\n")).collect();
+    let options = Options { say: Some(long), ..Options::default() };
+    let (model, store) = (model().await, Store::in_memory().expect("there is memory"));
+    let summariser = Server::start(options).await.expect("a free port");
+    let weir =
+        weir(&store, &model, &summariser, |config| config.summaries.summary_tokens = 1500).await;
+    let answers = run(&weir, "north", 1..=PAST_CUT).await;
+    let cut = answers.iter().find(|answer| answer.header("x-weir-summary").is_some());
+    let cut = cut.expect("there is a cut");
+    assert_eq!(cut.header("x-weir-summary"), Some("unfit"));
+    assert_eq!(cut.header("x-weir-edits"), None);
+    assert_eq!((figure(&weir, "cuts_unfit").await, figure(&weir, "cuts_ready").await), (1, 0));
 }

@@ -23,6 +23,9 @@ async fn a_cut_whose_summary_is_not_ready_waits_for_it() {
     let sent = last_messages(&place.model);
     assert!(sent.iter().any(|message| message.to_string().contains(SAID_LINE)));
     assert_eq!(figure(&place.weir, "waited").await, 1);
+    // What was planned on the way to that is no cut.
+    let cuts = [figure(&place.weir, "cuts_ready").await, figure(&place.weir, "cuts_late").await];
+    assert_eq!(cuts, [1, 0]);
 }
 
 #[tokio::test]
@@ -61,6 +64,29 @@ async fn nothing_is_spent_on_what_a_key_may_not_ask_for() {
         let answer = setting.ask(setting::post("/v1/chat/completions", &headers, &body)).await;
         assert_eq!(answer.status(), status, "{answer:?}");
         assert_eq!(summariser.requests().len(), usize::from(status == 200));
+    }
+}
+
+#[tokio::test]
+async fn nobody_spends_weirs_key_by_a_credential_that_was_never_taken() {
+    let options = Options { require_key: Some("sk-good".to_owned()), ..Options::default() };
+    let model = Server::start(options).await.expect("a free port");
+    let (summariser, store) = (summariser(&[]).await, Store::in_memory().expect("there is memory"));
+    let weir = weir(&store, &model, &summariser, |config| {
+        waits(config);
+        config.summaries.own_key = Some(weir::config::Secret::new("sk-summaries"));
+    })
+    .await;
+    for (credential, calls, status, look) in [
+        ("sk-bad", PAST_CUT, 401, 0),
+        ("sk-bad", PAST_CUT, 401, 0),
+        ("sk-good", 1, 200, 0),
+        ("sk-good", PAST_CUT, 200, 1),
+    ] {
+        let headers = HEADERS.replace("sk-caller", credential);
+        let answer = ask(weir.address, chat(&headers, body(&conversation("north", calls)))).await;
+        assert_eq!(answer.status(), status);
+        assert_eq!(summariser.requests().len(), look, "{credential}");
     }
 }
 

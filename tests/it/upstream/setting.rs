@@ -230,7 +230,7 @@ pub fn chat(proxy: &Proxy, body: &'static [u8], rows: &[(&'static str, &'static 
         received: Bytes::from_static(body),
         decoded: None,
         caller: anybody(),
-        admission: Admission::default(),
+        admission: Admission::unlimited(),
         permit: Box::new(()),
     }
 }
@@ -238,7 +238,7 @@ pub fn chat(proxy: &Proxy, body: &'static [u8], rows: &[(&'static str, &'static 
 pub fn pass(proxy: &Proxy, method: Method, path: &str, body: Body) -> Pass {
     Pass {
         caller: anybody(),
-        admission: Admission::default(),
+        admission: Admission::unlimited(),
         target: Target::map(proxy.base(), path).expect("a known path"),
         method,
         headers: HeaderMap::new(),

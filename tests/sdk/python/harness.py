@@ -100,9 +100,9 @@ class Upstream(Process):
 
 
 class Weir(Process):
-    def __init__(self, upstream_url, config=None, **more):
+    def __init__(self, upstream_url, config=None, store=":memory:", **more):
         command = [str(BINARIES / "weir"), "serve", "--listen", "127.0.0.1:0"]
-        command += ["--store", ":memory:"]
+        command += ["--store", str(store)]
         command += ["--upstream", upstream_url]
         if config is not None:
             command += ["--config", str(config)]

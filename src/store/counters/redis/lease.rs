@@ -12,7 +12,7 @@ use super::super::super::budgets::Applied;
 use super::super::super::ledger::{MAX_FIGURE, RequestId};
 use super::super::{Owner, Spending};
 use super::queue::Queue;
-use crate::budget::Window;
+use crate::budget::{Scope, ScopeKind, Window};
 
 /// The most settlements that wait for a Redis that is away. The journal has them as well, and who
 /// sweeps up after this instance takes from there what is dropped here.
@@ -47,7 +47,12 @@ impl Lease {
 
 /// The names of an owner's scopes.
 pub fn scopes(owner: &Owner) -> Vec<String> {
-    owner.scopes.iter().map(ToString::to_string).collect()
+    let scopes = owner.scopes();
+    let named = |kind: ScopeKind| {
+        let name = scopes.name(kind)?.to_owned();
+        Some(Scope { kind, name }.to_string())
+    };
+    ScopeKind::ALL.into_iter().filter_map(named).collect()
 }
 
 /// A request that has ended.
@@ -103,7 +108,7 @@ pub fn name_of(applied: &Applied) -> String {
 
 /// The bucket that a request of this moment counts in, of the count of this name.
 pub fn bucket_of(name: &str, zone: &TimeZone, begun_ms: u64) -> Option<u64> {
-    let window = name.splitn(3, '/').nth(1)?;
+    let window = name.split('/').nth(1)?;
     Some(Window::parse(window).ok()?.span(zone, begun_ms).bucket_ms)
 }
 

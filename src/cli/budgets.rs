@@ -1,0 +1,201 @@
+//! `weir budgets`: sets, lists and removes budgets in the store, whether or not a weir serves from it.
+//! What they do to requests is `proxy::budgets`'.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+
+use super::{own_store, print};
+use crate::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
+use crate::config::Config;
+use crate::store::budgets::Applied;
+use crate::store::counters::{Counters, Standing};
+use crate::store::{Store, now_ms};
+
+const EXAMPLES: &str = "\
+Examples:
+  weir budgets set all --usd 20 --per day
+      nobody spends more than 20 dollars a day in all, with or without virtual keys
+  weir budgets set team:research --usd 500 --per month --warn-at 0.9
+  weir budgets set key:* --tokens 2000000 --per 24h
+      each key by itself, within any 24 hours
+  weir budgets set model:gpt-5 --usd 50 --per week
+  weir budgets list
+  weir budgets remove team:research/usd/month
+
+A request is in every budget whose scope it has, and is sent only if it fits into all of them. What is
+over is told as 429 insufficient_quota, before anything is sent. Hours, days, weeks and months are those
+of budgets.time_zone. A change counts from the next request on; use the --config or --store that the
+weir has which serves.";
+
+/// Looks after budgets: sets, lists and removes them
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
+pub struct BudgetsArgs {
+    #[command(subcommand)]
+    command: BudgetsCommand,
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", global = true)]
+    config: Option<PathBuf>,
+    /// The store's file [default: weir/weir.db in the user's state folder]
+    #[arg(long, value_name = "FILE", global = true)]
+    store: Option<String>,
+    /// Prints JSON, as the admin API answers it
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum BudgetsCommand {
+    /// Sets a budget; one of the same scope, measure and window gives way to it
+    #[command(after_help = EXAMPLES)]
+    Set {
+        /// all, organisation:NAME, team:NAME, user:NAME, key:ID or model:NAME; * in place of a name
+        /// is each by itself
+        #[arg(value_parser = Scope::parse)]
+        scope: Scope,
+        #[command(flatten)]
+        amount: Amount,
+        /// hour, day, week, month, total, or a time that rolls along, such as 24h or 30d
+        #[arg(long, value_name = "WINDOW", value_parser = Window::parse)]
+        per: Window,
+        /// From which share of it on answers, the log and the webhook warn; 0 for never
+        #[arg(long, value_name = "SHARE", default_value = "0.8", value_parser = share)]
+        warn_at: u16,
+    },
+    /// Lists budgets, with what is spent of each by what the store has written down
+    List,
+    /// Removes a budget
+    Remove {
+        /// As `weir budgets list` names it, such as team:research/usd/month
+        #[arg(value_parser = BudgetId::parse)]
+        budget: BudgetId,
+    },
+}
+
+/// How much.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Amount {
+    /// Dollars, such as 12.50
+    #[arg(long, value_name = "AMOUNT", value_parser = dollars)]
+    usd: Option<NanoUsd>,
+    /// Tokens, of prompts and answers together
+    #[arg(long, value_name = "N", value_parser = whole)]
+    tokens: Option<u64>,
+}
+
+impl Amount {
+    fn told(&self) -> (Measure, u64) {
+        match self.usd {
+            Some(NanoUsd(amount)) => (Measure::NanoUsd, amount),
+            None => (Measure::Tokens, self.tokens.unwrap_or(0)),
+        }
+    }
+}
+
+fn dollars(text: &str) -> Result<NanoUsd, String> {
+    NanoUsd::parse(text).ok_or_else(|| "write dollars, such as 20 or 0.50".to_owned())
+}
+
+fn whole(text: &str) -> Result<u64, String> {
+    text.replace('_', "").parse().map_err(|_| "write a number, such as 1_000_000".to_owned())
+}
+
+/// A share from 0 to 1, in thousandths.
+fn share(text: &str) -> Result<u16, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+    let share = share.ok_or_else(|| "write a share from 0 to 1, such as 0.8".to_owned())?;
+    // At most 1000, and no fraction is left.
+    Ok((share * 1000.0).round() as u16)
+}
+
+/// Runs `weir budgets …`.
+pub fn run(args: &BudgetsArgs) -> Result<(), String> {
+    let config = own_store::configuration(args.config.as_deref(), args.store.clone())?;
+    let Some(path) = own_store::file(&config.store, std::env::vars_os()) else {
+        return Err(
+            "budgets are kept in the store's file, and there is none: name it with --store \
+                    FILE (store.path)"
+                .to_owned(),
+        );
+    };
+    let unusable = |error| format!("the store {} cannot be used: {error}", path.display());
+    let store = Store::open(&path).map_err(unusable)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .map_err(|error| format!("cannot begin: {error}"))?;
+    runtime.block_on(act(args, &config, &store))
+}
+
+async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), String> {
+    let shown = match &args.command {
+        BudgetsCommand::Set { scope, amount, per, warn_at } => {
+            let (measure, limit) = amount.told();
+            let id = BudgetId { scope: scope.clone(), measure, window: *per };
+            let warn_permille = Some(*warn_at).filter(|permille| *permille > 0);
+            let budget = Budget { id, limit, warn_permille };
+            let set = store.set_budget(budget.clone(), now_ms()).await;
+            set.map_err(|error| error.to_string())?;
+            vec![budget]
+        }
+        BudgetsCommand::List => store.budgets().await.map_err(|error| error.to_string())?.1,
+        BudgetsCommand::Remove { budget } => {
+            let is_removed =
+                store.remove_budget(budget).await.map_err(|error| error.to_string())?;
+            if !is_removed {
+                return Err(format!(
+                    "there is no budget {budget}; `weir budgets list` tells which are"
+                ));
+            }
+            return print(&format!("removed {budget}\n"));
+        }
+    };
+    let standings = standings(config, store, shown).await?;
+    if args.json {
+        let rows: Vec<_> = standings.iter().map(Standing::json).collect();
+        return print(&(serde_json::Value::from(rows).to_string() + "\n"));
+    }
+    print(&table(&standings))
+}
+
+/// How budgets stand by what is written down; what is under way is known to the weirs that serve.
+async fn standings(
+    config: &Config,
+    store: &Store,
+    budgets: Vec<Budget>,
+) -> Result<Vec<Standing>, String> {
+    let counters = Counters::in_memory(store.clone(), config.budgets.time_zone.clone());
+    let applied = budgets.into_iter().map(|budget| {
+        let scope = budget.id.scope.clone();
+        Applied { budget: Arc::new(budget), scope }
+    });
+    let told = counters.standings(applied.collect(), now_ms()).await;
+    told.map_err(|error| format!("the journal cannot be read: {error}"))
+}
+
+fn table(standings: &[Standing]) -> String {
+    if standings.is_empty() {
+        return "there are no budgets; `weir budgets set --help` tells how to set one\n".to_owned();
+    }
+    let head = ["BUDGET", "LIMIT", "SPENT", "LEFT", "RESETS"].map(str::to_owned);
+    let rows = standings.iter().map(|one| {
+        let shown = |amount| one.budget.id.measure.shown(amount);
+        let (spent, left) = match one.scope.is_each() {
+            true => ("each by itself".to_owned(), String::new()),
+            false => (shown(one.count.spent), shown(one.left())),
+        };
+        let resets = one.resets_at().unwrap_or_default();
+        [one.budget.id.to_string(), shown(one.budget.limit), spent, left, resets]
+    });
+    let rows: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..5).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &[String; 5]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}

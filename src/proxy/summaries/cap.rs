@@ -1,0 +1,97 @@
+//! What one caller's summaries may cost a day: those that have been paid for, and what those under way
+//! may cost at most. Knows no price and asks no model.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::budget::NanoUsd;
+use crate::store::Tenant;
+
+type Holds = Arc<Mutex<HashMap<Tenant, u64>>>;
+
+/// The cap, the same for each caller.
+pub struct Cap {
+    most: NanoUsd,
+    holds: Holds,
+    /// One looks at a time, so that no two take the same money.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// Money that a call may cost, until what it did cost is written down.
+#[must_use = "what is held is given back when this is dropped"]
+pub struct Held {
+    holds: Holds,
+    tenant: Tenant,
+    nano_usd: u64,
+}
+
+impl Cap {
+    /// A cap of `most` a day; none where that is 0.
+    pub fn new(most: NanoUsd) -> Self {
+        Self { most, holds: Holds::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Whether there is one.
+    pub fn is_set(&self) -> bool {
+        self.most.0 > 0
+    }
+
+    /// Holds `most` for a call, where that, what is held already and what is `spent` are within the
+    /// cap. What nobody can tell may have been spent.
+    pub async fn hold(
+        &self,
+        tenant: Tenant,
+        most: NanoUsd,
+        spent: impl Future<Output = Option<u64>>,
+    ) -> Option<Held> {
+        let _turn = self.turn.lock().await;
+        // Before the journal is read: what ends in between counts twice, and never not at all.
+        let held = locked(&self.holds).get(&tenant).copied().unwrap_or(0);
+        let taken = spent.await?.saturating_add(held).saturating_add(most.0);
+        if taken > self.most.0 {
+            return None;
+        }
+        *locked(&self.holds).entry(tenant).or_insert(0) += most.0;
+        Some(Held { holds: Arc::clone(&self.holds), tenant, nano_usd: most.0 })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut holds = locked(&self.holds);
+        let left = holds.get(&self.tenant).copied().unwrap_or(0).saturating_sub(self.nano_usd);
+        if left == 0 {
+            holds.remove(&self.tenant);
+        } else {
+            holds.insert(self.tenant, left);
+        }
+    }
+}
+
+fn locked(holds: &Holds) -> MutexGuard<'_, HashMap<Tenant, u64>> {
+    holds.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Tenant = Tenant([1; 16]);
+    const OTHER: Tenant = Tenant([2; 16]);
+
+    #[tokio::test]
+    async fn what_is_spent_and_held_stays_within_the_cap() {
+        let cap = Cap::new(NanoUsd(100));
+        let hold = |tenant, most, spent| cap.hold(tenant, NanoUsd(most), std::future::ready(spent));
+        let first = hold(ONE, 60, Some(0)).await.expect("there is room");
+        assert!(hold(ONE, 41, Some(0)).await.is_none(), "one above the cap");
+        let second = hold(ONE, 40, Some(0)).await.expect("all of it");
+        assert!(hold(OTHER, 100, Some(0)).await.is_some(), "each has a cap of its own");
+        drop(first);
+        assert!(hold(ONE, 60, Some(1)).await.is_none(), "what was spent counts");
+        drop(second);
+        assert!(hold(ONE, 1, None).await.is_none(), "nobody knows what was spent");
+        assert!(locked(&cap.holds).is_empty(), "nothing stays held");
+    }
+}

@@ -1,0 +1,93 @@
+//! `weir budgets` and the admin API's budgets.
+
+use serde_json::{Value, json};
+use weir::store::Store;
+
+use super::setting::Budgeted;
+use crate::cli::weir;
+use crate::store::places::Folder;
+
+fn run(arguments: &[&str], store: &std::path::Path) -> (bool, String) {
+    let mut command = weir(&["budgets"]);
+    let output = command.args(arguments).arg("--store").arg(store).output().expect("it runs");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).expect("text"))
+}
+
+#[test]
+fn budgets_are_set_listed_and_removed() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db");
+    assert_eq!(run(&["list"], &store).1.lines().count(), 1, "it says how to set one");
+    let (is_set, said) = run(&["set", "team:a", "--usd", "12.50", "--per", "month"], &store);
+    assert!(is_set && said.contains("team:a/usd/month  12.50 USD  0.00 USD  12.50 USD"), "{said}");
+    assert!(
+        run(&["set", "key:*", "--tokens", "1_000", "--per", "24h", "--warn-at", "0"], &store).0
+    );
+    assert!(run(&["set", "team:a", "--usd", "13", "--per", "month"], &store).0);
+    let (_, listed) = run(&["list", "--json"], &store);
+    let rows: Value = serde_json::from_str(&listed).expect("JSON");
+    assert_eq!(rows[0]["budget"], "key:*/tokens/24h");
+    assert_eq!((&rows[0]["limit"], &rows[0]["warn_at"]), (&json!(1000), &Value::Null));
+    assert_eq!((&rows[1]["limit"], &rows[1]["warn_at"]), (&json!("13.00"), &json!(0.8)));
+    assert_eq!(rows.as_array().map(Vec::len), Some(2));
+    assert_eq!(
+        run(&["remove", "team:a/usd/month"], &store),
+        (true, "removed team:a/usd/month\n".into())
+    );
+    let (is_removed, said) = run(&["remove", "team:a/usd/month"], &store);
+    assert!(!is_removed && said.contains("there is no budget team:a/usd/month"), "{said}");
+}
+
+#[test]
+fn what_is_no_budget_is_refused_with_what_to_write() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db");
+    for (arguments, part) in [
+        (&["set", "everyone", "--usd", "1", "--per", "day"][..], "write all, organisation:NAME"),
+        (&["set", "all", "--usd", "-1", "--per", "day"], "--usd"),
+        (&["set", "all", "--usd", "1", "--per", "year"], "write hour, day, week, month or total"),
+        (&["set", "all", "--per", "day"], "--usd <AMOUNT>|--tokens <N>"),
+        (&["set", "all", "--usd", "1", "--tokens", "1", "--per", "day"], "cannot be used with"),
+        (&["set", "all", "--usd", "99999999", "--per", "day"], "the limit is more than"),
+        (&["set", "all", "--usd", "1", "--per", "day", "--warn-at", "2"], "a share from 0 to 1"),
+        (&["remove", "all"], "names no budget"),
+    ] {
+        let (is_done, said) = run(arguments, &store);
+        assert!(!is_done && said.contains(part), "{arguments:?}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn another_process_sets_a_budget_for_the_next_request_on() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let store = Store::open(&path).expect("a new file");
+    let upstream = crate::server::harness::Upstream::always(crate::server::harness::FINE).await;
+    let weir = crate::server::harness::start_with(store, &upstream, |_| {}).await;
+    let request = super::setting::chat("authorization: Bearer k\r\n", 1, json!({}));
+    let ask = || crate::server::harness::ask(weir.address, request.clone());
+    assert_eq!(ask().await.status(), 200);
+    let set = |limit: &str| {
+        let arguments = ["set", "all", "--tokens", limit, "--per", "day"];
+        assert!(run(&arguments, &path).0);
+    };
+    set("0");
+    assert_eq!(ask().await.status(), 429);
+    set("1000000");
+    assert_eq!(ask().await.status(), 200);
+    assert!(run(&["remove", "all/tokens/day"], &path).0);
+    let answer = ask().await;
+    assert_eq!((answer.status(), answer.header("x-weir-budget-left-tokens")), (200, None));
+}
+
+#[tokio::test]
+async fn a_caller_sees_its_own_budgets_alone() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    budgeted.set("team:sales/usd/day", "1").await;
+    budgeted.set("team:research/usd/day", "2").await;
+    budgeted.set("key:*/usd/day", "3").await;
+    let scopes: Vec<Value> =
+        budgeted.standings().await.iter().map(|one| one["scope"].clone()).collect();
+    assert_eq!(scopes, [json!("team:research"), json!(format!("key:{}", budgeted.key.id))]);
+}

@@ -1,0 +1,204 @@
+//! What is refused and what is told.
+
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
+
+use super::setting::{Budgeted, MODEL, set, sum};
+use crate::keys::setting::post;
+use crate::server::harness::{Message, Upstream};
+
+/// The body of a request as the upstream got it.
+fn sent(budgeted: &Budgeted, index: usize) -> Value {
+    serde_json::from_slice(&budgeted.upstream.requests()[index].body).expect("JSON")
+}
+
+fn error(answer: &Message) -> Value {
+    let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
+    body["error"].clone()
+}
+
+#[tokio::test]
+async fn what_is_over_is_refused_in_openais_shape_before_anything_is_sent() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    budgeted.set("team:research/usd/day", "0.000001").await;
+    let refused = budgeted.chat(5, json!({})).await;
+    assert_eq!(refused.status(), 429, "{refused:?}");
+    assert_eq!(refused.header("x-weir-error"), Some("insufficient_quota"));
+    assert_eq!(refused.header("x-should-retry"), Some("false"));
+    let error = error(&refused);
+    assert_eq!(error["code"], "insufficient_quota");
+    assert_eq!(error["type"], "insufficient_quota");
+    let message = error["message"].as_str().expect("a text");
+    assert!(message.contains("team:research/usd/day"), "{message}");
+    assert!(message.contains("0.000001 USD of 0.000001 USD left"), "{message}");
+    assert_eq!(budgeted.upstream.requests().len(), 0, "nothing was sent");
+    assert_eq!(sum(&budgeted.weir.store).await.2, [], "and nothing written down");
+}
+
+#[tokio::test]
+async fn every_scope_of_a_request_counts() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    let other = budgeted.weir.key("sales", r#"{"user":"bob"}"#).await;
+    let key = format!("key:{}/tokens/total", budgeted.key.id);
+    for (id, is_others) in [
+        ("all/tokens/total", true),
+        ("organisation:default/tokens/month", true),
+        ("team:research/tokens/week", false),
+        ("user:ada/tokens/day", false),
+        (key.as_str(), false),
+        ("key:*/tokens/24h", true),
+        ("team:*/tokens/hour", true),
+        ("model:gpt-4o-mini/tokens/30d", true),
+    ] {
+        budgeted.set(id, "3").await;
+        assert_eq!(budgeted.chat(5, json!({})).await.status(), 429, "{id}");
+        let request = super::setting::chat(&other.header(), 5, json!({}));
+        let status = budgeted.weir.ask(request).await.status();
+        assert_eq!(status, if is_others { 429 } else { 200 }, "{id} for another");
+        let id = weir::budget::BudgetId::parse(id).expect("a budget");
+        assert_eq!(budgeted.weir.store.remove_budget(&id).await, Ok(true));
+        assert_eq!(budgeted.chat(5, json!({})).await.status(), 200, "without {id}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_spent_is_what_the_rows_say_also_of_before() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    for words in [10, 20] {
+        assert_eq!(budgeted.chat(words, json!({})).await.status(), 200);
+    }
+    // Set when something is spent already.
+    budgeted.set("user:ada/usd/month", "1").await;
+    budgeted.set("key:*/tokens/24h", "1000000").await;
+    assert_eq!(budgeted.chat(30, json!({"stream": true})).await.status(), 200);
+    let (cost, tokens, rows) = sum(&budgeted.weir.store).await;
+    assert_eq!(rows.len(), 3);
+    let standings = budgeted.standings().await;
+    assert_eq!(standings.len(), 2, "{standings:?}");
+    for standing in &standings {
+        match standing["measure"].as_str() {
+            Some("usd") => assert_eq!(super::setting::nano_usd(&standing["spent"]), cost),
+            _ => assert_eq!(standing["spent"], tokens),
+        }
+        assert!(standing["held"] == 0 || standing["held"] == "0.00", "{standing}");
+    }
+}
+
+#[tokio::test]
+async fn an_output_limit_is_lowered_or_put_to_what_is_left() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    budgeted.set("all/tokens/total", "200").await;
+    let answer = budgeted.chat(1000, json!({})).await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.header("x-weir-edits"), Some("clamp"), "{answer:?}");
+    let body = sent(&budgeted, 0);
+    let prompt = 200 - body["max_tokens"].as_u64().expect("a limit was put");
+    assert!((5..30).contains(&prompt), "{body}");
+    let (_, spent, _) = sum(&budgeted.weir.store).await;
+    assert_eq!(spent, 200, "it was used up and not passed");
+    assert_eq!(budgeted.chat(1, json!({})).await.status(), 429);
+    budgeted.set("all/tokens/total", "400").await;
+    let answer = budgeted.chat(1000, json!({"max_completion_tokens": 5000, "n": 2})).await;
+    assert_eq!(answer.header("x-weir-edits"), Some("clamp"));
+    let body = sent(&budgeted, 1);
+    let each = (200 - prompt) / 2;
+    assert_eq!(body["max_completion_tokens"], each, "two answers may have it");
+    assert_eq!(body.get("max_tokens"), None);
+    let (_, spent, _) = sum(&budgeted.weir.store).await;
+    assert!(spent <= 400, "{spent}");
+}
+
+#[tokio::test]
+async fn where_there_is_room_requests_go_byte_for_byte() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    budgeted.set("all/usd/day", "5").await;
+    let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "a"}]}).to_string();
+    let request = post("/v1/chat/completions", &budgeted.key.header(), &body);
+    let answer = budgeted.weir.ask(request).await;
+    assert_eq!((answer.status(), answer.header("x-weir-edits")), (200, None));
+    assert_eq!(budgeted.upstream.requests()[0].body, body.as_bytes());
+    let left = answer.header("x-weir-budget-left-usd").expect("it is told");
+    assert!(left.starts_with("4.9"), "{left}");
+}
+
+#[tokio::test]
+async fn without_clamping_a_limit_of_the_callers_is_taken_at_its_word() {
+    let budgeted = Budgeted::start(|config| config.budgets.clamp = false).await;
+    budgeted.set("all/tokens/total", "200").await;
+    let refused = budgeted.chat(5, json!({"max_tokens": 4000})).await;
+    assert_eq!(refused.status(), 429);
+    let answer = budgeted.chat(5, json!({"max_tokens": 50})).await;
+    assert_eq!((answer.status(), answer.header("x-weir-edits")), (200, None));
+    let answer = budgeted.chat(300, json!({})).await;
+    assert_eq!((answer.status(), answer.header("x-weir-edits")), (200, None));
+    assert!(sum(&budgeted.weir.store).await.1 > 200, "what nobody knew is overspent");
+    assert_eq!(budgeted.chat(1, json!({})).await.status(), 429);
+}
+
+#[tokio::test]
+async fn warnings_come_by_header_and_webhook_once() {
+    let mut hook = Upstream::start().await;
+    let url = format!("http://{}/hook?secret=1", hook.address);
+    let budgeted = Budgeted::start(|config| config.budgets.webhook_url = url).await;
+    budgeted.set("all/tokens/total", "1000").await;
+    let first = budgeted.chat(900, json!({})).await;
+    assert_eq!(first.header("x-weir-budget-warning"), None);
+    let second = budgeted.chat(1, json!({})).await;
+    let warning = second.header("x-weir-budget-warning").expect("it has passed its mark");
+    assert!(warning.starts_with("all/tokens/total: "), "{warning}");
+    assert!(warning.contains("of 1000 tokens are spent"), "{warning}");
+    let posted = hook.next().await;
+    assert!(posted.head.starts_with("POST /hook?secret=1 "), "{}", posted.head);
+    let event: Value = serde_json::from_slice(&posted.body).expect("JSON");
+    assert_eq!(event["event"], "budget_warning");
+    assert_eq!(
+        (&event["budget"], &event["measure"]),
+        (&json!("all/tokens/total"), &json!("tokens"))
+    );
+    posted.answer("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+    // The mark is told once, and that nothing is left once more.
+    assert_eq!(budgeted.chat(1, json!({})).await.status(), 200);
+    set(&budgeted.weir.store, "all/tokens/total", "10").await;
+    assert_eq!(budgeted.chat(1, json!({})).await.status(), 429);
+    let posted = hook.next().await;
+    let event: Value = serde_json::from_slice(&posted.body).expect("JSON");
+    assert_eq!(event["event"], "budget_exhausted");
+}
+
+#[tokio::test]
+async fn routes_that_weir_does_not_read_end_with_the_budget_too() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    budgeted.set("all/tokens/total", "20").await;
+    let input: Vec<u64> = (0..30).collect();
+    let body = json!({"model": "text-embedding-3-small", "input": input}).to_string();
+    let request = post("/v1/embeddings", &budgeted.key.header(), body);
+    assert_eq!(budgeted.weir.ask(&request).await.status(), 200);
+    let refused = budgeted.weir.ask(&request).await;
+    assert_eq!((refused.status(), &error(&refused)["code"]), (429, &json!("insufficient_quota")));
+}
+
+#[tokio::test]
+async fn who_finds_all_held_waits_for_it() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    budgeted.set("all/tokens/total", "100").await;
+    let held = super::setting::chat(
+        &format!("{}x-upstream-fault: hold_head\r\n", budgeted.key.header()),
+        10,
+        json!({"max_tokens": 80}),
+    );
+    let mut stream =
+        tokio::net::TcpStream::connect(budgeted.weir.weir.address).await.expect("weir listens");
+    stream.write_all(held.as_bytes()).await.expect("weir reads");
+    budgeted.upstream.wait_for(|log| log.len() == 1).await;
+    let held_tokens = budgeted.standings().await[0]["held"].as_u64().expect("a number");
+    assert!(held_tokens > 80, "{held_tokens}");
+    let second = budgeted.chat(10, json!({"max_tokens": 60}));
+    let release = async {
+        // The second waits by now, or will find room at once: both are right.
+        tokio::task::yield_now().await;
+        budgeted.upstream.release();
+    };
+    let (second, ()) = tokio::join!(second, release);
+    assert_eq!(second.status(), 200, "{second:?}");
+    assert_eq!(budgeted.upstream.requests().len(), 2);
+}

@@ -1,0 +1,54 @@
+//! What is changed in one place counts in all.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::setting::Shared;
+use crate::budgeted::setting::chat;
+use crate::cli::weir;
+use crate::keys::setting::bearer;
+use crate::server::harness::ask;
+
+/// A test that waits as long for something has hung.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+
+fn run(shared: &Shared, arguments: &[&str]) -> Value {
+    let mut command = weir(arguments);
+    let output = shared.told(command.arg("--json")).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_anywhere_is_revoked_everywhere() {
+    let Some(shared) = Shared::start().await else { return };
+    let settings = [
+        ("WEIR_AUTH__MODE", "keys"),
+        ("WEIR_ADMIN__LISTEN", "off"),
+        ("WEIR_UPSTREAM__API_KEY_ENV", "PROVIDER"),
+        ("PROVIDER", "sk-provider"),
+    ];
+    let weirs = [shared.serve(&settings), shared.serve(&settings)];
+    let made = run(&shared, &["keys", "create", "ci", "--team", "a", "--requests-per-minute", "5"]);
+    let secret = made["secret"].as_str().expect("it is shown");
+    let request = chat(&bearer(secret), 3, json!({}));
+    for weir in &weirs {
+        assert_eq!(ask(weir.address, &request).await.status(), 200, "made elsewhere, good here");
+    }
+    // Three more of five in a minute, whoever counts.
+    let mut statuses = Vec::new();
+    for number in 0..6 {
+        statuses.push(ask(weirs[number % 2].address, &request).await.status());
+    }
+    assert_eq!(statuses, [200, 200, 200, 429, 429, 429], "the minute is everybody's");
+    run(&shared, &["keys", "revoke", made["id"].as_str().expect("it has one")]);
+    for weir in &weirs {
+        let revoked = async {
+            while ask(weir.address, &request).await.status() != 401 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(WAIT_LIMIT, revoked).await.expect("it counts everywhere");
+    }
+}

@@ -1,0 +1,142 @@
+//! Weirs that are killed at random instants while a Redis is emptied under them: in the end nothing is
+//! held, every request that the upstream had has one row, and spent is what the rows say.
+//!
+//! `WEIR_KILL_ROUNDS` makes more rounds of it, `WEIR_KILL_SEED` the same choices again.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::setting::{HEADER, Shared};
+use crate::budgeted::setting::{chat, nano_usd, sum};
+use crate::server::harness::ask;
+
+const INSTANCES: usize = 3;
+const LANES: u64 = 6;
+const ROUNDS: u64 = 3;
+
+/// Numbers that one seed settles (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// Sends requests to whichever weir there is until it is told to stop.
+async fn lane(mut random: Random, addresses: Arc<Mutex<Vec<SocketAddr>>>, stop: Arc<Mutex<bool>>) {
+    while !*stop.lock().expect("nobody panics with it") {
+        let address = {
+            let addresses = addresses.lock().expect("nobody panics with it");
+            addresses[random.below(addresses.len() as u64) as usize]
+        };
+        let fault = match random.below(8) {
+            0 => "x-upstream-fault: status:500\r\n",
+            1 => "x-upstream-fault: truncate_after:3\r\n",
+            2 => "x-upstream-fault: reset\r\n",
+            _ => "",
+        };
+        let members = json!({"stream": random.below(2) == 0});
+        let request = chat(&format!("{HEADER}{fault}"), 5 + random.below(60), members);
+        let request = request.replacen("host:", "connection: close\r\nhost:", 1);
+        let Ok(mut stream) = TcpStream::connect(address).await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        if stream.write_all(request.as_bytes()).await.is_err() {
+            continue;
+        }
+        // One in six leaves at once.
+        let mut received = Vec::new();
+        if random.below(6) > 0 {
+            let _ = stream.read_to_end(&mut received).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kills_and_an_emptied_redis_leave_nothing_held_and_nothing_lost() {
+    let Some(shared) = Shared::start().await else { return };
+    let number = |name: &str, default: u64| {
+        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let seed = number("WEIR_KILL_SEED", 11);
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    // Never reached: what is refused is not the matter here.
+    shared.set("all/usd/total", "1").await;
+    let mut weirs: Vec<_> = (0..INSTANCES).map(|_| shared.serve(&[])).collect();
+    let addresses = Arc::new(Mutex::new(weirs.iter().map(|weir| weir.address).collect::<Vec<_>>()));
+    let stop = Arc::new(Mutex::new(false));
+    let mut lanes = JoinSet::new();
+    for _ in 0..LANES {
+        let random = Random(random.below(u64::MAX));
+        lanes.spawn(lane(random, Arc::clone(&addresses), Arc::clone(&stop)));
+    }
+    for _ in 0..number("WEIR_KILL_ROUNDS", ROUNDS) {
+        let more =
+            |random: &mut Random| shared.upstream.requests().len() + 20 + random.below(40) as usize;
+        let until = more(&mut random);
+        shared.upstream.wait_for(|log| log.len() >= until).await;
+        let victim = random.below(INSTANCES as u64) as usize;
+        weirs[victim].signal("-KILL");
+        let until = more(&mut random);
+        shared.upstream.wait_for(|log| log.len() >= until).await;
+        shared.redis.empty();
+        let until = more(&mut random);
+        shared.upstream.wait_for(|log| log.len() >= until).await;
+        weirs[victim] = shared.serve(&[]);
+        addresses.lock().expect("nobody panics with it")[victim] = weirs[victim].address;
+    }
+    *stop.lock().expect("nobody panics with it") = true;
+    while let Some(ended) = lanes.join_next().await {
+        ended.expect("no lane panics");
+    }
+    let standing = shared.until_nothing_is_held(weirs[0].address).await;
+    // What a killed one had open is settled by rule a moment later than its lease ends.
+    let all = shared.upstream.requests();
+    let rows = crate::ledger::at_least(&shared.store, all.len()).await;
+    let mut by_id = HashMap::new();
+    for row in &rows {
+        assert!(by_id.insert(row.id, row).is_none(), "one row each");
+    }
+    let killed = rows.iter().filter(|row| row.settlement.outcome == "killed").count();
+    println!(
+        "{} requests reached the upstream; {} rows, {killed} of them killed",
+        all.len(),
+        rows.len()
+    );
+    // Beyond those there are only requests that were refused a connection, or killed before they went.
+    let unsent = rows.len() - all.len();
+    assert!(
+        unsent <= killed + count(&rows, "upstream_closed") + count(&rows, "caller_left"),
+        "{unsent}"
+    );
+    let standing = match nano_usd(&standing["spent"]) == sum(&shared.store).await.0 {
+        true => standing,
+        false => shared.until_nothing_is_held(weirs[0].address).await,
+    };
+    assert_eq!(
+        nano_usd(&standing["spent"]),
+        sum(&shared.store).await.0,
+        "spent is what the rows say"
+    );
+    for weir in &weirs {
+        let answer = ask(weir.address, chat(HEADER, 5, json!({}))).await;
+        assert_eq!(answer.status(), 200, "what has room is let in: {answer:?}");
+    }
+}
+
+fn count(rows: &[weir::store::ledger::RequestRow], outcome: &str) -> usize {
+    rows.iter().filter(|row| row.settlement.outcome == outcome).count()
+}

@@ -1,0 +1,44 @@
+//! Four weirs, a thousand requests at once, and a budget for a tenth of them.
+//!
+//! `WEIR_RACE_ROUNDS` makes more rounds of it, `WEIR_RACE_SEED` the same choices again.
+
+use serde_json::json;
+
+use super::setting::{HEADER, Shared};
+use crate::budgeted::race::{Outcome, race, rounds};
+use crate::budgeted::setting::{nano_usd, sum};
+
+const INSTANCES: usize = 4;
+
+async fn round(seed: u64, clamp: bool) -> Option<Outcome> {
+    let shared = Shared::start().await?;
+    shared.set("all/usd/total", crate::budgeted::race::LIMIT_USD).await;
+    let settings = [("WEIR_BUDGETS__CLAMP", if clamp { "true" } else { "false" })];
+    let weirs: Vec<_> = (0..INSTANCES).map(|_| shared.serve(&settings)).collect();
+    let addresses: Vec<_> = weirs.iter().map(|weir| weir.address).collect();
+    let raced = race(seed, &addresses, HEADER).await;
+    let standing = shared.until_nothing_is_held(addresses[0]).await;
+    let (spent, _, rows) = sum(&shared.store).await;
+    assert_eq!(shared.upstream.requests().len(), raced.held.len(), "what was granted was sent");
+    assert_eq!(nano_usd(&standing["spent"]), spent, "{standing}");
+    assert_eq!(standing["held"], json!("0.00"));
+    Some(raced.outcome(&rows))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn four_weirs_overspend_nothing_where_output_is_limited() {
+    for seed in rounds(1) {
+        let Some(outcome) = round(seed, true).await else { return };
+        outcome.tell("4 instances", seed, true);
+        outcome.check(true);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn four_weirs_overspend_otherwise_what_was_not_held() {
+    for seed in rounds(1) {
+        let Some(outcome) = round(seed, false).await else { return };
+        outcome.tell("4 instances", seed, false);
+        outcome.check(false);
+    }
+}

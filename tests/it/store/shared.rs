@@ -1,0 +1,373 @@
+//! What only a store on a server does: weirs that share it and end, connections that end, a server
+//! that is away or says nothing.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use weir::store::keys::{KeyChange, KeyRing, NewKey, Standing};
+use weir::store::ledger::Intent;
+use weir::store::{OpenError, State, Store};
+
+use super::journal::{complete, id, intent, rows, settle, total};
+use super::places::{ALICE, BOB, Folder, Place, entry, kind};
+use super::postgres::{Postgres, server};
+
+/// A way to the server that can be closed, or hold still what goes over it.
+struct Way {
+    address: SocketAddr,
+    state: watch::Sender<WayState>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WayState {
+    Open,
+    Closed,
+    Still,
+}
+
+impl Way {
+    /// On a thread of its own: tests block theirs while they open a store.
+    fn new() -> Self {
+        let (state, seen) = watch::channel(WayState::Open);
+        let (told, heard) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+                told.send(listener.local_addr().expect("it has one")).expect("it is waited for");
+                let mut end = seen.clone();
+                tokio::select! {
+                    () = accept(listener, seen) => {}
+                    // An end of the test is an end of the way.
+                    () = async { while end.changed().await.is_ok() {} } => {}
+                }
+            });
+        });
+        Self { address: heard.recv().expect("it begins"), state }
+    }
+
+    /// The server's URL by this way.
+    fn server(&self) -> String {
+        let config: tokio_postgres::Config =
+            server().expect("there is one").parse().expect("a URL");
+        let password = config.get_password().map(String::from_utf8_lossy).unwrap_or_default();
+        let (user, database) = (config.get_user(), config.get_dbname());
+        let [user, database] = [user, database].map(|name| name.unwrap_or("postgres"));
+        format!("postgres://{user}:{password}@{}/{database}", self.address)
+    }
+
+    fn become_(&self, state: WayState) {
+        self.state.send_replace(state);
+    }
+}
+
+async fn accept(listener: TcpListener, state: watch::Receiver<WayState>) {
+    let config: tokio_postgres::Config = server().expect("there is one").parse().expect("a URL");
+    let Some(tokio_postgres::config::Host::Tcp(host)) = config.get_hosts().first() else {
+        panic!("the tests' server is reached over TCP")
+    };
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    loop {
+        let (caller, _) = listener.accept().await.expect("it listens");
+        if *state.borrow() == WayState::Closed {
+            continue;
+        }
+        let server = TcpStream::connect((host.as_str(), port)).await.expect("the server is there");
+        let ((from, to), (back_from, back_to)) = (caller.into_split(), server.into_split());
+        tokio::spawn(pass(from, back_to, state.clone()));
+        tokio::spawn(pass(back_from, to, state.clone()));
+    }
+}
+
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut state: watch::Receiver<WayState>,
+) {
+    let mut buffer = vec![0; 1 << 16];
+    let mut closed = state.clone();
+    loop {
+        let read = tokio::select! {
+            read = from.read(&mut buffer) => read.unwrap_or(0),
+            _ = closed.wait_for(|state| *state == WayState::Closed) => 0,
+        };
+        let passes = state.wait_for(|state| *state != WayState::Still).await;
+        let is_open = passes.is_ok_and(|state| *state == WayState::Open);
+        if read == 0 || !is_open || to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A place on a server, or the end of the test where there is none.
+macro_rules! place_or_skip {
+    () => {
+        match Postgres::new() {
+            Some(place) => place,
+            None => return,
+        }
+    };
+}
+
+/// As if all weirs had been there for a while.
+fn grow_old(place: &Postgres) {
+    place.run("UPDATE weir_instance SET since = since - interval '1 hour'");
+}
+
+/// The orphans that `store` is told once there are so many.
+async fn orphans(store: &Store, count: usize) -> Vec<Intent> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        found = store.orphans(9).await.expect("it can be read");
+        tokio::task::yield_now().await;
+    }
+    found
+}
+
+#[tokio::test]
+async fn what_an_ended_weir_left_open_is_told_to_one_other_alone() {
+    let place = place_or_skip!();
+    let (ending, first, second) = (place.handle(), place.handle(), place.handle());
+    for number in 0..5 {
+        ending.open_request(&intent(number)).await.expect("it can be written");
+    }
+    assert!(settle(&ending, intent(0), complete()).await);
+    ending.release_request(id(1)).await.expect("it can be written");
+    first.open_request(&intent(10)).await.expect("it can be written");
+    assert_eq!(second.orphans(9).await, Ok(Vec::new()), "all live");
+    drop(ending);
+    assert_eq!(first.orphans(9).await, Ok(Vec::new()), "the server has not seen it for long");
+    grow_old(&place);
+    let found = orphans(&first, 3).await;
+    assert_eq!(found, [intent(2), intent(3), intent(4)], "whole, and in their order");
+    assert_eq!(second.orphans(9).await, Ok(Vec::new()), "they are the first one's");
+    assert_eq!(first.orphans(9).await, Ok(found.clone()), "until they are settled");
+    for intent in found {
+        assert!(settle(&first, intent, complete()).await);
+    }
+    assert_eq!(first.orphans(9).await, Ok(Vec::new()));
+    assert_eq!(total(&second).await.requests, 4);
+    assert_eq!(place.number("SELECT count(*) FROM weir_intent"), 1, "of a weir that lives");
+}
+
+#[tokio::test]
+async fn a_weir_that_was_held_still_settles_nothing_twice() {
+    let place = place_or_skip!();
+    let way = Way::new();
+    let still = Store::connect(&place.url_at(&way.server())).expect("the way is open");
+    let other = place.handle();
+    for number in 0..2 {
+        still.open_request(&intent(number)).await.expect("it can be written");
+    }
+    assert_eq!(other.orphans(9).await, Ok(Vec::new()));
+    way.become_(WayState::Still);
+    grow_old(&place);
+    let found = loop {
+        // As if time passed, for the weir that says nothing.
+        place.run(
+            "UPDATE weir_instance SET seen = seen - interval '1 hour'
+             WHERE id = (SELECT instance FROM weir_intent LIMIT 1)",
+        );
+        let found = other.orphans(9).await.expect("it can be read");
+        if found.len() == 2 {
+            break found;
+        }
+    };
+    assert!(settle(&other, found[0].clone(), complete()).await);
+    way.become_(WayState::Open);
+    let mut late = still.settle_request(Arc::new(intent(0)), complete()).await;
+    while late.is_err() {
+        late = still.settle_request(Arc::new(intent(0)), complete()).await;
+    }
+    assert_eq!(late, Ok(false), "the other was first");
+    assert!(settle(&still, intent(1), complete()).await, "here it is the other way round");
+    assert!(!settle(&other, found[1].clone(), complete()).await);
+    assert_eq!(total(&other).await.requests, 2);
+}
+
+#[tokio::test]
+async fn every_request_counts_once_however_often_connections_end() {
+    const REQUESTS: u64 = 400;
+    let place = place_or_skip!();
+    let stores = [0, 1].map(|_| {
+        let url = format!("{}&application_name={}", place.url(), "weir_cut");
+        Store::connect(&url).expect("the schema is there")
+    });
+    let mut settling = tokio::task::JoinSet::new();
+    for lane in 0..8 {
+        let store = stores[lane as usize % 2].clone();
+        settling.spawn(async move {
+            for number in (lane..REQUESTS).step_by(8) {
+                while store.open_request(&intent(number)).await.is_err() {}
+                while store.settle_request(Arc::new(intent(number)), complete()).await.is_err() {}
+            }
+        });
+    }
+    let ends = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                WHERE application_name = 'weir_cut'";
+    let mut ended = 0;
+    while !settling.is_empty() {
+        tokio::select! {
+            done = settling.join_next() => done.expect("there is one").expect("it does not panic"),
+            () = tokio::task::yield_now() => ended += place.number(ends),
+        }
+    }
+    assert!(ended > 0);
+    assert_eq!(total(&place.handle()).await.requests, REQUESTS);
+    assert_eq!(rows(&place.handle()).await.len() as u64, REQUESTS);
+    assert_eq!(place.number("SELECT count(*) FROM weir_intent"), 0);
+}
+
+async fn make(store: &Store) -> (String, String) {
+    let change = KeyChange { name: Some("a key".to_owned()), ..KeyChange::default() };
+    let new = NewKey { change, ..NewKey::default() };
+    let issued = store.create_key(new, 1).await.expect("it can be made");
+    (issued.facts.key.id, issued.secret.expose().to_owned())
+}
+
+async fn standing(ring: &KeyRing, secret: &str) -> Option<Standing> {
+    let found = ring.find(secret).await.expect("it can be read");
+    found.map(|holder| holder.standing(2))
+}
+
+#[tokio::test]
+async fn keys_changed_by_another_weir_count() {
+    let place = place_or_skip!();
+    let (own, other) = (place.handle(), place.handle());
+    let ring = KeyRing::new(own.clone());
+    let (id, secret) = make(&other).await;
+    for _ in 0..3 {
+        assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
+    }
+    let issued = other.rotate_key(&id, 0, 1).await.expect("it is live");
+    // Word of it takes a moment, and no key is made or lost by asking.
+    while standing(&ring, &secret).await.is_some() {}
+    let new = issued.secret.expose();
+    assert_eq!(standing(&ring, new).await, Some(Standing::Live));
+    other.revoke_key(&id, 1).await.expect("it is live");
+    while standing(&ring, new).await == Some(Standing::Live) {}
+    assert_eq!(standing(&ring, new).await, Some(Standing::Revoked));
+    let (id, secret) = make(&own).await;
+    assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
+    own.revoke_key(&id, 1).await.expect("it is live");
+    assert_eq!(standing(&ring, &secret).await, Some(Standing::Revoked), "one's own at once");
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_told_and_comes_back() {
+    let place = place_or_skip!();
+    let way = Way::new();
+    let store = Store::connect(&place.url_at(&way.server())).expect("the way is open");
+    let ring = KeyRing::new(store.clone());
+    let (_, secret) = make(&store).await;
+    assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
+    store.open_request(&intent(1)).await.expect("it can be written");
+    assert_eq!(store.state(), State::Server);
+    for state in [WayState::Closed, WayState::Still] {
+        way.become_(state);
+        assert!(store.open_request(&intent(2)).await.is_err());
+        assert_eq!(store.state(), State::Failing);
+        assert!(store.settle_request(Arc::new(intent(1)), complete()).await.is_err());
+        // A key that is remembered is trusted for a moment, and no longer.
+        while ring.find(&secret).await.is_ok() {}
+        way.become_(WayState::Open);
+        while store.open_request(&intent(2)).await.is_err() {}
+        while store.state() != State::Server {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
+    }
+    settle(&store, intent(1), complete()).await;
+    settle(&store, intent(2), complete()).await;
+    assert_eq!(total(&store).await.requests, 2);
+}
+
+#[tokio::test]
+async fn what_is_at_hand_is_what_others_have_put() {
+    let place = place_or_skip!();
+    let (own, other) = (place.handle(), place.handle());
+    let peek = |key: &[u8], now_ms| own.peek(ALICE, kind("small"), key, now_ms);
+    for number in 0..1500_u32 {
+        let entry = vec![entry(number.to_be_bytes(), "1", 9)];
+        other.put(ALICE, kind("small"), entry, 1).await.expect("it is stored");
+    }
+    assert_eq!(peek(&[0; 4], 1), None, "it is not at hand");
+    own.keep_at_hand(kind("small"));
+    assert_eq!(peek(&1499_u32.to_be_bytes(), 1), Some(Some(entry([0, 0, 5, 219], "1", 9))));
+    assert_eq!((peek(&[0; 4], 9), peek(b"none", 1)), (Some(None), Some(None)));
+    other.put(ALICE, kind("small"), vec![entry([0; 4], "2", 9)], 1).await.expect("it is stored");
+    while peek(&[0; 4], 1) != Some(Some(entry([0; 4], "2", 9))) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(own.peek(BOB, kind("small"), &[0; 4], 1), Some(None), "it is nobody else's");
+}
+
+#[tokio::test]
+async fn many_who_make_the_tables_at_once_have_one_secret() {
+    let place = place_or_skip!();
+    let opening: Vec<_> = (0..6)
+        .map(|_| {
+            let url = place.url();
+            std::thread::spawn(move || Store::connect(&url).expect("it can be made").secret())
+        })
+        .collect();
+    let secrets: Vec<_> =
+        opening.into_iter().map(|opening| opening.join().expect("it does not panic")).collect();
+    assert!(secrets.iter().all(|secret| *secret == secrets[0]));
+    assert_eq!(place.number("SELECT count(*) FROM weir_meta WHERE name = 'secret'"), 1);
+}
+
+#[tokio::test]
+async fn what_a_weir_cannot_use_is_left_alone_and_told_without_the_password() {
+    let place = place_or_skip!();
+    drop(place.handle());
+    place.run("UPDATE weir_meta SET value = '\\x0000000000000063' WHERE name = 'version'");
+    let refused = Store::connect(&place.url()).map(drop);
+    let is_newer = matches!(refused, Err(OpenError::Newer { version: 99, .. }));
+    assert!(is_newer, "{refused:?}");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let closed = listener.local_addr().expect("it has one");
+    drop(listener);
+    for url in [
+        format!("postgres://weir:sesame@{closed}/weir"),
+        format!("{}&dbname=sesame_is_not_there", place.url()),
+        format!("postgres://weir:sesame@{closed}/weir?sslmode=maybe"),
+    ] {
+        let said = Store::connect(&url).map(drop).expect_err("it cannot be used").to_string();
+        assert!(!said.contains("weir:sesame"), "{said}");
+    }
+}
+
+#[test]
+fn where_tls_is_wanted_nothing_is_sent_without() {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("it has one");
+    // A server that has no TLS, and what it is sent after it has said so.
+    let asked = std::thread::spawn(move || {
+        let (mut caller, _) = listener.accept().expect("it is asked");
+        let mut question = [0; 8];
+        caller.read_exact(&mut question).expect("whether it has TLS");
+        caller.write_all(b"N").expect("it is waited for");
+        let mut rest = Vec::new();
+        caller.read_to_end(&mut rest).expect("it is given up");
+        rest
+    });
+    let url = format!("postgres://weir:sesame@{address}/weir?sslmode=require");
+    let said = Store::connect(&url).map(drop).expect_err("there is no TLS").to_string();
+    assert!(said.contains("TLS"), "{said}");
+    assert_eq!(asked.join().expect("it does not panic"), b"");
+}
+
+#[tokio::test]
+async fn a_copy_is_left_to_the_servers_own_tool() {
+    let place = place_or_skip!();
+    let folder = Folder::new();
+    let refused = place.handle().backup(&folder.file("copy.db")).await;
+    assert!(refused.is_err_and(|error| error.to_string().contains("pg_dump")));
+    assert!(place.handle().sync().await.is_ok());
+}
