@@ -108,7 +108,7 @@ pub fn name_of(applied: &Applied) -> String {
 
 /// The bucket that a request of this moment counts in, of the count of this name.
 pub fn bucket_of(name: &str, zone: &TimeZone, begun_ms: u64) -> Option<u64> {
-    let window = name.splitn(3, '/').nth(1)?;
+    let window = name.split('/').nth(1)?;
     Some(Window::parse(window).ok()?.span(zone, begun_ms).bucket_ms)
 }
 
