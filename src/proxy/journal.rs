@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::budgets::{Budgets, Desired, Holding};
+use super::budgets::{self, Budgets, Desired, Holding};
 use super::opening::{Ended, Opening};
 use super::record::Outcome;
 use super::settlement::{self, End, Known};
@@ -204,10 +204,16 @@ impl Journal {
                     max_input_tokens: u64::MAX,
                 });
                 let settlement = self.settlement(&intent, compaction, &Ended::killed()).await;
-                let store = self.store.clone();
-                let settle =
-                    async move { store.settle_request(Arc::new(intent), settlement).await };
-                settling.spawn(settle);
+                let (store, adopted) = (self.store.clone(), self.budgets.adopt(&intent));
+                settling.spawn(async move {
+                    let spending = budgets::spending(&settlement);
+                    let settled = store.settle_request(Arc::new(intent), settlement).await;
+                    match settled {
+                        Ok(true) => adopted.settle(spending).await,
+                        Ok(false) | Err(_) => adopted.forget(),
+                    }
+                    settled
+                });
             }
             while let Some(done) = settling.join_next().await {
                 settled += u64::from(done.map_err(|_| StoreError::Closed)??);

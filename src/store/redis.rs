@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout_at};
 use super::StoreError;
 use crate::config;
 
-/// How long an answer is waited for.
-const TIMEOUT: Duration = Duration::from_millis(500);
+/// How long an answer is waited for: one that is slow is not away, and what is not held is not sent.
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long after a failure nobody asks again, so that requests do not each wait for what is away.
 const PAUSE: Duration = Duration::from_millis(200);
 

@@ -20,7 +20,7 @@ use crate::store::budgets::Book;
 use crate::store::counters::{
     Counters, Held, NoRoom, Owner, RedisOptions, Reservation, Spending, Standing,
 };
-use crate::store::ledger::{self, Flags, RequestId, Settlement};
+use crate::store::ledger::{self, Flags, Intent, RequestId, Settlement};
 use crate::store::redis::Redis;
 use crate::store::{Store, StoreError, Tenant, now_ms};
 use crate::tokens::Encoding;
@@ -82,9 +82,16 @@ impl Holding {
             let mut outputs = outputs.lock().unwrap_or_else(PoisonError::into_inner);
             outputs.note(tokens.div_ceil(self.choices.max(1)));
         }
-        let tokens = settlement.prompt_tokens.unwrap_or(0).saturating_add(output.unwrap_or(0));
-        let nano_usd = settlement.cost_nano_usd.unwrap_or(0);
-        self.held.settle(Spending { nano_usd, tokens }).await;
+        self.held.settle(spending(settlement)).await;
+    }
+}
+
+/// What budgets count of a request that came to this.
+pub fn spending(settlement: &Settlement) -> Spending {
+    let output_tokens = settlement.completion_tokens.unwrap_or(0);
+    Spending {
+        nano_usd: settlement.cost_nano_usd.unwrap_or(0),
+        tokens: settlement.prompt_tokens.unwrap_or(0).saturating_add(output_tokens),
     }
 }
 
@@ -252,6 +259,12 @@ impl Budgets {
                 Ok(self.unheld(id, begun_ms, owner))
             }
         }
+    }
+
+    /// Takes over a request that a process has left open when it ended.
+    pub fn adopt(&self, intent: &Intent) -> Held {
+        let owner = Owner { key: intent.caller.key.clone(), model: intent.model.clone() };
+        self.counters.note(intent.id, intent.begun_ms, owner)
     }
 
     /// Counts a request that takes nothing as far as anybody knows.

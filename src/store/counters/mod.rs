@@ -193,6 +193,16 @@ impl Held {
             }
         }
     }
+
+    /// Says that another settles the request: this handle has nothing to do with it any more.
+    pub fn forget(mut self) {
+        if let Some(counters) = self.counters.take() {
+            match &counters.place {
+                Place::Memory(memory) => memory.settle(self.id, Spending::default()),
+                Place::Redis(redis) => redis.forget(self.id),
+            }
+        }
+    }
 }
 
 impl Drop for Held {

@@ -155,6 +155,11 @@ impl InRedis {
         state.leases.insert(id, lease);
     }
 
+    /// Leaves a request to whoever settles it: its instance, or one that sweeps.
+    pub fn forget(&self, id: RequestId) {
+        self.state().leases.remove(&id);
+    }
+
     /// Settles a request at once, or as soon as Redis is back.
     pub async fn settle(&self, id: RequestId, spending: Spending) {
         self.state().end(id, spending);
