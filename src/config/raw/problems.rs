@@ -165,7 +165,7 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ("[server]\nlisten_ = 1", "server.listen_: there is no such key; did you mean server.listen?"),
     (
         "[server]\nurl = 1",
-        "server.url: there is no such key; did you mean store.url or summaries.url or upstream.url?",
+        "server.url: there is no such key; did you mean redis.url or store.url or summaries.url or upstream.url?",
     ),
     ("[serve]\nlisten = 1", "serve: there is no such key; did you mean server?"),
     ("server_listen = 1", "server_listen: there is no such key; did you mean server.listen?"),

@@ -2,11 +2,9 @@
 //!
 //! `WEIR_RACE_ROUNDS` makes more rounds of it, `WEIR_RACE_SEED` the same choices again.
 
-use serde_json::json;
-
 use super::setting::{HEADER, Shared};
 use crate::budgeted::race::{Outcome, race, rounds};
-use crate::budgeted::setting::{nano_usd, sum};
+use crate::budgeted::setting::sum;
 
 const INSTANCES: usize = 4;
 
@@ -17,11 +15,9 @@ async fn round(seed: u64, clamp: bool) -> Option<Outcome> {
     let weirs: Vec<_> = (0..INSTANCES).map(|_| shared.serve(&settings)).collect();
     let addresses: Vec<_> = weirs.iter().map(|weir| weir.address).collect();
     let raced = race(seed, &addresses, HEADER).await;
-    let standing = shared.until_nothing_is_held(addresses[0]).await;
-    let (spent, _, rows) = sum(&shared.store).await;
+    shared.until_settled(addresses[0]).await;
+    let (_, _, rows) = sum(&shared.store).await;
     assert_eq!(shared.upstream.requests().len(), raced.held.len(), "what was granted was sent");
-    assert_eq!(nano_usd(&standing["spent"]), spent, "{standing}");
-    assert_eq!(standing["held"], json!("0.00"));
     Some(raced.outcome(&rows))
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use weir::store::Store;
 
-use crate::budgeted::setting::set;
+use crate::budgeted::setting::{nano_usd, set, sum};
 use crate::budgets::server::{Prefix, Server as Redis};
 use crate::cli::{Serving, weir};
 use crate::scripted_upstream::{Options, Server};
@@ -68,16 +68,24 @@ impl Shared {
         told["data"].as_array()?.first().cloned()
     }
 
-    /// Waits until nothing is held, and tells how the one budget stands then.
-    pub async fn until_nothing_is_held(&self, address: SocketAddr) -> Value {
-        let nothing_held = async {
+    /// Waits until nothing is held of the one budget and what is spent is what the rows say.
+    pub async fn until_settled(&self, address: SocketAddr) {
+        let mut last = None;
+        let settled = async {
             loop {
-                match self.standing(address).await {
-                    Some(standing) if standing["held"] == "0.00" => return standing,
-                    _ => tokio::task::yield_now().await,
+                let standing = self.standing(address).await;
+                if let Some(standing) = &standing
+                    && standing["held"] == "0.00"
+                    && nano_usd(&standing["spent"]) == sum(&self.store).await.0
+                {
+                    return;
                 }
+                last = standing.or(last.take());
+                tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(WAIT_LIMIT, nothing_held).await.expect("nothing stays held")
+        let settled = tokio::time::timeout(WAIT_LIMIT, settled).await;
+        let spent = sum(&self.store).await.0;
+        assert!(settled.is_ok(), "held for ever, or spent is not {spent}: {last:?}");
     }
 }
