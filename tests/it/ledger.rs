@@ -2,7 +2,7 @@
 //! is missing from it, however a request ends.
 
 mod ends;
-mod kill;
+pub mod kill;
 mod raw;
 mod same;
 mod secrets;

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use super::setting::{HEADER, Shared};
 use crate::budgeted::setting::chat;
+use crate::ledger::kill::Random;
 use crate::server::harness::ask;
 
 const INSTANCES: usize = 3;
@@ -21,19 +22,6 @@ const LANES: u64 = 6;
 const ROUNDS: u64 = 3;
 /// What tells requests apart in the upstream's log: one that a connection has let down is there twice.
 const NAME: &str = "x-request-name";
-
-/// Numbers that one seed settles (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % bound
-    }
-}
 
 /// Sends requests to whichever weir there is until it is told to stop.
 async fn lane(
