@@ -135,8 +135,9 @@ impl Proxy {
             Learned::new(store.clone(), upstream.clone(), own_key.is_some(), config.learning);
         let learned = Arc::new(learned);
         let journal = Arc::new(Journal::new(Arc::clone(&config), store.clone(), upstream));
-        let summaries = Summaries::new(&config, &client, own_key.as_ref(), &journal, &store)
-            .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
+        let summaries =
+            Summaries::new(&config, &client, own_key.as_ref(), &journal, &learned, &store)
+                .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
         let planner = Planner::with(Arc::clone(&config), Arc::clone(&learned), summaries.clone());
         Ok(Self {
             own_key,

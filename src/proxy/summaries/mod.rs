@@ -31,6 +31,7 @@ use self::records::{Ready, Records};
 pub use self::spans::{Look, Patience, Spans, Wanted};
 pub use self::work::{Behalf, Sent};
 use self::work::{Missing, Work};
+use super::learned::Learned;
 use super::{Caller, Journal};
 use crate::budget::{self, Billed, NanoUsd};
 use crate::config::{self, Config, Priced, SAME_MODEL};
@@ -67,6 +68,8 @@ pub struct Summaries {
     /// Where a summariser with a name of its own is.
     own_target: Option<Target>,
     journal: Arc<Journal>,
+    /// What the upstream of requests has taught of its models.
+    learned: Arc<Learned>,
     store: Store,
     /// Room for what is being summed up or waits for it, in KiB.
     room: Arc<Semaphore>,
@@ -81,6 +84,7 @@ impl Summaries {
         client: &Client,
         own_key: Option<&OwnKey>,
         journal: &Arc<Journal>,
+        learned: &Arc<Learned>,
         store: &Store,
     ) -> Result<Option<Arc<Self>>, ClientError> {
         let settings = config.summaries.clone();
@@ -107,6 +111,7 @@ impl Summaries {
             line,
             own_target,
             journal: Arc::clone(journal),
+            learned: Arc::clone(learned),
             store: store.clone(),
             room: Arc::new(Semaphore::new(ROOM_KIB)),
             counts: Counts::default(),

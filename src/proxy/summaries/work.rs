@@ -15,7 +15,7 @@ use super::call::{self, Failure, SUMMARY, Said};
 use super::request;
 use super::spans::Wanted;
 use crate::budget::Compaction;
-use crate::config::SAME_MODEL;
+use crate::config::{Known, SAME_MODEL};
 use crate::context::Limits;
 use crate::context::summary::{self, Round, Size, Summary, Unfit};
 use crate::proxy::Caller;
@@ -233,13 +233,14 @@ impl Summaries {
         Some(Question { body, prompt_tokens })
     }
 
-    /// What the summariser takes in one question, answer included.
+    /// What the summariser takes in one question, answer included: by what is known of the model, and
+    /// by what was learned of it where summaries go the way of requests.
     fn size(&self, work: &Work, model: &str) -> Size {
         let found = self.config.models.find(model);
         let entry = found.entry;
         let cap_tokens = work.wanted.summary_tokens;
         let output_tokens = request::max_output_tokens(model, cap_tokens);
-        let limits = Limits {
+        let mut limits = Limits {
             window_tokens: entry.window_tokens,
             max_input_tokens: entry.max_input_tokens,
             max_output_tokens: entry.max_output_tokens,
@@ -248,7 +249,16 @@ impl Summaries {
             asked_output_tokens: Some(output_tokens),
             counting: self.config.policy(None, None).counting,
         };
-        let encoding = entry.encoding;
+        let mut encoding = entry.encoding;
+        if self.line.is_callers {
+            let tenant = work.behalf.caller.tenant;
+            let is_known = !matches!(found.known, Known::Unknown);
+            self.learned.limits(tenant, model).apply(&mut limits, is_known);
+            let permille = self.learned.permille(tenant, model);
+            if let (Encoding::Estimate, Some(permille)) = (encoding, permille) {
+                encoding = Encoding::Scaled { permille };
+            }
+        }
         let input_tokens = [limits.max_input_tokens, limits.operator_tokens];
         let input_tokens = input_tokens.into_iter().flatten().fold(u64::MAX, u64::min);
         // The room between what is allowed for the answer and what is kept of it is not for input.
