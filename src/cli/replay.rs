@@ -12,12 +12,12 @@ use std::thread;
 use flate2::read::MultiGzDecoder;
 
 use super::sources::{self, Flag};
-use crate::config::{self, Config};
+use crate::config::{self, Config, SAME_MODEL};
 use crate::context::Policy;
 use crate::replay::baseline::Baseline;
 use crate::replay::conversation::Conversation;
 use crate::replay::report::Report;
-use crate::replay::summaries::Stub;
+use crate::replay::summaries::{Price, Stub};
 use crate::replay::{Budget, Kind, Named, Outcome, html, replay, show, table::table};
 
 const HELP: &str = "\
@@ -76,13 +76,14 @@ pub struct ReplayArgs {
     /// A key of [context] for the policy `default`, such as low=0.7
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     settings: Vec<(String, String)>,
-    /// A row more for each policy of weir's: with summaries of so many tokens that say nothing, of
-    /// what the next cut would take at 80 % of the way there
+    /// A row more for each policy of weir's: with summaries of so many tokens at most that say nothing,
+    /// of what the next cut would take at 80 % of the way there, where weir would ask for one
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     summaries: Option<u64>,
-    /// With --summaries: the summariser's price, as a share of the conversation's own model's
-    #[arg(long, value_name = "SHARE", default_value = "1", value_parser = price, requires = "summaries")]
-    summary_price: u32,
+    /// With --summaries: the summariser's price, as a share of the conversation's own model's; or
+    /// `same` for that model, which is asked behind the conversation and finds it in its cache
+    #[arg(long, value_name = "SHARE|same", default_value = "1", value_parser = price, requires = "summaries")]
+    summary_price: Price,
     /// Only conversations whose source holds this text
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
@@ -121,12 +122,15 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// A share as thousandths.
-fn price(text: &str) -> Result<u32, String> {
+/// A share as thousandths, or the same model.
+fn price(text: &str) -> Result<Price, String> {
+    if text == SAME_MODEL {
+        return Ok(Price::Same);
+    }
     let share = text.parse().ok().filter(|share: &f64| (0.0..=100.0).contains(share));
     share
-        .map(|share| (share * 1000.0).round() as u32)
-        .ok_or_else(|| "write a share, such as 0.1".to_owned())
+        .map(|share| Price::Permille((share * 1000.0).round() as u32))
+        .ok_or_else(|| "write a share, such as 0.1, or same".to_owned())
 }
 
 /// Runs `weir replay …`.
@@ -156,8 +160,7 @@ fn policies(args: &ReplayArgs) -> Result<Vec<Named>, String> {
         Ok(Named { name: name.clone(), kind })
     };
     let policies = args.policies.iter().map(named).collect::<Result<Vec<Named>, String>>()?;
-    let stub =
-        args.summaries.map(|cap_tokens| Stub { cap_tokens, price_permille: args.summary_price });
+    let stub = args.summaries.map(|cap_tokens| Stub { cap_tokens, price: args.summary_price });
     let with_summaries = |named: Named| {
         let summarised = match (&named.kind, stub) {
             (Kind::Engine(policy), Some(stub)) => Some(Named {

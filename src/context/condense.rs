@@ -46,10 +46,23 @@ impl Cut<'_> {
 
     /// The same for a cut that is still to come. By then the newest turn is another one: recent turns
     /// are taken to stay, so that what is said to go will.
-    pub(super) fn condense_ahead(&mut self) {
-        self.make_room();
+    pub(super) fn condense_ahead(&mut self) -> Room {
+        let (room, _) = self.make_room();
         self.pin_recent(u64::MAX);
         self.evict_down_to(0);
+        room
+    }
+
+    /// What a new note may take behind what stays; `None` where that is too little for one.
+    pub(super) fn note_tokens(&self, room: Room) -> Option<u64> {
+        let limit = self.fold.profile.limit_tokens;
+        let size = self.fold.size_tokens;
+        let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
+        let room_tokens = match room.is_tight {
+            true => tight_room_tokens(limit, size, free),
+            false => (room.goal - size as f64).min(free as f64),
+        };
+        (room_tokens >= LEAST_EXCERPT_TOKENS).then_some(room_tokens as u64)
     }
 
     /// Decides which notes stay. Gives what a new one may take, and what is free for turns beside.
@@ -129,15 +142,9 @@ impl Cut<'_> {
         let Some((message, place)) = self.place_notes() else { return };
         let limit = self.fold.profile.limit_tokens;
         let size = self.fold.size_tokens;
-        let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
-        let room_tokens = match room.is_tight {
-            true => tight_room_tokens(limit, size, free),
-            false => (room.goal - size as f64).min(free as f64),
-        };
-        let written = (room_tokens >= LEAST_EXCERPT_TOKENS)
-            .then(|| self.write_note(room_tokens as u64, source))
-            .flatten()
-            .unwrap_or_default();
+        let room_tokens = self.note_tokens(room);
+        let written = room_tokens.and_then(|tokens| self.write_note(tokens, source));
+        let written = written.unwrap_or_default();
         let Written { text, tokens: counted, summary } = written;
         let excerpts = text.map(Arc::from);
         let (cut, left_out) = (self.fold.cuts() + 1, self.fold.unspoken.len());

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::fold::{Fold, share};
 use super::policy::{Notes, Restart};
 use super::source::Source;
+use super::told;
 
 /// Why a cut is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,25 +52,31 @@ pub fn cut(fold: &mut Fold, mark: Mark, source: &dyn Source) {
     cut.remember_pins();
 }
 
-/// The messages that a hard cut of `fold` now would leave a note of, in order; none where it would
-/// leave none. Leaves `fold` behind somewhere in that cut.
-pub(super) fn ahead(fold: &mut Fold, source: &dyn Source) -> Vec<usize> {
+/// The messages that a hard cut of `fold` now would leave a note of, in order, and what a summary of
+/// them may take there; `None` where it would leave none. Leaves `fold` behind somewhere in that cut.
+pub(super) fn ahead(fold: &mut Fold, source: &dyn Source) -> Option<(Vec<usize>, u64)> {
     let notes = fold.profile.policy.notes;
     if fold.turns.list.is_empty() || notes == Notes::Nothing {
-        return Vec::new();
+        return None;
     }
     let mut cut = Cut::new(fold);
-    if notes == Notes::Excerpts {
-        cut.condense_ahead();
+    let room = if notes == Notes::Excerpts {
+        Some(cut.condense_ahead())
     } else {
         cut.harden(source);
-    }
+        None
+    };
     cut.fit(source);
     cut.drop_leading_orphans();
-    if notes == Notes::Excerpts && cut.place_notes().is_none() {
-        return Vec::new();
-    }
-    cut.span()
+    let room_tokens = match room {
+        Some(room) => {
+            cut.place_notes()?;
+            cut.note_tokens(room)?
+        }
+        None => 2 * cut.extract_tokens(),
+    };
+    let span = cut.span();
+    (!span.is_empty()).then_some((span, told::most_tokens(room_tokens)))
 }
 
 pub(super) struct Cut<'f> {
@@ -267,7 +274,7 @@ mod tests {
     use super::super::policy::{Notes, Policy};
     use super::super::reading::Reading;
     use super::super::source::Source;
-    use super::super::{Fate, Fold};
+    use super::super::{Asking, Fate, Fold};
     use crate::tokens::Encoding;
     use crate::tokens::media::ImageRule;
     use crate::wire::Role;
@@ -438,7 +445,9 @@ mod tests {
         let transcript = "s100 u100 c50 t150 c50 t150 c50 t150 c50 t50";
         // Base 800 above 200: eight tenths of it are 840.
         let ahead = |policy: &Policy, more: &str, permille| {
-            fold(1000, policy.clone(), &format!("{transcript}{more}")).span_ahead(permille, &Halves)
+            let asking = Asking { announce_permille: permille, summary_tokens: 10 };
+            let fold = fold(1000, policy.clone(), &format!("{transcript}{more}"));
+            fold.ahead(asking, &Halves).map(|ahead| ahead.span)
         };
         assert_eq!(ahead(&counted, "", 900), None, "900 of 920");
         assert_eq!(ahead(&counted, "", 800).as_deref(), Some(&[2, 3, 4, 5][..]));
@@ -448,7 +457,42 @@ mod tests {
         assert_eq!(ahead(&plain(), "", 0), None, "no note is left");
         let excerpts = Policy { notes: Notes::Excerpts, ..plain() };
         assert_eq!(ahead(&excerpts, "", 800).as_deref().map(<[usize]>::first), Some(Some(&2)));
-        assert_eq!(fold(1000, excerpts, "").span_ahead(0, &Halves), None);
+        let nothing = fold(1000, excerpts.clone(), "");
+        let asking = Asking { announce_permille: 0, summary_tokens: 10 };
+        assert_eq!(nothing.ahead(asking, &Halves), None);
+    }
+
+    #[test]
+    fn a_summary_is_asked_for_in_as_many_tokens_as_its_note_has_room_for() {
+        let excerpts = Policy { notes: Notes::Excerpts, ..Policy::default() };
+        let transcript =
+            |tokens: u64| format!("u10 {}", format!("c{tokens} t{tokens} ").repeat(14));
+        let size = |limit_tokens: u64, most: u64| {
+            let fold = fold(limit_tokens, excerpts.clone(), &transcript(limit_tokens / 30));
+            let asking = Asking { announce_permille: 800, summary_tokens: most };
+            fold.ahead(asking, &Halves).map(|ahead| (ahead.summary_tokens, ahead.least_covers))
+        };
+        // A sixth of what goes, at most what there may be.
+        assert_eq!(size(6000, 800), Some((768, 6)));
+        assert_eq!(size(6000, 300), Some((300, 6)));
+        // What has no room for a summary worth having gets none.
+        assert_eq!(size(1500, 800), None);
+        assert_eq!(size(1500, 100), Some((100, 6)));
+    }
+
+    #[test]
+    fn after_cuts_that_had_no_summary_few_are_asked_for() {
+        let excerpts = Policy { notes: Notes::Excerpts, ..Policy::default() };
+        let asking = Asking { announce_permille: 0, summary_tokens: 10 };
+        let mut asked = std::collections::BTreeMap::new();
+        for turns in 20..400 {
+            let transcript = format!("u10 {}", "c50 t50 ".repeat(turns));
+            let fold = fold(2000, excerpts.clone(), &transcript);
+            *asked.entry(fold.cuts()).or_insert(false) |= fold.ahead(asking, &Halves).is_some();
+        }
+        let asked: Vec<(u32, bool)> = asked.into_iter().take(9).collect();
+        let after = |cuts: u32| (cuts, cuts < 3 || cuts.is_multiple_of(3));
+        assert_eq!(asked, (1..=9).map(after).collect::<Vec<_>>());
     }
 
     #[test]

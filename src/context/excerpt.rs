@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::compose::{self, ALSO, Chosen};
-use super::reading::Reading;
+use super::reading::{Reading, Unit};
 use super::turn::Turns;
 use super::weight::Lexicon;
 use super::worth::{
@@ -253,17 +253,29 @@ impl<'a> Writer<'a> {
             return;
         }
         let age_messages = (self.subject.readings.len() - message) as f64;
-        // What was said and done is what a summary tells; what it does not are values.
+        // What was said and done is what a summary tells, as far as it names it.
         let is_summarised = message < self.summarised_before;
         let is_talk = self.is_talk && !is_summarised;
         let talk_worth = if is_talk { TALK_WORTH * 30.0 / (30.0 + age_messages) } else { 0.0 };
         for (index, unit) in reading.units.iter().enumerate() {
             let tokens = unit.span.len() as f64 * per_byte;
-            let lead = if is_summarised { 0.0 } else { lead(reading, index) };
+            let mut lead = lead(reading, index);
+            if is_summarised && lead > 0.0 {
+                lead *= self.untold(message, unit);
+            }
             let bonus = talk_worth.max(lead) * tokens;
             let shape = (reading.role != Role::Assistant).then(|| shape(reading, unit));
             self.offer(message, index..index + 1, tokens, bonus, shape);
         }
+    }
+
+    /// How much of the values of a unit nothing that stays says; nothing where it has none.
+    fn untold(&self, message: usize, unit: &Unit) -> f64 {
+        let reading = &self.subject.readings[message];
+        let ids = self.subject.lexicon.ids_of(message);
+        let own: Vec<f64> =
+            reading.places_in(unit).map(|place| 1.0 - self.covered[ids[place] as usize]).collect();
+        if own.is_empty() { 0.0 } else { own.iter().sum::<f64>() / own.len() as f64 }
     }
 
     /// Lists units of a message, with the values they say.

@@ -215,20 +215,6 @@ impl Fold {
         }
     }
 
-    /// The messages that the next cut would turn into a note if it were made now, in order, so that
-    /// their summary can be begun; `None` below the announce mark, which lies `announce_permille` of
-    /// the way up to the hard one, and where a cut would leave no note. Asks for no summary. Where a
-    /// cut is due already, ask this of the state that it leaves ([`Fold::ended`]).
-    pub fn span_ahead(&self, announce_permille: u32, source: &dyn Source) -> Option<Vec<usize>> {
-        let (_, hard_tokens) = self.due_above();
-        let fixed = self.base_tokens().1.min(hard_tokens);
-        if self.size_tokens <= fixed + share(hard_tokens - fixed, announce_permille.min(1000)) {
-            return None;
-        }
-        let span = cut::ahead(&mut self.clone(), source);
-        (!span.is_empty()).then_some(span)
-    }
-
     /// Whether taking the facts so far has left the size above a mark at its end.
     pub fn is_above_mark(&self, more_tokens: u64) -> bool {
         self.due(self.size_tokens + more_tokens).is_some()

@@ -136,7 +136,7 @@ impl Cut<'_> {
 
     /// What an extract, or a summary and the extract beside it, may take. Early ones leave room for
     /// later ones, and these say something whatever stands.
-    fn extract_tokens(&self) -> u64 {
+    pub(super) fn extract_tokens(&self) -> u64 {
         let policy = &self.fold.profile.policy;
         let all_tokens = share(self.fold.profile.limit_tokens, policy.extract.permille);
         let taken_tokens: u64 = self.fold.notes.iter().map(|note| note.tokens).sum();

@@ -5,6 +5,7 @@
 //! decisions mean for the caller's bytes. A plan of a longer transcript extends that of a shorter
 //! one, because the fold is what a proxy would have done that had watched from the first message.
 
+pub mod ahead;
 pub mod anchors;
 pub mod calibration;
 mod calls;
@@ -47,6 +48,7 @@ mod values;
 mod weight;
 mod worth;
 
+pub use ahead::{Ahead, Asking};
 pub use edits::edits;
 pub use fold::{Fate, Fold};
 pub use learned::{LearnedLimits, Lesson, MAX_RESENDS, Refused};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::clip::{Clipped, clip_texts};
 use super::measure::Measure;
 use super::reading::Reading;
-use super::summary::{Summaries, Summary};
+use super::summary::{Space, Summaries, Summary};
 use super::weight::Lexicon;
 use crate::tokens::Encoding;
 use crate::wire::{Edit, Message, Protocol, Role, json, splice};
@@ -41,8 +41,9 @@ pub trait Source {
 
     /// What stands for the messages `gone` (indexes in order: all that the note of this cut will
     /// speak of): the summary that the cut record names, or `None` for the extract. The same for
-    /// ever for the same messages. Asked at most once a cut.
-    fn summary(&self, _gone: &[usize]) -> Option<Summary> {
+    /// ever for the same messages, whatever `space` says of what there is room for. Asked at most once
+    /// a cut.
+    fn summary(&self, _gone: &[usize], _space: Space) -> Option<Summary> {
         None
     }
 
@@ -134,8 +135,8 @@ impl Source for RequestSource<'_> {
         self.protocol.read_message(self.messages.get(message)?).ok()
     }
 
-    fn summary(&self, gone: &[usize]) -> Option<Summary> {
-        self.summaries.and_then(|summaries| summaries(gone))
+    fn summary(&self, gone: &[usize], space: Space) -> Option<Summary> {
+        self.summaries.and_then(|summaries| summaries(gone, space))
     }
 
     fn tokens_after(&self, message: usize, edit: &Edit, measure: &Measure) -> Option<u64> {

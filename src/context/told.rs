@@ -5,7 +5,12 @@ use super::cut::Cut;
 use super::history::SummaryUse;
 use super::note::Note;
 use super::source::Source;
-use super::summary::{Summary, block, clean};
+use super::summary::{Space, Summary, block, clean};
+
+/// What a summary may take of a note's room.
+pub(super) fn most_tokens(room_tokens: u64) -> u64 {
+    room_tokens / 2
+}
 
 /// A summary that a note has room for.
 #[derive(Debug, Clone)]
@@ -27,12 +32,14 @@ impl Cut<'_> {
         room_tokens: u64,
         source: &dyn Source,
     ) -> Option<Told> {
-        let given = source.summary(span)?;
+        let all = span.iter().map(|message| self.fold.facts[*message].tokens);
+        let space = Space { note_tokens: most_tokens(room_tokens), replaced_tokens: all.sum() };
+        let given = source.summary(span, space)?;
         let covers = given.covers.min(span.len());
         let summary = Summary { covers, text: clean(&given.text).into() };
         let covered = span[..covers].iter().map(|message| self.fold.facts[*message].tokens);
         let replaced_tokens: u64 = covered.sum();
-        let told = self.fitting(summary, messages, (room_tokens / 2).min(replaced_tokens));
+        let told = self.fitting(summary, messages, most_tokens(room_tokens).min(replaced_tokens));
         self.fold.history.summary = match &told {
             Some(_) => SummaryUse::Used { messages: covers },
             None => SummaryUse::Unfit,
@@ -58,6 +65,6 @@ impl Cut<'_> {
         [both, second.cloned(), first.cloned()]
             .into_iter()
             .flatten()
-            .find_map(|summary| self.fitting(summary, messages, room_tokens / 2))
+            .find_map(|summary| self.fitting(summary, messages, most_tokens(room_tokens)))
     }
 }

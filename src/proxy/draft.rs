@@ -125,7 +125,7 @@ impl<'a> Draft<'a> {
     /// What stands for messages that cuts take, where a model sums up.
     pub(super) fn spans(&self) -> Option<Spans<'_>> {
         let (summaries, job) = (self.shared.summaries.as_ref()?, self.job);
-        let conversation = (self.request.messages.as_slice(), self.model.as_ref());
+        let conversation = (self.request.messages.as_slice(), self.model.as_ref(), self.encoding());
         Some(Spans::new(summaries, job, conversation))
     }
 
@@ -153,13 +153,10 @@ impl<'a> Draft<'a> {
         if self.pace == Pace::Inline && self.is_slow_to_take(fold.messages()) {
             return Err(Stop::Heavy);
         }
-        let standing = |gone: &[usize]| spans.and_then(|spans| spans.standing(gone));
+        let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
         let source = self.source().with_summaries(&standing);
         for fact in facts {
             fold.push(fact, &source);
-        }
-        if let Some(wanted) = spans.and_then(Spans::take_wanted) {
-            return Err(Stop::Waits(wanted));
         }
         let fold = Arc::new(fold);
         if spans.is_some_and(Spans::is_unsettled) {
@@ -218,13 +215,13 @@ impl<'a> Draft<'a> {
         if self.job.asked.bypass {
             return self.bypass(received_tokens);
         }
-        let standing = |gone: &[usize]| spans.and_then(|spans| spans.standing(gone));
+        let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
         let source = self.source().with_summaries(&standing);
         if self.pace == Pace::Inline && fold.is_above_mark(0) {
             return Err(Stop::Heavy);
         }
         let end = fold.ended(&source);
-        if let Some(wanted) = spans.and_then(Spans::take_wanted) {
+        if let Some(wanted) = spans.and_then(Spans::take_open) {
             return Err(Stop::Waits(wanted));
         }
         let is_observed = config.context.mode == Mode::Observe;

@@ -118,7 +118,8 @@ impl Draft<'_> {
         // The fold that the plan was made by: it was remembered, or comes out the same again.
         let spans = self.spans();
         let fold = self.fold(spans.as_ref())?.fold;
-        let standing = |gone: &[usize]| spans.as_ref().and_then(|spans| spans.standing(gone));
+        let standing =
+            |gone: &[usize], space| spans.as_ref().and_then(|spans| spans.standing(gone, space));
         let source = self.source().with_summaries(&standing);
         let end = fold.ended(&source);
         let limit_tokens = self.limits.input_tokens();

@@ -142,8 +142,9 @@ impl Proxy {
         let budgets = Budgets::new(Arc::clone(&config), &store, redis.clone());
         let journal = Journal::new(Arc::clone(&config), store.clone(), upstream, budgets);
         let journal = Arc::new(journal);
-        let summaries = Summaries::new(&config, &client, own_key.as_ref(), &journal, &store)
-            .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
+        let summaries =
+            Summaries::new(&config, &client, own_key.as_ref(), &journal, &learned, &store)
+                .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
         let planner = Planner::with(Arc::clone(&config), Arc::clone(&learned), summaries.clone());
         Ok(Self {
             own_key,

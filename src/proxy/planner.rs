@@ -41,8 +41,8 @@ pub(super) enum Pace {
 pub(super) enum Stop {
     /// It takes longer than the request's own task may.
     Heavy,
-    /// The summary of a cut is to be waited for.
-    Waits(Wanted),
+    /// It is to be planned again, when the summary of its last cut is there if that is missing.
+    Waits(Option<Box<Wanted>>),
     Refused(ProxyError),
 }
 
@@ -96,7 +96,6 @@ impl Planner {
                 Err(Stop::Heavy | Stop::Waits(_)) => {}
             }
         }
-        let mut deadline = None;
         loop {
             let attempt = self.unhurried(job.clone(), |shared, job| {
                 match guarded(shared, &job, Pace::Unhurried) {
@@ -108,19 +107,18 @@ impl Planner {
                 Ok(planned) => return Ok(planned),
                 Err(wanted) => wanted,
             };
-            let (Some(summaries), Some(behalf)) = (&self.shared.summaries, &job.behalf) else {
-                job.patience = Patience::Settles;
+            // What is missing when that is over stays so.
+            job.patience = Patience::Settles;
+            let (Some(summaries), Some(behalf), Some(wanted)) =
+                (&self.shared.summaries, &job.behalf, wanted)
+            else {
                 continue;
             };
             // Nothing is spent on what the caller may not ask for.
             behalf.caller.check_model(&wanted.model)?;
             behalf.caller.check_conversation(&job.body)?;
-            let deadline =
-                *deadline.get_or_insert_with(|| Instant::now() + summaries.wait_timeout());
-            if !summaries.wait(wanted, &job.body, behalf, deadline).await {
-                // Nothing more is waited for: what is missing now stays so.
-                job.patience = Patience::Settles;
-            }
+            let deadline = Instant::now() + summaries.wait_timeout();
+            summaries.wait(*wanted, &job.body, behalf, deadline).await;
         }
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::conversation::{Conversation, MEASURE};
 use super::sent::{Other, Piece};
-use super::summaries::{ANNOUNCE_PERMILLE, Stub, Stubs, Summaries};
+use super::summaries::{Sent, Stub, Stubs, Summaries};
 use crate::context::history::SummaryUse;
-use crate::context::{self, Fold, Policy, Profile, RequestSource};
+use crate::context::{self, Fate, Fold, Policy, Profile, RequestSource};
 use crate::wire::{Edit, Protocol, splice};
 
 /// A conversation under weir's own engine, request by request.
@@ -53,7 +53,7 @@ impl<'a> Engine<'a> {
     /// What is sent of the first `length` messages, which are no fewer than last time.
     pub fn send(&mut self, length: usize) -> &[Piece] {
         let stubs = self.summaries.as_ref();
-        let summary = |gone: &[usize]| stubs?.of(gone);
+        let summary = |gone: &[usize], _| stubs?.of(gone);
         let source = RequestSource::new(Protocol::Chat, &self.raws, MEASURE.encoding)
             .with_summaries(&summary);
         for message in &self.conversation.messages[self.fold.messages()..length] {
@@ -72,8 +72,11 @@ impl<'a> Engine<'a> {
             };
             let used = (1..=end.cuts()).filter(is_used).count();
             stubs.count(used as u64, end.cuts().into());
-            if let Some(span) = end.span_ahead(ANNOUNCE_PERMILLE, &source) {
-                stubs.announce(span, &self.raws, |own| self.conversation.messages[own].fact.tokens);
+            if let Some(ahead) = end.ahead(stubs.asking(), &source) {
+                let is_sent = |message: &usize| end.fates()[*message] == Fate::Kept;
+                let is_whole = ahead.span.iter().all(is_sent);
+                let sent = Sent { raws: &self.raws, tokens: end.sent_tokens(), is_whole };
+                stubs.announce(ahead, &sent);
             }
         }
         if edits == self.edits {

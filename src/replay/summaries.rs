@@ -4,13 +4,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::conversation::MEASURE;
-use crate::context::Summary;
-use crate::context::summary::{Size, rounds};
+use crate::context::summary::{Size, appended, rounds};
+use crate::context::{Ahead, Asking, Summary};
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Protocol;
 
@@ -18,16 +17,35 @@ use crate::wire::Protocol;
 pub const ANNOUNCE_PERMILLE: u32 = 800;
 /// What a token that a model writes costs, in tokens that it reads.
 const ANSWER_PRICE: f64 = 4.0;
+/// What a token costs that the model finds in its cache.
+const CACHED_PRICE: f64 = 0.1;
 /// A window that needs no rounds.
 const AMPLE_TOKENS: u64 = 1 << 40;
 
 /// How summaries are stubbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stub {
-    /// What each takes, exactly.
+    /// What each takes at most; so many tokens are asked for as its note has room for.
     pub cap_tokens: u64,
-    /// The summariser's price, as a share of the conversation's own model's.
-    pub price_permille: u32,
+    pub price: Price,
+}
+
+/// Who sums up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Price {
+    /// The conversation's own model, which is asked behind the conversation as it was sent and finds
+    /// that in its cache.
+    Same,
+    /// Another model, whose price is this share of it, in thousandths. It reads the messages alone.
+    Permille(u32),
+}
+
+/// A request as it was sent, of which a summary is asked for.
+pub struct Sent<'a> {
+    pub raws: &'a [&'a str],
+    pub tokens: u64,
+    /// Whether all messages that go are sent whole.
+    pub is_whole: bool,
 }
 
 /// What the summaries of a conversation came to.
@@ -60,9 +78,8 @@ impl Summaries {
 /// The summaries of one conversation.
 pub struct Stubs {
     stub: Stub,
-    text: Arc<str>,
-    /// The spans that were asked for.
-    asked: RefCell<Vec<Vec<usize>>>,
+    /// What was asked for.
+    asked: RefCell<Vec<Ahead>>,
     /// What stands for each span that was cut, for ever.
     records: RefCell<BTreeMap<Vec<usize>, Option<Summary>>>,
     figures: Cell<Summaries>,
@@ -73,7 +90,6 @@ impl Stubs {
     pub fn new(stub: Stub) -> Self {
         Self {
             stub,
-            text: filler(stub.cap_tokens).into(),
             asked: RefCell::default(),
             records: RefCell::default(),
             figures: Cell::default(),
@@ -86,41 +102,51 @@ impl Stubs {
         if let Some(known) = records.get(gone) {
             return known.clone();
         }
-        let covers = self.covered(gone);
-        let found = (covers > 0).then(|| Summary { covers, text: Arc::clone(&self.text) });
+        let found = self.ready(gone).map(|ahead| Summary {
+            covers: ahead.span.len(),
+            text: filler(ahead.summary_tokens).into(),
+        });
         records.insert(gone.to_vec(), found.clone());
         found
     }
 
-    /// How many of the messages of `span`, from the front, the longest summary speaks of.
-    fn covered(&self, span: &[usize]) -> usize {
-        let asked = self.asked.borrow();
-        asked.iter().filter(|own| span.starts_with(own)).map(Vec::len).max().unwrap_or(0)
+    /// How they are asked for.
+    pub fn asking(&self) -> Asking {
+        Asking { announce_permille: ANNOUNCE_PERMILLE, summary_tokens: self.stub.cap_tokens }
     }
 
-    /// Asks for the summary of what the next cut will take, where none covers half of it.
-    pub fn announce(&self, span: Vec<usize>, raws: &[&str], tokens: impl Fn(usize) -> u64) {
-        let sum = |messages: &[usize]| messages.iter().map(|own| tokens(*own)).sum::<u64>();
-        if sum(&span[..self.covered(&span)]) * 2 >= sum(&span) {
+    /// The summary of the beginning of `span`.
+    fn ready(&self, span: &[usize]) -> Option<Ahead> {
+        let asked = self.asked.borrow();
+        let serving = asked.iter().filter(|ahead| span.starts_with(&ahead.span));
+        serving.max_by_key(|ahead| ahead.span.len()).cloned()
+    }
+
+    /// Asks for a summary for the next cut, where there is none yet.
+    pub fn announce(&self, ahead: Ahead, sent: &Sent<'_>) {
+        if self.ready(&ahead.span).is_some_and(|own| own.span.len() >= ahead.least_covers) {
             return;
         }
-        let cap_tokens = self.stub.cap_tokens;
-        let size = Size { encoding: MEASURE.encoding, window_tokens: AMPLE_TOKENS, cap_tokens };
-        let rounds = rounds(Protocol::Chat, raws, &span, &size).unwrap_or_default();
-        let prompt_tokens: u64 = rounds
-            .iter()
-            .map(|round| round.prompt(None, cap_tokens))
-            .flat_map(|prompt| [prompt.system, prompt.user])
-            .map(|text| MEASURE.encoding.count(&text) + MESSAGE_FRAMING)
-            .sum();
-        let price = f64::from(self.stub.price_permille) / 1000.0;
+        let cap_tokens = ahead.summary_tokens;
+        let (cached_tokens, new_tokens, price) = match self.stub.price {
+            Price::Same if sent.is_whole => {
+                let asked = MEASURE.encoding.count(&appended(cap_tokens)) + MESSAGE_FRAMING;
+                (sent.tokens, asked, 1.0)
+            }
+            Price::Same => (0, asked_apart(&ahead, sent.raws), 1.0),
+            Price::Permille(share) => {
+                (0, asked_apart(&ahead, sent.raws), f64::from(share) / 1000.0)
+            }
+        };
+        let prompt_tokens = cached_tokens + new_tokens;
+        let read = CACHED_PRICE * cached_tokens as f64 + new_tokens as f64;
         let mut figures = self.figures.get();
         figures.calls += 1;
         figures.prompt_tokens += prompt_tokens;
         figures.answer_tokens += cap_tokens;
-        figures.billed_tokens += price * (prompt_tokens as f64 + ANSWER_PRICE * cap_tokens as f64);
+        figures.billed_tokens += price * (read + ANSWER_PRICE * cap_tokens as f64);
         self.figures.set(figures);
-        self.asked.borrow_mut().push(span);
+        self.asked.borrow_mut().push(ahead);
     }
 
     /// Notes how many of the cuts so far have one.
@@ -132,6 +158,16 @@ impl Stubs {
     pub fn figures(&self) -> Summaries {
         self.figures.get()
     }
+}
+
+/// What is read where a summary is asked for by the messages alone.
+fn asked_apart(ahead: &Ahead, raws: &[&str]) -> u64 {
+    let cap_tokens = ahead.summary_tokens;
+    let size = Size { encoding: MEASURE.encoding, window_tokens: AMPLE_TOKENS, cap_tokens };
+    let rounds = rounds(Protocol::Chat, raws, &ahead.span, &size).unwrap_or_default();
+    let prompts = rounds.iter().map(|round| round.prompt(None, cap_tokens));
+    let texts = prompts.flat_map(|prompt| [prompt.system, prompt.user]);
+    texts.map(|text| MEASURE.encoding.count(&text) + MESSAGE_FRAMING).sum()
 }
 
 /// Words that name nothing, of exactly so many tokens.
@@ -156,25 +192,44 @@ mod tests {
         }
     }
 
+    fn ahead(span: &[usize], least_covers: usize) -> Ahead {
+        Ahead { span: span.to_vec(), summary_tokens: 10, least_covers }
+    }
+
     #[test]
     fn what_stands_for_a_span_stays() {
-        let stubs = Stubs::new(Stub { cap_tokens: 10, price_permille: 500 });
+        let stubs = Stubs::new(Stub { cap_tokens: 10, price: Price::Permille(500) });
         let raw = r#"{"role":"user","content":"one two three"}"#;
-        let raws = [raw; 9];
+        let sent = Sent { raws: &[raw; 9], tokens: 90, is_whole: true };
         assert_eq!(stubs.of(&[1, 2, 3]), None);
-        stubs.announce(vec![1, 2], &raws, |_| 3);
+        stubs.announce(ahead(&[1, 2], 1), &sent);
         assert_eq!(stubs.of(&[1, 2, 3]), None, "it came too late");
         assert_eq!(stubs.of(&[1, 2, 4]).map(|summary| summary.covers), Some(2));
         assert_eq!(stubs.of(&[0, 1, 2]), None, "it is of other messages");
-        // Half is covered, then less.
-        stubs.announce(vec![1, 2, 3, 4], &raws, |_| 3);
+        // Enough is covered, then too little.
+        stubs.announce(ahead(&[1, 2, 3, 4], 2), &sent);
         assert_eq!(stubs.figures().calls, 1);
-        stubs.announce(vec![1, 2, 3, 4, 5], &raws, |_| 3);
+        stubs.announce(ahead(&[1, 2, 3, 4, 5], 3), &sent);
         let figures = stubs.figures();
         assert_eq!((figures.calls, figures.answer_tokens), (2, 20));
         let billed = 0.5 * (figures.prompt_tokens as f64 + 80.0);
         assert!((figures.billed_tokens - billed).abs() < 1e-9);
         assert_eq!(stubs.of(&[1, 2, 3, 4, 5, 6]).map(|summary| summary.covers), Some(5));
         assert_eq!(stubs.of(&[1, 2, 4]).map(|summary| summary.covers), Some(2), "as it was");
+    }
+
+    #[test]
+    fn the_same_model_reads_what_it_has_in_its_cache() {
+        let raw = r#"{"role":"user","content":"one two three"}"#;
+        let billed = |is_whole| {
+            let stubs = Stubs::new(Stub { cap_tokens: 10, price: Price::Same });
+            stubs.announce(ahead(&[1, 2], 1), &Sent { raws: &[raw; 9], tokens: 1000, is_whole });
+            let Summaries { prompt_tokens, billed_tokens, .. } = stubs.figures();
+            (prompt_tokens as f64, billed_tokens)
+        };
+        let (read, cost) = billed(true);
+        assert!((cost - (read - 900.0 + 40.0)).abs() < 1e-9, "{cost} for {read}");
+        let (read, cost) = billed(false);
+        assert!((cost - (read + 40.0)).abs() < 1e-9 && read < 1000.0, "{cost} for {read}");
     }
 }

@@ -94,6 +94,11 @@ fn body(messages: &[Value]) -> Vec<u8> {
     json!({"model": "gpt-4o", "messages": messages}).to_string().into_bytes()
 }
 
+/// The same credential, with another limit.
+fn headers(limit_tokens: u64) -> String {
+    HEADERS.replace("2000", &limit_tokens.to_string())
+}
+
 /// Sends the first `calls` of a conversation, and waits for what is summed up in the background.
 async fn send(weir: &Weir, name: &str, calls: usize) -> Message {
     let answer = ask(weir.address, chat(HEADERS, body(&conversation(name, calls)))).await;

@@ -24,6 +24,15 @@ pub struct Summary {
     pub text: Arc<str>,
 }
 
+/// Where a summary is to stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// What the note has for it.
+    pub note_tokens: u64,
+    /// What all that the note speaks of takes.
+    pub replaced_tokens: u64,
+}
+
 /// What stands for messages that go, by their indexes in order; `None` is the extract. The same for
 /// ever for the same messages.
-pub type Summaries<'a> = &'a dyn Fn(&[usize]) -> Option<Summary>;
+pub type Summaries<'a> = &'a dyn Fn(&[usize], Space) -> Option<Summary>;

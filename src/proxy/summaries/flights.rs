@@ -18,11 +18,22 @@ const FAILED_FOR: Duration = Duration::from_secs(60);
 /// How many failures are remembered.
 const MOST_FAILED: u64 = 10_000;
 
-/// What is under way.
+/// Pieces of work by where their spans begin, each with what tells its end.
+type UnderWay = HashMap<Key, Vec<(Part, watch::Receiver<()>)>>;
+
+/// What is under way, by where its span begins: conversations that begin alike have spans that do, and
+/// each has work of its own.
 pub struct Flights {
-    under_way: Mutex<HashMap<Key, watch::Receiver<()>>>,
+    under_way: Mutex<UnderWay>,
     places: Semaphore,
-    failed: Cache<Key, ()>,
+    failed: Cache<Key, Part>,
+}
+
+/// The messages of a piece of work: so many from where its span begins, by their key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    pub messages: usize,
+    pub key: Key,
 }
 
 /// The end of a piece of work.
@@ -46,30 +57,40 @@ impl Flights {
         })
     }
 
-    /// Whether the work for `key` is under way or has failed just now, so that there is none to
-    /// begin.
-    pub fn has(&self, key: &Key) -> bool {
-        self.failed.contains_key(key) || self.list().contains_key(key)
+    /// Whether work that begins at `start` for a part that `is_own` is under way or has failed just now,
+    /// so that there is none to begin.
+    pub fn has(&self, start: &Key, is_own: impl Fn(&Part) -> bool) -> bool {
+        self.failed.get(start).is_some_and(|part| is_own(&part))
+            || self.list().get(start).is_some_and(|own| own.iter().any(|(part, _)| is_own(part)))
     }
 
-    /// Begins the work for `key`, which tells whether it succeeded, or joins what is under way.
-    /// `None` where it failed a short while ago, or there is too much to do.
-    pub fn begin<W>(self: &Arc<Self>, key: Key, work: impl FnOnce() -> W) -> Option<Landing>
+    /// Begins the work for `part`, which begins at `start`; it tells whether it succeeded. Or joins
+    /// what is under way for a part that `is_own`. `None` where such failed a short while ago, or there
+    /// is too much to do.
+    pub fn begin<W>(
+        self: &Arc<Self>,
+        (start, part): (Key, Part),
+        is_own: impl Fn(&Part) -> bool,
+        work: impl FnOnce() -> W,
+    ) -> Option<Landing>
     where
         W: Future<Output = bool> + Send + 'static,
     {
         let mut list = self.list();
-        if let Some(under_way) = list.get(&key) {
+        let under_way = list.get(&start).into_iter().flatten().find(|(part, _)| is_own(part));
+        if let Some((_, under_way)) = under_way {
             return Some(Landing(under_way.clone()));
         }
-        if list.len() >= MOST_UNDER_WAY || self.failed.contains_key(&key) {
+        let has_failed = self.failed.get(&start).is_some_and(|part| is_own(&part));
+        if has_failed || list.values().map(Vec::len).sum::<usize>() >= MOST_UNDER_WAY {
             return None;
         }
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let (end, landing) = watch::channel(());
-        list.insert(key, landing.clone());
+        list.entry(start).or_default().push((part, landing.clone()));
         drop(list);
-        let flight = Flight { flights: Arc::clone(self), key, has_failed: true, _end: end };
+        let flights = Arc::clone(self);
+        let flight = Flight { flights, start, part, has_failed: true, _end: end };
         let work = work();
         runtime.spawn(async move {
             let mut flight = flight;
@@ -82,13 +103,13 @@ impl Flights {
 
     /// Waits for all that is under way.
     pub async fn finish(&self) {
-        let all: Vec<_> = self.list().values().cloned().collect();
-        for one in all {
+        let all: Vec<_> = self.list().values().flatten().cloned().collect();
+        for (_, one) in all {
             Landing(one).reached().await;
         }
     }
 
-    fn list(&self) -> MutexGuard<'_, HashMap<Key, watch::Receiver<()>>> {
+    fn list(&self) -> MutexGuard<'_, UnderWay> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,7 +117,8 @@ impl Flights {
 /// A piece of work; it is over when this is dropped, also by a fault.
 struct Flight {
     flights: Arc<Flights>,
-    key: Key,
+    start: Key,
+    part: Part,
     has_failed: bool,
     /// Tells those who wait, after all else.
     _end: watch::Sender<()>,
@@ -105,9 +127,15 @@ struct Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if self.has_failed {
-            self.flights.failed.insert(self.key, ());
+            self.flights.failed.insert(self.start, self.part);
         }
-        self.flights.list().remove(&self.key);
+        let mut list = self.flights.list();
+        if let Some(own) = list.get_mut(&self.start) {
+            own.retain(|(part, _)| *part != self.part);
+            if own.is_empty() {
+                list.remove(&self.start);
+            }
+        }
     }
 }
 
@@ -117,6 +145,23 @@ mod tests {
 
     use super::*;
 
+    const START: Key = [7; 32];
+
+    fn part(number: u8) -> Part {
+        Part { messages: 1, key: [number; 32] }
+    }
+
+    fn begin<W>(flights: &Arc<Flights>, number: u8, work: impl FnOnce() -> W) -> Option<Landing>
+    where
+        W: Future<Output = bool> + Send + 'static,
+    {
+        flights.begin((START, part(number)), |other| *other == part(number), work)
+    }
+
+    fn has(flights: &Flights, number: u8) -> bool {
+        flights.has(&START, |other| *other == part(number))
+    }
+
     #[tokio::test]
     async fn a_thousand_wait_for_one_though_its_leader_leaves() {
         let flights = Flights::new(2);
@@ -124,7 +169,7 @@ mod tests {
         let gate = Arc::new(Semaphore::new(0));
         let join = || {
             let (calls, gate) = (Arc::clone(&calls), Arc::clone(&gate));
-            flights.begin([1; 32], move || async move {
+            begin(&flights, 1, move || async move {
                 calls.fetch_add(1, Ordering::Relaxed);
                 gate.acquire().await.is_ok()
             })
@@ -142,19 +187,37 @@ mod tests {
             assert_eq!(waiter.await.is_ok(), index % 3 != 0);
         }
         assert_eq!(calls.load(Ordering::Relaxed), 1);
-        assert!(!flights.has(&[1; 32]), "it can be begun again");
+        assert!(!has(&flights, 1), "it can be begun again");
     }
 
     #[tokio::test]
     async fn what_failed_or_broke_is_not_begun_again_at_once() {
         let flights = Flights::new(1);
-        flights.begin([1; 32], || async { false }).expect("it begins").reached().await;
-        flights.begin([2; 32], || async { panic!("on purpose") }).expect("too").reached().await;
-        for key in [[1; 32], [2; 32]] {
-            assert!(flights.begin(key, || async { true }).is_none());
+        begin(&flights, 1, || async { false }).expect("it begins").reached().await;
+        begin(&flights, 2, || async { panic!("on purpose") }).expect("too").reached().await;
+        assert!(begin(&flights, 2, || async { true }).is_none());
+        assert!(has(&flights, 2));
+        begin(&flights, 3, || async { true }).expect("it begins").reached().await;
+        assert!(!has(&flights, 3));
+    }
+
+    #[tokio::test]
+    async fn what_begins_alike_has_work_of_its_own() {
+        let flights = Flights::new(2);
+        let gate = Arc::new(Semaphore::new(0));
+        let landings: Vec<Landing> = (1..=2)
+            .filter_map(|number| {
+                let gate = Arc::clone(&gate);
+                begin(&flights, number, move || async move { gate.acquire().await.is_ok() })
+            })
+            .collect();
+        assert_eq!((landings.len(), has(&flights, 1), has(&flights, 2)), (2, true, true));
+        assert!(!has(&flights, 3));
+        gate.add_permits(2);
+        for landing in landings {
+            landing.reached().await;
         }
-        flights.begin([3; 32], || async { true }).expect("it begins").reached().await;
-        assert!(!flights.has(&[3; 32]));
+        assert!(!has(&flights, 1) && !has(&flights, 2));
     }
 
     #[tokio::test]
@@ -166,7 +229,7 @@ mod tests {
         for key in 0..5 {
             let (gate, at_once, most) =
                 (Arc::clone(&gate), Arc::clone(&at_once), Arc::clone(&most));
-            let begun = flights.begin([key; 32], move || async move {
+            let begun = begin(&flights, key, move || async move {
                 most.fetch_max(at_once.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
                 let is_open = gate.acquire().await.is_ok();
                 at_once.fetch_sub(1, Ordering::Relaxed);

@@ -25,15 +25,17 @@ use self::breaker::{Breaker, Breakers};
 use self::call::{Line, SUMMARY};
 use self::cap::{Cap, Held};
 use self::counts::Counts;
-use self::flights::{Flights, Landing};
+use self::flights::{Flights, Landing, Part};
 use self::keys::Keys;
 use self::records::{Ready, Records};
 pub use self::spans::{Look, Patience, Spans, Wanted};
 pub use self::work::{Behalf, Sent};
 use self::work::{Missing, Work};
+use super::learned::Learned;
 use super::{Caller, Journal};
 use crate::budget::{self, Billed, NanoUsd};
 use crate::config::{self, Config, Priced, SAME_MODEL};
+use crate::context::Asking;
 use crate::store::ledger::DAY_MS;
 use crate::store::{Store, Tenant, now_ms};
 use crate::upstream::{Client, ClientError, OwnKey, Target};
@@ -66,6 +68,8 @@ pub struct Summaries {
     /// Where a summariser with a name of its own is.
     own_target: Option<Target>,
     journal: Arc<Journal>,
+    /// What the upstream of requests has taught of its models.
+    learned: Arc<Learned>,
     store: Store,
     /// Room for what is being summed up or waits for it, in KiB.
     room: Arc<Semaphore>,
@@ -80,6 +84,7 @@ impl Summaries {
         client: &Client,
         own_key: Option<&OwnKey>,
         journal: &Arc<Journal>,
+        learned: &Arc<Learned>,
         store: &Store,
     ) -> Result<Option<Arc<Self>>, ClientError> {
         let settings = config.summaries.clone();
@@ -106,6 +111,7 @@ impl Summaries {
             line,
             own_target,
             journal: Arc::clone(journal),
+            learned: Arc::clone(learned),
             store: store.clone(),
             room: Arc::new(Semaphore::new(ROOM_KIB)),
             counts: Counts::default(),
@@ -114,9 +120,10 @@ impl Summaries {
         })))
     }
 
-    /// How full a conversation is when its next summary is begun; `None` where none is made.
-    pub fn announce_permille(&self) -> Option<u32> {
-        self.settings.are_written().then_some(self.settings.announce_permille)
+    /// How summaries are asked for; `None` where none is made.
+    pub fn asking(&self) -> Option<Asking> {
+        let config::Summaries { announce_permille, summary_tokens, .. } = self.settings;
+        self.settings.are_written().then_some(Asking { announce_permille, summary_tokens })
     }
 
     /// The patience of a request that is going to be sent.
@@ -152,7 +159,7 @@ impl Summaries {
     }
 
     /// The same, and waits for it until `deadline`; a request that goes away meanwhile ends nothing.
-    /// Whether there is a summary now. Nobody has one made at weir's expense whose credential is one
+    /// Nobody has one made at weir's expense whose credential is one
     /// that no upstream has taken.
     pub async fn wait(
         self: &Arc<Self>,
@@ -160,20 +167,18 @@ impl Summaries {
         body: &Bytes,
         behalf: &Arc<Behalf>,
         deadline: Instant,
-    ) -> bool {
+    ) {
         let caller = &behalf.caller;
         if self.lends_key(caller) && !self.proved.contains_key(&caller.tenant) {
-            return false;
+            return;
         }
-        let (start, covered) = (wanted.start, wanted.covered);
-        let Some(landing) = self.begin(wanted, body, behalf, None) else { return false };
+        let Some(landing) = self.begin(wanted, body, behalf, None) else { return };
         self.counts.waited();
-        let is_over = tokio::time::timeout_at(deadline, landing.reached()).await.is_ok();
-        let ready = self.records.ready_in_memory(&start);
-        is_over && ready.is_some_and(|ready| ready.covered == covered)
+        // What is not there by then is settled without it.
+        let _ = tokio::time::timeout_at(deadline, landing.reached()).await;
     }
 
-    /// How long a request waits for its summaries, together.
+    /// How long a request waits for a summary.
     pub fn wait_timeout(&self) -> Duration {
         Duration::from_millis(self.settings.wait_ms)
     }
@@ -196,10 +201,12 @@ impl Summaries {
         let kib = u32::try_from(bytes / 1024 + 1).ok()?;
         // What there is no room for is not summed up.
         let held = Arc::clone(&self.room).try_acquire_many_owned(kib).ok()?;
-        let start = wanted.start;
-        self.flights.begin(start, || {
+        let (start, messages) = (wanted.start, wanted.of(body));
+        let part = Part { messages: messages.len(), key: wanted.covered };
+        let is_own = |part: &Part| self.is_key_of(tenant, &messages, part);
+        self.flights.begin((start, part), is_own, || {
             let summaries = Arc::clone(self);
-            let (behalf, messages) = (Arc::clone(behalf), wanted.of(body));
+            let (behalf, messages) = (Arc::clone(behalf), messages.clone());
             let work = Work { behalf, messages, wanted, sent, _held: held };
             async move { summaries.fly(&work).await }
         })
@@ -209,9 +216,12 @@ impl Summaries {
     async fn fly(&self, work: &Work) -> bool {
         let tenant = work.behalf.caller.tenant;
         let wanted = &work.wanted;
-        if let Some(ready) = self.records.ready(tenant, &wanted.start).await
-            && self.will_do(tenant, work, &ready)
-        {
+        // Perhaps another process's.
+        let will_do = |ready: &Ready| {
+            let part = Part { messages: ready.summary.covers, key: ready.covered };
+            part.messages >= wanted.least_covers && self.is_key_of(tenant, &work.messages, &part)
+        };
+        if self.records.ready(tenant, &wanted.start, will_do).await.is_some() {
             return true;
         }
         let begun = Instant::now();
@@ -230,7 +240,8 @@ impl Summaries {
                     total_ms,
                     "messages were summed up for a cut to come"
                 );
-                let covered = self.covered(tenant, work, made.summary.covers);
+                let covers = made.summary.covers.min(work.messages.len());
+                let covered = self.key_of(tenant, &work.messages[..covers]);
                 let ready = Ready { summary: made.summary, covered };
                 self.records.keep_ready(tenant, &wanted.start, ready).await;
                 true
@@ -250,21 +261,14 @@ impl Summaries {
         }
     }
 
-    /// Whether a summary, perhaps another process's, speaks of the greater part of these messages.
-    fn will_do(&self, tenant: Tenant, work: &Work, ready: &Ready) -> bool {
-        let covers = ready.summary.covers.min(work.messages.len());
-        let bytes = |messages: &[Bytes]| messages.iter().map(Bytes::len).sum::<usize>();
-        2 * bytes(&work.messages[..covers]) >= bytes(&work.messages)
-            && self.covered(tenant, work, covers) == ready.covered
+    /// Whether these messages begin with that part.
+    fn is_key_of(&self, tenant: Tenant, messages: &[Bytes], part: &Part) -> bool {
+        let own = messages.get(..part.messages).filter(|own| !own.is_empty());
+        own.is_some_and(|own| self.key_of(tenant, own) == part.key)
     }
 
-    /// The key of the messages that a summary speaks of.
-    fn covered(&self, tenant: Tenant, work: &Work, covers: usize) -> keys::Key {
-        if covers == work.messages.len() {
-            return work.wanted.covered;
-        }
-        let messages = work.messages.iter().take(covers);
-        self.keys.span(tenant, messages.filter_map(|raw| std::str::from_utf8(raw).ok()))
+    fn key_of(&self, tenant: Tenant, messages: &[Bytes]) -> keys::Key {
+        self.keys.span(tenant, messages.iter().filter_map(|raw| std::str::from_utf8(raw).ok()))
     }
 
     fn breakers(&self, tenant: Tenant) -> Breakers {
@@ -284,7 +288,7 @@ impl Summaries {
         &self,
         tenant: Tenant,
         model: &str,
-        prompt_tokens: u64,
+        [prompt_tokens, output_tokens]: [u64; 2],
     ) -> Result<Option<Held>, Missing> {
         if !self.cap.is_set() {
             return Ok(None);
@@ -292,7 +296,6 @@ impl Summaries {
         let (Priced::Known(price) | Priced::Default(price)) = self.config.price(model) else {
             return Err(Missing::Capped);
         };
-        let output_tokens = request::max_output_tokens(model, self.settings.summary_tokens);
         let billed = Billed {
             prompt_tokens: Some(prompt_tokens),
             completion_tokens: Some(output_tokens),

@@ -2,8 +2,8 @@
 //! the place of what it took. The store decides between processes: the first to write a cut's record
 //! has settled it. Memory in front of it spares reading, and changes nothing.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,12 +14,15 @@ use crate::config::Summaries;
 use crate::context::summary::Summary;
 use crate::store::{Entry, Kind, Life, Store, StoreError, Tenant, now_ms};
 
-/// The form of the values; others are not read.
+/// The forms of the values; others are not read.
 const FORM: u8 = 1;
+const READY_FORM: u8 = 2;
 const EXTRACT: u8 = 0;
 const SUMMARY: u8 = 1;
 /// What an entry in memory weighs beside its text.
 const ENTRY_BYTES: usize = 160;
+/// How many conversations that begin alike have a summary ready each.
+const MOST_BRANCHES: usize = 8;
 /// How many spans are remembered that could not be settled.
 const MOST_UNSETTLED: u64 = 100_000;
 
@@ -62,7 +65,10 @@ pub struct Records {
     /// Spans that requests were sent with the extract of while the store could not be written: it
     /// goes on to stand there.
     unsettled: Cache<Key, ()>,
-    ready: Cache<Key, Arc<Ready>>,
+    /// Of spans that begin alike, the newest first.
+    ready: Cache<Key, Arc<[Ready]>>,
+    /// Held while one is put among them.
+    keeping: Mutex<()>,
     standing_kind: Kind,
     ready_kind: Kind,
     /// Of records of cuts.
@@ -89,10 +95,14 @@ impl Records {
                 .build(),
             unsettled: Cache::builder().max_capacity(MOST_UNSETTLED).time_to_live(lifetime).build(),
             ready: Cache::builder()
-                .weigher(move |_: &Key, ready: &Arc<Ready>| weight(ready.summary.text.len()))
+                .weigher(move |_: &Key, ready: &Arc<[Ready]>| {
+                    let own = |ready: &Ready| ready.summary.text.len() + ENTRY_BYTES;
+                    weight(ready.iter().map(own).sum())
+                })
                 .max_capacity(settings.cache_bytes / 2)
                 .time_to_live(lifetime)
                 .build(),
+            keeping: Mutex::default(),
             standing_kind: Kind { name: "cut", max_bytes: settings.max_bytes / 2 },
             ready_kind: Kind { name: "summary", max_bytes: settings.max_bytes / 2 },
             found: Found::default(),
@@ -144,37 +154,63 @@ impl Records {
         (standing, true)
     }
 
-    /// The summary that is ready for spans that begin at `start`.
-    pub async fn ready(&self, tenant: Tenant, start: &Key) -> Option<Arc<Ready>> {
-        if let Some(ready) = self.ready.get(start) {
+    /// Of the summaries that are ready for spans that begin at `start` the one that speaks of most of
+    /// those that `serves` takes.
+    pub async fn ready(
+        &self,
+        tenant: Tenant,
+        start: &Key,
+        serves: impl Fn(&Ready) -> bool,
+    ) -> Option<Ready> {
+        if let Some(ready) = self.ready_in_memory(start, &serves) {
             Found::count(&self.found_ready.in_memory);
             return Some(ready);
         }
-        let value = self.fetch(tenant, self.ready_kind, start, &self.found_ready).await;
-        let ready = value.ok().flatten().and_then(|value| read_ready(&value));
-        let Some(ready) = ready else {
+        let stored = self.stored(tenant, start).await;
+        let Some(ready) = longest(&stored, &serves) else {
             Found::count(&self.found_ready.nowhere);
             return None;
         };
         Found::count(&self.found_ready.in_store);
-        let ready = Arc::new(ready);
-        self.ready.insert(*start, Arc::clone(&ready));
+        self.remember(start, &[], &stored);
         Some(ready)
     }
 
-    /// The same where it is in memory, without counting.
-    pub fn ready_in_memory(&self, start: &Key) -> Option<Arc<Ready>> {
-        self.ready.get(start)
+    /// The same of those in memory, without counting.
+    pub fn ready_in_memory(&self, start: &Key, serves: impl Fn(&Ready) -> bool) -> Option<Ready> {
+        longest(&self.ready.get(start)?, &serves)
     }
 
-    /// Keeps a summary for spans that begin at `start`, in the place of an earlier one. Where it
-    /// cannot be stored this process has it all the same.
+    /// Keeps a summary for spans that begin at `start`, beside those of other conversations that begin
+    /// alike. Where it cannot be stored this process has it all the same.
     pub async fn keep_ready(&self, tenant: Tenant, start: &Key, ready: Ready) {
-        let entry = self.entry(start, ready_bytes(&ready));
-        self.ready.insert(*start, Arc::new(ready));
+        let stored = self.stored(tenant, start).await;
+        let all = self.remember(start, &[ready], &stored);
+        let entry = self.entry(start, ready_bytes(&all));
         if self.store.put(tenant, self.ready_kind, vec![entry], now_ms()).await.is_err() {
             Found::count(&self.found_ready.failures);
         }
+    }
+
+    /// Puts `newest` before those that are known and `oldest` behind, as far as there is room.
+    fn remember(&self, start: &Key, newest: &[Ready], oldest: &[Ready]) -> Arc<[Ready]> {
+        let _turn = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.ready.get(start);
+        let mut all: Vec<Ready> = Vec::new();
+        for ready in newest.iter().chain(known.iter().flat_map(|known| known.iter())).chain(oldest)
+        {
+            if all.len() < MOST_BRANCHES && all.iter().all(|own| own.covered != ready.covered) {
+                all.push(ready.clone());
+            }
+        }
+        let all: Arc<[Ready]> = all.into();
+        self.ready.insert(*start, Arc::clone(&all));
+        all
+    }
+
+    async fn stored(&self, tenant: Tenant, start: &Key) -> Vec<Ready> {
+        let value = self.fetch(tenant, self.ready_kind, start, &self.found_ready).await;
+        value.ok().flatten().and_then(|value| read_ready(&value)).unwrap_or_default()
     }
 
     async fn fetch(
@@ -228,17 +264,35 @@ fn standing_bytes(standing: &Standing) -> Bytes {
     }
 }
 
-fn ready_bytes(ready: &Ready) -> Bytes {
-    let mut bytes = vec![FORM];
-    bytes.extend_from_slice(&ready.covered);
-    write_summary(&ready.summary, &mut bytes);
+/// Of those that `serves` takes the one that speaks of most.
+fn longest(all: &[Ready], serves: &impl Fn(&Ready) -> bool) -> Option<Ready> {
+    all.iter().filter(|ready| serves(ready)).max_by_key(|ready| ready.summary.covers).cloned()
+}
+
+fn ready_bytes(all: &[Ready]) -> Bytes {
+    let mut bytes = vec![READY_FORM];
+    for ready in all {
+        let mut summary = Vec::new();
+        write_summary(&ready.summary, &mut summary);
+        bytes.extend_from_slice(&ready.covered);
+        bytes.extend_from_slice(&(summary.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&summary);
+    }
     bytes.into()
 }
 
-fn read_ready(value: &[u8]) -> Option<Ready> {
-    let rest = value.strip_prefix(&[FORM])?;
-    let (covered, rest) = rest.split_first_chunk::<32>()?;
-    Some(Ready { covered: *covered, summary: read_summary(rest)? })
+fn read_ready(value: &[u8]) -> Option<Vec<Ready>> {
+    let mut rest = value.strip_prefix(&[READY_FORM])?;
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let (covered, behind) = rest.split_first_chunk::<32>()?;
+        let (length, behind) = behind.split_first_chunk::<8>()?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+        let (summary, behind) = behind.split_at_checked(length)?;
+        all.push(Ready { covered: *covered, summary: read_summary(summary)? });
+        rest = behind;
+    }
+    Some(all)
 }
 
 fn write_summary(summary: &Summary, bytes: &mut Vec<u8>) {
@@ -285,17 +339,54 @@ mod tests {
         assert_eq!(records(&store).standing(TENANT, &[5; 32]).await, Ok(Some(first)));
     }
 
+    fn ready(covers: usize, number: u8) -> Ready {
+        Ready { summary: Summary { covers, text: "said".into() }, covered: [number; 32] }
+    }
+
     #[tokio::test]
-    async fn the_last_summary_is_the_one_that_is_ready() {
+    async fn conversations_that_begin_alike_have_a_summary_each() {
+        let store = Store::in_memory().expect("there is memory");
+        let [one, other] = [(); 2].map(|()| records(&store));
+        let any = |_: &Ready| true;
+        assert_eq!(one.ready(TENANT, &[1; 32], any).await, None);
+        one.keep_ready(TENANT, &[1; 32], ready(7, 1)).await;
+        other.keep_ready(TENANT, &[1; 32], ready(3, 2)).await;
+        for records in [&one, &other, &records(&store)] {
+            for (covers, number) in [(7, 1), (3, 2)] {
+                let is_own = |ready: &Ready| ready.covered == [number; 32];
+                let found = records.ready(TENANT, &[1; 32], is_own).await;
+                assert_eq!(found, Some(ready(covers, number)));
+            }
+            assert_eq!(records.ready(TENANT, &[1; 32], any).await, Some(ready(7, 1)));
+        }
+        assert_eq!(one.ready(TENANT, &[2; 32], any).await, None);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_branches_go_first() {
         let store = Store::in_memory().expect("there is memory");
         let records_of_one = records(&store);
-        assert_eq!(records_of_one.ready(TENANT, &[1; 32]).await, None);
-        for text in ["first", "second"] {
-            let ready = Ready { summary: summary(text), covered: [9; 32] };
-            records_of_one.keep_ready(TENANT, &[1; 32], ready.clone()).await;
-            for records in [&records_of_one, &records(&store)] {
-                assert_eq!(records.ready(TENANT, &[1; 32]).await.as_deref(), Some(&ready));
+        let most = MOST_BRANCHES as u8;
+        for number in 0..=most {
+            records_of_one.keep_ready(TENANT, &[1; 32], ready(1, number)).await;
+        }
+        for records in [&records_of_one, &records(&store)] {
+            for number in 0..=most {
+                let is_own = |ready: &Ready| ready.covered == [number; 32];
+                let found = records.ready(TENANT, &[1; 32], is_own).await;
+                assert_eq!(found.is_some(), number > 0, "{number}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_ready_is_read_as_it_was_written_or_not_at_all() {
+        let all = [ready(7, 1), ready(3, 2)];
+        let bytes = ready_bytes(&all);
+        assert_eq!(read_ready(&bytes).as_deref(), Some(&all[..]));
+        let whole = [1, ready_bytes(&all[..1]).len(), bytes.len()];
+        for length in 0..=bytes.len() {
+            assert_eq!(read_ready(&bytes[..length]).is_some(), whole.contains(&length), "{length}");
         }
     }
 

@@ -11,13 +11,15 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::Summaries;
+use super::flights::Part;
 use super::keys::Key;
-use super::records::Standing;
+use super::records::{Ready, Standing};
 use crate::config::SummaryMode;
-use crate::context::summary::Summary;
-use crate::context::{Fate, Fold, Source};
+use crate::context::summary::{Space, Summary};
+use crate::context::{Ahead, Fate, Fold, Source};
 use crate::proxy::planned::Job;
 use crate::store::Tenant;
+use crate::tokens::Encoding;
 use crate::wire::{Protocol, Role};
 
 /// What a request may do where nothing is settled yet.
@@ -27,7 +29,7 @@ pub enum Patience {
     Looks,
     /// Settle it by what is ready.
     Settles,
-    /// Wait for the summary first.
+    /// Find the last cut first, whose summary is waited for; settle all when planned again.
     Waits,
 }
 
@@ -67,6 +69,11 @@ impl Look {
 pub struct Wanted {
     pub start: Key,
     pub covered: Key,
+    /// A summary of so many of them, from the front, will do.
+    pub least_covers: usize,
+    /// What the summary may take, as the request's own model counts.
+    pub summary_tokens: u64,
+    pub encoding: Encoding,
     /// The model of the request.
     pub model: String,
     /// Each message's bytes in the body that it was read from, in order.
@@ -96,18 +103,21 @@ pub struct Spans<'a> {
     body: &'a Bytes,
     messages: &'a [&'a str],
     model: &'a str,
+    encoding: Encoding,
     patience: Patience,
     wanted: RefCell<Option<Wanted>>,
     /// How each cut came by what stands there, in order.
     looks: RefCell<Vec<Look>>,
     is_unsettled: Cell<bool>,
+    /// Whether a cut was left open that is to be settled when the request is planned again.
+    is_open: Cell<bool>,
 }
 
 impl<'a> Spans<'a> {
     pub fn new(
         summaries: &'a Arc<Summaries>,
         job: &'a Job,
-        (messages, model): (&'a [&'a str], &'a str),
+        (messages, model, encoding): (&'a [&'a str], &'a str, Encoding),
     ) -> Self {
         let Job { tenant, protocol, patience, ref body, .. } = *job;
         Self {
@@ -117,19 +127,21 @@ impl<'a> Spans<'a> {
             body,
             messages,
             model,
+            encoding,
             patience,
             wanted: RefCell::default(),
             looks: RefCell::default(),
             is_unsettled: Cell::default(),
+            is_open: Cell::default(),
         }
     }
 
     /// What stands in the place of the messages `gone`; `None` for the extract. Blocks while the
     /// store is read: cuts are made off the async threads.
-    pub fn standing(&self, gone: &[usize]) -> Option<Summary> {
+    pub fn standing(&self, gone: &[usize], space: Space) -> Option<Summary> {
         // Where no runtime is, nothing is kept either.
         let runtime = Handle::try_current().ok()?;
-        let (look, standing) = runtime.block_on(self.look(gone));
+        let (look, standing) = runtime.block_on(self.look(gone, space));
         self.looks.borrow_mut().push(look);
         match standing {
             Standing::Extract => None,
@@ -137,7 +149,9 @@ impl<'a> Spans<'a> {
         }
     }
 
-    async fn look(&self, gone: &[usize]) -> (Look, Standing) {
+    async fn look(&self, gone: &[usize], space: Space) -> (Look, Standing) {
+        // Of all cuts the last is the one that is waited for.
+        self.wanted.borrow_mut().take();
         let records = &self.summaries.records;
         let span = self.summaries.keys.span(self.tenant, self.texts(gone));
         match records.standing(self.tenant, &span).await {
@@ -149,28 +163,26 @@ impl<'a> Spans<'a> {
                 return (Look::StoreFails, Standing::Extract);
             }
         }
-        let is_written = self.summaries.settings.are_written();
-        if !is_written {
-            return (Look::Late, Standing::Extract);
-        }
+        let Some(asking) = self.summaries.asking() else { return (Look::Late, Standing::Extract) };
         let Some(start) = self.start(gone) else { return (Look::Late, Standing::Extract) };
-        let ready = records.ready(self.tenant, &start).await;
-        let ready = ready.filter(|ready| self.is_of(gone, ready.summary.covers, &ready.covered));
-        if ready.is_none() && self.patience == Patience::Waits && self.wanted.borrow().is_none() {
-            *self.wanted.borrow_mut() = self.want(gone, start);
+        let ready = records.ready(self.tenant, &start, |ready| self.is_of(gone, ready)).await;
+        let size = asking.size(space.note_tokens, space.replaced_tokens);
+        if let (Patience::Waits, None, Some(summary_tokens)) = (self.patience, &ready, size) {
+            let least_covers = gone.len();
+            let ahead = Ahead { span: gone.to_vec(), summary_tokens, least_covers };
+            *self.wanted.borrow_mut() = self.want(&ahead, start);
         }
-        let wanted = match &ready {
-            Some(ready) => Standing::Summary(ready.summary.clone()),
+        let wanted = match ready {
+            Some(ready) => Standing::Summary(ready.summary),
             None => Standing::Extract,
         };
         let stands = match self.patience {
-            // Whatever comes behind a span that is waited for is planned again.
-            Patience::Waits if self.wanted.borrow().is_some() => wanted,
-            Patience::Looks => {
+            Patience::Looks | Patience::Waits => {
                 self.is_unsettled.set(true);
+                self.is_open.set(self.patience == Patience::Waits);
                 wanted
             }
-            Patience::Waits | Patience::Settles => {
+            Patience::Settles => {
                 let (standing, is_settled) = records.settle(self.tenant, &span, wanted).await;
                 self.is_unsettled.set(self.is_unsettled.get() || !is_settled);
                 standing
@@ -184,38 +196,37 @@ impl<'a> Spans<'a> {
     }
 
     /// What is to be summed up for the cut that the state `end` will need next; `None` where that is
-    /// far off, or its summary is ready, on its way, or has failed just now.
+    /// far off or not worth a call, or its summary is ready, on its way, or has failed just now.
     pub fn ahead(&self, end: &Fold, source: &dyn Source) -> Option<Wanted> {
-        let announce_permille = self.summaries.announce_permille()?;
+        let asking = self.summaries.asking()?;
         if self.patience == Patience::Looks {
             return None;
         }
-        let gone = end.span_ahead(announce_permille, source)?;
-        let are_sent = gone.iter().all(|message| end.fates().get(*message) == Some(&Fate::Kept));
-        self.wanted(&gone).map(|wanted| Wanted { are_sent, ..wanted })
+        let ahead = end.ahead(asking, source)?;
+        let is_sent = |message: &usize| end.fates().get(*message) == Some(&Fate::Kept);
+        let are_sent = ahead.span.iter().all(is_sent);
+        self.wanted(&ahead).map(|wanted| Wanted { are_sent, ..wanted })
     }
 
-    fn wanted(&self, gone: &[usize]) -> Option<Wanted> {
+    fn wanted(&self, ahead: &Ahead) -> Option<Wanted> {
+        let gone = &ahead.span;
         let start = self.start(gone)?;
-        if self.summaries.flights.has(&start) {
+        let is_own = |part: &Part| self.is_key_of(gone, part.messages, &part.key);
+        if self.summaries.flights.has(&start, is_own) {
             return None;
         }
-        // One that speaks of the greater part will do. Whether it is of these very messages shows at
-        // the cut; to look here, with each request, would cost more than a summary that is missing.
-        if let Some(ready) = self.summaries.records.ready_in_memory(&start) {
-            let covers = ready.summary.covers.min(gone.len());
-            let bytes = |gone: &[usize]| self.texts(gone).map(str::len).sum::<usize>();
-            if 2 * bytes(&gone[..covers]) >= bytes(gone) {
-                return None;
-            }
+        let serves =
+            |ready: &Ready| ready.summary.covers >= ahead.least_covers && self.is_of(gone, ready);
+        match self.summaries.records.ready_in_memory(&start, serves) {
+            Some(_) => None,
+            None => self.want(ahead, start),
         }
-        self.want(gone, start)
     }
 
-    /// The span that the request has to wait for, if there is one: what was planned without it is
-    /// not to be sent.
-    pub fn take_wanted(&self) -> Option<Wanted> {
-        self.wanted.borrow_mut().take()
+    /// Whether the request has to be planned again, since nothing was settled on the way; and the span
+    /// that it is to wait for before, if there is one.
+    pub fn take_open(&self) -> Option<Option<Box<Wanted>>> {
+        self.is_open.take().then(|| self.wanted.borrow_mut().take().map(Box::new))
     }
 
     /// Whether a fold whose cuts were looked up at `at` is to be made anew, so that what stands there
@@ -259,23 +270,35 @@ impl<'a> Spans<'a> {
         Some(self.summaries.keys.start(self.tenant, &before[run..]))
     }
 
-    /// Whether `covered` is the key of the first `covers` messages of `gone`.
-    fn is_of(&self, gone: &[usize], covers: usize, covered: &Key) -> bool {
-        let own = gone.get(..covers).filter(|own| !own.is_empty());
-        own.is_some_and(|own| self.summaries.keys.span(self.tenant, self.texts(own)) == *covered)
+    /// Whether a summary speaks of the beginning of `gone`.
+    fn is_of(&self, gone: &[usize], ready: &Ready) -> bool {
+        self.is_key_of(gone, ready.summary.covers, &ready.covered)
     }
 
-    fn want(&self, gone: &[usize], start: Key) -> Option<Wanted> {
+    /// Whether `key` is that of the first `messages` of `gone`.
+    fn is_key_of(&self, gone: &[usize], messages: usize, key: &Key) -> bool {
+        let own = gone.get(..messages).filter(|own| !own.is_empty());
+        own.is_some_and(|own| self.summaries.keys.span(self.tenant, self.texts(own)) == *key)
+    }
+
+    fn want(&self, ahead: &Ahead, start: Key) -> Option<Wanted> {
         let base = self.body.as_ptr() as usize;
-        let ranges = self.texts(gone).map(|text| {
+        let ranges = self.texts(&ahead.span).map(|text| {
             let from = (text.as_ptr() as usize).checked_sub(base)?;
             let until = from + text.len();
             (until <= self.body.len()).then_some(from..until)
         });
         let messages = ranges.collect::<Option<Vec<_>>>()?;
-        let covered = self.summaries.keys.span(self.tenant, self.texts(gone));
-        let model = self.model.to_owned();
-        Some(Wanted { start, covered, model, messages, are_sent: false })
+        Some(Wanted {
+            start,
+            covered: self.summaries.keys.span(self.tenant, self.texts(&ahead.span)),
+            least_covers: ahead.least_covers,
+            summary_tokens: ahead.summary_tokens,
+            encoding: self.encoding,
+            model: self.model.to_owned(),
+            messages,
+            are_sent: false,
+        })
     }
 }
 

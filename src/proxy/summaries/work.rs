@@ -15,7 +15,8 @@ use super::call::{self, Failure, SUMMARY, Said};
 use super::request;
 use super::spans::Wanted;
 use crate::budget::Compaction;
-use crate::config::SAME_MODEL;
+use crate::config::{Known, SAME_MODEL};
+use crate::context::Limits;
 use crate::context::summary::{self, Round, Size, Summary, Unfit};
 use crate::proxy::Caller;
 use crate::proxy::opening::{self, Opening};
@@ -190,7 +191,7 @@ impl Summaries {
             made.summary = Summary { covers: work.messages.len(), text: text.into() };
             return Ok(made);
         }
-        let size = self.size(model);
+        let size = self.size(work, model);
         for round in rounds(work, size).await? {
             let covers = round.covers;
             let before = (made.calls > 0).then(|| Arc::clone(&made.summary.text));
@@ -220,7 +221,7 @@ impl Summaries {
         if !is_own || !work.wanted.are_sent || found.entry.strict_alternation {
             return None;
         }
-        let size = self.size(model);
+        let size = self.size(work, model);
         let instruction = summary::appended(size.cap_tokens);
         let prompt_tokens = sent.tokens + size.encoding.count(&instruction) + REPLY_PRIMING;
         let output_tokens = request::max_output_tokens(model, size.cap_tokens);
@@ -232,23 +233,43 @@ impl Summaries {
         Some(Question { body, prompt_tokens })
     }
 
-    /// What the summariser takes in one question, answer included.
-    fn size(&self, model: &str) -> Size {
-        let entry = self.config.models.find(model).entry;
-        let operators = self.config.configured_limit_tokens(model).unwrap_or(u64::MAX);
-        let cap_tokens = self.settings.summary_tokens;
+    /// What the summariser takes in one question, answer included: by what is known of the model, and
+    /// by what was learned of it where summaries go the way of requests.
+    fn size(&self, work: &Work, model: &str) -> Size {
+        let found = self.config.models.find(model);
+        let entry = found.entry;
+        let cap_tokens = work.wanted.summary_tokens;
         let output_tokens = request::max_output_tokens(model, cap_tokens);
-        let input_tokens = entry.max_input_tokens.unwrap_or(u64::MAX).min(operators);
+        let mut limits = Limits {
+            window_tokens: entry.window_tokens,
+            max_input_tokens: entry.max_input_tokens,
+            max_output_tokens: entry.max_output_tokens,
+            operator_tokens: self.config.configured_limit_tokens(model),
+            header_tokens: None,
+            asked_output_tokens: Some(output_tokens),
+            counting: self.config.policy(None, None).counting,
+        };
+        let mut encoding = entry.encoding;
+        if self.line.is_callers {
+            let tenant = work.behalf.caller.tenant;
+            let is_known = !matches!(found.known, Known::Unknown);
+            self.learned.limits(tenant, model).apply(&mut limits, is_known);
+            let permille = self.learned.permille(tenant, model);
+            if let (Encoding::Estimate, Some(permille)) = (encoding, permille) {
+                encoding = Encoding::Scaled { permille };
+            }
+        }
+        let input_tokens = [limits.max_input_tokens, limits.operator_tokens];
+        let input_tokens = input_tokens.into_iter().flatten().fold(u64::MAX, u64::min);
         // The room between what is allowed for the answer and what is kept of it is not for input.
         let spare_tokens = output_tokens.saturating_sub(cap_tokens);
-        let window_tokens = entry
+        let window_tokens = limits
             .window_tokens
             .saturating_sub(spare_tokens)
             .min(input_tokens.saturating_add(cap_tokens));
         // An estimate may be off by a tenth.
-        let is_estimate = entry.encoding == Encoding::Estimate;
-        let margin_tokens = if is_estimate { window_tokens / 10 } else { 0 };
-        Size { encoding: entry.encoding, window_tokens: window_tokens - margin_tokens, cap_tokens }
+        let margin_tokens = if encoding == Encoding::Estimate { window_tokens / 10 } else { 0 };
+        Size { encoding, window_tokens: window_tokens - margin_tokens, cap_tokens }
     }
 
     /// One call, under the breaker and the cap, and what is kept of its answer.
@@ -259,7 +280,10 @@ impl Summaries {
         question: Question,
     ) -> Result<(Said, String), Missing> {
         let tenant = work.behalf.caller.tenant;
-        let _held = self.hold(tenant, model, question.prompt_tokens).await?;
+        let size = self.size(work, model);
+        let output_tokens = request::max_output_tokens(model, size.cap_tokens);
+        let most = [question.prompt_tokens, output_tokens];
+        let _held = self.hold(tenant, model, most).await?;
         let breakers = self.breakers(tenant);
         let leaves = breakers.leaves(Instant::now()).ok_or(Missing::Paused)?;
         let target = self.target(&work.behalf, model);
@@ -267,17 +291,21 @@ impl Summaries {
         let said = call::call(
             &self.line,
             &self.journal,
-            self.opening(work, model, question.prompt_tokens),
+            self.opening(work, model, most),
             (target, headers),
             question.body,
             Duration::from_millis(self.settings.timeout_ms),
         )
         .await
         .map_err(Missing::Call);
-        let size = self.size(model);
         let said = said.and_then(|said| {
             let text = summary::check(&said.text, size.encoding, size.cap_tokens);
-            text.map(|text| (said, text)).map_err(Missing::Unfit)
+            let text = text.map_err(Missing::Unfit)?;
+            // The note is counted as the request's own model counts.
+            match summary::cap(&text, work.wanted.encoding, size.cap_tokens) {
+                text if text.is_empty() => Err(Missing::Unfit(Unfit::Empty)),
+                text => Ok((said, text)),
+            }
         });
         self.tell(leaves, said.as_ref().err().copied());
         said
@@ -337,7 +365,12 @@ impl Summaries {
         }
     }
 
-    fn opening(&self, work: &Work, model: &str, prompt_tokens: u64) -> Opening {
+    fn opening(
+        &self,
+        work: &Work,
+        model: &str,
+        [prompt_tokens, output_tokens]: [u64; 2],
+    ) -> Opening {
         Opening {
             caller: opening::account(&work.behalf.caller),
             route: SUMMARY.to_owned(),
@@ -353,10 +386,7 @@ impl Summaries {
                 is_cut: false,
                 max_input_tokens: u64::MAX,
             }),
-            max_output_tokens: Some(request::max_output_tokens(
-                model,
-                self.settings.summary_tokens,
-            )),
+            max_output_tokens: Some(output_tokens),
             plan_ms: 0,
             is_billed: true,
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use weir::context::history::SummaryUse;
 use weir::context::preset::preset;
+use weir::context::summary::Space;
 use weir::context::{self, Fact, Fold, Measure, Policy, Profile, RequestSource, Summary};
 use weir::tokens::Encoding;
 use weir::tokens::media::ImageRule;
@@ -108,7 +109,7 @@ impl Run<'_> {
     fn send(&self, fold: &mut Fold, body: &str) -> Sent {
         let request = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request");
         let raws = &request.messages;
-        let own = |gone: &[usize]| {
+        let own = |gone: &[usize], _: Space| {
             assert!(gone.is_sorted() && !gone.is_empty(), "{gone:?}");
             record(raws, gone)
         };
@@ -253,7 +254,7 @@ fn without_summaries_all_is_as_before() {
         for body in requests(case) {
             let request = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request");
             let plain = RequestSource::new(Protocol::Chat, &request.messages, MEASURE.encoding);
-            let none = |_: &[usize]| None;
+            let none = |_: &[usize], _: Space| None;
             let asking = RequestSource::new(Protocol::Chat, &request.messages, MEASURE.encoding)
                 .with_summaries(&none);
             let seen = Seen::default();
@@ -293,7 +294,7 @@ fn notes_of(
     raws: &[String],
     policy: &Policy,
     limit_tokens: u64,
-    record: &dyn Fn(&[usize]) -> Option<Summary>,
+    record: &dyn Fn(&[usize], Space) -> Option<Summary>,
 ) -> (Vec<String>, u32) {
     let raws: Vec<&str> = raws.iter().map(String::as_str).collect();
     let source = RequestSource::new(Protocol::Chat, &raws, MEASURE.encoding).with_summaries(record);
@@ -314,12 +315,12 @@ fn excerpts_say_what_the_summary_does_not() {
         "\n[weir: the same messages word for word, shortened to fit; … = left out]";
     let raws = orders(12);
     let policy = Policy { notes_apart: true, ..Policy::default() };
-    let (plain, cuts) = notes_of(&raws, &policy, 2000, &|_| None);
+    let (plain, cuts) = notes_of(&raws, &policy, 2000, &|_, _| None);
     assert!(
         cuts > 0 && plain[0].contains("ORD-2071") && plain[0].contains("TCK-2553"),
         "{plain:?}"
     );
-    let (told, _) = notes_of(&raws, &policy, 2000, &|gone| {
+    let (told, _) = notes_of(&raws, &policy, 2000, &|gone, _| {
         Some(Summary { covers: gone.len(), text: TEXT.into() })
     });
     let (block, excerpts) = told[0].split_once(BESIDE).expect("excerpts follow");
@@ -335,11 +336,12 @@ fn an_extract_tells_what_came_after_the_summary() {
     let raws = orders(12);
     let policy = preset("extract").expect("a listed name");
     let actions = |notes: &[String]| notes[0].matches("\n- read ").count();
-    let (plain, cuts) = notes_of(&raws, &policy, 2000, &|_| None);
+    let (plain, cuts) = notes_of(&raws, &policy, 2000, &|_, _| None);
     assert!(cuts > 0, "{plain:?}");
     let told = |share: fn(usize) -> usize| {
-        let record =
-            |gone: &[usize]| Some(Summary { covers: share(gone.len()), text: "## Task\nx".into() });
+        let record = |gone: &[usize], _: Space| {
+            Some(Summary { covers: share(gone.len()), text: "## Task\nx".into() })
+        };
         notes_of(&raws, &policy, 2000, &record).0
     };
     let (all, half) = (told(|all| all), told(|all| all / 2));
@@ -353,7 +355,7 @@ fn no_summary_is_made_of_another_in_twenty_cuts() {
     let raws = orders(500);
     for name in ["default", "extract", "zones"] {
         let policy = preset(name).expect("a listed name");
-        let record = |gone: &[usize]| {
+        let record = |gone: &[usize], _: Space| {
             let text = format!("## Task\nspan from {} to {}", gone[0], gone[gone.len() - 1]);
             Some(Summary { covers: gone.len(), text: text.into() })
         };

@@ -156,7 +156,12 @@ async fn a_summary_that_another_process_made_is_found() {
 #[tokio::test]
 async fn summaries_do_not_grow_by_summing_up_summaries() {
     let place = place(&[], |_| {}).await;
-    run(&place.weir, "east", 1..=160).await;
+    // What each cut takes is enough to be worth a call.
+    for calls in 1..=160 {
+        let request = chat(&headers(2 * LIMIT_TOKENS), body(&conversation("east", calls)));
+        assert_eq!(ask(place.weir.address, request).await.status(), 200);
+        settle(&place.weir).await;
+    }
     let calls = place.summariser.requests();
     assert!(calls.len() >= 10, "{} cuts", calls.len());
     for seen in &calls {
@@ -261,19 +266,88 @@ async fn a_clock_in_the_system_message_costs_no_more_calls() {
     assert_eq!(place.summariser.requests().len(), 1);
 }
 
+/// The same conversation as `name`'s up to its third call, and another one from there on.
+fn branch(name: &str, calls: usize) -> Vec<Value> {
+    let mut messages = conversation(name, calls);
+    let other = conversation(&format!("{name} by night"), calls);
+    messages.truncate(8);
+    messages.extend(other.into_iter().skip(8));
+    messages
+}
+
+#[tokio::test]
+async fn branches_of_one_conversation_have_a_summary_each() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let open = || Store::open(&path).expect("the file can be written");
+    let (model, summariser) = (model().await, summariser(&[]).await);
+    let weirs = [
+        weir(&open(), &model, &summariser, |_| {}).await,
+        weir(&open(), &model, &summariser, |_| {}).await,
+    ];
+    let mut looks = [Vec::new(), Vec::new()];
+    for calls in 1..=PAST_CUT {
+        // Whoever serves it.
+        let weir = &weirs[calls % 2];
+        let branches = [conversation("north", calls), branch("north", calls)];
+        for (messages, looks) in branches.into_iter().zip(&mut looks) {
+            let answer = ask(weir.address, chat(HEADERS, body(&messages))).await;
+            settle(weir).await;
+            looks.extend(answer.header("x-weir-summary").map(str::to_owned));
+        }
+    }
+    for looks in looks {
+        assert_eq!(looks[0], "ready");
+    }
+    assert_eq!(summariser.requests().len(), 2, "each branch is summed up once");
+}
+
+#[tokio::test]
+async fn no_more_is_asked_for_than_the_note_has_room_for() {
+    // What a summary may take, and the limit: a sixth of what goes, if that is worth a call.
+    for (summary_tokens, limit_tokens, is_asked) in
+        [(100, LIMIT_TOKENS, true), (1500, LIMIT_TOKENS, true), (1500, 900, false)]
+    {
+        let place = place(&[], |config| config.summaries.summary_tokens = summary_tokens).await;
+        for calls in 1..=PAST_CUT {
+            ask(
+                place.weir.address,
+                chat(&headers(limit_tokens), body(&conversation("north", calls))),
+            )
+            .await;
+            settle(&place.weir).await;
+        }
+        let seen = place.summariser.requests();
+        assert_eq!(!seen.is_empty(), is_asked, "{summary_tokens} of {limit_tokens}");
+        for seen in seen {
+            let body: Value = serde_json::from_slice(&seen.body).expect("JSON");
+            let asked = body["max_tokens"].as_u64().expect("a number") / 2;
+            assert!((100..=limit_tokens / 6).contains(&asked), "{asked}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_summary_that_there_is_no_room_for_is_said_to_be_none() {
     let long: String =
-        (0..120).map(|line| format!("lantern {line} burns at pier {line}\n")).collect();
+        (0..18).map(|line| format!("lantern {line} burns at pier {line}\n")).collect();
     let options = Options { say: Some(long), ..Options::default() };
     let (model, store) = (model().await, Store::in_memory().expect("there is memory"));
     let summariser = Server::start(options).await.expect("a free port");
     let weir =
         weir(&store, &model, &summariser, |config| config.summaries.summary_tokens = 1500).await;
-    let answers = run(&weir, "north", 1..=PAST_CUT).await;
-    let cut = answers.iter().find(|answer| answer.header("x-weir-summary").is_some());
-    let cut = cut.expect("there is a cut");
-    assert_eq!(cut.header("x-weir-summary"), Some("unfit"));
+    let mut calls = 1;
+    while summariser.requests().is_empty() {
+        assert!(calls < PAST_CUT, "a summary is made ahead of the cut");
+        send(&weir, "north", calls).await;
+        calls += 1;
+    }
+    // A result comes that leaves a note next to no room.
+    let mut messages = conversation("north", calls);
+    let last = messages.last_mut().expect("a result");
+    last["content"] = json!("a lamp burns low\n".repeat(345));
+    let cut = ask(weir.address, chat(HEADERS, body(&messages))).await;
+    assert_eq!((cut.status(), cut.header("x-weir-summary")), (200, Some("unfit")));
     assert_eq!(cut.header("x-weir-edits"), None);
     assert_eq!((figure(&weir, "cuts_unfit").await, figure(&weir, "cuts_ready").await), (1, 0));
 }

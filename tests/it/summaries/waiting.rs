@@ -1,6 +1,7 @@
 //! Requests that wait for the summary of their cut, where they are told to.
 
 use weir::config::SummaryMode;
+use weir::store::Store;
 
 use super::*;
 use crate::keys::setting;
@@ -26,6 +27,31 @@ async fn a_cut_whose_summary_is_not_ready_waits_for_it() {
     // What was planned on the way to that is no cut.
     let cuts = [figure(&place.weir, "cuts_ready").await, figure(&place.weir, "cuts_late").await];
     assert_eq!(cuts, [1, 0]);
+}
+
+#[tokio::test]
+async fn of_a_long_conversation_nobody_has_seen_only_the_last_cut_waits() {
+    let store = Store::in_memory().expect("there is memory");
+    let (model, summariser) = (model().await, summariser(&[]).await);
+    let [first, second] = [
+        weir(&store, &model, &summariser, waits).await,
+        weir(&store, &model, &summariser, waits).await,
+    ];
+    let request = chat(&headers(2 * LIMIT_TOKENS), body(&conversation("north", 120)));
+    let answer = ask(first.address, request.clone()).await;
+    settle(&first).await;
+    assert_eq!((answer.status(), answer.header("x-weir-summary")), (200, Some("ready")));
+    assert_eq!(figure(&first, "waited").await, 1);
+    let cuts = [figure(&first, "cuts_ready").await, figure(&first, "cuts_late").await];
+    assert!(cuts[0] == 1 && cuts[1] > 3, "{cuts:?}");
+    let asked = summariser.requests().len();
+    assert!(asked <= 2, "{asked}: the cut waits for one, and the next one's is begun");
+    // What was settled on the way stands.
+    let sent = last_messages(&model);
+    let answer = ask(second.address, request).await;
+    settle(&second).await;
+    assert_eq!(answer.header("x-weir-summary"), Some("kept"));
+    assert_eq!(last_messages(&model), sent);
 }
 
 #[tokio::test]
