@@ -476,8 +476,8 @@ mod tests {
         assert_eq!(size(6000, 800), Some((768, 6)));
         assert_eq!(size(6000, 300), Some((300, 6)));
         // What has no room for a summary worth having gets none.
-        assert_eq!(size(1500, 800), None);
-        assert_eq!(size(1500, 100), Some((100, 6)));
+        assert_eq!(size(1200, 800), None);
+        assert_eq!(size(1200, 100), Some((100, 6)));
     }
 
     #[test]
