@@ -114,15 +114,7 @@ fn share(text: &str) -> Result<u16, String> {
 /// Runs `weir budgets …`.
 pub fn run(args: &BudgetsArgs) -> Result<(), String> {
     let config = own_store::configuration(args.config.as_deref(), args.store.clone())?;
-    let Some(path) = own_store::file(&config.store, std::env::vars_os()) else {
-        return Err(
-            "budgets are kept in the store's file, and there is none: name it with --store \
-                    FILE (store.path)"
-                .to_owned(),
-        );
-    };
-    let unusable = |error| format!("the store {} cannot be used: {error}", path.display());
-    let store = Store::open(&path).map_err(unusable)?;
+    let store = own_store::kept(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()

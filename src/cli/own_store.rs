@@ -96,8 +96,8 @@ pub fn kept(config: &Config) -> Result<Store, String> {
     }
     let Some(path) = file(&config.store, std::env::vars_os()) else {
         return Err(
-            "keys are kept in the store's file, and there is none: name it with --store FILE \
-                    (store.path), or a PostgreSQL server (store.url)"
+            "keys and budgets are kept in the store's file, and there is none: name it with --store \
+                    FILE (store.path), or a PostgreSQL server (store.url)"
                 .to_owned(),
         );
     };

@@ -212,7 +212,7 @@ impl Budgets {
     ) -> Result<Holding, ProxyError> {
         let begun_ms = now_ms();
         let id = new_id(begun_ms)?;
-        let owner = Owner { key: caller.key.clone(), model: model.to_owned() };
+        let owner = Owner::new(caller.key.clone(), model);
         let applied = match self.book.of(&owner.scopes()).await {
             Ok(applied) => applied,
             Err(error) => {
@@ -223,7 +223,7 @@ impl Budgets {
         if applied.is_empty() {
             return Ok(self.unheld(id, begun_ms, owner));
         }
-        let outputs = self.outputs.get_with((tenant, model.to_owned()), Arc::default);
+        let outputs = self.outputs.get_with((tenant, owner.model.clone()), Arc::default);
         let usual = outputs.lock().unwrap_or_else(PoisonError::into_inner).nearly_all();
         let ask = ask(usual);
         let patience = Duration::from_millis(self.config.budgets.wait_ms);
@@ -263,14 +263,14 @@ impl Budgets {
 
     /// Takes over a request that a process has left open when it ended.
     pub fn adopt(&self, intent: &Intent) -> Held {
-        let owner = Owner { key: intent.caller.key.clone(), model: intent.model.clone() };
+        let owner = Owner::new(intent.caller.key.clone(), &intent.model);
         self.counters.note(intent.id, intent.begun_ms, owner)
     }
 
     /// Counts a request that takes nothing as far as anybody knows.
     pub fn note(&self, caller: &ledger::Caller) -> Result<Holding, ProxyError> {
         let begun_ms = now_ms();
-        let owner = Owner { key: caller.key.clone(), model: String::new() };
+        let owner = Owner::new(caller.key.clone(), "");
         Ok(self.unheld(new_id(begun_ms)?, begun_ms, owner))
     }
 
@@ -311,7 +311,7 @@ impl Budgets {
 
     /// How the budgets stand that a caller's requests are in, those of single models aside.
     pub async fn standings(&self, caller: &ledger::Caller) -> Result<Vec<Standing>, StoreError> {
-        let owner = Owner { key: caller.key.clone(), model: String::new() };
+        let owner = Owner::new(caller.key.clone(), "");
         let applied = self.book.of(&owner.scopes()).await?;
         self.counters.standings(applied, now_ms()).await
     }

@@ -54,7 +54,9 @@ impl Page {
         let mut applied = Vec::new();
         for (kind, by_name) in &self.by_kind {
             let Some(name) = scopes.name(*kind) else { continue };
-            let each = if name.is_empty() { None } else { by_name.get(EACH) };
+            // One that is called so itself is in it once.
+            let has_each = !name.is_empty() && name != EACH;
+            let each = by_name.get(EACH).filter(|_| has_each);
             for budget in by_name.get(name).into_iter().chain(each).flatten() {
                 applied.push(Applied { scope: budget.scope_of(name), budget: Arc::clone(budget) });
             }
@@ -79,5 +81,26 @@ impl Book {
         let page = Arc::new(Page::new(version, budgets));
         *self.read.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&page));
         Ok(page.of(scopes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::BudgetId;
+
+    #[tokio::test]
+    async fn one_that_is_called_as_each_is_counts_once() {
+        let store = Store::in_memory().expect("a store");
+        let id = BudgetId::parse("model:*/tokens/day").expect("a budget");
+        let budget = Budget { id, limit: 1, warn_permille: None };
+        store.set_budget(budget, 0).await.expect("it is set");
+        let book = Book::new(store);
+        for model in ["*", "gpt-4o"] {
+            let scopes = Scopes { model: Some(model), ..Scopes::default() };
+            let applied = book.of(&scopes).await.expect("they are read");
+            let names: Vec<&str> = applied.iter().map(|one| one.scope.name.as_str()).collect();
+            assert_eq!(names, [model]);
+        }
     }
 }

@@ -17,7 +17,7 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
 use super::budgets::Applied;
-use super::ledger::{KeyNames, RequestId};
+use super::ledger::{KeyNames, RequestId, harmless};
 use super::redis::Redis;
 use super::{Store, StoreError};
 use crate::budget::counter::Count;
@@ -52,6 +52,11 @@ pub struct Owner {
 }
 
 impl Owner {
+    /// With the model's name as the journal has it, which says what of it was spent before.
+    pub fn new(key: Option<Arc<KeyNames>>, model: &str) -> Self {
+        Self { key, model: harmless(model).into_owned() }
+    }
+
     /// The scopes that it is in.
     pub fn scopes(&self) -> Scopes<'_> {
         let key = self.key.as_deref();

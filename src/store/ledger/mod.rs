@@ -34,7 +34,7 @@ use process::{gather, settle_directly, written_down};
 pub use added::{FAILED, MAX_LEARNED_MODELS, MAX_ROWS_A_DAY, MAX_ROWS_A_TENANT_DAY, OTHER, Sums};
 pub use asked::{Column, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
 pub use ends::RequestEnd;
-pub use text::MAX_TEXT_BYTES;
+pub use text::{MAX_TEXT_BYTES, harmless};
 
 /// The milliseconds of a day; days are those of UTC, counted from 1970.
 pub const DAY_MS: u64 = 24 * 60 * 60 * 1000;

@@ -6,6 +6,7 @@ use weir::store::Store;
 use super::setting::Budgeted;
 use crate::cli::weir;
 use crate::store::places::Folder;
+use crate::store::postgres::Postgres;
 
 fn run(arguments: &[&str], store: &std::path::Path) -> (bool, String) {
     let mut command = weir(&["budgets"]);
@@ -37,6 +38,25 @@ fn budgets_are_set_listed_and_removed() {
     );
     let (is_removed, said) = run(&["remove", "team:a/usd/month"], &store);
     assert!(!is_removed && said.contains("there is no budget team:a/usd/month"), "{said}");
+}
+
+#[test]
+fn budgets_of_a_server_are_set_listed_and_removed() {
+    let Some(postgres) = Postgres::new() else { return };
+    let run = |arguments: &[&str]| {
+        let mut command = weir(&["budgets"]);
+        command.env_remove("WEIR_STORE__PATH").env("WEIR_STORE__URL", postgres.url());
+        let output = command.args(arguments).output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).expect("text"))
+    };
+    let (is_set, said) = run(&["set", "team:a", "--usd", "12.50", "--per", "month"]);
+    assert!(is_set && said.contains("team:a/usd/month  12.50 USD  0.00 USD  12.50 USD"), "{said}");
+    let (_, listed) = run(&["list", "--json"]);
+    let rows: Value = serde_json::from_str(&listed).expect("JSON");
+    assert_eq!((rows.as_array().map(Vec::len), &rows[0]["limit"]), (Some(1), &json!("12.50")));
+    assert_eq!(run(&["remove", "team:a/usd/month"]), (true, "removed team:a/usd/month\n".into()));
+    assert!(run(&["list"]).1.contains("there are no budgets"));
 }
 
 #[test]

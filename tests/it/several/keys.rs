@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::setting::Shared;
+use super::setting::{HEADER, Shared};
 use crate::budgeted::setting::chat;
 use crate::cli::weir;
 use crate::keys::setting::bearer;
@@ -50,5 +50,28 @@ async fn a_key_that_is_revoked_anywhere_is_revoked_everywhere() {
             }
         };
         tokio::time::timeout(WAIT_LIMIT, revoked).await.expect("it counts everywhere");
+    }
+}
+
+#[tokio::test]
+async fn a_model_of_any_name_is_in_its_budget_and_stays_in_it() {
+    let Some(shared) = Shared::start().await else { return };
+    shared.set("model:*/tokens/day", "1000").await;
+    let weir = shared.serve(&[]);
+    for name in ["no name\0", &"m".repeat(1000)] {
+        let request = chat(HEADER, 300, json!({"model": name, "max_tokens": 600}));
+        let mut left = Vec::new();
+        let mut used = Vec::new();
+        for _ in 0..2 {
+            let answer = ask(weir.address, &request).await;
+            assert_eq!(answer.status(), 200);
+            let told = answer.header("x-weir-budget-left-tokens").expect("it is in a budget");
+            left.push(told.parse::<u64>().expect("a number"));
+            let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
+            used.push(body["usage"]["total_tokens"].as_u64().expect("it is reported"));
+            // What was spent is asked of the journal, by the name that it has there.
+            shared.redis.empty();
+        }
+        assert_eq!(left[0] - left[1], used[0]);
     }
 }
