@@ -34,6 +34,8 @@ impl Weir {
         let mut process = Command::new(PROGRAM)
             .args(["serve", "--listen", "127.0.0.1:0", "--upstream"])
             .arg(format!("http://{upstream}/v1"))
+            .env_remove("WEIR_TEST_POSTGRES")
+            .env_remove("WEIR_TEST_REDIS")
             .envs(settings.iter().map(|(name, value)| (name, value)))
             .stderr(Stdio::piped())
             .spawn()?;
@@ -162,6 +164,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let weirs = weirs?;
     let set = Command::new(PROGRAM)
         .args(["budgets", "set", "all", "--usd", "1000000", "--per", "total"])
+        .env_remove("WEIR_TEST_POSTGRES")
+        .env_remove("WEIR_TEST_REDIS")
         .envs(settings.iter().map(|(name, value)| (name, value)))
         .output()?;
     if !set.status.success() {

@@ -3,7 +3,6 @@
 use jiff::tz::TimeZone;
 
 use super::OnFailure;
-use super::checks::base_url;
 use super::reader::Reader;
 use super::set;
 
@@ -45,9 +44,18 @@ pub(super) fn read(reader: &mut Reader, budgets: &mut Budgets) {
     set(&mut budgets.on_failure, reader.choice(&["budgets", "on_failure"], &choices));
     let webhook = reader.text(&["budgets", "webhook_url"], |text| match text.trim() {
         "" => Ok(String::new()),
-        text => base_url(text).map(|_| text.to_owned()),
+        text => webhook(text),
     });
     set(&mut budgets.webhook_url, webhook);
+}
+
+fn webhook(text: &str) -> Result<String, String> {
+    let is_web = text.starts_with("https://") || text.starts_with("http://");
+    match text.parse::<http::Uri>().is_ok_and(|uri| uri.host().is_some()) && is_web {
+        true => Ok(text.to_owned()),
+        // It may hold a secret.
+        false => Err("is no address to post to; write it as https://HOST/PATH".to_owned()),
+    }
 }
 
 fn time_zone(text: &str) -> Result<TimeZone, String> {

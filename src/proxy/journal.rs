@@ -109,7 +109,7 @@ impl Journal {
     /// Holds a place for a request that weir does not read, if its budgets have anything left.
     pub async fn hold_unread(&self, opening: &Opening) -> Result<Holding, ProxyError> {
         match opening.is_billed {
-            true => self.budgets.hold_unread(&opening.caller).await,
+            true => self.budgets.hold_unread(&opening.caller, &opening.model).await,
             false => self.budgets.note(&opening.caller),
         }
     }

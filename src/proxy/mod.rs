@@ -61,7 +61,7 @@ use crate::store::redis::Redis;
 use crate::store::{OpenError, Store};
 use crate::upstream::{Base, Client, Endpoint, Outbound, OutboundBody, OwnKey, Target};
 pub use crate::upstream::{Body, BoxError};
-use crate::wire::Protocol;
+use crate::wire::{Protocol, json};
 
 /// A request on a route that weir reads, its body complete.
 pub struct Call {
@@ -305,8 +305,16 @@ impl Proxy {
                 // The usage in a compressed answer could not be read.
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             }
+            let mut model = pass.target.path_model.clone().unwrap_or_default();
             let (body, _permit) = match pass.body {
-                PassBody::Whole { bytes, permit } => (OutboundBody::Bytes(bytes), Some(permit)),
+                PassBody::Whole { bytes, permit } => {
+                    if let Some(named) =
+                        json::text_member(&bytes, "model").filter(|_| model.is_empty())
+                    {
+                        model = named;
+                    }
+                    (OutboundBody::Bytes(bytes), Some(permit))
+                }
                 PassBody::Streamed(body) if body.is_end_stream() => {
                     if announced_length {
                         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
@@ -317,7 +325,8 @@ impl Proxy {
             };
             let outbound = Outbound { method: pass.method, target: pass.target, headers, body };
             record.ready();
-            if let Some(opening) = Opening::passed(record.caller(), &outbound, record.plan_ms()) {
+            let opening = Opening::passed(record.caller(), &outbound, model, record.plan_ms());
+            if let Some(opening) = opening {
                 let holding = self.journal.hold_unread(&opening).await?;
                 record.account(self.journal.open(opening, holding).await?);
             }

@@ -82,11 +82,18 @@ impl Opening {
     }
 
     /// A request that is passed on unread; `None` where such a request uses nothing.
-    pub fn passed(caller: &Caller, outbound: &Outbound, plan_ms: u64) -> Option<Self> {
+    ///
+    /// `model` is what its body names, empty where that was not read: then the answer tells.
+    pub fn passed(
+        caller: &Caller,
+        outbound: &Outbound,
+        model: String,
+        plan_ms: u64,
+    ) -> Option<Self> {
         (outbound.method == Method::POST).then(|| Self {
             caller: account(caller),
             route: route(&outbound.target),
-            model: String::new(),
+            model,
             upstream: None,
             stream: false,
             action: "stream".to_owned(),

@@ -106,6 +106,13 @@ pub fn unique_members(raw: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
     (!twice).then_some(members)
 }
 
+/// What the member `name` of the object `body` says; `None` where there is none that is a text.
+pub fn text_member(body: &[u8], name: &str) -> Option<String> {
+    let members = members(std::str::from_utf8(body).ok()?)?;
+    let (_, raw) = members.iter().find(|(own, _)| own == name)?;
+    string(raw).map(Cow::into_owned)
+}
+
 /// The elements of the array `raw` as JSON texts; `None` where `raw` is no array.
 pub fn elements(raw: &str) -> Option<Vec<&str>> {
     let values: Vec<&serde_json::value::RawValue> = serde_json::from_str(raw).ok()?;

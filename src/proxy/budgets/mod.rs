@@ -191,7 +191,11 @@ impl Budgets {
 
     /// Holds a place for a request that weir does not read, if its budgets have anything left. What it
     /// takes is known when it has ended.
-    pub async fn hold_unread(&self, caller: &ledger::Caller) -> Result<Holding, ProxyError> {
+    pub async fn hold_unread(
+        &self,
+        caller: &ledger::Caller,
+        model: &str,
+    ) -> Result<Holding, ProxyError> {
         let ask = Ask {
             money: OutputBound::default(),
             prompt_tokens: 0,
@@ -201,7 +205,7 @@ impl Budgets {
             least_tokens: 0,
             is_flexible: true,
         };
-        self.hold_as(caller, (caller.tenant, ""), |_| ask).await
+        self.hold_as(caller, (caller.tenant, model), |_| ask).await
     }
 
     async fn hold_as(

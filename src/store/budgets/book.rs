@@ -22,6 +22,8 @@ pub struct Book {
     store: Store,
     changes: Changes,
     read: RwLock<Option<Arc<Page>>>,
+    /// One at a time reads, so that a crowd asks the store once.
+    reading: tokio::sync::Mutex<()>,
 }
 
 /// Budgets by the name of their scope.
@@ -68,19 +70,33 @@ impl Page {
 impl Book {
     /// The budgets in `store`.
     pub fn new(store: Store) -> Self {
-        Self { changes: Changes::new(store.clone()), store, read: RwLock::new(None) }
+        Self {
+            changes: Changes::new(store.clone()),
+            store,
+            read: RwLock::new(None),
+            reading: tokio::sync::Mutex::default(),
+        }
     }
 
     /// The budgets that a request is in.
     pub async fn of(&self, scopes: &Scopes<'_>) -> Result<Vec<Applied>, StoreError> {
-        let page = self.read.read().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(page) = page.filter(|page| self.changes.is_last(page.version)) {
+        if let Some(page) = self.last() {
+            return Ok(page.of(scopes));
+        }
+        let _alone = self.reading.lock().await;
+        if let Some(page) = self.last() {
             return Ok(page.of(scopes));
         }
         let (version, budgets) = self.store.budgets().await?;
         let page = Arc::new(Page::new(version, budgets));
         *self.read.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&page));
         Ok(page.of(scopes))
+    }
+
+    /// The budgets as they were read, if nothing has changed since.
+    fn last(&self) -> Option<Arc<Page>> {
+        let page = self.read.read().unwrap_or_else(PoisonError::into_inner).clone();
+        page.filter(|page| self.changes.is_last(page.version))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::super::files::make_private;
 use super::super::{Backend, Store, StoreError};
@@ -21,6 +21,8 @@ pub struct Sole {
     /// `None` beside a store in memory, which no other process sees, and one on a server.
     path: Option<PathBuf>,
     lock: OnceLock<File>,
+    /// One thread at a time tries: another's handle of this process would stand in its way.
+    trying: Mutex<()>,
 }
 
 impl Sole {
@@ -31,7 +33,7 @@ impl Sole {
             name.push(ENDING);
             name.into()
         });
-        Self { store: store.clone(), path, lock: OnceLock::new() }
+        Self { store: store.clone(), path, lock: OnceLock::new(), trying: Mutex::default() }
     }
 
     /// Takes the right, which lasts as long as the process, or says who has it.
@@ -43,6 +45,10 @@ impl Sole {
         if self.lock.get().is_some() {
             return Ok(());
         }
+        let _alone = self.trying.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.lock.get().is_some() {
+            return Ok(());
+        }
         let failed = |error: std::io::Error| {
             StoreError::Failed(format!("no lock can be made beside the store: {error}"))
         };
@@ -50,13 +56,49 @@ impl Sole {
         let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {
-                // Where another thread was faster, this handle's lock is what is not obtained.
+                // Nobody else has set it since it was looked at.
                 let _ = self.lock.set(file);
                 Ok(())
             }
-            Err(TryLockError::WouldBlock) if self.lock.get().is_some() => Ok(()),
             Err(TryLockError::WouldBlock) => Err(StoreError::Failed(ANOTHER.to_owned())),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Barrier};
+
+    use super::*;
+
+    #[test]
+    fn many_threads_of_one_process_have_the_right_at_once() {
+        let name = format!("weir-sole-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).expect("the temporary directory can be written");
+        for round in 0..50 {
+            let store = Store::open(&folder.join(format!("{round}.db"))).expect("a new file");
+            let sole = Arc::new(Sole::new(&store));
+            let together = Arc::new(Barrier::new(8));
+            let threads = (0..8).map(|_| {
+                let (sole, together) = (Arc::clone(&sole), Arc::clone(&together));
+                std::thread::spawn(move || {
+                    together.wait();
+                    let runtime = tokio::runtime::Builder::new_current_thread().build();
+                    runtime.expect("a runtime").block_on(sole.obtain())
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            for thread in threads {
+                assert_eq!(thread.join().expect("it does not panic"), Ok(()), "round {round}");
+            }
+            let other = Sole::new(&store);
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            let refused = runtime.expect("a runtime").block_on(other.obtain());
+            assert_eq!(refused, Err(StoreError::Failed(ANOTHER.to_owned())));
+        }
+        // What cannot be removed is the system's to clear.
+        let _ = std::fs::remove_dir_all(&folder);
     }
 }

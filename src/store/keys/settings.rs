@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::KeyError;
+use crate::budget::scope::EACH;
 use crate::config::Policies;
 
 /// The most bytes of a name: a key's, a team's, an organisation's, a user's, a policy's.
@@ -127,6 +128,9 @@ fn check(settings: &KeySettings) -> Result<(), KeyError> {
 
 /// Refuses names that a table, a log or a header could not show as they are.
 pub fn check_name(field: &'static str, name: &str) -> Result<(), KeyError> {
+    if name == EACH {
+        return Err(KeyError::invalid(field, "is *, which stands for each by itself in budgets"));
+    }
     check_text(field, name, MAX_NAME_BYTES)
 }
 

@@ -175,6 +175,11 @@ async fn routes_that_weir_does_not_read_end_with_the_budget_too() {
     assert_eq!(budgeted.weir.ask(&request).await.status(), 200);
     let refused = budgeted.weir.ask(&request).await;
     assert_eq!((refused.status(), &error(&refused)["code"]), (429, &json!("insufficient_quota")));
+    // A budget of the model counts them too, by the name that they have.
+    budgeted.set("all/tokens/total", "1000000").await;
+    budgeted.set("model:text-embedding-3-small/tokens/total", "50").await;
+    assert_eq!(budgeted.weir.ask(&request).await.status(), 200);
+    assert_eq!(budgeted.weir.ask(&request).await.status(), 429);
 }
 
 #[tokio::test]

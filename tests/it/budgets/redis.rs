@@ -71,6 +71,31 @@ async fn a_redis_that_is_away_is_told_when_it_is_back() {
     until(&counters, &budget, (7, 0)).await;
 }
 
+#[tokio::test]
+async fn leases_that_a_redis_has_lost_are_held_once() {
+    let Some(server) = Server::own() else { return };
+    let mut place = InRedis::on(server);
+    // Looked at every third of it.
+    place.options.lease = Duration::from_millis(900);
+    let (counters, store) = (place.instance(), place.store());
+    let budget = budget("all/tokens/total", 100);
+    let wanted = wanted(std::slice::from_ref(&budget), firm(60), LONG);
+    let intent = intent(wanted.id, wanted.begun_ms);
+    store.open_request(&intent).await.expect("it is written down");
+    let granted = counters.reserve(wanted, owner()).await.expect("there is room");
+    assert_eq!(place.server.lose_leases(), 1);
+    let told_again = async {
+        while !place.server.has_leases() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LONG, told_again).await.expect("what is held is told again");
+    until(&counters, &budget, (0, 60)).await;
+    write_down(&store, intent, 7).await;
+    granted.held.settle(tokens(7)).await;
+    until(&counters, &budget, (7, 0)).await;
+}
+
 /// What a Redis has saved may be older than what it has told.
 #[tokio::test]
 async fn a_redis_that_comes_back_as_it_was_earlier_is_not_believed() {

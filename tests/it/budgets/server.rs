@@ -70,6 +70,31 @@ impl Server {
         self.tell("FLUSHALL");
     }
 
+    /// Takes the leases of all requests from it, and nothing else; how many there were.
+    pub fn lose_leases(&self) -> usize {
+        let mut connection = self.connection();
+        let leases = Self::leases(&mut connection);
+        for lease in &leases {
+            cmd("DEL").arg(lease).exec(&mut connection).expect("it can be written");
+        }
+        leases.len()
+    }
+
+    /// Whether it knows of any request.
+    pub fn has_leases(&self) -> bool {
+        !Self::leases(&mut self.connection()).is_empty()
+    }
+
+    fn leases(connection: &mut redis::Connection) -> Vec<String> {
+        cmd("KEYS").arg("*:lease:*").query(connection).expect("it can be read")
+    }
+
+    fn connection(&self) -> redis::Connection {
+        assert!(self.own.is_some(), "others may use it");
+        let client = Client::open(&*self.url).expect("an address");
+        client.get_connection().expect("it runs")
+    }
+
     /// Has it write down what it holds, for when it is started again.
     pub fn save(&self) {
         self.tell("SAVE");

@@ -70,6 +70,7 @@ impl InRedis {
             "tokens": spending.tokens.min(MAX_FIGURE),
             "scopes": [],
             "is_swept": is_ended,
+            "is_given": !is_ended,
         });
         self.ask(&SETTLE, |_| asked.clone()).await.map(drop)
     }

@@ -13,7 +13,7 @@ use super::super::super::ledger::{RequestEnd, RequestId};
 use super::super::Spending;
 use super::lease::{Lease, read_id};
 use super::load::Uncovered;
-use super::scripts::{REGISTER, RENEW, SWEEP};
+use super::scripts::{LOST, REGISTER, RENEW, SWEEP};
 use super::{BATCH, InRedis, ms};
 
 /// Keeps the counts for as long as somebody uses them.
@@ -130,14 +130,36 @@ impl InRedis {
             let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
             let asked = |_: &str| json!({ "lease_ms": ms(self.options.lease), "ids": ids });
             let reply = self.ask(&RENEW, asked).await?;
-            let mut state = self.state();
-            for id in reply.iter().skip(1).filter_map(|id| read_id(id)) {
-                if let Some(lease) = state.leases.get_mut(&id) {
-                    lease.known_in = None;
-                }
+            if self.note_unknown(&reply[1..]) {
+                tracing::warn!(
+                    target: "weir::budget",
+                    "Redis has lost some of what it was told, so that budgets are counted anew; see \
+                     that it evicts no keys (maxmemory-policy noeviction)"
+                );
+                self.ask(&LOST, |_| json!({})).await?;
             }
         }
         Ok(())
+    }
+
+    /// Notes requests that Redis does not know; whether it has lost any that goes on. What they held
+    /// still stands in the counts then, and nobody could give it back.
+    fn note_unknown(&self, told: &[String]) -> bool {
+        let (mut is_lost, mut has_lost) = (false, false);
+        let mut state = self.state();
+        for word in told {
+            if word == "lost" {
+                is_lost = true;
+                continue;
+            }
+            // One that has ended meanwhile was settled, and is not lost.
+            if let Some(lease) = read_id(word).and_then(|id| state.leases.get_mut(&id)) {
+                lease.known_in = None;
+                has_lost |= is_lost;
+            }
+            is_lost = false;
+        }
+        has_lost
     }
 
     /// Ends requests whose instance no longer prolongs them, by what the journal says: as its row

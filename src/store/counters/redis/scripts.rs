@@ -27,4 +27,5 @@ scripts! {
     FINISH = "scripts/finish.lua";
     RENEW = "scripts/renew.lua";
     SWEEP = "scripts/sweep.lua";
+    LOST = "scripts/lost.lua";
 }

@@ -1,5 +1,6 @@
 -- Settles a request, once. asked: id, is_known (whether it was registered in this generation),
--- ended_ago_ms, nano_usd, tokens, scopes, is_swept (whether somebody else settles it).
+-- ended_ago_ms, nano_usd, tokens, scopes, is_swept (whether somebody else settles it), is_given (whether
+-- somebody else gives it back).
 if is_stale() then
   return { 'stale' }
 end
@@ -8,6 +9,9 @@ if redis.call('EXISTS', lease_of(asked.id)) == 1 then
   if asked.is_swept then
     -- Who had it may be back later, and register it again.
     redis.call('SET', base .. 'swept:' .. asked.id, '', 'PX', hour)
+  elseif asked.is_given then
+    -- It may be registered again, and is not taken for lost.
+    redis.call('SET', base .. 'given:' .. asked.id, '', 'PX', hour)
   end
   return { 'done' }
 end
