@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_weir");
 const INSTANCES: [usize; 3] = [1, 2, 4];
 const ROUNDS: usize = 15;
+/// Connections to each weir, so that all that serve are as busy as one alone.
 const CONNECTIONS: usize = 16;
 /// Requests of one connection in one round.
 const REQUESTS: usize = 50;
@@ -125,7 +126,7 @@ async fn load(addresses: &[SocketAddr]) -> Result<(), Box<dyn Error>> {
         body.len()
     );
     let mut callers = JoinSet::new();
-    for connection in 0..CONNECTIONS {
+    for connection in 0..CONNECTIONS * addresses.len() {
         let (address, request) = (addresses[connection % addresses.len()], request.clone());
         callers.spawn(async move {
             let mut stream = TcpStream::connect(address).await.ok()?;
@@ -181,7 +182,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             let before: u64 = group.iter().map(Weir::cpu_ns).sum();
             load(&addresses[..INSTANCES[index]]).await?;
             let spent = group.iter().map(Weir::cpu_ns).sum::<u64>() - before;
-            micros[index].push(spent as f64 / 1000.0 / (CONNECTIONS * REQUESTS) as f64);
+            let requests = CONNECTIONS * REQUESTS * group.len();
+            micros[index].push(spent as f64 / 1000.0 / requests as f64);
         }
     }
     for (index, instances) in INSTANCES.iter().enumerate() {

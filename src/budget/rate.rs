@@ -36,7 +36,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// Where so many [`MINUTE_MS`]ths of one are in the bucket.
+    /// Where so many sixty-thousandths of one are in the bucket.
     pub fn new(filled: u128, per_minute: u64) -> Self {
         let free = parts(per_minute).saturating_sub(filled) / u128::from(MINUTE_MS);
         let reset_ms = filled.div_ceil(u128::from(per_minute.max(1)));
