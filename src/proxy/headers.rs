@@ -204,6 +204,12 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
     }
 }
 
+/// How long a body is said to be; nothing where that is not said.
+pub fn length(headers: &HeaderMap) -> u64 {
+    let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    told.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
 /// Tells what a key's minute has left, by OpenAI's headers, in the place of what the upstream tells of
 /// the account behind it.
 pub fn rates(headers: &mut HeaderMap, left: &MinuteLeft) {

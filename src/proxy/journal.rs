@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::budgets::{self, Budgets, Desired, Holding};
+use super::budgets::{self, Budgets, Desired, Holding, Unread};
 use super::opening::{Ended, Opening};
 use super::record::Outcome;
 use super::settlement::{self, End, Known};
@@ -20,6 +20,7 @@ use crate::config::{Config, OnFailure, Priced};
 use crate::store::ledger::{self, DAY_MS, Flags, Intent, RequestId, Settlement};
 use crate::store::{Store, StoreError, now_ms};
 use crate::tokens::Encoding;
+use crate::upstream::Route;
 
 /// Requests of ended processes that are settled in one go.
 const ORPHANS_AT_ONCE: usize = 256;
@@ -106,12 +107,26 @@ impl Journal {
         self.hold(&opening.caller, &desired).await
     }
 
-    /// Holds a place for a request that weir does not read, if its budgets have anything left.
-    pub async fn hold_unread(&self, opening: &Opening) -> Result<Holding, ProxyError> {
-        match opening.is_billed {
-            true => self.budgets.hold_unread(&opening.caller, &opening.model).await,
-            false => self.budgets.note(&opening.caller),
+    /// Holds what a request may come to that weir does not read.
+    pub async fn hold_unread(
+        &self,
+        opening: &Opening,
+        body_bytes: u64,
+    ) -> Result<Holding, ProxyError> {
+        if !opening.is_billed {
+            return self.budgets.note(&opening.caller);
         }
+        let model = opening.model.as_str();
+        let unread = Unread {
+            model,
+            body_bytes,
+            window_tokens: self.config.models.find(model).entry.window_tokens,
+            has_output: ![Route::Embeddings, Route::Moderations, Route::Images]
+                .iter()
+                .any(|route| route.name() == opening.route),
+        };
+        let price = if model.is_empty() { None } else { self.price(None, model) };
+        self.budgets.hold_unread(&opening.caller, &unread, price).await
     }
 
     /// Writes down that a request is about to be sent for which `holding` is held; `None` where

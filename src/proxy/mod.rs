@@ -300,6 +300,7 @@ impl Proxy {
             // Nothing is known of the tokens yet: what was used before must leave some room.
             record.take_tokens(0).await?;
             let announced_length = pass.headers.contains_key(CONTENT_LENGTH);
+            let body_bytes = headers::length(&pass.headers);
             let mut headers = self.outbound_headers(pass.headers, &pass.target);
             if matches!(pass.target.endpoint(), Endpoint::Route(_)) {
                 // The usage in a compressed answer could not be read.
@@ -327,7 +328,7 @@ impl Proxy {
             record.ready();
             let opening = Opening::passed(record.caller(), &outbound, model, record.plan_ms());
             if let Some(opening) = opening {
-                let holding = self.journal.hold_unread(&opening).await?;
+                let holding = self.journal.hold_unread(&opening, body_bytes).await?;
                 record.account(self.journal.open(opening, holding).await?);
             }
             Ok(self.client.send(outbound).await?)

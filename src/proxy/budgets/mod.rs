@@ -31,6 +31,8 @@ pub use report::Report;
 const UNKNOWN_OUTPUT_TOKENS: u64 = 2048;
 /// Answers that come now and then may be twice as long as nearly all that were seen.
 const SPARE: u64 = 2;
+/// As many bytes of a body that is not read are taken for a token.
+const BYTES_A_TOKEN: u64 = 4;
 /// The least output that a request is worth sending for.
 const LEAST_OUTPUT_TOKENS: u64 = 16;
 /// How many models' answers are remembered, by tenant.
@@ -112,6 +114,17 @@ pub struct Desired<'a> {
     pub is_clampable: bool,
 }
 
+/// What is known of a request that weir does not read.
+pub struct Unread<'a> {
+    /// Empty where not even that is known.
+    pub model: &'a str,
+    /// Zero where nobody has told.
+    pub body_bytes: u64,
+    pub window_tokens: u64,
+    /// Whether its answer takes tokens.
+    pub has_output: bool,
+}
+
 impl<'a> Desired<'a> {
     /// Of a conversation that is sent as `planned`.
     pub fn planned(planned: &'a Planned) -> Self {
@@ -189,23 +202,37 @@ impl Budgets {
         self.hold_as(caller, outputs, |usual_tokens| self.ask(desired, price, usual_tokens)).await
     }
 
-    /// Holds a place for a request that weir does not read, if its budgets have anything left. What it
-    /// takes is known when it has ended.
+    /// Holds what a request may come to that weir does not read: by the length of its body and by what
+    /// such answers usually take. Where less is left it holds that: what it takes is known when it has
+    /// ended, and nobody is kept out by a guess.
     pub async fn hold_unread(
         &self,
         caller: &ledger::Caller,
-        model: &str,
+        unread: &Unread<'_>,
+        price: Option<&Price>,
     ) -> Result<Holding, ProxyError> {
-        let ask = Ask {
-            money: OutputBound::default(),
-            prompt_tokens: 0,
-            choices: 1,
-            wanted_tokens: 0,
-            enough_tokens: 0,
-            least_tokens: 0,
-            is_flexible: true,
-        };
-        self.hold_as(caller, (caller.tenant, model), |_| ask).await
+        let prompt_tokens = (unread.body_bytes / BYTES_A_TOKEN).min(unread.window_tokens);
+        self.hold_as(caller, (caller.tenant, unread.model), |usual_tokens| {
+            let usual_tokens = usual_tokens.unwrap_or(UNKNOWN_OUTPUT_TOKENS);
+            let output_tokens = if unread.has_output { usual_tokens } else { 0 };
+            let all_tokens = prompt_tokens.saturating_add(output_tokens);
+            let all_nano_usd =
+                price.map_or(0, |price| price.bound(prompt_tokens, None).nano_usd(output_tokens));
+            let per_mtok = u128::from(all_nano_usd) * 1_000_000 / u128::from(all_tokens.max(1));
+            Ask {
+                money: OutputBound {
+                    base_nano_usd: 0,
+                    output_nano_usd_per_mtok: u64::try_from(per_mtok).unwrap_or(u64::MAX),
+                },
+                prompt_tokens: 0,
+                choices: 1,
+                wanted_tokens: all_tokens,
+                enough_tokens: all_tokens,
+                least_tokens: LEAST_OUTPUT_TOKENS.min(all_tokens),
+                is_flexible: true,
+            }
+        })
+        .await
     }
 
     async fn hold_as(

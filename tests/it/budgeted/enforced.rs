@@ -182,6 +182,26 @@ async fn routes_that_weir_does_not_read_end_with_the_budget_too() {
     assert_eq!(budgeted.weir.ask(&request).await.status(), 429);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn routes_that_weir_does_not_read_hold_what_they_may_come_to() {
+    let budgeted = Budgeted::start(|_| {}).await;
+    budgeted.set("team:research/tokens/day", "300").await;
+    let input: Vec<u64> = (0..30).collect();
+    let body = json!({"model": "text-embedding-3-small", "input": input}).to_string();
+    let request = post("/v1/embeddings", &budgeted.key.header(), body);
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..60 {
+        let (address, request) = (budgeted.weir.weir.address, request.clone());
+        all.spawn(async move { crate::server::harness::ask(address, request).await.status() });
+    }
+    let statuses = all.join_all().await;
+    let sent = statuses.iter().filter(|status| **status == 200).count();
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 60 - sent);
+    let (_, spent, rows) = sum(&budgeted.weir.store).await;
+    assert_eq!((rows.len(), spent), (sent, 30 * sent as u64));
+    assert!((270..=330).contains(&spent), "{spent} of 300, at once or not");
+}
+
 #[tokio::test]
 async fn who_finds_all_held_waits_for_it() {
     let budgeted = Budgeted::start(|_| {}).await;
