@@ -26,7 +26,8 @@ def budgeted(shared_upstream, store):
 
 def set_budget(store, tokens):
     command = [str(harness.BINARIES / "weir"), "budgets", "set", "all", "--per", "day"]
-    subprocess.run([*command, "--tokens", str(tokens), "--store", str(store)], check=True)
+    told = [*command, "--tokens", str(tokens), "--store", str(store)]
+    subprocess.run(told, check=True, env=harness.environment())
 
 
 def test_what_is_over_is_refused_once_and_not_tried_again(budgeted, upstream, store):
