@@ -91,9 +91,10 @@ fn set_budget(config: &Path, store: &Path, budget: &str) -> Result<(), Box<dyn E
     else {
         return Err(format!("{budget} names no budget").into());
     };
+    let limit = if measure == "usd" { "1000000" } else { "1000000000000" };
     let measure = format!("--{measure}");
     let set = Command::new(PROGRAM)
-        .args(["budgets", "set", scope, &measure, "1000000", "--per", window])
+        .args(["budgets", "set", scope, &measure, limit, "--per", window])
         .arg("--config")
         .arg(config)
         .arg("--store")
