@@ -1,0 +1,406 @@
+//! Every key, every problem and what the default file says, against what is read.
+
+use std::collections::BTreeSet;
+
+use figment::Figment;
+use figment::providers::{Format, Toml};
+
+use super::problems::PROBLEMS;
+use super::*;
+use crate::config::{AdminListen, AuthMode, DEFAULT_TOML, ModelEntry, load};
+use crate::context::anchors::Anchors;
+use crate::context::policy::{
+    Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Importance, Mask, Notes, Notices,
+    Restart, Shares, Zones,
+};
+use crate::context::preset::preset;
+use crate::tokens::Encoding;
+
+fn toml(text: &str) -> Figment {
+    Figment::from(Toml::string(text))
+}
+
+fn loaded(text: &str) -> (Config, Vec<Warning>) {
+    load(toml(text)).expect("this configuration is right")
+}
+
+/// The lines of the problems in `text`, less where they came from.
+fn problems(text: &str) -> Vec<String> {
+    let problems = load(toml(text)).expect_err("this configuration is wrong");
+    let lines = problems.iter().map(ToString::to_string);
+    lines.map(|line| line.replace(" (TOML source string)", "")).collect()
+}
+
+#[test]
+fn the_default_file_says_what_the_code_does() {
+    let (config, warnings) = loaded(DEFAULT_TOML);
+    assert_eq!(format!("{config:#?}"), format!("{:#?}", Config::default()));
+    assert_eq!(warnings, []);
+    let (config, _) = loaded("");
+    assert_eq!(format!("{config:#?}"), format!("{:#?}", Config::default()));
+}
+
+#[test]
+fn the_default_file_has_every_key_with_a_comment_above() {
+    let mut reader = Reader::new(Figment::new()).expect("nothing is readable");
+    sections(&mut reader);
+    let known: BTreeSet<String> = reader.keys().map(str::to_owned).collect();
+    let mut section = "";
+    let mut before = "";
+    let mut written = BTreeSet::new();
+    for line in DEFAULT_TOML.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.trim_end_matches(']');
+        } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
+            assert!(before.starts_with("# "), "{key} has no comment above it");
+            written.insert(format!("{section}.{key}"));
+        }
+        before = line;
+    }
+    assert_eq!(written, known);
+}
+
+#[test]
+fn the_examples_in_the_default_file_work() {
+    let example = |line: &str| line.starts_with('[') || line.contains(" = ");
+    let lines = DEFAULT_TOML.lines().filter_map(|line| line.strip_prefix("# "));
+    let text: Vec<&str> = lines.filter(|line| example(line)).collect();
+    let (config, warnings) = loaded(&text.join("\n"));
+    assert_eq!(config.configured_limit_tokens("gpt-4o-mini"), Some(100_000));
+    let found = config.models.find("my-model");
+    assert_eq!(
+        found.entry,
+        ModelEntry {
+            window_tokens: 32_768,
+            max_input_tokens: Some(28_672),
+            max_output_tokens: Some(4_096),
+            encoding: Encoding::O200kBase,
+            strict_alternation: false,
+        }
+    );
+    let price = config.models.price("my-model").map(ToString::to_string);
+    let tiered = "in 2.5 cached 0.25 out 10 above 200000 in 5 cached 0.5 out 15";
+    assert_eq!(price.as_deref(), Some(tiered));
+    let default = config.prices.default.as_ref().map(ToString::to_string);
+    assert_eq!(default.as_deref(), Some("in 3 out 15"));
+    assert_eq!(warnings, []);
+}
+
+const EVERY_KEY: &str = r#"
+        [server]
+        listen = "[::1]:0"
+        allowed_hosts = ["Weir.Example", "[fd00::1]"]
+        max_connections = 1
+        max_header_bytes = 8192
+        max_body_bytes = 1024
+        max_bodies_in_flight_bytes = 1024
+        max_messages = 2
+        header_timeout_ms = 3
+        drain_deadline_ms = 0
+        [cors]
+        allow_origins = ["https://Chat.example:8443/"]
+        [auth]
+        mode = "keys"
+        allow_anonymous = true
+        [admin]
+        listen = "127.0.0.1:2"
+        token_file = "kept/token"
+        [upstream]
+        url = "http://localhost:1/v1"
+        api_key_env = "PROVIDER_KEY"
+        connect_timeout_ms = 4
+        first_byte_timeout_ms = 5
+        idle_timeout_ms = 6
+        ask_usage = "never"
+        [context]
+        mode = "observe"
+        allow_bypass = true
+        hard = 0.9
+        low = 0.625
+        min_growth = 0
+        recent_messages = 7
+        recent = 1
+        pinned = 0.0
+        notes = "off"
+        thrift = 2.5
+        tail = 0.2
+        originals = "store"
+        originals_lifetime_ms = 1000
+        originals_max_bytes = 1024
+        policy = "mine"
+        allowed_policies = ["zones", "mine"]
+        soft = 0.7
+        trigger_tokens = 24000
+        min_progress = 0.02
+        restart_at = "exhausted"
+        carryover_turns = 5
+        notice_mask = "a"
+        notice_wind_down = "b"
+        notice_restart = "c"
+        margin = 0.2
+        reserve_tokens = 1024
+        encoding = "estimate"
+        mask = "placeholder"
+        mask_repeats = "placeholder"
+        mask_images = "placeholder"
+        mask_arguments = "placeholder"
+        mask_batch = 4
+        window = 0.3
+        anchors = ["^Decision"]
+        importance = "reference"
+        fill = "greedy"
+        keep_messages = 10
+        extract = 0.2
+        request_characters = 100
+        attack = "shares"
+        system_share = 0.2
+        anchors_share = 0.3
+        conversation_share = 0.4
+        oversize_tokens = 8000
+        file_hints = "full"
+        cache_tier_requests = 2
+        cache_target_tokens = 2048
+        [policies.mine]
+        preset = "zones"
+        mask_batch = 5
+        [policies.plain]
+        notes = "count"
+        [learning]
+        heal = false
+        limit_lifetime_ms = 1000
+        calibrate = false
+        [prices]
+        unknown = "reject"
+        [cache]
+        counts_bytes = 8
+        folds_bytes = 0
+        [store]
+        path = "kept/weir.db"
+        url = ""
+        [ledger]
+        enabled = false
+        on_failure = "closed"
+        drain_ms = 7
+        sync_interval_ms = 8
+        retention_days = 9
+        sums_retention_days = 10
+        [budgets]
+        time_zone = "Europe/Berlin"
+        clamp = false
+        wait_ms = 0
+        on_failure = "closed"
+        webhook_url = "https://chat.example/hook"
+        [log]
+        format = "json"
+        level = "debug"
+    "#;
+
+#[test]
+fn every_key_is_taken() {
+    let (config, _) = loaded(EVERY_KEY);
+    let expected = Config {
+        server: Server {
+            listen: "[::1]:0".parse().expect("an address"),
+            allowed_hosts: vec!["weir.example".into(), "[fd00::1]".into()],
+            max_connections: 1,
+            max_header_bytes: 8192,
+            max_body_bytes: 1024,
+            max_bodies_in_flight_bytes: 1024,
+            max_messages: 2,
+            header_timeout_ms: 3,
+            drain_deadline_ms: 0,
+        },
+        cors: Cors { allow_origins: vec!["https://chat.example:8443".into()] },
+        auth: Auth { mode: AuthMode::Keys, allow_anonymous: true },
+        admin: Admin {
+            listen: AdminListen::At("127.0.0.1:2".parse().expect("an address")),
+            token_file: "kept/token".into(),
+        },
+        upstream: Upstream {
+            url: "http://localhost:1/v1".into(),
+            api_key_env: "PROVIDER_KEY".into(),
+            api_key_file: String::new(),
+            own_key: None,
+            connect_timeout_ms: 4,
+            first_byte_timeout_ms: 5,
+            idle_timeout_ms: 6,
+            ask_usage: AskUsage::Never,
+        },
+        context: Context {
+            mode: Mode::Observe,
+            allow_bypass: true,
+            policy: every_key_of_a_policy(),
+            policies: config.context.policies.clone(),
+            default_policy: "mine".into(),
+            allowed_policies: vec!["zones".into(), "mine".into()],
+            originals: Originals::Store,
+            originals_lifetime_ms: 1000,
+            originals_max_bytes: 1024,
+        },
+        learning: Learning { heal: false, limit_lifetime_ms: 1000, calibrate: false },
+        prices: Prices { unknown: UnknownPrice::Reject, default: None },
+        cache: Cache { counts_bytes: 8, folds_bytes: 0 },
+        store: Store { path: "kept/weir.db".into(), url: None },
+        ledger: Ledger {
+            enabled: false,
+            on_failure: OnFailure::Closed,
+            drain_ms: 7,
+            sync_interval_ms: 8,
+            retention_days: 9,
+            sums_retention_days: 10,
+        },
+        budgets: every_key_of_budgets(),
+        log: Log { format: LogFormat::Json, level: "debug".into() },
+        ..Config::default()
+    };
+    assert_eq!(format!("{config:#?}"), format!("{expected:#?}"));
+    let mut zones = preset("zones").expect("a preset");
+    zones.mask.batch = 5;
+    assert_eq!(config.policy(None, None), zones);
+    let plain = Policy { notes: Notes::Count, ..every_key_of_a_policy() };
+    assert_eq!(config.policy(None, Some("plain")), plain);
+    assert_eq!(config.policy(Some("default"), Some("plain")), every_key_of_a_policy());
+    assert_eq!(Some(config.policy(Some("scored"), None)), preset("scored"));
+}
+
+/// The section `[budgets]` that [`EVERY_KEY`] writes.
+fn every_key_of_budgets() -> Budgets {
+    Budgets {
+        time_zone: jiff::tz::TimeZone::get("Europe/Berlin").expect("it is shipped"),
+        clamp: false,
+        wait_ms: 0,
+        on_failure: OnFailure::Closed,
+        webhook_url: "https://chat.example/hook".into(),
+    }
+}
+
+/// The policy that [`EVERY_KEY`] writes.
+fn every_key_of_a_policy() -> Policy {
+    let text = |text: &str| Some(text.into());
+    Policy {
+        hard_permille: 900,
+        low_permille: 625,
+        min_growth_permille: 0,
+        recent_messages: 7,
+        recent_permille: 1000,
+        pinned_permille: 0,
+        notes: Notes::Nothing,
+        thrift_permille: 2500,
+        tail_permille: 200,
+        notes_apart: true,
+        strict_alternation: false,
+        zones: Zones {
+            soft_permille: 700,
+            trigger_tokens: 24_000,
+            min_progress_permille: 20,
+            restart: Restart::Exhausted,
+            carryover_turns: 5,
+            notices: Notices { mask: text("a"), wind_down: text("b"), restart: text("c") },
+        },
+        mask: Mask {
+            results: true,
+            repeats: true,
+            images: true,
+            arguments: true,
+            batch: 4,
+            window_permille: 300,
+        },
+        eviction: Eviction {
+            importance: Importance::Reference,
+            fill: Fill::Greedy,
+            keep_messages: 10,
+        },
+        extract: Extract { permille: 200, request_characters: 100 },
+        counting: Counting { margin_permille: 200, reserve_tokens: 1024, is_estimated: true },
+        shares: Shares {
+            is_attacked: true,
+            system_permille: 200,
+            anchors_permille: 300,
+            conversation_permille: 400,
+            oversize_tokens: 8000,
+            file_hints: FileHints::Full,
+        },
+        breakpoints: Breakpoints { tier_requests: 2, target_tokens: 2048 },
+        anchors: Anchors::new(vec!["^Decision".into()]).expect("a pattern"),
+    }
+}
+
+#[test]
+fn each_problem_names_its_key_and_its_cure() {
+    for (text, expected) in PROBLEMS {
+        assert_eq!(problems(text), [*expected], "{text}");
+    }
+}
+
+#[test]
+fn an_upstream_must_be_a_plain_base_url() {
+    let example = "write it as an SDK would be given it, such as https://api.openai.com/v1";
+    for (url, expected) in [
+        ("api.openai.com/v1", "does not begin with https:// or http://"),
+        ("ftp://a/", "does not begin with https:// or http://"),
+        ("https:///v1", "\"https:///v1\" is no URL"),
+        ("https://a b/v1", "\"https://a b/v1\" is no URL"),
+        ("https://a:99999/v1", "\"https://a:99999/v1\" has a port that is not from 1 to 65535"),
+        ("https://a/v1#x", "\"https://a/v1#x\" has a fragment (from # on), which is never sent"),
+    ] {
+        let problems = problems(&format!("[upstream]\nurl = {url:?}"));
+        assert_eq!(problems, [format!("upstream.url: {expected}; {example}")], "{url}");
+    }
+    let [problem] = &problems("[upstream]\nurl = \"https://me:secret@a/v1\"")[..] else {
+        panic!("one problem");
+    };
+    assert!(problem.contains("leave them out") && !problem.contains("secret"), "{problem}");
+    for url in ["http://[::1]:8080", "HTTPS://a.b/openai/v1/?api-version=1", "https://a:443"] {
+        assert_eq!(loaded(&format!("[upstream]\nurl = {url:?}")).0.upstream.url, url);
+    }
+}
+
+#[test]
+fn all_problems_come_at_once() {
+    let text = "colour = 1\n[server]\nlisten = 1\n[context]\nlow = 2\nhigh = 1\n[log]\nlevel = 3";
+    let keys: Vec<_> = load(toml(text)).expect_err("wrong").into_iter().map(|p| p.key).collect();
+    assert_eq!(keys, ["server.listen", "context.low", "log.level", "colour", "context.high"]);
+}
+
+#[test]
+fn own_models_go_before_the_catalogue() {
+    let (config, _) = loaded(
+        "[models.\"GPT-4o\"]\nwindow_tokens = 1000\n\
+         [models.\"openai/gpt-5\"]\nmax_output_tokens = 9\n\
+         [models.small-mistral]\nwindow_tokens = 500\nstrict_alternation = true",
+    );
+    let gpt_4o = config.models.find("azure/gpt-4o").entry;
+    assert_eq!((gpt_4o.window_tokens, gpt_4o.max_output_tokens), (1000, None));
+    assert_eq!(config.models.find("gpt-5").entry.max_output_tokens, Some(128_000));
+    let gpt_5 = config.models.find("openai/gpt-5").entry;
+    let expected = (400_000, Some(272_000), Some(9));
+    assert_eq!((gpt_5.window_tokens, gpt_5.max_input_tokens, gpt_5.max_output_tokens), expected);
+    let own = config.models.find("small-mistral").entry;
+    assert_eq!((own.window_tokens, own.max_input_tokens, own.max_output_tokens), (500, None, None));
+    assert!(own.strict_alternation);
+}
+
+#[test]
+fn the_least_matching_limit_wins_and_no_prefix_avoids_it() {
+    let (config, warnings) = loaded(
+        "[[limits]]\nmodel = \"GPT-4o*\"\nmax_input_tokens = 100\n\
+         [[limits]]\nmodel = \"*-mini\"\nmax_input_tokens = 50\n\
+         [[limits]]\nmodel = \"gpt4o\"\nmax_input_tokens = 1",
+    );
+    assert_eq!(config.configured_limit_tokens("gpt-4o"), Some(100));
+    assert_eq!(config.configured_limit_tokens("openai/gpt-4o-mini"), Some(50));
+    assert_eq!(config.configured_limit_tokens("o3"), None);
+    let lines: Vec<_> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(lines, ["limits[2].model: \"gpt4o\" matches no model that weir knows"]);
+}
+
+#[test]
+fn what_is_probably_not_meant_is_warned_of() {
+    let (_, warnings) = loaded(
+        "[server]\nlisten = \"0.0.0.0:8400\"\n[upstream]\nurl = \"http://models.internal/v1\"",
+    );
+    let keys: Vec<_> = warnings.iter().map(|warning| warning.key.as_str()).collect();
+    assert_eq!(keys, ["server.allowed_hosts", "upstream.url"]);
+    let (_, warnings) = loaded("[upstream]\nurl = \"http://127.0.0.1:11434/v1\"");
+    assert_eq!(warnings, []);
+}
