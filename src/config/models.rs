@@ -139,7 +139,9 @@ impl Catalogue {
         let shipped = |name: &str| {
             self.shipped.prices.get_key_value(name).map(|(name, listed)| (*name, listed.price()))
         };
-        let found = price_among(&candidates, own).or_else(|| price_among(&candidates, shipped));
+        let has_own = !self.own_prices.is_empty();
+        let found = has_own.then(|| price_among(&candidates, own)).flatten();
+        let found = found.or_else(|| price_among(&candidates, shipped));
         let (name, price) = found?;
         price.filter(|_| names::is_same_price(&candidates[0], name))
     }

@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 
 /// The longest answer that is looked into.
 pub const MAX_REFUSAL_BYTES: usize = 64 << 10;
+/// What a successful answer holds that is nothing but an error.
+const ERROR: &[u8] = b"\"error\"";
 /// How deep objects and texts that are JSON themselves are looked into.
 const MAX_DEPTH: usize = 6;
 /// The most texts of one answer that are read.
@@ -44,6 +46,10 @@ impl Overflow {
 /// With a 200 only where the whole answer is an error, as some local servers have it.
 pub fn recognise(status: u16, body: &[u8]) -> Option<Overflow> {
     if !matches!(status, 200 | 400 | 413 | 422) || body.len() > MAX_REFUSAL_BYTES {
+        return None;
+    }
+    // Next to all successful answers are none: they need not be read twice.
+    if status == 200 && !body.windows(ERROR.len()).any(|part| part == ERROR) {
         return None;
     }
     let text = std::str::from_utf8(body).ok()?.trim();

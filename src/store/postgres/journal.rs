@@ -11,7 +11,7 @@ use super::super::StoreError;
 use super::super::ledger::frame;
 use super::super::ledger::{Intent, RequestId, Settlement};
 use super::connection::{Connection, Failure};
-use super::written::{self, Frames, RowsOfDay};
+use super::written::{self, Frames, Remembered};
 use super::{Postgres, Shared, instances, watch};
 
 /// What waits for a task; what is past it waits in its caller.
@@ -110,7 +110,7 @@ impl Postgres {
 
 /// Writes what is queued, until the runtime ends.
 async fn write_all(shared: Arc<Shared>, mut queue: mpsc::Receiver<Waiting>) {
-    let mut writer = Writer { shared, connection: None, rows: RowsOfDay::default() };
+    let mut writer = Writer { shared, connection: None, remembered: Remembered::default() };
     while let Some(first) = queue.recv().await {
         let mut group = vec![first];
         while group.len() < MAX_GROUP
@@ -145,7 +145,7 @@ async fn write_all(shared: Arc<Shared>, mut queue: mpsc::Receiver<Waiting>) {
 struct Writer {
     shared: Arc<Shared>,
     connection: Option<Connection>,
-    rows: RowsOfDay,
+    remembered: Remembered,
 }
 
 impl Writer {
@@ -194,7 +194,7 @@ impl Writer {
         };
         let frames = Frames::read(self.shared.instance, frames);
         let patience = self.shared.pool.health().patience();
-        let writing = written::write(&connection, &mut self.rows, &frames);
+        let writing = written::write(&connection, &mut self.remembered, &frames);
         let written = tokio::time::timeout(patience, writing).await;
         let written = written.map_err(|_| Failure::Slow)?;
         if written.is_err() && connection.is_in_transaction() {
