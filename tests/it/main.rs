@@ -21,6 +21,7 @@ mod spend;
 mod store;
 mod summaries;
 mod through;
+mod tls;
 mod traces;
 mod upstream;
 mod upstream_rules;
