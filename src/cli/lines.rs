@@ -85,8 +85,7 @@ mod tests {
         model = \"b\"\n\
         max_input_tokens = 0\n\
         [policies]\n\
-        mine = { low = 2,\n\
-          hard = 3 }\n";
+        mine = { low = 2, hard = 3 }\n";
 
     #[test]
     fn a_key_is_found_on_its_line() {

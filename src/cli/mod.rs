@@ -3,6 +3,8 @@
 mod backup;
 mod budgets;
 mod check;
+#[cfg(test)]
+mod deployed;
 mod explain;
 mod keys;
 mod learned;

@@ -22,11 +22,9 @@ pub fn read_all(config: &mut Config) -> Result<(), Vec<Problem>> {
 pub fn named(config: &Config) -> Vec<String> {
     let (server, admin) = (&config.server.tls, &config.admin.tls);
     let (upstream, summaries) = (&config.upstream, &config.summaries);
-    let listeners =
-        [server, admin].map(|tls| [&tls.cert_file, &tls.key_file, &tls.client_ca_file]);
+    let listeners = [server, admin].map(|tls| [&tls.cert_file, &tls.key_file, &tls.client_ca_file]);
     let connector = &upstream.tls;
-    let connector =
-        [&connector.ca_file, &connector.client_cert_file, &connector.client_key_file];
+    let connector = [&connector.ca_file, &connector.client_cert_file, &connector.client_key_file];
     let keys = [&upstream.api_key_file, &summaries.api_key_file];
     let all = listeners.into_iter().flatten().chain(connector).chain(keys);
     all.filter(|path| !path.is_empty()).cloned().collect()

@@ -132,19 +132,13 @@ impl Failure {
 }
 
 async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
-    let deaf =
-        |error| Failure::cannot_serve(format!("cannot listen for signals: {error}"));
+    let deaf = |error| Failure::cannot_serve(format!("cannot listen for signals: {error}"));
     let mut signals = Signals::listen().map_err(deaf)?;
     let hangups = Hangups::listen().map_err(deaf)?;
     let client = Client::new(&config.upstream)
         .map_err(|error| Failure::bad_configuration(error.to_string()))?;
     let base = client.base().clone();
-    let store = match config.auth.mode {
-        AuthMode::Open => own_store::open(&config, std::env::vars_os()).map_err(no_store)?,
-        // Without its keys weir would know nobody.
-        AuthMode::Keys => own_store::open_or_say(&config, std::env::vars_os())
-            .map_err(|said| Failure::cannot_serve(no_keys(&said)))?,
-    };
+    let store = open_store(&config)?;
     let admin = admin(&config, &store).await?;
     let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_store)?;
     let originals = Arc::clone(proxy.originals());
@@ -156,12 +150,10 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
         tokio::spawn(own_store::sweep(store.clone()));
     }
-    let server = Server::bind(&config, proxy)
-        .await
-        .map_err(|error| match error {
-            BindError::Listen(error) => cannot_bind(config.server.listen, &error),
-            error @ BindError::Tls(_) => Failure::bad_configuration(error.to_string()),
-        })?;
+    let server = Server::bind(&config, proxy).await.map_err(|error| match error {
+        BindError::Listen(error) => cannot_bind(config.server.listen, &error),
+        error @ BindError::Tls(_) => Failure::bad_configuration(error.to_string()),
+    })?;
     let address = server.address();
     if own_address::leads_back(&base, address).await {
         return Err(leads_back(&config.upstream.url, address));
@@ -204,6 +196,15 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     }
     tell_ending(&ending, &config);
     Ok(ending)
+}
+
+fn open_store(config: &Config) -> Result<Store, Failure> {
+    match config.auth.mode {
+        AuthMode::Open => own_store::open(config, std::env::vars_os()).map_err(no_store),
+        // Without its keys weir would know nobody.
+        AuthMode::Keys => own_store::open_or_say(config, std::env::vars_os())
+            .map_err(|said| Failure::cannot_serve(no_keys(&said))),
+    }
 }
 
 fn tell_ending(ending: &Ending, config: &Config) {

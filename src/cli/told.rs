@@ -7,10 +7,10 @@ use std::path::Path;
 use clap::Args;
 use figment::Figment;
 
+use super::lines;
 use super::own_files;
 use super::own_key;
 use super::own_store;
-use super::lines;
 use super::sources::{self, Flag};
 use crate::config::{self, Config, Problem, Warning};
 use crate::tls;

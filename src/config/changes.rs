@@ -170,9 +170,7 @@ fn plain(value: &Value) -> String {
             .or_else(|| number.to_u128().map(|number| number.to_string()))
             .or_else(|| number.to_f64().map(|number| number.to_string()))
             .unwrap_or_default(),
-        Value::Array(_, items) => {
-            items.iter().map(plain).collect::<Vec<_>>().join(", ")
-        }
+        Value::Array(_, items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
         Value::Empty(..) | Value::Dict(..) => String::new(),
     }
 }
@@ -185,9 +183,8 @@ mod tests {
     use crate::config::DEFAULT_TOML;
 
     fn told(old: &str, new: &str) -> Vec<(String, &'static str)> {
-        let figment = |text: &str| {
-            Figment::from(Toml::string(DEFAULT_TOML)).merge(Toml::string(text))
-        };
+        let figment =
+            |text: &str| Figment::from(Toml::string(DEFAULT_TOML)).merge(Toml::string(text));
         let changes = changes(&figment(old), &figment(new));
         changes.into_iter().map(|change| (change.key, change.effect.name())).collect()
     }
@@ -236,9 +233,9 @@ mod tests {
         let figment = Figment::from(Toml::string(DEFAULT_TOML));
         for path in leaves(&figment).keys() {
             let parts: Vec<&str> = path.iter().map(String::as_str).collect();
-            let has_one = EFFECTS.iter().any(|(pattern, _)| {
-                pattern.split('.').next() == parts.first().copied()
-            });
+            let has_one = EFFECTS
+                .iter()
+                .any(|(pattern, _)| pattern.split('.').next() == parts.first().copied());
             assert!(has_one, "{}", label(&parts));
         }
     }

@@ -2,6 +2,7 @@
 
 mod budgeted;
 mod budgets;
+mod check;
 mod cli;
 mod counting;
 mod explain;

@@ -2,6 +2,6 @@
 
 mod balancers;
 mod listening;
-pub mod setting;
 mod renewed;
+pub mod setting;
 mod upstreams;

@@ -44,8 +44,8 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "upstream.client_cert_file: is missing: client_key_file is given, and has no use alone",
     ),
     (
-        "[server.tls]\ncert = \"a.pem\"",
-        "server.tls.cert: there is no such key; did you mean server.tls.cert_file?",
+        "[server.tls]\ncert_fil = \"a.pem\"",
+        "server.tls.cert_fil: there is no such key; did you mean server.tls.cert_file?",
     ),
     (
         "[redis]\nurl = \"http://:secret@host\"",

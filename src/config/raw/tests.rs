@@ -210,26 +210,7 @@ const EVERY_KEY: &str = r#"
 fn every_key_is_taken() {
     let (config, _) = loaded(EVERY_KEY);
     let expected = Config {
-        server: Server {
-            listen: "[::1]:0".parse().expect("an address"),
-            allowed_hosts: vec!["weir.example".into(), "[fd00::1]".into()],
-            max_connections: 1,
-            max_header_bytes: 8192,
-            max_body_bytes: 1024,
-            max_bodies_in_flight_bytes: 1024,
-            max_messages: 2,
-            header_timeout_ms: 3,
-            drain_deadline_ms: 0,
-            proxy_protocol_from: ["10.0.0.0/8", "fd00::1/128"]
-                .map(|network| network.parse().expect("a network"))
-                .to_vec(),
-            tls: ListenTls {
-                cert_file: "a.pem".into(),
-                key_file: "b.pem".into(),
-                client_ca_file: "c.pem".into(),
-                ..ListenTls::default()
-            },
-        },
+        server: every_key_of_the_server(),
         cors: Cors { allow_origins: vec!["https://chat.example:8443".into()] },
         auth: Auth { mode: AuthMode::Keys, allow_anonymous: true },
         admin: Admin {
@@ -292,6 +273,30 @@ fn every_key_is_taken() {
     assert_eq!(config.policy(None, Some("plain")), plain);
     assert_eq!(config.policy(Some("default"), Some("plain")), every_key_of_a_policy());
     assert_eq!(Some(config.policy(Some("scored"), None)), preset("scored"));
+}
+
+/// The sections `[server]` and `[server.tls]` that [`EVERY_KEY`] writes.
+fn every_key_of_the_server() -> Server {
+    Server {
+        listen: "[::1]:0".parse().expect("an address"),
+        allowed_hosts: vec!["weir.example".into(), "[fd00::1]".into()],
+        max_connections: 1,
+        max_header_bytes: 8192,
+        max_body_bytes: 1024,
+        max_bodies_in_flight_bytes: 1024,
+        max_messages: 2,
+        header_timeout_ms: 3,
+        drain_deadline_ms: 0,
+        proxy_protocol_from: ["10.0.0.0/8", "fd00::1/128"]
+            .map(|network| network.parse().expect("a network"))
+            .to_vec(),
+        tls: ListenTls {
+            cert_file: "a.pem".into(),
+            key_file: "b.pem".into(),
+            client_ca_file: "c.pem".into(),
+            ..ListenTls::default()
+        },
+    }
 }
 
 /// The section `[budgets]` that [`EVERY_KEY`] writes.

@@ -72,7 +72,9 @@ async fn new_connections_get_what_the_files_hold() {
     assert_eq!(shown(&authority, address).await, certificate(&pairs[2]));
 
     // What was open all the time is open still.
-    open.write_all(bare("GET", "/healthz", "connection: close\r\n").as_bytes()).await.expect("sent");
+    open.write_all(bare("GET", "/healthz", "connection: close\r\n").as_bytes())
+        .await
+        .expect("sent");
     let mut answer = String::new();
     open.read_to_string(&mut answer).await.expect("an answer");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

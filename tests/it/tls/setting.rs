@@ -142,8 +142,7 @@ impl Folder {
     pub fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            std::env::temp_dir().join(format!("weir-files-{}-{number}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("weir-files-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a temporary folder");
         Self(path)
     }

@@ -48,8 +48,7 @@ async fn upstream(
         None => builder.with_no_client_auth(),
     };
     let pair = authority.issue("upstream");
-    let mut config =
-        builder.with_single_cert(pair.chain(), pair.private()).expect("a certificate");
+    let mut config = builder.with_single_cert(pair.chain(), pair.private()).expect("a certificate");
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -97,8 +96,8 @@ fn show(config: &mut Config, pair: &Pair) {
 async fn an_authority_of_ones_own_is_trusted_where_it_is_told() {
     let (authority, other) = (Authority::new("one"), Authority::new("other"));
     let (address, mut seen) = upstream(&authority, None, &["h2", "http/1.1"]).await;
-    asked(address, |_| ()).await.assert_error(502, "upstream_unreachable");
-    asked(address, |config| trust(config, &other)).await.assert_error(502, "upstream_unreachable");
+    asked(address, |_| ()).await.assert_error(502, "upstream_connect");
+    asked(address, |config| trust(config, &other)).await.assert_error(502, "upstream_connect");
     assert!(seen.try_recv().is_err());
     assert_eq!(asked(address, |config| trust(config, &authority)).await.status(), 200);
     assert_eq!(seen.recv().await, Some((http::Version::HTTP_2, false)));
@@ -163,8 +162,7 @@ async fn a_file_of_no_use_is_named() {
     let mut config = Config::default();
     config.server.listen = "127.0.0.1:0".parse().expect("an address");
     let (one, other) = (Authority::new("one").issue("a"), Authority::new("one").issue("b"));
-    config.server.tls =
-        super::setting::shown(&Pair { cert: one.cert, key: other.key }, None);
+    config.server.tls = super::setting::shown(&Pair { cert: one.cert, key: other.key }, None);
     let client = weir::upstream::Client::new(&config.upstream).expect("a client");
     let store = Store::in_memory().expect("there is memory");
     let proxy = Proxy::new(Config::default().into(), client, store).expect("there is memory");
