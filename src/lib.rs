@@ -17,10 +17,11 @@ pub mod context;
 // Layer 2, pure: configuration as used.
 pub mod config;
 
-// Layer 3: the way to the model, what outlives a request, and recorded conversations replayed
-// without a model.
+// Layer 3: the way to the model, what outlives a request, how connections are made safe, and recorded
+// conversations replayed without a model.
 pub mod replay;
 pub mod store;
+pub mod tls;
 pub mod upstream;
 
 // Layer 4: one request, from plan to relay.

@@ -23,7 +23,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::tz::TimeZone;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -32,6 +32,7 @@ pub use token::{Token, load_or_make};
 use crate::config::{Config, Policies};
 use crate::proxy::host::Hosts;
 use crate::store::Store;
+use crate::tls::{HTTP1, Stream, Tls};
 
 /// The most that a request may hold.
 const MAX_BODY_BYTES: usize = 64 << 10;
@@ -48,6 +49,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub struct Admin {
     listener: TcpListener,
     address: SocketAddr,
+    /// `None` where plain HTTP is spoken.
+    tls: Option<Tls>,
     shared: Arc<Shared>,
 }
 
@@ -70,16 +73,23 @@ impl Admin {
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
+        let tls = Tls::new(&config.admin.tls, HTTP1)
+            .map_err(|error| io::Error::other(format!("admin.tls.{error}")))?;
         let hosts = Hosts::new(&config.server.allowed_hosts);
         let policies = config.context.policies.clone();
         let time_zone = config.budgets.time_zone.clone();
         let shared = Arc::new(Shared { store, policies, time_zone, hosts, token });
-        Ok(Self { listener, address, shared })
+        Ok(Self { listener, address, tls, shared })
     }
 
     /// Where it listens, the port as the system gave it.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What handshakes go by; `None` where plain HTTP is spoken.
+    pub fn tls(&self) -> Option<Tls> {
+        self.tls.clone()
     }
 
     /// Serves until `ended`, and a little longer what is under way then.
@@ -101,8 +111,9 @@ impl Admin {
                     }
                 },
             };
-            let shared = Arc::clone(&self.shared);
+            let (shared, tls) = (Arc::clone(&self.shared), self.tls.clone());
             open.spawn(async move {
+                let Some(stream) = opened(tls, stream).await else { return };
                 let service = service_fn(|request| {
                     let shared = Arc::clone(&shared);
                     async move { Ok::<_, Infallible>(shared.answer(request).await) }
@@ -123,6 +134,19 @@ impl Admin {
         let finished = async { while open.join_next().await.is_some() {} };
         // What is then still under way is a connection that nobody uses.
         let _ = tokio::time::timeout(FAREWELL, finished).await;
+    }
+}
+
+/// A connection, safe where there is TLS.
+async fn opened(tls: Option<Tls>, stream: TcpStream) -> Option<Stream> {
+    let Some(tls) = tls else { return Some(Stream::Plain(stream)) };
+    match tokio::time::timeout(PATIENCE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(target: "weir::admin", %error, "no TLS on a connection");
+            None
+        }
+        Err(_) => None,
     }
 }
 

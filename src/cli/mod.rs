@@ -2,20 +2,28 @@
 
 mod backup;
 mod budgets;
+mod check;
+#[cfg(test)]
+mod deployed;
 mod explain;
 mod keys;
 mod learned;
+mod lines;
 mod log_fields;
 mod log_writer;
 mod models;
 mod moments;
 mod own_address;
+mod own_files;
 mod own_key;
 mod own_store;
+mod reload;
 mod replay;
 mod serve;
 pub mod sources;
+mod told;
 mod usage;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -31,6 +39,7 @@ Examples:
   weir serve                      forwards to OpenAI, with the key that each caller sends
   OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
                                   runs an application through it
+  weir check --config weir.toml   says what is wrong with a configuration
   weir explain request.json       tells what would be sent of a request, and why
   weir keys create NAME           makes a virtual key, for auth.mode = \"keys\"
   weir budgets set all --usd 20 --per day
@@ -46,7 +55,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Flags),
+    Serve(serve::ServeArgs),
+    Check(check::CheckArgs),
     Explain(explain::ExplainArgs),
     Keys(keys::KeysArgs),
     Budgets(budgets::BudgetsArgs),
@@ -60,7 +70,8 @@ enum Command {
 /// Does what the command line says.
 pub fn run() -> ExitCode {
     match Arguments::parse().command {
-        Some(Command::Serve(flags)) => serve::run(&flags),
+        Some(Command::Serve(args)) => serve::run(&args),
+        Some(Command::Check(args)) => check::run(&args),
         Some(Command::Explain(args)) => end(explain::run(&args)),
         Some(Command::Keys(args)) => end(keys::run(&args)),
         Some(Command::Budgets(args)) => end(budgets::run(&args)),

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -13,22 +12,19 @@ use tracing_subscriber::EnvFilter;
 use super::log_fields::PlainFields;
 use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
-use super::own_key;
 use super::own_store;
-use super::sources::{self, Flag};
+use super::reload::Reload;
+use super::told::{Flags, OPENAI_BASE_URL};
 use crate::admin::{self, Admin};
-use crate::config::{self, AuthMode, Config, Log, LogFormat};
+use crate::config::{self, AuthMode, Config, Log, LogFormat, Problem};
 use crate::proxy::Proxy;
-use crate::server::{Ending, Phase, Server, Signals};
+use crate::server::{BindError, Ending, Hangups, Phase, Server, Signals};
 use crate::store::Store;
 use crate::tokens::Encoding;
 use crate::upstream::Client;
 
-/// The environment's name for the upstream that OpenAI's SDKs use as well.
-const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
-
 /// The configuration is at fault.
-const BAD_CONFIGURATION: u8 = 2;
+pub const BAD_CONFIGURATION: u8 = 2;
 /// weir could not begin to serve.
 const CANNOT_SERVE: u8 = 1;
 /// A second signal cut short what was in flight.
@@ -48,49 +44,35 @@ Examples:
       listens on 127.0.0.1:8400 and forwards to https://api.openai.com/v1
   weir serve --upstream http://127.0.0.1:11434/v1
       forwards to a model server on this machine
+  weir check --config weir.toml
+      says what is wrong with a configuration, without serving
   weir serve --listen 0.0.0.0:8400 --config weir.toml
       serves other machines; server.allowed_hosts in weir.toml names what they call it
 
 Then point an application at it:
   OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
 
-Signals: the first SIGTERM or Ctrl-C finishes what is in flight, the second ends at once.
+Signals: the first SIGTERM or Ctrl-C finishes what is in flight, the second ends at once. SIGHUP reads
+certificates anew.
 Exit codes: 0 ended as told, 1 cannot serve (such as: the port is taken), 2 bad configuration,
 130 ended at once.";
 
 #[derive(Debug, Args)]
 #[command(about = "Listens for requests and forwards them", long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub struct Flags {
-    /// Where to listen [default: 127.0.0.1:8400]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    listen: Option<String>,
-    /// Where to forward, as an SDK's base URL [default: https://api.openai.com/v1]
-    #[arg(long, value_name = "URL")]
-    upstream: Option<String>,
-    /// A configuration file in TOML
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
-    config: Option<String>,
-    /// The file for what outlives the process, :memory: for none, or the URL of a PostgreSQL server
-    /// [default: weir/weir.db in the user's state folder]
-    #[arg(long, value_name = "FILE")]
-    store: Option<String>,
-    /// How the log on standard error is written: text or json
-    #[arg(long, value_name = "FORMAT")]
-    log_format: Option<String>,
-    /// How much is logged: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL")]
-    log_level: Option<String>,
+pub struct ServeArgs {
+    #[command(flatten)]
+    flags: Flags,
 }
 
 /// Serves until told to end.
-pub fn run(flags: &Flags) -> ExitCode {
-    let (config, warnings) = match configuration(flags) {
+pub fn run(args: &ServeArgs) -> ExitCode {
+    let (config, warnings) = match args.flags.configuration() {
         Ok(config) => config,
         Err(problems) => return refuse(&problems),
     };
     let log_end = match start_log(&config.log) {
         Ok(log_end) => log_end,
-        Err(problem) => return refuse(&[problem]),
+        Err(problem) => return refuse(&[Problem::with("", problem)]),
     };
     std::panic::set_hook(Box::new(|panic| {
         // Where, and never what: a panic's text may quote what it was about.
@@ -124,7 +106,7 @@ pub fn run(flags: &Flags) -> ExitCode {
 }
 
 /// Lists what is wrong with the configuration.
-fn refuse(problems: &[String]) -> ExitCode {
+fn refuse(problems: &[Problem]) -> ExitCode {
     eprintln!("weir: the configuration cannot be used:");
     for problem in problems {
         eprintln!("  - {problem}");
@@ -150,17 +132,13 @@ impl Failure {
 }
 
 async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
-    let mut signals = Signals::listen()
-        .map_err(|error| Failure::cannot_serve(format!("cannot listen for signals: {error}")))?;
+    let deaf = |error| Failure::cannot_serve(format!("cannot listen for signals: {error}"));
+    let mut signals = Signals::listen().map_err(deaf)?;
+    let hangups = Hangups::listen().map_err(deaf)?;
     let client = Client::new(&config.upstream)
         .map_err(|error| Failure::bad_configuration(error.to_string()))?;
     let base = client.base().clone();
-    let store = match config.auth.mode {
-        AuthMode::Open => own_store::open(&config, std::env::vars_os()).map_err(no_store)?,
-        // Without its keys weir would know nobody.
-        AuthMode::Keys => own_store::open_or_say(&config, std::env::vars_os())
-            .map_err(|said| Failure::cannot_serve(no_keys(&said)))?,
-    };
+    let store = open_store(&config)?;
     let admin = admin(&config, &store).await?;
     let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_store)?;
     let originals = Arc::clone(proxy.originals());
@@ -172,14 +150,21 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
         tokio::spawn(own_store::sweep(store.clone()));
     }
-    let server = Server::bind(&config, proxy)
-        .await
-        .map_err(|error| cannot_bind(config.server.listen, &error))?;
+    let server = Server::bind(&config, proxy).await.map_err(|error| match error {
+        BindError::Listen(error) => cannot_bind(config.server.listen, &error),
+        error @ BindError::Tls(_) => Failure::bad_configuration(error.to_string()),
+    })?;
     let address = server.address();
     if own_address::leads_back(&base, address).await {
         return Err(leads_back(&config.upstream.url, address));
     }
     greet(&config, address);
+    let reload = Reload {
+        config: Arc::clone(&config),
+        server: server.tls(),
+        admin: admin.as_ref().and_then(Admin::tls),
+    };
+    tokio::spawn(reload.run(hangups));
     let shutdown = server.shutdown();
     if let Some(admin) = admin {
         tracing::info!(target: "weir", "the admin API listens on {}", admin.address());
@@ -211,6 +196,15 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     }
     tell_ending(&ending, &config);
     Ok(ending)
+}
+
+fn open_store(config: &Config) -> Result<Store, Failure> {
+    match config.auth.mode {
+        AuthMode::Open => own_store::open(config, std::env::vars_os()).map_err(no_store),
+        // Without its keys weir would know nobody.
+        AuthMode::Keys => own_store::open_or_say(config, std::env::vars_os())
+            .map_err(|said| Failure::cannot_serve(no_keys(&said))),
+    }
 }
 
 fn tell_ending(ending: &Ending, config: &Config) {
@@ -266,7 +260,7 @@ fn no_keys(said: &str) -> String {
 
 /// Says where weir is and how it is used.
 fn greet(config: &Config, address: SocketAddr) {
-    let local = local_url(address, &config.server.allowed_hosts);
+    let local = local_url(&config.server, address);
     let upstream = &config.upstream.url;
     tracing::info!(
         target: "weir",
@@ -287,15 +281,18 @@ fn greet(config: &Config, address: SocketAddr) {
 }
 
 /// A URL by which a server that listens on `address` is reached, from this machine if from no
-/// other.
-fn local_url(address: SocketAddr, allowed_hosts: &[String]) -> String {
-    let port = address.port();
-    match (address.ip(), allowed_hosts) {
-        (ip, _) if ip.is_unspecified() && ip.is_ipv4() => format!("http://127.0.0.1:{port}"),
-        (ip, _) if ip.is_unspecified() => format!("http://[::1]:{port}"),
-        (ip, [name, ..]) if !ip.is_loopback() => format!("http://{name}:{port}"),
-        _ => format!("http://{address}"),
-    }
+/// other. A certificate is for a name.
+fn local_url(server: &config::Server, address: SocketAddr) -> String {
+    let (scheme, port) = (server.tls.scheme(), address.port());
+    let host = match (address.ip(), &server.allowed_hosts[..]) {
+        (_, [name, ..]) if server.tls.is_on() => name.clone(),
+        (ip, _) if server.tls.is_on() && ip.is_loopback() => "localhost".to_owned(),
+        (ip, _) if ip.is_unspecified() && ip.is_ipv4() => "127.0.0.1".to_owned(),
+        (ip, _) if ip.is_unspecified() => "[::1]".to_owned(),
+        (ip, [name, ..]) if !ip.is_loopback() => name.clone(),
+        _ => url_ip(address),
+    };
+    format!("{scheme}://{host}:{port}")
 }
 
 fn cannot_bind(address: SocketAddr, error: &io::Error) -> Failure {
@@ -344,27 +341,6 @@ fn leads_back(url: &str, address: SocketAddr) -> Failure {
         )
     };
     Failure::bad_configuration(message)
-}
-
-/// The configuration from all that is told; what is told later goes before what is told earlier.
-fn configuration(flags: &Flags) -> Result<(Config, Vec<config::Warning>), Vec<String>> {
-    let told = [
-        ("--listen", "server.listen", &flags.listen),
-        ("--upstream", "upstream.url", &flags.upstream),
-        ("--log-format", "log.format", &flags.log_format),
-        ("--log-level", "log.level", &flags.log_level),
-    ];
-    let told = told.into_iter().filter_map(|(name, key, value)| {
-        Some(Flag { name: name.into(), key: key.into(), value: value.clone()? })
-    });
-    let told = told.chain(flags.store.clone().map(own_store::told).into_iter().flatten());
-    let file = flags.config.as_deref().map(Path::new);
-    let openai_base_url = std::env::var(OPENAI_BASE_URL).ok();
-    let figment = sources::figment(file, openai_base_url, std::env::vars_os(), told);
-    let (mut config, warnings) = config::load(figment)
-        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-    own_key::read_all(&mut config, || std::env::vars_os().collect())?;
-    Ok((config, warnings))
 }
 
 /// Starts the log; it lasts until what is given back is dropped.

@@ -222,26 +222,6 @@ mod tests {
     }
 
     #[test]
-    fn what_the_examples_of_deployment_set_is_there_to_be_set() {
-        let compose = include_str!("../../deploy/compose.yaml").lines();
-        let container = include_str!("../../deploy/Containerfile").lines();
-        let set: Vec<(String, String)> = compose
-            .filter_map(|line| line.trim().split_once(": "))
-            .chain(container.filter_map(|line| line.strip_prefix("ENV ")?.split_once('=')))
-            .filter(|(name, _)| name.starts_with("WEIR_"))
-            .map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned()))
-            .collect();
-        assert_eq!(set.len(), 7, "{set:?}");
-        let set = set.into_iter().map(|(name, value)| {
-            let value = value.replace("${POSTGRES_PASSWORD:?set it}", "secret");
-            (OsString::from(name), OsString::from(value))
-        });
-        let config = loaded(figment(None, None, set, []));
-        assert_eq!(config.server.listen.to_string(), "0.0.0.0:8400");
-        assert!(config.store.url.is_some() && !config.redis.url.expose().is_empty());
-    }
-
-    #[test]
     fn a_problem_says_which_source_it_is_from() {
         let file =
             Temporary::new("origin.toml", "[log]\nlevel = 7\n[server]\nmax_messages = \"9\"");

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use super::reader::Reader;
+use super::tls::{self, ListenTls};
 use super::{Config, set};
 
 /// Where the admin API is in keys mode, unless it is told.
@@ -56,6 +57,7 @@ pub struct Admin {
     pub listen: AdminListen,
     /// The file of its token; empty for `admin.token` beside the store.
     pub token_file: String,
+    pub tls: ListenTls,
 }
 
 /// Where the admin API is.
@@ -89,6 +91,7 @@ pub(super) fn read(reader: &mut Reader, config: &mut Config) {
     set(&mut upstream.api_key_file, reader.text(&["upstream", "api_key_file"], file));
     set(&mut config.admin.listen, reader.text(&["admin", "listen"], admin_listen));
     set(&mut config.admin.token_file, reader.text(&["admin", "token_file"], file));
+    tls::read_listener(reader, &["admin", "tls"], &mut config.admin.tls);
     agree(reader, config);
 }
 

@@ -1,7 +1,9 @@
 //! Texts of the configuration that must have a form: what is right, and what to write instead. Knows
 //! nothing of the keys that they stand under.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
 
 use super::Secret;
 
@@ -26,6 +28,15 @@ pub(super) fn host_name(text: &str) -> Result<String, String> {
         let example = "such as \"weir.example.com\"";
         Err(format!("{text:?} is no host name; write it without scheme, port and path, {example}"))
     }
+}
+
+/// Addresses that begin alike, or one.
+pub(super) fn network(text: &str) -> Result<IpNet, String> {
+    let text = text.trim();
+    let one = || text.parse::<IpAddr>().map(IpNet::from);
+    text.parse().or_else(|_| one()).map_err(|_| {
+        format!("{text:?} is no network; write an address and how many bits of it count, such as 10.0.0.0/8")
+    })
 }
 
 /// A web page's origin, as browsers send it.

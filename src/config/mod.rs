@@ -2,6 +2,7 @@
 
 mod auth;
 mod budgets;
+pub mod changes;
 mod checks;
 mod learning;
 pub mod models;
@@ -13,11 +14,13 @@ mod raw;
 mod reader;
 mod redis;
 mod summaries;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use figment::Figment;
+use ipnet::IpNet;
 
 use crate::budget::Price;
 use crate::context::Policy;
@@ -30,6 +33,7 @@ pub use policies::Policies;
 pub use reader::{Problem, Warning};
 pub use redis::Redis;
 pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
+pub use tls::{ConnectTls, ListenTls};
 
 /// Every key with its default and what it is for, as TOML.
 pub const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
@@ -116,6 +120,9 @@ pub struct Server {
     pub max_messages: usize,
     pub header_timeout_ms: u64,
     pub drain_deadline_ms: u64,
+    /// Where connections come from whose first bytes tell whose they are.
+    pub proxy_protocol_from: Vec<IpNet>,
+    pub tls: ListenTls,
 }
 
 /// `[cors]`: web pages that may use this proxy.
@@ -139,6 +146,7 @@ pub struct Upstream {
     pub first_byte_timeout_ms: u64,
     pub idle_timeout_ms: u64,
     pub ask_usage: AskUsage,
+    pub tls: ConnectTls,
 }
 
 /// When a streamed chat whose caller does not ask for its usage is asked for it all the same.

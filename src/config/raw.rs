@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::auth;
 use super::budgets::{self, Budgets};
-use super::checks::{address, base_url, host_name, origin, store_path, store_url};
+use super::checks::{address, base_url, host_name, network, origin, store_path, store_url};
 use super::learning;
 use super::names;
 use super::own_models::models;
@@ -15,6 +15,7 @@ use super::prices;
 use super::reader::{Problem, Reader, Warning};
 use super::redis::{self, Redis};
 use super::summaries::{self, Summaries};
+use super::tls::{self, ConnectTls, ListenTls};
 use super::{
     Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, Learning, Ledger, Limit, Log,
     LogFormat, Mode, OnFailure, Originals, Prices, Server, Store, UnknownPrice, Upstream, set,
@@ -76,6 +77,8 @@ impl Default for Config {
                 max_messages: 20_000,
                 header_timeout_ms: 10_000,
                 drain_deadline_ms: 30_000,
+                proxy_protocol_from: Vec::new(),
+                tls: ListenTls::default(),
             },
             cors: Cors { allow_origins: Vec::new() },
             auth: Auth::default(),
@@ -89,6 +92,7 @@ impl Default for Config {
                 first_byte_timeout_ms: 600_000,
                 idle_timeout_ms: 300_000,
                 ask_usage: AskUsage::Auto,
+                tls: ConnectTls::default(),
             },
             context: Context {
                 mode: Mode::Compact,
@@ -151,6 +155,9 @@ fn server(reader: &mut Reader, server: &mut Server) {
     set(&mut server.header_timeout_ms, header);
     let drain = reader.whole(&["server", "drain_deadline_ms"], 0..=DAY_MS);
     set(&mut server.drain_deadline_ms, drain);
+    let peers = reader.list(&["server", "proxy_protocol_from"], network);
+    set(&mut server.proxy_protocol_from, peers);
+    tls::read_listener(reader, &["server", "tls"], &mut server.tls);
 }
 
 fn cors(reader: &mut Reader, cors: &mut Cors) {
@@ -172,6 +179,7 @@ fn upstream(reader: &mut Reader, upstream: &mut Upstream) {
     }
     let asks = [("auto", AskUsage::Auto), ("always", AskUsage::Always), ("never", AskUsage::Never)];
     set(&mut upstream.ask_usage, reader.choice(&["upstream", "ask_usage"], &asks));
+    tls::read(reader, &["upstream"], &mut upstream.tls);
 }
 
 fn context(reader: &mut Reader, context: &mut Context) {
@@ -275,7 +283,8 @@ fn warnings(config: &Config) -> Vec<Warning> {
         );
         warn("server.allowed_hosts", message);
     }
-    if let Some(admin) = config.admin_listen().filter(|admin| !admin.ip().is_loopback()) {
+    let admin = config.admin_listen().filter(|admin| !admin.ip().is_loopback());
+    if let Some(admin) = admin.filter(|_| !config.admin.tls.is_on()) {
         let message = format!(
             "the admin API listens on {admin} without TLS: whoever hears it hears its token"
         );

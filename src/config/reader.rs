@@ -17,13 +17,36 @@ pub struct Problem {
     pub key: String,
     /// The file, environment variable or flag that the value came from.
     pub origin: String,
+    /// The line of that file, where somebody has looked for it.
+    pub line: Option<usize>,
     /// What is wrong and what would be right.
     pub message: String,
+    /// What would be right, where it is one of a few.
+    pub suggestion: Option<String>,
+}
+
+impl Problem {
+    /// A problem with the value of `key`, wherever that comes from.
+    pub fn with(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            key: key.into(),
+            origin: String::new(),
+            line: None,
+            message: message.into(),
+            suggestion: None,
+        }
+    }
+
+    /// The file or variable, with the line where that is known.
+    fn place(&self) -> String {
+        let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
+        format!("{}{line}", self.origin)
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        one_line(f, &self.key, &self.origin, &self.message)
+        one_line(f, &self.key, &self.place(), &self.message)
     }
 }
 
@@ -169,9 +192,8 @@ impl Reader {
     pub fn new(figment: Figment) -> Result<Self, Vec<Problem>> {
         let mut data = figment.data().map_err(|errors| {
             let problem = |error: figment::Error| Problem {
-                key: error.path.join("."),
                 origin: error.metadata.as_ref().map(origin_name).unwrap_or_default(),
-                message: error.kind.to_string(),
+                ..Problem::with(error.path.join("."), error.kind.to_string())
             };
             errors.into_iter().map(problem).collect::<Vec<_>>()
         })?;
@@ -272,7 +294,7 @@ impl Reader {
     /// Adds a problem with the value at `path`.
     pub fn refuse(&mut self, path: &[&str], message: impl Into<String>) {
         let origin = self.value(path).map(|value| self.origin(value)).unwrap_or_default();
-        self.problems.push(Problem { key: label(path), origin, message: message.into() });
+        self.problems.push(Problem { origin, ..Problem::with(label(path), message) });
     }
 
     /// All keys asked for.
@@ -310,10 +332,11 @@ impl Reader {
         };
         let parsed = parse(&written);
         if parsed.is_none() {
+            let message = format!("{} is not {wanted}", written.shown());
             self.problems.push(Problem {
-                key: label(path),
-                message: format!("{} is not {wanted}", written.shown()),
                 origin: written.origin,
+                suggestion: Some(wanted.to_owned()),
+                ..Problem::with(label(path), message)
             });
         }
         parsed
@@ -342,10 +365,13 @@ impl Reader {
         if self.keys.contains(&key) {
             return;
         }
+        let mut suggestion = None;
         let message = if path.len() > 1 && path.ends_with(&[""]) {
             "is a section and has no value of its own".to_owned()
         } else if !self.groups.contains(&key) {
-            self.unknown(&key)
+            let (message, near) = self.unknown(&key);
+            suggestion = near;
+            message
         } else if let Some(dict) = value.as_dict() {
             for (name, value) in dict {
                 self.look_for_unknown(&[path, &[name]].concat(), value);
@@ -360,11 +386,11 @@ impl Reader {
             format!("is a section: write its keys under [{key}]")
         };
         let origin = self.origin(value);
-        self.problems.push(Problem { key, origin, message });
+        self.problems.push(Problem { origin, suggestion, ..Problem::with(key, message) });
     }
 
-    /// What to say of `key`, which does not exist.
-    fn unknown(&self, key: &str) -> String {
+    /// What to say of `key`, which does not exist, and what may have been meant.
+    fn unknown(&self, key: &str) -> (String, Option<String>) {
         let known = || self.keys.iter().chain(&self.groups);
         let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
         let distances = known().map(|known| {
@@ -378,7 +404,9 @@ impl Reader {
         if let Some(&(least, _)) = near.first() {
             let nearest = near.iter().take_while(|&&(distance, _)| distance == least);
             let nearest: Vec<_> = nearest.map(|(_, known)| known.as_str()).collect();
-            return format!("there is no such key; did you mean {}?", nearest.join(" or "));
+            let nearest = nearest.join(" or ");
+            let message = format!("there is no such key; did you mean {nearest}?");
+            return (message, Some(nearest));
         }
         let section = key.rsplit_once('.').map_or("", |(section, _)| section);
         let beside: Vec<_> = known()
@@ -388,12 +416,12 @@ impl Reader {
             })
             .collect();
         let place = if section.is_empty() { "the sections are" } else { "its section has" };
-        format!("there is no such key; {place} {}", beside.join(", "))
+        (format!("there is no such key; {place} {}", beside.join(", ")), None)
     }
 }
 
 /// `path` as it is written in TOML; the rows of a list are counted from 0, empty parts left out.
-fn label(path: &[&str]) -> String {
+pub(super) fn label(path: &[&str]) -> String {
     let mut label = String::new();
     for part in path.iter().filter(|part| !part.is_empty()) {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');

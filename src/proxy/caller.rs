@@ -1,6 +1,7 @@
 //! Who calls, and what they may: routes, models, policies. Decides alone; looks nobody up and counts
 //! nothing.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::Method;
@@ -22,12 +23,19 @@ pub struct Caller {
     pub tenant: Tenant,
     /// `None` in open mode, where whoever calls may do what their own key may.
     pub key: Option<Arc<VirtualKey>>,
+    /// Where its connection comes from, where that is known. For the log alone.
+    pub address: Option<IpAddr>,
 }
 
 /// Members that list models to turn to where the first does not answer.
 const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
 
 impl Caller {
+    /// A caller of whom is not known where it is.
+    pub fn new(tenant: Tenant, key: Option<Arc<VirtualKey>>) -> Self {
+        Self { tenant, key, address: None }
+    }
+
     /// Refuses routes that are not open to the caller.
     pub fn check_route(&self, method: &Method, target: &Target) -> Result<(), ProxyError> {
         let Some(key) = &self.key else { return Ok(()) };
@@ -182,7 +190,7 @@ mod tests {
             expires_ms: None,
             revoked_ms: None,
         };
-        Caller { tenant: Tenant([1; 16]), key: Some(Arc::new(key)) }
+        Caller::new(Tenant([1; 16]), Some(Arc::new(key)))
     }
 
     fn target(path: &str) -> Target {

@@ -277,7 +277,7 @@ mod tests {
 
     /// A caller in open mode.
     fn anybody() -> Caller {
-        Caller { tenant: crate::proxy::Tenant::ANONYMOUS, key: None }
+        Caller::new(crate::proxy::Tenant::ANONYMOUS, None)
     }
 
     /// A configuration that lets callers choose.

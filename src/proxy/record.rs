@@ -300,6 +300,7 @@ impl Drop for Record {
             path = self.path.as_str(),
             status = self.status.map(|status| status.as_u16()),
             outcome = self.outcome.name(),
+            address = self.caller.address.map(tracing::field::display),
             key = key.map(|key| key.id.as_str()),
             team = key.map(|key| key.team.as_str()),
             model = planned.map(|planned| planned.model.as_str()),

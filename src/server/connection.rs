@@ -1,8 +1,9 @@
-//! One connection: HTTP/1.1 or cleartext HTTP/2 on it, and how long it may be silent. Knows
-//! nothing of what requests ask for.
+//! One connection: HTTP/1.1 or HTTP/2 on it, and how long it may be silent. Knows nothing of what
+//! requests ask for.
 
 use std::convert::Infallible;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,10 +24,12 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::body::Patient;
-use super::routes::Routes;
+use super::opening::{Openings, Unopened};
+use super::routes::{Address, Routes};
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::{Body, BoxError};
+use crate::tls::{Stream, Tls, TlsError};
 
 /// How long a connection may stay open between two requests. Longer than the pools of common HTTP
 /// clients keep theirs, so that it is they who close.
@@ -44,6 +47,7 @@ pub enum Welcome {
 /// Serves connections.
 pub struct Connections {
     builder: auto::Builder<TokioExecutor>,
+    openings: Openings,
     routes: Routes,
     shutdown: Shutdown,
     header_timeout: Duration,
@@ -51,26 +55,34 @@ pub struct Connections {
 }
 
 impl Connections {
-    pub fn new(config: &Config, routes: Routes, shutdown: Shutdown) -> Self {
+    pub fn new(config: &Config, routes: Routes, shutdown: Shutdown) -> Result<Self, TlsError> {
         let max_head_bytes = config.server.max_header_bytes.max(MIN_HEAD_BYTES);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         // How long a head may take is watched below, for both protocols and from the first byte.
         builder.http1().header_read_timeout(None).max_buf_size(max_head_bytes);
         builder.http2().max_header_list_size(u32::try_from(max_head_bytes).unwrap_or(u32::MAX));
-        Self {
+        Ok(Self {
             builder,
+            openings: Openings::new(&config.server)?,
             routes,
             shutdown,
             header_timeout: Duration::from_millis(config.server.header_timeout_ms),
             body_idle: Duration::from_millis(config.upstream.idle_timeout_ms),
-        }
+        })
+    }
+
+    /// What handshakes go by; `None` where plain HTTP is spoken.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.openings.tls()
     }
 
     /// Serves one connection to its end.
-    pub async fn serve(self: Arc<Self>, stream: TcpStream, welcome: Welcome) {
+    pub async fn serve(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, welcome: Welcome) {
         let pulse = Arc::new(Pulse::default());
+        let Some((stream, address)) = self.open(stream, peer, &pulse).await else { return };
         let io = TokioIo::new(Watched { stream, pulse: pulse.clone() });
-        let service = service_fn(|request| self.clone().answer(request, welcome, pulse.clone()));
+        let service =
+            service_fn(|request| self.clone().answer(request, address, welcome, pulse.clone()));
         let mut connection = pin!(self.builder.serve_connection(io, service));
         let ended = tokio::select! {
             biased;
@@ -98,14 +110,47 @@ impl Connections {
         }
     }
 
+    /// Takes what stands before HTTP off a connection, in the time that a first head may take.
+    async fn open(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        pulse: &Pulse,
+    ) -> Option<(Stream, IpAddr)> {
+        let opened = tokio::select! {
+            biased;
+            opened = self.openings.open(stream, peer) => opened,
+            () = self.shutdown.reached(Phase::Draining) => return None,
+            _ = pulse.silence(self.header_timeout) => return None,
+        };
+        match opened {
+            Ok(opened) => return Some(opened),
+            Err(Unopened::Preamble) => tracing::warn!(
+                target: "weir::connection",
+                %peer,
+                "a connection from server.proxy_protocol_from did not begin with a PROXY protocol \
+                 header; have the load balancer send one, or take its network out of that list"
+            ),
+            Err(Unopened::Handshake(error)) => {
+                tracing::debug!(target: "weir::connection", %error, "no TLS on a connection");
+            }
+            Err(Unopened::Gone(error)) => {
+                tracing::debug!(target: "weir::connection", %error, "connection ended");
+            }
+        }
+        None
+    }
+
     async fn answer(
         self: Arc<Self>,
-        request: Request<Incoming>,
+        mut request: Request<Incoming>,
+        address: IpAddr,
         welcome: Welcome,
         pulse: Arc<Pulse>,
     ) -> Result<Response<Beating>, Infallible> {
         let beat = Beat::start(pulse, request.version());
         let body_idle = self.body_idle;
+        request.extensions_mut().insert(Address(address));
         let request = request.map(|body| Patient::new(body, body_idle).boxed_unsync());
         let response = match welcome {
             Welcome::Serve => self.routes.answer(request).await,
@@ -258,7 +303,7 @@ impl http_body::Body for Beating {
 
 /// A socket that tells when bytes come.
 struct Watched {
-    stream: TcpStream,
+    stream: Stream,
     pulse: Arc<Pulse>,
 }
 

@@ -34,7 +34,7 @@ impl Gate {
     pub async fn caller(&self, headers: &HeaderMap) -> Result<Caller, ProxyError> {
         let ring = match self {
             Self::Open { tenant_key } => {
-                return Ok(Caller { tenant: tenant(tenant_key, headers), key: None });
+                return Ok(Caller::new(tenant(tenant_key, headers), None));
             }
             Self::Keys(ring) => ring,
         };
@@ -50,7 +50,7 @@ impl Gate {
             ));
         };
         match holder.standing(now_ms()) {
-            Standing::Live => Ok(Caller { tenant: holder.tenant, key: Some(holder.key.clone()) }),
+            Standing::Live => Ok(Caller::new(holder.tenant, Some(holder.key.clone()))),
             Standing::Expired => Err(refused("This API key has expired. Ask for a new one.")),
             Standing::Revoked => Err(refused("This API key was revoked. Ask for a new one.")),
         }

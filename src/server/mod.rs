@@ -6,11 +6,13 @@ mod body;
 mod connection;
 pub mod decode;
 mod identify;
+mod opening;
 mod reply;
 mod repoll;
 mod routes;
 mod shutdown;
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,10 +23,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 pub use body::{Bodies, Permit, Refused};
-pub use shutdown::{Phase, Shutdown, Signals};
+pub use shutdown::{Hangups, Phase, Shutdown, Signals};
 
 use crate::config::Config;
 use crate::proxy::{Drains, Proxy};
+use crate::tls::{Tls, TlsError};
 use connection::{Connections, Welcome};
 use routes::Routes;
 
@@ -47,6 +50,26 @@ pub struct Server {
     drains: Drains,
 }
 
+/// Why there is no server.
+#[derive(Debug)]
+pub enum BindError {
+    /// The address cannot be had.
+    Listen(io::Error),
+    /// Its certificate is of no use.
+    Tls(TlsError),
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen(error) => error.fmt(f),
+            Self::Tls(error) => write!(f, "server.tls.{error}"),
+        }
+    }
+}
+
+impl std::error::Error for BindError {}
+
 /// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
@@ -60,13 +83,15 @@ pub enum Ending {
 
 impl Server {
     /// Binds to the configured address. From here on connections queue up.
-    pub async fn bind(config: &Config, proxy: Proxy) -> io::Result<Self> {
-        let listener = TcpListener::bind(config.server.listen).await?;
-        let address = listener.local_addr()?;
+    pub async fn bind(config: &Config, proxy: Proxy) -> Result<Self, BindError> {
+        let bound = TcpListener::bind(config.server.listen).await;
+        let listener = bound.map_err(BindError::Listen)?;
+        let address = listener.local_addr().map_err(BindError::Listen)?;
         let shutdown = Shutdown::default();
         let drains = proxy.drains().clone();
         let routes = Routes::new(config, proxy, shutdown.clone());
         let connections = Connections::new(config, routes, shutdown.clone());
+        let connections = connections.map_err(BindError::Tls)?;
         let max_connections = config.server.max_connections.min(Semaphore::MAX_PERMITS);
         Ok(Self {
             listener,
@@ -84,6 +109,11 @@ impl Server {
         self.address
     }
 
+    /// What handshakes go by; `None` where plain HTTP is spoken.
+    pub fn tls(&self) -> Option<Tls> {
+        self.connections.tls().cloned()
+    }
+
     /// What ends it.
     pub fn shutdown(&self) -> Shutdown {
         self.shutdown.clone()
@@ -94,7 +124,7 @@ impl Server {
         let mut open = JoinSet::new();
         let waiting_room = Arc::new(Semaphore::new(MAX_TURNED_AWAY));
         loop {
-            let stream = tokio::select! {
+            let (stream, peer) = tokio::select! {
                 () = self.shutdown.reached(Phase::Draining) => break,
                 stream = accept(&self.listener) => stream,
                 Some(ended) = open.join_next() => {
@@ -108,7 +138,7 @@ impl Server {
             };
             let connections = self.connections.clone();
             open.spawn(async move {
-                repoll::repolled(connections.serve(stream, welcome)).await;
+                repoll::repolled(connections.serve(stream, peer, welcome)).await;
                 drop(place);
             });
         }
@@ -128,14 +158,14 @@ impl Server {
 }
 
 /// The next connection. An error that the system has for good or ill neither ends nor spins this.
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(target: "weir::connection", %error, "no TCP_NODELAY");
                 }
-                return stream;
+                return (stream, peer);
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {

@@ -1,6 +1,7 @@
 //! Where a request goes: weir's own pages, the proxy, or nowhere. Reads no body and opens no
 //! connection; says nothing of errors but what `reply` renders.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::header::{
@@ -40,6 +41,10 @@ const BUDGETS: &str = "/weir/v1/budgets";
 const PLANNED_PATH: &str = "/v1/chat/completions";
 /// When to try again after all connections were taken.
 const RETRY_AFTER_MS: u64 = 1000;
+
+/// Where a request comes from, as its connection tells.
+#[derive(Debug, Clone, Copy)]
+pub struct Address(pub IpAddr);
 
 /// Answers requests.
 pub struct Routes {
@@ -100,7 +105,10 @@ impl Routes {
             Ok(Step::Own(response)) => response,
             Ok(Step::NotAllowed(allowed)) => Self::refuse_method(&parts, body, allowed),
             Ok(step) => match self.gate.caller(&parts.headers).await {
-                Ok(caller) => self.serve(step, parts, body, caller).await,
+                Ok(mut caller) => {
+                    caller.address = parts.extensions.get().map(|Address(address)| *address);
+                    self.serve(step, parts, body, caller).await
+                }
                 Err(problem) => Self::refuse(&parts, body, &problem),
             },
             Err(problem) => Self::refuse(&parts, body, &problem),

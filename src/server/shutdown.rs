@@ -87,6 +87,41 @@ impl Signals {
     }
 }
 
+/// The operator's wish that files be read anew: SIGHUP.
+#[cfg(unix)]
+pub struct Hangups(tokio::signal::unix::Signal);
+
+#[cfg(unix)]
+impl Hangups {
+    /// Listens from now on; the signal no longer kills the process.
+    pub fn listen() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self(signal(SignalKind::hangup())?))
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
+        if self.0.recv().await.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// There is no such signal.
+#[cfg(not(unix))]
+pub struct Hangups {}
+
+#[cfg(not(unix))]
+impl Hangups {
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self {})
+    }
+
+    pub async fn next(&mut self) {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// The operator's wish to end: Ctrl-C.
 #[cfg(not(unix))]
 pub struct Signals {}

@@ -73,6 +73,12 @@ impl Redis {
         format!("{}:{name}", self.0.tag)
     }
 
+    /// Asks for nothing, to see whether there is an answer.
+    pub async fn reached(&self) -> Result<(), StoreError> {
+        let nothing = Script::new("return {}");
+        self.run(&nothing, &self.key("reached"), &Value::Null).await.map(drop)
+    }
+
     /// Runs a script with one key and one argument, which is JSON.
     pub async fn run(
         &self,

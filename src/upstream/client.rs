@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::retry::{self, Attempt, Failure};
 use super::upload::{Upload, UploadError};
-use super::{AnswerBody, Base, BaseError, Body, Target};
+use super::{AnswerBody, Base, BaseError, Body, Target, tls};
 use crate::config;
 
 /// Sends requests to one upstream.
@@ -42,6 +42,8 @@ pub enum ClientError {
     Base(BaseError),
     /// TLS or the system's certificates could not be set up.
     Build { cause: String },
+    /// A file for TLS holds nothing of use.
+    Tls { key: &'static str, cause: &'static str },
 }
 
 impl fmt::Display for ClientError {
@@ -49,6 +51,7 @@ impl fmt::Display for ClientError {
         match self {
             Self::Base(error) => write!(f, "upstream.url: {error}"),
             Self::Build { cause } => write!(f, "the upstream client cannot be set up: {cause}"),
+            Self::Tls { key, cause } => write!(f, "upstream.{key}: {cause}"),
         }
     }
 }
@@ -146,8 +149,10 @@ impl Client {
             builder.build().map_err(|error| ClientError::Build { cause: root_cause(&error) })
         };
         Ok(Self {
-            pooled: build(builder(&base, config))?,
-            unpooled: build(builder(&base, config).pool_max_idle_per_host(0))?,
+            pooled: build(tls::apply(builder(&base, config), &config.tls)?)?,
+            unpooled: build(
+                tls::apply(builder(&base, config), &config.tls)?.pool_max_idle_per_host(0),
+            )?,
             base: Arc::new(base),
             connect_timeout_ms: config.connect_timeout_ms,
             first_byte_timeout_ms: config.first_byte_timeout_ms,

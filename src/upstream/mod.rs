@@ -6,6 +6,7 @@ mod credential;
 mod endpoint;
 pub mod retry;
 mod target;
+mod tls;
 mod upload;
 mod webhook;
 

@@ -11,6 +11,7 @@ pub mod clamp;
 pub mod json;
 pub mod message;
 pub mod overflow;
+pub mod preamble;
 pub mod splice;
 
 pub use message::{Content, Message, Part, Role};

@@ -2,6 +2,7 @@
 
 mod budgeted;
 mod budgets;
+mod check;
 mod cli;
 mod counting;
 mod explain;
@@ -21,6 +22,7 @@ mod spend;
 mod store;
 mod summaries;
 mod through;
+mod tls;
 mod traces;
 mod upstream;
 mod upstream_rules;

@@ -28,6 +28,7 @@ const RANKS: &[(&str, u8)] = &[
     ("config", 2),
     ("replay", 3),
     ("store", 3),
+    ("tls", 3),
     ("upstream", 3),
     ("proxy", 4),
     ("admin", 5),

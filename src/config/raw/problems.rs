@@ -26,6 +26,28 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
          such body could pass",
     ),
     (
+        "[server]\nproxy_protocol_from = [\"10.0.0.0/8\", \"lb\"]",
+        "server.proxy_protocol_from: \"lb\" is no network; write an address and how many bits of it \
+         count, such as 10.0.0.0/8",
+    ),
+    (
+        "[server.tls]\ncert_file = \"a.pem\"",
+        "server.tls.key_file: is missing: cert_file is given, and has no use alone",
+    ),
+    (
+        "[admin.tls]\nclient_ca_file = \"a.pem\"",
+        "admin.tls.client_ca_file: is given without cert_file: callers show certificates where weir \
+         shows one",
+    ),
+    (
+        "[upstream]\nclient_key_file = \"a.pem\"",
+        "upstream.client_cert_file: is missing: client_key_file is given, and has no use alone",
+    ),
+    (
+        "[server.tls]\ncert_fil = \"a.pem\"",
+        "server.tls.cert_fil: there is no such key; did you mean server.tls.cert_file?",
+    ),
+    (
         "[redis]\nurl = \"http://:secret@host\"",
         "redis.url: is no address of a Redis; write redis://HOST:PORT, or rediss:// for TLS, such as \
          redis://127.0.0.1:6379",

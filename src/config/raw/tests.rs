@@ -97,6 +97,11 @@ const EVERY_KEY: &str = r#"
         max_messages = 2
         header_timeout_ms = 3
         drain_deadline_ms = 0
+        proxy_protocol_from = ["10.0.0.0/8", "fd00::1"]
+        [server.tls]
+        cert_file = "a.pem"
+        key_file = "b.pem"
+        client_ca_file = "c.pem"
         [cors]
         allow_origins = ["https://Chat.example:8443/"]
         [auth]
@@ -105,6 +110,9 @@ const EVERY_KEY: &str = r#"
         [admin]
         listen = "127.0.0.1:2"
         token_file = "kept/token"
+        [admin.tls]
+        cert_file = "d.pem"
+        key_file = "e.pem"
         [upstream]
         url = "http://localhost:1/v1"
         api_key_env = "PROVIDER_KEY"
@@ -112,6 +120,9 @@ const EVERY_KEY: &str = r#"
         first_byte_timeout_ms = 5
         idle_timeout_ms = 6
         ask_usage = "never"
+        ca_file = "f.pem"
+        client_cert_file = "g.pem"
+        client_key_file = "h.pem"
         [context]
         mode = "observe"
         allow_bypass = true
@@ -199,22 +210,17 @@ const EVERY_KEY: &str = r#"
 fn every_key_is_taken() {
     let (config, _) = loaded(EVERY_KEY);
     let expected = Config {
-        server: Server {
-            listen: "[::1]:0".parse().expect("an address"),
-            allowed_hosts: vec!["weir.example".into(), "[fd00::1]".into()],
-            max_connections: 1,
-            max_header_bytes: 8192,
-            max_body_bytes: 1024,
-            max_bodies_in_flight_bytes: 1024,
-            max_messages: 2,
-            header_timeout_ms: 3,
-            drain_deadline_ms: 0,
-        },
+        server: every_key_of_the_server(),
         cors: Cors { allow_origins: vec!["https://chat.example:8443".into()] },
         auth: Auth { mode: AuthMode::Keys, allow_anonymous: true },
         admin: Admin {
             listen: AdminListen::At("127.0.0.1:2".parse().expect("an address")),
             token_file: "kept/token".into(),
+            tls: ListenTls {
+                cert_file: "d.pem".into(),
+                key_file: "e.pem".into(),
+                ..ListenTls::default()
+            },
         },
         upstream: Upstream {
             url: "http://localhost:1/v1".into(),
@@ -225,6 +231,12 @@ fn every_key_is_taken() {
             first_byte_timeout_ms: 5,
             idle_timeout_ms: 6,
             ask_usage: AskUsage::Never,
+            tls: ConnectTls {
+                ca_file: "f.pem".into(),
+                client_cert_file: "g.pem".into(),
+                client_key_file: "h.pem".into(),
+                ..ConnectTls::default()
+            },
         },
         context: Context {
             mode: Mode::Observe,
@@ -261,6 +273,30 @@ fn every_key_is_taken() {
     assert_eq!(config.policy(None, Some("plain")), plain);
     assert_eq!(config.policy(Some("default"), Some("plain")), every_key_of_a_policy());
     assert_eq!(Some(config.policy(Some("scored"), None)), preset("scored"));
+}
+
+/// The sections `[server]` and `[server.tls]` that [`EVERY_KEY`] writes.
+fn every_key_of_the_server() -> Server {
+    Server {
+        listen: "[::1]:0".parse().expect("an address"),
+        allowed_hosts: vec!["weir.example".into(), "[fd00::1]".into()],
+        max_connections: 1,
+        max_header_bytes: 8192,
+        max_body_bytes: 1024,
+        max_bodies_in_flight_bytes: 1024,
+        max_messages: 2,
+        header_timeout_ms: 3,
+        drain_deadline_ms: 0,
+        proxy_protocol_from: ["10.0.0.0/8", "fd00::1/128"]
+            .map(|network| network.parse().expect("a network"))
+            .to_vec(),
+        tls: ListenTls {
+            cert_file: "a.pem".into(),
+            key_file: "b.pem".into(),
+            client_ca_file: "c.pem".into(),
+            ..ListenTls::default()
+        },
+    }
 }
 
 /// The section `[budgets]` that [`EVERY_KEY`] writes.

@@ -330,6 +330,12 @@ fn line(config: &Config, client: &Client, own_key: Option<&OwnKey>) -> Result<Li
     let upstream = config::Upstream {
         url: settings.url.clone(),
         first_byte_timeout_ms: settings.timeout_ms,
+        // weir's certificate is for the upstream that it is set for.
+        tls: config::ConnectTls {
+            client_cert: None,
+            client_key: None,
+            ..config.upstream.tls.clone()
+        },
         ..config.upstream.clone()
     };
     let client = Client::new(&upstream)?;

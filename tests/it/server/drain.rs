@@ -65,7 +65,7 @@ async fn the_usage_is_read_though_nobody_listens() {
         headers: HeaderMap::new(),
         received: BODY.into(),
         decoded: None,
-        caller: Caller { tenant: Tenant([0; 16]), key: None },
+        caller: Caller::new(Tenant([0; 16]), None),
         admission: Admission::unlimited(),
         permit: Box::new(()),
     };

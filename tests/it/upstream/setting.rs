@@ -182,6 +182,7 @@ pub fn config(url: String) -> Config {
             max_messages: 1000,
             header_timeout_ms: 60_000,
             drain_deadline_ms: 60_000,
+            ..Config::default().server
         },
         cors: Cors { allow_origins: Vec::new() },
         upstream: Upstream {
@@ -218,7 +219,7 @@ pub fn headers(rows: &[(&'static str, &'static str)]) -> HeaderMap {
 }
 
 pub fn anybody() -> Caller {
-    Caller { tenant: Tenant([0; 16]), key: None }
+    Caller::new(Tenant([0; 16]), None)
 }
 
 pub fn chat(proxy: &Proxy, body: &'static [u8], rows: &[(&'static str, &'static str)]) -> Call {

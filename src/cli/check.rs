@@ -1,0 +1,189 @@
+//! `weir check`: says of a configuration what `weir serve` would say of it, and what would follow from it
+//! for live conversations. Serves nothing and changes nothing.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::own_store;
+use super::serve::BAD_CONFIGURATION;
+use super::told::Flags;
+use crate::config::changes::{self, Change, Effect};
+use crate::config::{self, Config, Problem, Warning};
+use crate::store::redis::Redis;
+
+const LONG_ABOUT: &str = "\
+Reads the configuration as `weir serve` would, flags and environment included, and says what is wrong \
+with it: the key, the file, the line and what would be right. Keys of providers, certificates and what \
+else it names are read and tried; nothing is served or sent.";
+
+const EXAMPLES: &str = "\
+Examples:
+  weir check --config weir.toml
+      says what is wrong, or that nothing is
+  weir check --config new.toml --against weir.toml
+      says besides which of the changes would move cuts in live conversations, which costs each one
+      rewrite of the provider's cache, and which need a restart
+  weir check --config weir.toml --connect --json
+      tries the store and Redis, too, and answers in JSON
+
+Exit codes: 0 nothing is wrong (warnings aside), 2 bad configuration.";
+
+#[derive(Debug, Args)]
+#[command(about = "Says what is wrong with a configuration", long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    flags: Flags,
+    /// The configuration file in force; tells what the changes since would do
+    #[arg(long, value_name = "FILE")]
+    against: Option<String>,
+    /// Tries the store and Redis, too
+    #[arg(long)]
+    connect: bool,
+    /// Answers in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was found.
+struct Findings {
+    problems: Vec<Problem>,
+    warnings: Vec<Warning>,
+    changes: Option<Vec<Change>>,
+}
+
+pub fn run(args: &CheckArgs) -> ExitCode {
+    let findings = look(args);
+    let text = if args.json { in_json(args, &findings) } else { in_words(args, &findings) };
+    if let Err(problem) = super::print(&text) {
+        eprintln!("weir: {problem}");
+        return ExitCode::FAILURE;
+    }
+    match findings.problems.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(BAD_CONFIGURATION),
+    }
+}
+
+fn look(args: &CheckArgs) -> Findings {
+    let mut findings = Findings { problems: Vec::new(), warnings: Vec::new(), changes: None };
+    match args.flags.configuration() {
+        Ok((config, warnings)) => {
+            findings.warnings = warnings;
+            if args.connect {
+                findings.problems = args.flags.located(unreachable(config));
+            }
+        }
+        Err(problems) => findings.problems = problems,
+    }
+    if let Some(file) = &args.against {
+        let old = args.flags.figment_with(Some(file));
+        match config::load(old.clone()) {
+            Ok(_) => findings.changes = Some(changes::changes(&old, &args.flags.figment())),
+            Err(problems) => findings.problems.extend(problems),
+        }
+    }
+    findings
+}
+
+/// What weir would need beside itself and does not reach.
+fn unreachable(config: Config) -> Vec<Problem> {
+    // Redis and PostgreSQL are reached on a runtime of their own; a command has none.
+    let looked = std::thread::spawn(move || {
+        let mut problems = Vec::new();
+        if let Err(said) = own_store::open_or_say(&config, std::env::vars_os()) {
+            let key = if config.store.url.is_some() { "store.url" } else { "store.path" };
+            problems.push(Problem::with(key, said));
+        }
+        if let Err(said) = redis_answers(&config) {
+            problems.push(Problem::with("redis.url", said));
+        }
+        problems
+    });
+    looked.join().unwrap_or_else(|_| vec![Problem::with("store", "could not be tried")])
+}
+
+fn redis_answers(config: &Config) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let Some(redis) = Redis::configured(&config.redis).map_err(|error| error.to_string())? else {
+        return Ok(());
+    };
+    runtime.block_on(redis.reached()).map_err(|error| format!("does not answer: {error}"))
+}
+
+fn in_words(args: &CheckArgs, findings: &Findings) -> String {
+    let mut text = String::new();
+    let mut line = |line: String| {
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "{line}");
+    };
+    for problem in &findings.problems {
+        line(format!("problem: {problem}"));
+    }
+    for warning in &findings.warnings {
+        let place = place(args, &warning.key).map_or(String::new(), |place| format!(" ({place})"));
+        line(format!("warning: {}{place}: {}", warning.key, warning.message));
+    }
+    let kinds = [
+        (Effect::MovesCuts, "moves cuts in live conversations (one cache rewrite each)"),
+        (Effect::NextRequest, "holds from the next request on"),
+        (Effect::Restart, "needs a restart"),
+    ];
+    for change in findings.changes.iter().flatten() {
+        let said = kinds.iter().find(|(effect, _)| *effect == change.effect);
+        let place = place(args, &change.key).map_or(String::new(), |place| format!(" ({place})"));
+        line(format!("change: {}{place}: {}", change.key, said.map_or("", |(_, said)| said)));
+    }
+    if findings.changes.as_ref().is_some_and(Vec::is_empty) {
+        line("no change".to_owned());
+    }
+    if findings.problems.is_empty() {
+        line("the configuration can be used".to_owned());
+    }
+    text
+}
+
+fn in_json(args: &CheckArgs, findings: &Findings) -> String {
+    let problem = |problem: &Problem| {
+        json!({
+            "key": problem.key,
+            "file": problem.origin,
+            "line": problem.line,
+            "message": problem.message,
+            "suggestion": problem.suggestion,
+        })
+    };
+    let warning = |warning: &Warning| {
+        json!({
+            "key": warning.key,
+            "line": args.flags.line_of(&warning.key),
+            "message": warning.message,
+        })
+    };
+    let change = |change: &Change| {
+        json!({
+            "key": change.key,
+            "line": args.flags.line_of(&change.key),
+            "effect": change.effect.name(),
+        })
+    };
+    let list = |values: Vec<Value>| Value::Array(values);
+    let mut told = json!({
+        "ok": findings.problems.is_empty(),
+        "problems": list(findings.problems.iter().map(problem).collect()),
+        "warnings": list(findings.warnings.iter().map(warning).collect()),
+    });
+    if let Some(changes) = &findings.changes {
+        told["changes"] = list(changes.iter().map(change).collect());
+    }
+    format!("{told:#}\n")
+}
+
+/// The file and line of a key, where it stands in one.
+fn place(args: &CheckArgs, key: &str) -> Option<String> {
+    let line = args.flags.line_of(key)?;
+    Some(format!("{}:{line}", args.flags.config.as_deref()?))
+}

@@ -1,0 +1,79 @@
+//! Certificates and their keys, read from the files that the configuration names. What is wrong is told
+//! without a character of them.
+
+use std::fs::File;
+use std::io::Read;
+
+use crate::config::{Config, ConnectTls, ListenTls, Problem, Secret};
+
+/// More than any chain of certificates or list of authorities takes.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// Puts what stands in the files that `config` names beside their names.
+pub fn read_all(config: &mut Config) -> Result<(), Vec<Problem>> {
+    let mut problems = Vec::new();
+    listener("server.tls", &mut config.server.tls, &mut problems);
+    listener("admin.tls", &mut config.admin.tls, &mut problems);
+    connector("upstream", &mut config.upstream.tls, &mut problems);
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// The files that `config` names, whose content matters while weir serves.
+pub fn named(config: &Config) -> Vec<String> {
+    let (server, admin) = (&config.server.tls, &config.admin.tls);
+    let (upstream, summaries) = (&config.upstream, &config.summaries);
+    let listeners = [server, admin].map(|tls| [&tls.cert_file, &tls.key_file, &tls.client_ca_file]);
+    let connector = &upstream.tls;
+    let connector = [&connector.ca_file, &connector.client_cert_file, &connector.client_key_file];
+    let keys = [&upstream.api_key_file, &summaries.api_key_file];
+    let all = listeners.into_iter().flatten().chain(connector).chain(keys);
+    all.filter(|path| !path.is_empty()).cloned().collect()
+}
+
+fn listener(section: &str, tls: &mut ListenTls, problems: &mut Vec<Problem>) {
+    let files = [
+        ("cert_file", &tls.cert_file, &mut tls.cert),
+        ("key_file", &tls.key_file, &mut tls.key),
+        ("client_ca_file", &tls.client_ca_file, &mut tls.client_ca),
+    ];
+    read_each(section, files, problems);
+}
+
+fn connector(section: &str, tls: &mut ConnectTls, problems: &mut Vec<Problem>) {
+    let files = [
+        ("ca_file", &tls.ca_file, &mut tls.ca),
+        ("client_cert_file", &tls.client_cert_file, &mut tls.client_cert),
+        ("client_key_file", &tls.client_key_file, &mut tls.client_key),
+    ];
+    read_each(section, files, problems);
+}
+
+fn read_each(
+    section: &str,
+    files: [(&str, &String, &mut Option<Secret>); 3],
+    problems: &mut Vec<Problem>,
+) {
+    for (key, path, place) in files {
+        if path.is_empty() {
+            continue;
+        }
+        match read(path) {
+            Ok(text) => *place = Some(Secret::new(text)),
+            Err(said) => {
+                problems.push(Problem::with(format!("{section}.{key}"), format!("{path} {said}")));
+            }
+        }
+    }
+}
+
+/// The text of a file, which is none that never ends.
+fn read(path: &str) -> Result<String, String> {
+    let cannot = |error: std::io::Error| format!("cannot be read: {error}");
+    let mut text = String::new();
+    let file = File::open(path).map_err(cannot)?;
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(cannot)?;
+    match text.len() as u64 > MAX_BYTES {
+        true => Err(format!("has more than {MAX_BYTES} bytes")),
+        false => Ok(text),
+    }
+}

@@ -1,0 +1,134 @@
+//! What weir is told: the flags of `weir serve`, the environment and the file, read and checked as a whole.
+//! Each problem with its key, its place, its line and its cure. Opens no connection.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::Args;
+use figment::Figment;
+
+use super::lines;
+use super::own_files;
+use super::own_key;
+use super::own_store;
+use super::sources::{self, Flag};
+use crate::config::{self, Config, Problem, Warning};
+use crate::tls;
+use crate::upstream::{Client, ClientError};
+
+/// The environment's name for the upstream that OpenAI's SDKs use as well.
+pub const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
+
+/// What `weir serve` can be told on the command line.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Flags {
+    /// Where to listen [default: 127.0.0.1:8400]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// Where to forward, as an SDK's base URL [default: https://api.openai.com/v1]
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    pub config: Option<String>,
+    /// The file for what outlives the process, :memory: for none, or the URL of a PostgreSQL server
+    /// [default: weir/weir.db in the user's state folder]
+    #[arg(long, value_name = "FILE")]
+    store: Option<String>,
+    /// How the log on standard error is written: text or json
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+    /// How much is logged: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+impl Flags {
+    /// All that is told, gathered; what is told later goes before what is told earlier.
+    pub fn figment(&self) -> Figment {
+        self.figment_with(self.config.as_deref())
+    }
+
+    /// The same with another file.
+    pub fn figment_with(&self, file: Option<&str>) -> Figment {
+        let told = [
+            ("--listen", "server.listen", &self.listen),
+            ("--upstream", "upstream.url", &self.upstream),
+            ("--log-format", "log.format", &self.log_format),
+            ("--log-level", "log.level", &self.log_level),
+        ];
+        let told = told.into_iter().filter_map(|(name, key, value)| {
+            Some(Flag { name: name.into(), key: key.into(), value: value.clone()? })
+        });
+        let told = told.chain(self.store.clone().map(own_store::told).into_iter().flatten());
+        let openai_base_url = std::env::var(OPENAI_BASE_URL).ok();
+        sources::figment(file.map(Path::new), openai_base_url, std::env::vars_os(), told)
+    }
+
+    /// What is told, complete, with all that stands in the files and variables that it names.
+    pub fn configuration(&self) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
+        let (mut config, warnings) =
+            config::load(self.figment()).map_err(|problems| self.located(problems))?;
+        complete(&mut config, || std::env::vars_os().collect())
+            .map_err(|problems| self.located(problems))?;
+        Ok((config, warnings))
+    }
+
+    /// Problems with the lines that they are on.
+    pub fn located(&self, mut problems: Vec<Problem>) -> Vec<Problem> {
+        let Some(path) = &self.config else { return problems };
+        let Ok(text) = std::fs::read_to_string(path) else { return problems };
+        let shown = Path::new(path).display().to_string();
+        for problem in &mut problems {
+            // What weir found wrong only when it looked at what a key names has no origin yet.
+            if problem.origin == shown || problem.origin.is_empty() {
+                problem.line = lines::line_of(&text, &problem.key);
+            }
+            if problem.origin.is_empty() && problem.line.is_some() {
+                problem.origin.clone_from(&shown);
+            }
+        }
+        problems
+    }
+
+    /// The line of the file on which `key` stands, if it does.
+    pub fn line_of(&self, key: &str) -> Option<usize> {
+        let text = std::fs::read_to_string(self.config.as_ref()?).ok()?;
+        lines::line_of(&text, key)
+    }
+}
+
+/// Reads what `config` names, and tries what can be tried without serving.
+fn complete(
+    config: &mut Config,
+    env: impl Fn() -> Vec<(OsString, OsString)>,
+) -> Result<(), Vec<Problem>> {
+    let mut problems = Vec::new();
+    if let Err(said) = own_key::read_all(config, env) {
+        problems.extend(said.iter().map(|said| split(said)));
+    }
+    if let Err(found) = own_files::read_all(config) {
+        problems.extend(found);
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let listeners = [("server.tls", &config.server.tls), ("admin.tls", &config.admin.tls)];
+    for (section, told) in listeners {
+        if let Err(error) = tls::check(told) {
+            problems.push(Problem::with(format!("{section}.{}", error.key), error.message));
+        }
+    }
+    if let Err(error @ (ClientError::Tls { .. } | ClientError::Base(_))) =
+        Client::new(&config.upstream)
+    {
+        problems.push(split(&error.to_string()));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// A problem out of a text that begins with its key.
+fn split(said: &str) -> Problem {
+    let (key, message) = said.split_once(": ").unwrap_or(("", said));
+    Problem::with(key, message)
+}

@@ -1,0 +1,161 @@
+//! TLS for those who listen: from a certificate's text to handshakes, and what they go by replaced while
+//! weir serves. Reads no file and takes no connection.
+
+mod stream;
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::RootCertStore;
+use rustls::ServerConfig;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::{TLS12, TLS13};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+
+pub use stream::Stream;
+
+use crate::config::{ListenTls, Secret};
+
+/// The protocols of the server, the better first.
+pub const HTTP: &[&str] = &["h2", "http/1.1"];
+/// The protocol of listeners that know no other.
+pub const HTTP1: &[&str] = &["http/1.1"];
+
+/// What handshakes go by, for all that listen on one address.
+#[derive(Clone)]
+pub struct Tls {
+    current: Arc<RwLock<Arc<ServerConfig>>>,
+    protocols: &'static [&'static str],
+}
+
+/// Why there is no TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsError {
+    /// The key of the file that is at fault, in its section.
+    pub key: &'static str,
+    pub message: String,
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.key, self.message)
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+impl Tls {
+    /// What `told` says, if it names a certificate.
+    pub fn new(
+        told: &ListenTls,
+        protocols: &'static [&'static str],
+    ) -> Result<Option<Self>, TlsError> {
+        if !told.is_on() {
+            return Ok(None);
+        }
+        let current = Arc::new(RwLock::new(server_config(told, protocols)?));
+        Ok(Some(Self { current, protocols }))
+    }
+
+    /// Has all handshakes from now on go by `told`; where that is of no use, nothing changes.
+    /// Connections that are open stay as they are, and no session of before is resumed.
+    pub fn replace(&self, told: &ListenTls) -> Result<(), TlsError> {
+        let new = server_config(told, self.protocols)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+
+    /// Shakes hands on a connection.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
+        let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
+        let accepted = TlsAcceptor::from(current).accept(stream).await?;
+        Ok(Stream::Tls(Box::new(accepted)))
+    }
+}
+
+/// Says what is wrong with what stands in a listener's files, if anything is.
+pub fn check(told: &ListenTls) -> Result<(), TlsError> {
+    Tls::new(told, HTTP1).map(drop)
+}
+
+fn server_config(told: &ListenTls, protocols: &[&str]) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let shown = certified(told, &provider)?;
+    let verifier = verifier(told, &provider)?;
+    let failed = |error: rustls::Error| TlsError {
+        key: "cert_file",
+        message: format!("cannot be used: {error}"),
+    };
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13, &TLS12])
+        .map_err(failed)?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(shown)));
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    Ok(Arc::new(config))
+}
+
+/// The certificate and its key, which belong together.
+fn certified(told: &ListenTls, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
+    let chain = certificates("cert_file", told.cert.as_ref())?;
+    let of_key = |message: String| TlsError { key: "key_file", message };
+    let text = told.key.as_ref().ok_or_else(|| of_key("was not read".to_owned()))?;
+    let key = PrivateKeyDer::from_pem_slice(text.expose().as_bytes())
+        .map_err(|_| of_key("holds no private key in PEM".to_owned()))?;
+    CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            of_key("is not the key of the certificate in cert_file".to_owned())
+        }
+        rustls::Error::InvalidCertificate(cause) => TlsError {
+            key: "cert_file",
+            message: format!("holds no certificate that can be read ({cause:?})"),
+        },
+        error => of_key(format!("holds no key that weir can use ({error})")),
+    })
+}
+
+/// What checks callers' certificates, where they must have one.
+fn verifier(
+    told: &ListenTls,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
+    if told.client_ca_file.is_empty() {
+        return Ok(None);
+    }
+    let failed = |message: String| TlsError { key: "client_ca_file", message };
+    let mut roots = RootCertStore::empty();
+    for authority in certificates("client_ca_file", told.client_ca.as_ref())? {
+        roots
+            .add(authority)
+            .map_err(|error| failed(format!("holds a certificate of no use ({error})")))?;
+    }
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+        .build()
+        .map(Some)
+        .map_err(|error| failed(format!("cannot be used: {error}")))
+}
+
+/// The certificates in a file's text: one at least.
+fn certificates(
+    key: &'static str,
+    text: Option<&Secret>,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let failed = |message: &str| TlsError { key, message: message.to_owned() };
+    let text = text.ok_or_else(|| failed("was not read"))?;
+    let certificates: Result<Vec<_>, _> =
+        CertificateDer::pem_slice_iter(text.expose().as_bytes()).collect();
+    match certificates {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        _ => Err(failed("holds no certificate in PEM")),
+    }
+}

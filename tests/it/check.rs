@@ -1,0 +1,195 @@
+//! `weir check`, and how `weir serve` refuses: key, file, line and what would be right.
+
+use serde_json::{Value, json};
+
+use crate::cli::weir;
+use crate::tls::setting::{Authority, Folder};
+
+/// What a command says on standard output, and its exit code.
+fn said(command: &mut std::process::Command) -> (String, Option<i32>) {
+    let output = command.output().expect("weir starts");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
+}
+
+/// What `weir check --json` says of a file.
+fn checked(folder: &Folder, text: &str, arguments: &[&str]) -> (Value, Option<i32>) {
+    let path = folder.write("weir.toml", text);
+    let (said, code) =
+        said(weir(&["check", "--json", "--config", &path]).args(arguments).env("OWN_KEY", "sk-1"));
+    (serde_json::from_str(&said).expect(&said), code)
+}
+
+#[test]
+fn each_problem_has_its_line_and_its_cure() {
+    let folder = Folder::new();
+    let text = "# weir's\n\
+        [server]\n\
+        lissten = \"127.0.0.1:1\"\n\
+        max_connections = 0\n\
+        [context]\n\
+        notes = \"excerpt\"\n\
+        [[limits]]\n\
+        model = \"gpt-4o\"\n\
+        [models.\"my/model\"]\n\
+        max_input_tokens = 5\n";
+    let (found, code) = checked(&folder, text, &[]);
+    assert_eq!((code, &found["ok"]), (Some(2), &json!(false)));
+    let file = folder.path("weir.toml");
+    let problems = found["problems"].as_array().expect("a list");
+    let rows: Vec<Value> = problems
+        .iter()
+        .map(|problem| {
+            assert_eq!(problem["file"], file, "{problem}");
+            json!([problem["key"], problem["line"], problem["suggestion"]])
+        })
+        .collect();
+    let expected = [
+        json!(["server.max_connections", 4, "a whole number from 1 to 1000000"]),
+        json!(["context.notes", 6, "one of \"off\", \"count\", \"extract\", \"excerpts\""]),
+        json!(["limits[0].max_input_tokens", 7, null]),
+        json!(["models.\"my/model\".window_tokens", 9, null]),
+        json!(["server.lissten", 3, "server.listen"]),
+    ];
+    assert_eq!(rows, expected);
+
+    // In words, and the same from `weir serve`.
+    let (words, code) = said(&mut weir(&["check", "--config", &file]));
+    assert_eq!(code, Some(2));
+    let output = weir(&["serve", "--config", &file]).output().expect("weir starts");
+    assert_eq!(output.status.code(), Some(2));
+    let refused = String::from_utf8_lossy(&output.stderr).into_owned();
+    let line =
+        format!("server.lissten ({file}:3): there is no such key; did you mean server.listen?");
+    assert!(words.contains(&line), "{words}");
+    assert!(refused.contains(&line), "{refused}");
+}
+
+#[test]
+fn a_problem_may_come_from_anywhere() {
+    let folder = Folder::new();
+    let file = folder.write("weir.toml", "[log]\nlevel = \"info\"");
+    let (found, code) = said(
+        weir(&["check", "--json", "--config", &file, "--log-level", "loud"])
+            .env("WEIR_CONTEXT__LOW", "2"),
+    );
+    let found: Value = serde_json::from_str(&found).expect(&found);
+    assert_eq!(code, Some(2));
+    let rows: Vec<Value> = found["problems"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|problem| json!([problem["key"], problem["file"], problem["line"]]))
+        .collect();
+    let expected = [
+        json!(["context.low", "WEIR_CONTEXT__LOW", null]),
+        json!(["log.level", "--log-level", null]),
+    ];
+    assert_eq!(rows, expected);
+    let (missing, code) = said(&mut weir(&["check", "--config", "/no/such/weir.toml"]));
+    assert_eq!(code, Some(2));
+    assert!(missing.contains("/no/such/weir.toml: cannot be read"), "{missing}");
+}
+
+#[test]
+fn what_the_configuration_names_is_looked_at() {
+    let folder = Folder::new();
+    let (one, other) = (Authority::new("one").issue("a"), Authority::new("one").issue("b"));
+    let cert = folder.write("cert.pem", &one.cert);
+    let key = folder.write("key.pem", &one.key);
+    let other = folder.write("other.pem", &other.key);
+    let nothing = folder.write("nothing.pem", "nothing");
+    let tls =
+        |cert: &str, key: &str| format!("[server.tls]\ncert_file = {cert:?}\nkey_file = {key:?}\n");
+    let missing = folder.path("missing");
+    let upstream = |keys: &str| format!("[upstream]\n{keys}\n");
+    for (text, expected) in [
+        (tls(&cert, &key), None),
+        (tls(&cert, &other), Some(("server.tls.key_file", 3, "is not the key of the certificate"))),
+        (tls(&nothing, &key), Some(("server.tls.cert_file", 2, "holds no certificate"))),
+        (tls(&cert, &nothing), Some(("server.tls.key_file", 3, "holds no private key"))),
+        (tls(&cert, &missing), Some(("server.tls.key_file", 3, "cannot be read"))),
+        (upstream("api_key_env = \"OWN_KEY\""), None),
+        (
+            upstream("api_key_env = \"NO_SUCH_KEY\""),
+            Some(("upstream.api_key_env", 2, "is not set")),
+        ),
+        (
+            upstream(&format!("api_key_file = {missing:?}")),
+            Some(("upstream.api_key_file", 2, "cannot be read")),
+        ),
+        (upstream(&format!("ca_file = {cert:?}")), None),
+        (
+            upstream(&format!("ca_file = {nothing:?}")),
+            Some(("upstream.ca_file", 2, "holds no certificate")),
+        ),
+        (
+            upstream(&format!("client_cert_file = {nothing:?}\nclient_key_file = {key:?}")),
+            Some(("upstream.client_cert_file", 2, "no certificate and private key")),
+        ),
+    ] {
+        let (found, code) = checked(&folder, &text, &[]);
+        let problems = found["problems"].as_array().expect("a list");
+        let Some((key, line, message)) = expected else {
+            assert_eq!((code, problems.len()), (Some(0), 0), "{text}: {found}");
+            continue;
+        };
+        assert_eq!((code, problems.len()), (Some(2), 1), "{text}: {found}");
+        assert_eq!(
+            (&problems[0]["key"], &problems[0]["line"]),
+            (&json!(key), &json!(line)),
+            "{found}"
+        );
+        let said = problems[0]["message"].as_str().expect("text");
+        assert!(said.contains(message), "{said}");
+        assert!(!found.to_string().contains("BEGIN"), "nothing of a key is shown: {found}");
+    }
+}
+
+#[test]
+fn warnings_are_told_and_are_no_problem() {
+    let folder = Folder::new();
+    let text = "[upstream]\nurl = \"http://models.internal/v1\"\n";
+    let (found, code) = checked(&folder, text, &[]);
+    assert_eq!((code, &found["ok"]), (Some(0), &json!(true)));
+    let warning = &found["warnings"][0];
+    assert_eq!((&warning["key"], &warning["line"]), (&json!("upstream.url"), &json!(2)));
+}
+
+#[test]
+fn changes_say_what_they_cost() {
+    let folder = Folder::new();
+    let old = folder.write("old.toml", "[context]\nlow = 0.5\n[log]\nlevel = \"debug\"\n");
+    let new = "[server]\nmax_connections = 5\n[context]\nlow = 0.6\n[store]\npath = \"x.db\"\n\
+               [[limits]]\nmodel = \"gpt-4o\"\nmax_input_tokens = 9000\n";
+    let (found, code) = checked(&folder, new, &["--against", &old]);
+    assert_eq!(code, Some(0), "{found}");
+    let rows: Vec<Value> = found["changes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|change| json!([change["key"], change["line"], change["effect"]]))
+        .collect();
+    let expected = [
+        json!(["context.low", 4, "moves_cuts"]),
+        json!(["limits[0].max_input_tokens", 9, "moves_cuts"]),
+        json!(["limits[0].model", 8, "moves_cuts"]),
+        json!(["log.level", null, "next_request"]),
+        json!(["server.max_connections", 2, "restart"]),
+    ];
+    // The store's place is the same to both: the environment of these tests names it.
+    assert_eq!(rows, expected);
+    let (found, _) = checked(&folder, new, &["--against", &folder.path("weir.toml")]);
+    assert_eq!(found["changes"], json!([]));
+}
+
+#[test]
+fn what_weir_needs_beside_itself_is_tried_where_asked() {
+    let folder = Folder::new();
+    let text = "[redis]\nurl = \"redis://127.0.0.1:1\"\n";
+    let (found, code) = checked(&folder, text, &[]);
+    assert_eq!(code, Some(0), "{found}");
+    let (found, code) = checked(&folder, text, &["--connect"]);
+    assert_eq!(code, Some(2), "{found}");
+    assert_eq!(found["problems"][0]["key"], "redis.url");
+    assert_eq!(found["problems"][0]["line"], 2);
+}

@@ -1,0 +1,81 @@
+//! Certificates that change while weir serves: new connections get the new one, open ones stay.
+
+use std::net::SocketAddr;
+
+use rustls::pki_types::CertificateDer;
+use rustls::version::TLS13;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::setting::{Authority, Folder, Pair, caller, connect};
+use crate::cli::{Serving, weir};
+use crate::server::harness::bare;
+
+/// A weir that shows the certificate in `folder`.
+fn serving(folder: &Folder) -> Serving {
+    let text = format!(
+        "[server.tls]\ncert_file = {:?}\nkey_file = {:?}\n[upstream]\nurl = \"http://127.0.0.1:1/v1\"",
+        folder.path("cert.pem"),
+        folder.path("key.pem")
+    );
+    let config = folder.write("weir.toml", &text);
+    Serving::run(&mut weir(&["serve", "--listen", "127.0.0.1:0", "--config", &config]))
+}
+
+/// The certificate that is shown at `address`.
+async fn shown(authority: &Authority, address: SocketAddr) -> CertificateDer<'static> {
+    let stream = connect(&caller(authority, None, &[&TLS13]), address).await.expect("a handshake");
+    let certificates = stream.get_ref().1.peer_certificates().expect("one is shown");
+    certificates[0].clone().into_owned()
+}
+
+fn certificate(pair: &Pair) -> CertificateDer<'static> {
+    pair.chain().remove(0)
+}
+
+#[tokio::test]
+async fn new_connections_get_what_the_files_hold() {
+    let authority = Authority::new("one");
+    let folder = Folder::new();
+    let pairs: Vec<Pair> = ["a", "b", "c"].map(|name| authority.issue(name)).to_vec();
+    folder.write("cert.pem", &pairs[0].cert);
+    folder.write("key.pem", &pairs[0].key);
+    let mut serving = serving(&folder);
+    let url = format!("base_url = https://localhost:{}/v1", serving.address.port());
+    assert!(serving.greeting.contains(&url), "{}", serving.greeting);
+    let address = serving.address;
+    assert_eq!(shown(&authority, address).await, certificate(&pairs[0]));
+    let connector = caller(&authority, None, &[&TLS13]);
+    let mut open = connect(&connector, address).await.expect("a handshake");
+
+    // By itself, when the files have changed.
+    folder.replace("cert.pem", &pairs[1].cert);
+    folder.replace("key.pem", &pairs[1].key);
+    serving.wait_for("new connections get the certificate");
+    assert_eq!(shown(&authority, address).await, certificate(&pairs[1]));
+
+    // What does not belong together changes nothing.
+    folder.replace("cert.pem", &pairs[2].cert);
+    serving.wait_for("server.tls.key_file is not the key of the certificate in cert_file");
+    assert_eq!(shown(&authority, address).await, certificate(&pairs[1]));
+    folder.replace("cert.pem", "half a certificate");
+    serving.signal("-HUP");
+    serving.wait_for("server.tls.cert_file holds no certificate in PEM");
+    assert_eq!(shown(&authority, address).await, certificate(&pairs[1]));
+    std::fs::remove_file(folder.path("key.pem")).expect("it is there");
+    serving.signal("-HUP");
+    serving.wait_for("server.tls.key_file");
+    assert_eq!(shown(&authority, address).await, certificate(&pairs[1]));
+    folder.write("cert.pem", &pairs[2].cert);
+    folder.write("key.pem", &pairs[2].key);
+    serving.signal("-HUP");
+    serving.wait_for("new connections get the certificate");
+    assert_eq!(shown(&authority, address).await, certificate(&pairs[2]));
+
+    // What was open all the time is open still.
+    open.write_all(bare("GET", "/healthz", "connection: close\r\n").as_bytes())
+        .await
+        .expect("sent");
+    let mut answer = String::new();
+    open.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
