@@ -113,11 +113,7 @@ async fn write_all(shared: Arc<Shared>, mut queue: mpsc::Receiver<Waiting>) {
     let mut writer = Writer { shared, connection: None, remembered: Remembered::default() };
     while let Some(first) = queue.recv().await {
         let mut group = vec![first];
-        while group.len() < MAX_GROUP
-            && let Ok(more) = queue.try_recv()
-        {
-            group.push(more);
-        }
+        gather(&mut queue, &mut group).await;
         let written = writer.write(&group).await;
         let health = writer.shared.pool.health();
         health.report(written.as_ref().map(drop));
@@ -137,6 +133,23 @@ async fn write_all(shared: Arc<Shared>, mut queue: mpsc::Receiver<Waiting>) {
                     let _ = waiting.told.send(Err(error.clone()));
                 }
             }
+        }
+    }
+}
+
+/// Adds what is queued to a group, and what is as good as queued: who can run already runs first. Each
+/// group costs the same few wake-ups, however many it is of.
+async fn gather(queue: &mut mpsc::Receiver<Waiting>, group: &mut Vec<Waiting>) {
+    loop {
+        tokio::task::yield_now().await;
+        let before = group.len();
+        while group.len() < MAX_GROUP
+            && let Ok(more) = queue.try_recv()
+        {
+            group.push(more);
+        }
+        if group.len() == MAX_GROUP || group.len() == before {
+            return;
         }
     }
 }
