@@ -12,6 +12,7 @@ mod moments;
 mod own_address;
 mod own_key;
 mod own_store;
+mod own_tokenizer;
 mod replay;
 mod serve;
 pub mod sources;

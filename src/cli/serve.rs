@@ -13,9 +13,9 @@ use tracing_subscriber::EnvFilter;
 use super::log_fields::PlainFields;
 use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
-use super::own_key;
 use super::own_store;
 use super::sources::{self, Flag};
+use super::{own_key, own_tokenizer};
 use crate::admin::{self, Admin};
 use crate::config::{self, AuthMode, Config, Log, LogFormat};
 use crate::proxy::Proxy;
@@ -363,8 +363,10 @@ fn configuration(flags: &Flags) -> Result<(Config, Vec<config::Warning>), Vec<St
     let figment = sources::figment(file, openai_base_url, std::env::vars_os(), told);
     let (mut config, warnings) = config::load(figment)
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-    own_key::read_all(&mut config, || std::env::vars_os().collect())?;
-    Ok((config, warnings))
+    let keys = own_key::read_all(&mut config, || std::env::vars_os().collect());
+    let problems = [keys, own_tokenizer::read_all(&mut config)].map(|read| read.err());
+    let problems: Vec<String> = problems.into_iter().flatten().flatten().collect();
+    if problems.is_empty() { Ok((config, warnings)) } else { Err(problems) }
 }
 
 /// Starts the log; it lasts until what is given back is dropped.
