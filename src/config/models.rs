@@ -123,6 +123,12 @@ impl Catalogue {
         self.own.insert(name.to_ascii_lowercase(), entry);
     }
 
+    /// Has the tokens of `name` counted by `encoding`.
+    pub fn set_encoding(&mut self, name: &str, encoding: Encoding) {
+        let entry = self.find(name).entry;
+        self.insert(name, ModelEntry { encoding, ..entry });
+    }
+
     /// Sets the price of `name`, in the place of what was known of it.
     pub fn insert_price(&mut self, name: &str, price: Price) {
         self.own_prices.insert(name.to_ascii_lowercase(), price);
