@@ -2,6 +2,7 @@
 //! What is wrong is told without a character of them.
 
 use std::ffi::OsString;
+use std::iter;
 
 use crate::config::{Config, Secret};
 
@@ -10,16 +11,46 @@ pub fn read_all(
     config: &mut Config,
     env: impl Fn() -> Vec<(OsString, OsString)>,
 ) -> Result<(), Vec<String>> {
-    let (upstream, summaries) = (&config.upstream, &config.summaries);
-    let own = read("upstream", &upstream.api_key_env, &upstream.api_key_file, env());
-    let summarisers = read("summaries", &summaries.api_key_env, &summaries.api_key_file, env());
-    match (own, summarisers) {
-        (Ok(own), Ok(summarisers)) => {
-            config.upstream.own_key = own;
-            config.summaries.own_key = summarisers;
-            Ok(())
+    let mut problems = Vec::new();
+    let named = config.upstreams.iter_mut();
+    let named = named.map(|(name, upstream)| (format!("upstreams.{name}"), upstream));
+    for (section, upstream) in
+        iter::once(("upstream".to_owned(), &mut config.upstream)).chain(named)
+    {
+        let own = read(&section, &upstream.api_key_env, &upstream.api_key_file, env());
+        upstream.own_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
+        for (header, variable) in &upstream.header_envs {
+            match secret(
+                &format!("{section}.header_envs: the variable {variable}"),
+                variable,
+                env(),
+            ) {
+                Ok(value) => upstream.secret_headers.push((header.clone(), value)),
+                Err(problem) => problems.push(problem),
+            }
         }
-        (own, summarisers) => Err([own.err(), summarisers.err()].into_iter().flatten().collect()),
+    }
+    let summaries = &mut config.summaries;
+    let own = read("summaries", &summaries.api_key_env, &summaries.api_key_file, env());
+    summaries.own_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn noted<T>(problems: &mut Vec<String>, problem: String) -> Option<T> {
+    problems.push(problem);
+    None
+}
+
+/// What a variable holds that is to stand in a header.
+fn secret(told: &str, variable: &str, env: Vec<(OsString, OsString)>) -> Result<Secret, String> {
+    let Some((_, value)) = env.into_iter().find(|(found, _)| found == variable) else {
+        return Err(format!("{told} is not set in weir's environment"));
+    };
+    let text = value.into_string().map_err(|_| format!("{told} is no text"))?;
+    match text.trim() {
+        "" => Err(format!("{told} is empty")),
+        text if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) => Ok(Secret::new(text)),
+        _ => Err(format!("{told} holds characters that no header may")),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::proxy::Proxy;
 use crate::server::{Ending, Phase, Server, Signals};
 use crate::store::Store;
 use crate::tokens::Encoding;
-use crate::upstream::Client;
+use crate::upstream::{Base, Client};
 
 /// The environment's name for the upstream that OpenAI's SDKs use as well.
 const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
@@ -154,7 +154,6 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
         .map_err(|error| Failure::cannot_serve(format!("cannot listen for signals: {error}")))?;
     let client = Client::new(&config.upstream)
         .map_err(|error| Failure::bad_configuration(error.to_string()))?;
-    let base = client.base().clone();
     let store = match config.auth.mode {
         AuthMode::Open => own_store::open(&config, std::env::vars_os()).map_err(no_store)?,
         // Without its keys weir would know nobody.
@@ -172,12 +171,19 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
         tokio::spawn(own_store::sweep(store.clone()));
     }
+    let bases: Vec<(String, Base)> =
+        proxy.bases().map(|(name, base)| (name.to_owned(), base.clone())).collect();
     let server = Server::bind(&config, proxy)
         .await
         .map_err(|error| cannot_bind(config.server.listen, &error))?;
     let address = server.address();
-    if own_address::leads_back(&base, address).await {
-        return Err(leads_back(&config.upstream.url, address));
+    for (name, base) in &bases {
+        if own_address::leads_back(base, address).await {
+            return Err(match config.upstreams.get(name) {
+                Some(upstream) => named_leads_back(name, &upstream.url, address),
+                None => leads_back(&config.upstream.url, address),
+            });
+        }
     }
     greet(&config, address);
     let shutdown = server.shutdown();
@@ -274,9 +280,10 @@ fn greet(config: &Config, address: SocketAddr) {
     );
     let is_open = config.auth.mode == AuthMode::Open;
     if is_open && !address.ip().to_canonical().is_loopback() {
-        let whose = match config.upstream.own_key {
-            Some(_) => "and spends weir's own key for the provider (auth.allow_anonymous)",
-            None => "each with a key of their own",
+        let lends = config.all_upstreams().any(|(_, upstream)| upstream.lends());
+        let whose = match lends {
+            true => "and spends weir's own key for the provider (auth.allow_anonymous)",
+            false => "each with a key of their own",
         };
         tracing::warn!(
             target: "weir",
@@ -325,6 +332,13 @@ fn url_ip(address: SocketAddr) -> String {
         SocketAddr::V4(address) => address.ip().to_string(),
         SocketAddr::V6(address) => format!("[{}]", address.ip()),
     }
+}
+
+fn named_leads_back(name: &str, url: &str, address: SocketAddr) -> Failure {
+    Failure::bad_configuration(format!(
+        "upstreams.{name}.url: {url} is weir's own address ({address}), so that every request would \
+         come back to it"
+    ))
 }
 
 fn leads_back(url: &str, address: SocketAddr) -> Failure {

@@ -163,7 +163,7 @@ impl Client {
     /// Sends a request and waits for the head of its answer. Dropping the future cancels it.
     pub async fn send(&self, outbound: Outbound) -> Result<Inbound, SendError> {
         let sending = Sending {
-            url: outbound.target.url,
+            url: outbound.target.url.clone(),
             method: outbound.method,
             headers: outbound.headers,
             body: match outbound.body {

@@ -1,0 +1,11 @@
+//! Several upstreams behind one weir: which gets a request, as what, with which credential; and what
+//! becomes of it where one fails.
+
+mod credentials;
+mod fallback;
+mod faults;
+mod larger;
+mod listed;
+mod retried;
+mod setting;
+mod ways;
