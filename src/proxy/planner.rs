@@ -115,7 +115,7 @@ impl Planner {
                 continue;
             };
             // Nothing is spent on what the caller may not ask for.
-            behalf.caller.check_model(&wanted.model)?;
+            behalf.caller.check_model(job.alias_of.as_deref().unwrap_or(&wanted.model))?;
             behalf.caller.check_conversation(&job.body)?;
             let deadline = Instant::now() + summaries.wait_timeout();
             summaries.wait(*wanted, &job.body, behalf, deadline).await;

@@ -157,25 +157,33 @@ impl Proxy {
         larger: &mut Option<(&str, LargerWhen)>,
     ) -> Result<Ready, ProxyError> {
         let asked = trip.model.as_ref().map(|(model, _)| model.as_str());
-        let first = self.ready(trip, asked).await;
+        // Nothing is settled by a plan that may not be carried out.
+        let first = match larger {
+            Some((_, LargerWhen::Cut)) => self.look(trip, asked).await,
+            _ => self.ready(trip, asked).await,
+        };
         let wanted = larger.filter(|(_, when)| match &first {
             Ok(ready) => *when == LargerWhen::Cut && ready.planned.loses(),
             Err(error) => error.kind == ErrorKind::ContextLengthExceeded,
         });
-        let Some((model, _)) = wanted else { return first };
-        *larger = None;
-        let planned = first.as_ref().ok().map(|ready| &ready.planned);
-        match self.larger(trip, model, planned).await {
-            Some(ready) => Ok(ready),
-            None => first,
+        if let Some((model, _)) = wanted {
+            *larger = None;
+            let planned = first.as_ref().ok().map(|ready| &ready.planned);
+            if let Some(ready) = self.larger(trip, model, planned).await {
+                return Ok(ready);
+            }
         }
+        self.settled(trip, asked, first?).await
     }
 
     /// The plan for the larger model, where it is one.
     async fn larger(&self, trip: &Trip, model: &str, than: Option<&Planned>) -> Option<Ready> {
-        let ready = self.ready(trip, Some(model)).await.ok()?;
-        let is_larger = |than: &Planned| ready.planned.limit_tokens > than.limit_tokens;
-        than.is_none_or(is_larger).then_some(ready)
+        let looked = self.look(trip, Some(model)).await.ok()?;
+        let is_larger = |than: &Planned| looked.planned.limit_tokens > than.limit_tokens;
+        match than.is_none_or(is_larger) {
+            true => self.settled(trip, Some(model), looked).await.ok(),
+            false => None,
+        }
     }
 
     /// The next model to turn to: one whose upstream is not passed over, and that has as much of the
@@ -187,9 +195,12 @@ impl Proxy {
         limit_tokens: u64,
     ) -> Option<Ready> {
         while let Some(model) = others.pop_front() {
-            let Ok(ready) = self.ready(trip, Some(model)).await else { continue };
-            let is_less = ready.planned.limit_tokens < limit_tokens && ready.planned.loses();
-            if !is_less && ready.leg.upstream.lets_through() {
+            let Ok(looked) = self.look(trip, Some(model)).await else { continue };
+            let is_less = looked.planned.limit_tokens < limit_tokens && looked.planned.loses();
+            if !is_less
+                && looked.leg.upstream.lets_through()
+                && let Ok(ready) = self.settled(trip, Some(model), looked).await
+            {
                 return Some(ready);
             }
         }
@@ -231,14 +242,31 @@ impl Proxy {
         })
     }
 
+    /// Plans a trip for `model` that may not be made.
+    async fn look(&self, trip: &Trip, model: Option<&str>) -> Result<Ready, ProxyError> {
+        let leg = self.leg(trip, model)?;
+        let job = job(trip, &leg);
+        let planned = self.planner.plan_job(&job).await?;
+        Ok(Ready { leg, job, planned })
+    }
+
+    /// What was looked at, planned for good: with what stands for cuts, where a model sums up.
+    async fn settled(
+        &self,
+        trip: &Trip,
+        model: Option<&str>,
+        looked: Ready,
+    ) -> Result<Ready, ProxyError> {
+        match (&self.summaries, looked.behalf()) {
+            (Some(_), None) => self.ready(trip, model).await,
+            _ => Ok(looked),
+        }
+    }
+
     /// Plans a trip for `model`.
     async fn ready(&self, trip: &Trip, model: Option<&str>) -> Result<Ready, ProxyError> {
         let leg = self.leg(trip, model)?;
-        let asked = trip.asked.clone();
-        let mut job = Job::new(trip.caller.tenant, trip.protocol, leg.readable.clone(), asked);
-        job.path_model.clone_from(&leg.target.path_model);
-        job.alias_of.clone_from(&leg.alias_of);
-        job.way = Some(Arc::clone(&leg.way));
+        let mut job = job(trip, &leg);
         job.behalf = self.summaries.as_ref().map(|_| {
             Arc::new(Behalf {
                 caller: trip.caller.clone(),
@@ -256,11 +284,7 @@ impl Proxy {
     pub(super) async fn looked_at(&self, call: Call, asked: Asked) -> Result<Job, ProxyError> {
         let trip = self.trip(call, asked).await?;
         let leg = self.leg(&trip, trip.model.as_ref().map(|(model, _)| model.as_str()))?;
-        let mut job = Job::new(trip.caller.tenant, trip.protocol, leg.readable, trip.asked);
-        job.path_model.clone_from(&leg.target.path_model);
-        job.alias_of = leg.alias_of;
-        job.way = Some(leg.way);
-        Ok(job)
+        Ok(job(&trip, &leg))
     }
 
     /// Sends a request to its upstream, again and again where that is worth it.
@@ -271,15 +295,16 @@ impl Proxy {
         record: &mut Record,
     ) -> Result<Inbound, ProxyError> {
         let upstream = Arc::clone(&ready.leg.upstream);
-        for retries in 0.. {
+        let mut retries = 0;
+        loop {
             let sent = self.send_once(trip, ready, record).await;
             let Some(wait) = wait(&upstream, retries, &sent) else { return sent };
             record.gave_way(status(&sent)).await;
             drop(sent);
             tokio::time::sleep(wait).await;
             record.ready();
+            retries += 1;
         }
-        unreachable!("retries are bounded")
     }
 
     /// Holds what a request may come to, writes it down and sends it.
@@ -313,6 +338,16 @@ impl Proxy {
         record.sent_to(self.shown_name(upstream));
         self.send_fitting(upstream, outbound, planned, job, record).await
     }
+}
+
+/// What is to be planned of a leg.
+fn job(trip: &Trip, leg: &Leg) -> Job {
+    let asked = trip.asked.clone();
+    let mut job = Job::new(trip.caller.tenant, trip.protocol, leg.readable.clone(), asked);
+    job.path_model.clone_from(&leg.target.path_model);
+    job.alias_of.clone_from(&leg.alias_of);
+    job.way = Some(Arc::clone(&leg.way));
+    job
 }
 
 /// How a request came back, where it came to an upstream.

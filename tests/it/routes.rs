@@ -4,8 +4,10 @@
 mod credentials;
 mod fallback;
 mod faults;
+mod keyed;
 mod larger;
 mod listed;
 mod retried;
 mod setting;
+mod summed;
 mod ways;
