@@ -90,6 +90,7 @@ fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Upstream;
 
     #[test]
     fn a_key_is_read_whole_or_its_place_is_named() {
@@ -112,5 +113,35 @@ mod tests {
             assert!(!problem.contains("sk"), "{problem}");
         }
         assert_eq!(read("upstream", "", "", Vec::new()), Ok(None));
+    }
+
+    #[test]
+    fn every_upstream_has_its_own_or_its_section_is_named() {
+        let told = |header: Option<&str>, key: Option<&str>| {
+            let mut config = Config::default();
+            let mut other = Upstream::new("https://other.example/v1");
+            other.api_key_env = "KEY".to_owned();
+            other.header_envs = vec![("x-team".to_owned(), "HEADER".to_owned())];
+            config.upstreams.insert("other".to_owned(), other);
+            let pairs = [("HEADER", header), ("KEY", key)];
+            let env =
+                pairs.into_iter().filter_map(|(name, value)| Some((name.into(), value?.into())));
+            let env: Vec<(OsString, OsString)> = env.collect();
+            read_all(&mut config, || env.clone()).map(|()| {
+                let other = &config.upstreams["other"];
+                let (name, value) = other.secret_headers[0].clone();
+                let key = other.own_key.as_ref().map(|key| key.expose().to_owned());
+                (name, value.expose().to_owned(), key, config.upstream.own_key.is_some())
+            })
+        };
+        let expected = ("x-team".to_owned(), "a b".to_owned(), Some("sk-own".to_owned()), false);
+        assert_eq!(told(Some(" a b\n"), Some("sk-own")), Ok(expected));
+        let problems = told(Some("se\u{e9}cret"), None).expect_err("both are wrong");
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        for (problem, section) in
+            problems.iter().zip(["upstreams.other.api_key_env", "upstreams.other.header_envs"])
+        {
+            assert!(problem.starts_with(section) && !problem.contains("cret"), "{problem}");
+        }
     }
 }

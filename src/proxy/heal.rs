@@ -69,7 +69,8 @@ impl Proxy {
         let learned = &upstream.taught.learned;
         let is_left = job.asked.bypass || self.config.context.mode == Mode::Observe;
         if is_left || !learned.heals() {
-            return Ok(self.send_asking(upstream, outbound, planned).await?);
+            let sent = self.send_asking(upstream, outbound, planned).await;
+            return sent.map_err(|error| upstream.error(error));
         }
         let (method, target) = (outbound.method.clone(), outbound.target.clone());
         let mut headers = outbound.headers.clone();
@@ -128,7 +129,8 @@ impl Proxy {
         job: &mut Job,
     ) -> Result<Inbound, ProxyError> {
         let was_asked = planned.usage_asked.is_some();
-        let inbound = self.send_asking(upstream, outbound, planned).await?;
+        let sent = self.send_asking(upstream, outbound, planned).await;
+        let inbound = sent.map_err(|error| upstream.error(error))?;
         job.asked.is_usage_refused |= was_asked && planned.usage_asked.is_none();
         Ok(inbound)
     }

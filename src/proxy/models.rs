@@ -53,7 +53,8 @@ impl Proxy {
                 if number > 0 && is_single {
                     break;
                 }
-                let target = target.onto(upstream.client.base(), "")?;
+                let asked = target.asked_model().unwrap_or_default();
+                let target = target.onto(upstream.client.base(), &asked)?;
                 let mut headers = upstream.outbound(callers.clone(), &self.via, target.endpoint());
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
                 if !is_single {
@@ -185,7 +186,8 @@ impl Proxy {
 /// One upstream's answer, read as a list where it is one.
 async fn ask(upstream: Arc<Upstream>, outbound: Outbound, deadline: Option<Duration>) -> Answered {
     let read = async {
-        let mut inbound = upstream.client.send(outbound).await.map_err(ProxyError::from)?;
+        let inbound = upstream.client.send(outbound).await;
+        let mut inbound = inbound.map_err(|error| upstream.error(error))?;
         let is_plain = !inbound.headers.contains_key(CONTENT_ENCODING);
         if !inbound.status.is_success() || !is_plain {
             return Ok((inbound, None));

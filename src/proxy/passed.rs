@@ -192,7 +192,8 @@ impl Proxy {
             record.account(self.journal.open(opening, holding).await?);
         }
         record.sent_to(self.shown_name(&leg.upstream));
-        Ok(leg.upstream.client.send(outbound).await?)
+        let sent = leg.upstream.client.send(outbound).await;
+        sent.map_err(|error| leg.upstream.error(error))
     }
 }
 

@@ -84,7 +84,8 @@ impl Proxy {
                 Some(model) => (model, None),
                 None => match named(readable.clone()).await? {
                     Some(named) => (named.model.clone(), Some(named)),
-                    None => (String::new(), None),
+                    // The default's own deployment, if its base names one.
+                    None => (call.target.path_model.clone().unwrap_or_default(), None),
                 },
             }),
             false => None,

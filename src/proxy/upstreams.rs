@@ -9,6 +9,7 @@ use http::header::{ACCEPT_ENCODING, HeaderValue};
 use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
+use super::ProxyError;
 use super::asking::Refusers;
 use super::headers::{self, Via};
 use super::learned::Learned;
@@ -17,7 +18,7 @@ use crate::config::{self, Config, DEFAULT_UPSTREAM, Learning};
 use crate::store::{OpenError, Store};
 use crate::upstream::breaker::{Breaker, Change};
 use crate::upstream::retry::{Patience, Tried};
-use crate::upstream::{Client, Endpoint, OwnKey};
+use crate::upstream::{Client, Endpoint, OwnKey, SendError};
 
 /// One upstream.
 pub struct Upstream {
@@ -153,6 +154,16 @@ impl Upstream {
         let mut headers = self.outbound(callers, via, endpoint);
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers
+    }
+
+    /// Why there is no answer from it. What the client says of its settings names the default's section.
+    pub fn error(&self, error: SendError) -> ProxyError {
+        let error = ProxyError::from(error);
+        if &*self.name == DEFAULT_UPSTREAM {
+            return error;
+        }
+        let message = error.message.replace("(upstream.", &format!("(upstreams.{}.", self.name));
+        ProxyError { message, ..error }
     }
 
     /// Its headers as the caller gets them.

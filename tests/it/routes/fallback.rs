@@ -91,6 +91,26 @@ async fn what_is_the_callers_own_fault_goes_nowhere_else() {
 }
 
 #[tokio::test]
+async fn what_a_named_upstream_lacks_is_told_by_its_own_section() {
+    let (a, b) = (Up::start("a").await, Up::start("b").await);
+    let toml = r#"
+        [upstream]
+        url = "{a}"
+        [upstreams.b]
+        url = "{b}"
+        first_byte_timeout_ms = 50
+        [[routes]]
+        models = ["at-b"]
+        upstream = "b"
+    "#;
+    let weir = weir(&memory(), toml, &[("a", a.url()), ("b", b.url())]).await;
+    b.then([Play::Silent(Vec::new())]);
+    let answer = send(&weir, &question("at-b")).await;
+    let message = answer.assert_error(504, "upstream_timeout");
+    assert!(message.contains("(upstreams.b.first_byte_timeout_ms)"), "{message}");
+}
+
+#[tokio::test]
 async fn where_all_fail_the_last_answer_passes_as_it_is() {
     let (a, b, c) = (Up::start("a").await, Up::start("b").await, Up::start("c").await);
     let weir = weir(&memory(), CHAIN, &[("a", a.url()), ("b", b.url()), ("c", c.url())]).await;
