@@ -13,6 +13,7 @@ mod promises;
 mod recalled;
 mod replay;
 mod replay_command;
+mod routes;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
 mod seeds;
