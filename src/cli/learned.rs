@@ -85,11 +85,16 @@ fn ratio_line(row: &Stored<RatioRow>) -> Vec<String> {
         row.model.clone(),
         row.upstream.clone(),
         "ratio".to_owned(),
-        format!("{:.3} (version {})", ratio(&row.value), row.value.version),
+        format!("{:.3}{} (version {})", ratio(&row.value), digits(&row.value), row.value.version),
         moment(row.expires_ms),
         "reported prompt tokens".to_owned(),
     ]
     .to_vec()
+}
+
+/// How the model reads numbers, where it is not digit by digit.
+fn digits(row: &RatioRow) -> &'static str {
+    if row.has_digits_in_threes { ", digits by threes" } else { "" }
 }
 
 fn ratio(row: &RatioRow) -> f64 {
@@ -114,6 +119,7 @@ fn ratio_json(row: &Stored<RatioRow>) -> Value {
         "upstream": row.upstream,
         "model": row.model,
         "token_ratio": ratio(&row.value),
+        "digits_in_threes": row.value.has_digits_in_threes,
         "version": row.value.version,
         "learned_ms": row.value.learned_ms,
         "expires_ms": row.expires_ms,

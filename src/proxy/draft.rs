@@ -24,7 +24,7 @@ use crate::context::{
     self, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
 };
 use crate::tokens::media::ImageRule;
-use crate::tokens::{Encoding, REPLY_PRIMING};
+use crate::tokens::{Digits, Encoding, REPLY_PRIMING};
 use crate::wire::{Edit, Request, clamp};
 
 /// A conversation as it is, and as it was when an earlier request ended, where that is remembered.
@@ -94,11 +94,12 @@ impl<'a> Draft<'a> {
         let known = settings.token_permille;
         let is_estimate = found.entry.encoding == Encoding::Estimate;
         let is_calibrated = is_estimate && known.is_none() && !policy.counting.is_estimated;
-        let learned_permille = || way.taught.learned.permille(job.tenant, &model);
-        let permille = known.or_else(|| learned_permille().filter(|_| is_calibrated));
-        let encoding = match (policy.counting.is_estimated, permille) {
+        let set = known.map(|permille| (permille, Digits::Apart));
+        let learned_ratio = || way.taught.learned.ratio(job.tenant, &model);
+        let ratio = set.or_else(|| learned_ratio().filter(|_| is_calibrated));
+        let encoding = match (policy.counting.is_estimated, ratio) {
             (true, _) => Encoding::Estimate,
-            (false, Some(permille)) => Encoding::Scaled { permille },
+            (false, Some((permille, digits))) => Encoding::Scaled { permille, digits },
             (false, None) => found.entry.encoding,
         };
         let measure = Measure { encoding, images: ImageRule::of_model(&model) };

@@ -13,11 +13,11 @@ use super::planner::{Job, Planned};
 use super::shared::{self, shown};
 use super::shelf::{self, Shelf, Stored};
 use crate::config::Learning;
-use crate::context::calibration::{Ratio, Samples};
+use crate::context::calibration::{Counted, Ratio, Sample, Samples};
 use crate::context::{LearnedLimits, Measure};
 use crate::store::{Kind, Store, StoreError, now_ms};
 use crate::tokens::media::ImageRule;
-use crate::tokens::{Encoding, REPLY_PRIMING};
+use crate::tokens::{Digits, Encoding, REPLY_PRIMING};
 use crate::wire::Protocol;
 
 /// Limits in the store.
@@ -67,9 +67,19 @@ pub struct LimitsRow {
 pub struct RatioRow {
     /// Tokens of the model's own for a thousand of weir's.
     pub permille: u32,
+    /// Whether numbers are read by three digits at once.
+    #[serde(default)]
+    pub has_digits_in_threes: bool,
     /// How often the ratio has moved.
     pub version: u32,
     pub learned_ms: u64,
+}
+
+impl RatioRow {
+    /// How the model reads numbers.
+    pub fn digits(&self) -> Digits {
+        if self.has_digits_in_threes { Digits::InThrees } else { Digits::Apart }
+    }
 }
 
 impl Learned {
@@ -124,10 +134,11 @@ impl Learned {
         self.limits.keep(self.account(tenant), model, row).await;
     }
 
-    /// The tokens that `model` takes for a thousand of weir's, for requests of `tenant`.
-    pub fn permille(&self, tenant: Tenant, model: &str) -> Option<u32> {
+    /// The tokens that `model` takes for a thousand of weir's, and how it reads digits, for requests of
+    /// `tenant`.
+    pub fn ratio(&self, tenant: Tenant, model: &str) -> Option<(u32, Digits)> {
         let row = self.options.calibrate.then(|| self.ratios.find(self.account(tenant), model));
-        row.flatten().map(|row| row.permille)
+        row.flatten().map(|row| (row.permille, row.digits()))
     }
 
     /// What the answer to a request is to be compared with; `None` where it teaches nothing.
@@ -139,19 +150,33 @@ impl Learned {
         if !is_worth_it {
             return None;
         }
-        let counted = match planned.encoding {
-            Encoding::Scaled { permille } => Counted::At(permille, planned.sent_tokens),
-            _ => self.kept(planned.body.as_ref().unwrap_or(&job.body))?,
-        };
         let account = self.account(job.tenant);
+        let at = match planned.encoding {
+            Encoding::Scaled { permille, digits } => {
+                Some(Counted::At { permille, digits, tokens: planned.sent_tokens })
+            }
+            _ => None,
+        };
+        let body = planned.body.as_ref().unwrap_or(&job.body);
+        let is_compared = at.is_none() || self.compares(account, &planned.model);
+        let counted = match is_compared.then(|| self.kept(body)).flatten() {
+            Some(kept) => Known::Body(kept.0, kept.1, at),
+            None => Known::Count(at?),
+        };
         Some(Sampling { learned: Arc::clone(self), account, model: planned.model.clone(), counted })
     }
 
+    /// Whether it is open how a model reads numbers.
+    fn compares(&self, account: Tenant, model: &str) -> bool {
+        let samples = self.samples.get(&(account, model.to_owned()));
+        samples.is_none_or(|samples| samples.lock().is_ok_and(|samples| samples.compares()))
+    }
+
     /// A body that is kept until its answer has ended, where there is room for it.
-    fn kept(&self, body: &Bytes) -> Option<Counted> {
+    fn kept(&self, body: &Bytes) -> Option<(Bytes, OwnedSemaphorePermit)> {
         let bytes = u32::try_from(body.len()).ok()?;
         let place = Arc::clone(&self.keeping).try_acquire_many_owned(bytes).ok()?;
-        Some(Counted::Not(body.clone(), place))
+        Some((body.clone(), place))
     }
 
     /// Takes a sample, and moves the ratio where that is due.
@@ -162,11 +187,15 @@ impl Learned {
         let Ok(mut samples) = samples.lock() else { return };
         let current = self.ratios.find(account, &model);
         let version = current.map_or(0, |row| row.version);
-        samples.take(sample.permille, sample.counted_tokens, sample.reported_tokens, version);
-        let ratio = current.map(|row| Ratio { permille: row.permille, version });
-        let Some(permille) = samples.step(ratio) else { return };
+        samples.take(sample, version);
+        let ratio = current.map(|row| {
+            let (permille, digits) = (row.permille, row.digits());
+            Ratio { permille, digits, version }
+        });
+        let Some((permille, digits)) = samples.step(ratio) else { return };
         let version = version.saturating_add(1);
-        let row = RatioRow { permille, version, learned_ms: now_ms() };
+        let has_digits_in_threes = digits == Digits::InThrees;
+        let row = RatioRow { permille, has_digits_in_threes, version, learned_ms: now_ms() };
         self.ratios.remember(account, &model, row);
         drop(samples);
         tracing::info!(
@@ -175,6 +204,7 @@ impl Learned {
             model = shown(&model),
             before = current.map(|row| f64::from(row.permille) / 1000.0),
             ratio = f64::from(permille) / 1000.0,
+            digits_in_threes = has_digits_in_threes,
             version,
             "the ratio of the model's tokens to weir's count has moved; live conversations near their \
              limit may be cut once more"
@@ -196,57 +226,54 @@ pub struct Sampling {
     learned: Arc<Learned>,
     account: Tenant,
     model: String,
-    counted: Counted,
+    counted: Known,
 }
 
-/// Whether a prompt was counted by what ratios are of.
-enum Counted {
-    /// It was, at this ratio, and came to so many tokens.
-    At(u32, u64),
-    /// It was not: this is the body, and its place among those that are kept.
-    Not(Bytes, OwnedSemaphorePermit),
-}
-
-/// One prompt by both counts.
-struct Sample {
-    permille: u32,
-    counted_tokens: u64,
-    reported_tokens: u64,
+/// What is known of a prompt.
+enum Known {
+    Count(Counted),
+    /// Its body, with its place among those that are kept, to be counted; and what is known already.
+    Body(Bytes, OwnedSemaphorePermit, Option<Counted>),
 }
 
 impl Sampling {
-    /// Takes what the upstream reported of the prompt. Counts it first where nobody has, on a thread
-    /// that may take its time; while too many others are counted there, the sample is passed over.
-    pub fn take(self, reported_tokens: u64) {
+    /// Takes what the upstream reported of the prompt. Counts it first where that is wanted, on a thread
+    /// that may take its time; while too many others are counted there, what is known has to do.
+    pub fn take(self, reported: u64) {
         let Self { learned, account, model, counted } = self;
-        let (body, kept) = match counted {
-            Counted::At(permille, counted_tokens) => {
-                let sample = Sample { permille, counted_tokens, reported_tokens };
-                return learned.sample(account, model, sample);
+        let (body, kept, known) = match counted {
+            Known::Count(counted) => {
+                return learned.sample(account, model, Sample { counted, reported });
             }
-            Counted::Not(body, kept) => (body, kept),
+            Known::Body(body, kept, known) => (body, kept, known),
         };
         let (Ok(place), Ok(runtime)) = (
             Arc::clone(&learned.counting).try_acquire_owned(),
             tokio::runtime::Handle::try_current(),
         ) else {
+            if let Some(counted) = known {
+                learned.sample(account, model, Sample { counted, reported });
+            }
             return;
         };
         runtime.spawn_blocking(move || {
             let _places = (place, kept);
-            let counted = || count(&body, &model);
+            let counted = || {
+                let apart = count(&body, &model, Digits::Apart)?;
+                let in_threes = count(&body, &model, Digits::InThrees)?;
+                Some(Counted::Both { apart, in_threes })
+            };
             let counted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(counted));
-            let Ok(Some(counted_tokens)) = counted else { return };
-            let sample = Sample { permille: 1000, counted_tokens, reported_tokens };
-            learned.sample(account, model, sample);
+            let Ok(Some(counted)) = counted else { return };
+            learned.sample(account, model, Sample { counted, reported });
         });
     }
 }
 
 /// What a body's prompt comes to at a ratio of one.
-fn count(body: &[u8], model: &str) -> Option<u64> {
+fn count(body: &[u8], model: &str, digits: Digits) -> Option<u64> {
     let measure = Measure {
-        encoding: Encoding::Scaled { permille: 1000 },
+        encoding: Encoding::Scaled { permille: 1000, digits },
         images: ImageRule::of_model(model),
     };
     let request = Protocol::Chat.read(body, usize::MAX).ok()?;

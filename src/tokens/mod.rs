@@ -10,7 +10,7 @@ pub mod own;
 pub mod tools;
 pub mod visible;
 
-pub use encoding::Encoding;
+pub use encoding::{Digits, Encoding};
 
 /// Tokens of framing around each message: role, name and content markers.
 ///

@@ -261,9 +261,9 @@ impl Summaries {
             let (tenant, learned) = (work.behalf.caller.tenant, &upstream.taught.learned);
             let is_known = !matches!(found.known, Known::Unknown);
             learned.limits(tenant, model).apply(&mut limits, is_known);
-            let permille = learned.permille(tenant, model);
-            if let (Encoding::Estimate, Some(permille)) = (encoding, permille) {
-                encoding = Encoding::Scaled { permille };
+            let ratio = learned.ratio(tenant, model);
+            if let (Encoding::Estimate, Some((permille, digits))) = (encoding, ratio) {
+                encoding = Encoding::Scaled { permille, digits };
             }
         }
         let input_tokens = [limits.max_input_tokens, limits.operator_tokens];
