@@ -24,11 +24,6 @@ impl Watch {
         Self { paths, known, seen: known }
     }
 
-    /// Watches other files from now on, by what they say now.
-    pub fn follow(&mut self, paths: Vec<PathBuf>) {
-        *self = Self::new(paths);
-    }
-
     /// Whether the files say something else than before, and said the same when they were last looked
     /// at: what is still being written is left alone until then.
     pub fn has_changed(&mut self) -> bool {
