@@ -132,7 +132,7 @@ pub struct Cors {
 }
 
 /// `[upstream]`: where requests go.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// The base URL, as an SDK would be given it.
     pub url: String,

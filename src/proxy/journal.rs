@@ -40,14 +40,14 @@ const BEHIND_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Journal {
     store: Store,
     config: Arc<Config>,
-    budgets: Budgets,
+    budgets: Arc<Budgets>,
     upstream: String,
     /// One place for each settlement in the background.
     behind: Arc<Semaphore>,
     /// What ended while the store could not be written.
-    late: Mutex<Vec<(Arc<Intent>, Settlement)>>,
+    late: Arc<Mutex<Vec<(Arc<Intent>, Settlement)>>>,
     /// Models without a price that were warned about already.
-    unpriced: Warned,
+    unpriced: Arc<Warned>,
 }
 
 /// Names that a warning was given for.
@@ -73,8 +73,22 @@ impl Warned {
 impl Journal {
     pub fn new(config: Arc<Config>, store: Store, upstream: String, budgets: Budgets) -> Self {
         let behind = Arc::new(Semaphore::new(MAX_BEHIND as usize));
-        let late = Mutex::new(Vec::new());
-        Self { store, config, budgets, upstream, behind, late, unpriced: Warned::default() }
+        let (late, unpriced, budgets) = (Arc::default(), Arc::default(), Arc::new(budgets));
+        Self { store, config, budgets, upstream, behind, late, unpriced }
+    }
+
+    /// The same by another configuration: budgets and what is under way go on. A request is settled by the
+    /// prices that it began with.
+    pub fn renewed(&self, config: Arc<Config>, upstream: String) -> Self {
+        Self {
+            store: self.store.clone(),
+            config,
+            budgets: Arc::clone(&self.budgets),
+            upstream,
+            behind: Arc::clone(&self.behind),
+            late: Arc::clone(&self.late),
+            unpriced: Arc::clone(&self.unpriced),
+        }
     }
 
     /// Holds what a request may come to in all its budgets, or refuses it.

@@ -127,12 +127,7 @@ impl Proxy {
     /// A proxy that sends by `client` as `config` says and keeps in `store` what outlives a
     /// request. Fails where what is to be kept in memory finds no place there.
     pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, OpenError> {
-        let own_key = config.upstream.own_key.as_ref().map(|secret| {
-            OwnKey::new(secret, client.base()).ok_or_else(|| OpenError::System {
-                said: "weir's own key for the provider holds characters that no header may".into(),
-            })
-        });
-        let own_key = own_key.transpose()?;
+        let own_key = own_key(&config, &client)?;
         let upstream = client.base().origin().to_owned();
         let learned =
             Learned::new(store.clone(), upstream.clone(), own_key.is_some(), config.learning);
@@ -143,7 +138,7 @@ impl Proxy {
         let journal = Journal::new(Arc::clone(&config), store.clone(), upstream, budgets);
         let journal = Arc::new(journal);
         let summaries =
-            Summaries::new(&config, &client, own_key.as_ref(), &journal, &learned, &store)
+            Summaries::new(&config, &client, own_key.as_ref(), &journal, &learned, &store, None)
                 .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
         let planner = Planner::with(Arc::clone(&config), Arc::clone(&learned), summaries.clone());
         Ok(Self {
@@ -159,6 +154,50 @@ impl Proxy {
             config,
             client,
             via: headers::Via::random(),
+        })
+    }
+
+    /// The same by another configuration, for requests from now on: what is remembered, learned, held,
+    /// written down and under way goes on, and so do connections to what has not changed.
+    pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, OpenError> {
+        let is_same = config.upstream == self.config.upstream;
+        let client = match is_same {
+            true => self.client.clone(),
+            false => Client::new(&config.upstream)
+                .map_err(|error| OpenError::System { said: error.to_string() })?,
+        };
+        let own_key = own_key(&config, &client)?;
+        let upstream = client.base().origin().to_owned();
+        let learned = match is_same && config.learning == self.config.learning {
+            true => Arc::clone(&self.learned),
+            false => Arc::new(Learned::new(
+                self.store.clone(),
+                upstream.clone(),
+                own_key.is_some(),
+                config.learning,
+            )),
+        };
+        let journal = Arc::new(self.journal.renewed(Arc::clone(&config), upstream));
+        let before = self.summaries.as_deref();
+        let own = own_key.as_ref();
+        let summaries =
+            Summaries::new(&config, &client, own, &journal, &learned, &self.store, before)
+                .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
+        let planner =
+            self.planner.renewed(Arc::clone(&config), Arc::clone(&learned), summaries.clone());
+        Ok(Self {
+            own_key,
+            admissions: self.admissions.clone(),
+            planner,
+            learned,
+            originals: Arc::clone(&self.originals),
+            summaries,
+            journal,
+            drains: self.drains.clone(),
+            store: self.store.clone(),
+            config,
+            client,
+            via: self.via.clone(),
         })
     }
 
@@ -372,4 +411,14 @@ impl Proxy {
              itself. Set upstream.url (or OPENAI_BASE_URL for weir alone) to the provider",
         ))
     }
+}
+
+/// weir's own key for the provider, as it goes out.
+fn own_key(config: &Config, client: &Client) -> Result<Option<OwnKey>, OpenError> {
+    let own_key = config.upstream.own_key.as_ref().map(|secret| {
+        OwnKey::new(secret, client.base()).ok_or_else(|| OpenError::System {
+            said: "weir's own key for the provider holds characters that no header may".into(),
+        })
+    });
+    own_key.transpose()
 }

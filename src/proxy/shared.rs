@@ -17,9 +17,9 @@ use crate::wire::{Extra, ExtraKind, Request};
 
 pub(super) struct Shared {
     pub(super) config: Arc<Config>,
-    pub(super) memory: Memory,
+    pub(super) memory: Arc<Memory>,
     /// Unknown models that were warned about already.
-    warned: Mutex<HashSet<String>>,
+    warned: Arc<Mutex<HashSet<String>>>,
     /// Models whose streams are not asked for their usage.
     pub(super) refusers: Refusers,
     /// `None` where no model sums up what cuts take.
@@ -38,8 +38,25 @@ impl Shared {
         summaries: Option<Arc<Summaries>>,
     ) -> Self {
         Self {
-            memory: Memory::new(&config.cache),
-            warned: Mutex::new(HashSet::new()),
+            memory: Arc::new(Memory::new(&config.cache)),
+            warned: Arc::default(),
+            refusers: Refusers::new(config.upstream.ask_usage),
+            learned,
+            config,
+            summaries,
+        }
+    }
+
+    /// The same by another configuration: what is remembered of contents goes on.
+    pub(super) fn renewed(
+        &self,
+        config: Arc<Config>,
+        learned: Arc<Learned>,
+        summaries: Option<Arc<Summaries>>,
+    ) -> Self {
+        Self {
+            memory: Arc::clone(&self.memory),
+            warned: Arc::clone(&self.warned),
             refusers: Refusers::new(config.upstream.ask_usage),
             learned,
             config,

@@ -2,7 +2,9 @@
 //! connection; says nothing of errors but what `reply` renders.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -48,13 +50,17 @@ pub struct Address(pub IpAddr);
 
 /// Answers requests.
 pub struct Routes {
-    proxy: Proxy,
+    proxy: Arc<Proxy>,
     acceptor: Acceptor,
-    gate: Gate,
+    gate: Arc<Gate>,
     hosts: Hosts,
     origins: Origins,
     shutdown: Shutdown,
     last_target: LastTarget,
+    /// How long a request's body may pause.
+    body_idle: Duration,
+    /// Whether what weir was last told was refused.
+    is_refused: Arc<AtomicBool>,
 }
 
 /// The path asked for last, and where it leads. Its length is bounded as a request's head is.
@@ -82,13 +88,48 @@ impl Routes {
         let server = &config.server;
         Self {
             acceptor: Acceptor::new(server.max_body_bytes, server.max_bodies_in_flight_bytes),
-            gate: Gate::new(config.auth.mode, proxy.store()),
+            gate: Arc::new(Gate::new(config.auth.mode, proxy.store())),
             hosts: Hosts::new(&server.allowed_hosts),
             origins: Origins::new(&config.cors.allow_origins),
             shutdown,
             last_target: Mutex::new(None),
+            body_idle: Duration::from_millis(config.upstream.idle_timeout_ms),
+            is_refused: Arc::default(),
+            proxy: Arc::new(proxy),
+        }
+    }
+
+    /// The same by another configuration, with its own way to the upstream. What is known of callers, and
+    /// what their bodies hold, goes on.
+    pub fn renewed(&self, config: &Config, proxy: Arc<Proxy>) -> Self {
+        let server = &config.server;
+        let limits = (server.max_body_bytes, server.max_bodies_in_flight_bytes);
+        Self {
+            acceptor: self.acceptor.renewed(limits.0, limits.1),
+            gate: Arc::clone(&self.gate),
+            hosts: Hosts::new(&server.allowed_hosts),
+            origins: Origins::new(&config.cors.allow_origins),
+            shutdown: self.shutdown.clone(),
+            last_target: Mutex::new(None),
+            body_idle: Duration::from_millis(config.upstream.idle_timeout_ms),
+            is_refused: Arc::clone(&self.is_refused),
             proxy,
         }
+    }
+
+    /// The way of requests to the upstream.
+    pub fn proxy(&self) -> &Arc<Proxy> {
+        &self.proxy
+    }
+
+    /// How long a request's body may pause.
+    pub fn body_idle(&self) -> Duration {
+        self.body_idle
+    }
+
+    /// Notes whether the configuration that weir was last told is in force.
+    pub fn note_refused(&self, is_refused: bool) {
+        self.is_refused.store(is_refused, Ordering::Relaxed);
     }
 
     /// Answers a request.
@@ -165,7 +206,8 @@ impl Routes {
             "/healthz" => Some(reply::json(StatusCode::OK, r#"{"status":"ok"}"#)),
             "/metrics" => Some(reply::text(StatusCode::OK, self.metrics())),
             "/readyz" if self.shutdown.phase() == Phase::Serving => {
-                Some(reply::json(StatusCode::OK, ready(self.proxy.store().state())))
+                let is_refused = self.is_refused.load(Ordering::Relaxed);
+                Some(reply::json(StatusCode::OK, ready(self.proxy.store().state(), is_refused)))
             }
             "/readyz" => {
                 Some(reply::json(StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"draining"}"#))
@@ -401,15 +443,17 @@ impl Routes {
     }
 }
 
-/// That weir is ready, and where its store is. One that fails is no reason to send callers away:
-/// requests go on without it.
-fn ready(store: State) -> &'static str {
-    match store {
-        State::File => r#"{"status":"ready","store":"file"}"#,
-        State::Server => r#"{"status":"ready","store":"server"}"#,
-        State::Memory => r#"{"status":"ready","store":"memory"}"#,
-        State::Failing => r#"{"status":"ready","store":"failing"}"#,
-    }
+/// That weir is ready, where its store is, and whether it goes by another configuration than it was
+/// last told. A store that fails is no reason to send callers away, nor is the latter.
+fn ready(store: State, is_refused: bool) -> String {
+    let store = match store {
+        State::File => "file",
+        State::Server => "server",
+        State::Memory => "memory",
+        State::Failing => "failing",
+    };
+    let refused = if is_refused { r#","configuration":"refused""# } else { "" };
+    format!(r#"{{"status":"ready","store":"{store}"{refused}}}"#)
 }
 
 /// What reaches the proxy is logged by it; this is for what does not.

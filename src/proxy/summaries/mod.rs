@@ -55,7 +55,7 @@ pub struct Summaries {
     config: Arc<Config>,
     settings: config::Summaries,
     keys: Keys,
-    records: Records,
+    records: Arc<Records>,
     flights: Arc<Flights>,
     /// Of what answers: one for each tenant where callers' own credentials are sent, else one for all.
     breakers: Cache<Tenant, Arc<Breaker>>,
@@ -73,12 +73,12 @@ pub struct Summaries {
     store: Store,
     /// Room for what is being summed up or waits for it, in KiB.
     room: Arc<Semaphore>,
-    pub counts: Counts,
+    pub counts: Arc<Counts>,
 }
 
 impl Summaries {
     /// As `config` says, by `client` where summaries go to the same upstream as requests; `None`
-    /// where none are looked for.
+    /// where none are looked for. What was known `before` goes on.
     pub fn new(
         config: &Arc<Config>,
         client: &Client,
@@ -86,6 +86,7 @@ impl Summaries {
         journal: &Arc<Journal>,
         learned: &Arc<Learned>,
         store: &Store,
+        before: Option<&Self>,
     ) -> Result<Option<Arc<Self>>, ClientError> {
         let settings = config.summaries.clone();
         if !spans::are_looked_for(settings.mode()) {
@@ -100,9 +101,9 @@ impl Summaries {
         // A breaker outlives its pause, or nobody would be left alone.
         let idle = pause.saturating_mul(4);
         let breakers = || Cache::builder().max_capacity(MOST_BREAKERS).time_to_idle(idle).build();
-        Ok(Some(Arc::new(Self {
+        let own = Self {
             keys: Keys::new(&store.secret()),
-            records: Records::new(&settings, store.clone()),
+            records: Arc::new(Records::new(&settings, store.clone())),
             flights: Flights::new(settings.max_concurrent),
             breakers: breakers(),
             content_breakers: breakers(),
@@ -114,10 +115,34 @@ impl Summaries {
             learned: Arc::clone(learned),
             store: store.clone(),
             room: Arc::new(Semaphore::new(ROOM_KIB)),
-            counts: Counts::default(),
+            counts: Arc::default(),
             config: Arc::clone(config),
             settings,
+        };
+        Ok(Some(Arc::new(match before {
+            Some(before) => own.continuing(before),
+            None => own,
         })))
+    }
+
+    /// What is known, under way, held and counted goes on from what was before.
+    fn continuing(self, before: &Self) -> Self {
+        let is_paused_alike = self.settings.pause_ms == before.settings.pause_ms;
+        let (breakers, content_breakers) = match is_paused_alike {
+            true => (before.breakers.clone(), before.content_breakers.clone()),
+            false => (self.breakers, self.content_breakers),
+        };
+        Self {
+            records: Arc::clone(&before.records),
+            flights: Arc::clone(&before.flights),
+            cap: before.cap.renewed(self.settings.max_day),
+            proved: before.proved.clone(),
+            room: Arc::clone(&before.room),
+            counts: Arc::clone(&before.counts),
+            breakers,
+            content_breakers,
+            ..self
+        }
     }
 
     /// How summaries are asked for; `None` where none is made.
