@@ -17,10 +17,10 @@ use super::own_address;
 use super::own_store;
 use super::reload::Reload;
 use super::told::{Flags, OPENAI_BASE_URL};
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, AdminRenewal};
 use crate::config::{self, AuthMode, Config, Log, LogFormat, Problem};
 use crate::proxy::Proxy;
-use crate::server::{BindError, Ending, Hangups, Phase, Server, Signals};
+use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
 use crate::store::Store;
 use crate::tokens::Encoding;
 use crate::upstream::Client;
@@ -126,6 +126,21 @@ struct Told {
     level: LogLevel,
 }
 
+impl Told {
+    /// Has all of it read again when it changes, until the runtime ends.
+    fn watch(
+        self,
+        server: Renewal,
+        admin: Option<AdminRenewal>,
+        config: Arc<Config>,
+        hangups: Hangups,
+    ) {
+        let Self { flags, figment, level } = self;
+        let reload = Reload { flags, figment, server, admin, log: level };
+        tokio::spawn(async move { reload.run(&config, hangups).await });
+    }
+}
+
 /// Has the log say more or less from now on.
 pub type LogLevel = Box<dyn Fn(&str) + Send>;
 
@@ -173,15 +188,8 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     }
     greet(&config, address);
     let renewal = server.renewal();
-    let reload = Reload {
-        flags: told.flags,
-        figment: told.figment,
-        server: renewal.clone(),
-        admin: admin.as_ref().map(Admin::renewal),
-        log: told.level,
-    };
-    let begun_with = Arc::clone(&config);
-    tokio::spawn(async move { reload.run(&begun_with, hangups).await });
+    let admins = admin.as_ref().map(Admin::renewal);
+    told.watch(renewal.clone(), admins, Arc::clone(&config), hangups);
     let shutdown = server.shutdown();
     if let Some(admin) = admin {
         tracing::info!(target: "weir", "the admin API listens on {}", admin.address());

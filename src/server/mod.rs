@@ -5,6 +5,7 @@ mod accept;
 mod body;
 mod connection;
 pub mod decode;
+mod health;
 mod identify;
 mod opening;
 mod renewal;

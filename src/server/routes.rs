@@ -15,6 +15,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::accept::{Acceptor, Received};
+use super::health;
 use super::identify::Gate;
 use super::reply;
 use super::shutdown::{Phase, Shutdown};
@@ -23,7 +24,6 @@ use crate::proxy::host::{Hosts, Origins};
 use crate::proxy::{
     Body, Call, Caller, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError, SpendQuery,
 };
-use crate::store::State;
 use crate::upstream::{Target, TargetError};
 use crate::wire::Protocol;
 
@@ -204,26 +204,19 @@ impl Routes {
         }
         match request.uri().path() {
             "/healthz" => Some(reply::json(StatusCode::OK, r#"{"status":"ok"}"#)),
-            "/metrics" => Some(reply::text(StatusCode::OK, self.metrics())),
+            "/metrics" => Some(reply::text(StatusCode::OK, health::metrics(&self.proxy))),
             "/readyz" if self.shutdown.phase() == Phase::Serving => {
                 let is_refused = self.is_refused.load(Ordering::Relaxed);
-                Some(reply::json(StatusCode::OK, ready(self.proxy.store().state(), is_refused)))
+                Some(reply::json(
+                    StatusCode::OK,
+                    health::ready(self.proxy.store().state(), is_refused),
+                ))
             }
             "/readyz" => {
                 Some(reply::json(StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"draining"}"#))
             }
             _ => None,
         }
-    }
-
-    /// What there is to count, for whoever scrapes it: sums over all callers, and nothing of theirs.
-    fn metrics(&self) -> String {
-        let figures = self.proxy.summaries().map(|summaries| summaries.figures());
-        figures.into_iter().flatten().fold(String::new(), |mut page, (name, figure)| {
-            let name = format!("weir_summaries_{name}_total");
-            page.push_str(&format!("# TYPE {name} counter\n{name} {figure}\n"));
-            page
-        })
     }
 
     fn step(&self, parts: &Parts, from_page: bool) -> Result<Step, ProxyError> {
@@ -441,19 +434,6 @@ impl Routes {
         log_refusal(&parts.method, parts.uri.path(), problem);
         reply::error(problem)
     }
-}
-
-/// That weir is ready, where its store is, and whether it goes by another configuration than it was
-/// last told. A store that fails is no reason to send callers away, nor is the latter.
-fn ready(store: State, is_refused: bool) -> String {
-    let store = match store {
-        State::File => "file",
-        State::Server => "server",
-        State::Memory => "memory",
-        State::Failing => "failing",
-    };
-    let refused = if is_refused { r#","configuration":"refused""# } else { "" };
-    format!(r#"{{"status":"ready","store":"{store}"{refused}}}"#)
 }
 
 /// What reaches the proxy is logged by it; this is for what does not.
