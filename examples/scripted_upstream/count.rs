@@ -34,15 +34,46 @@ pub enum Encoding {
     /// Of models whose names begin with `foreign`: what `--tokenizer` names, or else `Cl100k` with a
     /// token for each digit.
     Foreign,
+    /// Of models called `foreign-` and a name in `OPEN`: that open model's vocabulary.
+    Deepseek,
+    Mistral,
+    Qwen,
 }
 
-/// The vocabulary of `--tokenizer`.
-static FOREIGN: OnceLock<CoreBPE> = OnceLock::new();
+/// The vocabularies of open models that there are.
+const OPEN: [(&str, Encoding); 3] = [
+    ("deepseek_v3", Encoding::Deepseek),
+    ("mistral_v3", Encoding::Mistral),
+    ("qwen2", Encoding::Qwen),
+];
 
-/// Reads the vocabulary of foreign models: one of Mistral's `tekken_….json`.
+/// The vocabulary of `--tokenizer`.
+static FOREIGN: OnceLock<Vocabulary> = OnceLock::new();
+
+enum Vocabulary {
+    Tekken(CoreBPE),
+    Json(Box<tokenizers::Tokenizer>),
+}
+
+/// Reads the vocabulary of foreign models: one of Mistral's `tekken_….json`, or a `tokenizer.json`.
 pub fn read_tokenizer(path: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let file: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let vocabulary = match file.get("model") {
+        Some(_) => {
+            let read = tokenizers::Tokenizer::from_bytes(&text);
+            let mut tokenizer = read.map_err(|error| error.to_string())?;
+            tokenizer.set_encode_special_tokens(true);
+            Vocabulary::Json(Box::new(tokenizer))
+        }
+        None => Vocabulary::Tekken(tekken(&file)?),
+    };
+    // A second server of this process has the same one.
+    let _ = FOREIGN.set(vocabulary);
+    Ok(())
+}
+
+fn tekken(file: &Value) -> Result<CoreBPE, String> {
     let number = |name: &str| file["config"][name].as_u64().unwrap_or(0) as usize;
     let words = number("default_vocab_size").saturating_sub(number("default_num_special_tokens"));
     let vocabulary = file["vocab"].as_array().ok_or("there is no vocab")?.iter().take(words);
@@ -53,19 +84,16 @@ pub fn read_tokenizer(path: &Path) -> Result<(), String> {
     });
     let ranks = ranks.collect::<Result<_, _>>()?;
     let pattern = file["config"]["pattern"].as_str().ok_or("there is no pattern")?;
-    let bpe =
-        CoreBPE::new(ranks, Default::default(), pattern).map_err(|error| error.to_string())?;
-    // A second server of this process has the same one.
-    let _ = FOREIGN.set(bpe);
-    Ok(())
+    CoreBPE::new(ranks, Default::default(), pattern).map_err(|error| error.to_string())
 }
 
 impl Encoding {
     pub fn for_model(model: &str) -> Self {
         let name = model.rsplit('/').next().unwrap_or(model);
         let name = name.strip_prefix("ft:").unwrap_or(name);
-        if name.starts_with("foreign") {
-            return Self::Foreign;
+        if let Some(rest) = name.strip_prefix("foreign") {
+            let open = OPEN.iter().find(|(name, _)| rest.strip_prefix('-') == Some(name));
+            return open.map_or(Self::Foreign, |(_, open)| *open);
         }
         let older = name == "gpt-4" || name.starts_with("gpt-4-") || name.starts_with("gpt-4:");
         if older || name.starts_with("gpt-3.5") || name.starts_with("gpt-35") {
@@ -78,13 +106,25 @@ impl Encoding {
     fn bpe(self) -> &'static CoreBPE {
         match self {
             Self::O200k => o200k_base_singleton(),
-            Self::Cl100k => cl100k_base_singleton(),
-            Self::Foreign => FOREIGN.get().unwrap_or_else(cl100k_base_singleton),
+            _ => cl100k_base_singleton(),
         }
     }
 
     pub fn encode(self, text: &str) -> Vec<u32> {
-        if self == Self::Foreign && FOREIGN.get().is_none() {
+        if let Some((name, _)) = OPEN.iter().find(|(_, open)| *open == self)
+            && let Some(vocabulary) = tiktoken::get_encoding(name)
+        {
+            return vocabulary.encode(text);
+        }
+        if self == Self::Foreign {
+            match FOREIGN.get() {
+                Some(Vocabulary::Tekken(bpe)) => return bpe.encode_ordinary(text),
+                Some(Vocabulary::Json(tokenizer)) => {
+                    let encoded = tokenizer.encode_fast(text, false);
+                    return encoded.map(|own| own.get_ids().to_vec()).unwrap_or_default();
+                }
+                None => {}
+            }
             let pieces = text.split_inclusive(char::is_numeric).flat_map(|piece| {
                 let digit = piece.char_indices().next_back().filter(|(_, last)| last.is_numeric());
                 let (before, digit) = piece.split_at(digit.map_or(piece.len(), |(at, _)| at));

@@ -220,6 +220,15 @@ async fn complete(
 }
 
 fn too_long(vendor: &str, size: Overflow) -> Answer {
+    // Some say it within a stream that has begun well.
+    let within = [("_event", ""), ("_error_event", "event: error\n")];
+    for (end, name) in within.into_iter().rev() {
+        if let Some(vendor) = vendor.strip_suffix(end)
+            && let (_, Some(body)) = overflow::refusal(vendor, size)
+        {
+            return Answer::events(vec![format!("{name}data: {body}\n\n").into()]);
+        }
+    }
     match overflow::refusal(vendor, size) {
         (status, Some(body)) => Answer::json(status, &body),
         (status, None) => Answer::whole(status, "application/json", ""),

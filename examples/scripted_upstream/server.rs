@@ -77,10 +77,14 @@ pub struct Options {
     /// What it says where no script tells; `{id}` stands for the request's own number.
     #[arg(long)]
     pub say: Option<String>,
+    /// What the model's chat template adds to every prompt.
+    #[arg(long, default_value_t = 0)]
+    pub template_tokens: u64,
     /// Whose words a refusal for size uses.
     #[arg(long, default_value = "openai")]
     pub overflow_style: String,
-    /// The vocabulary of models whose names begin with `foreign`: one of Mistral's `tekken_….json`.
+    /// The vocabulary of models whose names begin with `foreign`: one of Mistral's `tekken_….json`,
+    /// or a `tokenizer.json`.
     #[arg(long)]
     pub tokenizer: Option<PathBuf>,
     /// Faults of the first requests, one each, in order; `none` leaves one alone.

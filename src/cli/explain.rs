@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clap::builder::PossibleValuesParser;
 
-use super::sources;
+use super::{own_tokenizer, sources};
 use crate::config::{self, Config};
 use crate::context::report::{self, Category};
 use crate::proxy::planner::{Asked, Planner};
@@ -107,7 +107,9 @@ fn configuration(args: &ExplainArgs) -> Result<Config, String> {
     let lines = |problems: Vec<config::Problem>| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nweir: ")
     };
-    config::load(figment).map(|(config, _)| config).map_err(lines)
+    let (mut config, _) = config::load(figment).map_err(lines)?;
+    own_tokenizer::read_all(&mut config).map_err(|problems| problems.join("\nweir: "))?;
+    Ok(config)
 }
 
 /// The bytes of a file or of standard input, as many as a request may have.

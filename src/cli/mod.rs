@@ -17,6 +17,7 @@ mod own_address;
 mod own_files;
 mod own_key;
 mod own_store;
+mod own_tokenizer;
 mod reload;
 mod replay;
 mod serve;

@@ -11,6 +11,7 @@ use super::lines;
 use super::own_files;
 use super::own_key;
 use super::own_store;
+use super::own_tokenizer;
 use super::sources::{self, Flag};
 use crate::config::{self, Config, Problem, Warning};
 use crate::tls;
@@ -112,6 +113,9 @@ fn complete(
 ) -> Result<(), Vec<Problem>> {
     let mut problems = Vec::new();
     if let Err(said) = own_key::read_all(config, env) {
+        problems.extend(said.iter().map(|said| split(said)));
+    }
+    if let Err(said) = own_tokenizer::read_all(config) {
         problems.extend(said.iter().map(|said| split(said)));
     }
     if let Err(found) = own_files::read_all(config) {

@@ -7,6 +7,7 @@ mod checks;
 mod learning;
 pub mod models;
 pub mod names;
+mod open_models;
 mod own_models;
 pub mod policies;
 mod prices;
@@ -199,6 +200,8 @@ pub struct ModelSettings {
     pub late_system: LateSystem,
     /// Tokens of the model's own for a thousand of weir's estimate; nothing is learned of it then.
     pub token_permille: Option<u32>,
+    /// The file of its vocabulary, a `tokenizer.json`.
+    pub tokenizer: Option<String>,
 }
 
 /// What becomes of a system message that stands behind others.

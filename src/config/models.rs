@@ -123,6 +123,12 @@ impl Catalogue {
         self.own.insert(name.to_ascii_lowercase(), entry);
     }
 
+    /// Has the tokens of `name` counted by `encoding`.
+    pub fn set_encoding(&mut self, name: &str, encoding: Encoding) {
+        let entry = self.find(name).entry;
+        self.insert(name, ModelEntry { encoding, ..entry });
+    }
+
     /// Sets the price of `name`, in the place of what was known of it.
     pub fn insert_price(&mut self, name: &str, price: Price) {
         self.own_prices.insert(name.to_ascii_lowercase(), price);
@@ -139,7 +145,9 @@ impl Catalogue {
         let shipped = |name: &str| {
             self.shipped.prices.get_key_value(name).map(|(name, listed)| (*name, listed.price()))
         };
-        let found = price_among(&candidates, own).or_else(|| price_among(&candidates, shipped));
+        let has_own = !self.own_prices.is_empty();
+        let found = has_own.then(|| price_among(&candidates, own)).flatten();
+        let found = found.or_else(|| price_among(&candidates, shipped));
         let (name, price) = found?;
         price.filter(|_| names::is_same_price(&candidates[0], name))
     }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use tiktoken_rs::tokenizer::{Tokenizer, get_tokenizer};
 
+use super::open_models;
 use crate::tokens::Encoding;
 
 /// Names longer than this are nobody's; looking them up would be work for a stranger.
@@ -138,7 +139,7 @@ pub fn encoding(name: &str) -> Encoding {
         Some(Tokenizer::P50kEdit) => Encoding::P50kEdit,
         Some(Tokenizer::R50kBase | Tokenizer::Gpt2) => Encoding::R50kBase,
         None if is_recent_openai(&name) => Encoding::O200kBase,
-        None => Encoding::Estimate,
+        None => open_models::vocabulary(&name).map_or(Encoding::Estimate, Encoding::Open),
     }
 }
 

@@ -39,6 +39,17 @@ fn model_settings(reader: &mut Reader, name: &str, policies: &Policies) -> Model
     let late = [("keep", LateSystem::Keep), ("user", LateSystem::User)];
     set(&mut settings.late_system, reader.choice(&path("late_system"), &late));
     settings.token_permille = reader.share_permille(&path("token_ratio"), 500..=4000);
+    settings.tokenizer = reader.text(&path("tokenizer"), |text| match text.trim() {
+        "" => Err("is empty; give the path of the tokenizer.json that comes with the model".into()),
+        text => Ok(text.to_owned()),
+    });
+    for other in ["encoding", "token_ratio"] {
+        if settings.tokenizer.is_some() && !reader.is_absent(&path(other)) {
+            let message =
+                format!("says how the model's tokens are counted, as {other} does; keep one");
+            reader.refuse(&path("tokenizer"), message);
+        }
+    }
     settings
 }
 
@@ -50,12 +61,8 @@ fn model(reader: &mut Reader, name: &str, known: ModelEntry, is_known: bool) -> 
     let input = tokens("max_input_tokens");
     let output = tokens("max_output_tokens");
     let encoding = reader.text(&path("encoding"), |text| {
-        Encoding::from_name(text).ok_or_else(|| {
-            format!(
-                "{text:?} is no encoding; write \"o200k_base\", \"cl100k_base\", \"p50k_base\", \
-                 \"p50k_edit\", \"r50k_base\" or \"estimate\""
-            )
-        })
+        Encoding::from_name(text)
+            .ok_or_else(|| format!("{text:?} is no encoding; write {}", Encoding::names()))
     });
     let strict_alternation = reader.switch(&path("strict_alternation"));
     if !is_known && reader.is_absent(&path("window_tokens")) {

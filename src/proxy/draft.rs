@@ -82,12 +82,11 @@ impl<'a> Draft<'a> {
             None => shared.learned.limits(job.tenant, &model),
         };
         learned.apply(&mut limits, is_model_known);
+        let known = settings.token_permille;
         let is_estimate = found.entry.encoding == Encoding::Estimate;
-        let is_calibrated = is_estimate && !policy.counting.is_estimated;
-        let known = settings.token_permille.filter(|_| is_calibrated);
+        let is_calibrated = is_estimate && known.is_none() && !policy.counting.is_estimated;
         let permille =
             known.or_else(|| shared.learned.permille(job.tenant, &model).filter(|_| is_calibrated));
-        let is_calibrated = is_calibrated && known.is_none();
         let encoding = match (policy.counting.is_estimated, permille) {
             (true, _) => Encoding::Estimate,
             (false, Some(permille)) => Encoding::Scaled { permille },

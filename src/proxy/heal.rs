@@ -20,12 +20,13 @@ use crate::context::{self, Lesson, MAX_RESENDS, Refused};
 use crate::upstream::{Inbound, Outbound, OutboundBody};
 use crate::wire::overflow::{self, MAX_REFUSAL_BYTES, Overflow};
 
-/// How long the rest of a refusal is waited for; its caller waits as long for the refusal's head.
+/// How long the rest of a refusal is waited for, or a stream's first event; its caller waits as long for
+/// the head.
 const REFUSAL_DEADLINE: Duration = Duration::from_secs(2);
 /// The longest successful answer that may be an error all the same.
 const MAX_ERROR_AS_SUCCESS_BYTES: usize = 2 << 10;
-/// The least that an empty answer is taken for the refusal of, and the least limit that is believed of
-/// a model without having been told: no model's window is smaller.
+/// The least that an empty answer or a stream's first event is taken for the refusal of, and the least
+/// limit that is believed of a model without having been told: no model's window is smaller.
 const MIN_SUSPECTED_TOKENS: u64 = 1024;
 
 /// A refusal, as it came.
@@ -159,6 +160,9 @@ impl Proxy {
             StatusCode::BAD_REQUEST
             | StatusCode::PAYLOAD_TOO_LARGE
             | StatusCode::UNPROCESSABLE_ENTITY => MAX_REFUSAL_BYTES,
+            StatusCode::OK if is_stream(&inbound.headers) => {
+                return refusal_within(inbound, planned).await;
+            }
             StatusCode::OK => {
                 let length = whole_length(&inbound.headers)?;
                 if length == 0 && resends == 0 && self.suspects(planned) {
@@ -189,6 +193,24 @@ impl Proxy {
             && !planned.is_model_known
             && planned.sent_tokens >= MIN_SUSPECTED_TOKENS
     }
+}
+
+/// The refusal that a stream's first event is. Nothing has been told to the caller then, and no more
+/// than its head waits, for a large request alone; the stream is read from its beginning in any case.
+async fn refusal_within(inbound: &mut Inbound, planned: &Planned) -> Option<Refusal> {
+    if planned.sent_tokens < MIN_SUSPECTED_TOKENS || inbound.headers.contains_key(CONTENT_ENCODING)
+    {
+        return None;
+    }
+    let event = inbound.body.peek_until(MAX_REFUSAL_BYTES, overflow::has_event);
+    let seen = timeout(REFUSAL_DEADLINE, event).await.ok()?;
+    let (overflow, said) = overflow::recognise_event(seen)?;
+    Some(Refusal { overflow, status: inbound.status, body: said.into(), is_suspicion: false })
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    content_type.is_some_and(|name| name.starts_with("text/event-stream"))
 }
 
 /// How long an answer is in JSON that is told to be complete.

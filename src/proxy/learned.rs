@@ -3,16 +3,17 @@
 
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Tenant;
 use super::planner::{Job, Planned};
 use super::shared::{self, shown};
 use super::shelf::{self, Shelf, Stored};
 use crate::config::Learning;
-use crate::context::calibration::Samples;
+use crate::context::calibration::{Ratio, Samples};
 use crate::context::{LearnedLimits, Measure};
 use crate::store::{Kind, Store, StoreError, now_ms};
 use crate::tokens::media::ImageRule;
@@ -34,6 +35,9 @@ const MAX_SAMPLED_MODELS: u64 = 1000;
 const MIN_SAMPLE_TOKENS: u64 = 500;
 /// How many prompts are counted anew at once, for a model that has no ratio yet.
 const MAX_COUNTING: usize = 2;
+/// The bytes of bodies that are kept for that until their answers have ended. What is above that
+/// teaches nothing.
+const MAX_KEPT_BYTES: usize = 16 << 20;
 
 /// What is known of the models behind an upstream.
 pub struct Learned {
@@ -43,6 +47,7 @@ pub struct Learned {
     ratios: Shelf<RatioRow>,
     samples: Cache<(Tenant, String), Arc<Mutex<Samples>>>,
     counting: Arc<Semaphore>,
+    keeping: Arc<Semaphore>,
 }
 
 /// Limits as they stand in the store.
@@ -87,6 +92,7 @@ impl Learned {
             ratios: Shelf::new(RATIOS, RATIO_LIFETIME_MS, store),
             samples: Cache::new(MAX_SAMPLED_MODELS),
             counting: Arc::new(Semaphore::new(MAX_COUNTING)),
+            keeping: Arc::new(Semaphore::new(MAX_KEPT_BYTES)),
         }
     }
 
@@ -130,15 +136,22 @@ impl Learned {
             && planned.is_calibrated
             && planned.action != "fault"
             && planned.sent_tokens >= MIN_SAMPLE_TOKENS;
-        is_worth_it.then(|| Sampling {
-            learned: Arc::clone(self),
-            account: self.account(job.tenant),
-            model: planned.model.clone(),
-            counted: match planned.encoding {
-                Encoding::Scaled { permille } => Counted::At(permille, planned.sent_tokens),
-                _ => Counted::Not(planned.body.clone().unwrap_or_else(|| job.body.clone())),
-            },
-        })
+        if !is_worth_it {
+            return None;
+        }
+        let counted = match planned.encoding {
+            Encoding::Scaled { permille } => Counted::At(permille, planned.sent_tokens),
+            _ => self.kept(planned.body.as_ref().unwrap_or(&job.body))?,
+        };
+        let account = self.account(job.tenant);
+        Some(Sampling { learned: Arc::clone(self), account, model: planned.model.clone(), counted })
+    }
+
+    /// A body that is kept until its answer has ended, where there is room for it.
+    fn kept(&self, body: &Bytes) -> Option<Counted> {
+        let bytes = u32::try_from(body.len()).ok()?;
+        let place = Arc::clone(&self.keeping).try_acquire_many_owned(bytes).ok()?;
+        Some(Counted::Not(body.clone(), place))
     }
 
     /// Takes a sample, and moves the ratio where that is due.
@@ -147,10 +160,12 @@ impl Learned {
         let samples = self.samples.get_with(place.clone(), Default::default);
         let (_, model) = place;
         let Ok(mut samples) = samples.lock() else { return };
-        samples.take(sample.permille, sample.counted_tokens, sample.reported_tokens);
         let current = self.ratios.find(account, &model);
-        let Some(permille) = samples.step(current.map(|row| row.permille)) else { return };
-        let version = current.map_or(0, |row| row.version).saturating_add(1);
+        let version = current.map_or(0, |row| row.version);
+        samples.take(sample.permille, sample.counted_tokens, sample.reported_tokens, version);
+        let ratio = current.map(|row| Ratio { permille: row.permille, version });
+        let Some(permille) = samples.step(ratio) else { return };
+        let version = version.saturating_add(1);
         let row = RatioRow { permille, version, learned_ms: now_ms() };
         self.ratios.remember(account, &model, row);
         drop(samples);
@@ -188,8 +203,8 @@ pub struct Sampling {
 enum Counted {
     /// It was, at this ratio, and came to so many tokens.
     At(u32, u64),
-    /// It was not: this is the body.
-    Not(bytes::Bytes),
+    /// It was not: this is the body, and its place among those that are kept.
+    Not(Bytes, OwnedSemaphorePermit),
 }
 
 /// One prompt by both counts.
@@ -204,12 +219,12 @@ impl Sampling {
     /// that may take its time; while too many others are counted there, the sample is passed over.
     pub fn take(self, reported_tokens: u64) {
         let Self { learned, account, model, counted } = self;
-        let body = match counted {
+        let (body, kept) = match counted {
             Counted::At(permille, counted_tokens) => {
                 let sample = Sample { permille, counted_tokens, reported_tokens };
                 return learned.sample(account, model, sample);
             }
-            Counted::Not(body) => body,
+            Counted::Not(body, kept) => (body, kept),
         };
         let (Ok(place), Ok(runtime)) = (
             Arc::clone(&learned.counting).try_acquire_owned(),
@@ -218,7 +233,7 @@ impl Sampling {
             return;
         };
         runtime.spawn_blocking(move || {
-            let _place = place;
+            let _places = (place, kept);
             let counted = || count(&body, &model);
             let counted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(counted));
             let Ok(Some(counted_tokens)) = counted else { return };

@@ -2,8 +2,8 @@
 //!
 //! `o200k_base` and `cl100k_base` are counted by `tiktoken` where the text is plain, which it is
 //! several times faster on, else by `bpe-openai`, which is linear on any input. Both are exact, so
-//! that the choice changes no count. The older public encodings are counted by `tiktoken-rs`;
-//! everything else is estimated.
+//! that the choice changes no count. The older public encodings are counted by `tiktoken-rs`, those
+//! of open models by `open.rs` and, where there is a file, `own.rs`; everything else is estimated.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;
@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 use bpe_openai::Tokenizer;
 
 use super::estimate;
+use super::open::Open;
+use super::own::Own;
 
 /// The public encodings that are counted exactly, and the estimate for all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,6 +27,10 @@ pub enum Encoding {
     P50kEdit,
     /// `r50k_base`: GPT-3.
     R50kBase,
+    /// An open model's, which is part of the program.
+    Open(Open),
+    /// Read from the `tokenizer.json` that came with the model.
+    Own(Own),
     /// Not public: estimated by script and kind of content.
     Estimate,
     /// Not public, but known to take so many tokens for a thousand of `o200k_base` with digits one by
@@ -43,8 +49,16 @@ impl Encoding {
             "p50k_edit" => Self::P50kEdit,
             "r50k_base" => Self::R50kBase,
             "estimate" => Self::Estimate,
-            _ => return None,
+            _ => return Open::from_name(name).map(Self::Open),
         })
+    }
+
+    /// The names of all encodings that can be asked for, as one writes them in a sentence.
+    pub fn names() -> String {
+        let public = ["o200k_base", "cl100k_base", "p50k_base", "p50k_edit", "r50k_base"];
+        let open = Open::ALL.map(Open::name);
+        let quoted = public.iter().chain(&open).map(|name| format!("{name:?}"));
+        format!("{} or \"estimate\"", quoted.collect::<Vec<_>>().join(", "))
     }
 
     /// Tokens of `text`. Special tokens spelled in it count as the plain text they are.
@@ -60,6 +74,8 @@ impl Encoding {
             Self::P50kBase => by_blocks(tiktoken_rs::p50k_base_singleton(), text),
             Self::P50kEdit => by_blocks(tiktoken_rs::p50k_edit_singleton(), text),
             Self::R50kBase => by_blocks(tiktoken_rs::r50k_base_singleton(), text),
+            Self::Open(open) => return open.count(text),
+            Self::Own(own) => return own.count(text),
             Self::Estimate => return estimate::count(text),
             Self::Scaled { permille } => {
                 let tokens = Self::O200kBase.count(text) + digits_apart(text);
@@ -353,7 +369,11 @@ fn ceil_border(text: &str, mut bytes: usize) -> usize {
 mod tests {
     use super::*;
 
-    const ALL: [Encoding; 7] = [
+    const ALL: [Encoding; 11] = [
+        Encoding::Open(Open::DeepseekV3),
+        Encoding::Open(Open::Llama3),
+        Encoding::Open(Open::MistralV3),
+        Encoding::Open(Open::Qwen2),
         Encoding::Scaled { permille: 1234 },
         Encoding::O200kBase,
         Encoding::Cl100kBase,

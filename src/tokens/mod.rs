@@ -1,9 +1,12 @@
 //! How many tokens a text, a picture or a tool definition takes. Pure: a count depends on the
 //! content and the encoding alone, and is the same warm or cold, on every machine.
 
+mod blocks;
 pub mod encoding;
 pub mod estimate;
 pub mod media;
+pub mod open;
+pub mod own;
 pub mod tools;
 pub mod visible;
 

@@ -1,7 +1,8 @@
 //! Tool definitions and schemas. OpenAI does not publish how they are written into the prompt; they
 //! are known to be read as TypeScript declarations in a namespace, which is what is counted here.
 //! The texts in a definition are the least it counts, whatever place they have in it, so that
-//! nothing the model may read goes uncounted. Each schema is written once: the work is linear.
+//! nothing the model may read goes uncounted. Open models read them as JSON: for their encodings that is
+//! the least. Each schema is written once: the work is linear.
 
 use serde_json::{Map, Value};
 
@@ -22,10 +23,19 @@ pub fn count_list(encoding: Encoding, raw: &str) -> u64 {
             writer.line(0, "namespace functions {\n");
             tools.iter().for_each(|tool| writer.tool(tool));
             writer.line(0, "} // namespace functions");
-            LIST + writer.count(encoding).max(least(encoding, raw))
+            LIST + writer.count(encoding).max(least(encoding, raw)).max(as_json(encoding, raw))
         }
         // No list, or one nested too deeply to read: the whole text counts.
         _ => encoding.count(raw),
+    }
+}
+
+/// Tokens of a definition as it is written, which is how templates of open models put it into the
+/// prompt; nothing for others.
+fn as_json(encoding: Encoding, raw: &str) -> u64 {
+    match encoding {
+        Encoding::Open(_) | Encoding::Own(_) => encoding.count(raw),
+        _ => 0,
     }
 }
 
@@ -74,7 +84,10 @@ pub fn count_response_format(encoding: Encoding, raw: &str) -> u64 {
     if let Some(schema) = format.get("json_schema").or(format.get("schema")) {
         writer.tool(schema);
     }
-    let tokens = writer.count(encoding).max(least(encoding, raw));
+    let tokens = match writer.count(encoding).max(least(encoding, raw)) {
+        0 => 0,
+        tokens => tokens.max(as_json(encoding, raw)),
+    };
     if tokens > 0 { LIST + tokens } else { 0 }
 }
 
@@ -259,6 +272,19 @@ mod tests {
             last = tokens;
         }
         assert!(last > 40);
+    }
+
+    #[test]
+    fn open_models_read_definitions_as_json() {
+        let encoding = Encoding::from_name("qwen2").expect("it exists");
+        let parameters =
+            r#"{"type":"object","properties":{"a":{"type":"string"}},"required":["a"]}"#;
+        let raw = format!(
+            r#"[{{"type":"function","function":{{"name":"f","parameters":{parameters}}}}}]"#
+        );
+        assert!(count_list(encoding, &raw) >= encoding.count(&raw));
+        assert!(count_list(Encoding::O200kBase, &raw) < Encoding::O200kBase.count(&raw));
+        assert_eq!(count_response_format(encoding, r#"{"type":"json_object"}"#), 0);
     }
 
     #[test]

@@ -68,7 +68,16 @@ impl AnswerBody {
     /// Looks at the body before it is read: at all of it, or at its beginning where it has more than
     /// `max_bytes`. What was seen is read later all the same; so it may be dropped at any time.
     pub async fn peek(&mut self, max_bytes: usize) -> &[u8] {
-        while !self.ended && self.early.len() <= max_bytes {
+        self.peek_until(max_bytes, |_| false).await
+    }
+
+    /// The same, but no further than to where what was seen `is_enough`.
+    pub async fn peek_until(
+        &mut self,
+        max_bytes: usize,
+        is_enough: impl Fn(&[u8]) -> bool,
+    ) -> &[u8] {
+        while !self.ended && self.early.len() <= max_bytes && !is_enough(&self.early) {
             match poll_fn(|cx| self.poll_more(cx)).await {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.early.extend_from_slice(&data),

@@ -7,8 +7,12 @@
 
 use serde_json::{Map, Value};
 
+use super::sse::Splitter;
+
 /// The longest answer that is looked into.
 pub const MAX_REFUSAL_BYTES: usize = 64 << 10;
+/// What a successful answer holds that is nothing but an error.
+const ERROR: &[u8] = b"\"error\"";
 /// How deep objects and texts that are JSON themselves are looked into.
 const MAX_DEPTH: usize = 6;
 /// The most texts of one answer that are read.
@@ -46,10 +50,14 @@ pub fn recognise(status: u16, body: &[u8]) -> Option<Overflow> {
     if !matches!(status, 200 | 400 | 413 | 422) || body.len() > MAX_REFUSAL_BYTES {
         return None;
     }
+    // Next to all successful answers are none: they need not be read twice.
+    if status == 200 && !body.windows(ERROR.len()).any(|part| part == ERROR) {
+        return None;
+    }
     let text = std::str::from_utf8(body).ok()?.trim();
     let mut said = Said::default();
     match serde_json::from_str::<Value>(text) {
-        Ok(Value::Object(members)) if status == 200 && !is_error_alone(&members) => return None,
+        Ok(Value::Object(members)) if status == 200 && !is_refusal_alone(&members) => return None,
         Ok(value) => said.take(&value, 0),
         Err(_) if status == 200 => return None,
         Err(_) => said.texts.push(text.to_owned()),
@@ -57,9 +65,54 @@ pub fn recognise(status: u16, body: &[u8]) -> Option<Overflow> {
     said.overflow().filter(Overflow::is_possible)
 }
 
-/// Whether a successful answer holds nothing but an error.
-fn is_error_alone(members: &Map<String, Value>) -> bool {
-    members.get("error").is_some_and(|error| !error.is_null()) && !members.contains_key("choices")
+/// What a stream says that begins with `bytes`, if its first event is such a refusal; `None` also
+/// where the event is not there whole.
+pub fn recognise_event(bytes: &[u8]) -> Option<(Overflow, String)> {
+    let mut first = None;
+    let mut events = Splitter::new(MAX_REFUSAL_BYTES);
+    events.feed(bytes, |event| {
+        if first.is_none() {
+            first = Some((event.name == b"error", event.data.to_vec()));
+        }
+    });
+    let (is_named_error, data) = first?;
+    let overflow = recognise(200, &data)
+        .or_else(|| recognise(400, &data).filter(|_| is_named_error && !has_other_status(&data)))?;
+    Some((overflow, String::from_utf8(data).ok()?))
+}
+
+/// Whether a stream that begins with `bytes` has come to the end of its first event.
+pub fn has_event(bytes: &[u8]) -> bool {
+    let mut has_event = false;
+    Splitter::new(MAX_REFUSAL_BYTES).feed(bytes, |_| has_event = true);
+    has_event
+}
+
+/// Whether an event's error tells a status at which texts mean something else.
+fn has_other_status(data: &[u8]) -> bool {
+    let members = serde_json::from_slice::<Map<String, Value>>(data).unwrap_or_default();
+    !is_of_request(&members)
+}
+
+/// Whether a successful answer holds nothing but an error, and one that blames the request.
+fn is_refusal_alone(members: &Map<String, Value>) -> bool {
+    let Some(error) = members.get("error").filter(|error| !error.is_null()) else { return false };
+    let says_nothing = |choice: &Value| {
+        choice["finish_reason"] == "error"
+            && choice["delta"]["content"].as_str().is_none_or(str::is_empty)
+    };
+    let is_alone = match members.get("choices") {
+        None => true,
+        Some(choices) => choices.as_array().is_some_and(|choices| choices.iter().all(says_nothing)),
+    };
+    is_alone && is_of_request(members) && error.as_object().is_none_or(is_of_request)
+}
+
+/// Whether no number among these members is a status other than a refusal's.
+fn is_of_request(members: &Map<String, Value>) -> bool {
+    let statuses = ["code", "status", "status_code"].map(|name| members.get(name)?.as_u64());
+    let of_http = statuses.into_iter().flatten().filter(|status| (400..600).contains(status));
+    of_http.into_iter().all(|status| matches!(status, 400 | 413 | 422))
 }
 
 /// What an answer's members say.
@@ -279,6 +332,7 @@ const FORMS: &[Form] = &[
     ),
     total("Requested token count exceeds the model's maximum context length of {window} tokens"),
     input("Input length ({input}) exceeds model's maximum context length ({window})"),
+    input("Input length ({input} tokens) exceeds the maximum allowed length ({cap} tokens)"),
     // TGI and hosts that use it.
     total(
         "`inputs` tokens + `max_new_tokens` must be <= {window}. Given: {input} `inputs` tokens and \
@@ -324,6 +378,14 @@ const FORMS: &[Form] = &[
          (n_keep: {input}>= n_ctx: {window})",
     ),
     input("Context size has been exceeded"),
+    input("Input length {input} exceeds context length {window}"),
+    // llama-cpp-python's library.
+    input("Requested tokens ({input}) exceed context window of {window}"),
+    // Fireworks, Zhipu, Volcengine, GitHub Copilot.
+    input("The prompt is too long: {input}, model maximum context length: {window}"),
+    input("Prompt exceeds max length"),
+    input("Input length {input} exceeds the maximum length {cap}"),
+    input("prompt token count of {input} exceeds the limit of {cap}"),
     // xAI, Moonshot, Alibaba, MiniMax, Amazon Bedrock.
     input("This model's maximum prompt length is {cap} but the request contains {input} tokens"),
     input("Your request exceeded model token limit: {window} (requested: {input})"),
@@ -482,6 +544,29 @@ mod tests {
                 assert_eq!(recognise(400, echo.as_bytes()), None, "{} {echo}", row.vendor);
             }
         }
+    }
+
+    #[test]
+    fn a_refusal_as_a_streams_first_event_is_read_and_a_later_one_is_not() {
+        for row in rows().iter().filter(|row| row.body.starts_with('{')) {
+            let event = format!(": waiting\n\ndata: {}\n\n", row.body);
+            let named = format!("event: error\r\ndata: {}\r\n\r\n", row.body);
+            let later = format!("data: {{\"choices\":[{{\"delta\":{{}}}}]}}\n\n{event}");
+            let read = |stream: &str| recognise_event(stream.as_bytes()).map(|(told, _)| told);
+            if row.status == 200 {
+                assert_eq!(read(&event), row.told, "{}", row.vendor);
+            } else if row.told.is_some() {
+                assert_eq!(read(&named), row.told, "{}", row.vendor);
+            }
+            assert_eq!(read(&later), None, "{}", row.vendor);
+            // Nothing is made of half of it.
+            assert_eq!(read(&event[..event.len() - 1]), None, "{}", row.vendor);
+            assert!(
+                has_event(event.as_bytes()) && !has_event(&event.as_bytes()[..event.len() - 1])
+            );
+        }
+        assert_eq!(recognise_event(b""), None);
+        assert_eq!(recognise_event(b"data: [DONE]\n\n"), None);
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 mod answers;
 mod calibrated;
+mod foreign;
 mod learned;
 mod refused;
+mod vocabularies;
 
 use serde_json::{Value, json};
 use weir::config::Config;

@@ -5,3 +5,4 @@ mod keys;
 mod phantom;
 mod race;
 mod setting;
+mod tls;

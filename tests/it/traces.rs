@@ -11,6 +11,8 @@ use serde_json::Value;
 pub struct Conversation {
     pub id: String,
     pub messages: Vec<Value>,
+    /// The tools that were offered in it, if any.
+    pub tools: Value,
 }
 
 /// All conversations there are, in order of file and line.
@@ -39,7 +41,8 @@ fn read(file: &Path) -> Vec<Conversation> {
                 Value::Array(messages) => messages,
                 _ => Vec::new(),
             };
-            Conversation { id: record["id"].as_str().unwrap_or_default().to_owned(), messages }
+            let id = record["id"].as_str().unwrap_or_default().to_owned();
+            Conversation { id, messages, tools: record["tools"].take() }
         })
         .collect()
 }

@@ -23,6 +23,16 @@ const ALLOWED: &[&str] = &[
     "Zlib",
 ];
 
+/// Vocabularies that are part of the program, and their own licences: cargo knows those of the crates
+/// alone. `NOTICE` names each.
+pub const VOCABULARIES: &[(&str, &str)] = &[
+    ("cl100k_base", "MIT"),
+    ("deepseek_v3", "MIT"),
+    ("mistral_v3", "Apache-2.0"),
+    ("o200k_base", "MIT"),
+    ("qwen2", "Apache-2.0"),
+];
+
 /// Name and licence of each dependency, on the platform that this was built on.
 pub fn of_dependencies() -> Vec<(String, String)> {
     let rustc = Command::new("rustc").arg("-vV").output().expect("rustc is beside cargo");
@@ -96,6 +106,23 @@ fn one(words: &mut &[&str]) -> bool {
             ALLOWED.contains(licence)
         }
         [] => false,
+    }
+}
+
+#[test]
+fn every_vocabulary_in_the_program_has_an_allowed_licence_and_a_notice() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
+    let read = |name: &str| std::fs::read_to_string(format!("{root}{name}")).expect("it is there");
+    let (manifest, notice) = (read("Cargo.toml"), read("NOTICE"));
+    let line = manifest.lines().find(|line| line.starts_with("tiktoken = ")).expect("it is used");
+    let mut vocabularies: Vec<&str> =
+        line.split('"').filter_map(|word| word.strip_prefix("vocab-")).collect();
+    vocabularies.sort_unstable();
+    let known: Vec<&str> = VOCABULARIES.iter().map(|(name, _)| *name).collect();
+    assert_eq!(vocabularies, known);
+    assert!(!manifest.contains("default = ["), "features that ask for more are asked for");
+    for (name, licence) in VOCABULARIES {
+        assert!(is_allowed(licence) && notice.contains(name), "{name}");
     }
 }
 

@@ -205,7 +205,18 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     (
         "[models.\"a/b.c\"]\nencoding = \"o200k\"\nwindow_tokens = 5",
         "models.\"a/b.c\".encoding: \"o200k\" is no encoding; write \"o200k_base\", \
-         \"cl100k_base\", \"p50k_base\", \"p50k_edit\", \"r50k_base\" or \"estimate\"",
+         \"cl100k_base\", \"p50k_base\", \"p50k_edit\", \"r50k_base\", \"deepseek_v3\", \"llama3\", \
+         \"mistral_v3\", \"qwen2\" or \"estimate\"",
+    ),
+    (
+        "[models.mine]\nwindow_tokens = 5\ntokenizer = \" \"",
+        "models.mine.tokenizer: is empty; give the path of the tokenizer.json that comes with the \
+         model",
+    ),
+    (
+        "[models.gpt-4o]\ntokenizer = \"a.json\"\ntoken_ratio = 1.1",
+        "models.gpt-4o.tokenizer: says how the model's tokens are counted, as token_ratio does; keep \
+         one",
     ),
     (
         "[models.nobodys]\nmax_output_tokens = 5",

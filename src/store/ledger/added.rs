@@ -76,7 +76,7 @@ impl Sums {
 }
 
 /// Where a request is counted.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place<'a> {
     pub day: i64,
     pub tenant: [u8; 16],
@@ -89,6 +89,20 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// The same, with its names its own.
+    pub fn owned(&self) -> Place<'static> {
+        let owned = |name: &Cow<'_, str>| Cow::Owned(name.to_string());
+        Place {
+            day: self.day,
+            tenant: self.tenant,
+            key: owned(&self.key),
+            team: owned(&self.team),
+            organisation: owned(&self.organisation),
+            user: owned(&self.user),
+            model: owned(&self.model),
+        }
+    }
+
     /// Whether it is a caller's without a virtual key.
     pub fn is_open(&self) -> bool {
         self.key.is_empty()

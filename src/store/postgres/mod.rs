@@ -4,6 +4,7 @@
 
 mod address;
 mod budgets;
+mod columns;
 mod connection;
 mod instances;
 mod journal;

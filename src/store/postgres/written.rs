@@ -6,14 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::LazyLock;
 
+use tokio_postgres::error::SqlState;
+
 use super::super::ledger::RequestId;
 use super::super::ledger::added::{
-    Added, MAX_ADDED, MAX_LEARNED_MODELS, MAX_ROWS_A_TENANT_DAY, Place, Sums, stored_sum,
+    Added, MAX_LEARNED_MODELS, MAX_ROWS_A_TENANT_DAY, Place, Sums, stored_sum,
 };
 use super::super::ledger::asked::{COUNTED, REQUEST_COLUMNS, SUMMED};
-use super::super::ledger::facts::{self, moment};
+use super::super::ledger::facts;
 use super::super::ledger::frame::{self, Behind, Ending, Facts, Said};
-use super::super::ledger::text::signed_figure;
+use super::columns::{Learned, Places, Requests, Totals};
 use super::connection::{Connection, Failure, Given};
 
 const OPEN: &str = "INSERT INTO weir_intent (id, instance, begun_ms, facts)
@@ -24,17 +26,17 @@ const OPEN: &str = "INSERT INTO weir_intent (id, instance, begun_ms, facts)
 const RELEASE: &str = "DELETE FROM weir_intent i WHERE i.id = ANY ($1::bytea[])
     AND NOT EXISTS (SELECT 1 FROM weir_request r WHERE r.id = i.id)";
 const FORGET: &str = "DELETE FROM weir_intent WHERE id = ANY ($1::bytea[])";
+/// In the order of the columns.
+const REQUEST_TYPES: [&str; 28] = [
+    "bytea", "bigint", "bytea", "text", "text", "text", "text", "text", "text", "text", "boolean",
+    "bigint", "text", "text", "text", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint",
+    "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint",
+];
 static INSERT: LazyLock<String> = LazyLock::new(|| {
-    // In the order of the columns.
-    let types = [
-        "bytea", "bigint", "bytea", "text", "text", "text", "text", "text", "text", "text",
-        "boolean", "bigint", "text", "text", "text", "bigint", "bigint", "bigint", "bigint",
-        "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint",
-    ];
     format!(
         "INSERT INTO weir_request ({REQUEST_COLUMNS}) SELECT * FROM {}
          ON CONFLICT (id) DO NOTHING RETURNING id",
-        unnested(&types, 1)
+        unnested(&REQUEST_TYPES, 1)
     )
 });
 /// Which of some places have a row: their numbers, counted from one.
@@ -51,7 +53,25 @@ static KNOWN: LazyLock<String> = LazyLock::new(|| {
 const ROWS_OF_TENANT: &str = "SELECT count(*) FROM
     (SELECT 1 FROM weir_usage_day WHERE day = $1 AND tenant = $2 LIMIT $3) AS few";
 const ROWS_OF_DAY: &str = "SELECT count(*) FROM weir_usage_day WHERE day = $1";
-static ADD: LazyLock<String> = LazyLock::new(|| {
+static ADD: LazyLock<String> = LazyLock::new(|| add(1));
+static LEARN: LazyLock<String> = LazyLock::new(|| learn(1));
+/// All that a group of new requests changes, where the places that it adds to have their rows. It fails
+/// as a division by zero, and changes nothing, where not all requests were new.
+static SETTLE: LazyLock<String> = LazyLock::new(|| {
+    let added = REQUEST_TYPES.len() + 1;
+    let learned = added + PLACE_TYPES.len() + COUNTED.len() + SUMMED.len();
+    format!(
+        "WITH written AS ({}), forgotten AS ({FORGET}), added AS ({}), learned AS ({})
+         SELECT 1 / (count(*) = ${})::int FROM written",
+        *INSERT,
+        add(added),
+        learn(learned),
+        learned + 3
+    )
+});
+
+/// Adds to the places given by parameters from `first` on.
+fn add(first: usize) -> String {
     let figures = [&COUNTED[..], &SUMMED].concat();
     let types = [&PLACE_TYPES[..], &vec!["bigint"; figures.len()]].concat();
     let capped = |name: &&str| match *name {
@@ -66,24 +86,26 @@ static ADD: LazyLock<String> = LazyLock::new(|| {
          SELECT * FROM {} ON CONFLICT (day, tenant, key, team, organisation, \"user\", model)
          DO UPDATE SET {}",
         figures.join(", "),
-        unnested(&types, 1),
+        unnested(&types, first),
         figures.iter().map(capped).collect::<Vec<_>>().join(", ")
     )
-});
-/// Old answers count for less and less.
-static LEARN: LazyLock<String> = LazyLock::new(|| {
+}
+
+/// Adds what answers took, by parameters from `first` on. Old answers count for less and less.
+fn learn(first: usize) -> String {
     format!(
         "INSERT INTO weir_learned_output AS own (model, requests, completion_tokens)
-         SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS given (model, requests, tokens)
+         SELECT * FROM {} AS given (model, requests, tokens)
          WHERE EXISTS (SELECT 1 FROM weir_learned_output l WHERE l.model = given.model)
          OR (SELECT count(*) FROM weir_learned_output) < {MAX_LEARNED_MODELS}
          ON CONFLICT (model) DO UPDATE SET requests = excluded.requests
              + CASE WHEN own.requests < 512 THEN own.requests ELSE own.requests / 2 END,
          completion_tokens = excluded.completion_tokens
              + CASE WHEN own.requests < 512 THEN own.completion_tokens
-                    ELSE own.completion_tokens / 2 END"
+                    ELSE own.completion_tokens / 2 END",
+        unnested(&["text", "bigint", "bigint"], first)
     )
-});
+}
 const PLACE_TYPES: [&str; 7] = ["bigint", "bytea", "text", "text", "text", "text", "text"];
 
 /// Columns of these types side by side, as parameters from `first` on.
@@ -94,16 +116,33 @@ fn unnested(types: &[&str], first: usize) -> String {
 
 /// Compiles what is asked for at once with others.
 pub async fn prepare(connection: &Connection) -> Result<(), Failure> {
-    for sql in [OPEN, RELEASE, FORGET, &INSERT, &KNOWN, &ADD, &LEARN] {
+    for sql in [OPEN, RELEASE, FORGET, &INSERT, &KNOWN, &ADD, &LEARN, &SETTLE] {
         connection.prepare(sql).await?;
     }
     Ok(())
 }
 
-/// How many rows of sums the day that is written to has, so that they are not counted again and again.
-/// Those that other weirs add are not seen before the next day: that moves the limit a little.
+/// The most places that are remembered. Past that all are forgotten, and looked for anew.
+const MAX_KNOWN_PLACES: usize = 4096;
+
+/// What is remembered of the sums, so that it is not asked again and again.
 #[derive(Default)]
-pub struct RowsOfDay(Option<(i64, u64)>);
+pub struct Remembered {
+    /// How many rows the day that is written to has. Those that other weirs add are not seen before the
+    /// next day: that moves the limit a little.
+    rows_of_day: Option<(i64, u64)>,
+    /// Places that have their rows.
+    known: HashSet<Place<'static>>,
+}
+
+impl Remembered {
+    fn note(&mut self, place: &Place<'_>) {
+        if self.known.len() >= MAX_KNOWN_PLACES {
+            self.known.clear();
+        }
+        self.known.insert(place.owned());
+    }
+}
 
 /// What a group has to write.
 pub struct Frames<'a> {
@@ -132,7 +171,7 @@ impl<'a> Frames<'a> {
 /// Writes all of `frames`; whether each was new.
 pub async fn write(
     connection: &Connection,
-    rows: &mut RowsOfDay,
+    remembered: &mut Remembered,
     frames: &Frames<'_>,
 ) -> Result<Vec<bool>, Failure> {
     let released: Vec<&[u8]> = frames
@@ -156,7 +195,7 @@ pub async fn write(
     settled.sort_by_key(|(facts, _)| facts.id);
     let mut new = match settled.is_empty() {
         true => HashSet::new(),
-        false => settle(connection, rows, &settled).await?,
+        false => settle(connection, remembered, &settled).await?,
     };
     let is_new = |said: &Option<Said<'_>>| match said {
         // Of two in one group the first is.
@@ -190,11 +229,42 @@ async fn release(connection: &Connection, ids: &[&[u8]]) -> Result<(), Failure> 
 /// Writes the rows of requests that have ended, and adds them up; the ids of those that were new.
 async fn settle(
     connection: &Connection,
-    rows: &mut RowsOfDay,
+    remembered: &mut Remembered,
     settled: &[(&Facts<'_>, &Ending<'_>)],
 ) -> Result<HashSet<[u8; 16]>, Failure> {
-    let requests = Requests::new(settled);
     let all = added(settled, |_| true);
+    if all.places.keys().all(|place| remembered.known.contains(place)) {
+        match settle_known(connection, settled, &all).await {
+            Err(failure) if failure.code() == Some(&SqlState::DIVISION_BY_ZERO) => {}
+            done => return done,
+        }
+    }
+    settle_stepwise(connection, remembered, settled, &all).await
+}
+
+/// Settles in one statement what is new, as next to all is, and counts where rows are.
+async fn settle_known(
+    connection: &Connection,
+    settled: &[(&Facts<'_>, &Ending<'_>)],
+    all: &Added<'_>,
+) -> Result<HashSet<[u8; 16]>, Failure> {
+    let new: HashSet<[u8; 16]> = settled.iter().map(|(facts, _)| facts.id.0).collect();
+    let requests = Requests::new(settled);
+    let (totals, learned) = (Totals::new(&all.places), Learned::new(&all.outputs));
+    let count = stored_sum(new.len() as u64);
+    let given = [requests.given(), totals.given(), learned.given(), vec![&count]].concat();
+    connection.execute(&SETTLE, &given).await?;
+    Ok(new)
+}
+
+/// Settles whatever it is, in a few steps.
+async fn settle_stepwise(
+    connection: &Connection,
+    remembered: &mut Remembered,
+    settled: &[(&Facts<'_>, &Ending<'_>)],
+    all: &Added<'_>,
+) -> Result<HashSet<[u8; 16]>, Failure> {
+    let requests = Requests::new(settled);
     let candidates = Places::new(all.places.keys());
     let (rows_given, places_given) = (requests.given(), candidates.given());
     let ids: [Given<'_>; 1] = [&requests.ids];
@@ -220,7 +290,7 @@ async fn settle(
         .map(|(_, it)| it)
         .collect();
     let Added { places, outputs } = added(settled, |id| new.contains(id));
-    let bounded = bound(connection, rows, &known, places).await?;
+    let bounded = bound(connection, &mut remembered.rows_of_day, &known, places).await?;
     let (totals, learned) = (Totals::new(&bounded), Learned::new(&outputs));
     let (totals_given, learned_given) = (totals.given(), learned.given());
     tokio::try_join!(
@@ -228,6 +298,7 @@ async fn settle(
         connection.execute(&LEARN, &learned_given),
         connection.commit(),
     )?;
+    bounded.keys().for_each(|place| remembered.note(place));
     Ok(new)
 }
 
@@ -248,7 +319,7 @@ fn added<'a>(
 /// Moves places that have no row yet to those that gather, where there are rows enough.
 async fn bound<'a>(
     connection: &Connection,
-    rows: &mut RowsOfDay,
+    rows: &mut Option<(i64, u64)>,
     known: &BTreeSet<&Place<'a>>,
     places: BTreeMap<Place<'a>, Sums>,
 ) -> Result<BTreeMap<Place<'a>, Sums>, Failure> {
@@ -268,11 +339,11 @@ async fn bound<'a>(
             of_tenants.insert(of, rows_of_tenant + 1);
             place.bound_by_tenant(rows_of_tenant);
             if place.is_open() {
-                let rows_of_day = match rows.0 {
+                let rows_of_day = match *rows {
                     Some((day, rows)) if day == place.day => rows,
                     _ => count(connection, ROWS_OF_DAY, &[&place.day]).await?,
                 } + 1;
-                rows.0 = Some((place.day, rows_of_day));
+                *rows = Some((place.day, rows_of_day));
                 place.bound_by_day(rows_of_day);
             }
         }
@@ -284,160 +355,4 @@ async fn bound<'a>(
 async fn count(connection: &Connection, sql: &str, given: &[Given<'_>]) -> Result<u64, Failure> {
     let row = connection.row(sql, given).await?;
     Ok(row.map_or(0, |row| u64::try_from(row.get::<_, i64>(0)).unwrap_or(0)))
-}
-
-/// Rows of requests, a list a column.
-#[derive(Default)]
-struct Requests<'a> {
-    ids: Vec<&'a [u8]>,
-    begun_ms: Vec<i64>,
-    tenants: Vec<&'a [u8]>,
-    /// A virtual key's id, its team, organisation and user.
-    names: [Vec<Option<&'a str>>; 4],
-    /// Route, model, upstream; outcome, action, zone.
-    texts: [Vec<&'a str>; 6],
-    streams: Vec<bool>,
-    statuses: Vec<Option<i64>>,
-    /// Received and sent tokens, and what was reported.
-    figures: [Vec<Option<i64>>; 9],
-    flags: Vec<i64>,
-    /// Planning, the first byte, and all.
-    times_ms: [Vec<Option<i64>>; 3],
-}
-
-impl<'a> Requests<'a> {
-    fn new(settled: &[(&'a Facts<'_>, &'a Ending<'_>)]) -> Self {
-        let mut rows = Self::default();
-        for (facts, ending) in settled {
-            let figure = |number: Option<u64>| number.map(moment);
-            rows.ids.push(&facts.id.0);
-            rows.begun_ms.push(moment(facts.begun_ms));
-            rows.tenants.push(&facts.tenant);
-            let names = facts.key.map_or([None; 4], |names| names.map(Some));
-            push(&mut rows.names, names);
-            let (route, model, upstream) = (facts.route, facts.model, facts.upstream);
-            push(
-                &mut rows.texts,
-                [route, model, upstream, ending.outcome, facts.action, facts.zone],
-            );
-            rows.streams.push(facts.stream);
-            rows.statuses.push(ending.status.map(i64::from));
-            push(
-                &mut rows.figures,
-                [
-                    figure(facts.received_tokens),
-                    figure(facts.sent_tokens),
-                    figure(ending.prompt_tokens),
-                    figure(ending.completion_tokens),
-                    figure(ending.cached_tokens),
-                    figure(ending.cache_write_tokens),
-                    figure(ending.reasoning_tokens),
-                    figure(ending.cost_nano_usd),
-                    signed_figure(ending.saved_nano_usd),
-                ],
-            );
-            rows.flags.push(i64::from(ending.flags.0));
-            let times = [facts.plan_ms, ending.first_byte_ms, ending.total_ms];
-            push(&mut rows.times_ms, times.map(figure));
-        }
-        rows
-    }
-
-    /// In the order of [`REQUEST_COLUMNS`].
-    fn given(&self) -> Vec<Given<'_>> {
-        let [route, model, upstream, outcome, action, zone] = &self.texts;
-        let mut given: Vec<Given<'_>> = vec![&self.ids, &self.begun_ms, &self.tenants];
-        given.extend(self.names.iter().map(|names| names as Given<'_>));
-        given.extend([route as Given<'_>, model, upstream, &self.streams, &self.statuses]);
-        given.extend([outcome as Given<'_>, action, zone]);
-        given.extend(self.figures.iter().map(|figures| figures as Given<'_>));
-        given.push(&self.flags);
-        given.extend(self.times_ms.iter().map(|times| times as Given<'_>));
-        given
-    }
-}
-
-fn push<T, const N: usize>(columns: &mut [Vec<T>; N], row: [T; N]) {
-    for (column, value) in columns.iter_mut().zip(row) {
-        column.push(value);
-    }
-}
-
-/// Where requests are counted, a list a column.
-#[derive(Default)]
-struct Places<'a> {
-    days: Vec<i64>,
-    tenants: Vec<&'a [u8]>,
-    /// Key, team, organisation, user and model.
-    names: [Vec<&'a str>; 5],
-}
-
-impl<'a> Places<'a> {
-    fn new(places: impl Iterator<Item = &'a Place<'a>>) -> Self {
-        let mut columns = Self::default();
-        for place in places {
-            columns.days.push(place.day);
-            columns.tenants.push(&place.tenant);
-            let Place { key, team, organisation, user, model, .. } = place;
-            push(&mut columns.names, [key, team, organisation, user, model].map(|it| &**it));
-        }
-        columns
-    }
-
-    fn given(&self) -> Vec<Given<'_>> {
-        let mut given: Vec<Given<'_>> = vec![&self.days, &self.tenants];
-        given.extend(self.names.iter().map(|names| names as Given<'_>));
-        given
-    }
-}
-
-/// What is added to each place, a list a column.
-struct Totals<'a> {
-    places: Places<'a>,
-    /// In the order of `COUNTED` and `SUMMED`.
-    figures: [Vec<i64>; 14],
-}
-
-impl<'a> Totals<'a> {
-    fn new(added: &'a BTreeMap<Place<'a>, Sums>) -> Self {
-        let mut figures: [Vec<i64>; 14] = Default::default();
-        for sums in added.values() {
-            let whole = sums.figures().map(stored_sum);
-            for (column, figure) in figures.iter_mut().zip(whole) {
-                column.push(figure);
-            }
-            figures[13].push(sums.saved_nano_usd.clamp(-MAX_ADDED, MAX_ADDED));
-        }
-        Self { places: Places::new(added.keys()), figures }
-    }
-
-    fn given(&self) -> Vec<Given<'_>> {
-        let mut given = self.places.given();
-        given.extend(self.figures.iter().map(|figures| figures as Given<'_>));
-        given
-    }
-}
-
-/// What answers of models took, a list a column.
-#[derive(Default)]
-struct Learned<'a> {
-    models: Vec<&'a str>,
-    answers: Vec<i64>,
-    tokens: Vec<i64>,
-}
-
-impl<'a> Learned<'a> {
-    fn new(outputs: &'a BTreeMap<std::borrow::Cow<'_, str>, (u64, u64)>) -> Self {
-        let mut columns = Self::default();
-        for (model, (answers, tokens)) in outputs {
-            columns.models.push(model);
-            columns.answers.push(stored_sum(*answers));
-            columns.tokens.push(stored_sum(*tokens));
-        }
-        columns
-    }
-
-    fn given(&self) -> Vec<Given<'_>> {
-        vec![&self.models, &self.answers, &self.tokens]
-    }
 }

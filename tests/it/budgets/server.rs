@@ -8,11 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use redis::{Client, cmd};
 
 use crate::store::places::Folder;
+use crate::tls::setting::{Authority, Pair};
 
 /// Where the Redis is that tests may write into.
 const NAMED: &str = "WEIR_TEST_REDIS";
 /// Where one is looked for.
 const USUAL: &str = "redis://127.0.0.1:6379";
+/// A server's certificate and its key, in its folder, where it speaks TLS.
+const CERT: &str = "cert.pem";
+const KEY: &str = "key.pem";
 
 /// A Redis, ended with this if a test has started it.
 pub struct Server {
@@ -41,15 +45,29 @@ impl Server {
 
     /// One of the test's own, which it may empty and end.
     pub fn own() -> Option<Self> {
+        Self::own_with(None)
+    }
+
+    /// The same, which speaks TLS alone and shows a certificate of `authority`'s.
+    pub fn own_over_tls(authority: &Authority) -> Option<Self> {
+        Self::own_with(Some(&authority.issue("redis")))
+    }
+
+    fn own_with(shown: Option<&Pair>) -> Option<Self> {
         // Another may take the port that was free a moment ago.
         for _ in 0..5 {
             let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
             let port = listener.local_addr().expect("it is bound").port();
             drop(listener);
             let folder = Folder::new();
+            if let Some(shown) = shown {
+                std::fs::write(folder.file(CERT), &shown.cert).expect("it can be written");
+                std::fs::write(folder.file(KEY), &shown.key).expect("it can be written");
+            }
             match start(port, &folder) {
                 Ok(Some(child)) => {
-                    let url = format!("redis://127.0.0.1:{port}");
+                    let scheme = if shown.is_some() { "rediss" } else { "redis" };
+                    let url = format!("{scheme}://127.0.0.1:{port}");
                     return Some(Self { url, own: Some(Own { port, folder, child }) });
                 }
                 Ok(None) => {}
@@ -164,10 +182,21 @@ fn answers(url: &str) -> bool {
     connection.is_ok_and(|mut connection| cmd("PING").exec(&mut connection).is_ok())
 }
 
-/// Starts a server that saves when it is told to, and waits until it listens; `None` where it ends instead.
+/// Starts a server that saves when it is told to, over TLS where there is a certificate, and waits until it listens; `None` where it ends instead.
 fn start(port: u16, folder: &Folder) -> std::io::Result<Option<Child>> {
-    let mut child = Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+    let mut command = Command::new("redis-server");
+    let port = port.to_string();
+    match folder.file(CERT).exists() {
+        true => command
+            .args(["--port", "0", "--tls-port", &port, "--tls-auth-clients", "no"])
+            .arg("--tls-cert-file")
+            .arg(folder.file(CERT))
+            .arg("--tls-key-file")
+            .arg(folder.file(KEY)),
+        false => command.args(["--port", &port]),
+    };
+    let mut child = command
+        .args(["--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--dir"])
         .arg(folder.file(""))
         .stdin(Stdio::null())

@@ -50,6 +50,26 @@ async fn an_overflow_is_healed_in_each_vendors_words_streamed_or_not() {
 }
 
 #[tokio::test]
+async fn a_refusal_as_a_streams_first_event_is_healed() {
+    for vendor in ["vllm_event", "llamacpp_event", "sglang_error_event", "openrouter_event"] {
+        let upstream = upstream(vendor, WINDOW).await;
+        let store = memory();
+        let weir = before(&upstream, &store, |_| {}).await;
+        let more = json!({"stream": true});
+        for exchanges in [20, 21] {
+            let answer = send(&weir, "a", &conversation(exchanges, &more)).await;
+            assert_eq!(answer.status(), 200, "{vendor}: {answer:?}");
+            assert!(said(&answer).starts_with("ok "), "{vendor}: {answer:?}");
+        }
+        // Only the first was sent twice, and what was refused is settled as such.
+        assert_eq!(upstream.requests().len(), 3, "{vendor}");
+        let rows = store.requests(RequestQuery::default()).await.expect("readable");
+        let refused = rows.iter().filter(|row| row.settlement.outcome == "overflow").count();
+        assert_eq!((rows.len(), refused), (3, 1), "{vendor}");
+    }
+}
+
+#[tokio::test]
 async fn where_no_number_is_told_it_is_found_in_steps() {
     for vendor in ["groq", "unnumbered"] {
         // Some 4,700 tokens: a step of an eighth and one of a quarter lead below 3,000 and a bit.

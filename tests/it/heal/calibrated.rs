@@ -12,7 +12,6 @@ use weir::tokens::Encoding;
 use super::{before, conversation, memory, send, upstream};
 use crate::scripted_upstream::Server;
 use crate::server::harness::{Message, Weir};
-use crate::traces;
 
 /// A model that the upstream counts in a way of its own.
 const MODEL: &str = "foreign-model";
@@ -98,54 +97,4 @@ async fn a_ratio_that_is_set_is_not_learned() {
         let off = off_permille(&weir, &upstream, 6).await;
         assert_eq!(off > 500, set.is_some(), "{off}");
     }
-}
-
-/// Each request that these conversations could have been made of, one after the other.
-fn requests() -> Vec<Value> {
-    let mut requests = Vec::new();
-    for conversation in traces::all() {
-        let roles: Vec<_> = conversation.messages.iter().map(|own| own["role"].clone()).collect();
-        for end in 1..=roles.len() {
-            let is_asked = roles[end - 1] == "user"
-                || roles[end - 1] == "tool" && roles.get(end).is_none_or(|next| next != "tool");
-            if is_asked {
-                requests.push(json!({"model": MODEL, "messages": conversation.messages[..end]}));
-            }
-        }
-    }
-    requests
-}
-
-#[tokio::test]
-async fn recorded_conversations_stay_inside_a_window_counted_by_another_tokenizer() {
-    const FIRST: usize = 10;
-    let options = crate::scripted_upstream::Options {
-        context_tokens: 6000,
-        allow_unknown: true,
-        overflow_style: "vllm".to_owned(),
-        ..Default::default()
-    };
-    let upstream = Server::start(options).await.expect("a free port");
-    let weir = before(&upstream, &memory(), known(6000)).await;
-    // As `weir serve` does: else the tables are loaded while the conversations go by.
-    Encoding::O200kBase.warm();
-    let (mut refused, mut over, mut counted) = (0, 0.0, 0);
-    for (number, request) in requests().into_iter().enumerate() {
-        let logged = upstream.requests().len();
-        let answer = send(&weir, "a", &request).await;
-        let seen = upstream.requests().split_off(logged);
-        // What cannot be made to fit is not sent.
-        let (Some(last), 200) = (seen.last(), answer.status()) else { continue };
-        if number >= FIRST {
-            refused += seen.len() - 1;
-            let truth = last.prompt_tokens.expect("counted") as f64;
-            over += (sent_tokens(&answer) as f64 / truth - 1.0).max(0.0);
-            counted += 1;
-        }
-    }
-    let mean = over / f64::from(counted);
-    println!("{counted} requests, {refused} sent twice, {:.2} % over on average", mean * 100.0);
-    assert!(counted > 100);
-    assert_eq!(refused, 0);
-    assert!(mean < 0.03, "{mean}");
 }

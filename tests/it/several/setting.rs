@@ -32,7 +32,10 @@ pub struct Shared {
 impl Shared {
     /// With a Redis of the test's own; `None` where there are no servers, which is told.
     pub async fn start() -> Option<Self> {
-        let redis = Redis::own()?;
+        Self::start_with(Redis::own()?).await
+    }
+
+    pub async fn start_with(redis: Redis) -> Option<Self> {
         let postgres = Postgres::new()?;
         let prefix = Prefix::new(&redis);
         let store = Store::connect(&postgres.url()).expect("it can be used");

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Conversations that outgrow the window of a real model server, which weir is told nothing of.
+
+The server is llama.cpp's with a small model and a small window. weir stands before it without a word of
+configuration about the model: it learns the window from the first refusal and how the model counts from
+what answers report, and callers see ordinary answers, streamed or not. Needs what `run.py` needs, which
+it shares the model and the server with:
+
+    python3 examples/real_model/overflow.py
+    python3 examples/real_model/overflow.py --server /usr/local/bin/llama-server --model model.gguf
+"""
+
+import os
+import pathlib
+import subprocess
+
+from run import arguments, chat, free_port, get, prepared, run, wait_for
+
+WINDOW_TOKENS = 1024
+TURNS = 10
+TOPICS = ["lighthouses", "sourdough", "tramways"]
+
+
+def converse(topic, port, stream):
+    """One conversation, as an application would hold it; how many of its requests were cut."""
+    messages = [{"role": "system", "content": "You answer in one sentence."}]
+    cut = 0
+    for turn in range(TURNS):
+        note = " ".join(f"Fact {turn}-{fact}: {topic} item {turn * 10 + fact} weighs {fact + 3} kilograms."
+                        for fact in range(8))
+        messages.append({"role": "user", "content": f"{note} What about {topic}, part {turn}?"})
+        said, headers = chat(port, messages, stream=stream)
+        if not said:
+            raise SystemExit(f"no answer to turn {turn} about {topic}")
+        messages.append({"role": "assistant", "content": said})
+        cut += headers["x-weir-action"] != "pass"
+        print(f"  {topic:<12} turn {turn:>2}  {'streamed' if stream else 'whole   '}  {headers['x-weir-action']:<10} "
+              f"{headers['x-weir-received-tokens']:>5} -> {headers['x-weir-sent-tokens']:>5} of "
+              f"{headers['x-weir-limit-tokens']:>6} tokens", flush=True)
+    return cut
+
+
+def main():
+    args = arguments(__doc__)
+    server, model = prepared(args)
+    cache = pathlib.Path(args.cache)
+    store = cache / "overflow.db"
+    for old in cache.glob("overflow.db*"):
+        old.unlink() if old.is_file() else None
+    upstream, port = free_port(), free_port()
+    own_env = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
+    with open(cache / "overflow-server.log", "w") as log, open(cache / "overflow-weir.log", "w") as own_log:
+        model_server = subprocess.Popen(
+            [server, "-m", model, "-c", str(WINDOW_TOKENS), "-np", "1", "--host", "127.0.0.1",
+             "--port", str(upstream), "-t", str(args.threads)], stdout=log, stderr=log)
+        weir = subprocess.Popen(
+            [args.weir, "serve", "--upstream", f"http://127.0.0.1:{upstream}/v1", "--store", str(store),
+             "--listen", f"127.0.0.1:{port}"], stderr=own_log, env=own_env)
+        try:
+            wait_for(f"http://127.0.0.1:{upstream}/health", model_server)
+            wait_for(f"http://127.0.0.1:{port}/readyz", weir)
+            cut = [converse(topic, port, stream=number % 2 == 1) for number, topic in enumerate(TOPICS)]
+            get(f"http://127.0.0.1:{port}/metrics")
+        finally:
+            weir.terminate()
+            weir.wait()
+            model_server.terminate()
+            model_server.wait()
+    refused = (cache / "overflow-weir.log").read_text().count("refused a request as too long")
+    print(f"\n{TURNS * len(TOPICS)} requests answered, {sum(cut)} of them cut; the server refused {refused}")
+    run(args.weir, "models", "learned", "--store", store)
+    run(args.weir, "usage", "--requests", str(TURNS * len(TOPICS) + refused), "--store", store)
+    print(f"logs: {cache}/overflow-weir.log, {cache}/overflow-server.log")
+
+
+if __name__ == "__main__":
+    main()

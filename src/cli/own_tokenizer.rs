@@ -1,0 +1,71 @@
+//! Vocabularies of models, read from the files that the configuration names.
+
+use std::fs::File;
+use std::io::Read;
+
+use crate::config::Config;
+use crate::tokens::Encoding;
+use crate::tokens::own::{MAX_TOKENIZER_BYTES, Own};
+
+/// Has the models that `config` gives a vocabulary to counted by it. Each problem names the
+/// configuration's key and the file.
+pub fn read_all(config: &mut Config) -> Result<(), Vec<String>> {
+    let mut problems = Vec::new();
+    for (name, settings) in &config.model_settings {
+        let Some(path) = &settings.tokenizer else { continue };
+        match bytes(path).and_then(|bytes| Own::read(&bytes)) {
+            Ok(own) => config.models.set_encoding(name, Encoding::Own(own)),
+            Err(problem) => problems.push(format!(
+                "models.\"{name}\".tokenizer: {path} {problem}; give the tokenizer.json that comes \
+                 with the model, or leave the key out to have its tokens estimated"
+            )),
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// The bytes of a file, and one more than are taken where it has them.
+fn bytes(path: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let most = MAX_TOKENIZER_BYTES as u64 + 1;
+    let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
+    read.map_err(|error| format!("cannot be read: {error}"))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use figment::Figment;
+    use figment::providers::{Format, Toml};
+
+    use super::*;
+    use crate::config;
+
+    fn read(path: &str) -> Result<Config, Vec<String>> {
+        let text = format!("[models.\"Mine\"]\nwindow_tokens = 4096\ntokenizer = {path:?}");
+        let (mut config, _) =
+            config::load(Figment::from(Toml::string(&text))).expect("it is right");
+        read_all(&mut config).map(|()| config)
+    }
+
+    #[test]
+    fn a_file_is_read_or_named_with_a_cure() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizers");
+        let config = read(&format!("{folder}/bytes.json")).expect("a tokenizer.json");
+        assert!(matches!(config.models.find("mine").entry.encoding, Encoding::Own(_)));
+        assert_eq!(config.models.find("mine").entry.window_tokens, 4096);
+        for (path, said) in [
+            (format!("{folder}/nowhere.json"), "cannot be read: "),
+            (format!("{folder}/README.md"), "is no tokenizer.json that can be used: "),
+            (folder.to_owned(), "cannot be read: "),
+        ] {
+            let problems = read(&path).expect_err("no tokenizer.json");
+            let [problem] = problems.as_slice() else { panic!("one: {problems:?}") };
+            let expected = format!("models.\"mine\".tokenizer: {path} {said}");
+            assert!(
+                problem.starts_with(&expected) && problem.contains("leave the key out"),
+                "{problem}"
+            );
+        }
+    }
+}
