@@ -2,6 +2,7 @@
 //! SIGHUP. One that cannot be used is said and changes nothing; what only a restart can change is said,
 //! and the rest holds.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::admin::AdminRenewal;
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{Config, Problem};
 use crate::server::{Hangups, Renewal};
+use crate::tokens::Encoding;
 
 /// How often files are looked at. They are few and small.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -23,9 +25,20 @@ pub struct Reload {
     pub flags: Flags,
     /// What is in force, as it was gathered.
     pub figment: Figment,
+    /// What the vocabularies are that it names files of.
+    pub vocabularies: Vocabularies,
     pub server: Renewal,
     pub admin: Option<AdminRenewal>,
     pub log: serve::LogLevel,
+}
+
+/// Vocabularies of models that are read from files, by the models' names.
+pub type Vocabularies = BTreeMap<String, Encoding>;
+
+/// Those of `config`.
+pub fn vocabularies(config: &Config) -> Vocabularies {
+    let own = config.model_settings.iter().filter(|(_, settings)| settings.tokenizer.is_some());
+    own.map(|(name, _)| (name.clone(), config.models.find(name).entry.encoding)).collect()
 }
 
 impl Reload {
@@ -63,15 +76,17 @@ impl Reload {
     /// Reads all anew and goes by it.
     fn renew(&mut self, watch: &mut Watch) {
         match self.told() {
-            Ok((config, figment, changes)) => {
+            Ok((config, figment, mut changes)) => {
                 let files = self.files(&config);
+                let vocabularies = vocabularies(&config);
+                changes.extend(self.changed_files(&vocabularies));
                 let level = config.log.level.clone();
                 if let Err(said) = self.go_by(config) {
                     return self.refuse(&[said]);
                 }
                 (self.log)(&level);
                 self.server.note_refused(false);
-                self.figment = figment;
+                (self.figment, self.vocabularies) = (figment, vocabularies);
                 watch.follow(files);
                 tell(&changes);
             }
@@ -100,6 +115,16 @@ impl Reload {
             [vec![with], problems].concat()
         })?;
         Ok((config, figment, changes))
+    }
+
+    /// The vocabularies that are others under the same name.
+    fn changed_files(&self, now: &Vocabularies) -> Vec<Change> {
+        let is_other = |(name, encoding): &(&String, &Encoding)| {
+            self.vocabularies.get(*name).is_some_and(|before| before != *encoding)
+        };
+        let others = now.iter().filter(is_other);
+        let key = |name: &String| format!("models.{name:?}.tokenizer (its file)");
+        others.map(|(name, _)| Change { key: key(name), effect: Effect::MovesCuts }).collect()
     }
 
     fn go_by(&self, config: Config) -> Result<(), String> {

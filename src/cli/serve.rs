@@ -15,7 +15,7 @@ use super::log_fields::PlainFields;
 use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
 use super::own_store;
-use super::reload::Reload;
+use super::reload::{self, Reload};
 use super::told::{Flags, OPENAI_BASE_URL};
 use crate::admin::{self, Admin, AdminRenewal};
 use crate::config::{self, AuthMode, Config, Log, LogFormat, Problem};
@@ -55,7 +55,7 @@ Then point an application at it:
   OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
 
 Signals: the first SIGTERM or Ctrl-C finishes what is in flight, the second ends at once. SIGHUP reads
-certificates anew.
+the configuration, keys and certificates anew; so does weir by itself when their files change.
 Exit codes: 0 ended as told, 1 cannot serve (such as: the port is taken), 2 bad configuration,
 130 ended at once.";
 
@@ -136,7 +136,8 @@ impl Told {
         hangups: Hangups,
     ) {
         let Self { flags, figment, level } = self;
-        let reload = Reload { flags, figment, server, admin, log: level };
+        let vocabularies = reload::vocabularies(&config);
+        let reload = Reload { flags, figment, vocabularies, server, admin, log: level };
         tokio::spawn(async move { reload.run(&config, hangups).await });
     }
 }

@@ -90,6 +90,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("models.*.strict_alternation", MovesCuts),
     ("models.*.policy", MovesCuts),
     ("models.*.token_ratio", MovesCuts),
+    ("models.*.tokenizer", MovesCuts),
     ("models.*.late_system", MovesCuts),
     ("prices", NextRequest),
     ("cache", Restart),
