@@ -172,10 +172,8 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     let admin = admin(&config, &store).await?;
     let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_store)?;
     let originals = Arc::clone(proxy.originals());
-    let journal = Arc::clone(proxy.journal());
     // Before anything new is written down, so that a bill is whole as soon as weir answers.
-    journal.tend().await;
-    tokio::spawn(own_store::tend(Arc::clone(&journal), config.store.url.is_some()));
+    proxy.journal().tend().await;
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
         tokio::spawn(own_store::sweep(store.clone()));
     }
@@ -189,6 +187,9 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     }
     greet(&config, address);
     let renewal = server.renewal();
+    let in_force = renewal.clone();
+    let journal = move || Arc::clone(in_force.proxy().journal());
+    tokio::spawn(own_store::tend(journal, config.store.url.is_some()));
     let admins = admin.as_ref().map(Admin::renewal);
     told.watch(renewal.clone(), admins, Arc::clone(&config), hangups);
     let shutdown = server.shutdown();
@@ -211,7 +212,7 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     if let Some(summaries) = summaries.filter(|_| ending != Ending::Forced) {
         summaries.finish().await;
     }
-    journal.finish().await;
+    proxy.journal().finish().await;
     if ending != Ending::Forced {
         // What the last requests left out is saved before the process ends.
         originals.settle(|_| true).await;

@@ -54,8 +54,14 @@ impl Shared {
         learned: Arc<Learned>,
         summaries: Option<Arc<Summaries>>,
     ) -> Self {
+        // A fold holds the summaries that stood in it, which its key says nothing of.
+        let is_alike = config.summaries.mode() == self.config.summaries.mode();
+        let memory = match is_alike {
+            true => Arc::clone(&self.memory),
+            false => Arc::new(Memory::new(&config.cache)),
+        };
         Self {
-            memory: Arc::clone(&self.memory),
+            memory,
             warned: Arc::clone(&self.warned),
             refusers: Refusers::new(config.upstream.ask_usage),
             learned,

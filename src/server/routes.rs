@@ -147,7 +147,7 @@ impl Routes {
             Ok(Step::NotAllowed(allowed)) => Self::refuse_method(&parts, body, allowed),
             Ok(step) => match self.gate.caller(&parts.headers).await {
                 Ok(mut caller) => {
-                    caller.address = parts.extensions.get().map(|Address(address)| *address);
+                    caller.address = address(&parts);
                     self.serve(step, parts, body, caller).await
                 }
                 Err(problem) => Self::refuse(&parts, body, &problem),
@@ -314,6 +314,7 @@ impl Routes {
     /// What would be sent in place of a request, which is read as one that is forwarded.
     async fn plan(&self, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+        let address = caller.address;
         let explained = async {
             let target = Target::map(self.proxy.base(), PLANNED_PATH)?;
             let call = self.call(parts, body, Protocol::Chat, target, caller).await?;
@@ -327,7 +328,7 @@ impl Routes {
                 response
             }
             Err(problem) => {
-                log_refusal(&method, &path, &problem);
+                log_refusal(&method, &path, address, &problem);
                 reply::error(&problem)
             }
         }
@@ -344,9 +345,10 @@ impl Routes {
             return Self::refuse(&parts, body, &problem);
         }
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+        let address = caller.address;
         let protocol = target.protocol().filter(|_| method == Method::POST);
         let refused = |problem| {
-            log_refusal(&method, &path, &problem);
+            log_refusal(&method, &path, address, &problem);
             problem
         };
         let answered = if let Some(protocol) = protocol {
@@ -367,7 +369,7 @@ impl Routes {
         Acceptor::refuse_body(&parts.headers, body);
         let message = format!("This address takes no other method than {allowed}.");
         let problem = ProxyError::new(ErrorKind::MethodNotAllowed, message);
-        log_refusal(&parts.method, parts.uri.path(), &problem);
+        log_refusal(&parts.method, parts.uri.path(), address(parts), &problem);
         reply::method_not_allowed(&problem, allowed)
     }
 
@@ -431,13 +433,18 @@ impl Routes {
 
     fn refuse(parts: &Parts, body: Body, problem: &ProxyError) -> Response<Body> {
         Acceptor::refuse_body(&parts.headers, body);
-        log_refusal(&parts.method, parts.uri.path(), problem);
+        log_refusal(&parts.method, parts.uri.path(), address(parts), problem);
         reply::error(problem)
     }
 }
 
+/// Where a request comes from, where that is known.
+fn address(parts: &Parts) -> Option<IpAddr> {
+    parts.extensions.get().map(|Address(address)| *address)
+}
+
 /// What reaches the proxy is logged by it; this is for what does not.
-fn log_refusal(method: &Method, path: &str, problem: &ProxyError) {
+fn log_refusal(method: &Method, path: &str, address: Option<IpAddr>, problem: &ProxyError) {
     let path = &path[..path.floor_char_boundary(MAX_LOGGED_BYTES)];
     tracing::info!(
         target: "weir::request",
@@ -445,6 +452,7 @@ fn log_refusal(method: &Method, path: &str, problem: &ProxyError) {
         path,
         status = reply::status(problem.kind).as_u16(),
         error = problem.kind.code(),
+        address = address.map(tracing::field::display),
         "refused"
     );
 }
