@@ -45,10 +45,13 @@ pub struct Journal {
     /// One place for each settlement in the background.
     behind: Arc<Semaphore>,
     /// What ended while the store could not be written.
-    late: Arc<Mutex<Vec<(Arc<Intent>, Settlement)>>>,
+    late: Arc<Mutex<Vec<Late>>>,
     /// Models without a price that were warned about already.
     unpriced: Arc<Warned>,
 }
+
+/// A request, and what it came to.
+type Late = (Arc<Intent>, Settlement);
 
 /// Names that a warning was given for.
 #[derive(Default)]
