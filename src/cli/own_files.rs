@@ -15,18 +15,22 @@ pub fn read_all(config: &mut Config) -> Result<(), Vec<Problem>> {
     listener("server.tls", &mut config.server.tls, &mut problems);
     listener("admin.tls", &mut config.admin.tls, &mut problems);
     connector("upstream", &mut config.upstream.tls, &mut problems);
+    for (name, upstream) in &mut config.upstreams {
+        connector(&format!("upstreams.{name}"), &mut upstream.tls, &mut problems);
+    }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 /// The files that `config` names, whose content matters while weir serves.
 pub fn named(config: &Config) -> Vec<String> {
-    let (server, admin) = (&config.server.tls, &config.admin.tls);
-    let (upstream, summaries) = (&config.upstream, &config.summaries);
-    let listeners = [server, admin].map(|tls| [&tls.cert_file, &tls.key_file, &tls.client_ca_file]);
-    let connector = &upstream.tls;
-    let connector = [&connector.ca_file, &connector.client_cert_file, &connector.client_key_file];
-    let keys = [&upstream.api_key_file, &summaries.api_key_file];
-    let all = listeners.into_iter().flatten().chain(connector).chain(keys);
+    let listeners = [&config.server.tls, &config.admin.tls];
+    let listeners = listeners.map(|tls| [&tls.cert_file, &tls.key_file, &tls.client_ca_file]);
+    let upstreams = config.all_upstreams().flat_map(|(_, upstream)| {
+        let tls = &upstream.tls;
+        [&upstream.api_key_file, &tls.ca_file, &tls.client_cert_file, &tls.client_key_file]
+    });
+    let own = [&config.summaries.api_key_file];
+    let all = listeners.into_iter().flatten().chain(upstreams).chain(own);
     all.filter(|path| !path.is_empty()).cloned().collect()
 }
 

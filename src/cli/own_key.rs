@@ -2,6 +2,7 @@
 //! What is wrong is told without a character of them.
 
 use std::ffi::OsString;
+use std::iter;
 
 use crate::config::{Config, Secret};
 
@@ -10,16 +11,46 @@ pub fn read_all(
     config: &mut Config,
     env: impl Fn() -> Vec<(OsString, OsString)>,
 ) -> Result<(), Vec<String>> {
-    let (upstream, summaries) = (&config.upstream, &config.summaries);
-    let own = read("upstream", &upstream.api_key_env, &upstream.api_key_file, env());
-    let summarisers = read("summaries", &summaries.api_key_env, &summaries.api_key_file, env());
-    match (own, summarisers) {
-        (Ok(own), Ok(summarisers)) => {
-            config.upstream.own_key = own;
-            config.summaries.own_key = summarisers;
-            Ok(())
+    let mut problems = Vec::new();
+    let named = config.upstreams.iter_mut();
+    let named = named.map(|(name, upstream)| (format!("upstreams.{name}"), upstream));
+    for (section, upstream) in
+        iter::once(("upstream".to_owned(), &mut config.upstream)).chain(named)
+    {
+        let own = read(&section, &upstream.api_key_env, &upstream.api_key_file, env());
+        upstream.own_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
+        for (header, variable) in &upstream.header_envs {
+            match secret(
+                &format!("{section}.header_envs: the variable {variable}"),
+                variable,
+                env(),
+            ) {
+                Ok(value) => upstream.secret_headers.push((header.clone(), value)),
+                Err(problem) => problems.push(problem),
+            }
         }
-        (own, summarisers) => Err([own.err(), summarisers.err()].into_iter().flatten().collect()),
+    }
+    let summaries = &mut config.summaries;
+    let own = read("summaries", &summaries.api_key_env, &summaries.api_key_file, env());
+    summaries.own_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn noted<T>(problems: &mut Vec<String>, problem: String) -> Option<T> {
+    problems.push(problem);
+    None
+}
+
+/// What a variable holds that is to stand in a header.
+fn secret(told: &str, variable: &str, env: Vec<(OsString, OsString)>) -> Result<Secret, String> {
+    let Some((_, value)) = env.into_iter().find(|(found, _)| found == variable) else {
+        return Err(format!("{told} is not set in weir's environment"));
+    };
+    let text = value.into_string().map_err(|_| format!("{told} is no text"))?;
+    match text.trim() {
+        "" => Err(format!("{told} is empty")),
+        text if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) => Ok(Secret::new(text)),
+        _ => Err(format!("{told} holds characters that no header may")),
     }
 }
 
@@ -59,6 +90,7 @@ fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Upstream;
 
     #[test]
     fn a_key_is_read_whole_or_its_place_is_named() {
@@ -81,5 +113,35 @@ mod tests {
             assert!(!problem.contains("sk"), "{problem}");
         }
         assert_eq!(read("upstream", "", "", Vec::new()), Ok(None));
+    }
+
+    #[test]
+    fn every_upstream_has_its_own_or_its_section_is_named() {
+        let told = |header: Option<&str>, key: Option<&str>| {
+            let mut config = Config::default();
+            let mut other = Upstream::new("https://other.example/v1");
+            other.api_key_env = "KEY".to_owned();
+            other.header_envs = vec![("x-team".to_owned(), "HEADER".to_owned())];
+            config.upstreams.insert("other".to_owned(), other);
+            let pairs = [("HEADER", header), ("KEY", key)];
+            let env =
+                pairs.into_iter().filter_map(|(name, value)| Some((name.into(), value?.into())));
+            let env: Vec<(OsString, OsString)> = env.collect();
+            read_all(&mut config, || env.clone()).map(|()| {
+                let other = &config.upstreams["other"];
+                let (name, value) = other.secret_headers[0].clone();
+                let key = other.own_key.as_ref().map(|key| key.expose().to_owned());
+                (name, value.expose().to_owned(), key, config.upstream.own_key.is_some())
+            })
+        };
+        let expected = ("x-team".to_owned(), "a b".to_owned(), Some("sk-own".to_owned()), false);
+        assert_eq!(told(Some(" a b\n"), Some("sk-own")), Ok(expected));
+        let problems = told(Some("se\u{e9}cret"), None).expect_err("both are wrong");
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        for (problem, section) in
+            problems.iter().zip(["upstreams.other.api_key_env", "upstreams.other.header_envs"])
+        {
+            assert!(problem.starts_with(section) && !problem.contains("cret"), "{problem}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use crate::proxy::Proxy;
 use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
 use crate::store::Store;
 use crate::tokens::Encoding;
-use crate::upstream::Client;
+use crate::upstream::{Base, Client};
 
 /// The configuration is at fault.
 pub const BAD_CONFIGURATION: u8 = 2;
@@ -167,7 +167,6 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     let hangups = Hangups::listen().map_err(deaf)?;
     let client = Client::new(&config.upstream)
         .map_err(|error| Failure::bad_configuration(error.to_string()))?;
-    let base = client.base().clone();
     let store = open_store(&config)?;
     let admin = admin(&config, &store).await?;
     let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_store)?;
@@ -177,14 +176,14 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
         tokio::spawn(own_store::sweep(store.clone()));
     }
+    let bases: Vec<(String, Base)> =
+        proxy.bases().map(|(name, base)| (name.to_owned(), base.clone())).collect();
     let server = Server::bind(&config, proxy).await.map_err(|error| match error {
         BindError::Listen(error) => cannot_bind(config.server.listen, &error),
         error @ BindError::Tls(_) => Failure::bad_configuration(error.to_string()),
     })?;
     let address = server.address();
-    if own_address::leads_back(&base, address).await {
-        return Err(leads_back(&config.upstream.url, address));
-    }
+    refuse_loops(&config, &bases, address).await?;
     greet(&config, address);
     let renewal = server.renewal();
     let in_force = renewal.clone();
@@ -226,6 +225,23 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     }
     tell_ending(&ending, &config);
     Ok(ending)
+}
+
+/// Refuses upstreams that are weir itself.
+async fn refuse_loops(
+    config: &Config,
+    bases: &[(String, Base)],
+    address: SocketAddr,
+) -> Result<(), Failure> {
+    for (name, base) in bases {
+        if own_address::leads_back(base, address).await {
+            return Err(match config.upstreams.get(name) {
+                Some(upstream) => named_leads_back(name, &upstream.url, address),
+                None => leads_back(&config.upstream.url, address),
+            });
+        }
+    }
+    Ok(())
 }
 
 fn open_store(config: &Config) -> Result<Store, Failure> {
@@ -298,9 +314,10 @@ fn greet(config: &Config, address: SocketAddr) {
     );
     let is_open = config.auth.mode == AuthMode::Open;
     if is_open && !address.ip().to_canonical().is_loopback() {
-        let whose = match config.upstream.own_key {
-            Some(_) => "and spends weir's own key for the provider (auth.allow_anonymous)",
-            None => "each with a key of their own",
+        let lends = config.all_upstreams().any(|(_, upstream)| upstream.lends());
+        let whose = match lends {
+            true => "and spends weir's own key for the provider (auth.allow_anonymous)",
+            false => "each with a key of their own",
         };
         tracing::warn!(
             target: "weir",
@@ -352,6 +369,13 @@ fn url_ip(address: SocketAddr) -> String {
         SocketAddr::V4(address) => address.ip().to_string(),
         SocketAddr::V6(address) => format!("[{}]", address.ip()),
     }
+}
+
+fn named_leads_back(name: &str, url: &str, address: SocketAddr) -> Failure {
+    Failure::bad_configuration(format!(
+        "upstreams.{name}.url: {url} is weir's own address ({address}), so that every request would \
+         come back to it"
+    ))
 }
 
 fn leads_back(url: &str, address: SocketAddr) -> Failure {

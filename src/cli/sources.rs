@@ -277,8 +277,8 @@ mod tests {
             [
                 "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes",
                 "WEIR_: there is no such key; the sections are admin, auth, budgets, cache, context, cors, \
-                 learning, ledger, limits, log, models, policies, prices, redis, server, store, \
-                 summaries, upstream",
+                 learning, ledger, limits, log, models, policies, prices, redis, routes, server, store, \
+                 summaries, upstream, upstreams",
                 "limits (WEIR_LIMITS): is a section and has no value of its own",
                 "server (WEIR_SERVER): is a section and has no value of its own",
             ]

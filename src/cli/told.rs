@@ -13,7 +13,7 @@ use super::own_key;
 use super::own_store;
 use super::own_tokenizer;
 use super::sources::{self, Flag};
-use crate::config::{self, Config, Problem, Warning};
+use crate::config::{self, Config, Problem, Warning, upstreams};
 use crate::tls;
 use crate::upstream::{Client, ClientError};
 
@@ -130,10 +130,12 @@ fn complete(
             problems.push(Problem::with(format!("{section}.{}", error.key), error.message));
         }
     }
-    if let Err(error @ (ClientError::Tls { .. } | ClientError::Base(_))) =
-        Client::new(&config.upstream)
-    {
-        problems.push(split(&error.to_string()));
+    for (name, upstream) in config.all_upstreams() {
+        let section = upstreams::section(name);
+        if let Err(error @ (ClientError::Tls { .. } | ClientError::Base(_))) = Client::new(upstream)
+        {
+            problems.push(split(&error.said(&section)));
+        }
     }
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::reader::Reader;
 use super::tls::{self, ListenTls};
-use super::{Config, set};
+use super::{Config, set, upstreams};
 
 /// Where the admin API is in keys mode, unless it is told.
 const ADMIN_LISTEN: SocketAddr =
@@ -81,14 +81,11 @@ impl Config {
     }
 }
 
-/// Reads both sections and `[upstream]`'s keys for weir's own key, once the rest is read.
+/// Reads both sections, once those of the upstreams are read.
 pub(super) fn read(reader: &mut Reader, config: &mut Config) {
     let modes = [("open", AuthMode::Open), ("keys", AuthMode::Keys)];
     set(&mut config.auth.mode, reader.choice(&["auth", "mode"], &modes));
     set(&mut config.auth.allow_anonymous, reader.switch(&["auth", "allow_anonymous"]));
-    let upstream = &mut config.upstream;
-    set(&mut upstream.api_key_env, reader.text(&["upstream", "api_key_env"], variable));
-    set(&mut upstream.api_key_file, reader.text(&["upstream", "api_key_file"], file));
     set(&mut config.admin.listen, reader.text(&["admin", "listen"], admin_listen));
     set(&mut config.admin.token_file, reader.text(&["admin", "token_file"], file));
     tls::read_listener(reader, &["admin", "tls"], &mut config.admin.tls);
@@ -97,26 +94,29 @@ pub(super) fn read(reader: &mut Reader, config: &mut Config) {
 
 /// Refuses what does not go together.
 fn agree(reader: &mut Reader, config: &Config) {
-    let upstream = &config.upstream;
-    let has_env = !upstream.api_key_env.is_empty();
-    let has_file = !upstream.api_key_file.is_empty();
-    if has_env && has_file {
-        let message = "is given beside upstream.api_key_env; name one of them";
-        reader.refuse(&["upstream", "api_key_file"], message);
-    }
-    if config.auth.mode == AuthMode::Keys && !has_env && !has_file {
+    let is_keys = config.auth.mode == AuthMode::Keys;
+    if is_keys && !config.upstream.has_own_key() {
         let message = "is missing: with auth.mode = \"keys\" callers have weir's virtual keys, and \
                        weir needs the provider's. Name the variable that holds it, such as \
                        \"OPENAI_API_KEY\", or its file in upstream.api_key_file. Where the upstream \
                        asks for no key, any text will do";
         reader.refuse(&["upstream", "api_key_env"], message);
     }
+    for (name, _) in config.upstreams.iter().filter(|(_, own)| is_keys && own.forward_caller_key) {
+        let message = "is true, yet with auth.mode = \"keys\" callers have weir's virtual keys, \
+                       which go to no upstream";
+        reader.refuse(&["upstreams", name, "forward_caller_key"], message);
+    }
     let listen = config.server.listen;
-    let is_lent = config.auth.mode == AuthMode::Open && (has_env || has_file);
-    if is_lent && !listen.ip().to_canonical().is_loopback() && !config.auth.allow_anonymous {
+    let lender = config.all_upstreams().find(|(_, upstream)| upstream.lends());
+    let lender = lender.filter(|_| !is_keys).map(|(name, _)| upstreams::section(name));
+    if let Some(section) = lender
+        && !listen.ip().to_canonical().is_loopback()
+        && !config.auth.allow_anonymous
+    {
         let message = format!(
-            "is false, yet weir listens on {listen} and has a key of its own (upstream.api_key_env \
-             or api_key_file), which anybody who reaches it could spend. Give callers keys with \
+            "is false, yet weir listens on {listen} and has a key of its own ({section}.api_key_env, \
+             api_key_file or header_envs), which anybody who reaches it could spend. Give callers keys with \
              auth.mode = \"keys\", listen on loopback, or set this to true if that is what you want"
         );
         reader.refuse(&["auth", "allow_anonymous"], message);

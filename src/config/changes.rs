@@ -62,6 +62,8 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("upstreams", NextRequest),
     ("upstreams.*.url", MovesCuts),
     ("routes", MovesCuts),
+    ("routes.*.fallback", NextRequest),
+    ("routes.*.price", NextRequest),
     ("context", MovesCuts),
     ("context.allow_bypass", NextRequest),
     ("context.allowed_policies", NextRequest),

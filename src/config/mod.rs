@@ -14,8 +14,10 @@ mod prices;
 mod raw;
 mod reader;
 mod redis;
+pub mod routes;
 mod summaries;
 mod tls;
+pub mod upstreams;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,8 +35,10 @@ pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
 pub use reader::{Problem, Warning};
 pub use redis::Redis;
+pub use routes::{LargerWhen, Route, Routes};
 pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
 pub use tls::{ConnectTls, ListenTls};
+pub use upstreams::{DEFAULT_UPSTREAM, Upstream};
 
 /// Every key with its default and what it is for, as TOML.
 pub const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
@@ -52,6 +56,9 @@ pub struct Config {
     pub auth: Auth,
     pub admin: Admin,
     pub upstream: Upstream,
+    /// The others, by name.
+    pub upstreams: BTreeMap<String, Upstream>,
+    pub routes: Routes,
     pub context: Context,
     pub summaries: Summaries,
     pub learning: Learning,
@@ -75,6 +82,17 @@ impl Config {
     pub fn configured_limit_tokens(&self, model: &str) -> Option<u64> {
         let matching = self.limits.iter().filter(|limit| limit.matches(model));
         matching.map(|limit| limit.max_input_tokens).min()
+    }
+
+    /// All upstreams, the default first, each by its name.
+    pub fn all_upstreams(&self) -> impl Iterator<Item = (&str, &Upstream)> {
+        let named = self.upstreams.iter().map(|(name, upstream)| (name.as_str(), upstream));
+        std::iter::once((DEFAULT_UPSTREAM, &self.upstream)).chain(named)
+    }
+
+    /// Whether requests may go elsewhere than to the default upstream, or otherwise than as they are.
+    pub fn is_routed(&self) -> bool {
+        !self.upstreams.is_empty() || !self.routes.rows.is_empty()
     }
 
     /// What is set for the model that the catalogue calls `name`.
@@ -130,24 +148,6 @@ pub struct Server {
 #[derive(Debug, Clone)]
 pub struct Cors {
     pub allow_origins: Vec<String>,
-}
-
-/// `[upstream]`: where requests go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Upstream {
-    /// The base URL, as an SDK would be given it.
-    pub url: String,
-    /// The variable that holds weir's own key for the provider; empty for none.
-    pub api_key_env: String,
-    /// The file that holds it; empty for none.
-    pub api_key_file: String,
-    /// The key itself, which no configuration holds: whoever starts weir reads it.
-    pub own_key: Option<Secret>,
-    pub connect_timeout_ms: u64,
-    pub first_byte_timeout_ms: u64,
-    pub idle_timeout_ms: u64,
-    pub ask_usage: AskUsage,
-    pub tls: ConnectTls,
 }
 
 /// When a streamed chat whose caller does not ask for its usage is asked for it all the same.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::auth;
 use super::budgets::{self, Budgets};
-use super::checks::{address, base_url, host_name, network, origin, store_path, store_url};
+use super::checks::{address, host_name, network, origin, store_path, store_url};
 use super::learning;
 use super::names;
 use super::own_models::models;
@@ -14,11 +14,13 @@ use super::policies::{self, Policies};
 use super::prices;
 use super::reader::{Problem, Reader, Warning};
 use super::redis::{self, Redis};
+use super::routes::{self, Routes};
 use super::summaries::{self, Summaries};
-use super::tls::{self, ConnectTls, ListenTls};
+use super::tls::{self, ListenTls};
+use super::upstreams::{self, Upstream};
 use super::{
-    Admin, AskUsage, Auth, Cache, Catalogue, Config, Context, Cors, Learning, Ledger, Limit, Log,
-    LogFormat, Mode, OnFailure, Originals, Prices, Server, Store, UnknownPrice, Upstream, set,
+    Admin, Auth, Cache, Catalogue, Config, Context, Cors, Learning, Ledger, Limit, Log, LogFormat,
+    Mode, OnFailure, Originals, Prices, Server, Store, UnknownPrice, set,
 };
 use crate::context::Policy;
 
@@ -46,9 +48,12 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
     let mut config = Config::default();
     server(reader, &mut config.server);
     cors(reader, &mut config.cors);
-    upstream(reader, &mut config.upstream);
+    upstreams::read_default(reader, &mut config.upstream);
+    config.upstreams = upstreams::read_named(reader);
     auth::read(reader, &mut config);
     context(reader, &mut config.context);
+    config.routes =
+        routes::read(reader, &config.upstream, &config.upstreams, &config.context.policies);
     summaries::read(reader, &mut config.summaries);
     learning::read(reader, &mut config.learning);
     config.limits = limits(reader);
@@ -84,16 +89,11 @@ impl Default for Config {
             auth: Auth::default(),
             admin: Admin::default(),
             upstream: Upstream {
-                url: "https://api.openai.com/v1".to_owned(),
-                api_key_env: String::new(),
-                api_key_file: String::new(),
-                own_key: None,
-                connect_timeout_ms: 10_000,
-                first_byte_timeout_ms: 600_000,
-                idle_timeout_ms: 300_000,
-                ask_usage: AskUsage::Auto,
-                tls: ConnectTls::default(),
+                forward_caller_key: true,
+                ..Upstream::new("https://api.openai.com/v1")
             },
+            upstreams: BTreeMap::new(),
+            routes: Routes::default(),
             context: Context {
                 mode: Mode::Compact,
                 allow_bypass: false,
@@ -163,23 +163,6 @@ fn server(reader: &mut Reader, server: &mut Server) {
 fn cors(reader: &mut Reader, cors: &mut Cors) {
     let origins = reader.list(&["cors", "allow_origins"], origin);
     set(&mut cors.allow_origins, origins);
-}
-
-fn upstream(reader: &mut Reader, upstream: &mut Upstream) {
-    let url = reader.text(&["upstream", "url"], base_url);
-    set(&mut upstream.url, url);
-    let timeouts = [
-        ("connect_timeout_ms", &mut upstream.connect_timeout_ms),
-        ("first_byte_timeout_ms", &mut upstream.first_byte_timeout_ms),
-        ("idle_timeout_ms", &mut upstream.idle_timeout_ms),
-    ];
-    for (key, place) in timeouts {
-        let read = reader.whole(&["upstream", key], 1..=DAY_MS);
-        set(place, read);
-    }
-    let asks = [("auto", AskUsage::Auto), ("always", AskUsage::Always), ("never", AskUsage::Never)];
-    set(&mut upstream.ask_usage, reader.choice(&["upstream", "ask_usage"], &asks));
-    tls::read(reader, &["upstream"], &mut upstream.tls);
 }
 
 fn context(reader: &mut Reader, context: &mut Context) {
@@ -290,12 +273,20 @@ fn warnings(config: &Config) -> Vec<Warning> {
         );
         warn("admin.listen", message);
     }
-    let host = config.upstream.url.parse::<http::Uri>().ok();
-    let host = host.as_ref().and_then(http::Uri::host).unwrap_or_default();
-    let is_plain = config.upstream.url.to_ascii_lowercase().starts_with("http://");
-    if is_plain && !names::is_local_host(host) {
-        let message = format!("callers' keys go to {host} unencrypted; use https:// if it can");
-        warn("upstream.url", message);
+    for (name, upstream) in config.all_upstreams() {
+        let host = upstream.url.parse::<http::Uri>().ok();
+        let host = host.as_ref().and_then(http::Uri::host).unwrap_or_default();
+        let is_plain = upstream.url.to_ascii_lowercase().starts_with("http://");
+        if !is_plain || names::is_local_host(host) {
+            continue;
+        }
+        let whose = match (upstream.gets_callers_key(), upstream.lends()) {
+            (true, _) => "callers' keys go",
+            (false, true) => "weir's key goes",
+            (false, false) => "conversations go",
+        };
+        let key = format!("{}.url", upstreams::section(name));
+        warn(&key, format!("{whose} to {host} unencrypted; use https:// if it can"));
     }
     for (row, limit) in config.limits.iter().enumerate() {
         if !config.models.any_name(|name| limit.matches(name)) {

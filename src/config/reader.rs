@@ -268,6 +268,24 @@ impl Reader {
         items.into_iter().collect()
     }
 
+    /// A table of texts that `check` accepts with their names, each problem reported.
+    pub fn texts<T>(
+        &mut self,
+        path: &[&str],
+        check: impl Fn(&str, &str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let wanted = "a table of texts, such as { \"http-referer\" = \"https://example.com\" }";
+        let pairs = self.read(path, wanted, |written| {
+            let pair = |(name, value): (&String, &Value)| {
+                value.as_str().map(|value| (name.clone(), value.to_owned()))
+            };
+            written.value.as_dict()?.iter().map(pair).collect::<Option<Vec<_>>>()
+        })?;
+        let checked = pairs.iter().map(|(name, value)| self.checked(path, check(name, value)));
+        let checked: Vec<_> = checked.collect();
+        checked.into_iter().collect()
+    }
+
     /// How many tables stand under `[[key]]`.
     pub fn rows(&mut self, key: &str) -> usize {
         self.rows_at(&[key])

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 
 use super::Proxy;
 use super::planner::Planned;
+use super::upstreams::Upstream;
 use crate::config::AskUsage;
 use crate::upstream::{Inbound, Outbound, OutboundBody, SendError};
 
@@ -26,18 +27,18 @@ const MAX_REFUSERS: usize = 1000;
 const MAX_MODEL_BYTES: usize = 200;
 
 /// The models whose streams the upstream refuses to be asked for their usage.
-pub(super) struct Refusers {
+pub struct Refusers {
     ask_usage: AskUsage,
     models: Mutex<HashSet<String>>,
 }
 
 impl Refusers {
-    pub(super) fn new(ask_usage: AskUsage) -> Self {
+    pub fn new(ask_usage: AskUsage) -> Self {
         Self { ask_usage, models: Mutex::new(HashSet::new()) }
     }
 
     /// Whether streams of `model` are asked for their usage.
-    pub(super) fn may_be_asked(&self, model: &str) -> bool {
+    pub fn may_be_asked(&self, model: &str) -> bool {
         match self.ask_usage {
             AskUsage::Always => true,
             AskUsage::Never => false,
@@ -46,7 +47,7 @@ impl Refusers {
     }
 
     /// Remembers that the question was refused for `model`, and taken without it.
-    pub(super) fn note(&self, model: &str) {
+    pub fn note(&self, model: &str) {
         let Ok(mut models) = self.models.lock() else { return };
         if self.ask_usage != AskUsage::Auto || model.len() > MAX_MODEL_BYTES {
             return;
@@ -69,24 +70,25 @@ impl Proxy {
     /// the upstream refuses.
     pub(super) async fn send_asking(
         &self,
+        upstream: &Upstream,
         outbound: Outbound,
         planned: &mut Planned,
     ) -> Result<Inbound, SendError> {
         let (Some(_), OutboundBody::Bytes(sent)) = (planned.usage_asked, &outbound.body) else {
-            return self.client.send(outbound).await;
+            return upstream.client.send(outbound).await;
         };
         let sent = sent.clone();
         let (method, target) = (outbound.method.clone(), outbound.target.clone());
         let headers = outbound.headers.clone();
-        let mut inbound = self.client.send(outbound).await?;
+        let mut inbound = upstream.client.send(outbound).await?;
         if !is_refusal(&mut inbound).await {
             return Ok(inbound);
         }
         let Some(unasked) = planned.unask(&sent) else { return Ok(inbound) };
         let body = OutboundBody::Bytes(unasked);
-        let inbound = self.client.send(Outbound { method, target, headers, body }).await?;
+        let inbound = upstream.client.send(Outbound { method, target, headers, body }).await?;
         if inbound.status.is_success() {
-            self.planner.note_refusal(&planned.model);
+            upstream.taught.refusers.note(&planned.model);
         }
         Ok(inbound)
     }

@@ -14,6 +14,7 @@ use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
 use super::refusal;
 use super::shared::{Shared, shown};
 use super::summaries::Spans;
+use super::ways::Way;
 use super::{ErrorKind, LeftOut, ProxyError};
 use crate::budget::{Compaction, ServiceTier};
 use crate::config::{Known, Mode, ModelSettings, Originals};
@@ -40,6 +41,8 @@ pub(super) struct Draft<'a> {
     pub(super) request: Request<'a>,
     pub(super) model: Cow<'a, str>,
     pub(super) is_model_known: bool,
+    /// The way that the request goes.
+    pub(super) way: &'a Way,
     pub(super) limits: Limits,
     /// Tools, schemas and reply priming, as they are.
     pub(super) overhead_tokens: u64,
@@ -62,31 +65,37 @@ impl<'a> Draft<'a> {
         if matches!(found.known, Known::Unknown) {
             shared.warn_once(&model, &found.entry);
         }
+        let way = job.way.as_ref().unwrap_or_else(|| shared.ways.unmatched());
         let settings = config.settings(found.name);
-        let mut policy = config.policy(job.asked.policy.as_deref(), settings.policy.as_deref());
+        let mut policy =
+            config.policy(job.asked.policy.as_deref(), way.policy().or(settings.policy.as_deref()));
         policy.strict_alternation = found.entry.strict_alternation;
         policy.notes_apart =
             !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
         let is_model_known = !matches!(found.known, Known::Unknown);
+        // An alias is no way around a limit, be it on the one name or on the other.
+        let by_name = [Some(model.as_ref()), job.alias_of.as_deref()];
+        let by_name = by_name.into_iter().flatten();
+        let operator_tokens = by_name.filter_map(|name| config.configured_limit_tokens(name));
         let mut limits = Limits {
             window_tokens: found.entry.window_tokens,
             max_input_tokens: found.entry.max_input_tokens,
             max_output_tokens: found.entry.max_output_tokens,
-            operator_tokens: config.configured_limit_tokens(&model),
+            operator_tokens: operator_tokens.chain(way.max_input_tokens()).min(),
             header_tokens: job.asked.max_input_tokens,
             asked_output_tokens: request.max_output_tokens,
             counting: policy.counting,
         };
         let learned = match job.asked.learned {
             Some(learned) => learned,
-            None => shared.learned.limits(job.tenant, &model),
+            None => way.taught.learned.limits(job.tenant, &model),
         };
         learned.apply(&mut limits, is_model_known);
         let known = settings.token_permille;
         let is_estimate = found.entry.encoding == Encoding::Estimate;
         let is_calibrated = is_estimate && known.is_none() && !policy.counting.is_estimated;
-        let permille =
-            known.or_else(|| shared.learned.permille(job.tenant, &model).filter(|_| is_calibrated));
+        let learned_permille = || way.taught.learned.permille(job.tenant, &model);
+        let permille = known.or_else(|| learned_permille().filter(|_| is_calibrated));
         let encoding = match (policy.counting.is_estimated, permille) {
             (true, _) => Encoding::Estimate,
             (false, Some(permille)) => Encoding::Scaled { permille },
@@ -103,6 +112,7 @@ impl<'a> Draft<'a> {
             request,
             model,
             is_model_known,
+            way,
             limits,
             overhead_tokens,
             profile,
@@ -298,7 +308,7 @@ impl<'a> Draft<'a> {
     }
 
     fn may_ask_usage(&self) -> bool {
-        !self.job.asked.is_usage_refused && self.shared.refusers.may_be_asked(&self.model)
+        !self.job.asked.is_usage_refused && self.way.taught.refusers.may_be_asked(&self.model)
     }
 
     /// What is put after the last message of a request that ends in the state `end`.
@@ -360,7 +370,11 @@ impl<'a> Draft<'a> {
         Planned {
             body,
             action,
-            edits: edits.to_owned(),
+            edits: match (&self.job.alias_of, edits) {
+                (None, edits) => edits.to_owned(),
+                (Some(_), "") => edited::ALIAS.to_owned(),
+                (Some(_), edits) => format!("{},{edits}", edited::ALIAS),
+            },
             received_tokens,
             sent_tokens,
             limit_tokens: self.limits.input_tokens(),
@@ -368,6 +382,7 @@ impl<'a> Draft<'a> {
             cuts,
             left_out: LeftOut::default(),
             model: self.model.clone().into_owned(),
+            upstream: self.way.taught.origin.clone(),
             stream: self.request.stream,
             usage_asked: None,
             zone: Zone::Continue,

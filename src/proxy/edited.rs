@@ -8,6 +8,8 @@ use crate::context::{self, Fate, Fold, RequestSource};
 use crate::wire::asking::{Put, Question};
 use crate::wire::{Edit, Protocol, Request, breakpoint, clamp, splice};
 
+/// The name of the edit that puts another model in the place of the one asked for.
+pub const ALIAS: &str = "alias";
 /// The name of the edit that asks a stream for its usage.
 pub const USAGE: &str = "usage";
 /// The name of the edit that a note is when a model wrote of what went.

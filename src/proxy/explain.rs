@@ -2,6 +2,7 @@
 //! requests; this reads the fold behind it and adds words.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -11,10 +12,11 @@ use super::draft::Draft;
 use super::planner::{self, Asked, Job, Pace, Planned, Planner, Stop};
 use super::question::Question;
 use super::shared::Shared;
+use super::ways;
 use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::Mode;
 use crate::context::report::{self, Base, Preflight, Report, Subject, Treatment};
-use crate::wire::Protocol;
+use crate::wire::{Protocol, model};
 
 /// What would be sent in place of a request, and why.
 #[derive(Debug, Clone)]
@@ -71,9 +73,34 @@ impl Planner {
         asked: Asked,
         question: Option<Question>,
     ) -> Result<Explained, ProxyError> {
-        let body = with_messages(body);
-        let path_model = path_model.map(str::to_owned);
-        let job = Job { path_model, ..Job::new(tenant, protocol, body, asked) };
+        let mut job = Job::new(tenant, protocol, body, asked);
+        job.path_model = path_model.map(str::to_owned);
+        let ways = self.ways();
+        if ways.are_several() {
+            let named = model::named(&job.body);
+            let asked = path_model.or(named.as_ref().map(|named| named.model.as_str()));
+            let way = ways.find(asked.unwrap_or_default());
+            let sent = asked.map(|asked| way.sent(asked));
+            job.way = Some(Arc::clone(way));
+            job.alias_of = asked.filter(|asked| sent != Some(asked)).map(str::to_owned);
+            match (path_model, sent) {
+                (None, Some(sent)) => {
+                    let renamed = ways::renamed(&job.body, named.as_ref(), sent);
+                    job.body = renamed.unwrap_or(job.body);
+                }
+                (_, sent) => job.path_model = sent.map(str::to_owned),
+            }
+        }
+        self.explain_job(job, question).await
+    }
+
+    /// The same of a job.
+    pub(super) async fn explain_job(
+        &self,
+        mut job: Job,
+        question: Option<Question>,
+    ) -> Result<Explained, ProxyError> {
+        job.body = with_messages(job.body);
         self.unhurried(job, |shared, mut job| {
             let (body, own) = Question::take(job.body.clone())?;
             job.body = body;
@@ -177,7 +204,7 @@ impl Draft<'_> {
 
     fn policy_name(&self) -> &str {
         let asked = self.job.asked.policy.as_deref();
-        let by_model = self.settings.policy.as_deref();
+        let by_model = self.way.policy().or(self.settings.policy.as_deref());
         asked.or(by_model).unwrap_or(&self.shared.config.context.default_policy)
     }
 

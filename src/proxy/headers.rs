@@ -34,6 +34,10 @@ const BUDGET_LEFT_TOKENS: HeaderName = HeaderName::from_static("x-weir-budget-le
 const BUDGET_WARNING: HeaderName = HeaderName::from_static("x-weir-budget-warning");
 const REMAINING_TOKENS: HeaderName = HeaderName::from_static("x-weir-remaining-tokens");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-weir-request-id");
+const LEFT_OUT: HeaderName = HeaderName::from_static("x-weir-left-out");
+const UPSTREAM: HeaderName = HeaderName::from_static("x-weir-upstream");
+const MODEL: HeaderName = HeaderName::from_static("x-weir-model");
+const ATTEMPTS: HeaderName = HeaderName::from_static("x-weir-attempts");
 const VERBOSITY: HeaderName = HeaderName::from_static("x-weir-verbosity");
 
 /// OpenAI's headers for what is left of a minute: the limit, what remains of it, when it is whole again.
@@ -202,6 +206,32 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
         if let Some(text) = text {
             insert_text(headers, name, &text);
         }
+    }
+}
+
+/// Tells which upstream took a request, as which model, where there are several ways to go; and how
+/// often it was sent, where that was more than once.
+pub fn way(headers: &mut HeaderMap, shown: Option<(&str, &str)>, attempts: u64) {
+    for name in [UPSTREAM, MODEL, ATTEMPTS] {
+        headers.remove(name);
+    }
+    if let Some((upstream, model)) = shown {
+        insert_text(headers, UPSTREAM, upstream);
+        // A name that no header can hold is told by the answer itself.
+        if !model.is_empty() {
+            insert_text(headers, MODEL, model);
+        }
+    }
+    if attempts > 1 {
+        headers.insert(ATTEMPTS, attempts.into());
+    }
+}
+
+/// Names the upstreams whose models are missing in a list.
+pub fn left_out(headers: &mut HeaderMap, names: &str) {
+    headers.remove(LEFT_OUT);
+    if !names.is_empty() {
+        insert_text(headers, LEFT_OUT, names);
     }
 }
 

@@ -10,10 +10,12 @@ use http::{HeaderMap, StatusCode};
 use tokio::time::timeout;
 
 use super::error::UpstreamAnswer;
+use super::learned::Learned;
 use super::opening::{self, Opening};
 use super::planner::{Job, Planned};
 use super::record::Record;
 use super::shared::shown;
+use super::upstreams::Upstream;
 use super::{ErrorKind, Proxy, ProxyError, refusal};
 use crate::config::{Mode, names};
 use crate::context::{self, Lesson, MAX_RESENDS, Refused};
@@ -44,36 +46,41 @@ impl Proxy {
     /// Each time is a row of its own in the journal: `record` has the account of the last.
     pub(super) async fn send_fitting(
         &self,
+        upstream: &Upstream,
         outbound: Outbound,
         planned: &mut Planned,
-        mut job: Job,
+        job: &mut Job,
         record: &mut Record,
     ) -> Result<Inbound, ProxyError> {
-        let inbound = self.send_again(outbound, planned, &mut job, record).await?;
+        let inbound = self.send_again(upstream, outbound, planned, job, record).await?;
         if inbound.status.is_success() {
-            record.sample(self.learned.sampling(&job, planned));
+            record.sample(upstream.taught.learned.sampling(job, planned));
         }
         Ok(inbound)
     }
 
     async fn send_again(
         &self,
+        upstream: &Upstream,
         outbound: Outbound,
         planned: &mut Planned,
         job: &mut Job,
         record: &mut Record,
     ) -> Result<Inbound, ProxyError> {
+        let learned = &upstream.taught.learned;
         let is_left = job.asked.bypass || self.config.context.mode == Mode::Observe;
-        if is_left || !self.learned.heals() {
-            return Ok(self.send_asking(outbound, planned).await?);
+        if is_left || !learned.heals() {
+            let sent = self.send_asking(upstream, outbound, planned).await;
+            return sent.map_err(|error| upstream.error(error));
         }
         let (method, target) = (outbound.method.clone(), outbound.target.clone());
         let mut headers = outbound.headers.clone();
         headers.remove(CONTENT_ENCODING);
-        let mut inbound = self.ask(outbound, planned, job).await?;
+        let mut inbound = self.ask(upstream, outbound, planned, job).await?;
         let mut before = None;
         for resends in 0..=MAX_RESENDS {
-            let Some(refused) = self.refusal(&mut inbound, planned, resends).await else { break };
+            let refused = look_for_refusal(upstream, &mut inbound, planned, resends).await;
+            let Some(refused) = refused else { break };
             let Some(lesson) = refused.lesson(planned, resends, before.as_ref()) else {
                 if refused.is_suspicion {
                     break;
@@ -82,7 +89,7 @@ impl Proxy {
                 return Err(refusal::unhealed(planned, resends, refused.attached()));
             };
             job.asked.learned = Some(lesson.of_this);
-            self.learn(job, planned, lesson, &refused).await;
+            learn(learned, job, planned, lesson, &refused).await;
             match self.planner.plan_job(job).await {
                 Ok(again) => *planned = again,
                 Err(_) if refused.is_suspicion => break,
@@ -101,7 +108,7 @@ impl Proxy {
             let again = Outbound { method, target, headers, body };
             let opening = Opening::planned(account, &again.target, planned, record.plan_ms());
             record.account(self.journal.open(opening, holding).await?);
-            inbound = self.ask(again, planned, job).await?;
+            inbound = self.ask(upstream, again, planned, job).await?;
             before = Some((refused, lesson));
         }
         if let Some((_, lesson)) = before.filter(|(refused, lesson)| !refused.teaches(lesson))
@@ -109,7 +116,7 @@ impl Proxy {
             && whole_length(&inbound.headers) != Some(0)
             && lesson.kept.least_tokens() >= MIN_SUSPECTED_TOKENS
         {
-            self.learned.keep_limits(job.tenant, &planned.model, lesson.kept).await;
+            learned.keep_limits(job.tenant, &planned.model, lesson.kept).await;
         }
         Ok(inbound)
     }
@@ -117,82 +124,84 @@ impl Proxy {
     /// Sends what is planned, and notes whether the upstream would not be asked for its usage.
     async fn ask(
         &self,
+        upstream: &Upstream,
         outbound: Outbound,
         planned: &mut Planned,
         job: &mut Job,
     ) -> Result<Inbound, ProxyError> {
         let was_asked = planned.usage_asked.is_some();
-        let inbound = self.send_asking(outbound, planned).await?;
+        let sent = self.send_asking(upstream, outbound, planned).await;
+        let inbound = sent.map_err(|error| upstream.error(error))?;
         job.asked.is_usage_refused |= was_asked && planned.usage_asked.is_none();
         Ok(inbound)
     }
+}
 
-    /// Keeps what a refusal teaches, and says so.
-    async fn learn(&self, job: &Job, planned: &Planned, lesson: Lesson, refused: &Refusal) {
-        tracing::warn!(
-            target: "weir::learned",
-            model = shown(&planned.model),
-            status = refused.status.as_u16(),
-            sent_tokens = planned.sent_tokens,
-            limit_tokens = planned.limit_tokens,
-            window_tokens = lesson.kept.window_tokens,
-            max_input_tokens = lesson.kept.max_input_tokens,
-            told = lesson.kept.is_told,
-            "the upstream refused a request as too long; it is sent again as it fits. Set the model's \
-             window_tokens under [models.\"NAME\"] to what it has"
-        );
-        // What is only suspected, or found by stepping down from weir's own count, is held against
-        // other requests when it has proved right.
-        if refused.teaches(&lesson) {
-            self.learned.keep_limits(job.tenant, &planned.model, lesson.kept).await;
+/// Keeps what a refusal teaches, and says so.
+async fn learn(learned: &Learned, job: &Job, planned: &Planned, lesson: Lesson, refused: &Refusal) {
+    tracing::warn!(
+        target: "weir::learned",
+        model = shown(&planned.model),
+        status = refused.status.as_u16(),
+        sent_tokens = planned.sent_tokens,
+        limit_tokens = planned.limit_tokens,
+        window_tokens = lesson.kept.window_tokens,
+        max_input_tokens = lesson.kept.max_input_tokens,
+        told = lesson.kept.is_told,
+        "the upstream refused a request as too long; it is sent again as it fits. Set the model's \
+         window_tokens under [models.\"NAME\"] to what it has"
+    );
+    // What is only suspected, or found by stepping down from weir's own count, is held against
+    // other requests when it has proved right.
+    if refused.teaches(&lesson) {
+        learned.keep_limits(job.tenant, &planned.model, lesson.kept).await;
+    }
+}
+
+/// The refusal that an answer is, if it is one.
+async fn look_for_refusal(
+    upstream: &Upstream,
+    inbound: &mut Inbound,
+    planned: &Planned,
+    resends: usize,
+) -> Option<Refusal> {
+    let status = inbound.status;
+    let most = match status {
+        StatusCode::BAD_REQUEST
+        | StatusCode::PAYLOAD_TOO_LARGE
+        | StatusCode::UNPROCESSABLE_ENTITY => MAX_REFUSAL_BYTES,
+        StatusCode::OK if is_stream(&inbound.headers) => {
+            return refusal_within(inbound, planned).await;
         }
-    }
-
-    /// The refusal that an answer is, if it is one.
-    async fn refusal(
-        &self,
-        inbound: &mut Inbound,
-        planned: &Planned,
-        resends: usize,
-    ) -> Option<Refusal> {
-        let status = inbound.status;
-        let most = match status {
-            StatusCode::BAD_REQUEST
-            | StatusCode::PAYLOAD_TOO_LARGE
-            | StatusCode::UNPROCESSABLE_ENTITY => MAX_REFUSAL_BYTES,
-            StatusCode::OK if is_stream(&inbound.headers) => {
-                return refusal_within(inbound, planned).await;
+        StatusCode::OK => {
+            let length = whole_length(&inbound.headers)?;
+            if length == 0 && resends == 0 && suspects(upstream, planned) {
+                return Some(Refusal {
+                    overflow: Overflow::default(),
+                    status,
+                    body: Bytes::new(),
+                    is_suspicion: true,
+                });
             }
-            StatusCode::OK => {
-                let length = whole_length(&inbound.headers)?;
-                if length == 0 && resends == 0 && self.suspects(planned) {
-                    return Some(Refusal {
-                        overflow: Overflow::default(),
-                        status,
-                        body: Bytes::new(),
-                        is_suspicion: true,
-                    });
-                }
-                (1..=MAX_ERROR_AS_SUCCESS_BYTES).contains(&length).then_some(length)?
-            }
-            _ => return None,
-        };
-        if inbound.headers.contains_key(CONTENT_ENCODING) {
-            return None;
+            (1..=MAX_ERROR_AS_SUCCESS_BYTES).contains(&length).then_some(length)?
         }
-        let seen = timeout(REFUSAL_DEADLINE, inbound.body.peek(most)).await.ok()?;
-        let overflow = overflow::recognise(status.as_u16(), seen)?;
-        let body = Bytes::copy_from_slice(seen);
-        Some(Refusal { overflow, status, body, is_suspicion: false })
+        _ => return None,
+    };
+    if inbound.headers.contains_key(CONTENT_ENCODING) {
+        return None;
     }
+    let seen = timeout(REFUSAL_DEADLINE, inbound.body.peek(most)).await.ok()?;
+    let overflow = overflow::recognise(status.as_u16(), seen)?;
+    let body = Bytes::copy_from_slice(seen);
+    Some(Refusal { overflow, status, body, is_suspicion: false })
+}
 
-    /// Whether an empty answer may stand for a refusal, as with some servers that run on people's own
-    /// machines: of a model that weir does not know, and a request that is no small one.
-    fn suspects(&self, planned: &Planned) -> bool {
-        names::is_local_host(self.client.base().host())
-            && !planned.is_model_known
-            && planned.sent_tokens >= MIN_SUSPECTED_TOKENS
-    }
+/// Whether an empty answer may stand for a refusal, as with some servers that run on people's own
+/// machines: of a model that weir does not know, and a request that is no small one.
+fn suspects(upstream: &Upstream, planned: &Planned) -> bool {
+    names::is_local_host(upstream.client.base().host())
+        && !planned.is_model_known
+        && planned.sent_tokens >= MIN_SUSPECTED_TOKENS
 }
 
 /// The refusal that a stream's first event is. Nothing has been told to the caller then, and no more

@@ -2,7 +2,6 @@
 //! its caller sees the end. What a kill leaves open is settled at the next start, by rule. Relays
 //! nothing and decides nothing about requests.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tokio::task::JoinSet;
 
 use super::budgets::{self, Budgets, Desired, Holding, Unread};
 use super::opening::{Ended, Opening};
+use super::prices::{RoutePrices, Warned};
 use super::record::Outcome;
 use super::settlement::{self, End, Known};
 use super::shared::shown;
@@ -20,7 +20,7 @@ use crate::config::{Config, OnFailure, Priced};
 use crate::store::ledger::{self, DAY_MS, Flags, Intent, RequestId, Settlement};
 use crate::store::{Store, StoreError, now_ms};
 use crate::tokens::Encoding;
-use crate::upstream::Route;
+use crate::upstream;
 
 /// Requests of ended processes that are settled in one go.
 const ORPHANS_AT_ONCE: usize = 256;
@@ -31,8 +31,6 @@ const MAX_LATE: usize = 10_000;
 const MAX_BEHIND: u32 = 1 << 16;
 /// When to try again after the store could not be written.
 const RETRY_AFTER_MS: u64 = 1000;
-/// How many models without a price are remembered as warned about.
-const WARNED_MODELS: usize = 1000;
 /// How long it waits for them.
 const BEHIND_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -42,6 +40,7 @@ pub struct Journal {
     config: Arc<Config>,
     budgets: Arc<Budgets>,
     upstream: String,
+    routed: RoutePrices,
     /// One place for each settlement in the background.
     behind: Arc<Semaphore>,
     /// What ended while the store could not be written.
@@ -53,41 +52,30 @@ pub struct Journal {
 /// A request, and what it came to.
 type Late = (Arc<Intent>, Settlement);
 
-/// Names that a warning was given for.
-#[derive(Default)]
-struct Warned(Mutex<HashSet<String>>);
-
-impl Warned {
-    fn warn_once(&self, model: &str) {
-        let Ok(mut warned) = self.0.lock() else { return };
-        let model = shown(model);
-        if warned.len() < WARNED_MODELS && !warned.contains(&model) {
-            tracing::warn!(
-                target: "weir::models",
-                model,
-                "no known price: its requests are metered at no cost; set one under \
-                 [models.\"NAME\"] in the configuration"
-            );
-            warned.insert(model);
-        }
-    }
-}
-
 impl Journal {
-    pub fn new(config: Arc<Config>, store: Store, upstream: String, budgets: Budgets) -> Self {
+    /// For requests to the upstream at `upstream`, unless they say where they go, with the prices
+    /// that `routed` has.
+    pub fn new(
+        config: Arc<Config>,
+        store: Store,
+        upstream: String,
+        budgets: Budgets,
+        routed: RoutePrices,
+    ) -> Self {
         let behind = Arc::new(Semaphore::new(MAX_BEHIND as usize));
         let (late, unpriced, budgets) = (Arc::default(), Arc::default(), Arc::new(budgets));
-        Self { store, config, budgets, upstream, behind, late, unpriced }
+        Self { store, config, budgets, upstream, routed, behind, late, unpriced }
     }
 
     /// The same by another configuration: budgets and what is under way go on. A request is settled by the
     /// prices that it began with.
-    pub fn renewed(&self, config: Arc<Config>, upstream: String) -> Self {
+    pub fn renewed(&self, config: Arc<Config>, upstream: String, routed: RoutePrices) -> Self {
         Self {
             store: self.store.clone(),
             config,
             budgets: Arc::clone(&self.budgets),
             upstream,
+            routed,
             behind: Arc::clone(&self.behind),
             late: Arc::clone(&self.late),
             unpriced: Arc::clone(&self.unpriced),
@@ -100,8 +88,14 @@ impl Journal {
         caller: &ledger::Caller,
         desired: &Desired<'_>,
     ) -> Result<Holding, ProxyError> {
-        self.check_price(desired.model)?;
-        self.budgets.hold(caller, desired, self.price(None, desired.model)).await
+        let price = match self.routed.find(self.place(desired.upstream), desired.model) {
+            Some(price) => Some(price),
+            None => {
+                self.check_price(desired.model)?;
+                self.price(self.place(desired.upstream), None, desired.model)
+            }
+        };
+        self.budgets.hold(caller, desired, price).await
     }
 
     /// How budgets stand.
@@ -113,6 +107,7 @@ impl Journal {
     pub async fn hold_counted(&self, opening: &Opening) -> Result<Holding, ProxyError> {
         let desired = Desired {
             model: &opening.model,
+            upstream: opening.upstream.as_deref(),
             sent_tokens: opening.compaction.map_or(0, |done| done.sent_tokens),
             encoding: Encoding::Estimate,
             max_output_tokens: opening.max_output_tokens,
@@ -138,11 +133,16 @@ impl Journal {
             model,
             body_bytes,
             window_tokens: self.config.models.find(model).entry.window_tokens,
-            has_output: ![Route::Embeddings, Route::Moderations, Route::Images]
-                .iter()
-                .any(|route| route.name() == opening.route),
+            has_output: ![
+                upstream::Route::Embeddings,
+                upstream::Route::Moderations,
+                upstream::Route::Images,
+            ]
+            .iter()
+            .any(|route| route.name() == opening.route),
         };
-        let price = if model.is_empty() { None } else { self.price(None, model) };
+        let place = self.place(opening.upstream.as_deref());
+        let price = if model.is_empty() { None } else { self.price(place, None, model) };
         self.budgets.hold_unread(&opening.caller, &unread, price).await
     }
 
@@ -276,7 +276,7 @@ impl Journal {
             max_output_tokens: intent.max_output_tokens,
             learned_output_tokens,
             status: ended.status,
-            price: self.price(ended.metered.model.as_deref(), &intent.model),
+            price: self.price(&intent.upstream, ended.metered.model.as_deref(), &intent.model),
         };
         let mut settlement = settlement::settle(ended.end, &ended.metered, &known);
         ended.outcome.clone_into(&mut settlement.outcome);
@@ -351,9 +351,17 @@ impl Journal {
         }
     }
 
-    /// What the model costs that answered, or else the one that was asked for: behind a deployment's
-    /// name or an alias only the answer knows.
-    fn price(&self, answered: Option<&str>, asked: &str) -> Option<&Price> {
+    /// The origin of the upstream that something goes to.
+    fn place<'a>(&'a self, upstream: Option<&'a str>) -> &'a str {
+        upstream.unwrap_or(&self.upstream)
+    }
+
+    /// What its route says that the model costs; else what the one does that answered, or the one that
+    /// was asked for: behind a deployment's name only the answer knows.
+    fn price(&self, upstream: &str, answered: Option<&str>, asked: &str) -> Option<&Price> {
+        if let Some(price) = self.routed.find(upstream, asked) {
+            return Some(price);
+        }
         let by_answer = answered.and_then(|name| self.config.models.price(name));
         by_answer.or_else(|| match self.config.price(asked) {
             Priced::Known(price) | Priced::Default(price) => Some(price),

@@ -15,27 +15,31 @@ pub mod host;
 mod journal;
 pub mod learned;
 mod memory;
+mod models;
 mod opening;
 mod originals;
+mod passed;
 mod planned;
 pub mod planner;
+mod prices;
 mod question;
 mod record;
 mod refusal;
 mod relay;
+mod routed;
 mod settlement;
 mod shared;
 pub mod shelf;
 mod spend;
 pub mod summaries;
 mod unasked;
+mod upstreams;
+mod ways;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
-use http::{HeaderMap, HeaderValue, Method, Response};
-use http_body::Body as _;
+use http::{HeaderMap, Method, Response};
 
 pub use admission::Admission;
 use admission::Admissions;
@@ -45,23 +49,25 @@ pub use drain::Drains;
 pub use error::{ErrorKind, ProxyError};
 pub use explain::Explained;
 pub use journal::Journal;
-use opening::Opening;
 pub use originals::{LeftOut, Originals};
 pub use question::Question;
 pub use spend::SpendQuery;
 
-use self::learned::Learned;
-use self::planner::{Job, Planned, Planner};
+use self::planner::Planner;
+use self::prices::RoutePrices;
 pub use self::record::MAX_LOGGED_BYTES;
 use self::record::Record;
-use self::summaries::{Behalf, Sent, Summaries};
+use self::routed::Ready;
+use self::summaries::{Sent, Summaries};
+use self::upstreams::{Upstream, Upstreams};
+use self::ways::Ways;
 use crate::config::Config;
 pub use crate::store::Tenant;
 use crate::store::redis::Redis;
 use crate::store::{OpenError, Store};
-use crate::upstream::{Base, Client, Endpoint, Outbound, OutboundBody, OwnKey, Target};
+use crate::upstream::{Base, Client, Target};
 pub use crate::upstream::{Body, BoxError};
-use crate::wire::{Protocol, json};
+use crate::wire::Protocol;
 
 /// A request on a route that weir reads, its body complete.
 pub struct Call {
@@ -95,9 +101,11 @@ pub struct Pass {
 pub enum PassBody {
     /// As it comes from the caller.
     Streamed(Body),
-    /// Read before, because something in it had to be checked.
+    /// Read before, because something in it had to be checked, or says where it goes.
     Whole {
         bytes: Bytes,
+        /// The same, decoded, where `bytes` are compressed.
+        decoded: Option<Bytes>,
         /// Gives the body's place in memory back when the answer's head is here.
         permit: Box<dyn Send>,
     },
@@ -106,9 +114,8 @@ pub enum PassBody {
 /// The way from a request to its answer.
 pub struct Proxy {
     config: Arc<Config>,
-    client: Client,
+    upstreams: Upstreams,
     planner: Planner,
-    learned: Arc<Learned>,
     store: Store,
     originals: Arc<Originals>,
     /// `None` where no model sums up what cuts take.
@@ -117,42 +124,36 @@ pub struct Proxy {
     /// Answers that are read on without their callers.
     drains: Drains,
     admissions: Admissions,
-    /// What goes out in the place of callers' credentials; `None` where they send their own.
-    own_key: Option<OwnKey>,
     /// What this instance writes into `via`, and knows its own requests by.
     via: headers::Via,
 }
 
 impl Proxy {
-    /// A proxy that sends by `client` as `config` says and keeps in `store` what outlives a
-    /// request. Fails where what is to be kept in memory finds no place there.
+    /// A proxy that sends by `client`, or to the other upstreams, as `config` says, and keeps in
+    /// `store` what outlives a request. Fails where what is to be kept in memory finds no place there.
     pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, OpenError> {
-        let own_key = own_key(&config, &client)?;
-        let upstream = client.base().origin().to_owned();
-        let learned =
-            Learned::new(store.clone(), upstream.clone(), own_key.is_some(), config.learning);
-        let learned = Arc::new(learned);
+        let upstreams = Upstreams::new(&config, client, &store)?;
+        let ways = Ways::new(Arc::clone(&config), |name| Arc::clone(&upstreams.find(name).taught));
         let redis = Redis::configured(&config.redis)
             .map_err(|error| OpenError::System { said: format!("redis.url: {error}") })?;
         let budgets = Budgets::new(Arc::clone(&config), &store, redis.clone());
-        let journal = Journal::new(Arc::clone(&config), store.clone(), upstream, budgets);
+        let prices = RoutePrices::new(&config, |name| upstreams.find(name).origin.to_string());
+        let origin = upstreams.default.origin.to_string();
+        let journal = Journal::new(Arc::clone(&config), store.clone(), origin, budgets, prices);
         let journal = Arc::new(journal);
-        let summaries =
-            Summaries::new(&config, &client, own_key.as_ref(), &journal, &learned, &store, None)
-                .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
-        let planner = Planner::with(Arc::clone(&config), Arc::clone(&learned), summaries.clone());
+        let summaries = Summaries::new(&config, &upstreams.default, &journal, &store, None)
+            .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
+        let planner = Planner::with(Arc::clone(&config), Arc::new(ways), summaries.clone());
         Ok(Self {
-            own_key,
+            upstreams,
             admissions: Admissions::new(redis),
             planner,
-            learned,
             originals: Arc::new(Originals::new(&config.context, &store)?),
             summaries,
             journal,
             drains: Drains::new(&config.ledger),
             store,
             config,
-            client,
             via: headers::Via::random(),
         })
     }
@@ -160,43 +161,25 @@ impl Proxy {
     /// The same by another configuration, for requests from now on: what is remembered, learned, held,
     /// written down and under way goes on, and so do connections to what has not changed.
     pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, OpenError> {
-        let is_same = config.upstream == self.config.upstream;
-        let client = match is_same {
-            true => self.client.clone(),
-            false => Client::new(&config.upstream)
-                .map_err(|error| OpenError::System { said: error.to_string() })?,
-        };
-        let own_key = own_key(&config, &client)?;
-        let upstream = client.base().origin().to_owned();
-        let learned = match is_same && config.learning == self.config.learning {
-            true => Arc::clone(&self.learned),
-            false => Arc::new(Learned::new(
-                self.store.clone(),
-                upstream.clone(),
-                own_key.is_some(),
-                config.learning,
-            )),
-        };
-        let journal = Arc::new(self.journal.renewed(Arc::clone(&config), upstream));
+        let upstreams = self.upstreams.renewed([&self.config, &config], &self.store)?;
+        let ways = Ways::new(Arc::clone(&config), |name| Arc::clone(&upstreams.find(name).taught));
+        let prices = RoutePrices::new(&config, |name| upstreams.find(name).origin.to_string());
+        let origin = upstreams.default.origin.to_string();
+        let journal = Arc::new(self.journal.renewed(Arc::clone(&config), origin, prices));
         let before = self.summaries.as_deref();
-        let own = own_key.as_ref();
-        let summaries =
-            Summaries::new(&config, &client, own, &journal, &learned, &self.store, before)
-                .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
-        let planner =
-            self.planner.renewed(Arc::clone(&config), Arc::clone(&learned), summaries.clone());
+        let summaries = Summaries::new(&config, &upstreams.default, &journal, &self.store, before)
+            .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
+        let planner = self.planner.renewed(Arc::clone(&config), Arc::new(ways), summaries.clone());
         Ok(Self {
-            own_key,
+            upstreams,
             admissions: self.admissions.clone(),
             planner,
-            learned,
             originals: Arc::clone(&self.originals),
             summaries,
             journal,
             drains: self.drains.clone(),
             store: self.store.clone(),
             config,
-            client,
             via: self.via.clone(),
         })
     }
@@ -233,171 +216,78 @@ impl Proxy {
 
     /// The base that callers' paths are mapped onto.
     pub fn base(&self) -> &Base {
-        self.client.base()
+        self.upstreams.default.client.base()
+    }
+
+    /// The bases of all upstreams, each with the section of the configuration that names it.
+    pub fn bases(&self) -> impl Iterator<Item = (&str, &Base)> {
+        self.upstreams.all().map(|upstream| (&*upstream.name, upstream.client.base()))
+    }
+
+    /// Whether the body of a request has to be read before it is known where it goes.
+    pub fn needs_body(&self, method: &Method, target: &Target, headers: &HeaderMap) -> bool {
+        self.planner.ways().are_several() && passed::names_a_model(method, target, headers)
     }
 
     /// Brings the conversation inside its limit, forwards it and relays the answer.
     ///
     /// The call, its body and its permit are given back when the head of the answer is here.
-    pub async fn handle(&self, call: Call) -> Result<Response<Body>, ProxyError> {
-        let mut record =
-            Record::begin(&call.method, &call.target, call.caller.clone(), call.admission);
+    pub async fn handle(&self, mut call: Call) -> Result<Response<Body>, ProxyError> {
+        let admission = std::mem::replace(&mut call.admission, Admission::unlimited());
+        let permit = std::mem::replace(&mut call.permit, Box::new(()));
         let tenant = call.caller.tenant;
+        let mut record = Record::begin(&call.method, &call.target, call.caller.clone(), admission);
         let sent = async {
             self.refuse_loop(&call.headers)?;
             let asked = headers::asked(&call.headers, &self.config.context, &call.caller)?;
-            let readable = call.decoded.unwrap_or_else(|| call.received.clone());
-            let behalf = self.behalf(&call.caller, call.protocol, &call.headers, &call.target);
-            let mut job = Job::new(tenant, call.protocol, readable.clone(), asked);
-            job.path_model.clone_from(&call.target.path_model);
-            job.behalf.clone_from(&behalf);
-            let mut planned = self.planner.plan_job(&job).await?;
-            record.planned(&planned);
-            call.caller.check_model(&planned.model)?;
-            call.caller.check_conversation(&readable)?;
-            record.take_tokens(planned.sent_tokens).await?;
-            let account = opening::account(&call.caller);
-            let holding = self.hold(&account, &mut job, &mut planned).await?;
-
-            let mut headers = self.outbound_headers(call.headers, &call.target);
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-            let body = match &planned.body {
-                Some(edited) => {
-                    headers.remove(CONTENT_ENCODING);
-                    edited.clone()
-                }
-                None => call.received,
-            };
-            let outbound = Outbound {
-                method: call.method,
-                target: call.target,
-                headers,
-                body: OutboundBody::Bytes(body),
-            };
-            let opening = Opening::planned(account, &outbound.target, &planned, record.plan_ms());
-            record.account(self.journal.open(opening, holding).await?);
-            let inbound = self.send_fitting(outbound, &mut planned, job, &mut record).await?;
-            record.edited(&planned);
+            let trip = self.trip(call, asked).await?;
+            let (inbound, mut ready) = self.send_routed(trip, &mut record).await?;
+            record.edited(&ready.planned);
             if inbound.status.is_success() {
-                if let Some(behalf) = &behalf {
-                    self.announce(behalf, &readable, &mut planned);
-                }
+                self.announce(&mut ready);
                 // Only of what the upstream took: its answer is what tells a credential from noise.
-                let left_out = std::mem::take(&mut planned.left_out);
-                self.originals.keep(tenant, readable, left_out, call.permit);
+                let left_out = std::mem::take(&mut ready.planned.left_out);
+                self.originals.keep(tenant, ready.leg.readable.clone(), left_out, permit);
             }
-            Ok((inbound, planned))
+            Ok((inbound, ready))
         };
-        let (mut inbound, planned) = match sent.await {
+        let (mut inbound, Ready { leg, planned, .. }) = match sent.await {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
-        inbound.headers = self.inbound_headers(inbound.headers);
+        inbound.headers = leg.upstream.inbound(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
         headers::name(&mut inbound.headers, record.id());
         headers::rates(&mut inbound.headers, &record.minute_left());
+        let shown = self.shown_name(&leg.upstream).map(|name| (&**name, planned.model.as_str()));
+        headers::way(&mut inbound.headers, shown, record.attempts());
         let response = relay::relay(inbound, record, &self.drains);
         Ok(if planned.usage_asked.is_some() { unasked::without_usage(response) } else { response })
     }
 
-    /// On whose behalf messages are summed up, where they are.
-    fn behalf(
-        &self,
-        caller: &Caller,
-        protocol: Protocol,
-        headers: &HeaderMap,
-        target: &Target,
-    ) -> Option<Arc<Behalf>> {
-        self.summaries.as_ref()?;
-        let (caller, headers, target) = (caller.clone(), headers.clone(), target.clone());
-        Some(Arc::new(Behalf { caller, headers, target, protocol }))
+    /// An upstream's name, where there are several ways to go.
+    fn shown_name<'a>(&self, upstream: &'a Upstream) -> Option<&'a Arc<str>> {
+        self.planner.ways().are_several().then_some(&upstream.name)
     }
 
     /// Has what the next cut will take summed up, in the background.
-    fn announce(&self, behalf: &Arc<Behalf>, received: &Bytes, planned: &mut Planned) {
-        let Some(summaries) = &self.summaries else { return };
+    fn announce(&self, ready: &mut Ready) {
+        let Some((summaries, behalf)) = self.summaries.as_ref().zip(ready.behalf().cloned()) else {
+            return;
+        };
         summaries.note_taken(&behalf.caller);
-        let Some(wanted) = planned.ahead.take() else { return };
-        let body = planned.body.as_ref().unwrap_or(received).clone();
-        let sent = Sent { body, tokens: planned.sent_tokens };
-        summaries.announce(wanted, received, behalf, Some(sent));
+        let Some(wanted) = ready.planned.ahead.take() else { return };
+        let received = &ready.leg.readable;
+        let body = ready.planned.body.as_ref().unwrap_or(received).clone();
+        let sent = Sent { body, tokens: ready.planned.sent_tokens };
+        summaries.announce(wanted, received, &behalf, Some(sent));
     }
 
     /// Tells what [`Self::handle`] would send in place of a request, and why. Sends nothing.
     pub async fn explain(&self, call: Call) -> Result<Explained, ProxyError> {
         let asked = headers::asked(&call.headers, &self.config.context, &call.caller)?;
-        let body = call.decoded.unwrap_or(call.received);
-        let model = call.target.path_model.as_deref();
-        self.planner.explain(call.caller.tenant, call.protocol, body, model, asked, None).await
-    }
-
-    /// Streams a request through, and its answer back.
-    pub async fn pass(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
-        let mut record = Record::begin(&pass.method, &pass.target, pass.caller, pass.admission);
-        let sent = async {
-            self.refuse_loop(&pass.headers)?;
-            // Nothing is known of the tokens yet: what was used before must leave some room.
-            record.take_tokens(0).await?;
-            let announced_length = pass.headers.contains_key(CONTENT_LENGTH);
-            let body_bytes = headers::length(&pass.headers);
-            let mut headers = self.outbound_headers(pass.headers, &pass.target);
-            if matches!(pass.target.endpoint(), Endpoint::Route(_)) {
-                // The usage in a compressed answer could not be read.
-                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-            }
-            let mut model = pass.target.path_model.clone().unwrap_or_default();
-            let (body, _permit) = match pass.body {
-                PassBody::Whole { bytes, permit } => {
-                    if let Some(named) =
-                        json::text_member(&bytes, "model").filter(|_| model.is_empty())
-                    {
-                        model = named;
-                    }
-                    (OutboundBody::Bytes(bytes), Some(permit))
-                }
-                PassBody::Streamed(body) if body.is_end_stream() => {
-                    if announced_length {
-                        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-                    }
-                    (OutboundBody::Empty, None)
-                }
-                PassBody::Streamed(body) => (OutboundBody::Stream(body), None),
-            };
-            let outbound = Outbound { method: pass.method, target: pass.target, headers, body };
-            record.ready();
-            let opening = Opening::passed(record.caller(), &outbound, model, record.plan_ms());
-            if let Some(opening) = opening {
-                let holding = self.journal.hold_unread(&opening, body_bytes).await?;
-                record.account(self.journal.open(opening, holding).await?);
-            }
-            Ok(self.client.send(outbound).await?)
-        };
-        let mut inbound = match sent.await {
-            Ok(sent) => sent,
-            Err(error) => return Err(record.failed(error).await),
-        };
-        inbound.headers = self.inbound_headers(inbound.headers);
-        headers::name(&mut inbound.headers, record.id());
-        headers::rates(&mut inbound.headers, &record.minute_left());
-        Ok(relay::relay(inbound, record, &self.drains))
-    }
-
-    /// A caller's headers as the upstream gets them, with weir's own key where it has one.
-    fn outbound_headers(&self, callers: HeaderMap, target: &Target) -> HeaderMap {
-        let mut headers = headers::outbound(callers, &self.via);
-        if let Some(own_key) = &self.own_key {
-            own_key.put_into(&mut headers, target.endpoint());
-        }
-        headers
-    }
-
-    /// An upstream's headers as the caller gets them.
-    fn inbound_headers(&self, upstreams: HeaderMap) -> HeaderMap {
-        let mut headers = headers::inbound(upstreams);
-        if self.own_key.is_some() {
-            OwnKey::clean_answer(&mut headers);
-        }
-        headers
+        let job = self.looked_at(call, asked).await?;
+        self.planner.explain_job(job, None).await
     }
 
     /// Refuses a request that has been through this very instance before.
@@ -411,14 +301,4 @@ impl Proxy {
              itself. Set upstream.url (or OPENAI_BASE_URL for weir alone) to the provider",
         ))
     }
-}
-
-/// weir's own key for the provider, as it goes out.
-fn own_key(config: &Config, client: &Client) -> Result<Option<OwnKey>, OpenError> {
-    let own_key = config.upstream.own_key.as_ref().map(|secret| {
-        OwnKey::new(secret, client.base()).ok_or_else(|| OpenError::System {
-            said: "weir's own key for the provider holds characters that no header may".into(),
-        })
-    });
-    own_key.transpose()
 }

@@ -70,7 +70,7 @@ impl Opening {
             caller,
             route: route(target),
             model: planned.model.clone(),
-            upstream: None,
+            upstream: planned.upstream.as_deref().map(str::to_owned),
             stream: planned.stream,
             action: planned.action.clone(),
             zone: planned.zone.word(),

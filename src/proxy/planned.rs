@@ -7,6 +7,7 @@ use bytes::Bytes;
 use super::budgets::Report;
 use super::edited;
 use super::summaries::{Behalf, Look, Patience, Wanted};
+use super::ways::Way;
 use super::{LeftOut, Tenant};
 use crate::budget::{Compaction, ServiceTier};
 use crate::context::{LearnedLimits, Limits, Zone};
@@ -24,6 +25,10 @@ pub struct Job {
     /// The model named by the path (Azure's deployments), which then counts instead of the body's.
     pub path_model: Option<String>,
     pub asked: Asked,
+    /// The way it goes; `None` for the one of models that fit no route.
+    pub way: Option<Arc<Way>>,
+    /// The model that the caller asked for, where the body has another in its place.
+    pub alias_of: Option<String>,
     /// On whose behalf summaries are made that this request waits for; `None` where it is not sent.
     pub behalf: Option<Arc<Behalf>>,
     /// What may be done where no summary stands yet; the planner's to decide.
@@ -33,8 +38,9 @@ pub struct Job {
 impl Job {
     /// A request that is only looked at, whose model its body names.
     pub fn new(tenant: Tenant, protocol: Protocol, body: Bytes, asked: Asked) -> Self {
-        let (path_model, behalf, patience) = (None, None, Patience::Looks);
-        Self { tenant, protocol, body, path_model, asked, behalf, patience }
+        let (path_model, way, alias_of, behalf) = (None, None, None, None);
+        let patience = Patience::Looks;
+        Self { tenant, protocol, body, path_model, asked, way, alias_of, behalf, patience }
     }
 }
 
@@ -73,6 +79,8 @@ pub struct Planned {
     /// Messages not sent whole, where originals are kept; else empty.
     pub left_out: LeftOut,
     pub model: String,
+    /// Where it goes, if that is another upstream than the default.
+    pub upstream: Option<Arc<str>>,
     pub stream: bool,
     /// The question for the stream's usage in `body`, where weir has put one there.
     pub usage_asked: Option<Put>,
@@ -106,6 +114,11 @@ pub struct Planned {
 }
 
 impl Planned {
+    /// Whether less of the conversation would reach the model than the caller sent.
+    pub fn loses(&self) -> bool {
+        self.cuts > 0 || self.received_tokens > self.limit_tokens
+    }
+
     /// The request without weir's question for its usage: what to send to an upstream that refuses
     /// it. `sent` is the body with the question.
     pub fn unask(&mut self, sent: &[u8]) -> Option<Bytes> {

@@ -9,10 +9,10 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::draft::{Draft, Folded};
-use super::learned::Learned;
 pub use super::planned::{Asked, Job, Planned};
 use super::shared::Shared;
 use super::summaries::{Patience, Spans, Summaries, Wanted};
+use super::ways::Ways;
 use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::{Config, Mode};
 use crate::wire::Protocol;
@@ -55,19 +55,19 @@ impl From<ProxyError> for Stop {
 impl Planner {
     /// A planner that has learned nothing of any upstream, and has no model to sum up with.
     pub fn new(config: Arc<Config>) -> Self {
-        let learned = Arc::new(Learned::nothing(config.learning));
-        Self::with(config, learned, None)
+        let ways = Arc::new(Ways::untaught(&config));
+        Self::with(config, ways, None)
     }
 
-    /// A planner that goes by what was learned, and by what stands for what cuts took.
+    /// A planner that goes by what upstreams have taught, and by what stands for what cuts took.
     pub(super) fn with(
         config: Arc<Config>,
-        learned: Arc<Learned>,
+        ways: Arc<Ways>,
         summaries: Option<Arc<Summaries>>,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
-            shared: Arc::new(Shared::new(config, learned, summaries)),
+            shared: Arc::new(Shared::new(config, ways, summaries)),
             heavy: Arc::new(Semaphore::new(cores)),
         }
     }
@@ -76,11 +76,11 @@ impl Planner {
     pub(super) fn renewed(
         &self,
         config: Arc<Config>,
-        learned: Arc<Learned>,
+        ways: Arc<Ways>,
         summaries: Option<Arc<Summaries>>,
     ) -> Self {
         Self {
-            shared: Arc::new(self.shared.renewed(config, learned, summaries)),
+            shared: Arc::new(self.shared.renewed(config, ways, summaries)),
             heavy: Arc::clone(&self.heavy),
         }
     }
@@ -128,7 +128,7 @@ impl Planner {
                 continue;
             };
             // Nothing is spent on what the caller may not ask for.
-            behalf.caller.check_model(&wanted.model)?;
+            behalf.caller.check_model(job.alias_of.as_deref().unwrap_or(&wanted.model))?;
             behalf.caller.check_conversation(&job.body)?;
             let deadline = Instant::now() + summaries.wait_timeout();
             summaries.wait(*wanted, &job.body, behalf, deadline).await;
@@ -146,9 +146,9 @@ impl Planner {
         }
     }
 
-    /// Notes that the upstream refuses to be asked for the usage of this model's streams.
-    pub fn note_refusal(&self, model: &str) {
-        self.shared.refusers.note(model);
+    /// The ways that requests may go.
+    pub(super) fn ways(&self) -> &Arc<Ways> {
+        &self.shared.ways
     }
 
     /// Does `work` off the async threads, when a core is free for it.
@@ -203,8 +203,8 @@ mod tests {
 
     fn shared() -> Shared {
         let config = Arc::new(Config::default());
-        let learned = Arc::new(Learned::nothing(config.learning));
-        Shared::new(config, learned, None)
+        let ways = Arc::new(Ways::untaught(&config));
+        Shared::new(config, ways, None)
     }
 
     fn job(body: String, max_input_tokens: Option<u64>) -> Job {

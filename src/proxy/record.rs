@@ -1,6 +1,7 @@
 //! What becomes of one request: its account in the journal, and one log line at its end. Nothing
 //! that a conversation says is kept or logged.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -32,6 +33,8 @@ pub enum Outcome {
     IdleTimeout,
     /// The upstream refused it as too long, and it was planned anew.
     Overflow,
+    /// The upstream refused it in a way that may pass, and it was sent again, there or elsewhere.
+    Retried,
     Failed(ErrorKind),
 }
 
@@ -44,6 +47,7 @@ impl Outcome {
             Self::UpstreamCut => "upstream_cut",
             Self::IdleTimeout => "idle_timeout",
             Self::Overflow => "overflow",
+            Self::Retried => "retried",
             Self::Failed(kind) => kind.code(),
         }
     }
@@ -51,7 +55,7 @@ impl Outcome {
     /// How much was seen of the end of a request that came to this.
     fn end(self) -> End {
         match self {
-            Self::Complete => End::Seen,
+            Self::Complete | Self::Retried => End::Seen,
             Self::Overflow => End::Refused,
             Self::CallerLeft | Self::UpstreamCut | Self::IdleTimeout => End::Unseen,
             Self::Failed(ErrorKind::UpstreamTimeout | ErrorKind::UpstreamClosed) => End::Unseen,
@@ -79,6 +83,10 @@ pub struct Record {
     upstream_first_byte_ms: Option<u64>,
     /// How often the upstream refused the request as too long.
     overflows: u64,
+    /// How often it was sent, apart from that.
+    attempts: u64,
+    /// The upstream that it was sent to last, where there are several ways to go.
+    upstream: Option<Arc<str>>,
     /// The prompt, to be compared with what the upstream reports of it.
     sampling: Option<Sampling>,
     /// Bytes of the answer that the caller got.
@@ -108,6 +116,8 @@ impl Record {
             status: None,
             upstream_first_byte_ms: None,
             overflows: 0,
+            attempts: 0,
+            upstream: None,
             sampling: None,
             bytes_out: 0,
             metered: Metered::default(),
@@ -137,6 +147,7 @@ impl Record {
             edits: planned.edits.clone(),
             left_out: LeftOut::default(),
             model: logged(&planned.model),
+            upstream: planned.upstream.clone(),
             ahead: None,
             budget: None,
             ..*planned
@@ -237,11 +248,34 @@ impl Record {
     /// Settles what was sent and refused as too long; the request may be sent again.
     pub async fn refused(&mut self, status: StatusCode) {
         self.overflows += 1;
+        self.settle_before(Outcome::Overflow, Some(status)).await;
+    }
+
+    /// Settles what was sent in vain; the request is sent again, there or elsewhere.
+    pub async fn gave_way(&mut self, came_back: Result<StatusCode, ErrorKind>) {
+        match came_back {
+            Ok(status) => self.settle_before(Outcome::Retried, Some(status)).await,
+            Err(kind) => self.settle_before(Outcome::Failed(kind), None).await,
+        }
+    }
+
+    /// Notes that the request is sent, and where to.
+    pub fn sent_to(&mut self, upstream: Option<&Arc<str>>) {
+        self.attempts += 1;
+        self.upstream = upstream.cloned();
+    }
+
+    /// How often the request was sent, what was refused as too long aside.
+    pub fn attempts(&self) -> u64 {
+        self.attempts
+    }
+
+    async fn settle_before(&mut self, outcome: Outcome, status: Option<StatusCode>) {
         let Some(account) = self.account.take() else { return };
         let ended = Ended {
-            end: Outcome::Overflow.end(),
-            outcome: Outcome::Overflow.name(),
-            status: Some(status.as_u16()),
+            end: outcome.end(),
+            outcome: outcome.name(),
+            status: status.map(|status| status.as_u16()),
             metered: Metered::default(),
             first_byte_ms: Some(millis(self.ready.elapsed())),
             total_ms: Some(millis(self.begun.elapsed())),
@@ -311,6 +345,8 @@ impl Drop for Record {
             limit_tokens = planned.map(|planned| planned.limit_tokens),
             messages = planned.map(|planned| planned.messages),
             stream = planned.map(|planned| planned.stream),
+            upstream = self.upstream.as_deref(),
+            attempts = (self.attempts > 1).then_some(self.attempts),
             overflows = (self.overflows > 0).then_some(self.overflows),
             upstream_first_byte_ms = self.upstream_first_byte_ms,
             total_ms = millis(self.begun.elapsed()),

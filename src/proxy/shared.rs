@@ -5,11 +5,10 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use super::Tenant;
-use super::asking::Refusers;
-use super::learned::Learned;
 use super::memory::Memory;
 use super::planner::{INLINE_BYTES, Pace, Stop};
 use super::summaries::Summaries;
+use super::ways::Ways;
 use crate::config::Config;
 use crate::context::Measure;
 use crate::tokens::tools;
@@ -20,12 +19,10 @@ pub(super) struct Shared {
     pub(super) memory: Arc<Memory>,
     /// Unknown models that were warned about already.
     warned: Arc<Mutex<HashSet<String>>>,
-    /// Models whose streams are not asked for their usage.
-    pub(super) refusers: Refusers,
     /// `None` where no model sums up what cuts take.
     pub(super) summaries: Option<Arc<Summaries>>,
-    /// What upstreams have taught of their models.
-    pub(super) learned: Arc<Learned>,
+    /// The ways that requests may go, with what their upstreams have taught.
+    pub(super) ways: Arc<Ways>,
 }
 
 /// How many unknown models are remembered as warned about.
@@ -34,14 +31,13 @@ const WARNED_MODELS: usize = 1000;
 impl Shared {
     pub(super) fn new(
         config: Arc<Config>,
-        learned: Arc<Learned>,
+        ways: Arc<Ways>,
         summaries: Option<Arc<Summaries>>,
     ) -> Self {
         Self {
             memory: Arc::new(Memory::new(&config.cache)),
             warned: Arc::default(),
-            refusers: Refusers::new(config.upstream.ask_usage),
-            learned,
+            ways,
             config,
             summaries,
         }
@@ -51,7 +47,7 @@ impl Shared {
     pub(super) fn renewed(
         &self,
         config: Arc<Config>,
-        learned: Arc<Learned>,
+        ways: Arc<Ways>,
         summaries: Option<Arc<Summaries>>,
     ) -> Self {
         // A fold holds the summaries that stood in it, which its key says nothing of.
@@ -60,14 +56,7 @@ impl Shared {
             true => Arc::clone(&self.memory),
             false => Arc::new(Memory::new(&config.cache)),
         };
-        Self {
-            memory,
-            warned: Arc::clone(&self.warned),
-            refusers: Refusers::new(config.upstream.ask_usage),
-            learned,
-            config,
-            summaries,
-        }
+        Self { memory, warned: Arc::clone(&self.warned), ways, config, summaries }
     }
 
     /// Tokens of what stands beside the messages, counted once for each content.

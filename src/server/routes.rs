@@ -405,7 +405,7 @@ impl Routes {
     }
 
     /// A request that is let in and streamed; read whole before that where its caller's key does not
-    /// open every model.
+    /// open every model, and where its model says where it goes.
     async fn pass(
         &self,
         parts: Parts,
@@ -420,10 +420,14 @@ impl Routes {
                 return Err(problem);
             }
         };
-        let body = if caller.needs_body(&parts.method, &target) {
+        let is_checked = caller.needs_body(&parts.method, &target);
+        let body = if is_checked || self.proxy.needs_body(&parts.method, &target, &parts.headers) {
             let whole = self.acceptor.body(&parts.headers, body).await?;
-            caller.check_body(&target, whole.decoded.as_ref().unwrap_or(&whole.received))?;
-            PassBody::Whole { bytes: whole.received, permit: Box::new(whole.permit) }
+            let Received { received, decoded, permit } = whole;
+            if is_checked {
+                caller.check_body(&target, decoded.as_ref().unwrap_or(&received))?;
+            }
+            PassBody::Whole { bytes: received, decoded, permit: Box::new(permit) }
         } else {
             PassBody::Streamed(body)
         };

@@ -65,6 +65,20 @@ impl AnswerBody {
         }
     }
 
+    /// A body that is here already.
+    pub fn whole(bytes: impl Into<Vec<u8>>) -> Self {
+        Self {
+            inner: None,
+            cut: None,
+            idle: Duration::ZERO,
+            silence: None,
+            waiting: false,
+            early: bytes.into(),
+            ended: true,
+            is_given: false,
+        }
+    }
+
     /// Looks at the body before it is read: at all of it, or at its beginning where it has more than
     /// `max_bytes`. What was seen is read later all the same; so it may be dropped at any time.
     pub async fn peek(&mut self, max_bytes: usize) -> &[u8] {

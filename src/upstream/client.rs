@@ -48,10 +48,17 @@ pub enum ClientError {
 
 impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said("upstream"))
+    }
+}
+
+impl ClientError {
+    /// What is wrong, with the key under `section` that it is about.
+    pub fn said(&self, section: &str) -> String {
         match self {
-            Self::Base(error) => write!(f, "upstream.url: {error}"),
-            Self::Build { cause } => write!(f, "the upstream client cannot be set up: {cause}"),
-            Self::Tls { key, cause } => write!(f, "upstream.{key}: {cause}"),
+            Self::Base(error) => format!("{section}.url: {error}"),
+            Self::Build { cause } => format!("{section}: the client cannot be set up: {cause}"),
+            Self::Tls { key, cause } => format!("{section}.{key}: {cause}"),
         }
     }
 }
@@ -168,7 +175,7 @@ impl Client {
     /// Sends a request and waits for the head of its answer. Dropping the future cancels it.
     pub async fn send(&self, outbound: Outbound) -> Result<Inbound, SendError> {
         let sending = Sending {
-            url: outbound.target.url,
+            url: outbound.target.url.clone(),
             method: outbound.method,
             headers: outbound.headers,
             body: match outbound.body {

@@ -54,18 +54,23 @@ impl OwnKey {
     /// Puts the key in the place of whatever the caller sent, and takes out what would speak for
     /// the caller or for others: cookies, OpenAI's organisation and project.
     pub fn put_into(&self, headers: &mut HeaderMap, endpoint: &Endpoint) {
-        for name in [AUTHORIZATION, API_KEY, X_API_KEY, ORGANIZATION, PROJECT, COOKIE] {
-            headers.remove(name);
-        }
-        for name in FOREIGN_CREDENTIALS {
-            headers.remove(name);
-        }
+        Self::take_out(headers);
         if self.is_azure {
             headers.insert(API_KEY, self.plain.clone());
         } else if self.is_anthropic && *endpoint == Endpoint::Route(Route::Messages) {
             headers.insert(X_API_KEY, self.plain.clone());
         } else {
             headers.insert(AUTHORIZATION, self.bearer.clone());
+        }
+    }
+
+    /// Takes out what speaks for a caller, and nothing in its place.
+    pub fn take_out(headers: &mut HeaderMap) {
+        for name in [AUTHORIZATION, API_KEY, X_API_KEY, ORGANIZATION, PROJECT, COOKIE] {
+            headers.remove(name);
+        }
+        for name in FOREIGN_CREDENTIALS {
+            headers.remove(name);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The way to the model: clients, targets, retries. Knows nothing of conversations.
 
 mod answer;
+pub mod breaker;
 mod client;
 mod credential;
 mod endpoint;

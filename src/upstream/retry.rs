@@ -1,4 +1,8 @@
-//! Whether a request that failed is sent again. Pure: the facts go in, the decision comes out.
+//! Whether a request that failed is sent again, when, or elsewhere. Pure: the facts go in, the
+//! decision comes out.
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderName};
 
 /// What became of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +34,114 @@ pub fn sends_again(attempt: Attempt) -> bool {
     attempt.failure == Failure::Closed && !attempt.new_connection && attempt.replayable
 }
 
+/// The first pause before a request is sent again, and the longest that grows out of it.
+const FIRST_WAIT_MS: u64 = 500;
+const LONGEST_WAIT_MS: u64 = 8000;
+
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// How a request came back from an upstream, as far as it matters for sending it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tried {
+    /// There was no connection.
+    Unconnected,
+    /// The connection ended, or said something that is no HTTP, in the place of an answer.
+    Unanswered,
+    /// No answer came in time.
+    Silent,
+    /// An answer came.
+    Status(u16),
+}
+
+/// What an answer says of being asked again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Told {
+    /// How long to wait, by `retry-after-ms` or `retry-after`.
+    pub wait_ms: Option<u64>,
+    /// `x-should-retry: false`: not at all.
+    pub is_in_vain: bool,
+}
+
+/// How often and how long at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    pub max_retries: u32,
+    pub max_wait_ms: u64,
+}
+
+impl Tried {
+    /// Whether the failure may pass, so that sending again or elsewhere is worth it. What the caller
+    /// sent is not at fault then.
+    pub fn may_pass(self) -> bool {
+        match self {
+            Self::Unconnected | Self::Unanswered | Self::Silent => true,
+            Self::Status(status) => {
+                matches!(status, 408 | 409 | 429) || (status >= 500 && !matches!(status, 501 | 505))
+            }
+        }
+    }
+
+    /// Whether the upstream itself is in trouble. One that limits its callers is not.
+    pub fn is_trouble(self) -> bool {
+        match self {
+            Self::Unconnected | Self::Unanswered | Self::Silent => true,
+            Self::Status(status) => status >= 500 && !matches!(status, 501 | 505),
+        }
+    }
+}
+
+impl Told {
+    /// Reads what an answer's headers say at `now_ms` (since 1970).
+    pub fn read(headers: &HeaderMap, now_ms: u64) -> Self {
+        let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
+        let exact = text(&RETRY_AFTER_MS).and_then(|text| milliseconds(text, 1.0));
+        let wait_ms = exact.or_else(|| {
+            let text = text(&RETRY_AFTER)?;
+            milliseconds(text, 1000.0).or_else(|| {
+                let at = jiff::fmt::rfc2822::DateTimeParser::new()
+                    .relaxed_weekday(true)
+                    .parse_timestamp(text)
+                    .ok()?;
+                let at_ms = u64::try_from(at.as_millisecond()).ok()?;
+                Some(at_ms.saturating_sub(now_ms))
+            })
+        });
+        Self { wait_ms, is_in_vain: text(&SHOULD_RETRY) == Some("false") }
+    }
+}
+
+/// A decimal number of units of so many milliseconds.
+fn milliseconds(text: &str, unit_ms: f64) -> Option<u64> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let ms = text.parse::<f64>().ok().filter(|_| is_plain)? * unit_ms;
+    // What is beyond all numbers is longer than anybody waits.
+    Some(ms.ceil() as u64)
+}
+
+/// How long to wait before sending again what was sent again `retries` times already; `None` to give
+/// up. `jitter` is any number, drawn anew each time.
+///
+/// After a silence nothing is sent to the same upstream again: it may still be at work.
+pub fn wait_ms(
+    retries: u32,
+    tried: Tried,
+    told: Told,
+    patience: Patience,
+    jitter: u32,
+) -> Option<u64> {
+    let is_worth_it = tried.may_pass() && tried != Tried::Silent && !told.is_in_vain;
+    if !is_worth_it || retries >= patience.max_retries {
+        return None;
+    }
+    let wait_ms = told.wait_ms.unwrap_or_else(|| {
+        let grown_ms = FIRST_WAIT_MS.saturating_mul(1 << retries.min(16)).min(LONGEST_WAIT_MS);
+        let bound_ms = grown_ms.min(patience.max_wait_ms);
+        (u64::from(jitter) * (bound_ms + 1)) >> 32
+    });
+    (wait_ms <= patience.max_wait_ms).then_some(wait_ms)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,5 +160,89 @@ mod tests {
             let attempt = Attempt { failure, new_connection, replayable };
             assert_eq!(sends_again(attempt), again, "{attempt:?}");
         }
+    }
+
+    const PATIENCE: Patience = Patience { max_retries: 3, max_wait_ms: 30_000 };
+
+    #[test]
+    fn what_may_pass_is_sent_again_and_nothing_else() {
+        let plain = Told::default();
+        let rows = [
+            (Tried::Unconnected, true, true, true),
+            (Tried::Unanswered, true, true, true),
+            (Tried::Silent, false, true, true),
+            (Tried::Status(200), false, false, false),
+            (Tried::Status(400), false, false, false),
+            (Tried::Status(401), false, false, false),
+            (Tried::Status(404), false, false, false),
+            (Tried::Status(408), true, true, false),
+            (Tried::Status(409), true, true, false),
+            (Tried::Status(413), false, false, false),
+            (Tried::Status(429), true, true, false),
+            (Tried::Status(500), true, true, true),
+            (Tried::Status(501), false, false, false),
+            (Tried::Status(503), true, true, true),
+            (Tried::Status(505), false, false, false),
+            (Tried::Status(529), true, true, true),
+        ];
+        for (tried, again, elsewhere, trouble) in rows {
+            assert_eq!(wait_ms(0, tried, plain, PATIENCE, 0).is_some(), again, "{tried:?}");
+            assert_eq!(tried.may_pass(), elsewhere, "{tried:?}");
+            assert_eq!(tried.is_trouble(), trouble, "{tried:?}");
+            let in_vain = Told { is_in_vain: true, ..plain };
+            assert_eq!(wait_ms(0, tried, in_vain, PATIENCE, 0), None);
+        }
+    }
+
+    #[test]
+    fn pauses_grow_to_their_bound_with_full_jitter() {
+        let wait = |retries, jitter| {
+            let patience = Patience { max_retries: 10, ..PATIENCE };
+            wait_ms(retries, Tried::Status(503), Told::default(), patience, jitter)
+        };
+        for (retries, longest_ms) in
+            [(0, 500), (1, 1000), (2, 2000), (3, 4000), (4, 8000), (9, 8000)]
+        {
+            assert_eq!(wait(retries, 0), Some(0));
+            assert_eq!(wait(retries, u32::MAX), Some(longest_ms));
+            assert_eq!(wait(retries, 1 << 31), Some(longest_ms / 2));
+        }
+        assert_eq!(wait(10, 0), None);
+        let short = Patience { max_retries: 1, max_wait_ms: 7 };
+        assert_eq!(wait_ms(0, Tried::Unconnected, Told::default(), short, u32::MAX), Some(7));
+    }
+
+    #[test]
+    fn what_an_answer_says_of_waiting_goes_before_as_far_as_patience_goes() {
+        let now_ms = 784_111_777_000; // Sun, 06 Nov 1994 08:49:37 GMT
+        type Row<'a> = (&'a [(&'static str, &'a str)], Option<u64>, Option<u64>);
+        let rows: [Row<'_>; 11] = [
+            (&[("retry-after", "2")], Some(2000), Some(2000)),
+            (&[("retry-after", "0")], Some(0), Some(0)),
+            (&[("retry-after", "1.5")], Some(1500), Some(1500)),
+            (&[("retry-after", "30")], Some(30_000), Some(30_000)),
+            (&[("retry-after", "31")], Some(31_000), None),
+            (&[("retry-after", "99999999999999999999")], Some(u64::MAX), None),
+            (&[("retry-after", "-1")], None, Some(0)),
+            (&[("retry-after", "soon")], None, Some(0)),
+            (&[("retry-after", "9"), ("retry-after-ms", "250")], Some(250), Some(250)),
+            (&[("retry-after", "Sun, 06 Nov 1994 08:49:40 GMT")], Some(3000), Some(3000)),
+            (&[("retry-after", "Sun, 06 Nov 1994 08:49:30 GMT")], Some(0), Some(0)),
+        ];
+        for (headers, told_ms, waited_ms) in rows {
+            let mut map = HeaderMap::new();
+            for (name, value) in headers {
+                map.insert(*name, value.parse().expect("a value"));
+            }
+            let told = Told::read(&map, now_ms);
+            assert_eq!(told.wait_ms, told_ms, "{headers:?}");
+            let waited = wait_ms(0, Tried::Status(429), told, PATIENCE, 0);
+            assert_eq!(waited, waited_ms, "{headers:?}");
+        }
+        let mut map = HeaderMap::new();
+        map.insert(SHOULD_RETRY, http::HeaderValue::from_static("false"));
+        assert!(Told::read(&map, now_ms).is_in_vain);
+        map.insert(SHOULD_RETRY, http::HeaderValue::from_static("true"));
+        assert!(!Told::read(&map, now_ms).is_in_vain);
     }
 }

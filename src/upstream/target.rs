@@ -2,6 +2,8 @@
 //! normalises a path, it refuses one that would not arrive as it was sent.
 
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use reqwest::Url;
 
@@ -165,13 +167,19 @@ impl Base {
 
 /// Where a request goes on the upstream: the base's path joined with the caller's, bytes kept.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct Target(Arc<Mapped>);
+
+/// A [`Target`], taken apart; it is passed from hand to hand.
+#[derive(Debug)]
+pub struct Mapped {
     /// Path and query, ready to send.
     pub path_and_query: String,
     /// The model that the path names (Azure's deployments), percent-decoded.
     pub path_model: Option<String>,
     protocol: Option<Protocol>,
     endpoint: Endpoint,
+    /// Path and query as the caller wrote them.
+    asked: Arc<str>,
     pub(super) url: Url,
 }
 
@@ -207,6 +215,14 @@ impl fmt::Display for TargetError {
 
 impl std::error::Error for TargetError {}
 
+impl Deref for Target {
+    type Target = Mapped;
+
+    fn deref(&self) -> &Mapped {
+        &self.0
+    }
+}
+
 impl Target {
     /// Maps a caller's path and query onto `base`.
     pub fn map(base: &Base, path_and_query: &str) -> Result<Self, TargetError> {
@@ -234,7 +250,38 @@ impl Target {
         let url = base.url(&joined)?;
         let protocol = protocol(path_alone(&joined));
         let endpoint = endpoint(after);
-        Ok(Self { path_and_query: joined, path_model, protocol, endpoint, url })
+        let asked = path_and_query.into();
+        let path_and_query = joined;
+        let mapped = Mapped { path_and_query, path_model, protocol, endpoint, asked, url };
+        Ok(Self(Arc::new(mapped)))
+    }
+
+    /// The same on another base, as `model` where the caller's path names one.
+    pub fn onto(&self, base: &Base, model: &str) -> Result<Self, TargetError> {
+        let named = match &self.endpoint {
+            Endpoint::Model(own) if own != model => self.asked.rsplit_once("/models/").map(|at| {
+                let query =
+                    at.1.split_once('?').map_or(String::new(), |(_, query)| format!("?{query}"));
+                format!("{}/models/{}{query}", at.0, percent_encoded(model, b"/"))
+            }),
+            _ => self.asked.strip_prefix(DEPLOYMENTS).and_then(|rest| {
+                let own = first_segment(rest);
+                let is_same = decoded_text(own).is_some_and(|own| own == model);
+                let rest = &rest[own.len()..];
+                let named = || format!("{DEPLOYMENTS}{}{rest}", percent_encoded(model, b""));
+                (!is_same).then(named)
+            }),
+        };
+        Self::map(base, named.as_deref().unwrap_or(&self.asked))
+    }
+
+    /// The model that the caller's own path names, whatever the base does.
+    pub fn asked_model(&self) -> Option<String> {
+        match &self.endpoint {
+            Endpoint::Model(model) => Some(model.clone()),
+            _ => deployment(self.asked.strip_prefix(DEPLOYMENTS).map(|_| &*self.asked)?)
+                .and_then(decoded_text),
+        }
     }
 
     /// The path alone.
@@ -381,6 +428,20 @@ fn decoded_text(encoded: &str) -> Option<String> {
     String::from_utf8(percent_decoded(encoded)).ok()
 }
 
+/// A name as a segment of a path has it; bytes in `plain` stay as they are too.
+fn percent_encoded(text: &str, plain: &[u8]) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        let is_plain = byte.is_ascii_alphanumeric() || b"-_.~:".contains(&byte);
+        if is_plain || plain.contains(&byte) {
+            encoded.push(byte as char);
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
 /// Percent-decodes once; what is not an escape stays as it is.
 fn percent_decoded(text: &str) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|byte| (*byte as char).to_digit(16));
@@ -503,6 +564,35 @@ mod tests {
             other.path_and_query,
             "/openai/deployments/o1/chat/completions?api-version=2&x=1"
         );
+    }
+
+    #[test]
+    fn a_path_goes_onto_another_base_with_another_model_where_it_names_one() {
+        let rows = [
+            ("/v1/chat/completions?a=b", "/other/v1/chat/completions?a=b&k=1", None),
+            (
+                "/openai/deployments/own/chat/completions?api-version=1",
+                "/other/openai/deployments/a%2Fb%20c/chat/completions?api-version=1&k=1",
+                Some("own"),
+            ),
+            (
+                "/openai/deployments/a%2fb%20c/embeddings",
+                "/other/openai/deployments/a%2fb%20c/embeddings?k=1",
+                Some("a/b c"),
+            ),
+            ("/v1/models/own?x=1", "/other/v1/models/a/b%20c?x=1&k=1", Some("own")),
+            ("/v1/models", "/other/v1/models?k=1", None),
+        ];
+        for (path, expected, asked) in rows {
+            let target = Target::map(&base("https://h/v1"), path).expect(path);
+            assert_eq!(target.asked_model().as_deref(), asked, "{path}");
+            let other = target.onto(&base("https://i/other/v1?k=1"), "a/b c").expect(path);
+            assert_eq!(other.path_and_query, expected, "{path}");
+            assert_eq!(
+                other.endpoint().clone() == *target.endpoint(),
+                asked != Some("own") || path.contains("chat")
+            );
+        }
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub mod chat;
 pub mod clamp;
 pub mod json;
 pub mod message;
+pub mod model;
+pub mod models;
 pub mod overflow;
 pub mod preamble;
 pub mod splice;

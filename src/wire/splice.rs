@@ -75,7 +75,7 @@ pub fn apply(protocol: Protocol, request: &Request<'_>, edits: &[(usize, Edit)])
 ///
 /// An element that goes takes the separator before it along, or the one after it where it was the
 /// first, so that what is left of the array keeps its bytes.
-fn rejoin<'a>(
+pub fn rejoin<'a>(
     whole: &'a str,
     elements: &[&'a str],
     mut rewrite: impl FnMut(usize, &'a str) -> Option<Cow<'a, str>>,

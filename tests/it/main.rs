@@ -14,6 +14,7 @@ mod recalled;
 mod reload;
 mod replay;
 mod replay_command;
+mod routes;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
 mod seeds;

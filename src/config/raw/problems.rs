@@ -84,9 +84,103 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     (
         "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\napi_key_env = \"A\"",
         "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
-         (upstream.api_key_env or api_key_file), which anybody who reaches it could spend. Give \
-         callers keys with auth.mode = \"keys\", listen on loopback, or set this to true if that \
-         is what you want",
+         (upstream.api_key_env, api_key_file or header_envs), which anybody who reaches it could \
+         spend. Give callers keys with auth.mode = \"keys\", listen on loopback, or set this to true \
+         if that is what you want",
+    ),
+    (
+        "[server]\nlisten = \"0.0.0.0:1\"\n[upstreams.b]\nurl = \"http://localhost/v1\"\n\
+         header_envs = { api-key = \"A\" }",
+        "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
+         (upstreams.b.api_key_env, api_key_file or header_envs), which anybody who reaches it could \
+         spend. Give callers keys with auth.mode = \"keys\", listen on loopback, or set this to true \
+         if that is what you want",
+    ),
+    (
+        "[upstreams.b]\nmax_retries = 1",
+        "upstreams.b.url: is missing: an upstream needs its base URL",
+    ),
+    (
+        "[upstreams.default]\nurl = \"http://localhost/v1\"",
+        "upstreams.default: is the name of [upstream]; write its keys there, or choose another name",
+    ),
+    (
+        "[upstreams.\"a b\"]\nurl = \"http://localhost/v1\"",
+        "upstreams.\"a b\": is no name for an upstream; write at most 64 letters, digits and -_.",
+    ),
+    (
+        "[upstreams.b]\nurl = \"http://localhost/v1\"\napi_key_env = \"A\"\nforward_caller_key = true",
+        "upstreams.b.forward_caller_key: is true beside a key of weir's own (api_key_env or \
+         api_key_file), which goes out in the place of callers'; choose one",
+    ),
+    (
+        "[auth]\nmode = \"keys\"\n[upstream]\napi_key_env = \"A\"\n[upstreams.b]\n\
+         url = \"http://localhost/v1\"\nforward_caller_key = true",
+        "upstreams.b.forward_caller_key: is true, yet with auth.mode = \"keys\" callers have weir's \
+         virtual keys, which go to no upstream",
+    ),
+    (
+        "[upstream]\nheaders = { host = \"a\" }",
+        "upstream.headers: \"host\" is a header that weir sets by itself",
+    ),
+    (
+        "[upstream]\nheaders = { x-a = 1 }",
+        "upstream.headers: a table is not a table of texts, such as { \"http-referer\" = \
+         \"https://example.com\" }",
+    ),
+    (
+        "[upstream]\nheaders = { x-a = \"1\" }\nheader_envs = { X-A = \"B\" }",
+        "upstream.headers: give \"x-a\" twice, header_envs included",
+    ),
+    (
+        "[upstream]\nheader_envs = { api-key = \"sk-secret\" }",
+        "upstream.header_envs: is no name of an environment variable, such as \"OPENAI_API_KEY\"; \
+         the key itself does not belong into the configuration",
+    ),
+    (
+        "[[routes]]\nupstream = \"default\"",
+        "routes[0].models: is missing: a route is for models, such as [\"gpt-4o*\"]",
+    ),
+    (
+        "[[routes]]\nmodels = [\"a\"]\nupstream = \"c\"\n[upstreams.b]\nurl = \"http://localhost/v1\"",
+        "routes[0].upstream: \"c\" is no upstream; there are default, b",
+    ),
+    (
+        "[[routes]]\nmodels = [\"a\", \"b*\"]\n[[routes]]\nmodels = [\"b*\", \"a\"]",
+        "routes[1].models: names \"a\", as routes[0] does already",
+    ),
+    (
+        "[[routes]]\nmodels = [\"a\"]\nsend_as = \"b*\"",
+        "routes[0].send_as: \"b*\" is a pattern; write one model's name",
+    ),
+    (
+        "[[routes]]\nmodels = [\"a\"]\nfallback = [\"A\"]",
+        "routes[0].fallback: \"A\" is what this row is for; name another model",
+    ),
+    (
+        "[[routes]]\nmodels = [\"a*\"]\nsend_as = \"b\"\nlarger = \"ab\"",
+        "routes[0].larger: \"ab\" is what this row is for; name another model",
+    ),
+    (
+        "[upstreams.b]\nurl = \"http://localhost/v1\"\n[[routes]]\nmodels = [\"a\"]\n\
+         upstream = \"b\"\nfallback = [\"c\"]",
+        "routes[0].fallback: \"c\" goes to the upstream \"default\", which would be sent the \
+         caller's own credential. The caller's credential goes only to the default route and to \
+         routes with forward_caller_key; fallback never crosses to a route that would get it \
+         otherwise. Give \"default\" a key of weir's own (api_key_env or api_key_file)",
+    ),
+    (
+        "[upstreams.b]\nurl = \"http://localhost/v1\"\nforward_caller_key = true\n[[routes]]\n\
+         models = [\"a\"]\nlarger = \"c\"\n[[routes]]\nmodels = [\"c\"]\nupstream = \"b\"",
+        "routes[0].larger: \"c\" goes to the upstream \"b\", which would be sent the caller's own \
+         credential. The caller's credential goes only to the default route and to routes with \
+         forward_caller_key; fallback never crosses to a route that would get it otherwise. Give \
+         \"b\" a key of weir's own (api_key_env or api_key_file)",
+    ),
+    (
+        "[[routes]]\nmodels = [\"a\"]\n[routes.price]\ninput_usd_per_mtok = 1",
+        "routes[0].price.output_usd_per_mtok: is missing: a price needs at least input_usd_per_mtok \
+         and output_usd_per_mtok; write 0 for what costs nothing",
     ),
     (
         "[admin]\nlisten = \"127.0.0.1:8400\"",

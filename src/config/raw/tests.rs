@@ -7,7 +7,7 @@ use figment::providers::{Format, Toml};
 
 use super::problems::PROBLEMS;
 use super::*;
-use crate::config::{AdminListen, AuthMode, DEFAULT_TOML, ModelEntry, load};
+use crate::config::{AdminListen, AskUsage, AuthMode, ConnectTls, DEFAULT_TOML, ModelEntry, load};
 use crate::context::anchors::Anchors;
 use crate::context::policy::{
     Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Importance, Mask, Notes, Notices,
@@ -123,6 +123,10 @@ const EVERY_KEY: &str = r#"
         ca_file = "f.pem"
         client_cert_file = "g.pem"
         client_key_file = "h.pem"
+        max_retries = 7
+        retry_max_wait_ms = 8
+        headers = { HTTP-Referer = "https://example.com" }
+        header_envs = { X-Team = "TEAM_KEY" }
         [context]
         mode = "observe"
         allow_bypass = true
@@ -223,13 +227,15 @@ fn every_key_is_taken() {
             },
         },
         upstream: Upstream {
-            url: "http://localhost:1/v1".into(),
             api_key_env: "PROVIDER_KEY".into(),
-            api_key_file: String::new(),
-            own_key: None,
+            forward_caller_key: true,
+            headers: vec![("http-referer".into(), "https://example.com".into())],
+            header_envs: vec![("x-team".into(), "TEAM_KEY".into())],
             connect_timeout_ms: 4,
             first_byte_timeout_ms: 5,
             idle_timeout_ms: 6,
+            max_retries: 7,
+            retry_max_wait_ms: 8,
             ask_usage: AskUsage::Never,
             tls: ConnectTls {
                 ca_file: "f.pem".into(),
@@ -237,6 +243,7 @@ fn every_key_is_taken() {
                 client_key_file: "h.pem".into(),
                 ..ConnectTls::default()
             },
+            ..Upstream::new("http://localhost:1/v1")
         },
         context: Context {
             mode: Mode::Observe,

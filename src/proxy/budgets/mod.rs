@@ -100,6 +100,8 @@ pub fn spending(settlement: &Settlement) -> Spending {
 /// What a request may come to, as far as that is known before it is sent.
 pub struct Desired<'a> {
     pub model: &'a str,
+    /// Where it goes, if that is another upstream than the default.
+    pub upstream: Option<&'a str>,
     /// The prompt, by weir's count.
     pub sent_tokens: u64,
     /// How it was counted.
@@ -132,6 +134,7 @@ impl<'a> Desired<'a> {
         let rest_tokens = planned.limits.window_tokens.saturating_sub(planned.sent_tokens);
         Self {
             model: &planned.model,
+            upstream: planned.upstream.as_deref(),
             sent_tokens: planned.sent_tokens,
             encoding: planned.encoding,
             max_output_tokens: planned.max_output_tokens,

@@ -13,6 +13,7 @@ use super::request;
 use crate::proxy::journal::Journal;
 use crate::proxy::opening::{Ended, Opening};
 use crate::proxy::settlement::End;
+use crate::proxy::upstreams::Upstream;
 use crate::upstream::{Client, Inbound, Outbound, OutboundBody, OwnKey, Target};
 use crate::wire::usage::{Meter, Metered};
 
@@ -61,27 +62,40 @@ impl Failure {
 
 /// Where calls go, and with what.
 #[derive(Clone)]
-pub struct Line {
-    pub client: Client,
-    /// weir's own key; `None` where the caller's goes along, or nothing.
-    pub own_key: Option<OwnKey>,
-    /// Whether this is where callers' own requests go.
-    pub is_callers: bool,
+pub enum Line {
+    /// Where callers' own requests go, with what these are sent with.
+    Callers(Arc<Upstream>),
+    /// An upstream of their own, with its key if it has one.
+    Own(Client, Option<OwnKey>),
 }
 
 impl Line {
+    pub fn client(&self) -> &Client {
+        match self {
+            Self::Callers(upstream) => &upstream.client,
+            Self::Own(client, _) => client,
+        }
+    }
+
+    /// Whether this is where callers' own requests go.
+    pub fn is_callers(&self) -> bool {
+        matches!(self, Self::Callers(_))
+    }
+
     /// The headers of a call for a caller whose request had `callers`.
     pub fn headers(&self, callers: &HeaderMap, target: &Target) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        if self.is_callers {
-            for name in &CREDENTIALS {
-                for value in callers.get_all(name) {
-                    headers.append(name, value.clone());
+        match self {
+            Self::Callers(upstream) => {
+                for name in &CREDENTIALS {
+                    for value in callers.get_all(name) {
+                        headers.append(name, value.clone());
+                    }
                 }
+                upstream.put_own(&mut headers, target.endpoint());
             }
-        }
-        if let Some(own_key) = &self.own_key {
-            own_key.put_into(&mut headers, target.endpoint());
+            Self::Own(_, Some(own_key)) => own_key.put_into(&mut headers, target.endpoint()),
+            Self::Own(_, None) => {}
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -116,7 +130,7 @@ pub async fn call(
     };
     let mut status = None;
     let read = timeout(deadline, async {
-        let inbound = line.client.send(outbound).await.map_err(|_| Failure::Unreachable)?;
+        let inbound = line.client().send(outbound).await.map_err(|_| Failure::Unreachable)?;
         status = Some(inbound.status.as_u16());
         read(inbound).await
     });

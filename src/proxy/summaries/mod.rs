@@ -31,7 +31,7 @@ use self::records::{Ready, Records};
 pub use self::spans::{Look, Patience, Spans, Wanted};
 pub use self::work::{Behalf, Sent};
 use self::work::{Missing, Work};
-use super::learned::Learned;
+use super::upstreams::Upstream;
 use super::{Caller, Journal};
 use crate::budget::{self, Billed, NanoUsd};
 use crate::config::{self, Config, Priced, SAME_MODEL};
@@ -57,8 +57,9 @@ pub struct Summaries {
     keys: Keys,
     records: Arc<Records>,
     flights: Arc<Flights>,
-    /// Of what answers: one for each tenant where callers' own credentials are sent, else one for all.
-    breakers: Cache<Tenant, Arc<Breaker>>,
+    /// Of what answers, by its name: one for each tenant where callers' own credentials are sent, else
+    /// one for all.
+    breakers: Cache<(Tenant, Arc<str>), Arc<Breaker>>,
     /// Of what is made of each tenant's content.
     content_breakers: Cache<Tenant, Arc<Breaker>>,
     cap: Cap,
@@ -68,8 +69,6 @@ pub struct Summaries {
     /// Where a summariser with a name of its own is.
     own_target: Option<Target>,
     journal: Arc<Journal>,
-    /// What the upstream of requests has taught of its models.
-    learned: Arc<Learned>,
     store: Store,
     /// Room for what is being summed up or waits for it, in KiB.
     room: Arc<Semaphore>,
@@ -77,14 +76,12 @@ pub struct Summaries {
 }
 
 impl Summaries {
-    /// As `config` says, by `client` where summaries go to the same upstream as requests; `None`
-    /// where none are looked for. What was known `before` goes on.
+    /// As `config` says, by `upstream` where a model of its own sums up at the upstream of requests;
+    /// `None` where none are looked for. What was known `before` goes on.
     pub fn new(
         config: &Arc<Config>,
-        client: &Client,
-        own_key: Option<&OwnKey>,
+        upstream: &Arc<Upstream>,
         journal: &Arc<Journal>,
-        learned: &Arc<Learned>,
         store: &Store,
         before: Option<&Self>,
     ) -> Result<Option<Arc<Self>>, ClientError> {
@@ -92,27 +89,28 @@ impl Summaries {
         if !spans::are_looked_for(settings.mode()) {
             return Ok(None);
         }
-        let line = line(config, client, own_key)?;
+        let line = line(config, upstream)?;
         let own_target = match settings.model.as_str() {
             "" | SAME_MODEL => None,
-            _ => Target::map(line.client.base(), "/v1/chat/completions").ok(),
+            _ => Target::map(line.client().base(), "/v1/chat/completions").ok(),
         };
         let pause = Duration::from_millis(settings.pause_ms);
         // A breaker outlives its pause, or nobody would be left alone.
         let idle = pause.saturating_mul(4);
-        let breakers = || Cache::builder().max_capacity(MOST_BREAKERS).time_to_idle(idle).build();
         let own = Self {
             keys: Keys::new(&store.secret()),
             records: Arc::new(Records::new(&settings, store.clone())),
             flights: Flights::new(settings.max_concurrent),
-            breakers: breakers(),
-            content_breakers: breakers(),
+            breakers: Cache::builder().max_capacity(MOST_BREAKERS).time_to_idle(idle).build(),
+            content_breakers: Cache::builder()
+                .max_capacity(MOST_BREAKERS)
+                .time_to_idle(idle)
+                .build(),
             cap: Cap::new(settings.max_day),
             proved: Cache::builder().max_capacity(MOST_PROVED).time_to_idle(PROVED_FOR).build(),
             line,
             own_target,
             journal: Arc::clone(journal),
-            learned: Arc::clone(learned),
             store: store.clone(),
             room: Arc::new(Semaphore::new(ROOM_KIB)),
             counts: Arc::default(),
@@ -132,7 +130,17 @@ impl Summaries {
             true => (before.breakers.clone(), before.content_breakers.clone()),
             false => (self.breakers, self.content_breakers),
         };
+        let (own, old) = (&self.settings, &before.settings);
+        let goes_alike = self.config.upstream == before.config.upstream
+            && own.url == old.url
+            && own.own_key == old.own_key
+            && own.timeout_ms == old.timeout_ms;
+        let line = match (&self.line, &before.line) {
+            (Line::Own(..), line @ Line::Own(..)) if goes_alike => line.clone(),
+            (line, _) => line.clone(),
+        };
         Self {
+            line,
             records: Arc::clone(&before.records),
             flights: Arc::clone(&before.flights),
             cap: before.cap.renewed(self.settings.max_day),
@@ -180,7 +188,7 @@ impl Summaries {
 
     /// Whether summaries cost a key of weir's own that this caller has not been given leave to use.
     fn lends_key(&self, caller: &Caller) -> bool {
-        !self.line.is_callers && self.line.own_key.is_some() && caller.key.is_none()
+        matches!(self.line, Line::Own(_, Some(_))) && caller.key.is_none()
     }
 
     /// The same, and waits for it until `deadline`; a request that goes away meanwhile ends nothing.
@@ -216,7 +224,7 @@ impl Summaries {
         sent: Option<Sent>,
     ) -> Option<Landing> {
         let tenant = behalf.caller.tenant;
-        if self.breakers(tenant).is_open(Instant::now()) {
+        if self.breakers(behalf).is_open(Instant::now()) {
             return None;
         }
         // Another model reads the messages themselves.
@@ -296,9 +304,25 @@ impl Summaries {
         self.keys.span(tenant, messages.iter().filter_map(|raw| std::str::from_utf8(raw).ok()))
     }
 
-    fn breakers(&self, tenant: Tenant) -> Breakers {
-        let is_callers = self.line.is_callers && self.line.own_key.is_none();
-        let whose = if is_callers { tenant } else { Tenant::ANONYMOUS };
+    /// Where a call on behalf of a request goes: the request's own way, where its model answers.
+    fn line(&self, behalf: &Behalf) -> Line {
+        match &self.line {
+            Line::Callers(_) if self.settings.model == SAME_MODEL => {
+                Line::Callers(Arc::clone(&behalf.upstream))
+            }
+            line => line.clone(),
+        }
+    }
+
+    fn breakers(&self, behalf: &Behalf) -> Breakers {
+        let tenant = behalf.caller.tenant;
+        let whose = match self.line(behalf) {
+            Line::Callers(upstream) if upstream.gets_callers_key => {
+                (tenant, Arc::clone(&upstream.name))
+            }
+            Line::Callers(upstream) => (Tenant::ANONYMOUS, Arc::clone(&upstream.name)),
+            Line::Own(..) => (Tenant::ANONYMOUS, Arc::default()),
+        };
         let pause = Duration::from_millis(self.settings.pause_ms);
         let new = || Arc::new(Breaker::new(pause));
         Breakers {
@@ -346,13 +370,12 @@ impl Summaries {
 }
 
 /// Where the summariser is.
-fn line(config: &Config, client: &Client, own_key: Option<&OwnKey>) -> Result<Line, ClientError> {
+fn line(config: &Config, upstream: &Arc<Upstream>) -> Result<Line, ClientError> {
     let settings = &config.summaries;
     if settings.url.is_empty() {
-        let own_key = own_key.cloned();
-        return Ok(Line { client: client.clone(), own_key, is_callers: true });
+        return Ok(Line::Callers(Arc::clone(upstream)));
     }
-    let upstream = config::Upstream {
+    let own = config::Upstream {
         url: settings.url.clone(),
         first_byte_timeout_ms: settings.timeout_ms,
         // weir's certificate is for the upstream that it is set for.
@@ -363,7 +386,7 @@ fn line(config: &Config, client: &Client, own_key: Option<&OwnKey>) -> Result<Li
         },
         ..config.upstream.clone()
     };
-    let client = Client::new(&upstream)?;
+    let client = Client::new(&own)?;
     let own_key = settings.own_key.as_ref().and_then(|key| OwnKey::new(key, client.base()));
-    Ok(Line { client, own_key, is_callers: false })
+    Ok(Line::Own(client, own_key))
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Summaries;
 use super::breaker::{Change, Leaves};
-use super::call::{self, Failure, SUMMARY, Said};
+use super::call::{self, Failure, Line, SUMMARY, Said};
 use super::request;
 use super::spans::Wanted;
 use crate::budget::Compaction;
@@ -21,6 +21,7 @@ use crate::context::summary::{self, Round, Size, Summary, Unfit};
 use crate::proxy::Caller;
 use crate::proxy::opening::{self, Opening};
 use crate::proxy::settlement::believed;
+use crate::proxy::upstreams::Upstream;
 use crate::tokens::{Encoding, REPLY_PRIMING};
 use crate::upstream::Target;
 use crate::wire::Protocol;
@@ -38,6 +39,8 @@ pub struct Behalf {
     pub headers: HeaderMap,
     pub target: Target,
     pub protocol: Protocol,
+    /// Where the request goes.
+    pub upstream: Arc<Upstream>,
 }
 
 /// A summary to make.
@@ -217,7 +220,11 @@ impl Summaries {
     fn appended(&self, work: &Work, model: &str) -> Option<Question> {
         let sent = work.sent.as_ref()?;
         let found = self.config.models.find(model);
-        let is_own = self.line.is_callers && model == work.wanted.model;
+        let is_there = match self.line(&work.behalf) {
+            Line::Callers(upstream) => Arc::ptr_eq(&upstream, &work.behalf.upstream),
+            Line::Own(..) => false,
+        };
+        let is_own = is_there && model == work.wanted.model;
         if !is_own || !work.wanted.are_sent || found.entry.strict_alternation {
             return None;
         }
@@ -250,11 +257,11 @@ impl Summaries {
             counting: self.config.policy(None, None).counting,
         };
         let mut encoding = entry.encoding;
-        if self.line.is_callers {
-            let tenant = work.behalf.caller.tenant;
+        if let Line::Callers(upstream) = self.line(&work.behalf) {
+            let (tenant, learned) = (work.behalf.caller.tenant, &upstream.taught.learned);
             let is_known = !matches!(found.known, Known::Unknown);
-            self.learned.limits(tenant, model).apply(&mut limits, is_known);
-            let permille = self.learned.permille(tenant, model);
+            learned.limits(tenant, model).apply(&mut limits, is_known);
+            let permille = learned.permille(tenant, model);
             if let (Encoding::Estimate, Some(permille)) = (encoding, permille) {
                 encoding = Encoding::Scaled { permille };
             }
@@ -284,12 +291,13 @@ impl Summaries {
         let output_tokens = request::max_output_tokens(model, size.cap_tokens);
         let most = [question.prompt_tokens, output_tokens];
         let _held = self.hold(tenant, model, most).await?;
-        let breakers = self.breakers(tenant);
+        let breakers = self.breakers(&work.behalf);
         let leaves = breakers.leaves(Instant::now()).ok_or(Missing::Paused)?;
         let target = self.target(&work.behalf, model);
-        let headers = self.line.headers(&work.behalf.headers, &target);
+        let line = self.line(&work.behalf);
+        let headers = line.headers(&work.behalf.headers, &target);
         let said = call::call(
-            &self.line,
+            &line,
             &self.journal,
             self.opening(work, model, most),
             (target, headers),
@@ -360,7 +368,9 @@ impl Summaries {
     fn target(&self, behalf: &Behalf, model: &str) -> Target {
         // The request's own way, where its model answers: a deployment's name is in the path.
         match &self.own_target {
-            Some(target) if !self.line.is_callers || self.settings.model == model => target.clone(),
+            Some(target) if !self.line.is_callers() || self.settings.model == model => {
+                target.clone()
+            }
             _ => behalf.target.clone(),
         }
     }
@@ -375,7 +385,7 @@ impl Summaries {
             caller: opening::account(&work.behalf.caller),
             route: SUMMARY.to_owned(),
             model: model.to_owned(),
-            upstream: Some(self.line.client.base().origin().to_owned()),
+            upstream: Some(self.line(&work.behalf).client().base().origin().to_owned()),
             stream: false,
             action: SUMMARY.to_owned(),
             zone: "",

@@ -165,6 +165,26 @@ async fn requests_go_where_the_upstream_is_now_with_the_key_that_its_file_holds(
     assert_eq!(held.await.expect("no panic").status(), 200);
 }
 
+/// Routes that come while weir serves, and go.
+#[tokio::test]
+async fn models_go_where_their_routes_lead_now() {
+    let folder = Folder::new();
+    let (mut serving, mut first) = serving(&folder, "").await;
+    let mut other = Upstream::start().await;
+    assert_eq!(answered(&serving, &mut first).await.0.status(), 200);
+    let routed = format!(
+        "[upstreams.other]\nurl = \"http://{}/v1\"\n\
+         [[routes]]\nmodels = [\"gpt-4o*\"]\nupstream = \"other\"\nmax_input_tokens = 6000\n",
+        other.address
+    );
+    folder.replace("weir.toml", &told(&first.address, &routed));
+    serving.wait_for(READ);
+    assert_eq!(limit(&serving, &mut other).await, "6000");
+    folder.replace("weir.toml", &told(&first.address, ""));
+    serving.wait_for(READ);
+    assert_eq!(answered(&serving, &mut first).await.0.status(), 200);
+}
+
 /// A key that was made, and what its requests come to, are the same before and after.
 #[tokio::test]
 async fn what_is_counted_goes_on() {

@@ -1,0 +1,346 @@
+//! `[[routes]]`: which model goes to which upstream, as what, and where to turn when that fails. Pure:
+//! names in, rows out.
+
+use std::collections::BTreeMap;
+
+use super::policies::Policies;
+use super::raw::MAX_TOKENS;
+use super::reader::Reader;
+use super::upstreams::{DEFAULT_UPSTREAM, Upstream};
+use super::{names, prices, set};
+use crate::budget::Price;
+
+/// The most rows.
+const MAX_ROUTES: usize = 1000;
+/// The most models that a row may fall back to.
+const MAX_FALLBACKS: usize = 8;
+
+/// The rows, in their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Routes {
+    pub rows: Vec<Route>,
+}
+
+/// `[[routes]]`: one row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Names, or patterns where `*` stands for any run of characters.
+    pub models: Vec<String>,
+    /// The upstream's name.
+    pub upstream: String,
+    /// The model as the upstream gets it, where that is another name.
+    pub send_as: Option<String>,
+    /// Models to turn to where the upstream fails, in this order.
+    pub fallback: Vec<String>,
+    /// The model to turn to where a conversation does not fit.
+    pub larger: Option<String>,
+    pub larger_when: LargerWhen,
+    /// A limit on the input of this row's requests, beside those by model.
+    pub max_input_tokens: Option<u64>,
+    /// The policy of this row's requests that name none.
+    pub policy: Option<String>,
+    /// What this row's requests cost, in the place of what is known by the model's name.
+    pub price: Option<Price>,
+}
+
+/// When a conversation goes to the larger model.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LargerWhen {
+    /// Where it would be refused.
+    #[default]
+    Refused,
+    /// Where it would be cut, too.
+    Cut,
+}
+
+impl Route {
+    /// The names that are no patterns.
+    pub fn exact(&self) -> impl Iterator<Item = &str> {
+        self.models.iter().map(String::as_str).filter(|name| !name.contains('*'))
+    }
+
+    fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.models.iter().map(String::as_str).filter(|name| name.contains('*'))
+    }
+
+    /// Whether `sent` is a model that this row may send.
+    pub fn may_send(&self, sent: &str) -> bool {
+        match &self.send_as {
+            Some(own) => own == sent,
+            None => names::candidates(sent).iter().any(|candidate| {
+                self.models
+                    .iter()
+                    .any(|model| names::fits_pattern(candidate, &model.to_ascii_lowercase()))
+            }),
+        }
+    }
+}
+
+impl Routes {
+    /// The number of the row for `model`: one that names it before one with a pattern, then the
+    /// first. It is looked for as it is spelled, then by shorter names that it is known by: what
+    /// stands under `router/*` is found there though its bare name has a row as well.
+    pub fn find(&self, model: &str) -> Option<usize> {
+        let first = |fits: &dyn Fn(&Route) -> bool| self.rows.iter().position(fits);
+        if self.rows.is_empty() || model.is_empty() {
+            return None;
+        }
+        if let Some(row) = first(&|row| row.exact().any(|name| name == model)) {
+            return Some(row);
+        }
+        let candidates = names::candidates(model);
+        let named = |candidate: &str| {
+            first(&|row| row.exact().any(|name| name.eq_ignore_ascii_case(candidate)))
+        };
+        let fitting = |candidate: &str, has_prefix: bool| {
+            let fits = |pattern: &str| {
+                let pattern = pattern.to_ascii_lowercase();
+                let head = pattern.split('*').next().unwrap_or_default();
+                (!has_prefix || head.contains('/')) && names::fits_pattern(candidate, &pattern)
+            };
+            first(&|row| row.patterns().any(fits))
+        };
+        let spelled = candidates.first()?;
+        named(spelled)
+            .or_else(|| fitting(spelled, true))
+            .or_else(|| candidates.iter().find_map(|candidate| named(candidate)))
+            .or_else(|| candidates.iter().find_map(|candidate| fitting(candidate, false)))
+    }
+}
+
+/// Reads all rows; `upstreams` are those that they may name.
+pub(super) fn read(
+    reader: &mut Reader,
+    default: &Upstream,
+    upstreams: &BTreeMap<String, Upstream>,
+    policies: &Policies,
+) -> Routes {
+    let count = reader.rows("routes");
+    if count > MAX_ROUTES {
+        reader.refuse(&["routes"], format!("has {count} rows, more than {MAX_ROUTES}"));
+        return Routes::default();
+    }
+    let numbers: Vec<String> = (0..count).map(|row| row.to_string()).collect();
+    let rows = numbers.iter().map(|row| route(reader, row, policies)).collect();
+    let routes = Routes { rows };
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    for (number, row) in routes.rows.iter().enumerate() {
+        let text = numbers[number].as_str();
+        for name in row.exact() {
+            if let Some(before) = seen.insert(name.to_owned(), number) {
+                let message = format!("names {name:?}, as routes[{before}] does already");
+                reader.refuse(&["routes", text, "models"], message);
+            }
+        }
+        let upstream = row.upstream.as_str();
+        if upstream != DEFAULT_UPSTREAM && !upstreams.contains_key(upstream) {
+            let known: Vec<&str> = upstreams.keys().map(String::as_str).collect();
+            let message = format!(
+                "{upstream:?} is no upstream; there are {}",
+                [&[DEFAULT_UPSTREAM], known.as_slice()].concat().join(", ")
+            );
+            reader.refuse(&["routes", text, "upstream"], message);
+        }
+        let turns = Turns { routes: &routes, default, upstreams };
+        for (key, models) in
+            [("fallback", row.fallback.as_slice()), ("larger", row.larger.as_slice())]
+        {
+            for model in models {
+                if let Err(problem) = turns.check(number, model) {
+                    reader.refuse(&["routes", text, key], problem);
+                }
+            }
+        }
+    }
+    routes
+}
+
+/// What a row may turn to.
+struct Turns<'a> {
+    routes: &'a Routes,
+    default: &'a Upstream,
+    upstreams: &'a BTreeMap<String, Upstream>,
+}
+
+impl Turns<'_> {
+    /// Refuses a turn to the row itself, and one that would carry a caller's credential along.
+    fn check(&self, number: usize, model: &str) -> Result<(), String> {
+        let row = &self.routes.rows[number];
+        let found = self.routes.find(model);
+        let is_own_name = row.exact().any(|name| name.eq_ignore_ascii_case(model));
+        if is_own_name || (found == Some(number) && row.send_as.is_some()) {
+            return Err(format!("{model:?} is what this row is for; name another model"));
+        }
+        let there = found.map_or(DEFAULT_UPSTREAM, |found| &self.routes.rows[found].upstream);
+        let upstream = match there {
+            DEFAULT_UPSTREAM => Some(self.default),
+            name => self.upstreams.get(name),
+        };
+        if there != row.upstream && upstream.is_some_and(Upstream::gets_callers_key) {
+            return Err(format!(
+                "{model:?} goes to the upstream {there:?}, which would be sent the caller's own \
+                 credential. The caller's credential goes only to the default route and to routes \
+                 with forward_caller_key; fallback never crosses to a route that would get it \
+                 otherwise. Give {there:?} a key of weir's own (api_key_env or api_key_file)"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn route(reader: &mut Reader, row: &str, policies: &Policies) -> Route {
+    let at = |key| ["routes", row, key];
+    if reader.is_absent(&at("models")) {
+        reader.refuse(&at("models"), "is missing: a route is for models, such as [\"gpt-4o*\"]");
+    }
+    let models = reader.list(&at("models"), |text| match text.trim() {
+        "" => Err("has an empty name; write a model's name, such as \"gpt-4o*\"".to_owned()),
+        text => Ok(text.to_owned()),
+    });
+    let mut route = Route {
+        models: models.unwrap_or_default(),
+        upstream: DEFAULT_UPSTREAM.to_owned(),
+        send_as: reader.text(&at("send_as"), model_name),
+        fallback: reader.list(&at("fallback"), model_name).unwrap_or_default(),
+        larger: reader.text(&at("larger"), model_name),
+        larger_when: LargerWhen::default(),
+        max_input_tokens: reader.whole(&at("max_input_tokens"), 1..=MAX_TOKENS),
+        policy: reader.text(&at("policy"), |text| policies.read_name(text)),
+        price: None,
+    };
+    set(&mut route.upstream, reader.text(&at("upstream"), |text| Ok(text.to_owned())));
+    let when = [("refused", LargerWhen::Refused), ("cut", LargerWhen::Cut)];
+    set(&mut route.larger_when, reader.choice(&at("larger_when"), &when));
+    if !reader.is_absent(&at("price")) {
+        route.price = prices::price(reader, &at("price"), true);
+    }
+    if route.fallback.len() > MAX_FALLBACKS {
+        reader.refuse(&at("fallback"), format!("has more than {MAX_FALLBACKS} models"));
+    }
+    route
+}
+
+/// One model's name.
+fn model_name(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("is empty; write a model's name".to_owned()),
+        text if text.contains('*') => Err(format!("{text:?} is a pattern; write one model's name")),
+        text if text.len() > names::MAX_NAME_BYTES => Err("is too long for a name".to_owned()),
+        text => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use figment::Figment;
+    use figment::providers::{Format, Toml};
+
+    use super::*;
+    use crate::config::{Config, load};
+
+    fn loaded(text: &str) -> Config {
+        load(Figment::from(Toml::string(text))).expect("this configuration is right").0
+    }
+
+    #[test]
+    fn every_key_of_a_row_and_of_an_upstream_is_read() {
+        let config = loaded(
+            r#"
+            [upstreams.other]
+            url = "https://other.example/v1"
+            api_key_file = "kept/key"
+            max_retries = 1
+            [upstreams.other.headers]
+            x-a = "b c"
+            [upstreams.open]
+            url = "https://open.example/v1"
+            forward_caller_key = true
+            [[routes]]
+            models = ["small", " llama* "]
+            upstream = "other"
+            send_as = "llama-8b"
+            fallback = ["qwen"]
+            larger = "big"
+            larger_when = "cut"
+            max_input_tokens = 9
+            policy = "zones"
+            [routes.price]
+            input_usd_per_mtok = 1
+            output_usd_per_mtok = 2
+            [[routes]]
+            models = ["qwen", "big"]
+            upstream = "other"
+            "#,
+        );
+        let other = Upstream {
+            api_key_file: "kept/key".into(),
+            max_retries: 1,
+            headers: vec![("x-a".into(), "b c".into())],
+            ..Upstream::new("https://other.example/v1")
+        };
+        let open =
+            Upstream { forward_caller_key: true, ..Upstream::new("https://open.example/v1") };
+        let expected = BTreeMap::from([("other".to_owned(), other), ("open".to_owned(), open)]);
+        assert_eq!(format!("{:?}", config.upstreams), format!("{expected:?}"));
+        let price = config.routes.rows[0].price.as_ref().map(ToString::to_string);
+        assert_eq!(price.as_deref(), Some("in 1 out 2"));
+        let expected = Route {
+            models: vec!["small".into(), "llama*".into()],
+            upstream: "other".into(),
+            send_as: Some("llama-8b".into()),
+            fallback: vec!["qwen".into()],
+            larger: Some("big".into()),
+            larger_when: LargerWhen::Cut,
+            max_input_tokens: Some(9),
+            policy: Some("zones".into()),
+            price: config.routes.rows[0].price.clone(),
+        };
+        assert_eq!(config.routes.rows[0], expected);
+        assert_eq!(config.routes.rows[1].upstream, "other");
+    }
+
+    #[test]
+    fn a_name_goes_before_a_pattern_and_its_own_spelling_before_others() {
+        let row = |models: &[&str]| Route {
+            models: models.iter().map(|&model| model.to_owned()).collect(),
+            upstream: DEFAULT_UPSTREAM.to_owned(),
+            send_as: None,
+            fallback: Vec::new(),
+            larger: None,
+            larger_when: LargerWhen::Refused,
+            max_input_tokens: None,
+            policy: None,
+            price: None,
+        };
+        let routes = Routes {
+            rows: vec![
+                row(&["gpt*"]),
+                row(&["gpt-4o"]),
+                row(&["GPT-4o", "other"]),
+                row(&["router/*"]),
+                row(&["vendor/llama"]),
+                row(&["vendor*"]),
+            ],
+        };
+        for (model, expected) in [
+            ("gpt-4o", Some(1)),
+            ("GPT-4o", Some(2)),
+            ("Gpt-4o", Some(1)),
+            ("openai/gpt-4o", Some(1)),
+            ("gpt-4o-mini", Some(0)),
+            ("openai/gpt-4o-mini", Some(0)),
+            ("router/gpt-4o-mini", Some(3)),
+            ("router/gpt-4o", Some(3)),
+            ("Other", Some(2)),
+            ("Vendor/Llama", Some(4)),
+            ("llama", None),
+            ("", None),
+            ("claude", None),
+            ("vendor/gpt-4o", Some(1)),
+            ("vendor/gemma", Some(5)),
+        ] {
+            assert_eq!(routes.find(model), expected, "{model}");
+        }
+        assert_eq!(Routes::default().find("gpt-4o"), None);
+    }
+}

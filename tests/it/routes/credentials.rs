@@ -1,0 +1,132 @@
+//! Which credential goes where: every upstream's view of every kind of header that speaks for somebody.
+
+use super::setting::{Play, Up, failing, memory, question, said, status, weir};
+use crate::server::harness::{ask, bare, chat};
+
+const CALLERS: &str = "authorization: Bearer callers-own\r\napi-key: callers-own\r\nx-api-key: \
+                       callers-own\r\nopenai-organization: callers-own\r\nopenai-project: \
+                       callers-own\r\ncookie: callers-own\r\nx-goog-api-key: callers-own\r\n\
+                       ocp-apim-subscription-key: callers-own\r\nx-harmless: kept\r\n";
+const NAMES: [&str; 8] = [
+    "authorization",
+    "api-key",
+    "x-api-key",
+    "openai-organization",
+    "openai-project",
+    "cookie",
+    "x-goog-api-key",
+    "ocp-apim-subscription-key",
+];
+
+const TOML: &str = r#"
+    [upstream]
+    url = "{open}"
+    headers = { x-all = "plain" }
+    [upstreams.owned]
+    url = "{owned}"
+    api_key_env = "OWNED"
+    header_envs = { X-Secret = "HEADER" }
+    [upstreams.bare]
+    url = "{bare}"
+    header_envs = { api-key = "AZURE" }
+    [upstreams.told]
+    url = "{told}"
+    forward_caller_key = true
+    [[routes]]
+    models = ["owned"]
+    upstream = "owned"
+    fallback = ["bare"]
+    [[routes]]
+    models = ["bare"]
+    upstream = "bare"
+    [[routes]]
+    models = ["told"]
+    upstream = "told"
+    fallback = ["owned"]
+"#;
+
+#[tokio::test]
+async fn a_callers_credential_goes_where_it_is_told_to_and_nowhere_else() {
+    let names = ["open", "owned", "bare", "told"];
+    let mut ups = Vec::new();
+    for name in names {
+        ups.push(Up::start(name).await);
+    }
+    let urls: Vec<(&str, String)> =
+        names.into_iter().zip(&ups).map(|(name, up)| (name, up.url())).collect();
+    let weir = weir(&memory(), TOML, &urls).await;
+    // The last asks for one model after another, since each fails.
+    let chains: [(&str, &[usize]); 6] = [
+        ("anything", &[0]),
+        ("owned", &[1]),
+        ("bare", &[2]),
+        ("told", &[3]),
+        ("owned", &[1, 2]),
+        ("told", &[3, 1]),
+    ];
+    for (model, chain) in chains {
+        for failed in &chain[..chain.len() - 1] {
+            ups[*failed].then([failing(503)]);
+        }
+        let answer = ask(weir.address, chat(CALLERS, question(model).to_string())).await;
+        assert_eq!(said(&answer), format!("from {}", names[chain[chain.len() - 1]]), "{model}");
+        for (number, up) in ups.iter().enumerate() {
+            let seen = up.seen();
+            assert_eq!(seen.len(), chain.iter().filter(|at| **at == number).count(), "{model}");
+            for seen in &seen {
+                check(number, &seen.head, |name| seen.header(name).map(str::to_owned));
+            }
+        }
+    }
+    for path in ["/v1/models/owned", "/v1/models"] {
+        ask(weir.address, bare("GET", path, CALLERS)).await;
+        for (number, up) in ups.iter().enumerate() {
+            for seen in up.seen() {
+                check(number, &seen.head, |name| seen.header(name).map(str::to_owned));
+            }
+        }
+    }
+}
+
+/// Checks what the upstream of this number was sent.
+fn check(number: usize, head: &str, header: impl Fn(&str) -> Option<String>) {
+    assert_eq!(header("x-harmless").as_deref(), Some("kept"));
+    let own = |name: &str| match (number, name) {
+        (1, "authorization") => Some("Bearer secret-of-OWNED"),
+        (2, "api-key") => Some("secret-of-AZURE"),
+        _ => None,
+    };
+    for name in NAMES {
+        let expected = if matches!(number, 0 | 3) { Some("callers-own") } else { own(name) };
+        let value = header(name);
+        let value = value.as_deref().map(|value| match name {
+            "authorization" if matches!(number, 0 | 3) => value.trim_start_matches("Bearer "),
+            _ => value,
+        });
+        assert_eq!(value, expected, "{number} {name}\n{head}");
+    }
+    let all = (number == 0).then_some("plain");
+    assert_eq!(header("x-all").as_deref(), all);
+    let secret = (number == 1).then_some("secret-of-HEADER");
+    assert_eq!(header("x-secret").as_deref(), secret);
+}
+
+#[tokio::test]
+async fn what_an_upstream_says_of_the_keys_owner_is_told_to_the_owner_alone() {
+    let (open, owned) = (Up::start("open").await, Up::start("owned").await);
+    let bare = Up::start("bare").await;
+    let told = Up::start("told").await;
+    let urls =
+        [("open", open.url()), ("owned", owned.url()), ("bare", bare.url()), ("told", told.url())];
+    let weir = weir(&memory(), TOML, &urls).await;
+    let answer = status(200, "set-cookie: a=b\r\nopenai-organization: o\r\n", "{}");
+    for up in [&open, &owned, &bare, &told] {
+        up.then([Play::Answer(answer.clone())]);
+    }
+    for (model, is_told) in [("x", true), ("owned", false), ("bare", false), ("told", true)] {
+        let answer = ask(weir.address, chat(CALLERS, question(model).to_string())).await;
+        for name in ["set-cookie", "openai-organization"] {
+            assert_eq!(answer.header(name).is_some(), is_told, "{model} {name}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Requests that go on to another model where the first one's upstream fails: after what, with how much
+//! of the conversation, at whose price, and past which upstreams.
+
+use serde_json::json;
+
+use super::setting::{
+    Play, Up, conversation, failing, memory, nowhere, question, rows, said, send, status, weir,
+};
+use crate::server::harness::ask;
+
+const CHAIN: &str = r#"
+    [upstream]
+    url = "{a}"
+    api_key_env = "A"
+    first_byte_timeout_ms = 200
+    [upstreams.b]
+    url = "{b}"
+    [upstreams.c]
+    url = "{c}"
+    [[routes]]
+    models = ["first"]
+    send_as = "gpt-4o"
+    fallback = ["second", "third"]
+    [[routes]]
+    models = ["second"]
+    upstream = "b"
+    send_as = "gpt-4.1"
+    fallback = ["never"]
+    [[routes]]
+    models = ["third"]
+    upstream = "c"
+    send_as = "gpt-4o-mini"
+    [routes.price]
+    input_usd_per_mtok = "3"
+    output_usd_per_mtok = "7"
+"#;
+
+#[tokio::test]
+async fn each_failure_that_may_pass_goes_to_the_next_and_each_try_has_its_row() {
+    for (play, first_row) in [
+        (Play::Reset, "a gpt-4o upstream_closed -"),
+        (Play::Last(b"no HTTP at all\r\n\r\n".to_vec()), "a gpt-4o upstream_closed -"),
+        (Play::Silent(Vec::new()), "a gpt-4o upstream_timeout -"),
+        (failing(408), "a gpt-4o retried 408"),
+        (failing(409), "a gpt-4o retried 409"),
+        (failing(429), "a gpt-4o retried 429"),
+        (failing(500), "a gpt-4o retried 500"),
+        (failing(503), "a gpt-4o retried 503"),
+    ] {
+        for stream in [false, true] {
+            let ups = [Up::start("a").await, Up::start("b").await, Up::start("c").await];
+            let urls = [("a", ups[0].url()), ("b", ups[1].url()), ("c", ups[2].url())];
+            let store = memory();
+            let weir = weir(&store, CHAIN, &urls).await;
+            ups[0].then([play.clone()]);
+            ups[1].then([failing(500)]);
+            let mut body = question("first");
+            body["stream"] = json!(stream);
+            let answer = send(&weir, &body).await;
+            assert_eq!((answer.status(), said(&answer).as_str()), (200, "from c"), "{first_row}");
+            assert_eq!(answer.header("x-weir-upstream"), Some("c"));
+            assert_eq!(answer.header("x-weir-model"), Some("gpt-4o-mini"));
+            assert_eq!(answer.header("x-weir-attempts"), Some("3"));
+            let sent = ups.each_ref().map(|up| up.seen());
+            assert_eq!(sent.each_ref().map(Vec::len), [1, 1, 1]);
+            let models = sent.map(|seen| seen[0].json()["model"].as_str().map(str::to_owned));
+            assert_eq!(
+                models.each_ref().map(Option::as_deref),
+                [Some("gpt-4o"), Some("gpt-4.1"), Some("gpt-4o-mini")]
+            );
+            let rows = rows(&store, &urls).await;
+            assert_eq!(rows.len(), 3, "{rows:?}");
+            assert!(rows[0].starts_with(first_row), "{rows:?}");
+            assert!(rows[1].starts_with("b gpt-4.1 retried 500 "), "{rows:?}");
+            // Priced on what was really used: 1000 tokens in and 10 out by the row's own price.
+            assert_eq!(rows[2], "c gpt-4o-mini complete 200 3070000");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_the_callers_own_fault_goes_nowhere_else() {
+    for code in [400, 401, 403, 404, 422, 501] {
+        let (a, b) = (Up::start("a").await, Up::start("b").await);
+        let c = nowhere().await;
+        let weir = weir(&memory(), CHAIN, &[("a", a.url()), ("b", b.url()), ("c", c)]).await;
+        a.then([failing(code)]);
+        assert_eq!(send(&weir, &question("first")).await.status(), code);
+        assert_eq!((a.seen().len(), b.seen().len()), (1, 0));
+    }
+}
+
+#[tokio::test]
+async fn what_a_named_upstream_lacks_is_told_by_its_own_section() {
+    let (a, b) = (Up::start("a").await, Up::start("b").await);
+    let toml = r#"
+        [upstream]
+        url = "{a}"
+        [upstreams.b]
+        url = "{b}"
+        first_byte_timeout_ms = 50
+        [[routes]]
+        models = ["at-b"]
+        upstream = "b"
+    "#;
+    let weir = weir(&memory(), toml, &[("a", a.url()), ("b", b.url())]).await;
+    b.then([Play::Silent(Vec::new())]);
+    let answer = send(&weir, &question("at-b")).await;
+    let message = answer.assert_error(504, "upstream_timeout");
+    assert!(message.contains("(upstreams.b.first_byte_timeout_ms)"), "{message}");
+}
+
+#[tokio::test]
+async fn where_all_fail_the_last_answer_passes_as_it_is() {
+    let (a, b, c) = (Up::start("a").await, Up::start("b").await, Up::start("c").await);
+    let weir = weir(&memory(), CHAIN, &[("a", a.url()), ("b", b.url()), ("c", c.url())]).await;
+    a.then([failing(500)]);
+    b.then([failing(502)]);
+    c.then([Play::Answer(status(429, "retry-after: 7\r\n", "{\"z\": 1.0}"))]);
+    let answer = send(&weir, &question("first")).await;
+    assert_eq!(answer.status(), 429);
+    assert_eq!(answer.header("retry-after"), Some("7"));
+    assert_eq!(answer.body, b"{\"z\": 1.0}");
+    // The row of the second has a fallback of its own, which is its callers' alone.
+    a.then([failing(500)]);
+    assert_eq!(said(&send(&weir, &question("first")).await), "from b");
+}
+
+#[tokio::test]
+async fn other_routes_fall_back_too_where_their_body_is_there() {
+    let (a, b, c) = (Up::start("a").await, Up::start("b").await, Up::start("c").await);
+    let ups = [("a", a.url()), ("b", b.url()), ("c", c.url())];
+    let store = memory();
+    let weir = weir(&store, CHAIN, &ups).await;
+    a.then([failing(503)]);
+    let body = json!({"model": "first", "input": "x"}).to_string();
+    let request = format!(
+        "POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = ask(weir.address, request).await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.header("x-weir-upstream"), Some("b"));
+    assert_eq!(answer.header("x-weir-attempts"), Some("2"));
+    assert_eq!(b.seen()[0].text(), body.replace("first", "gpt-4.1"));
+    assert_eq!(rows(&store, &ups).await.len(), 2);
+}
+
+const SMALLER: &str = r#"
+    [upstream]
+    url = "{a}"
+    api_key_env = "A"
+    [upstreams.b]
+    url = "{b}"
+    [models."large"]
+    window_tokens = 100000
+    encoding = "o200k_base"
+    [models."tiny"]
+    window_tokens = 3000
+    encoding = "o200k_base"
+    [models."huge"]
+    window_tokens = 200000
+    encoding = "o200k_base"
+    [[routes]]
+    models = ["large"]
+    fallback = ["tiny", "huge"]
+    [[routes]]
+    models = ["tiny"]
+    upstream = "b"
+    [[routes]]
+    models = ["huge"]
+    upstream = "b"
+"#;
+
+#[tokio::test]
+async fn a_fallback_never_sends_less_than_the_first_would_have_had() {
+    let (a, b) = (Up::start("a").await, Up::start("b").await);
+    let weir = weir(&memory(), SMALLER, &[("a", a.url()), ("b", b.url())]).await;
+    for (exchanges, model) in [(1, "tiny"), (20, "huge")] {
+        a.then([failing(503)]);
+        let body = conversation("large", exchanges);
+        let answer = send(&weir, &body).await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.header("x-weir-model"), Some(model), "{exchanges}");
+        let seen = b.seen();
+        assert_eq!(seen.len(), 1);
+        let expected = body.to_string().replace("\"large\"", &format!("\"{model}\""));
+        assert_eq!(seen[0].text(), expected, "all of it, but for the model");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_fails_again_and_again_is_passed_over_while_there_is_another() {
+    let (a, b, c) = (Up::start("a").await, Up::start("b").await, Up::start("c").await);
+    let weir = weir(&memory(), CHAIN, &[("a", a.url()), ("b", b.url()), ("c", c.url())]).await;
+    a.then(std::iter::repeat_n(failing(429), 6));
+    for _ in 0..6 {
+        assert_eq!(said(&send(&weir, &question("first")).await), "from b");
+    }
+    assert_eq!(a.seen().len(), 6, "limits are no failure");
+    a.then(std::iter::repeat_n(failing(500), 5));
+    for _ in 0..5 {
+        assert_eq!(said(&send(&weir, &question("first")).await), "from b");
+    }
+    assert_eq!(a.seen().len(), 5);
+    let answer = send(&weir, &question("first")).await;
+    assert_eq!(said(&answer), "from b");
+    assert_eq!(answer.header("x-weir-attempts"), None);
+    assert_eq!(a.seen().len(), 0, "it is passed over");
+    // What has nowhere else to go is sent all the same, and shows that it answers again.
+    assert_eq!(said(&send(&weir, &question("gpt-4o")).await), "from a");
+    assert_eq!(said(&send(&weir, &question("first")).await), "from a");
+    assert_eq!(a.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn where_all_are_passed_over_the_first_is_asked() {
+    let (a, b, c) = (Up::start("a").await, Up::start("b").await, Up::start("c").await);
+    let weir = weir(&memory(), CHAIN, &[("a", a.url()), ("b", b.url()), ("c", c.url())]).await;
+    for up in [&a, &b, &c] {
+        up.then(std::iter::repeat_n(failing(500), 5));
+    }
+    for _ in 0..5 {
+        assert_eq!(send(&weir, &question("first")).await.status(), 500);
+    }
+    for up in [&a, &b, &c] {
+        assert_eq!(up.seen().len(), 5);
+    }
+    assert_eq!(said(&send(&weir, &question("first")).await), "from a");
+}
