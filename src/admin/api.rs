@@ -184,7 +184,7 @@ impl Shared {
         let organisation = text(&mut members, "organisation")?;
         let change: KeyChange =
             serde_json::from_value(Value::Object(members)).map_err(|error| invalid(&error))?;
-        change.check_policies(&self.policies)?;
+        change.check_policies(&self.rules().policies)?;
         let issued = self.store.create_key(NewKey { team, organisation, change }, now_ms()).await?;
         acted("create", &issued.facts.key.id);
         Ok((StatusCode::CREATED, issued.json()))
@@ -192,7 +192,7 @@ impl Shared {
 
     async fn change(&self, id: &str, body: &[u8]) -> Answer {
         let change: KeyChange = read(body)?;
-        change.check_policies(&self.policies)?;
+        change.check_policies(&self.rules().policies)?;
         let changed = self.store.change_key(id, change).await?;
         acted("limit", &changed.key.id);
         done(&changed)

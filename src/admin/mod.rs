@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,7 +32,7 @@ pub use token::{Token, load_or_make};
 use crate::config::{Config, Policies};
 use crate::proxy::host::Hosts;
 use crate::store::Store;
-use crate::tls::{HTTP1, Stream, Tls};
+use crate::tls::{HTTP1, Stream, Tls, TlsError};
 
 /// The most that a request may hold.
 const MAX_BODY_BYTES: usize = 64 << 10;
@@ -57,10 +57,45 @@ pub struct Admin {
 /// What all requests need.
 struct Shared {
     store: Store,
-    policies: Policies,
     time_zone: TimeZone,
-    hosts: Hosts,
     token: Token,
+    /// What requests go by that come now.
+    rules: RwLock<Arc<Rules>>,
+}
+
+/// What another configuration changes.
+struct Rules {
+    policies: Policies,
+    hosts: Hosts,
+}
+
+impl Rules {
+    fn new(config: &Config) -> Self {
+        Self {
+            policies: config.context.policies.clone(),
+            hosts: Hosts::new(&config.server.allowed_hosts),
+        }
+    }
+}
+
+/// Has the admin API go by other configurations while it serves.
+#[derive(Clone)]
+pub struct AdminRenewal {
+    tls: Option<Tls>,
+    shared: Arc<Shared>,
+}
+
+impl AdminRenewal {
+    /// Has all requests from now on go by `config`, and new connections by its certificate. Where
+    /// that cannot be, nothing changes.
+    pub fn renew(&self, config: &Config) -> Result<(), TlsError> {
+        if let Some(tls) = &self.tls {
+            tls.replace(&config.admin.tls)?;
+        }
+        let rules = Arc::new(Rules::new(config));
+        *self.shared.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+        Ok(())
+    }
 }
 
 impl Admin {
@@ -75,10 +110,9 @@ impl Admin {
         let address = listener.local_addr()?;
         let tls = Tls::new(&config.admin.tls, HTTP1)
             .map_err(|error| io::Error::other(format!("admin.tls.{error}")))?;
-        let hosts = Hosts::new(&config.server.allowed_hosts);
-        let policies = config.context.policies.clone();
         let time_zone = config.budgets.time_zone.clone();
-        let shared = Arc::new(Shared { store, policies, time_zone, hosts, token });
+        let rules = RwLock::new(Arc::new(Rules::new(config)));
+        let shared = Arc::new(Shared { store, time_zone, token, rules });
         Ok(Self { listener, address, tls, shared })
     }
 
@@ -87,9 +121,9 @@ impl Admin {
         self.address
     }
 
-    /// What handshakes go by; `None` where plain HTTP is spoken.
-    pub fn tls(&self) -> Option<Tls> {
-        self.tls.clone()
+    /// What has it go by another configuration.
+    pub fn renewal(&self) -> AdminRenewal {
+        AdminRenewal { tls: self.tls.clone(), shared: Arc::clone(&self.shared) }
     }
 
     /// Serves until `ended`, and a little longer what is under way then.
@@ -185,7 +219,7 @@ impl Shared {
     /// Checks who asks before anything else of the request is looked at.
     async fn admitted(&self, request: Request<Incoming>) -> Result<(StatusCode, String), Refusal> {
         let (parts, body) = request.into_parts();
-        self.hosts.check(parts.version, &parts.uri, &parts.headers).map_err(|error| {
+        self.rules().hosts.check(parts.version, &parts.uri, &parts.headers).map_err(|error| {
             Refusal::new(StatusCode::FORBIDDEN, "host_not_allowed", error.message)
         })?;
         if parts.headers.contains_key(ORIGIN) {
@@ -207,6 +241,11 @@ impl Shared {
             }
         };
         self.act(&parts.method, &parts.uri, &body).await
+    }
+
+    /// What requests go by that come now.
+    fn rules(&self) -> Arc<Rules> {
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn is_authorized(&self, headers: &HeaderMap) -> bool {

@@ -40,7 +40,10 @@ impl<'a> Place<'a> {
         let start = |span: Option<std::ops::Range<usize>>| span.map(|span| span.start);
         match self {
             Self::Table(table) => {
-                let (key, item) = table.get_key_value(part)?;
+                // Names of models are shown in lower case, however they are written.
+                let alike = || table.iter().find(|(name, _)| name.eq_ignore_ascii_case(part));
+                let (key, item) =
+                    table.get_key_value(part).or_else(|| table.get_key_value(alike()?.0))?;
                 let own = match item {
                     Item::Table(table) => start(table.span()),
                     Item::ArrayOfTables(rows) => start(rows.span()),
@@ -95,6 +98,7 @@ mod tests {
             ("server.tls.cert_file", Some(4)),
             ("models.\"a/b.c\".encoding", Some(7)),
             ("models.\"a/b.c\".tiers[0].above_prompt_tokens", Some(8)),
+            ("models.\"A/B.c\".encoding", Some(7)),
             ("limits[0].model", Some(10)),
             ("limits[1].model", Some(12)),
             ("limits[1].max_input_tokens", Some(13)),

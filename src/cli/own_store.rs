@@ -172,8 +172,8 @@ pub async fn sweep(store: Store) {
     }
 }
 
-/// Looks after the journal, again and again.
-pub async fn tend(journal: Arc<Journal>, is_shared: bool) {
+/// Looks after the journal that is in force, again and again.
+pub async fn tend(journal: impl Fn() -> Arc<Journal>, is_shared: bool) {
     let every = if is_shared { SHARED_TEND_INTERVAL } else { SWEEP_INTERVAL };
     let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -181,7 +181,7 @@ pub async fn tend(journal: Arc<Journal>, is_shared: bool) {
     interval.tick().await;
     loop {
         interval.tick().await;
-        journal.tend().await;
+        journal().tend().await;
     }
 }
 

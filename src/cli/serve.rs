@@ -7,18 +7,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
+use figment::Figment;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::reload::Handle;
 
 use super::log_fields::PlainFields;
 use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
 use super::own_store;
-use super::reload::Reload;
+use super::reload::{self, Reload};
 use super::told::{Flags, OPENAI_BASE_URL};
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, AdminRenewal};
 use crate::config::{self, AuthMode, Config, Log, LogFormat, Problem};
 use crate::proxy::Proxy;
-use crate::server::{BindError, Ending, Hangups, Phase, Server, Signals};
+use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
 use crate::store::Store;
 use crate::tokens::Encoding;
 use crate::upstream::{Base, Client};
@@ -53,7 +55,7 @@ Then point an application at it:
   OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
 
 Signals: the first SIGTERM or Ctrl-C finishes what is in flight, the second ends at once. SIGHUP reads
-certificates anew.
+the configuration, keys and certificates anew; so does weir by itself when their files change.
 Exit codes: 0 ended as told, 1 cannot serve (such as: the port is taken), 2 bad configuration,
 130 ended at once.";
 
@@ -70,8 +72,9 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         Ok(config) => config,
         Err(problems) => return refuse(&problems),
     };
-    let log_end = match start_log(&config.log) {
-        Ok(log_end) => log_end,
+    let figment = args.flags.figment();
+    let (level, log_end) = match start_log(&config.log) {
+        Ok(started) => started,
         Err(problem) => return refuse(&[Problem::with("", problem)]),
     };
     std::panic::set_hook(Box::new(|panic| {
@@ -84,12 +87,13 @@ pub fn run(args: &ServeArgs) -> ExitCode {
     for warning in warnings {
         tracing::warn!(target: "weir::config", "{warning}");
     }
+    let flags = args.flags.clone();
     let served = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::cannot_serve(format!("cannot start threads: {error}")))
         .and_then(|runtime| {
-            let served = runtime.block_on(serve(Arc::new(config)));
+            let served = runtime.block_on(serve(Arc::new(config), Told { flags, figment, level }));
             // A count or a decoding that is still under way is for nobody any more.
             runtime.shutdown_background();
             served
@@ -115,6 +119,32 @@ fn refuse(problems: &[Problem]) -> ExitCode {
     ExitCode::from(BAD_CONFIGURATION)
 }
 
+/// What is read again when it changes.
+struct Told {
+    flags: Flags,
+    figment: Figment,
+    level: LogLevel,
+}
+
+impl Told {
+    /// Has all of it read again when it changes, until the runtime ends.
+    fn watch(
+        self,
+        server: Renewal,
+        admin: Option<AdminRenewal>,
+        config: Arc<Config>,
+        hangups: Hangups,
+    ) {
+        let Self { flags, figment, level } = self;
+        let vocabularies = reload::vocabularies(&config);
+        let reload = Reload { flags, figment, vocabularies, server, admin, log: level };
+        tokio::spawn(async move { reload.run(&config, hangups).await });
+    }
+}
+
+/// Has the log say more or less from now on.
+pub type LogLevel = Box<dyn Fn(&str) + Send>;
+
 /// Why serving did not begin.
 struct Failure {
     code: u8,
@@ -131,7 +161,7 @@ impl Failure {
     }
 }
 
-async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
+async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     let deaf = |error| Failure::cannot_serve(format!("cannot listen for signals: {error}"));
     let mut signals = Signals::listen().map_err(deaf)?;
     let hangups = Hangups::listen().map_err(deaf)?;
@@ -141,11 +171,8 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     let admin = admin(&config, &store).await?;
     let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_store)?;
     let originals = Arc::clone(proxy.originals());
-    let journal = Arc::clone(proxy.journal());
-    let summaries = proxy.summaries().cloned();
     // Before anything new is written down, so that a bill is whole as soon as weir answers.
-    journal.tend().await;
-    tokio::spawn(own_store::tend(Arc::clone(&journal), config.store.url.is_some()));
+    proxy.journal().tend().await;
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
         tokio::spawn(own_store::sweep(store.clone()));
     }
@@ -158,12 +185,12 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
     let address = server.address();
     refuse_loops(&config, &bases, address).await?;
     greet(&config, address);
-    let reload = Reload {
-        config: Arc::clone(&config),
-        server: server.tls(),
-        admin: admin.as_ref().and_then(Admin::tls),
-    };
-    tokio::spawn(reload.run(hangups));
+    let renewal = server.renewal();
+    let in_force = renewal.clone();
+    let journal = move || Arc::clone(in_force.proxy().journal());
+    tokio::spawn(own_store::tend(journal, config.store.url.is_some()));
+    let admins = admin.as_ref().map(Admin::renewal);
+    told.watch(renewal.clone(), admins, Arc::clone(&config), hangups);
     let shutdown = server.shutdown();
     if let Some(admin) = admin {
         tracing::info!(target: "weir", "the admin API listens on {}", admin.address());
@@ -178,10 +205,13 @@ async fn serve(config: Arc<Config>) -> Result<Ending, Failure> {
         shutdown.end();
     });
     let ending = server.run().await;
+    // What is in force at the end knows of all that went before.
+    let proxy = renewal.proxy();
+    let summaries = proxy.summaries();
     if let Some(summaries) = summaries.filter(|_| ending != Ending::Forced) {
         summaries.finish().await;
     }
-    journal.finish().await;
+    proxy.journal().finish().await;
     if ending != Ending::Forced {
         // What the last requests left out is saved before the process ends.
         originals.settle(|_| true).await;
@@ -368,14 +398,30 @@ fn leads_back(url: &str, address: SocketAddr) -> Failure {
 }
 
 /// Starts the log; it lasts until what is given back is dropped.
-fn start_log(log: &Log) -> Result<LogEnd, String> {
+fn start_log(log: &Log) -> Result<(LogLevel, LogEnd), String> {
     let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level: {error}"))?;
     let failed = |error: &dyn std::fmt::Display| format!("the log cannot be set up: {error}");
     let (writer, end) = log_writer(io::stderr()).map_err(|error| failed(&error))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
-    let started = match log.format {
-        LogFormat::Text => builder.fmt_fields(PlainFields).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    let (level, started) = match log.format {
+        LogFormat::Text => {
+            let builder = builder.fmt_fields(PlainFields).with_filter_reloading();
+            (level(builder.reload_handle()), builder.try_init())
+        }
+        LogFormat::Json => {
+            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            (level(builder.reload_handle()), builder.try_init())
+        }
     };
-    started.map(|()| end).map_err(|error| failed(&error))
+    started.map(|()| (level, end)).map_err(|error| failed(&error))
+}
+
+/// What changes how much is logged. A level that the configuration has checked is one.
+fn level<S: 'static>(handle: Handle<EnvFilter, S>) -> LogLevel {
+    Box::new(move |level| {
+        if let Ok(filter) = EnvFilter::try_new(level) {
+            // An error says that there is no log any more.
+            let _ = handle.reload(filter);
+        }
+    })
 }

@@ -99,6 +99,13 @@ impl Flags {
     }
 }
 
+/// What `figment` says, complete.
+pub fn complete_from(figment: &Figment) -> Result<Config, Vec<Problem>> {
+    let (mut config, _) = config::load(figment.clone())?;
+    complete(&mut config, || std::env::vars_os().collect())?;
+    Ok(config)
+}
+
 /// Reads what `config` names, and tries what can be tried without serving.
 fn complete(
     config: &mut Config,

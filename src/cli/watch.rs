@@ -24,9 +24,17 @@ impl Watch {
         Self { paths, known, seen: known }
     }
 
-    /// Watches other files from now on, by what they say now.
+    /// Watches these files from now on, by what they say now where they are others.
     pub fn follow(&mut self, paths: Vec<PathBuf>) {
-        *self = Self::new(paths);
+        if paths != self.paths {
+            *self = Self::new(paths);
+        }
+    }
+
+    /// Takes what they say now as known.
+    pub fn note(&mut self) {
+        self.seen = digest(&self.paths);
+        self.known = self.seen;
     }
 
     /// Whether the files say something else than before, and said the same when they were last looked

@@ -3,10 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use figment::value::{Dict, Value};
-use figment::{Figment, Profile, Provider as _};
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
 
 use super::reader::label;
+
+/// A key's parts.
+type Path = Vec<String>;
 
 /// A key that says something else than before.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +62,8 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("upstreams", NextRequest),
     ("upstreams.*.url", MovesCuts),
     ("routes", MovesCuts),
+    ("routes.*.fallback", NextRequest),
+    ("routes.*.price", NextRequest),
     ("context", MovesCuts),
     ("context.allow_bypass", NextRequest),
     ("context.allowed_policies", NextRequest),
@@ -74,6 +79,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("summaries.mode", MovesCuts),
     ("summaries.model", MovesCuts),
     ("summaries.lifetime_ms", Restart),
+    ("summaries.max_concurrent", Restart),
     ("summaries.cache_bytes", Restart),
     ("summaries.max_bytes", Restart),
     ("learning", MovesCuts),
@@ -86,6 +92,7 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("models.*.strict_alternation", MovesCuts),
     ("models.*.policy", MovesCuts),
     ("models.*.token_ratio", MovesCuts),
+    ("models.*.tokenizer", MovesCuts),
     ("models.*.late_system", MovesCuts),
     ("prices", NextRequest),
     ("cache", Restart),
@@ -99,22 +106,89 @@ const EFFECTS: &[(&str, Effect)] = &[
 
 /// What differs from `old` in `new`, both as gathered, by their keys.
 pub fn changes(old: &Figment, new: &Figment) -> Vec<Change> {
-    let (old, new) = (leaves(old), leaves(new));
-    let mut changed: Vec<&Vec<String>> =
-        old.iter().filter(|(path, value)| new.get(*path) != Some(value)).map(|one| one.0).collect();
-    changed.extend(new.keys().filter(|path| !old.contains_key(*path)));
-    changed.sort();
-    changed
-        .into_iter()
-        .map(|path| {
+    let differing = differing(old, new).into_iter();
+    differing
+        .map(|(path, effect)| {
             let parts: Vec<&str> = path.iter().map(String::as_str).collect();
-            Change { key: label(&parts), effect: effect(&parts) }
+            Change { key: label(&parts), effect }
         })
         .collect()
 }
 
+/// The paths of what differs, and what follows from each.
+fn differing(old: &Figment, new: &Figment) -> BTreeMap<Path, Effect> {
+    let (old, new) = (leaves(old), leaves(new));
+    let paths = old.keys().chain(new.keys());
+    let differing = paths.filter(|path| old.get(*path) != new.get(*path));
+    differing
+        .map(|path| {
+            let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+            let effect = match parts[..] {
+                // A listener that speaks TLS or none goes on so.
+                [section, "tls", _] if has_tls(&old, section) != has_tls(&new, section) => Restart,
+                _ => effect(&parts),
+            };
+            (path.clone(), effect)
+        })
+        .collect()
+}
+
+fn has_tls(leaves: &BTreeMap<Path, String>, section: &str) -> bool {
+    let path = [section, "tls", "cert_file"].map(str::to_owned);
+    leaves.get(&path[..]).is_some_and(|file| !file.is_empty())
+}
+
+/// What `new` says, but for what only a restart can change: there, what `old` says. Both as gathered.
+pub fn without_restarts(old: &Figment, new: &Figment) -> Figment {
+    let differing = differing(old, new);
+    let (old, mut merged) = (dict(old), dict(new));
+    for (path, _) in differing.iter().filter(|(_, effect)| **effect == Restart) {
+        let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+        put(&mut merged, &parts, find(&old, &parts).cloned());
+    }
+    Figment::from(Merged(merged))
+}
+
+/// The value at `path`.
+fn find<'a>(dict: &'a Dict, path: &[&str]) -> Option<&'a Value> {
+    let (last, tables) = path.split_last()?;
+    tables.iter().try_fold(dict, |dict, part| dict.get(*part)?.as_dict())?.get(*last)
+}
+
+/// Puts a value at `path`, or nothing.
+fn put(dict: &mut Dict, path: &[&str], value: Option<Value>) {
+    match (path, value) {
+        ([], _) => {}
+        ([last], Some(value)) => {
+            dict.insert((*last).to_owned(), value);
+        }
+        ([last], None) => {
+            dict.remove(*last);
+        }
+        ([first, rest @ ..], value) => {
+            let table = dict.entry((*first).to_owned()).or_insert_with(|| Dict::new().into());
+            if let Value::Dict(_, table) = table {
+                put(table, rest, value);
+            }
+        }
+    }
+}
+
+/// What was gathered before, as a source of its own.
+struct Merged(Dict);
+
+impl Provider for Merged {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("what is in force")
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(Profile::Default.collect(self.0.clone()))
+    }
+}
+
 /// What follows where the value at `path` changes.
-pub fn effect(path: &[&str]) -> Effect {
+fn effect(path: &[&str]) -> Effect {
     let fits = |pattern: &str| {
         let parts: Vec<&str> = pattern.split('.').collect();
         let is_one = |(part, own): (&&str, &&str)| *part == "*" || part == own;
@@ -126,14 +200,18 @@ pub fn effect(path: &[&str]) -> Effect {
 }
 
 /// All values, by their paths.
-fn leaves(figment: &Figment) -> BTreeMap<Vec<String>, String> {
-    let data = figment.data().ok().and_then(|mut data| data.remove(&Profile::Default));
+fn leaves(figment: &Figment) -> BTreeMap<Path, String> {
     let mut leaves = BTreeMap::new();
-    walk(&mut Vec::new(), &data.unwrap_or_default(), &mut leaves);
+    walk(&mut Vec::new(), &dict(figment), &mut leaves);
     leaves
 }
 
-fn walk(path: &mut Vec<String>, dict: &Dict, leaves: &mut BTreeMap<Vec<String>, String>) {
+fn dict(figment: &Figment) -> Dict {
+    let data = figment.data().ok().and_then(|mut data| data.remove(&Profile::Default));
+    data.unwrap_or_default()
+}
+
+fn walk(path: &mut Path, dict: &Dict, leaves: &mut BTreeMap<Path, String>) {
     for (name, value) in dict {
         path.push(name.clone());
         value_at(path, value, leaves);
@@ -141,7 +219,7 @@ fn walk(path: &mut Vec<String>, dict: &Dict, leaves: &mut BTreeMap<Vec<String>, 
     }
 }
 
-fn value_at(path: &mut Vec<String>, value: &Value, leaves: &mut BTreeMap<Vec<String>, String>) {
+fn value_at(path: &mut Path, value: &Value, leaves: &mut BTreeMap<Path, String>) {
     match value {
         Value::Dict(_, dict) => walk(path, dict, leaves),
         // Rows of a list of tables are told apart by their places; other lists are one value.
@@ -197,7 +275,12 @@ mod tests {
             ("", "[context]\nlow = 0.5", &[("context.low", "moves_cuts")]),
             ("[log]\nlevel = \"debug\"", "", &[("log.level", "next_request")]),
             ("", "[server]\nlisten = \"[::1]:1\"", &[("server.listen", "restart")]),
-            ("", "[server.tls]\ncert_file = \"a\"", &[("server.tls.cert_file", "next_request")]),
+            ("", "[server.tls]\ncert_file = \"a\"", &[("server.tls.cert_file", "restart")]),
+            (
+                "[server.tls]\ncert_file = \"a\"",
+                "[server.tls]\ncert_file = \"b\"",
+                &[("server.tls.cert_file", "next_request")],
+            ),
             (
                 "[models.\"a/b.c\"]\nwindow_tokens = 5\ninput_usd_per_mtok = \"1\"",
                 "[models.\"a/b.c\"]\nwindow_tokens = 6\ninput_usd_per_mtok = \"2\"",
@@ -225,6 +308,37 @@ mod tests {
                 expected.iter().map(|(key, effect)| ((*key).to_owned(), *effect)).collect();
             assert_eq!(told(old, new), expected, "{old} -> {new}");
         }
+    }
+
+    #[test]
+    fn what_needs_a_restart_stays_and_the_rest_holds() {
+        let figment = |text: &str| {
+            let text = text.to_owned();
+            Figment::from(Toml::string(DEFAULT_TOML)).merge(Toml::string(&text))
+        };
+        let old = figment("[server]\nmax_connections = 7\n[redis]\nurl = \"redis://h:1\"");
+        let new = figment(
+            "[server]\nlisten = \"[::1]:9\"\nmax_body_bytes = 2048\n[context]\nlow = 0.5\n\
+             [admin.tls]\ncert_file = \"a\"\nkey_file = \"b\"\n[cors]\nallow_origins = [\"http://a\"]",
+        );
+        let merged = without_restarts(&old, &new);
+        let rest: Vec<_> = changes(&merged, &new).into_iter().map(|change| change.key).collect();
+        let expected = [
+            "admin.tls.cert_file",
+            "admin.tls.key_file",
+            "redis.url",
+            "server.listen",
+            "server.max_connections",
+        ];
+        assert_eq!(rest, expected);
+        assert!(changes(&old, &merged).iter().all(|change| change.effect != Restart));
+        let (config, _) = crate::config::load(merged).expect("both were right");
+        assert_eq!(config.server.max_connections, 7);
+        assert_eq!(config.server.max_body_bytes, 2048);
+        assert_eq!(config.context.policy.low_permille, 500);
+        assert_eq!(config.cors.allow_origins, ["http://a"]);
+        assert_eq!(config.redis.url.expose(), "redis://h:1");
+        assert_eq!(config.server.listen.port(), 8400);
     }
 
     /// A policy's keys are the fold's business but for a few that are named.

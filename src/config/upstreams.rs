@@ -41,7 +41,7 @@ const KEPT_HEADERS: [&str; 10] = [
 ];
 
 /// `[upstream]` or `[upstreams.NAME]`: where requests go.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     /// The base URL, as an SDK would be given it.
     pub url: String,

@@ -17,7 +17,8 @@ const RETRY_AFTER_MS: u64 = 1000;
 const PLACE_LIFE: Duration = Duration::from_secs(30);
 
 /// What all keys with limits have used.
-pub struct Admissions(Rates);
+#[derive(Clone)]
+pub struct Admissions(Arc<Rates>);
 
 /// A request's place among those of its key, given back on drop.
 #[must_use = "a place that is dropped is free for another request"]
@@ -36,7 +37,8 @@ impl Admission {
 impl Admissions {
     /// Counts in Redis where there is one, else in this process.
     pub fn new(redis: Option<Redis>) -> Self {
-        Self(redis.map_or_else(Rates::in_memory, |redis| Rates::in_redis(redis, PLACE_LIFE)))
+        let in_redis = |redis| Rates::in_redis(redis, PLACE_LIFE);
+        Self(Arc::new(redis.map_or_else(Rates::in_memory, in_redis)))
     }
 
     /// Lets a request in, or says when to come again.

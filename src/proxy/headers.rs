@@ -53,6 +53,7 @@ const RATE_TOKENS: [HeaderName; 3] = [
 ];
 
 /// The name this instance has in `via`.
+#[derive(Clone)]
 pub struct Via {
     name: String,
     value: HeaderValue,

@@ -38,16 +38,19 @@ const BEHIND_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Journal {
     store: Store,
     config: Arc<Config>,
-    budgets: Budgets,
+    budgets: Arc<Budgets>,
     upstream: String,
     routed: RoutePrices,
     /// One place for each settlement in the background.
     behind: Arc<Semaphore>,
     /// What ended while the store could not be written.
-    late: Mutex<Vec<(Arc<Intent>, Settlement)>>,
+    late: Arc<Mutex<Vec<Late>>>,
     /// Models without a price that were warned about already.
-    unpriced: Warned,
+    unpriced: Arc<Warned>,
 }
+
+/// A request, and what it came to.
+type Late = (Arc<Intent>, Settlement);
 
 impl Journal {
     /// For requests to the upstream at `upstream`, unless they say where they go, with the prices
@@ -60,9 +63,23 @@ impl Journal {
         routed: RoutePrices,
     ) -> Self {
         let behind = Arc::new(Semaphore::new(MAX_BEHIND as usize));
-        let late = Mutex::new(Vec::new());
-        let unpriced = Warned::default();
+        let (late, unpriced, budgets) = (Arc::default(), Arc::default(), Arc::new(budgets));
         Self { store, config, budgets, upstream, routed, behind, late, unpriced }
+    }
+
+    /// The same by another configuration: budgets and what is under way go on. A request is settled by the
+    /// prices that it began with.
+    pub fn renewed(&self, config: Arc<Config>, upstream: String, routed: RoutePrices) -> Self {
+        Self {
+            store: self.store.clone(),
+            config,
+            budgets: Arc::clone(&self.budgets),
+            upstream,
+            routed,
+            behind: Arc::clone(&self.behind),
+            late: Arc::clone(&self.late),
+            unpriced: Arc::clone(&self.unpriced),
+        }
     }
 
     /// Holds what a request may come to in all its budgets, or refuses it.

@@ -141,7 +141,7 @@ impl Proxy {
         let origin = upstreams.default.origin.to_string();
         let journal = Journal::new(Arc::clone(&config), store.clone(), origin, budgets, prices);
         let journal = Arc::new(journal);
-        let summaries = Summaries::new(&config, &upstreams.default, &journal, &store)
+        let summaries = Summaries::new(&config, &upstreams.default, &journal, &store, None)
             .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
         let planner = Planner::with(Arc::clone(&config), Arc::new(ways), summaries.clone());
         Ok(Self {
@@ -155,6 +155,32 @@ impl Proxy {
             store,
             config,
             via: headers::Via::random(),
+        })
+    }
+
+    /// The same by another configuration, for requests from now on: what is remembered, learned, held,
+    /// written down and under way goes on, and so do connections to what has not changed.
+    pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, OpenError> {
+        let upstreams = self.upstreams.renewed([&self.config, &config], &self.store)?;
+        let ways = Ways::new(Arc::clone(&config), |name| Arc::clone(&upstreams.find(name).taught));
+        let prices = RoutePrices::new(&config, |name| upstreams.find(name).origin.to_string());
+        let origin = upstreams.default.origin.to_string();
+        let journal = Arc::new(self.journal.renewed(Arc::clone(&config), origin, prices));
+        let before = self.summaries.as_deref();
+        let summaries = Summaries::new(&config, &upstreams.default, &journal, &self.store, before)
+            .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
+        let planner = self.planner.renewed(Arc::clone(&config), Arc::new(ways), summaries.clone());
+        Ok(Self {
+            upstreams,
+            admissions: self.admissions.clone(),
+            planner,
+            originals: Arc::clone(&self.originals),
+            summaries,
+            journal,
+            drains: self.drains.clone(),
+            store: self.store.clone(),
+            config,
+            via: self.via.clone(),
         })
     }
 

@@ -72,6 +72,19 @@ impl Planner {
         }
     }
 
+    /// The same by another configuration: what is remembered goes on.
+    pub(super) fn renewed(
+        &self,
+        config: Arc<Config>,
+        ways: Arc<Ways>,
+        summaries: Option<Arc<Summaries>>,
+    ) -> Self {
+        Self {
+            shared: Arc::new(self.shared.renewed(config, ways, summaries)),
+            heavy: Arc::clone(&self.heavy),
+        }
+    }
+
     /// Decides what to send of `body`. `path_model` is the model named by the path.
     pub async fn plan(
         &self,

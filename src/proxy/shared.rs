@@ -16,9 +16,9 @@ use crate::wire::{Extra, ExtraKind, Request};
 
 pub(super) struct Shared {
     pub(super) config: Arc<Config>,
-    pub(super) memory: Memory,
+    pub(super) memory: Arc<Memory>,
     /// Unknown models that were warned about already.
-    warned: Mutex<HashSet<String>>,
+    warned: Arc<Mutex<HashSet<String>>>,
     /// `None` where no model sums up what cuts take.
     pub(super) summaries: Option<Arc<Summaries>>,
     /// The ways that requests may go, with what their upstreams have taught.
@@ -35,12 +35,28 @@ impl Shared {
         summaries: Option<Arc<Summaries>>,
     ) -> Self {
         Self {
-            memory: Memory::new(&config.cache),
-            warned: Mutex::new(HashSet::new()),
+            memory: Arc::new(Memory::new(&config.cache)),
+            warned: Arc::default(),
             ways,
             config,
             summaries,
         }
+    }
+
+    /// The same by another configuration: what is remembered of contents goes on.
+    pub(super) fn renewed(
+        &self,
+        config: Arc<Config>,
+        ways: Arc<Ways>,
+        summaries: Option<Arc<Summaries>>,
+    ) -> Self {
+        // A fold holds the summaries that stood in it, which its key says nothing of.
+        let is_alike = config.summaries.mode() == self.config.summaries.mode();
+        let memory = match is_alike {
+            true => Arc::clone(&self.memory),
+            false => Arc::new(Memory::new(&config.cache)),
+        };
+        Self { memory, warned: Arc::clone(&self.warned), ways, config, summaries }
     }
 
     /// Tokens of what stands beside the messages, counted once for each content.

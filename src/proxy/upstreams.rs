@@ -53,13 +53,27 @@ impl Upstreams {
         let default = Upstream::new(default, client, config.learning, store)?;
         let mut named = BTreeMap::new();
         for (name, upstream) in &config.upstreams {
-            let client = Client::new(upstream).map_err(|error| OpenError::System {
-                said: error.said(&format!("upstreams.{name}")),
-            })?;
+            let client = client_of(name, upstream)?;
             let upstream = Upstream::new((name, upstream), client, config.learning, store)?;
             named.insert(name.clone(), Arc::new(upstream));
         }
         Ok(Self { default: Arc::new(default), named })
+    }
+
+    /// Those that `new` names, after `old`: one that has not changed goes on with its connections, and what
+    /// one has taught that is still the same to the same callers goes on in any case.
+    pub fn renewed(&self, [old, new]: [&Config; 2], store: &Store) -> Result<Self, OpenError> {
+        let default = (DEFAULT_UPSTREAM, &new.upstream);
+        let before = Some((&old.upstream, &self.default));
+        let default = renewed(default, before, [old.learning, new.learning], store)?;
+        let mut named = BTreeMap::new();
+        for (name, upstream) in &new.upstreams {
+            let before = old.upstreams.get(name).zip(self.named.get(name));
+            let own = (name.as_str(), upstream);
+            let upstream = renewed(own, before, [old.learning, new.learning], store)?;
+            named.insert(name.clone(), upstream);
+        }
+        Ok(Self { default, named })
     }
 
     /// The one called `name`; the default where there is none.
@@ -71,6 +85,38 @@ impl Upstreams {
     pub fn all(&self) -> impl Iterator<Item = &Arc<Upstream>> {
         std::iter::once(&self.default).chain(self.named.values())
     }
+}
+
+/// A client for the upstream called `name`.
+fn client_of(name: &str, config: &config::Upstream) -> Result<Client, OpenError> {
+    let section = config::upstreams::section(name);
+    Client::new(config).map_err(|error| OpenError::System { said: error.said(&section) })
+}
+
+/// An upstream by another configuration than that of `before`.
+fn renewed(
+    (name, config): (&str, &config::Upstream),
+    before: Option<(&config::Upstream, &Arc<Upstream>)>,
+    learning: [Learning; 2],
+    store: &Store,
+) -> Result<Arc<Upstream>, OpenError> {
+    let learns_alike = learning[0] == learning[1];
+    if let Some((old, upstream)) = before
+        && learns_alike
+        && old == config
+    {
+        return Ok(Arc::clone(upstream));
+    }
+    let mut new = Upstream::new((name, config), client_of(name, config)?, learning[1], store)?;
+    if let Some((old, upstream)) = before
+        && learns_alike
+        && old.ask_usage == config.ask_usage
+        && upstream.origin == new.origin
+        && upstream.gets_callers_key == new.gets_callers_key
+    {
+        new.taught = Arc::clone(&upstream.taught);
+    }
+    Ok(Arc::new(new))
 }
 
 impl Upstream {

@@ -35,6 +35,11 @@ impl Acceptor {
         Self { bodies: Bodies::new(max_bodies_in_flight_bytes), max_body_bytes }
     }
 
+    /// The same with other limits; what is held already counts on.
+    pub fn renewed(&self, max_body_bytes: usize, max_bodies_in_flight_bytes: usize) -> Self {
+        Self { bodies: self.bodies.limited(max_bodies_in_flight_bytes), max_body_bytes }
+    }
+
     /// Reads a request's body whole.
     pub async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Received, ProxyError> {
         let encodings = match content_encodings(headers) {

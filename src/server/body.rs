@@ -51,6 +51,11 @@ impl Bodies {
         Self { held_bytes: Arc::default(), max_bytes }
     }
 
+    /// The same bytes, of which there may be so many from now on.
+    pub fn limited(&self, max_bytes: usize) -> Self {
+        Self { held_bytes: Arc::clone(&self.held_bytes), max_bytes }
+    }
+
     /// A permit for nothing yet.
     pub fn permit(&self) -> Permit {
         Permit { bodies: self.clone(), bytes: 0 }

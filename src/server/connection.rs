@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -48,10 +48,10 @@ pub enum Welcome {
 pub struct Connections {
     builder: auto::Builder<TokioExecutor>,
     openings: Openings,
-    routes: Routes,
+    /// What requests go by that come now.
+    routes: RwLock<Arc<Routes>>,
     shutdown: Shutdown,
     header_timeout: Duration,
-    body_idle: Duration,
 }
 
 impl Connections {
@@ -64,16 +64,25 @@ impl Connections {
         Ok(Self {
             builder,
             openings: Openings::new(&config.server)?,
-            routes,
+            routes: RwLock::new(Arc::new(routes)),
             shutdown,
             header_timeout: Duration::from_millis(config.server.header_timeout_ms),
-            body_idle: Duration::from_millis(config.upstream.idle_timeout_ms),
         })
     }
 
     /// What handshakes go by; `None` where plain HTTP is spoken.
     pub fn tls(&self) -> Option<&Tls> {
         self.openings.tls()
+    }
+
+    /// What requests go by that come now.
+    pub fn routes(&self) -> Arc<Routes> {
+        Arc::clone(&self.routes.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has requests from now on go by other routes.
+    pub fn follow(&self, routes: Routes) {
+        *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
     }
 
     /// Serves one connection to its end.
@@ -149,14 +158,15 @@ impl Connections {
         pulse: Arc<Pulse>,
     ) -> Result<Response<Beating>, Infallible> {
         let beat = Beat::start(pulse, request.version());
-        let body_idle = self.body_idle;
+        let routes = self.routes();
+        let body_idle = routes.body_idle();
         request.extensions_mut().insert(Address(address));
         let request = request.map(|body| Patient::new(body, body_idle).boxed_unsync());
         let response = match welcome {
-            Welcome::Serve => self.routes.answer(request).await,
+            Welcome::Serve => routes.answer(request).await,
             Welcome::TurnAway => {
                 beat.pulse.leave.notify_one();
-                self.routes.turn_away(request)
+                routes.turn_away(request)
             }
         };
         Ok(response.map(|body| Beating { body, _beat: beat }))

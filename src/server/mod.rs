@@ -5,8 +5,10 @@ mod accept;
 mod body;
 mod connection;
 pub mod decode;
+mod health;
 mod identify;
 mod opening;
+mod renewal;
 mod reply;
 mod repoll;
 mod routes;
@@ -23,11 +25,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 pub use body::{Bodies, Permit, Refused};
+pub use renewal::{Renewal, RenewalError};
 pub use shutdown::{Hangups, Phase, Shutdown, Signals};
 
 use crate::config::Config;
 use crate::proxy::{Drains, Proxy};
-use crate::tls::{Tls, TlsError};
+use crate::tls::TlsError;
 use connection::{Connections, Welcome};
 use routes::Routes;
 
@@ -109,9 +112,9 @@ impl Server {
         self.address
     }
 
-    /// What handshakes go by; `None` where plain HTTP is spoken.
-    pub fn tls(&self) -> Option<Tls> {
-        self.connections.tls().cloned()
+    /// What has it go by another configuration.
+    pub fn renewal(&self) -> Renewal {
+        Renewal::new(Arc::clone(&self.connections))
     }
 
     /// What ends it.

@@ -2,7 +2,9 @@
 //! connection; says nothing of errors but what `reply` renders.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -13,6 +15,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::accept::{Acceptor, Received};
+use super::health;
 use super::identify::Gate;
 use super::reply;
 use super::shutdown::{Phase, Shutdown};
@@ -21,7 +24,6 @@ use crate::proxy::host::{Hosts, Origins};
 use crate::proxy::{
     Body, Call, Caller, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError, SpendQuery,
 };
-use crate::store::State;
 use crate::upstream::{Target, TargetError};
 use crate::wire::Protocol;
 
@@ -48,13 +50,17 @@ pub struct Address(pub IpAddr);
 
 /// Answers requests.
 pub struct Routes {
-    proxy: Proxy,
+    proxy: Arc<Proxy>,
     acceptor: Acceptor,
-    gate: Gate,
+    gate: Arc<Gate>,
     hosts: Hosts,
     origins: Origins,
     shutdown: Shutdown,
     last_target: LastTarget,
+    /// How long a request's body may pause.
+    body_idle: Duration,
+    /// Whether what weir was last told was refused.
+    is_refused: Arc<AtomicBool>,
 }
 
 /// The path asked for last, and where it leads. Its length is bounded as a request's head is.
@@ -82,13 +88,48 @@ impl Routes {
         let server = &config.server;
         Self {
             acceptor: Acceptor::new(server.max_body_bytes, server.max_bodies_in_flight_bytes),
-            gate: Gate::new(config.auth.mode, proxy.store()),
+            gate: Arc::new(Gate::new(config.auth.mode, proxy.store())),
             hosts: Hosts::new(&server.allowed_hosts),
             origins: Origins::new(&config.cors.allow_origins),
             shutdown,
             last_target: Mutex::new(None),
+            body_idle: Duration::from_millis(config.upstream.idle_timeout_ms),
+            is_refused: Arc::default(),
+            proxy: Arc::new(proxy),
+        }
+    }
+
+    /// The same by another configuration, with its own way to the upstream. What is known of callers, and
+    /// what their bodies hold, goes on.
+    pub fn renewed(&self, config: &Config, proxy: Arc<Proxy>) -> Self {
+        let server = &config.server;
+        let limits = (server.max_body_bytes, server.max_bodies_in_flight_bytes);
+        Self {
+            acceptor: self.acceptor.renewed(limits.0, limits.1),
+            gate: Arc::clone(&self.gate),
+            hosts: Hosts::new(&server.allowed_hosts),
+            origins: Origins::new(&config.cors.allow_origins),
+            shutdown: self.shutdown.clone(),
+            last_target: Mutex::new(None),
+            body_idle: Duration::from_millis(config.upstream.idle_timeout_ms),
+            is_refused: Arc::clone(&self.is_refused),
             proxy,
         }
+    }
+
+    /// The way of requests to the upstream.
+    pub fn proxy(&self) -> &Arc<Proxy> {
+        &self.proxy
+    }
+
+    /// How long a request's body may pause.
+    pub fn body_idle(&self) -> Duration {
+        self.body_idle
+    }
+
+    /// Notes whether the configuration that weir was last told is in force.
+    pub fn note_refused(&self, is_refused: bool) {
+        self.is_refused.store(is_refused, Ordering::Relaxed);
     }
 
     /// Answers a request.
@@ -106,7 +147,7 @@ impl Routes {
             Ok(Step::NotAllowed(allowed)) => Self::refuse_method(&parts, body, allowed),
             Ok(step) => match self.gate.caller(&parts.headers).await {
                 Ok(mut caller) => {
-                    caller.address = parts.extensions.get().map(|Address(address)| *address);
+                    caller.address = address(&parts);
                     self.serve(step, parts, body, caller).await
                 }
                 Err(problem) => Self::refuse(&parts, body, &problem),
@@ -163,25 +204,19 @@ impl Routes {
         }
         match request.uri().path() {
             "/healthz" => Some(reply::json(StatusCode::OK, r#"{"status":"ok"}"#)),
-            "/metrics" => Some(reply::text(StatusCode::OK, self.metrics())),
+            "/metrics" => Some(reply::text(StatusCode::OK, health::metrics(&self.proxy))),
             "/readyz" if self.shutdown.phase() == Phase::Serving => {
-                Some(reply::json(StatusCode::OK, ready(self.proxy.store().state())))
+                let is_refused = self.is_refused.load(Ordering::Relaxed);
+                Some(reply::json(
+                    StatusCode::OK,
+                    health::ready(self.proxy.store().state(), is_refused),
+                ))
             }
             "/readyz" => {
                 Some(reply::json(StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"draining"}"#))
             }
             _ => None,
         }
-    }
-
-    /// What there is to count, for whoever scrapes it: sums over all callers, and nothing of theirs.
-    fn metrics(&self) -> String {
-        let figures = self.proxy.summaries().map(|summaries| summaries.figures());
-        figures.into_iter().flatten().fold(String::new(), |mut page, (name, figure)| {
-            let name = format!("weir_summaries_{name}_total");
-            page.push_str(&format!("# TYPE {name} counter\n{name} {figure}\n"));
-            page
-        })
     }
 
     fn step(&self, parts: &Parts, from_page: bool) -> Result<Step, ProxyError> {
@@ -279,6 +314,7 @@ impl Routes {
     /// What would be sent in place of a request, which is read as one that is forwarded.
     async fn plan(&self, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+        let address = caller.address;
         let explained = async {
             let target = Target::map(self.proxy.base(), PLANNED_PATH)?;
             let call = self.call(parts, body, Protocol::Chat, target, caller).await?;
@@ -292,7 +328,7 @@ impl Routes {
                 response
             }
             Err(problem) => {
-                log_refusal(&method, &path, &problem);
+                log_refusal(&method, &path, address, &problem);
                 reply::error(&problem)
             }
         }
@@ -309,9 +345,10 @@ impl Routes {
             return Self::refuse(&parts, body, &problem);
         }
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+        let address = caller.address;
         let protocol = target.protocol().filter(|_| method == Method::POST);
         let refused = |problem| {
-            log_refusal(&method, &path, &problem);
+            log_refusal(&method, &path, address, &problem);
             problem
         };
         let answered = if let Some(protocol) = protocol {
@@ -332,7 +369,7 @@ impl Routes {
         Acceptor::refuse_body(&parts.headers, body);
         let message = format!("This address takes no other method than {allowed}.");
         let problem = ProxyError::new(ErrorKind::MethodNotAllowed, message);
-        log_refusal(&parts.method, parts.uri.path(), &problem);
+        log_refusal(&parts.method, parts.uri.path(), address(parts), &problem);
         reply::method_not_allowed(&problem, allowed)
     }
 
@@ -400,24 +437,18 @@ impl Routes {
 
     fn refuse(parts: &Parts, body: Body, problem: &ProxyError) -> Response<Body> {
         Acceptor::refuse_body(&parts.headers, body);
-        log_refusal(&parts.method, parts.uri.path(), problem);
+        log_refusal(&parts.method, parts.uri.path(), address(parts), problem);
         reply::error(problem)
     }
 }
 
-/// That weir is ready, and where its store is. One that fails is no reason to send callers away:
-/// requests go on without it.
-fn ready(store: State) -> &'static str {
-    match store {
-        State::File => r#"{"status":"ready","store":"file"}"#,
-        State::Server => r#"{"status":"ready","store":"server"}"#,
-        State::Memory => r#"{"status":"ready","store":"memory"}"#,
-        State::Failing => r#"{"status":"ready","store":"failing"}"#,
-    }
+/// Where a request comes from, where that is known.
+fn address(parts: &Parts) -> Option<IpAddr> {
+    parts.extensions.get().map(|Address(address)| *address)
 }
 
 /// What reaches the proxy is logged by it; this is for what does not.
-fn log_refusal(method: &Method, path: &str, problem: &ProxyError) {
+fn log_refusal(method: &Method, path: &str, address: Option<IpAddr>, problem: &ProxyError) {
     let path = &path[..path.floor_char_boundary(MAX_LOGGED_BYTES)];
     tracing::info!(
         target: "weir::request",
@@ -425,6 +456,7 @@ fn log_refusal(method: &Method, path: &str, problem: &ProxyError) {
         path,
         status = reply::status(problem.kind).as_u16(),
         error = problem.kind.code(),
+        address = address.map(tracing::field::display),
         "refused"
     );
 }

@@ -11,6 +11,7 @@ mod keys;
 mod ledger;
 mod promises;
 mod recalled;
+mod reload;
 mod replay;
 mod replay_command;
 mod routes;

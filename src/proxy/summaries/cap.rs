@@ -15,7 +15,7 @@ pub struct Cap {
     most: NanoUsd,
     holds: Holds,
     /// One looks at a time, so that no two take the same money.
-    turn: tokio::sync::Mutex<()>,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Money that a call may cost, until what it did cost is written down.
@@ -29,7 +29,12 @@ pub struct Held {
 impl Cap {
     /// A cap of `most` a day; none where that is 0.
     pub fn new(most: NanoUsd) -> Self {
-        Self { most, holds: Holds::default(), turn: tokio::sync::Mutex::default() }
+        Self { most, holds: Holds::default(), turn: Arc::default() }
+    }
+
+    /// Another cap over what is held.
+    pub fn renewed(&self, most: NanoUsd) -> Self {
+        Self { most, holds: self.holds.clone(), turn: Arc::clone(&self.turn) }
     }
 
     /// Whether there is one.

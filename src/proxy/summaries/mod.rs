@@ -55,7 +55,7 @@ pub struct Summaries {
     config: Arc<Config>,
     settings: config::Summaries,
     keys: Keys,
-    records: Records,
+    records: Arc<Records>,
     flights: Arc<Flights>,
     /// Of what answers, by its name: one for each tenant where callers' own credentials are sent, else
     /// one for all.
@@ -72,17 +72,18 @@ pub struct Summaries {
     store: Store,
     /// Room for what is being summed up or waits for it, in KiB.
     room: Arc<Semaphore>,
-    pub counts: Counts,
+    pub counts: Arc<Counts>,
 }
 
 impl Summaries {
     /// As `config` says, by `upstream` where a model of its own sums up at the upstream of requests;
-    /// `None` where none are looked for.
+    /// `None` where none are looked for. What was known `before` goes on.
     pub fn new(
         config: &Arc<Config>,
         upstream: &Arc<Upstream>,
         journal: &Arc<Journal>,
         store: &Store,
+        before: Option<&Self>,
     ) -> Result<Option<Arc<Self>>, ClientError> {
         let settings = config.summaries.clone();
         if !spans::are_looked_for(settings.mode()) {
@@ -96,9 +97,9 @@ impl Summaries {
         let pause = Duration::from_millis(settings.pause_ms);
         // A breaker outlives its pause, or nobody would be left alone.
         let idle = pause.saturating_mul(4);
-        Ok(Some(Arc::new(Self {
+        let own = Self {
             keys: Keys::new(&store.secret()),
-            records: Records::new(&settings, store.clone()),
+            records: Arc::new(Records::new(&settings, store.clone())),
             flights: Flights::new(settings.max_concurrent),
             breakers: Cache::builder().max_capacity(MOST_BREAKERS).time_to_idle(idle).build(),
             content_breakers: Cache::builder()
@@ -112,10 +113,44 @@ impl Summaries {
             journal: Arc::clone(journal),
             store: store.clone(),
             room: Arc::new(Semaphore::new(ROOM_KIB)),
-            counts: Counts::default(),
+            counts: Arc::default(),
             config: Arc::clone(config),
             settings,
+        };
+        Ok(Some(Arc::new(match before {
+            Some(before) => own.continuing(before),
+            None => own,
         })))
+    }
+
+    /// What is known, under way, held and counted goes on from what was before.
+    fn continuing(self, before: &Self) -> Self {
+        let is_paused_alike = self.settings.pause_ms == before.settings.pause_ms;
+        let (breakers, content_breakers) = match is_paused_alike {
+            true => (before.breakers.clone(), before.content_breakers.clone()),
+            false => (self.breakers, self.content_breakers),
+        };
+        let (own, old) = (&self.settings, &before.settings);
+        let goes_alike = self.config.upstream == before.config.upstream
+            && own.url == old.url
+            && own.own_key == old.own_key
+            && own.timeout_ms == old.timeout_ms;
+        let line = match (&self.line, &before.line) {
+            (Line::Own(..), line @ Line::Own(..)) if goes_alike => line.clone(),
+            (line, _) => line.clone(),
+        };
+        Self {
+            line,
+            records: Arc::clone(&before.records),
+            flights: Arc::clone(&before.flights),
+            cap: before.cap.renewed(self.settings.max_day),
+            proved: before.proved.clone(),
+            room: Arc::clone(&before.room),
+            counts: Arc::clone(&before.counts),
+            breakers,
+            content_breakers,
+            ..self
+        }
     }
 
     /// How summaries are asked for; `None` where none is made.

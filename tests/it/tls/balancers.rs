@@ -80,6 +80,21 @@ async fn a_balancer_has_to_say_it() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
+/// What is refused before it goes anywhere has its address in the log as well.
+#[tokio::test]
+async fn the_log_tells_whose_request_was_refused() {
+    let weir = behind("127.0.0.0/8", None).await;
+    for (request, status) in [
+        (bare("GET", "/weir/unknown", CLOSE), "404"),
+        (bare("PATCH", "/weir/v1/plan", CLOSE), "405"),
+        (bare("POST", "/v1/chat/completions", &format!("{CLOSE}content-encoding: x\r\n")), "415"),
+    ] {
+        let answer = sent(weir.address, &[FIRST, request.as_bytes()]).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+        assert_eq!(log_line()["address"], "192.0.2.7", "{request}");
+    }
+}
+
 /// From anybody else it is no HTTP.
 #[tokio::test]
 async fn nobody_else_is_believed() {

@@ -10,6 +10,8 @@ use super::setting::{Authority, Folder, Pair, caller, connect};
 use crate::cli::{Serving, weir};
 use crate::server::harness::bare;
 
+const READ: &str = "the configuration was read anew";
+
 /// A weir that shows the certificate in `folder`.
 fn serving(folder: &Folder) -> Serving {
     let text = format!(
@@ -50,25 +52,25 @@ async fn new_connections_get_what_the_files_hold() {
     // By itself, when the files have changed.
     folder.replace("cert.pem", &pairs[1].cert);
     folder.replace("key.pem", &pairs[1].key);
-    serving.wait_for("new connections get the certificate");
+    serving.wait_for(READ);
     assert_eq!(shown(&authority, address).await, certificate(&pairs[1]));
 
     // What does not belong together changes nothing.
     folder.replace("cert.pem", &pairs[2].cert);
-    serving.wait_for("server.tls.key_file is not the key of the certificate in cert_file");
+    serving.wait_for("weir.toml:3): is not the key of the certificate in cert_file");
     assert_eq!(shown(&authority, address).await, certificate(&pairs[1]));
     folder.replace("cert.pem", "half a certificate");
     serving.signal("-HUP");
-    serving.wait_for("server.tls.cert_file holds no certificate in PEM");
+    serving.wait_for("weir.toml:2): holds no certificate in PEM");
     assert_eq!(shown(&authority, address).await, certificate(&pairs[1]));
     std::fs::remove_file(folder.path("key.pem")).expect("it is there");
     serving.signal("-HUP");
-    serving.wait_for("server.tls.key_file");
+    serving.wait_for("key.pem cannot be read");
     assert_eq!(shown(&authority, address).await, certificate(&pairs[1]));
     folder.write("cert.pem", &pairs[2].cert);
     folder.write("key.pem", &pairs[2].key);
     serving.signal("-HUP");
-    serving.wait_for("new connections get the certificate");
+    serving.wait_for(READ);
     assert_eq!(shown(&authority, address).await, certificate(&pairs[2]));
 
     // What was open all the time is open still.

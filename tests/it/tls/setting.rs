@@ -124,6 +124,11 @@ pub async fn ask_over(
 
 /// A client of HTTP/1.1 and HTTP/2 that trusts `authority` and shows `pair`.
 pub fn client(authority: &Authority, pair: Option<&Pair>) -> reqwest::Client {
+    client_builder(authority, pair).build().expect("a client")
+}
+
+/// What such a client is made by.
+pub fn client_builder(authority: &Authority, pair: Option<&Pair>) -> reqwest::ClientBuilder {
     weir::upstream::install_tls_provider();
     let root = reqwest::Certificate::from_pem(authority.pem.as_bytes()).expect("PEM");
     let mut builder = reqwest::Client::builder().no_proxy().tls_certs_only([root]);
@@ -132,7 +137,7 @@ pub fn client(authority: &Authority, pair: Option<&Pair>) -> reqwest::Client {
         let identity = reqwest::Identity::from_pem(both.as_bytes()).expect("PEM");
         builder = builder.identity(identity);
     }
-    builder.build().expect("a client")
+    builder
 }
 
 /// A folder that is gone when this is.

@@ -1,0 +1,228 @@
+//! One change at a time, through a running `weir serve`.
+
+use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
+
+use serde_json::Value;
+
+use crate::cli::{Serving, weir};
+use crate::server::harness::{FINE, Message, Upstream, ask, bare, body_of, chat};
+use crate::tls::setting::Folder;
+
+const READ: &str = "the configuration was read anew";
+
+/// A weir that goes by `text` in front of an upstream.
+async fn serving(folder: &Folder, text: &str) -> (Serving, Upstream) {
+    let upstream = Upstream::start().await;
+    let config = folder.write("weir.toml", &told(&upstream.address, text));
+    (serve(&config), upstream)
+}
+
+fn serve(config: &str) -> Serving {
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--config", config];
+    Serving::run(&mut weir(&arguments))
+}
+
+fn told(upstream: &str, text: &str) -> String {
+    format!("{text}\n[upstream]\nurl = \"http://{upstream}/v1\"\n")
+}
+
+fn limited(tokens: u64) -> String {
+    format!("[[limits]]\nmodel = \"gpt-4o\"\nmax_input_tokens = {tokens}\n")
+}
+
+/// Asks for an answer, which `upstream` gives.
+async fn answered(serving: &Serving, upstream: &mut Upstream) -> (Message, String) {
+    let asked = ask(serving.address, chat("", body_of(100)));
+    let given = async {
+        let seen = upstream.next().await;
+        let head = seen.head.clone();
+        seen.answer(FINE);
+        head
+    };
+    tokio::join!(asked, given)
+}
+
+async fn limit(serving: &Serving, upstream: &mut Upstream) -> String {
+    let (answer, _) = answered(serving, upstream).await;
+    answer.header("x-weir-limit-tokens").expect("it is told").to_owned()
+}
+
+async fn readiness(serving: &Serving) -> Value {
+    let answer = ask(serving.address, bare("GET", "/readyz", "")).await;
+    assert_eq!(answer.status(), 200);
+    serde_json::from_slice(&answer.body).expect("JSON")
+}
+
+#[tokio::test]
+async fn the_next_request_goes_by_what_the_file_says_now() {
+    let folder = Folder::new();
+    let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
+    assert_eq!(limit(&serving, &mut upstream).await, "5000");
+    // By itself; then on a signal; in place, and by a file put in the place of another.
+    folder.write("weir.toml", &told(&upstream.address, &limited(5001)));
+    serving.wait_for("limits[0].max_input_tokens: live conversations may be cut elsewhere");
+    assert_eq!(limit(&serving, &mut upstream).await, "5001");
+    folder.replace("weir.toml", &told(&upstream.address, &limited(5002)));
+    serving.wait_for(READ);
+    assert_eq!(limit(&serving, &mut upstream).await, "5002");
+    folder.write("weir.toml", &told(&upstream.address, &limited(5003)));
+    serving.signal("-HUP");
+    serving.wait_for(READ);
+    assert_eq!(limit(&serving, &mut upstream).await, "5003");
+}
+
+/// As Kubernetes changes what it mounts: a link to a folder is replaced by another.
+#[tokio::test]
+async fn a_link_that_is_swapped_is_seen() {
+    let folder = Folder::new();
+    let mut upstream = Upstream::start().await;
+    for (name, tokens) in [("one", 5000), ("two", 5001)] {
+        std::fs::create_dir(folder.path(name)).expect("it is ours");
+        folder.write(&format!("{name}/weir.toml"), &told(&upstream.address, &limited(tokens)));
+    }
+    symlink("one", folder.path("data")).expect("a link");
+    symlink("data/weir.toml", folder.path("weir.toml")).expect("a link");
+    let mut serving = serve(&folder.path("weir.toml"));
+    assert_eq!(limit(&serving, &mut upstream).await, "5000");
+    symlink("two", folder.path("data.new")).expect("a link");
+    std::fs::rename(folder.path("data.new"), folder.path("data")).expect("a swap");
+    serving.wait_for(READ);
+    assert_eq!(limit(&serving, &mut upstream).await, "5001");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_and_changes_nothing() {
+    let folder = Folder::new();
+    let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
+    let good = told(&upstream.address, &limited(5001));
+    let bad = format!("{good}[server]\nmax_messages = 0\n");
+    let missing = format!("{good}api_key_file = {:?}\n", folder.path("missing"));
+    for (text, said) in [
+        ("[server\n", "weir.toml: line 1 is no TOML"),
+        (bad.as_str(), "weir.toml:8): 0 is not a whole number"),
+        (missing.as_str(), "cannot be read"),
+    ] {
+        folder.replace("weir.toml", text);
+        serving.wait_for(said);
+        serving.wait_for("the one before stays in force");
+        assert_eq!(limit(&serving, &mut upstream).await, "5000", "{text}");
+        assert_eq!(readiness(&serving).await["configuration"], "refused");
+    }
+    folder.replace("weir.toml", &good);
+    serving.wait_for(READ);
+    assert_eq!(limit(&serving, &mut upstream).await, "5001");
+    assert_eq!(readiness(&serving).await["configuration"], Value::Null);
+}
+
+#[tokio::test]
+async fn what_needs_a_restart_is_said_and_the_rest_holds() {
+    let folder = Folder::new();
+    let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
+    let text = format!(
+        "{}[server]\nlisten = \"127.0.0.1:1\"\nmax_connections = 9\nmax_messages = 1\n\
+         [ledger]\nenabled = false\n",
+        limited(5001)
+    );
+    folder.replace("weir.toml", &told(&upstream.address, &text));
+    serving.wait_for("ledger.enabled, server.max_connections: holds once weir is started anew");
+    assert_eq!(limit(&serving, &mut upstream).await, "5001");
+    let two = r#"{"model":"gpt-4o","messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
+    ask(serving.address, chat("", two)).await.assert_error(400, "too_many_messages");
+    // It is said again with the next change, until it holds.
+    folder.replace("weir.toml", &told(&upstream.address, &text.replace("= 1\n[", "= 2\n[")));
+    serving.wait_for("ledger.enabled, server.max_connections: holds once weir is started anew");
+}
+
+#[tokio::test]
+async fn requests_go_where_the_upstream_is_now_with_the_key_that_its_file_holds() {
+    let folder = Folder::new();
+    let key = folder.write("provider.key", "sk-first");
+    let (mut serving, mut first) = serving(&folder, "").await;
+    let with_key = |upstream: &str| {
+        format!("{}api_key_file = {key:?}\n", told(upstream, "[log]\nlevel = \"debug\"\n"))
+    };
+    let (_, head) = answered(&serving, &mut first).await;
+    assert!(!head.contains("authorization"), "{head}");
+    folder.replace("weir.toml", &with_key(&first.address));
+    serving.wait_for(READ);
+    let (_, head) = answered(&serving, &mut first).await;
+    assert!(head.contains("authorization: Bearer sk-first"), "{head}");
+    folder.replace("provider.key", "sk-second");
+    serving.wait_for(READ);
+    let (_, head) = answered(&serving, &mut first).await;
+    assert!(head.contains("authorization: Bearer sk-second"), "{head}");
+
+    // What is under way stays where it is.
+    let mut second = Upstream::start().await;
+    let held = tokio::spawn(ask(serving.address, chat("", body_of(100))));
+    let seen = first.next().await;
+    folder.replace("weir.toml", &with_key(&second.address));
+    serving.wait_for(READ);
+    let (answer, _) = answered(&serving, &mut second).await;
+    assert_eq!(answer.status(), 200);
+    seen.answer(FINE);
+    assert_eq!(held.await.expect("no panic").status(), 200);
+}
+
+/// Routes that come while weir serves, and go.
+#[tokio::test]
+async fn models_go_where_their_routes_lead_now() {
+    let folder = Folder::new();
+    let (mut serving, mut first) = serving(&folder, "").await;
+    let mut other = Upstream::start().await;
+    assert_eq!(answered(&serving, &mut first).await.0.status(), 200);
+    let routed = format!(
+        "[upstreams.other]\nurl = \"http://{}/v1\"\n\
+         [[routes]]\nmodels = [\"gpt-4o*\"]\nupstream = \"other\"\nmax_input_tokens = 6000\n",
+        other.address
+    );
+    folder.replace("weir.toml", &told(&first.address, &routed));
+    serving.wait_for(READ);
+    assert_eq!(limit(&serving, &mut other).await, "6000");
+    folder.replace("weir.toml", &told(&first.address, ""));
+    serving.wait_for(READ);
+    assert_eq!(answered(&serving, &mut first).await.0.status(), 200);
+}
+
+/// A key that was made, and what its requests come to, are the same before and after.
+#[tokio::test]
+async fn what_is_counted_goes_on() {
+    let folder = Folder::new();
+    let store = folder.path("weir.db");
+    let key = folder.write("provider.key", "sk-own");
+    let mut upstream = Upstream::start().await;
+    let text = |tokens| {
+        let keys = format!("api_key_file = {key:?}\n");
+        format!(
+            "{}{keys}[auth]\nmode = \"keys\"\n[admin]\nlisten = \"off\"\n",
+            told(&upstream.address, &limited(tokens))
+        )
+    };
+    let config = folder.write("weir.toml", &text(5000));
+    let new = text(5001);
+    let mut command = weir(&["serve", "--listen", "127.0.0.1:0", "--config", &config]);
+    let mut serving = Serving::run(command.env("WEIR_STORE__PATH", &store));
+    let made = weir(&["keys", "create", "ci", "--requests-per-minute", "2"])
+        .env("WEIR_STORE__PATH", &store)
+        .output()
+        .expect("weir starts");
+    let said = String::from_utf8_lossy(&made.stdout).into_owned();
+    let is_whole = |word: &&str| word.starts_with("sk-weir-") && !word.contains('…');
+    let secret = said.split_whitespace().find(is_whole).expect(&said);
+    let header = format!("authorization: Bearer {secret}\r\n");
+    let address = serving.address;
+    assert_eq!(held(address, &header, &mut upstream).await, 200);
+    folder.replace("weir.toml", &new);
+    serving.wait_for(READ);
+    assert_eq!(held(address, &header, &mut upstream).await, 200);
+    let third = ask(address, chat(&header, body_of(100))).await;
+    assert_eq!(third.status(), 429, "two a minute, whatever was read between");
+}
+
+/// The status of a request that `upstream` answers.
+async fn held(address: SocketAddr, header: &str, upstream: &mut Upstream) -> u16 {
+    let asked = ask(address, chat(header, body_of(100)));
+    let given = async { upstream.next().await.answer(FINE) };
+    tokio::join!(asked, given).0.status()
+}
