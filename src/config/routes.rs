@@ -214,6 +214,14 @@ fn route(reader: &mut Reader, row: &str, policies: &Policies) -> Route {
     if !reader.is_absent(&at("price")) {
         route.price = prices::price(reader, &at("price"), true);
     }
+    if route.models.is_empty() && !reader.is_absent(&at("models")) {
+        reader.refuse(&at("models"), "is empty: a route is for models, such as [\"gpt-4o*\"]");
+    }
+    let twice =
+        route.fallback.iter().enumerate().find(|(at, model)| route.fallback[..*at].contains(model));
+    if let Some((_, model)) = twice {
+        reader.refuse(&at("fallback"), format!("names {model:?} twice"));
+    }
     if route.fallback.len() > MAX_FALLBACKS {
         reader.refuse(&at("fallback"), format!("has more than {MAX_FALLBACKS} models"));
     }

@@ -10,6 +10,29 @@ use super::{AskUsage, Secret, auth, checks, set};
 /// The name of `[upstream]` among all upstreams.
 pub const DEFAULT_UPSTREAM: &str = "default";
 
+/// Parameters that providers and gateways take a credential by.
+pub const CREDENTIAL_PARAMETERS: [&str; 8] = [
+    "access_token",
+    "api-key",
+    "api_key",
+    "apikey",
+    "key",
+    "password",
+    "subscription-key",
+    "token",
+];
+/// Headers that they take one by.
+const CREDENTIAL_HEADERS: [&str; 8] = [
+    "api-key",
+    "authorization",
+    "cookie",
+    "ocp-apim-subscription-key",
+    "proxy-authorization",
+    "x-api-key",
+    "x-auth-token",
+    "x-goog-api-key",
+];
+
 /// The section that the upstream called `name` is configured in.
 pub fn section(name: &str) -> String {
     match name {
@@ -99,12 +122,23 @@ impl Upstream {
 
     /// Whether what weir sends there is worth something that callers do not have.
     pub fn lends(&self) -> bool {
-        self.has_own_key() || !self.header_envs.is_empty()
+        let query = self.url.split_once('?').map_or("", |(_, query)| query);
+        let keys = query.split('&').filter_map(|pair| pair.split('=').next());
+        let is_in_url = keys
+            .map(str::to_ascii_lowercase)
+            .any(|key| CREDENTIAL_PARAMETERS.iter().any(|name| **name == key));
+        self.speaks_for_itself() || !self.header_envs.is_empty() || is_in_url
+    }
+
+    /// Whether weir shows a credential of its own there, by whatever header.
+    fn speaks_for_itself(&self) -> bool {
+        let mut headers = self.headers.iter().chain(&self.header_envs);
+        self.has_own_key() || headers.any(|(name, _)| CREDENTIAL_HEADERS.contains(&&**name))
     }
 
     /// Whether it gets the credentials that callers send.
     pub fn gets_callers_key(&self) -> bool {
-        self.forward_caller_key && !self.has_own_key()
+        self.forward_caller_key && !self.speaks_for_itself()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::Method;
 
 use super::{ErrorKind, ProxyError, Tenant};
-use crate::config::names;
+use crate::config::{Routes, names};
 use crate::store::keys::VirtualKey;
 use crate::upstream::{Endpoint, Route, Target};
 use crate::wire::json;
@@ -37,13 +37,18 @@ impl Caller {
     }
 
     /// Refuses routes that are not open to the caller.
-    pub fn check_route(&self, method: &Method, target: &Target) -> Result<(), ProxyError> {
+    pub fn check_route(
+        &self,
+        method: &Method,
+        target: &Target,
+        routes: &Routes,
+    ) -> Result<(), ProxyError> {
         let Some(key) = &self.key else { return Ok(()) };
         let is_read = matches!(*method, Method::GET | Method::HEAD);
         match target.endpoint() {
             Endpoint::Route(_) if *method == Method::POST => Ok(()),
             Endpoint::Models if is_read => Ok(()),
-            Endpoint::Model(model) if is_read => self.check_model(model),
+            Endpoint::Model(model) if is_read => self.check_model(model, routes),
             _ if key.settings.passthrough => Ok(()),
             _ => Err(needs_passthrough(
                 "This route is not open to this key: weir does not meter it, or what it reads is \
@@ -60,7 +65,12 @@ impl Caller {
 
     /// Refuses a body that asks for a model that the caller may not use, or for something stored.
     /// A conversation's is read where it is planned; see [`Self::check_model`].
-    pub fn check_body(&self, target: &Target, body: &[u8]) -> Result<(), ProxyError> {
+    pub fn check_body(
+        &self,
+        target: &Target,
+        body: &[u8],
+        routes: &Routes,
+    ) -> Result<(), ProxyError> {
         let Some(key) = &self.key else { return Ok(()) };
         let members = std::str::from_utf8(body).ok().and_then(json::unique_members);
         let Some(members) = members else {
@@ -82,27 +92,32 @@ impl Caller {
             });
         }
         for (_, raw) in members.iter().filter(|(name, _)| FALLBACKS.contains(&name.as_ref())) {
-            self.check_fallbacks(raw)?;
+            self.check_fallbacks(raw, routes)?;
         }
-        if let Some(model) = &target.path_model {
-            return self.check_model(model);
+        if let Some(model) = target.asked_model() {
+            return self.check_model(&model, routes);
+        }
+        // Where there are routes the body's model goes before that of the default upstream's base.
+        let of_base = target.path_model.as_deref();
+        if let Some(model) = of_base.filter(|_| routes.rows.is_empty()) {
+            return self.check_model(model, routes);
         }
         match members.iter().find(|(name, _)| name == "model") {
             Some((_, raw)) => match json::string(raw) {
-                Some(model) => self.check_model(&model),
+                Some(model) => self.check_model(&model, routes),
                 None => Err(ProxyError {
                     param: Some("model".to_owned()),
                     ..ProxyError::new(ErrorKind::InvalidRequest, "'model' must be a string.")
                 }),
             },
             // The provider has a default for some routes.
-            None => self.check_model(""),
+            None => self.check_model(of_base.unwrap_or_default(), routes),
         }
     }
 
     /// Refuses a conversation that names other models beside its own, which some providers turn to
     /// in its place, where they are not open to the caller.
-    pub fn check_conversation(&self, body: &[u8]) -> Result<(), ProxyError> {
+    pub fn check_conversation(&self, body: &[u8], routes: &Routes) -> Result<(), ProxyError> {
         let is_free = self.key.as_ref().is_none_or(|key| key.settings.models.is_empty());
         let Ok(text) = std::str::from_utf8(body) else { return Ok(()) };
         // A name may be written with escapes.
@@ -113,10 +128,10 @@ impl Caller {
         members
             .iter()
             .filter(|(name, _)| FALLBACKS.contains(&name.as_ref()))
-            .try_for_each(|(_, raw)| self.check_fallbacks(raw))
+            .try_for_each(|(_, raw)| self.check_fallbacks(raw, routes))
     }
 
-    fn check_fallbacks(&self, raw: &str) -> Result<(), ProxyError> {
+    fn check_fallbacks(&self, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
         if raw.trim() == "null" {
             return Ok(());
         }
@@ -125,15 +140,17 @@ impl Caller {
             return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
         };
         let mut names = names.into_iter().map(|raw| json::string(raw).unwrap_or_default());
-        names.try_for_each(|model| self.check_model(&model))
+        names.try_for_each(|model| self.check_model(&model, routes))
     }
 
     /// Refuses models that are not open to the caller, by the names that the catalogue knows a
-    /// model by: a provider's prefix makes it no other.
-    pub fn check_model(&self, model: &str) -> Result<(), ProxyError> {
+    /// model by: a provider's prefix makes it no other, unless it leads another way.
+    pub fn check_model(&self, model: &str, routes: &Routes) -> Result<(), ProxyError> {
         let Some(key) = &self.key else { return Ok(()) };
         let patterns = &key.settings.models;
-        let candidates = names::candidates(model);
+        let way = routes.find(model);
+        let mut candidates = names::candidates(model);
+        candidates.retain(|name| routes.find(name) == way);
         let fits = |pattern: &String| {
             let pattern = pattern.to_ascii_lowercase();
             candidates.iter().any(|name| names::fits_pattern(name, &pattern))
@@ -149,6 +166,11 @@ impl Caller {
             param: Some("model".to_owned()),
             ..ProxyError::new(ErrorKind::ModelNotAllowed, message)
         })
+    }
+
+    /// Whether not all models are open to the caller.
+    pub fn has_own_models(&self) -> bool {
+        self.key.as_ref().is_some_and(|key| !key.settings.models.is_empty())
     }
 
     /// The policy of requests that name none, where the key has one.
@@ -212,7 +234,7 @@ mod tests {
             ("", &["*"], true),
         ];
         for (model, patterns, expected) in rows {
-            let checked = caller(patterns, false).check_model(model);
+            let checked = caller(patterns, false).check_model(model, &Routes::default());
             assert_eq!(checked.is_ok(), expected, "{model} {patterns:?}");
         }
     }
@@ -235,7 +257,9 @@ mod tests {
         ];
         for (method, path, expected) in rows {
             let method = Method::from_bytes(method.as_bytes()).expect("a method");
-            let check = |right| caller(&["gpt-4o"], right).check_route(&method, &target(path));
+            let check = |right| {
+                caller(&["gpt-4o"], right).check_route(&method, &target(path), &Routes::default())
+            };
             assert_eq!(check(false).is_ok(), expected, "{method} {path}");
             assert_eq!(check(true).is_ok(), path != "/v1/models/o3", "{method} {path}");
         }
@@ -284,11 +308,19 @@ mod tests {
             ),
         ];
         for (path, body, expected) in rows {
-            let checked = caller(&["gpt-4o"], false).check_body(&target(path), body.as_bytes());
+            let checked = caller(&["gpt-4o"], false).check_body(
+                &target(path),
+                body.as_bytes(),
+                &Routes::default(),
+            );
             assert_eq!(checked.err().map(|error| error.kind), expected, "{path} {body}");
         }
         let body = br#"{"model":"gpt-4o","previous_response_id":"resp_1"}"#;
-        assert!(caller(&["gpt-4o"], true).check_body(&target(responses), body).is_ok());
+        assert!(
+            caller(&["gpt-4o"], true)
+                .check_body(&target(responses), body, &Routes::default())
+                .is_ok()
+        );
     }
 
     #[test]
@@ -302,9 +334,12 @@ mod tests {
             (r#"{"messages":[{"models":["o3"]}]}"#, true),
             (r#"{"models":[],"models":["o3"]}"#, false),
         ] {
-            let checked = caller(&["gpt-4o"], false).check_conversation(body.as_bytes());
+            let checked =
+                caller(&["gpt-4o"], false).check_conversation(body.as_bytes(), &Routes::default());
             assert_eq!(checked.is_ok(), expected, "{body}");
-            assert!(caller(&[], false).check_conversation(body.as_bytes()).is_ok());
+            assert!(
+                caller(&[], false).check_conversation(body.as_bytes(), &Routes::default()).is_ok()
+            );
         }
     }
 }

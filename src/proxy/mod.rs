@@ -61,7 +61,7 @@ use self::routed::Ready;
 use self::summaries::{Sent, Summaries};
 use self::upstreams::{Upstream, Upstreams};
 use self::ways::Ways;
-use crate::config::Config;
+use crate::config::{Config, Routes};
 pub use crate::store::Tenant;
 use crate::store::redis::Redis;
 use crate::store::{OpenError, Store};
@@ -214,6 +214,11 @@ impl Proxy {
         self.admissions.admit(caller).await
     }
 
+    /// Which model goes where.
+    pub fn routes(&self) -> &Routes {
+        &self.config.routes
+    }
+
     /// The base that callers' paths are mapped onto.
     pub fn base(&self) -> &Base {
         self.upstreams.default.client.base()
@@ -297,8 +302,9 @@ impl Proxy {
         }
         Err(ProxyError::new(
             ErrorKind::LoopDetected,
-            "this request has come back to the weir that sent it: upstream.url leads to weir \
-             itself. Set upstream.url (or OPENAI_BASE_URL for weir alone) to the provider",
+            "this request has come back to the weir that sent it: the upstream that it went to leads to \
+             weir itself. Set its url (upstream.url, upstreams.NAME.url, or OPENAI_BASE_URL for weir \
+             alone) to the provider",
         ))
     }
 }

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::record::Record;
 use super::routed::tried;
 use super::upstreams::Upstream;
-use super::{Body, Caller, Pass, Proxy, ProxyError, headers, relay};
+use super::{Body, Caller, ErrorKind, Pass, Proxy, ProxyError, headers, relay};
 use crate::config::Known;
 use crate::context::Limits;
 use crate::upstream::{AnswerBody, Inbound, Outbound, OutboundBody};
@@ -54,7 +54,8 @@ impl Proxy {
                     break;
                 }
                 let asked = target.asked_model().unwrap_or_default();
-                let target = target.onto(upstream.client.base(), &asked)?;
+                let target =
+                    target.onto(upstream.client.base(), &asked, upstream.gets_callers_key)?;
                 let mut headers = upstream.outbound(callers.clone(), &self.via, target.endpoint());
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
                 if !is_single {
@@ -88,6 +89,11 @@ impl Proxy {
             let mut answers = answers.into_iter();
             let default = answers.next().expect("the default upstream is asked");
             let mut inbound = default.answer?;
+            if inbound.status.is_success() && caller.has_own_models() {
+                let message = "The upstream's list of models could not be read, so that weir cannot \
+                               tell which of them are open to this key.";
+                return Err(ProxyError::new(ErrorKind::UpstreamClosed, message));
+            }
             inbound.headers = default.upstream.inbound(inbound.headers);
             return Ok(inbound);
         };
@@ -125,7 +131,8 @@ impl Proxy {
         let mut seen = HashSet::new();
         let mut entry = |upstream: &Upstream, entry: &Entry<'_>| {
             let leads_there = ways.find(&entry.id).taught.name == upstream.name;
-            let is_wanted = leads_there && caller.check_model(&entry.id).is_ok();
+            let is_wanted =
+                leads_there && caller.check_model(&entry.id, &self.config.routes).is_ok();
             let is_new = is_wanted && seen.insert(entry.id.clone().into_owned());
             is_new.then(|| models::told(entry.raw, &self.figures(&entry.id, caller)).into_owned())
         };
@@ -142,7 +149,8 @@ impl Proxy {
             more.extend(list.entries.iter().filter_map(|own| entry(upstream, own)));
         }
         for name in self.config.routes.rows.iter().flat_map(|row| row.exact()) {
-            if caller.check_model(name).is_ok() && seen.insert(name.to_owned()) {
+            if caller.check_model(name, &self.config.routes).is_ok() && seen.insert(name.to_owned())
+            {
                 let figures = self.figures(name, caller);
                 more.push(models::told(&models::entry(name), &figures).into_owned());
             }

@@ -137,10 +137,13 @@ impl Proxy {
         let way = self.planner.ways().find(model);
         let upstream = Arc::clone(self.upstreams.find(&way.taught.name));
         let sent = way.sent(model);
-        let is_same = passing.model == sent && Arc::ptr_eq(&upstream, &self.upstreams.default);
+        let gets_callers_key = upstream.gets_callers_key;
+        let is_same = passing.model == sent
+            && Arc::ptr_eq(&upstream, &self.upstreams.default)
+            && (gets_callers_key || !passing.target.has_credentials());
         let target = match is_same {
             true => passing.target.clone(),
-            false => passing.target.onto(upstream.client.base(), sent)?,
+            false => passing.target.onto(upstream.client.base(), sent, gets_callers_key)?,
         };
         let renamed = match &passing.body {
             Source::Whole { readable, .. } => ways::renamed(readable, passing.named.as_ref(), sent),

@@ -128,8 +128,9 @@ impl Planner {
                 continue;
             };
             // Nothing is spent on what the caller may not ask for.
-            behalf.caller.check_model(job.alias_of.as_deref().unwrap_or(&wanted.model))?;
-            behalf.caller.check_conversation(&job.body)?;
+            let (routes, asked) = (&self.shared.config.routes, job.alias_of.as_deref());
+            behalf.caller.check_model(asked.unwrap_or(&wanted.model), routes)?;
+            behalf.caller.check_conversation(&job.body, routes)?;
             let deadline = Instant::now() + summaries.wait_timeout();
             summaries.wait(*wanted, &job.body, behalf, deadline).await;
         }

@@ -116,8 +116,8 @@ impl Proxy {
         let mut ready = self.choose(&trip, &mut larger).await?;
         record.planned(&ready.planned);
         let model = trip.model.as_ref().map_or(ready.planned.model.as_str(), |(model, _)| model);
-        trip.caller.check_model(model)?;
-        trip.caller.check_conversation(&trip.readable)?;
+        trip.caller.check_model(model, &self.config.routes)?;
+        trip.caller.check_conversation(&trip.readable, &self.config.routes)?;
         record.take_tokens(ready.planned.sent_tokens).await?;
         let mut others: VecDeque<&str> = way.fallback().iter().map(String::as_str).collect();
         let limit_tokens = ready.planned.limit_tokens;
@@ -212,10 +212,18 @@ impl Proxy {
     fn leg(&self, trip: &Trip, model: Option<&str>) -> Result<Leg, ProxyError> {
         let ways = self.planner.ways();
         let (Some(model), Some((asked, named))) = (model, &trip.model) else {
+            let upstream = Arc::clone(&self.upstreams.default);
+            let target = match upstream.gets_callers_key || !trip.target.has_credentials() {
+                true => trip.target.clone(),
+                false => {
+                    let asked = trip.target.asked_model().unwrap_or_default();
+                    trip.target.onto(upstream.client.base(), &asked, false)?
+                }
+            };
             return Ok(Leg {
-                upstream: Arc::clone(&self.upstreams.default),
+                upstream,
                 way: Arc::clone(ways.unmatched()),
-                target: trip.target.clone(),
+                target,
                 received: trip.received.clone(),
                 readable: trip.readable.clone(),
                 is_renamed: false,
@@ -226,10 +234,13 @@ impl Proxy {
         let upstream = Arc::clone(self.upstreams.find(&way.taught.name));
         let sent = way.sent(model);
         let renamed = ways::renamed(&trip.readable, named.as_ref(), sent);
-        let is_same = asked == sent && Arc::ptr_eq(&upstream, &self.upstreams.default);
+        let gets_callers_key = upstream.gets_callers_key;
+        let is_same = asked == sent
+            && Arc::ptr_eq(&upstream, &self.upstreams.default)
+            && (gets_callers_key || !trip.target.has_credentials());
         let target = match is_same {
             true => trip.target.clone(),
-            false => trip.target.onto(upstream.client.base(), sent)?,
+            false => trip.target.onto(upstream.client.base(), sent, gets_callers_key)?,
         };
         let alias_of = (asked != sent).then(|| asked.clone());
         Ok(Leg {

@@ -341,7 +341,7 @@ impl Routes {
         target: Target,
         caller: Caller,
     ) -> Response<Body> {
-        if let Err(problem) = caller.check_route(&parts.method, &target) {
+        if let Err(problem) = caller.check_route(&parts.method, &target, self.proxy.routes()) {
             return Self::refuse(&parts, body, &problem);
         }
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
@@ -425,7 +425,8 @@ impl Routes {
             let whole = self.acceptor.body(&parts.headers, body).await?;
             let Received { received, decoded, permit } = whole;
             if is_checked {
-                caller.check_body(&target, decoded.as_ref().unwrap_or(&received))?;
+                let readable = decoded.as_ref().unwrap_or(&received);
+                caller.check_body(&target, readable, self.proxy.routes())?;
             }
             PassBody::Whole { bytes: received, decoded, permit: Box::new(permit) }
         } else {

@@ -14,10 +14,16 @@ const ORGANIZATION: HeaderName = HeaderName::from_static("openai-organization");
 const PROJECT: HeaderName = HeaderName::from_static("openai-project");
 /// Where other providers and gateways look for a credential. A caller's own beside weir's key would
 /// leave open who pays.
-const FOREIGN_CREDENTIALS: [HeaderName; 3] = [
+const FOREIGN_CREDENTIALS: [HeaderName; 9] = [
     HeaderName::from_static("x-goog-api-key"),
     HeaderName::from_static("ocp-apim-subscription-key"),
     HeaderName::from_static("proxy-authorization"),
+    HeaderName::from_static("anthropic-api-key"),
+    HeaderName::from_static("x-access-token"),
+    HeaderName::from_static("x-amz-security-token"),
+    HeaderName::from_static("x-api-token"),
+    HeaderName::from_static("x-auth-token"),
+    HeaderName::from_static("private-token"),
 ];
 
 /// weir's own key, ready to send.

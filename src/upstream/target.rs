@@ -8,6 +8,7 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use super::endpoint::Endpoint;
+use crate::config::upstreams;
 use crate::wire::Protocol;
 
 /// What callers may put before an endpoint; all stand for the base's own path. A longer one
@@ -256,15 +257,23 @@ impl Target {
         Ok(Self(Arc::new(mapped)))
     }
 
-    /// The same on another base, as `model` where the caller's path names one.
-    pub fn onto(&self, base: &Base, model: &str) -> Result<Self, TargetError> {
+    /// The same on another base, as `model` where the caller's path names one. What of its query may be
+    /// a credential stays behind unless the upstream `gets_callers_key`.
+    pub fn onto(
+        &self,
+        base: &Base,
+        model: &str,
+        gets_callers_key: bool,
+    ) -> Result<Self, TargetError> {
+        let (path, query) = match self.asked.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (&*self.asked, None),
+        };
         let named = match &self.endpoint {
-            Endpoint::Model(own) if own != model => self.asked.rsplit_once("/models/").map(|at| {
-                let query =
-                    at.1.split_once('?').map_or(String::new(), |(_, query)| format!("?{query}"));
-                format!("{}/models/{}{query}", at.0, percent_encoded(model, b"/"))
-            }),
-            _ => self.asked.strip_prefix(DEPLOYMENTS).and_then(|rest| {
+            Endpoint::Model(own) if own != model => path
+                .rsplit_once("/models/")
+                .map(|(before, _)| format!("{before}/models/{}", percent_encoded(model, b"/"))),
+            _ => path.strip_prefix(DEPLOYMENTS).and_then(|rest| {
                 let own = first_segment(rest);
                 let is_same = decoded_text(own).is_some_and(|own| own == model);
                 let rest = &rest[own.len()..];
@@ -272,7 +281,21 @@ impl Target {
                 (!is_same).then(named)
             }),
         };
-        Self::map(base, named.as_deref().unwrap_or(&self.asked))
+        let mut asked = named.unwrap_or_else(|| path.to_owned());
+        let query = query.map(|query| match gets_callers_key {
+            true => query.to_owned(),
+            false => without_credentials(query),
+        });
+        if let Some(query) = query.filter(|query| gets_callers_key || !query.is_empty()) {
+            asked = asked + "?" + &query;
+        }
+        Self::map(base, &asked)
+    }
+
+    /// Whether the caller's query may hold a credential.
+    pub fn has_credentials(&self) -> bool {
+        let query = self.asked.split_once('?').map(|(_, query)| query);
+        query.is_some_and(|query| query.split('&').any(is_credential))
     }
 
     /// The model that the caller's own path names, whatever the base does.
@@ -418,6 +441,17 @@ fn append_query(path: &mut String, callers: Option<&str>, bases: Option<&str>) {
             separator = '&';
         }
     }
+}
+
+/// Whether a parameter is one that providers and gateways take a credential by.
+fn is_credential(pair: &str) -> bool {
+    let key = percent_decoded(pair_key(pair)).to_ascii_lowercase();
+    upstreams::CREDENTIAL_PARAMETERS.iter().any(|name| name.as_bytes() == key)
+}
+
+fn without_credentials(query: &str) -> String {
+    let kept: Vec<&str> = query.split('&').filter(|pair| !is_credential(pair)).collect();
+    kept.join("&")
 }
 
 fn pair_key(pair: &str) -> &str {
@@ -586,7 +620,7 @@ mod tests {
         for (path, expected, asked) in rows {
             let target = Target::map(&base("https://h/v1"), path).expect(path);
             assert_eq!(target.asked_model().as_deref(), asked, "{path}");
-            let other = target.onto(&base("https://i/other/v1?k=1"), "a/b c").expect(path);
+            let other = target.onto(&base("https://i/other/v1?k=1"), "a/b c", true).expect(path);
             assert_eq!(other.path_and_query, expected, "{path}");
             assert_eq!(
                 other.endpoint().clone() == *target.endpoint(),

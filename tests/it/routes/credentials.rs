@@ -78,12 +78,42 @@ async fn a_callers_credential_goes_where_it_is_told_to_and_nowhere_else() {
             }
         }
     }
-    for path in ["/v1/models/owned", "/v1/models"] {
+    for path in ["/v1/models/owned", "/v1/models", "/v1/models?x=kept&key=callers-own&API%2Dkey=k"]
+    {
         ask(weir.address, bare("GET", path, CALLERS)).await;
         for (number, up) in ups.iter().enumerate() {
             for seen in up.seen() {
                 check(number, &seen.head, |name| seen.header(name).map(str::to_owned));
             }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_query_has_of_a_callers_credential_goes_no_further_either() {
+    let names = ["open", "owned", "bare", "told"];
+    let mut ups = Vec::new();
+    for name in names {
+        ups.push(Up::start(name).await);
+    }
+    let urls: Vec<(&str, String)> =
+        names.into_iter().zip(&ups).map(|(name, up)| (name, up.url())).collect();
+    let weir = weir(&memory(), TOML, &urls).await;
+    let query = "x=kept&key=callers-own&API%2Dkey=callers-own&y=2";
+    for (number, model) in ["anything", "owned", "bare", "told"].into_iter().enumerate() {
+        for path in ["/v1/chat/completions", "/v1/embeddings"] {
+            let request = String::from_utf8(chat(CALLERS, question(model).to_string()));
+            let request = request.expect("text").replacen(
+                "/v1/chat/completions",
+                &format!("{path}?{query}"),
+                1,
+            );
+            assert_eq!(ask(weir.address, request).await.status(), 200, "{model} {path}");
+            let seen = ups[number].seen();
+            let [seen] = seen.as_slice() else { panic!("one: {}", seen.len()) };
+            let expected = if matches!(number, 0 | 3) { query } else { "x=kept&y=2" };
+            let line = seen.head.lines().next().unwrap_or_default();
+            assert!(line.contains(&format!("{path}?{expected} ")), "{model}: {line}");
         }
     }
 }

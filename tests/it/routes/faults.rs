@@ -151,15 +151,18 @@ async fn every_fault_has_an_answer_and_a_row() {
                 let url = if play.is_some() { a.url() } else { nowhere().await };
                 let routes = if setting == "fallback" { ROUTES } else { "" };
                 let toml = format!(
-                    "[upstream]\nurl = \"{{a}}\"\napi_key_env = \"A\"\nfirst_byte_timeout_ms = 150\n\
-                     idle_timeout_ms = 150\n{keys}\n{routes}"
+                    "[upstream]\nurl = \"{{a}}\"\napi_key_env = \"A\"\nfirst_byte_timeout_ms = 800\n\
+                     idle_timeout_ms = 800\n{keys}\n{routes}"
                 );
                 let ups = [("a", url), ("b", b.url())];
                 let weir = weir(&store, &toml, &ups).await;
                 a.then(play);
                 let got = got(weir.address, stream).await;
                 let mut rows = rows(&store, &ups).await;
-                while rows.is_empty() {
+                // One for each attempt; the last is written down when its answer has ended.
+                let attempts =
+                    got.rsplit_once("at attempt ").map_or(1, |(_, n)| n.parse().expect("a number"));
+                while rows.len() < attempts {
                     tokio::task::yield_now().await;
                     rows = super::setting::rows(&store, &ups).await;
                 }

@@ -1,14 +1,18 @@
 //! Routes with virtual keys: what a key may ask for, what it is shown, and that it goes nowhere.
 
 use serde_json::Value;
-use weir::config::{Secret, Upstream};
+use weir::config::{Config, Secret, Upstream};
 
-use super::setting::{Up, failing, question, said};
+use super::setting::{Play, Up, failing, question, said};
 use crate::keys::setting::{Key, OWN_KEY, Setting, bearer, post, start};
 use crate::server::harness::{Message, bare};
 
 /// A weir whose model `alias` is `hidden` at `b`, which falls back to `other` there.
 async fn place(a: &Up, b: &Up) -> Setting {
+    place_with(a, b, |_| {}).await
+}
+
+async fn place_with(a: &Up, b: &Up, change: impl FnOnce(&mut Config)) -> Setting {
     let url = b.url();
     start(&a.address, |config| {
         let text = format!(
@@ -22,6 +26,7 @@ async fn place(a: &Up, b: &Up) -> Setting {
         config.upstreams = told.upstreams;
         let b: &mut Upstream = config.upstreams.get_mut("b").expect("it was named");
         b.own_key = Some(Secret::new("sk-of-b"));
+        change(config);
     })
     .await
 }
@@ -81,4 +86,49 @@ async fn a_key_is_shown_its_own_models() {
     for seen in a.seen() {
         assert_eq!(seen.header("authorization"), Some(format!("Bearer {OWN_KEY}").as_str()));
     }
+}
+
+#[tokio::test]
+async fn a_key_opens_no_other_model_where_the_default_upstream_is_a_deployment() {
+    let (a, b) = (Up::start("a").await, Up::start("b").await);
+    let deployment = format!("http://{}/openai/deployments/gpt-4o", a.address);
+    let setting = place_with(&a, &b, |config| config.upstream.url = deployment).await;
+    let key = setting.key("team", r#"{"models":["gpt-4o"]}"#).await;
+    for path in ["/v1/chat/completions", "/v1/embeddings", "/v1/completions"] {
+        let body = r#"{"model":"alias","input":"x","prompt":"x","messages":[{"role":"user","content":"x"}]}"#;
+        let answer = setting.ask(post(path, &key.header(), body)).await;
+        answer.assert_error(403, "model_not_found");
+    }
+    assert_eq!((a.seen().len(), b.seen().len()), (0, 0));
+    let answer = setting.ask(post("/v1/embeddings", &key.header(), r#"{"input":"x"}"#)).await;
+    assert_eq!(answer.status(), 200, "the deployment's own");
+    assert_eq!(a.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_providers_prefix_that_leads_another_way_is_another_model_to_a_key() {
+    let (a, b) = (Up::start("a").await, Up::start("b").await);
+    let setting = place_with(&a, &b, |config| {
+        let mut row = config.routes.rows[1].clone();
+        row.models = vec!["router/*".to_owned()];
+        config.routes.rows.push(row);
+    })
+    .await;
+    let key = setting.key("team", r#"{"models":["gpt-4o"]}"#).await;
+    chat(&setting, &key, "router/gpt-4o").await.assert_error(403, "model_not_found");
+    assert_eq!(said(&chat(&setting, &key, "openai/gpt-4o").await), "from a", "the same way");
+    assert_eq!(b.seen().len(), 0);
+}
+
+#[tokio::test]
+async fn a_list_that_cannot_be_read_is_not_shown_to_a_key_with_models_of_its_own() {
+    let (a, b) = (Up::start("a").await, Up::start("b").await);
+    let setting = place(&a, &b).await;
+    let key = setting.key("team", r#"{"models":["alias"]}"#).await;
+    let list = crate::routes::setting::status(200, "", r#"[{"id":"gpt-4o"},{"id":"alias"}]"#);
+    for up in [&a, &b] {
+        up.then([Play::Answer(list.clone())]);
+    }
+    let answer = setting.ask(bare("GET", "/v1/models", &bearer(&key.secret))).await;
+    answer.assert_error(502, "upstream_closed");
 }
