@@ -86,15 +86,18 @@ pub struct AdminRenewal {
 }
 
 impl AdminRenewal {
-    /// Has all requests from now on go by `config`, and new connections by its certificate. Where
-    /// that cannot be, nothing changes.
-    pub fn renew(&self, config: &Config) -> Result<(), TlsError> {
-        if let Some(tls) = &self.tls {
-            tls.replace(&config.admin.tls)?;
-        }
-        let rules = Arc::new(Rules::new(config));
-        *self.shared.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
-        Ok(())
+    /// Makes all that is to have requests go by `config`, and new connections by its certificate.
+    /// Nothing changes until what is given back is called.
+    pub fn prepare(&self, config: &Config) -> Result<impl FnOnce() + use<>, TlsError> {
+        let tls = self.tls.clone().map(|tls| tls.prepare(&config.admin.tls).map(|new| (tls, new)));
+        let tls = tls.transpose()?;
+        let (shared, rules) = (Arc::clone(&self.shared), Arc::new(Rules::new(config)));
+        Ok(move || {
+            if let Some((tls, new)) = tls {
+                tls.replace(new);
+            }
+            *shared.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+        })
     }
 }
 

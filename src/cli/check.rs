@@ -2,6 +2,7 @@
 //! for live conversations. Serves nothing and changes nothing.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::own_store;
 use super::serve::BAD_CONFIGURATION;
+use super::sources::Document;
 use super::told::Flags;
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{self, Config, Problem, Warning};
@@ -69,7 +71,8 @@ pub fn run(args: &CheckArgs) -> ExitCode {
 
 fn look(args: &CheckArgs) -> Findings {
     let mut findings = Findings { problems: Vec::new(), warnings: Vec::new(), changes: None };
-    match args.flags.configuration() {
+    let figment = args.flags.gather().figment;
+    match args.flags.configuration(&figment, |_| {}) {
         Ok((config, warnings)) => {
             findings.warnings = warnings;
             if args.connect {
@@ -79,9 +82,9 @@ fn look(args: &CheckArgs) -> Findings {
         Err(problems) => findings.problems = problems,
     }
     if let Some(file) = &args.against {
-        let old = args.flags.figment_with(Some(file));
+        let old = args.flags.figment_with(Some(&Document::file(Path::new(file))));
         match config::load(old.clone()) {
-            Ok(_) => findings.changes = Some(changes::changes(&old, &args.flags.figment())),
+            Ok(_) => findings.changes = Some(changes::changes(&old, &figment)),
             Err(problems) => findings.problems.extend(problems),
         }
     }

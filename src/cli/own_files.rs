@@ -2,7 +2,8 @@
 //! without a character of them.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::path::Path;
 
 use crate::config::{Config, ConnectTls, ListenTls, Problem, Secret};
 
@@ -70,11 +71,19 @@ fn read_each(
     }
 }
 
+/// Opens a file that is one. Whoever opens a pipe may wait for ever for its other end.
+pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
+    match std::fs::metadata(&path)?.is_file() {
+        true => File::open(path),
+        false => Err(io::Error::other("it is no regular file")),
+    }
+}
+
 /// The text of a file, which is none that never ends.
-fn read(path: &str) -> Result<String, String> {
-    let cannot = |error: std::io::Error| format!("cannot be read: {error}");
+pub fn read(path: &str) -> Result<String, String> {
+    let cannot = |error: io::Error| format!("cannot be read: {error}");
     let mut text = String::new();
-    let file = File::open(path).map_err(cannot)?;
+    let file = open(path).map_err(cannot)?;
     file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(cannot)?;
     match text.len() as u64 > MAX_BYTES {
         true => Err(format!("has more than {MAX_BYTES} bytes")),

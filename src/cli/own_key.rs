@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::iter;
 
+use super::own_files;
 use crate::config::{Config, Secret};
 
 /// Puts the keys that `config` tells of into it.
@@ -71,8 +72,7 @@ fn read(
         (told, value.into_string().map_err(|_| "is no text".to_owned()))
     } else if !api_key_file.is_empty() {
         let told = format!("{section}.api_key_file: {api_key_file}");
-        let read = std::fs::read_to_string(api_key_file);
-        (told, read.map_err(|error| format!("cannot be read: {error}")))
+        (told, own_files::read(api_key_file))
     } else {
         return Ok(None);
     };

@@ -1,8 +1,8 @@
 //! Vocabularies of models, read from the files that the configuration names.
 
-use std::fs::File;
 use std::io::Read;
 
+use super::own_files;
 use crate::config::Config;
 use crate::tokens::Encoding;
 use crate::tokens::own::{MAX_TOKENIZER_BYTES, Own};
@@ -28,7 +28,7 @@ pub fn read_all(config: &mut Config) -> Result<(), Vec<String>> {
 fn bytes(path: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let most = MAX_TOKENIZER_BYTES as u64 + 1;
-    let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
+    let read = own_files::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
     read.map_err(|error| format!("cannot be read: {error}"))?;
     Ok(bytes)
 }

@@ -3,12 +3,12 @@
 //! and the rest holds.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use figment::Figment;
 
-use super::told::{self, Flags};
+use super::told::{self, Flags, Gathered};
 use super::watch::Watch;
 use super::{own_files, serve};
 use crate::admin::AdminRenewal;
@@ -24,7 +24,9 @@ const INTERVAL: Duration = Duration::from_millis(500);
 pub struct Reload {
     pub flags: Flags,
     /// What is in force, as it was gathered.
-    pub figment: Figment,
+    pub told: Gathered,
+    /// Where that stands.
+    pub files: Vec<PathBuf>,
     /// What the vocabularies are that it names files of.
     pub vocabularies: Vocabularies,
     pub server: Renewal,
@@ -41,10 +43,43 @@ pub fn vocabularies(config: &Config) -> Vocabularies {
     own.map(|(name, _)| (name.clone(), config.models.find(name).entry.encoding)).collect()
 }
 
+/// What is looked at from before it was first read.
+pub struct Before {
+    watch: Watch,
+    /// Whether the configuration's file can be read no more than once, such as a pipe.
+    is_read_once: bool,
+}
+
+impl Before {
+    pub fn new(flags: &Flags) -> Self {
+        let path = flags.config.as_deref().map(Path::new);
+        let is_read_once = path.is_some_and(|path| path.exists() && !path.is_file());
+        let mut watch = Watch::default();
+        watch.follow(path.filter(|_| !is_read_once).map(Path::to_owned));
+        Self { watch, is_read_once }
+    }
+
+    /// What is watched.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.watch.paths()
+    }
+
+    /// Watches what `config` names as well, which is read next.
+    pub fn look(&mut self, config: &Config) {
+        let named = own_files::named(config).into_iter().map(PathBuf::from);
+        self.watch.follow(self.watch.paths().into_iter().chain(named).collect::<Vec<_>>());
+    }
+}
+
 impl Reload {
-    /// Looks after `config`'s files until the runtime ends.
-    pub async fn run(mut self, config: &Config, mut hangups: Hangups) {
-        let mut watch = Watch::new(self.files(config));
+    /// Looks after the files until the runtime ends.
+    pub async fn run(mut self, mut before: Before, mut hangups: Hangups) {
+        if before.is_read_once {
+            tracing::warn!(
+                target: "weir::reload",
+                "the configuration's file is no regular file: it was read once and is not watched"
+            );
+        }
         let mut interval = tokio::time::interval(INTERVAL);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -55,60 +90,90 @@ impl Reload {
             // Reading files is no work for an async thread.
             let done = tokio::task::spawn_blocking(move || {
                 if is_told {
-                    watch.note();
+                    before.watch.note();
                 }
-                if is_told || watch.has_changed() {
-                    self.renew(&mut watch);
+                if is_told || before.watch.has_changed() {
+                    self.renew(&mut before);
                 }
-                (self, watch)
+                (self, before)
             });
             let Ok(done) = done.await else { return };
-            (self, watch) = done;
+            (self, before) = done;
         }
-    }
-
-    /// The file itself and those that it names.
-    fn files(&self, config: &Config) -> Vec<PathBuf> {
-        let named = own_files::named(config).into_iter();
-        self.flags.config.clone().into_iter().chain(named).map(PathBuf::from).collect()
     }
 
     /// Reads all anew and goes by it.
-    fn renew(&mut self, watch: &mut Watch) {
-        match self.told() {
-            Ok((config, figment, mut changes)) => {
-                let files = self.files(&config);
-                let vocabularies = vocabularies(&config);
-                changes.extend(self.changed_files(&vocabularies));
-                let level = config.log.level.clone();
-                if let Err(said) = self.go_by(config) {
-                    return self.refuse(&[said]);
-                }
-                (self.log)(&level);
-                self.server.note_refused(false);
-                (self.figment, self.vocabularies) = (figment, vocabularies);
-                watch.follow(files);
-                tell(&changes);
-            }
-            Err(problems) => {
-                let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                self.refuse(&lines);
-            }
+    fn renew(&mut self, before: &mut Before) {
+        let told = match before.is_read_once {
+            true => Gathered { figment: self.told.figment.clone(), ..self.told },
+            false => self.flags.gather_again(),
+        };
+        if let Err(problems) = self.changed(told, before) {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            self.refuse(&lines);
         }
     }
 
-    /// What is told now, as far as it can hold without a restart, and what is other than it was.
-    fn told(&self) -> Result<(Config, Figment, Vec<Change>), Vec<Problem>> {
-        let (config, warnings) = self.flags.configuration()?;
+    /// Goes by what is told now, where it can be.
+    fn changed(&mut self, mut told: Gathered, before: &mut Before) -> Result<(), Vec<Problem>> {
+        self.not_lost(&told)?;
+        let (config, figment, mut changes) = self.complete(&told.figment, before)?;
+        let vocabularies = vocabularies(&config);
+        changes.extend(self.changed_files(&vocabularies));
+        let level = config.log.level.clone();
+        let files = self.files(&config, before);
+        self.go_by(config).map_err(|said| vec![Problem::with("", said)])?;
+        (self.log)(&level);
+        self.server.note_refused(false);
+        told.figment = figment;
+        (self.told, self.vocabularies, self.files) = (told, vocabularies, files);
+        before.watch.follow(self.files.clone());
+        tell(&changes);
+        Ok(())
+    }
+
+    /// Refuses what looks like a file that was cut off or emptied, since everything would go to where
+    /// nobody sent it.
+    fn not_lost(&self, told: &Gathered) -> Result<(), Vec<Problem>> {
+        let Some(file) = &self.flags.config else { return Ok(()) };
+        if told.is_empty && !self.told.is_empty {
+            return Err(vec![Problem::with("", format!("{file} is empty"))]);
+        }
+        if self.told.names_upstream && told.has_default_upstream {
+            let said = format!(
+                "is gone from {file}; write it there, also if it is https://api.openai.com/v1"
+            );
+            return Err(vec![Problem::with("upstream.url", said)]);
+        }
+        Ok(())
+    }
+
+    /// The file itself and those that are named.
+    fn files(&self, config: &Config, before: &Before) -> Vec<PathBuf> {
+        let own = self.flags.config.clone().filter(|_| !before.is_read_once);
+        own.into_iter().chain(own_files::named(config)).map(PathBuf::from).collect()
+    }
+
+    /// What is told now, as far as it can hold without a restart, and what is other than it was. What it
+    /// names is watched beside what is in force names, also where it is refused.
+    fn complete(
+        &self,
+        figment: &Figment,
+        before: &mut Before,
+    ) -> Result<(Config, Figment, Vec<Change>), Vec<Problem>> {
+        let look = |config: &Config| {
+            let named = self.files(config, before);
+            before.watch.follow(self.files.iter().cloned().chain(named).collect::<Vec<_>>());
+        };
+        let (config, warnings) = self.flags.configuration(figment, look)?;
         for warning in warnings {
             tracing::warn!(target: "weir::config", "{warning}");
         }
-        let figment = self.flags.figment();
-        let changes = changes::changes(&self.figment, &figment);
+        let changes = changes::changes(&self.told.figment, figment);
         if changes.iter().all(|change| change.effect != Effect::Restart) {
-            return Ok((config, figment, changes));
+            return Ok((config, figment.clone(), changes));
         }
-        let figment = changes::without_restarts(&self.figment, &figment);
+        let figment = changes::without_restarts(&self.told.figment, figment);
         let config = told::complete_from(&figment).map_err(|problems| {
             let keys = keys(&changes, Effect::Restart);
             let with = Problem::with("", format!("without a restart for {keys} this cannot hold:"));
@@ -127,11 +192,17 @@ impl Reload {
         others.map(|(name, _)| Change { key: key(name), effect: Effect::MovesCuts }).collect()
     }
 
+    /// Makes all that is needed first, so that all of it holds or none.
     fn go_by(&self, config: Config) -> Result<(), String> {
-        if let Some(admin) = &self.admin {
-            admin.renew(&config).map_err(|error| format!("admin.tls.{error}"))?;
+        let admin = self.admin.as_ref().map(|admin| admin.prepare(&config)).transpose();
+        let admin = admin.map_err(|error| format!("admin.tls.{error}"))?;
+        let server = self.server.prepare(config).map_err(|error| error.to_string())?;
+        // Nothing can fail from here on.
+        if let Some(admin) = admin {
+            admin();
         }
-        self.server.renew(config).map_err(|error| error.to_string())
+        server();
+        Ok(())
     }
 
     fn refuse(&self, lines: &[String]) {

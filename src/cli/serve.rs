@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use figment::Figment;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
 
@@ -15,8 +14,8 @@ use super::log_fields::PlainFields;
 use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
 use super::own_store;
-use super::reload::{self, Reload};
-use super::told::{Flags, OPENAI_BASE_URL};
+use super::reload::{self, Before, Reload};
+use super::told::{Flags, Gathered, OPENAI_BASE_URL};
 use crate::admin::{self, Admin, AdminRenewal};
 use crate::config::{self, AuthMode, Config, Log, LogFormat, Problem};
 use crate::proxy::Proxy;
@@ -68,11 +67,26 @@ pub struct ServeArgs {
 
 /// Serves until told to end.
 pub fn run(args: &ServeArgs) -> ExitCode {
-    let (config, warnings) = match args.flags.configuration() {
+    // Before anything is read: who wants it read anew must not end it.
+    let listening = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let listening = listening.and_then(|runtime| {
+        let hangups = runtime.block_on(async { Hangups::listen() })?;
+        Ok((runtime, hangups))
+    });
+    let (runtime, hangups) = match listening {
+        Ok(listening) => listening,
+        Err(error) => {
+            eprintln!("weir: cannot start threads or listen for signals: {error}");
+            return ExitCode::from(CANNOT_SERVE);
+        }
+    };
+    let mut before = Before::new(&args.flags);
+    let told = args.flags.gather();
+    let look = |config: &Config| before.look(config);
+    let (config, warnings) = match args.flags.configuration(&told.figment, look) {
         Ok(config) => config,
         Err(problems) => return refuse(&problems),
     };
-    let figment = args.flags.figment();
     let (level, log_end) = match start_log(&config.log) {
         Ok(started) => started,
         Err(problem) => return refuse(&[Problem::with("", problem)]),
@@ -88,16 +102,10 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         tracing::warn!(target: "weir::config", "{warning}");
     }
     let flags = args.flags.clone();
-    let served = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::cannot_serve(format!("cannot start threads: {error}")))
-        .and_then(|runtime| {
-            let served = runtime.block_on(serve(Arc::new(config), Told { flags, figment, level }));
-            // A count or a decoding that is still under way is for nobody any more.
-            runtime.shutdown_background();
-            served
-        });
+    let told = Told { flags, told, before, level, hangups };
+    let served = runtime.block_on(serve(Arc::new(config), told));
+    // A count or a decoding that is still under way is for nobody any more.
+    runtime.shutdown_background();
     drop(log_end);
     match served {
         Ok(Ending::Finished | Ending::Overdue(_)) => ExitCode::SUCCESS,
@@ -122,23 +130,20 @@ fn refuse(problems: &[Problem]) -> ExitCode {
 /// What is read again when it changes.
 struct Told {
     flags: Flags,
-    figment: Figment,
+    told: Gathered,
+    before: Before,
     level: LogLevel,
+    hangups: Hangups,
 }
 
 impl Told {
     /// Has all of it read again when it changes, until the runtime ends.
-    fn watch(
-        self,
-        server: Renewal,
-        admin: Option<AdminRenewal>,
-        config: Arc<Config>,
-        hangups: Hangups,
-    ) {
-        let Self { flags, figment, level } = self;
-        let vocabularies = reload::vocabularies(&config);
-        let reload = Reload { flags, figment, vocabularies, server, admin, log: level };
-        tokio::spawn(async move { reload.run(&config, hangups).await });
+    fn watch(self, server: Renewal, admin: Option<AdminRenewal>, config: &Config) {
+        let Self { flags, told, before, level, hangups } = self;
+        let vocabularies = reload::vocabularies(config);
+        let files = before.files();
+        let reload = Reload { flags, told, files, vocabularies, server, admin, log: level };
+        tokio::spawn(reload.run(before, hangups));
     }
 }
 
@@ -164,7 +169,6 @@ impl Failure {
 async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     let deaf = |error| Failure::cannot_serve(format!("cannot listen for signals: {error}"));
     let mut signals = Signals::listen().map_err(deaf)?;
-    let hangups = Hangups::listen().map_err(deaf)?;
     let client = Client::new(&config.upstream)
         .map_err(|error| Failure::bad_configuration(error.to_string()))?;
     let store = open_store(&config)?;
@@ -190,7 +194,7 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     let journal = move || Arc::clone(in_force.proxy().journal());
     tokio::spawn(own_store::tend(journal, config.store.url.is_some()));
     let admins = admin.as_ref().map(Admin::renewal);
-    told.watch(renewal.clone(), admins, Arc::clone(&config), hangups);
+    told.watch(renewal.clone(), admins, &config);
     let shutdown = server.shutdown();
     if let Some(admin) = admin {
         tracing::info!(target: "weir", "the admin API listens on {}", admin.address());

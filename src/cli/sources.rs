@@ -9,12 +9,27 @@ use figment::providers::{Format, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Error, Figment, Metadata, Profile, Provider, Source};
 
+use super::own_files;
 use crate::config::DEFAULT_TOML;
 
 /// The beginning of the variables that set keys.
 const ENV_PREFIX: &str = "WEIR_";
 /// Variables with this beginning that are no keys: the path of the file itself.
 const ENV_NOT_KEYS: &[&str] = &["WEIR_CONFIG"];
+
+/// What the sources are called that are documents.
+const DEFAULTS: &str = "defaults";
+const FILE: &str = "file";
+
+/// Whether `key` says in `figment` what the file says.
+pub fn is_of_file(figment: &Figment, key: &str) -> bool {
+    figment.find_metadata(key).is_some_and(|metadata| metadata.name == FILE)
+}
+
+/// Whether nobody has told `figment` what `key` says.
+pub fn is_default(figment: &Figment, key: &str) -> bool {
+    figment.find_metadata(key).is_some_and(|metadata| metadata.name == DEFAULTS)
+}
 
 /// A key given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,12 +49,22 @@ pub fn figment(
     env: impl IntoIterator<Item = (OsString, OsString)>,
     flags: impl IntoIterator<Item = Flag>,
 ) -> Figment {
-    let mut figment = Figment::from(Document::defaults());
+    figment_of(file.map(Document::file).as_ref(), openai_base_url, env, flags)
+}
+
+/// The same with a file that was read before.
+pub fn figment_of(
+    file: Option<&Document>,
+    openai_base_url: Option<String>,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+    flags: impl IntoIterator<Item = Flag>,
+) -> Figment {
+    let mut figment = Figment::from(&Document::defaults());
     if let Some(url) = openai_base_url.filter(|url| !url.trim().is_empty()) {
         figment = figment.merge(Given::new("OPENAI_BASE_URL", ["upstream", "url"], url));
     }
-    if let Some(path) = file {
-        figment = figment.merge(Document::file(path));
+    if let Some(file) = file {
+        figment = figment.merge(file);
     }
     let mut variables: Vec<_> = env
         .into_iter()
@@ -68,7 +93,7 @@ pub fn figment(
 }
 
 /// A TOML document, read and parsed when it was made.
-struct Document {
+pub struct Document {
     metadata: Metadata,
     parsed: Result<Dict, String>,
 }
@@ -76,17 +101,34 @@ struct Document {
 impl Document {
     fn defaults() -> Self {
         // As a file, so that its values have to be of their types.
-        let metadata = Metadata::from("defaults", Source::File("the defaults".into()));
+        let metadata = Metadata::from(DEFAULTS, Source::File("the defaults".into()));
         Self { metadata, parsed: parse(DEFAULT_TOML) }
     }
 
-    fn file(path: &Path) -> Self {
+    /// What stands in a file now.
+    pub fn file(path: &Path) -> Self {
+        Self::read(path, std::fs::read_to_string(path))
+    }
+
+    /// The same, of a regular file alone.
+    pub fn regular_file(path: &Path) -> Self {
+        Self::read(path, own_files::open(path).and_then(std::io::read_to_string))
+    }
+
+    fn read(path: &Path, text: std::io::Result<String>) -> Self {
+        let text = text.map_err(|error| format!("cannot be read: {error}"));
         Self {
-            metadata: Metadata::from("file", Source::File(path.to_owned())),
-            parsed: std::fs::read_to_string(path)
-                .map_err(|error| format!("cannot be read: {error}"))
-                .and_then(|text| parse(&text)),
+            metadata: Metadata::from(FILE, Source::File(path.to_owned())),
+            parsed: text.and_then(|text| parse(&text)),
         }
+    }
+
+    /// Whether it could be read and says nothing: no more than blanks, comments and headings.
+    pub fn is_empty(&self) -> bool {
+        fn says_nothing(value: &Value) -> bool {
+            value.as_dict().is_some_and(|dict| dict.values().all(says_nothing))
+        }
+        self.parsed.as_ref().is_ok_and(|dict| dict.values().all(says_nothing))
     }
 }
 
@@ -98,7 +140,7 @@ fn parse(text: &str) -> Result<Dict, String> {
     })
 }
 
-impl Provider for Document {
+impl Provider for &Document {
     fn metadata(&self) -> Metadata {
         self.metadata.clone()
     }

@@ -12,7 +12,7 @@ use super::own_files;
 use super::own_key;
 use super::own_store;
 use super::own_tokenizer;
-use super::sources::{self, Flag};
+use super::sources::{self, Document, Flag};
 use crate::config::{self, Config, Problem, Warning, upstreams};
 use crate::tls;
 use crate::upstream::{Client, ClientError};
@@ -44,14 +44,39 @@ pub struct Flags {
     log_level: Option<String>,
 }
 
+/// What is told, from files that were read once.
+pub struct Gathered {
+    pub figment: Figment,
+    /// Whether the file says nothing.
+    pub is_empty: bool,
+    /// Whether `upstream.url` is what the file says.
+    pub names_upstream: bool,
+    /// Whether nobody says what `upstream.url` is.
+    pub has_default_upstream: bool,
+}
+
 impl Flags {
-    /// All that is told, gathered; what is told later goes before what is told earlier.
-    pub fn figment(&self) -> Figment {
-        self.figment_with(self.config.as_deref())
+    /// All that is told now, whatever the file is.
+    pub fn gather(&self) -> Gathered {
+        self.gathered(Document::file)
     }
 
-    /// The same with another file.
-    pub fn figment_with(&self, file: Option<&str>) -> Figment {
+    /// All that is told now, where the file is a regular one: nobody waits for a pipe's other end.
+    pub fn gather_again(&self) -> Gathered {
+        self.gathered(Document::regular_file)
+    }
+
+    fn gathered(&self, read: fn(&Path) -> Document) -> Gathered {
+        let file = self.config.as_deref().map(|path| read(Path::new(path)));
+        let is_empty = file.as_ref().is_some_and(Document::is_empty);
+        let figment = self.figment_with(file.as_ref());
+        let names_upstream = sources::is_of_file(&figment, "upstream.url");
+        let has_default_upstream = sources::is_default(&figment, "upstream.url");
+        Gathered { figment, is_empty, names_upstream, has_default_upstream }
+    }
+
+    /// All that is told, gathered; what is told later goes before what is told earlier.
+    pub fn figment_with(&self, file: Option<&Document>) -> Figment {
         let told = [
             ("--listen", "server.listen", &self.listen),
             ("--upstream", "upstream.url", &self.upstream),
@@ -63,22 +88,34 @@ impl Flags {
         });
         let told = told.chain(self.store.clone().map(own_store::told).into_iter().flatten());
         let openai_base_url = std::env::var(OPENAI_BASE_URL).ok();
-        sources::figment(file.map(Path::new), openai_base_url, std::env::vars_os(), told)
+        sources::figment_of(file, openai_base_url, std::env::vars_os(), told)
     }
 
-    /// What is told, complete, with all that stands in the files and variables that it names.
-    pub fn configuration(&self) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
+    /// What `figment` says, complete, with all that stands in the files and variables that it names.
+    /// `look` sees it before they are read.
+    pub fn configuration(
+        &self,
+        figment: &Figment,
+        look: impl FnOnce(&Config),
+    ) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
         let (mut config, warnings) =
-            config::load(self.figment()).map_err(|problems| self.located(problems))?;
+            config::load(figment.clone()).map_err(|problems| self.located(problems))?;
+        look(&config);
         complete(&mut config, || std::env::vars_os().collect())
             .map_err(|problems| self.located(problems))?;
         Ok((config, warnings))
     }
 
+    /// The text of the file, for the lines in it. What is no regular file is not read twice.
+    fn text(&self) -> Option<String> {
+        let path = self.config.as_ref().filter(|path| Path::new(path).is_file())?;
+        std::fs::read_to_string(path).ok()
+    }
+
     /// Problems with the lines that they are on.
     pub fn located(&self, mut problems: Vec<Problem>) -> Vec<Problem> {
         let Some(path) = &self.config else { return problems };
-        let Ok(text) = std::fs::read_to_string(path) else { return problems };
+        let Some(text) = self.text() else { return problems };
         let shown = Path::new(path).display().to_string();
         for problem in &mut problems {
             // What weir found wrong only when it looked at what a key names has no origin yet.
@@ -94,8 +131,7 @@ impl Flags {
 
     /// The line of the file on which `key` stands, if it does.
     pub fn line_of(&self, key: &str) -> Option<usize> {
-        let text = std::fs::read_to_string(self.config.as_ref()?).ok()?;
-        lines::line_of(&text, key)
+        lines::line_of(&self.text()?, key)
     }
 }
 

@@ -1,66 +1,75 @@
 //! Whether files say something else than before. Looks at what stands in them and at nothing else: editors
 //! and orchestrators replace files, folders and links by each other, and say so in many ways or in none.
 
-use std::fs::File;
+use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use super::own_files;
 
 /// As much of a file as is looked at.
 const MAX_BYTES: u64 = 16 << 20;
 
+/// What each file says.
+type Said = BTreeMap<PathBuf, blake3::Hash>;
+
 /// Files whose content matters.
+#[derive(Default)]
 pub struct Watch {
-    paths: Vec<PathBuf>,
-    /// What they said when somebody last went by it.
-    known: blake3::Hash,
+    /// What they said when somebody last went by them.
+    known: Said,
     /// What they said when they were last looked at.
-    seen: blake3::Hash,
+    seen: Said,
 }
 
 impl Watch {
-    /// Watches `paths` from now on.
-    pub fn new(paths: Vec<PathBuf>) -> Self {
-        let known = digest(&paths);
-        Self { paths, known, seen: known }
+    /// Watches these files and no others from now on: those that it knows by what they said then, others
+    /// by what they say now. Whoever goes by them reads them afterwards, so that no change is missed.
+    pub fn follow(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+        let (mut known, mut seen) = (Said::new(), Said::new());
+        for path in paths {
+            let before = self.known.get(&path).copied().unwrap_or_else(|| digest(&path));
+            seen.insert(path.clone(), self.seen.get(&path).copied().unwrap_or(before));
+            known.insert(path, before);
+        }
+        (self.known, self.seen) = (known, seen);
     }
 
-    /// Watches these files from now on, by what they say now where they are others.
-    pub fn follow(&mut self, paths: Vec<PathBuf>) {
-        if paths != self.paths {
-            *self = Self::new(paths);
-        }
+    /// What is watched.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.known.keys().cloned().collect()
     }
 
     /// Takes what they say now as known.
     pub fn note(&mut self) {
-        self.seen = digest(&self.paths);
-        self.known = self.seen;
+        self.seen = self.now();
+        self.known.clone_from(&self.seen);
     }
 
     /// Whether the files say something else than before, and said the same when they were last looked
     /// at: what is still being written is left alone until then.
     pub fn has_changed(&mut self) -> bool {
-        let now = digest(&self.paths);
-        let is_settled = now == self.seen;
-        self.seen = now;
-        let has_changed = is_settled && now != self.known;
+        let now = self.now();
+        let has_changed = now == self.seen && now != self.known;
         if has_changed {
-            self.known = now;
+            self.known.clone_from(&now);
         }
+        self.seen = now;
         has_changed
+    }
+
+    fn now(&self) -> Said {
+        self.known.keys().map(|path| (path.clone(), digest(path))).collect()
     }
 }
 
-/// What files say, all together. One that cannot be read says that.
-fn digest(paths: &[PathBuf]) -> blake3::Hash {
+/// What a file says. One that cannot be read says that.
+fn digest(path: &Path) -> blake3::Hash {
+    let mut bytes = Vec::new();
+    let read = own_files::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
     let mut hasher = blake3::Hasher::new();
-    for path in paths {
-        let mut bytes = Vec::new();
-        let read = File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
-        hasher.update(&[u8::from(read.is_ok())]);
-        hasher.update(&(bytes.len() as u64).to_le_bytes());
-        hasher.update(&bytes);
-    }
+    hasher.update(&[u8::from(read.is_ok())]);
+    hasher.update(&bytes);
     hasher.finalize()
 }
 
@@ -75,7 +84,8 @@ mod tests {
         let path = folder.join("a");
         let write = |text: &str| std::fs::write(&path, text).expect("it can be written");
         write("1");
-        let mut watch = Watch::new(vec![path.clone(), folder.join("missing")]);
+        let mut watch = Watch::default();
+        watch.follow([path.clone(), folder.join("missing")]);
         let look = |watch: &mut Watch| [watch.has_changed(), watch.has_changed()];
         assert_eq!(look(&mut watch), [false, false]);
         write("2");
@@ -93,5 +103,27 @@ mod tests {
         assert_eq!(look(&mut watch), [false, false], "the same as before");
         std::fs::remove_dir_all(&folder).expect("it is ours");
         assert_eq!(look(&mut watch), [false, true]);
+    }
+
+    #[test]
+    fn no_change_is_missed_while_others_are_followed() {
+        let folder = std::env::temp_dir().join(format!("weir-follow-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        let [first, second] = ["a", "b"].map(|name| folder.join(name));
+        let write = |path: &Path| std::fs::write(path, "1").expect("it can be written");
+        let look = |watch: &mut Watch| [watch.has_changed(), watch.has_changed()];
+        let mut watch = Watch::default();
+        watch.follow([first.clone()]);
+        // Read here, and another comes before what it names is followed.
+        write(&first);
+        watch.follow([first.clone(), second.clone()]);
+        assert_eq!(look(&mut watch), [false, true]);
+        write(&second);
+        watch.follow([second.clone()]);
+        assert_eq!(look(&mut watch), [false, true]);
+        assert_eq!(watch.paths(), [second]);
+        write(&first);
+        assert_eq!(look(&mut watch), [false, false], "it is followed no more");
+        std::fs::remove_dir_all(&folder).expect("it is ours");
     }
 }

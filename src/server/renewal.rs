@@ -45,18 +45,23 @@ impl Renewal {
         Arc::clone(self.connections.routes().proxy())
     }
 
-    /// Has all requests from now on go by `config`, and new connections by its certificate. Where
-    /// that cannot be, nothing changes.
-    pub fn renew(&self, config: Config) -> Result<(), RenewalError> {
+    /// Makes all that is to have requests go by `config`, and new connections by its certificate.
+    /// Nothing changes until what is given back is called.
+    pub fn prepare(&self, config: Config) -> Result<impl FnOnce() + use<>, RenewalError> {
         let routes = self.connections.routes();
         let config = Arc::new(config);
         let proxy = routes.proxy().reconfigured(Arc::clone(&config));
         let proxy = Arc::new(proxy.map_err(RenewalError::Proxy)?);
-        if let Some(tls) = self.connections.tls() {
-            tls.replace(&config.server.tls).map_err(RenewalError::Tls)?;
-        }
-        self.connections.follow(routes.renewed(&config, proxy));
-        Ok(())
+        let tls = self.connections.tls().map(|tls| tls.prepare(&config.server.tls));
+        let tls = tls.transpose().map_err(RenewalError::Tls)?;
+        let renewed = routes.renewed(&config, proxy);
+        let connections = Arc::clone(&self.connections);
+        Ok(move || {
+            if let (Some(listener), Some(tls)) = (connections.tls(), tls) {
+                listener.replace(tls);
+            }
+            connections.follow(renewed);
+        })
     }
 
     /// Notes whether the configuration that weir was last told is in force.

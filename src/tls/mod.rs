@@ -64,12 +64,15 @@ impl Tls {
         Ok(Some(Self { current, protocols }))
     }
 
-    /// Has all handshakes from now on go by `told`; where that is of no use, nothing changes.
-    /// Connections that are open stay as they are, and no session of before is resumed.
-    pub fn replace(&self, told: &ListenTls) -> Result<(), TlsError> {
-        let new = server_config(told, self.protocols)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
-        Ok(())
+    /// What `told` says, for handshakes that are to come. Nothing changes yet.
+    pub fn prepare(&self, told: &ListenTls) -> Result<Arc<ServerConfig>, TlsError> {
+        server_config(told, self.protocols)
+    }
+
+    /// Has all handshakes from now on go by what was prepared. Connections that are open stay as they
+    /// are, and no session of before is resumed.
+    pub fn replace(&self, prepared: Arc<ServerConfig>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = prepared;
     }
 
     /// Shakes hands on a connection.

@@ -50,7 +50,11 @@ impl Serving {
 
     /// Runs a command that is a `weir serve`.
     pub fn run(command: &mut Command) -> Self {
-        let mut process = command.spawn().expect("weir starts");
+        Self::of(command.spawn().expect("weir starts"))
+    }
+
+    /// Waits until a `weir serve` listens.
+    pub fn of(mut process: Child) -> Self {
         let mut log = BufReader::new(process.stderr.take().expect("it is piped"));
         let mut greeting = String::new();
         while !greeting.contains("listening on") {

@@ -115,6 +115,92 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
     assert_eq!(readiness(&serving).await["configuration"], Value::Null);
 }
 
+/// As a disk that is full leaves a file, or an editor that died.
+#[tokio::test]
+async fn a_file_that_was_cut_off_or_emptied_is_refused() {
+    let folder = Folder::new();
+    let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
+    let gone = "upstream.url: is gone from";
+    for (text, said) in
+        [("", "is empty"), ("# nothing\n[upstream]\n", "is empty"), (&limited(5001), gone)]
+    {
+        folder.replace("weir.toml", text);
+        serving.wait_for(said);
+        serving.wait_for("the one before stays in force");
+        assert_eq!(limit(&serving, &mut upstream).await, "5000", "{text}");
+        assert_eq!(readiness(&serving).await["configuration"], "refused");
+    }
+    // What needs a restart does not make it forget.
+    let text = format!("{}[ledger]\nenabled = false\n", limited(5002));
+    folder.replace("weir.toml", &told(&upstream.address, &text));
+    serving.wait_for(READ);
+    folder.replace("weir.toml", &text);
+    serving.wait_for(gone);
+    assert_eq!(limit(&serving, &mut upstream).await, "5002");
+}
+
+#[tokio::test]
+async fn what_was_refused_is_tried_again_when_a_file_comes_that_it_names() {
+    let folder = Folder::new();
+    let (mut serving, mut upstream) = serving(&folder, "").await;
+    let key = folder.path("provider.key");
+    let text = format!("{}api_key_file = {key:?}\n", told(&upstream.address, ""));
+    folder.replace("weir.toml", &text);
+    serving.wait_for("cannot be read");
+    serving.wait_for("the one before stays in force");
+    folder.replace("provider.key", "sk-late");
+    serving.wait_for(READ);
+    let (_, head) = answered(&serving, &mut upstream).await;
+    assert!(head.contains("authorization: Bearer sk-late"), "{head}");
+}
+
+fn pipe(path: &str) {
+    let made = std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo is there");
+    assert!(made.success());
+}
+
+/// A pipe can be opened for writing as soon as weir reads it, which is before it serves.
+#[tokio::test]
+async fn a_pipe_is_read_once_and_a_signal_before_it_is_read_waits() {
+    let folder = Folder::new();
+    let mut upstream = Upstream::start().await;
+    let path = folder.path("weir.toml");
+    pipe(&path);
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--config", &path];
+    let process = weir(&arguments).spawn().expect("weir starts");
+    let mut end = std::fs::OpenOptions::new().write(true).open(&path).expect("it is read");
+    let sent =
+        std::process::Command::new("kill").args(["-HUP", &process.id().to_string()]).status();
+    assert!(sent.expect("kill is there").success());
+    let text = told(&upstream.address, &limited(5000));
+    std::io::Write::write_all(&mut end, text.as_bytes()).expect("weir reads");
+    drop(end);
+    let mut serving = Serving::of(process);
+    serving.wait_for("it was read once and is not watched");
+    serving.wait_for(READ);
+    serving.signal("-HUP");
+    serving.wait_for(READ);
+    assert_eq!(limit(&serving, &mut upstream).await, "5000");
+}
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_a_file_is_waited_for_by_nobody() {
+    let folder = Folder::new();
+    let key = folder.path("provider.key");
+    pipe(&key);
+    let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
+    let with_key = format!("{}api_key_file = {key:?}\n", told(&upstream.address, ""));
+    let config = folder.write("weir.toml", &with_key);
+    serving.wait_for("it is no regular file");
+    serving.wait_for("the one before stays in force");
+    let checked = weir(&["check", "--config", &config]).output().expect("weir starts");
+    assert_eq!(checked.status.code(), Some(2));
+    std::fs::remove_file(&config).expect("it is ours");
+    pipe(&config);
+    serving.wait_for("it is no regular file");
+    assert_eq!(limit(&serving, &mut upstream).await, "5000");
+}
+
 #[tokio::test]
 async fn what_needs_a_restart_is_said_and_the_rest_holds() {
     let folder = Folder::new();
