@@ -116,7 +116,7 @@ fn agree(reader: &mut Reader, config: &Config) {
     {
         let message = format!(
             "is false, yet weir listens on {listen} and has a key of its own ({section}.api_key_env, \
-             api_key_file or header_envs), which anybody who reaches it could spend. Give callers keys with \
+             api_key_file, header_envs, headers or url), which anybody who reaches it could spend. Give callers keys with \
              auth.mode = \"keys\", listen on loopback, or set this to true if that is what you want"
         );
         reader.refuse(&["auth", "allow_anonymous"], message);

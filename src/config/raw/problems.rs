@@ -84,15 +84,31 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     (
         "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\napi_key_env = \"A\"",
         "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
-         (upstream.api_key_env, api_key_file or header_envs), which anybody who reaches it could \
+         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
+         reaches it could \
          spend. Give callers keys with auth.mode = \"keys\", listen on loopback, or set this to true \
          if that is what you want",
+    ),
+    (
+        "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\nheaders = { authorization = \"Bearer a\" }",
+        "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
+         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
+         reaches it could spend. Give callers keys with auth.mode = \"keys\", listen on loopback, or set \
+         this to true if that is what you want",
+    ),
+    (
+        "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\nurl = \"https://h/v1?key=a\"",
+        "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
+         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
+         reaches it could spend. Give callers keys with auth.mode = \"keys\", listen on loopback, or set \
+         this to true if that is what you want",
     ),
     (
         "[server]\nlisten = \"0.0.0.0:1\"\n[upstreams.b]\nurl = \"http://localhost/v1\"\n\
          header_envs = { api-key = \"A\" }",
         "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
-         (upstreams.b.api_key_env, api_key_file or header_envs), which anybody who reaches it could \
+         (upstreams.b.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
+         reaches it could \
          spend. Give callers keys with auth.mode = \"keys\", listen on loopback, or set this to true \
          if that is what you want",
     ),
