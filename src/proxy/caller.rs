@@ -25,6 +25,9 @@ pub struct Caller {
     pub key: Option<Arc<VirtualKey>>,
     /// Where its connection comes from, where that is known. For the log alone.
     pub address: Option<IpAddr>,
+    /// How many changes of keys and budgets there had been when it was let in, where that was looked at:
+    /// later ones count from its next request on.
+    pub as_of: Option<u64>,
 }
 
 /// Members that list models to turn to where the first does not answer.
@@ -33,7 +36,7 @@ const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
 impl Caller {
     /// A caller of whom is not known where it is.
     pub fn new(tenant: Tenant, key: Option<Arc<VirtualKey>>) -> Self {
-        Self { tenant, key, address: None }
+        Self { tenant, key, address: None, as_of: None }
     }
 
     /// Refuses routes that are not open to the caller.
@@ -118,10 +121,12 @@ impl Caller {
     /// Refuses a conversation that names other models beside its own, which some providers turn to
     /// in its place, where they are not open to the caller.
     pub fn check_conversation(&self, body: &[u8], routes: &Routes) -> Result<(), ProxyError> {
-        let is_free = self.key.as_ref().is_none_or(|key| key.settings.models.is_empty());
-        let Ok(text) = std::str::from_utf8(body) else { return Ok(()) };
+        if self.key.as_ref().is_none_or(|key| key.settings.models.is_empty()) {
+            return Ok(());
+        }
+        let Ok(text) = simdutf8::basic::from_utf8(body) else { return Ok(()) };
         // A name may be written with escapes.
-        if is_free || !(FALLBACKS.iter().any(|name| text.contains(name)) || text.contains("\\u")) {
+        if !(FALLBACKS.iter().any(|name| text.contains(name)) || text.contains("\\u")) {
             return Ok(());
         }
         let members = json::members(text).unwrap_or_default();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::beginnings::Looked;
 use super::edited::{self, Beside, Kind};
 use super::memory::Chain;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
@@ -39,6 +40,8 @@ pub(super) struct Draft<'a> {
     pub(super) job: &'a Job,
     pace: Pace,
     pub(super) request: Request<'a>,
+    /// What was known of the body before; `None` of a short one.
+    looked: Option<Looked<'a>>,
     pub(super) model: Cow<'a, str>,
     pub(super) is_model_known: bool,
     /// The way that the request goes.
@@ -52,11 +55,24 @@ pub(super) struct Draft<'a> {
     is_calibrated: bool,
 }
 
+/// Reads a body, from the end of what is known of it on.
+fn read_body<'a>(
+    job: &'a Job,
+    looked: Option<&Looked<'_>>,
+    max_messages: usize,
+) -> Result<Request<'a>, Stop> {
+    let request = match looked.and_then(|looked| looked.known.as_ref()) {
+        Some(known) => job.protocol.read_on(&job.body, &known.read, max_messages),
+        None => job.protocol.read(&job.body, max_messages),
+    };
+    Ok(request.map_err(refusal::body)?)
+}
+
 impl<'a> Draft<'a> {
     pub(super) fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
         let config = &shared.config;
-        let request =
-            job.protocol.read(&job.body, config.server.max_messages).map_err(refusal::body)?;
+        let looked = shared.memory.beginnings.look(job.tenant, &job.body);
+        let request = read_body(job, looked.as_ref(), config.server.max_messages)?;
         let model = match &job.path_model {
             Some(model) => Cow::Borrowed(model.as_str()),
             None => request.model.clone().unwrap_or(Cow::Borrowed("")),
@@ -111,6 +127,7 @@ impl<'a> Draft<'a> {
             job,
             pace,
             request,
+            looked,
             model,
             is_model_known,
             way,
@@ -143,7 +160,7 @@ impl<'a> Draft<'a> {
     /// start, and remembers where it is now.
     pub(super) fn fold(&self, spans: Option<&Spans<'_>>) -> Result<Folded, Stop> {
         let memory = &self.shared.memory;
-        let chain = Chain::new(memory, self.job.tenant, &self.profile, &self.request.messages);
+        let chain = self.chain();
         let (earlier, looked_at) = memory.longest_fold(&chain).unzip();
         // Folding anew asks for all that stands, which renews its life in the store.
         let is_stale = spans.zip(looked_at).is_some_and(|(spans, at)| spans.is_stale(at));
@@ -176,6 +193,22 @@ impl<'a> Draft<'a> {
         let earlier_messages = earlier.as_ref().map(|earlier| earlier.messages());
         memory.keep_fold(&chain, (Arc::clone(&fold), looked_at), earlier_messages);
         Ok(Folded { fold, earlier })
+    }
+
+    /// The keys of the conversation. What was hashed of it is remembered for its next request.
+    fn chain(&self) -> Chain {
+        let (memory, messages) = (&self.shared.memory, &self.request.messages);
+        let known = self.looked.as_ref().and_then(|looked| looked.known.as_ref());
+        // A beginning whose messages are too many is not read on from.
+        let known = known.map(|known| &*known.hashes).filter(|known| known.len() <= messages.len());
+        let known = known.unwrap_or_default();
+        let chain = Chain::new(memory, self.job.tenant, &self.profile, messages, known);
+        if let Some(looked) = &self.looked
+            && let Some(read) = self.job.protocol.beginning(&self.request)
+        {
+            memory.beginnings.keep(looked, read, chain.own());
+        }
+        chain
     }
 
     /// Whether the policy has every message from `start` on searched, and these are many.

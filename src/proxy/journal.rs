@@ -115,6 +115,7 @@ impl Journal {
             choices: 1,
             service_tier: ServiceTier::Standard,
             is_clampable: false,
+            as_of: None,
         };
         self.hold(&opening.caller, &desired).await
     }
@@ -128,18 +129,14 @@ impl Journal {
         if !opening.is_billed {
             return self.budgets.note(&opening.caller);
         }
+        use upstream::Route::{Embeddings, Images, Moderations};
         let model = opening.model.as_str();
+        let is_of = |route: &upstream::Route| route.name() == opening.route;
         let unread = Unread {
             model,
             body_bytes,
             window_tokens: self.config.models.find(model).entry.window_tokens,
-            has_output: ![
-                upstream::Route::Embeddings,
-                upstream::Route::Moderations,
-                upstream::Route::Images,
-            ]
-            .iter()
-            .any(|route| route.name() == opening.route),
+            has_output: ![Embeddings, Moderations, Images].iter().any(is_of),
         };
         let place = self.place(opening.upstream.as_deref());
         let price = if model.is_empty() { None } else { self.price(place, None, model) };

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
 use super::Tenant;
+use super::beginnings::Beginnings;
 use crate::config;
 use crate::context::{Fact, Fold, Measure, Profile};
 use crate::wire::Extra;
@@ -27,6 +28,7 @@ pub struct Memory {
     facts: Cache<u128, Fact>,
     extras: Cache<u128, u64>,
     folds: Cache<u128, Remembered>,
+    pub beginnings: Beginnings,
 }
 
 impl Memory {
@@ -51,6 +53,7 @@ impl Memory {
                 })
                 .max_capacity(limits.folds_bytes)
                 .build(),
+            beginnings: Beginnings::new(secret, limits.folds_bytes / 8),
         }
     }
 
@@ -103,26 +106,44 @@ impl Memory {
 
 /// The keys of a conversation's messages and of its beginnings.
 pub struct Chain {
+    /// The hashes of the messages alone.
+    own: Vec<u128>,
     contents: Vec<u128>,
     ends: Vec<u128>,
 }
 
 impl Chain {
-    /// Hashes each message once. Tenant and profile are part of every key.
-    pub fn new(memory: &Memory, tenant: Tenant, profile: &Profile, messages: &[&str]) -> Self {
+    /// Hashes each message once, but for the first, whose hashes are `known`. Tenant and profile are
+    /// part of every key.
+    pub fn new(
+        memory: &Memory,
+        tenant: Tenant,
+        profile: &Profile,
+        messages: &[&str],
+        known: &[u128],
+    ) -> Self {
         let seed = memory.join(&(tenant, profile.measure));
         let mut end = memory.join(&(tenant, profile));
         let mut chain = Self {
+            own: Vec::with_capacity(messages.len()),
             contents: Vec::with_capacity(messages.len()),
             ends: Vec::with_capacity(messages.len()),
         };
+        let mut known = known.iter().copied();
         for raw in messages {
-            let own = xxh3_128_with_secret(raw.as_bytes(), &memory.secret);
+            let hash = || xxh3_128_with_secret(raw.as_bytes(), &memory.secret);
+            let own = known.next().unwrap_or_else(hash);
+            chain.own.push(own);
             chain.contents.push(memory.pair(seed, own));
             end = memory.pair(end, own);
             chain.ends.push(end);
         }
         chain
+    }
+
+    /// The hashes of the messages alone.
+    pub fn own(&self) -> &[u128] {
+        &self.own
     }
 
     /// The key of one message's content.

@@ -2,6 +2,7 @@
 
 mod admission;
 mod asking;
+mod beginnings;
 mod budgets;
 mod caller;
 mod draft;

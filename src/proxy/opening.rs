@@ -1,7 +1,7 @@
 //! What is told to the journal of a request: before it is sent, and how it ended. Decides nothing and
 //! writes nothing down.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::Method;
 
@@ -108,10 +108,36 @@ impl Opening {
 
 /// What a request that comes at `begun_ms` is called.
 pub(super) fn new_id(begun_ms: u64) -> Result<RequestId, ProxyError> {
-    let mut random = [0; 10];
-    getrandom::fill(&mut random)
+    let random = RANDOM.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let random = random
         .map_err(|_| ProxyError::new(ErrorKind::Internal, "the system gives no random bytes"))?;
     Ok(RequestId::new(begun_ms, random))
+}
+
+/// How many bytes are fetched at once, so that not each request pays for a system call.
+const RANDOM_BYTES: usize = 1000;
+
+static RANDOM: Mutex<Random> = Mutex::new(Random { bytes: [0; RANDOM_BYTES], used: RANDOM_BYTES });
+
+/// Random bytes of the system's, each given out once.
+struct Random {
+    bytes: [u8; RANDOM_BYTES],
+    used: usize,
+}
+
+impl Random {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], getrandom::Error> {
+        if self.used + N > RANDOM_BYTES {
+            // Where it fails, what is there was used already.
+            self.used = RANDOM_BYTES;
+            getrandom::fill(&mut self.bytes)?;
+            self.used = 0;
+        }
+        let mut taken = [0; N];
+        taken.copy_from_slice(&self.bytes[self.used..self.used + N]);
+        self.used += N;
+        Ok(taken)
+    }
 }
 
 /// Who a request is counted for.

@@ -31,6 +31,8 @@ pub struct Job {
     pub alias_of: Option<String>,
     /// On whose behalf summaries are made that this request waits for; `None` where it is not sent.
     pub behalf: Option<Arc<Behalf>>,
+    /// [`Caller::as_of`](super::Caller::as_of).
+    pub as_of: Option<u64>,
     /// What may be done where no summary stands yet; the planner's to decide.
     pub(super) patience: Patience,
 }
@@ -39,8 +41,8 @@ impl Job {
     /// A request that is only looked at, whose model its body names.
     pub fn new(tenant: Tenant, protocol: Protocol, body: Bytes, asked: Asked) -> Self {
         let (path_model, way, alias_of, behalf) = (None, None, None, None);
-        let patience = Patience::Looks;
-        Self { tenant, protocol, body, path_model, asked, way, alias_of, behalf, patience }
+        let (as_of, patience) = (None, Patience::Looks);
+        Self { tenant, protocol, body, path_model, asked, way, alias_of, behalf, as_of, patience }
     }
 }
 

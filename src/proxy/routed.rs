@@ -356,6 +356,7 @@ impl Proxy {
 fn job(trip: &Trip, leg: &Leg) -> Job {
     let asked = trip.asked.clone();
     let mut job = Job::new(trip.caller.tenant, trip.protocol, leg.readable.clone(), asked);
+    job.as_of = trip.caller.as_of;
     job.path_model.clone_from(&leg.target.path_model);
     job.alias_of.clone_from(&leg.alias_of);
     job.way = Some(Arc::clone(&leg.way));

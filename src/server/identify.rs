@@ -44,13 +44,16 @@ impl Gate {
             let message = "weir's store of keys cannot be read at the moment. Try again shortly.";
             ProxyError::new(ErrorKind::StoreUnavailable, message)
         })?;
-        let Some(holder) = found else {
+        let Some((holder, as_of)) = found else {
             return Err(refused(
                 "This API key is not one of weir's. Check it, or ask for a new one.",
             ));
         };
         match holder.standing(now_ms()) {
-            Standing::Live => Ok(Caller::new(holder.tenant, Some(holder.key.clone()))),
+            Standing::Live => {
+                let caller = Caller::new(holder.tenant, Some(holder.key.clone()));
+                Ok(Caller { as_of: Some(as_of), ..caller })
+            }
             Standing::Expired => Err(refused("This API key has expired. Ask for a new one.")),
             Standing::Revoked => Err(refused("This API key was revoked. Ask for a new one.")),
         }

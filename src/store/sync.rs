@@ -23,6 +23,10 @@ const CHECKPOINT_PAGES: i64 = 1000;
 /// begin anew. A reader that does not end can keep it from that.
 const MAX_LOG_PAGES: i64 = 8000;
 
+/// How often requests are moved into the tables, at most: the more go at once, the less each takes.
+/// Whoever asks for them has them moved first.
+const MOVE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Says that something was committed. Clones say it to the same thread.
 #[derive(Clone, Default)]
 pub struct Dirty(Arc<State>);
@@ -110,6 +114,7 @@ fn log_path(path: &Path) -> PathBuf {
 }
 
 fn run(mut syncer: Syncer, state: &State, interval: Duration) {
+    let mut moved_at = Instant::now();
     while !state.is_ended.load(Ordering::Acquire) {
         if !state.is_dirty.load(Ordering::Acquire) {
             std::thread::park();
@@ -117,7 +122,16 @@ fn run(mut syncer: Syncer, state: &State, interval: Duration) {
         }
         wait(interval, state);
         state.is_dirty.store(false, Ordering::Release);
-        let moved = syncer.move_requests();
+        let is_due = moved_at.elapsed() >= MOVE_INTERVAL;
+        let moved = match is_due {
+            true => syncer.move_requests(),
+            false => Ok(()),
+        };
+        if is_due {
+            moved_at = Instant::now();
+        } else if syncer.ledger.is_unmoved() {
+            state.is_dirty.store(true, Ordering::Release);
+        }
         let synced = syncer.bring(state.is_failing.load(Ordering::Relaxed));
         if moved.is_err() || synced.is_err() {
             // It is tried again with the next interval, whether or not more is written.

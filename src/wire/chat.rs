@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::asking::Question;
-use super::json::{self, Key};
+use super::json;
 use super::message::{Call, Content, Message, Part, Role};
-use super::{BodyError, Extra, ExtraKind, FieldError, Request};
+use super::walk::Walk;
+use super::{Beginning, BodyError, Extra, ExtraKind, FieldError, Request};
 
 /// The top-level members weir acts on; each may be given once.
 const MEMBERS: [&str; 12] = [
@@ -29,25 +29,77 @@ const MEMBERS: [&str; 12] = [
 
 /// Reads a body in one validating pass.
 pub fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
-    let text = std::str::from_utf8(body)
-        .map_err(|error| BodyError::NotUtf8 { valid_up_to_bytes: error.valid_up_to() })?;
-    let mut deserializer = serde_json::Deserializer::from_str(text);
     let mut members = Members { max_messages, ..Members::default() };
-    let read = (&mut deserializer).deserialize_map(TopLevel { members: &mut members });
-    if let Some(refusal) = members.refusal {
-        return Err(refusal);
-    }
-    read.and_then(|()| deserializer.end())
-        .map_err(|error| BodyError::NotJson { detail: detail(&error) })?;
-    members.into_request(text)
+    let text = from_utf8(body)?;
+    let mut walk = Walk::new(text);
+    let read = members.read(&mut walk).and_then(|()| walk.end());
+    members.done(text, read)
+}
+
+/// Reads on in a body that begins as another did.
+pub fn read_on<'a>(
+    body: &'a [u8],
+    beginning: &Beginning,
+    max_messages: usize,
+) -> Result<Request<'a>, BodyError> {
+    let text = from_utf8(body)?;
+    let Some(mut members) = Members::of(beginning, text, max_messages) else {
+        return read(body, max_messages);
+    };
+    let mut walk = Walk::at(text, beginning.end);
+    let read = members.read_on(&mut walk).and_then(|()| walk.end());
+    members.done(text, read)
+}
+
+/// How far a request was read when its last message had been; `None` where it has none.
+pub fn beginning(request: &Request<'_>) -> Option<Beginning> {
+    let range = |raw: &str| {
+        let start = raw.as_ptr() as usize - request.text.as_ptr() as usize;
+        start..start + raw.len()
+    };
+    let messages: Vec<_> = request.messages.iter().map(|raw| range(raw)).collect();
+    let end = messages.last()?.end;
+    let leading = request.leading.iter();
+    Some(Beginning { leading: leading.map(|raw| raw.map(range)).collect(), messages, end })
+}
+
+fn from_utf8(body: &[u8]) -> Result<&str, BodyError> {
+    simdutf8::basic::from_utf8(body).map_err(|_| {
+        // Asked again, as the fast way does not tell where.
+        let valid_up_to_bytes = match std::str::from_utf8(body) {
+            Err(error) => error.valid_up_to(),
+            Ok(_) => body.len(),
+        };
+        BodyError::NotUtf8 { valid_up_to_bytes }
+    })
 }
 
 /// What is wrong with a text that is no JSON object, without quoting from it.
-fn detail(error: &serde_json::Error) -> String {
-    let place = format!("line {} column {}", error.line(), error.column());
-    match error.classify() {
-        serde_json::error::Category::Data => format!("{place} is no JSON object"),
-        _ => error.to_string(),
+fn detail(text: &str) -> String {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let read = (&mut deserializer).deserialize_map(AnyObject).and_then(|()| deserializer.end());
+    match read {
+        Err(error) if error.is_data() => {
+            format!("line {} column {} is no JSON object", error.line(), error.column())
+        }
+        Err(error) => error.to_string(),
+        Ok(()) => "it is no JSON object".to_owned(),
+    }
+}
+
+/// An object of which nothing is kept.
+struct AnyObject;
+
+impl<'de> Visitor<'de> for AnyObject {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(())
     }
 }
 
@@ -55,11 +107,84 @@ fn detail(error: &serde_json::Error) -> String {
 struct Members<'a> {
     max_messages: usize,
     raw: [Option<&'a str>; MEMBERS.len()],
+    /// Those of `raw` that stand before the messages.
+    leading: [Option<&'a str>; MEMBERS.len()],
+    has_messages: bool,
     messages: Vec<&'a str>,
     refusal: Option<BodyError>,
 }
 
 impl<'a> Members<'a> {
+    /// What a beginning says in `text`; `None` where it is none of it.
+    fn of(beginning: &Beginning, text: &'a str, max_messages: usize) -> Option<Self> {
+        let mut members = Self { max_messages, has_messages: true, ..Self::default() };
+        for (place, range) in beginning.leading.iter().enumerate() {
+            if let Some(range) = range {
+                *members.raw.get_mut(place)? = Some(text.get(range.clone())?);
+            }
+        }
+        members.leading = members.raw;
+        let messages = beginning.messages.iter().map(|range| text.get(range.clone()));
+        members.messages = messages.collect::<Option<_>>()?;
+        (members.messages.len() <= max_messages).then_some(members)
+    }
+
+    fn read(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+        walk.members(|name, walk| self.member(name, walk))
+    }
+
+    /// Reads from behind a message on.
+    fn read_on(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+        walk.more_elements(|walk| self.message(walk))?;
+        walk.more_members(|name, walk| self.member(name, walk))
+    }
+
+    fn member(&mut self, name: &'a str, walk: &mut Walk<'a>) -> Option<()> {
+        let name = json::name(name)?;
+        let Some(place) = MEMBERS.iter().position(|member| *member == name) else {
+            return walk.value().map(drop);
+        };
+        let is_messages = name == "messages";
+        if self.raw[place].is_some() || (is_messages && self.has_messages) {
+            return self.refuse(BodyError::DuplicateKey { key: name.into_owned() });
+        }
+        if !is_messages {
+            self.raw[place] = Some(walk.value()?);
+            return Some(());
+        }
+        self.has_messages = true;
+        self.leading = self.raw;
+        if walk.peek()? != b'[' {
+            // What is no JSON is told as such.
+            walk.value()?;
+            return self.refuse(wrong("messages", "an array of messages"));
+        }
+        walk.elements(|walk| self.message(walk))
+    }
+
+    fn message(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+        let raw = walk.value()?;
+        if self.messages.len() == self.max_messages {
+            return self.refuse(BodyError::TooManyMessages { limit: self.max_messages });
+        }
+        self.messages.push(raw);
+        Some(())
+    }
+
+    /// The request, where all of `text` was `read`.
+    fn done(self, text: &'a str, read: Option<()>) -> Result<Request<'a>, BodyError> {
+        match (self.refusal, read) {
+            (Some(refusal), _) => Err(refusal),
+            (None, Some(())) => Self { refusal: None, ..self }.into_request(text),
+            (None, None) => Err(BodyError::NotJson { detail: detail(text) }),
+        }
+    }
+
+    fn refuse(&mut self, refusal: BodyError) -> Option<()> {
+        self.refusal = Some(refusal);
+        None
+    }
+
     fn into_request(self, text: &'a str) -> Result<Request<'a>, BodyError> {
         let [
             model,
@@ -117,6 +242,7 @@ impl<'a> Members<'a> {
                 })
                 .collect(),
             messages: self.messages,
+            leading: self.leading.to_vec(),
         })
     }
 }
@@ -132,106 +258,6 @@ fn whole(raw: Option<&str>, key: &str) -> Result<Option<u64>, BodyError> {
         Some(raw) => {
             raw.parse().map(Some).map_err(|_| wrong(key, "a whole number that is not negative"))
         }
-    }
-}
-
-struct TopLevel<'m, 'a> {
-    members: &'m mut Members<'a>,
-}
-
-impl<'de> Visitor<'de> for TopLevel<'_, 'de> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a JSON object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut messages_seen = false;
-        while let Some(Key(key)) = map.next_key()? {
-            let Some(place) = MEMBERS.iter().position(|member| *member == key) else {
-                map.next_value::<&RawValue>()?;
-                continue;
-            };
-            let twice = self.members.raw[place].is_some() || (key == "messages" && messages_seen);
-            if twice {
-                let refusal = BodyError::DuplicateKey { key: key.into_owned() };
-                return self.refuse(refusal);
-            }
-            if key == "messages" {
-                messages_seen = true;
-                map.next_value_seed(Messages { members: self.members })?;
-                if self.members.refusal.is_some() {
-                    return Err(de::Error::custom("refused"));
-                }
-            } else {
-                self.members.raw[place] = Some(map.next_value::<&RawValue>()?.get());
-            }
-        }
-        Ok(())
-    }
-}
-
-impl TopLevel<'_, '_> {
-    fn refuse<E: de::Error>(self, refusal: BodyError) -> Result<(), E> {
-        self.members.refusal = Some(refusal);
-        Err(E::custom("refused"))
-    }
-}
-
-/// The elements of `messages`, split in the same pass.
-struct Messages<'m, 'a> {
-    members: &'m mut Members<'a>,
-}
-
-impl<'de> DeserializeSeed<'de> for Messages<'_, 'de> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-macro_rules! refuse_scalars {
-    ($($visit:ident: $scalar:ty),*) => {
-        $(fn $visit<E: de::Error>(self, _: $scalar) -> Result<(), E> { self.refuse() })*
-    };
-}
-
-impl<'de> Visitor<'de> for Messages<'_, 'de> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an array of messages")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<(), A::Error> {
-        while let Some(raw) = sequence.next_element::<&RawValue>()? {
-            if self.members.messages.len() == self.members.max_messages {
-                let limit = self.members.max_messages;
-                self.members.refusal = Some(BodyError::TooManyMessages { limit });
-                return Err(de::Error::custom("refused"));
-            }
-            self.members.messages.push(raw.get());
-        }
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<(), A::Error> {
-        self.refuse()
-    }
-
-    fn visit_unit<E: de::Error>(self) -> Result<(), E> {
-        self.refuse()
-    }
-
-    refuse_scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
-}
-
-impl Messages<'_, '_> {
-    fn refuse<E: de::Error>(self) -> Result<(), E> {
-        self.members.refusal = Some(wrong("messages", "an array of messages"));
-        Err(E::custom("refused"))
     }
 }
 

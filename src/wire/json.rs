@@ -1,10 +1,11 @@
 //! Small helpers over JSON text: strings unescaped leniently, strings escaped, members found.
-//! Works on text that serde_json has validated; never on raw network bytes.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{self, Deserializer, Visitor};
+
+use super::walk::Walk;
 
 /// The text of a JSON string literal, quotes included in `raw`; `None` where `raw` is no string.
 ///
@@ -74,27 +75,24 @@ impl<'de> Visitor<'de> for KeyVisitor {
     }
 }
 
+/// The name that a member's `raw` name says; `None` where it is no text.
+pub fn name(raw: &str) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
+    match inner.contains('\\') {
+        false => Some(Cow::Borrowed(inner)),
+        true => serde_json::from_str(raw).ok().map(Cow::Owned),
+    }
+}
+
 /// The members of the object `raw`, each as name and JSON text, in order; `None` where `raw` is
 /// no object.
 pub fn members(raw: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
-    struct Members;
-    impl<'de> Visitor<'de> for Members {
-        type Value = Vec<(Cow<'de, str>, &'de str)>;
-
-        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-            formatter.write_str("an object")
-        }
-
-        fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut members = Vec::new();
-            while let Some(Key(key)) = map.next_key()? {
-                let value: &serde_json::value::RawValue = map.next_value()?;
-                members.push((key, value.get()));
-            }
-            Ok(members)
-        }
-    }
-    serde_json::Deserializer::from_str(raw).deserialize_map(Members).ok()
+    let mut members = Vec::new();
+    Walk::new(raw).members(|own, walk| {
+        members.push((name(own)?, walk.value()?));
+        Some(())
+    })?;
+    Some(members)
 }
 
 /// [`members`], or `None` where a name is given twice too.
@@ -115,8 +113,14 @@ pub fn text_member(body: &[u8], name: &str) -> Option<String> {
 
 /// The elements of the array `raw` as JSON texts; `None` where `raw` is no array.
 pub fn elements(raw: &str) -> Option<Vec<&str>> {
-    let values: Vec<&serde_json::value::RawValue> = serde_json::from_str(raw).ok()?;
-    Some(values.into_iter().map(serde_json::value::RawValue::get).collect())
+    let mut elements = Vec::new();
+    let mut walk = Walk::new(raw);
+    walk.elements(|walk| {
+        elements.push(walk.value()?);
+        Some(())
+    })?;
+    walk.end()?;
+    Some(elements)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! [`Request`] and [`Message`]s, and each kind of change the engine asks for is an [`Edit`] that
 //! [`splice::apply`] writes into the caller's own bytes.
 
+use std::ops::Range;
+
 pub mod asking;
 pub mod breakpoint;
 pub mod chat;
@@ -22,6 +24,7 @@ pub use splice::Edit;
 pub mod sse;
 pub mod unasked;
 pub mod usage;
+pub mod walk;
 
 /// The protocols whose request bodies weir reads. Each is one module beside this file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,6 +38,26 @@ impl Protocol {
     pub fn read(self, body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
         match self {
             Self::Chat => chat::read(body, max_messages),
+        }
+    }
+
+    /// [`Self::read`] for a body whose first bytes are those that `beginning` was taken of: only what
+    /// comes behind them is read.
+    pub fn read_on<'a>(
+        self,
+        body: &'a [u8],
+        beginning: &Beginning,
+        max_messages: usize,
+    ) -> Result<Request<'a>, BodyError> {
+        match self {
+            Self::Chat => chat::read_on(body, beginning, max_messages),
+        }
+    }
+
+    /// The beginning of a request's body, up to the end of its last message; `None` where it has none.
+    pub fn beginning(self, request: &Request<'_>) -> Option<Beginning> {
+        match self {
+            Self::Chat => chat::beginning(request),
         }
     }
 
@@ -53,8 +76,29 @@ impl Protocol {
     }
 }
 
+/// Where things stand in the first bytes of a body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beginning {
+    /// The members before the messages, in the protocol's own order.
+    leading: Vec<Option<Range<usize>>>,
+    messages: Vec<Range<usize>>,
+    end: usize,
+}
+
+impl Beginning {
+    /// How many bytes it has.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// How many messages end in it.
+    pub fn messages(&self) -> usize {
+        self.messages.len()
+    }
+}
+
 /// A request body, read as far as its members.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     /// The body as text.
     pub text: &'a str,
@@ -78,6 +122,8 @@ pub struct Request<'a> {
     pub extras: Vec<Extra<'a>>,
     /// The JSON text of each message, borrowed from `text`.
     pub messages: Vec<&'a str>,
+    /// The members that stand before the messages, in the protocol's own order.
+    leading: Vec<Option<&'a str>>,
 }
 
 /// Something beside the messages that takes prompt tokens.

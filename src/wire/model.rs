@@ -14,7 +14,7 @@ pub struct Named {
 
 /// The model that the JSON object `body` names; `None` where it names none, or more than one.
 pub fn named(body: &[u8]) -> Option<Named> {
-    let text = std::str::from_utf8(body).ok()?;
+    let text = simdutf8::basic::from_utf8(body).ok()?;
     let members = json::members(text)?;
     let mut own = members.iter().filter(|(name, _)| name == "model").map(|(_, raw)| *raw);
     let raw = own.next()?;

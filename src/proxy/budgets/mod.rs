@@ -114,6 +114,8 @@ pub struct Desired<'a> {
     pub service_tier: ServiceTier,
     /// Whether its limit can be lowered, or one be put.
     pub is_clampable: bool,
+    /// [`Caller::as_of`](super::Caller::as_of).
+    pub as_of: Option<u64>,
 }
 
 /// What is known of a request that weir does not read.
@@ -142,6 +144,7 @@ impl<'a> Desired<'a> {
             choices: planned.choices,
             service_tier: planned.service_tier.unwrap_or_default(),
             is_clampable: planned.is_clampable,
+            as_of: None,
         }
     }
 }
@@ -155,7 +158,8 @@ impl Proxy {
         job: &mut Job,
         planned: &mut Planned,
     ) -> Result<Holding, ProxyError> {
-        let mut holding = self.journal.hold(caller, &Desired::planned(planned)).await?;
+        let desired = Desired { as_of: job.as_of, ..Desired::planned(planned) };
+        let mut holding = self.journal.hold(caller, &desired).await?;
         let granted = holding.output_tokens.filter(|_| self.config.budgets.clamp);
         let is_less = |granted: &u64| match planned.max_output_tokens {
             Some(asked) => *granted < asked,
@@ -202,7 +206,8 @@ impl Budgets {
         price: Option<&Price>,
     ) -> Result<Holding, ProxyError> {
         let outputs = (caller.tenant, desired.model);
-        self.hold_as(caller, outputs, |usual_tokens| self.ask(desired, price, usual_tokens)).await
+        let ask = |usual_tokens| self.ask(desired, price, usual_tokens);
+        self.hold_as(caller, outputs, desired.as_of, ask).await
     }
 
     /// Holds what a request may come to that weir does not read: by the length of its body and by what
@@ -215,7 +220,7 @@ impl Budgets {
         price: Option<&Price>,
     ) -> Result<Holding, ProxyError> {
         let prompt_tokens = (unread.body_bytes / BYTES_A_TOKEN).min(unread.window_tokens);
-        self.hold_as(caller, (caller.tenant, unread.model), |usual_tokens| {
+        self.hold_as(caller, (caller.tenant, unread.model), None, |usual_tokens| {
             let usual_tokens = usual_tokens.unwrap_or(UNKNOWN_OUTPUT_TOKENS);
             let output_tokens = if unread.has_output { usual_tokens } else { 0 };
             let all_tokens = prompt_tokens.saturating_add(output_tokens);
@@ -242,12 +247,13 @@ impl Budgets {
         &self,
         caller: &ledger::Caller,
         (tenant, model): (Tenant, &str),
+        as_of: Option<u64>,
         ask: impl FnOnce(Option<u64>) -> Ask,
     ) -> Result<Holding, ProxyError> {
         let begun_ms = now_ms();
         let id = new_id(begun_ms)?;
         let owner = Owner::new(caller.key.clone(), model);
-        let applied = match self.book.of(&owner.scopes()).await {
+        let applied = match self.book.of(&owner.scopes(), as_of).await {
             Ok(applied) => applied,
             Err(error) => {
                 self.unknown(&error)?;
@@ -346,7 +352,7 @@ impl Budgets {
     /// How the budgets stand that a caller's requests are in, those of single models aside.
     pub async fn standings(&self, caller: &ledger::Caller) -> Result<Vec<Standing>, StoreError> {
         let owner = Owner::new(caller.key.clone(), "");
-        let applied = self.book.of(&owner.scopes()).await?;
+        let applied = self.book.of(&owner.scopes(), None).await?;
         self.counters.standings(applied, now_ms()).await
     }
 

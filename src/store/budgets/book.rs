@@ -78,8 +78,17 @@ impl Book {
         }
     }
 
-    /// The budgets that a request is in.
-    pub async fn of(&self, scopes: &Scopes<'_>) -> Result<Vec<Applied>, StoreError> {
+    /// The budgets that a request is in, by the last change or, where it is known how many there had been
+    /// when the request came, by that one.
+    pub async fn of(
+        &self,
+        scopes: &Scopes<'_>,
+        as_of: Option<u64>,
+    ) -> Result<Vec<Applied>, StoreError> {
+        let page = self.read.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(page) = page.filter(|page| as_of == Some(page.version)) {
+            return Ok(page.of(scopes));
+        }
         if let Some(page) = self.last() {
             return Ok(page.of(scopes));
         }
@@ -114,7 +123,7 @@ mod tests {
         let book = Book::new(store);
         for model in ["*", "gpt-4o"] {
             let scopes = Scopes { model: Some(model), ..Scopes::default() };
-            let applied = book.of(&scopes).await.expect("they are read");
+            let applied = book.of(&scopes, None).await.expect("they are read");
             let names: Vec<&str> = applied.iter().map(|one| one.scope.name.as_str()).collect();
             assert_eq!(names, [model]);
         }

@@ -64,8 +64,9 @@ impl KeyRing {
         }
     }
 
-    /// Who `secret` stands for, whether or not that is good; `None` where it is nobody's.
-    pub async fn find(&self, secret: &str) -> Result<Option<Arc<Holder>>, StoreError> {
+    /// Who `secret` stands for, whether or not that is good, and how many changes of keys and budgets
+    /// there had been then; `None` where it is nobody's.
+    pub async fn find(&self, secret: &str) -> Result<Option<(Arc<Holder>, u64)>, StoreError> {
         if !is_secret(secret) {
             return Ok(None);
         }
@@ -73,7 +74,7 @@ impl KeyRing {
         if let Some((read_at, holder)) = self.remembered.get(&hash)
             && self.changes.is_last(read_at)
         {
-            return Ok(Some(holder));
+            return Ok(Some((holder, read_at)));
         }
         let (version, held) = match &self.store.backend {
             Backend::Sqlite(sqlite) => {
@@ -96,7 +97,7 @@ impl KeyRing {
             secret_expires_ms: held.secret_expires_ms,
         });
         self.remembered.insert(hash, (version, Arc::clone(&holder)));
-        Ok(Some(holder))
+        Ok(Some((holder, version)))
     }
 }
 
@@ -147,7 +148,7 @@ mod tests {
 
     async fn standing(ring: &KeyRing, secret: &str) -> Standing {
         let found = ring.find(secret).await.expect("it can be read");
-        found.expect("the secret is somebody's").standing(2)
+        found.expect("the secret is somebody's").0.standing(2)
     }
 
     #[tokio::test]

@@ -84,6 +84,11 @@ impl Ledger {
         Ok(())
     }
 
+    /// Whether something written down is not in the tables.
+    pub fn is_unmoved(&self) -> bool {
+        self.log.is_unmoved()
+    }
+
     /// Says that nothing more will be written down.
     pub fn close(&self) {
         self.log.close();

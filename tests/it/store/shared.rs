@@ -231,7 +231,7 @@ async fn make(store: &Store) -> (String, String) {
 
 async fn standing(ring: &KeyRing, secret: &str) -> Option<Standing> {
     let found = ring.find(secret).await.expect("it can be read");
-    found.map(|holder| holder.standing(2))
+    found.map(|(holder, _)| holder.standing(2))
 }
 
 #[tokio::test]
