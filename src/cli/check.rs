@@ -76,7 +76,7 @@ fn look(args: &CheckArgs) -> Findings {
         Ok((config, warnings)) => {
             findings.warnings = warnings;
             if args.connect {
-                findings.problems = args.flags.located(unreachable(config));
+                findings.problems = args.flags.located_in(&figment, unreachable(config));
             }
         }
         Err(problems) => findings.problems = problems,

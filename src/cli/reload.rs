@@ -3,6 +3,7 @@
 //! and the rest holds.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use figment::Figment;
 
 use super::told::{self, Flags, Gathered};
 use super::watch::Watch;
-use super::{own_files, serve};
+use super::{own_address, own_files, serve};
 use crate::admin::AdminRenewal;
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{Config, Problem};
@@ -30,6 +31,8 @@ pub struct Reload {
     /// What the vocabularies are that it names files of.
     pub vocabularies: Vocabularies,
     pub server: Renewal,
+    /// Where that listens.
+    pub listening: SocketAddr,
     pub admin: Option<AdminRenewal>,
     pub log: serve::LogLevel,
 }
@@ -118,6 +121,12 @@ impl Reload {
     fn changed(&mut self, mut told: Gathered, before: &mut Before) -> Result<(), Vec<Problem>> {
         self.not_lost(&told)?;
         let (config, figment, mut changes) = self.complete(&told.figment, before)?;
+        if config.server.listen != self.listening {
+            let own = own_address::refuse(&config, self.listening);
+            if !own.is_empty() {
+                return Err(self.flags.located_in(&figment, own));
+            }
+        }
         let vocabularies = vocabularies(&config);
         changes.extend(self.changed_files(&vocabularies));
         let level = config.log.level.clone();

@@ -10,7 +10,7 @@ use figment::value::{Dict, Map, Value};
 use figment::{Error, Figment, Metadata, Profile, Provider, Source};
 
 use super::own_files;
-use crate::config::DEFAULT_TOML;
+use crate::config::{DEFAULT_TOML, Problem};
 
 /// The beginning of the variables that set keys.
 const ENV_PREFIX: &str = "WEIR_";
@@ -29,6 +29,16 @@ pub fn is_of_file(figment: &Figment, key: &str) -> bool {
 /// Whether nobody has told `figment` what `key` says.
 pub fn is_default(figment: &Figment, key: &str) -> bool {
     figment.find_metadata(key).is_some_and(|metadata| metadata.name == DEFAULTS)
+}
+
+/// Names the variables and flags that keys in `problems` were set by, where nobody has said so yet.
+pub fn name_origins(figment: &Figment, problems: &mut [Problem]) {
+    for problem in problems.iter_mut().filter(|problem| problem.origin.is_empty()) {
+        let told = figment.find_metadata(&problem.key);
+        if let Some(metadata) = told.filter(|it| it.name != FILE && it.name != DEFAULTS) {
+            problem.origin = metadata.name.to_string();
+        }
+    }
 }
 
 /// A key given on the command line.

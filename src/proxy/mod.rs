@@ -224,11 +224,6 @@ impl Proxy {
         self.upstreams.default.client.base()
     }
 
-    /// The bases of all upstreams, each with the section of the configuration that names it.
-    pub fn bases(&self) -> impl Iterator<Item = (&str, &Base)> {
-        self.upstreams.all().map(|upstream| (&*upstream.name, upstream.client.base()))
-    }
-
     /// Whether the body of a request has to be read before it is known where it goes.
     pub fn needs_body(&self, method: &Method, target: &Target, headers: &HeaderMap) -> bool {
         self.planner.ways().are_several() && passed::names_a_model(method, target, headers)

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::weir;
+use crate::cli::{free_port, weir};
 use crate::tls::setting::{Authority, Folder};
 
 /// What a command says on standard output, and its exit code.
@@ -143,6 +143,70 @@ fn what_the_configuration_names_is_looked_at() {
         assert!(said.contains(message), "{said}");
         assert!(!found.to_string().contains("BEGIN"), "nothing of a key is shown: {found}");
     }
+}
+
+/// What `weir serve` refuses because of what a URL says, by the same words.
+#[test]
+fn what_serving_refuses_of_a_url_checking_refuses() {
+    let folder = Folder::new();
+    let port = free_port();
+    let listen = format!("[server]\nlisten = \"127.0.0.1:{port}\"\n");
+    for (text, key, line, message) in [
+        ("[redis]\nurl = \"redis://u:sesame@h:1/one\"\n".to_owned(), "redis.url", 2, "no address"),
+        (
+            "[store]\nurl = \"postgres://u:sesame@h/d?sslmode=allow\"\n".to_owned(),
+            "store.url",
+            2,
+            "sslmode is none of",
+        ),
+        (
+            "[store]\nurl = \"postgres://u:sesame%zz@h:port/d\"\n".to_owned(),
+            "store.url",
+            2,
+            "cannot be read",
+        ),
+        (
+            "[summaries]\nmodel = \"m\"\nurl = \"http://h/a/..%2fb/v1\"\n".to_owned(),
+            "summaries.url",
+            3,
+            "segments",
+        ),
+        (
+            format!("{listen}[upstream]\nurl = \"http://127.0.0.1:{port}/v1\"\n"),
+            "upstream.url",
+            4,
+            "is weir's own address",
+        ),
+        (
+            format!("{listen}[upstreams.b]\nurl = \"http://localhost:{port}/v1\"\n"),
+            "upstreams.b.url",
+            4,
+            "is weir's own address",
+        ),
+    ] {
+        let file = folder.write("weir.toml", &text);
+        // The store is what the file says here.
+        let own =
+            |mut command: std::process::Command| command.env_remove("WEIR_STORE__PATH").output();
+        let output = own(weir(&["check", "--json", "--config", &file])).expect("weir starts");
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let problems = found["problems"].as_array().expect("a list");
+        assert_eq!((output.status.code(), problems.len()), (Some(2), 1), "{text}: {found}");
+        let problem = &problems[0];
+        assert_eq!(json!([problem["key"], problem["line"]]), json!([key, line]), "{found}");
+        let said = problem["message"].as_str().expect("text");
+        assert!(said.contains(message) && !said.contains("sesame"), "{said}");
+        let output = own(weir(&["serve", "--config", &file])).expect("weir starts");
+        let refused = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{refused}");
+        assert!(refused.contains(&format!("- {key} ({file}:{line}): {said}")), "{refused}");
+    }
+    // What a flag or a variable says is theirs, whatever the file says.
+    let text = "[upstream]\nurl = \"http://h/v1\"\n";
+    let (listen, url) = (format!("127.0.0.1:{port}"), format!("http://localhost:{port}/v1"));
+    let (found, _) = checked(&folder, text, &["--listen", &listen, "--upstream", &url]);
+    let problem = &found["problems"][0];
+    assert_eq!(json!([problem["file"], problem["line"]]), json!(["--upstream", null]), "{found}");
 }
 
 #[test]

@@ -28,6 +28,12 @@ pub fn isolate(command: &mut Command) {
     command.stderr(Stdio::piped());
 }
 
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    probe.local_addr().expect("it is bound").port()
+}
+
 /// Runs a command that ends by itself; its exit code and what it wrote to standard error.
 fn ended(command: &mut Command) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = command.output().expect("weir starts");
@@ -136,10 +142,7 @@ fn all_that_is_wrong_is_told_at_once() {
 
 #[test]
 fn an_upstream_that_is_weir_itself_is_refused_with_the_cure() {
-    // A port that was free a moment ago.
-    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = probe.local_addr().expect("it is bound").port();
-    drop(probe);
+    let port = free_port();
     let listen = format!("127.0.0.1:{port}");
     for host in ["127.0.0.1", "localhost", "0.0.0.0"] {
         let url = format!("http://{host}:{port}/v1");

@@ -115,6 +115,31 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
     assert_eq!(readiness(&serving).await["configuration"], Value::Null);
 }
 
+/// Also of a port that the system chose, and for what only a restart would change.
+#[tokio::test]
+async fn what_serving_would_refuse_of_a_url_is_refused() {
+    let folder = Folder::new();
+    let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
+    let other = |section: &str, url: &str| {
+        let text = format!("{}[{section}]\nurl = {url:?}\n", limited(5001));
+        told(&upstream.address, &text)
+    };
+    let own = format!("http://localhost:{}/v1", serving.address.port());
+    for (text, said) in [
+        (told(&serving.address.to_string(), &limited(5001)), "weir's own address"),
+        (other("upstreams.b", &own), "upstreams.b.url"),
+        (other("redis", "redis://u:sesame@h:1/one"), "redis.url"),
+    ] {
+        folder.replace("weir.toml", &text);
+        serving.wait_for(said);
+        serving.wait_for("the one before stays in force");
+        assert_eq!(limit(&serving, &mut upstream).await, "5000", "{text}");
+    }
+    folder.replace("weir.toml", &told(&upstream.address, &limited(5002)));
+    serving.wait_for(READ);
+    assert_eq!(limit(&serving, &mut upstream).await, "5002");
+}
+
 /// As a disk that is full leaves a file, or an editor that died.
 #[tokio::test]
 async fn a_file_that_was_cut_off_or_emptied_is_refused() {
