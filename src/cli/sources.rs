@@ -328,10 +328,10 @@ mod tests {
             problems(figment(Some(&file.0), None, variables, [])),
             [
                 "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes",
+                "limits (WEIR_LIMITS): is a list: write each of its rows under [[limits]]",
                 "WEIR_: there is no such key; the sections are admin, auth, budgets, cache, context, cors, \
                  learning, ledger, limits, log, models, policies, prices, redis, routes, server, store, \
                  summaries, upstream, upstreams",
-                "limits (WEIR_LIMITS): is a section and has no value of its own",
                 "server (WEIR_SERVER): is a section and has no value of its own",
             ]
         );

@@ -235,8 +235,7 @@ fn changes_say_what_they_cost() {
         .collect();
     let expected = [
         json!(["context.low", 4, "moves_cuts"]),
-        json!(["limits[0].max_input_tokens", 9, "moves_cuts"]),
-        json!(["limits[0].model", 8, "moves_cuts"]),
+        json!(["limits[0]", 7, "moves_cuts"]),
         json!(["log.level", null, "next_request"]),
         json!(["server.max_connections", 2, "restart"]),
     ];
@@ -244,6 +243,23 @@ fn changes_say_what_they_cost() {
     assert_eq!(rows, expected);
     let (found, _) = checked(&folder, new, &["--against", &folder.path("weir.toml")]);
     assert_eq!(found["changes"], json!([]));
+    // A row that is put in front of others is one change, on its own line.
+    let route = |model: &str| format!("[[routes]]\nmodels = [{model:?}]\nsend_as = \"m\"\n");
+    let old = folder.write("old.toml", &(route("a*") + &route("b")));
+    let new = route("first") + &route("a*") + &route("b");
+    let (found, _) = checked(&folder, &new, &["--against", &old]);
+    assert_eq!(
+        found["changes"],
+        json!([{ "key": "routes[0]", "line": 1, "effect": "moves_cuts" }])
+    );
+    // What is wrong with the file in force is told with its line there.
+    let old = folder.write("old.toml", "# in force\n[context]\nlow = 2\n");
+    let (found, code) = checked(&folder, &new, &["--against", &old]);
+    let problem = &found["problems"][0];
+    assert_eq!(
+        json!([code, problem["key"], problem["file"], problem["line"]]),
+        json!([2, "context.low", old, 3])
+    );
 }
 
 #[test]
