@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use weir::config::{Config, ModelEntry};
 use weir::proxy::learned::ratio_rows;
 use weir::tokens::Encoding;
-use weir::tokens::own::Own;
+use weir::tokens::own::Vocabulary;
 
 use super::{before, conversation, memory, send};
 use crate::scripted_upstream::{Options, Server};
@@ -75,7 +75,8 @@ async fn what_a_template_adds_is_learned_from_one_refusal() {
 #[tokio::test]
 async fn a_file_s_vocabulary_counts_what_is_sent() {
     let file = include_bytes!("../../data/tokenizers/bytes.json");
-    let own = Encoding::Own(Own::read(file).expect("a tokenizer.json"));
+    let vocabulary = Vocabulary::read(file).expect("a tokenizer.json");
+    let own = Encoding::Own(vocabulary.own());
     let upstream = upstream(100_000, 0).await;
     let weir = before(&upstream, &memory(), known(own, 5000)).await;
     let body = json!({"model": "foreign-qwen2", "messages": [
