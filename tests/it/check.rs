@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::cli::{free_port, weir};
-use crate::tls::setting::{Authority, Folder};
+use crate::folder::Folder;
+use crate::tls::setting::Authority;
 
 /// What a command says on standard output, and its exit code.
 fn said(command: &mut std::process::Command) -> (String, Option<i32>) {

@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use serde_json::Value;
 
 use crate::cli::{Serving, weir};
+use crate::folder::Folder;
 use crate::server::harness::{FINE, Message, Upstream, ask, bare, body_of, chat};
-use crate::tls::setting::Folder;
 
 const READ: &str = "the configuration was read anew";
 
