@@ -28,6 +28,8 @@ use crate::upstream::Client;
 pub const BAD_CONFIGURATION: u8 = 2;
 /// weir could not begin to serve.
 const CANNOT_SERVE: u8 = 1;
+/// As many upstreams as are named when weir begins to serve.
+const MAX_NAMED: usize = 16;
 /// A second signal cut short what was in flight.
 const CUT_SHORT: u8 = 130;
 
@@ -315,7 +317,8 @@ fn greet(config: &Config, address: SocketAddr) {
     let upstream = &config.upstream.url;
     tracing::info!(
         target: "weir",
-        "listening on {address}, forwarding to {upstream}. Point your SDK at it: base_url = {local}/v1"
+        "listening on {address}, forwarding to {upstream}{}. Point your SDK at it: base_url = {local}/v1",
+        others(config)
     );
     let is_open = config.auth.mode == AuthMode::Open;
     if is_open && !address.ip().to_canonical().is_loopback() {
@@ -330,6 +333,19 @@ fn greet(config: &Config, address: SocketAddr) {
              names and those in server.allowed_hosts"
         );
     }
+}
+
+/// Where else requests may go, in few words.
+fn others(config: &Config) -> String {
+    if !config.is_routed() {
+        return String::new();
+    }
+    let names = config.upstreams.keys().take(MAX_NAMED).cloned();
+    let more = config.upstreams.len().saturating_sub(MAX_NAMED);
+    let more = (more > 0).then(|| format!("{more} more"));
+    let names: Vec<String> = names.chain(more).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    format!(" (other upstreams: {names}; routes: {})", config.routes.rows.len())
 }
 
 /// A URL by which a server that listens on `address` is reached, from this machine if from no
