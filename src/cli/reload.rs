@@ -254,3 +254,91 @@ fn keys(changes: &[Change], effect: Effect) -> String {
     let keys = changes.iter().filter(|change| change.effect == effect);
     keys.map(|change| change.key.as_str()).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::admin::{self, Admin};
+    use crate::config::{Secret, Upstream};
+    use crate::proxy::Proxy;
+    use crate::server::Server;
+    use crate::store::Store;
+    use crate::upstream::Client;
+
+    /// What the admin API at `address` says first to somebody who calls it `host`.
+    async fn said(address: SocketAddr, host: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        let request =
+            format!("GET /weir/v1/keys HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        answer.lines().next().expect("a line").to_owned()
+    }
+
+    /// A configuration of a server with TLS.
+    fn configured() -> Config {
+        let pair = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
+        let pair = pair.expect("a certificate");
+        let mut config = Config::default();
+        config.server.listen = ([127, 0, 0, 1], 0).into();
+        config.server.tls.cert_file = "cert.pem".to_owned();
+        config.server.tls.cert = Some(Secret::new(pair.cert.pem()));
+        config.server.tls.key = Some(Secret::new(pair.signing_key.serialize_pem()));
+        config
+    }
+
+    #[tokio::test]
+    async fn where_one_part_cannot_change_none_does() {
+        let config = configured();
+        let store = Store::in_memory().expect("there is memory");
+        let client = Client::new(&config.upstream).expect("the defaults are valid");
+        let proxy = Proxy::new(Arc::new(config.clone()), client, store.clone()).expect("a proxy");
+        let server = Server::bind(&config, proxy).await.expect("a free port");
+        let (token, _) = admin::load_or_make(None).expect("a token");
+        let listen = ([127, 0, 0, 1], 0).into();
+        let bound = Admin::bind(listen, &config, store, admin::Token::new(&token)).await;
+        let bound = bound.expect("a free port");
+        let (address, flags) = (bound.address(), Flags::default());
+        let reload = Reload {
+            told: flags.gather(),
+            flags,
+            files: Vec::new(),
+            vocabularies: Vocabularies::new(),
+            listening: server.address(),
+            server: server.renewal(),
+            admin: Some(bound.renewal()),
+            log: Box::new(|_| {}),
+        };
+        tokio::spawn(bound.run(std::future::pending()));
+        let foreign = said(address, "new.example").await;
+        let before = reload.server.proxy();
+
+        let mut good = config;
+        good.server.allowed_hosts = vec!["new.example".to_owned()];
+        // What is prepared behind the admin API, and what is prepared last.
+        let mut no_upstream = good.clone();
+        let mut upstream = Upstream::new("https://other.example/v1");
+        upstream.tls.ca_file = "ca.pem".to_owned();
+        upstream.tls.ca = Some(Secret::new("nothing"));
+        no_upstream.upstreams.insert("other".to_owned(), upstream);
+        let mut no_certificate = good.clone();
+        no_certificate.server.tls.cert = Some(Secret::new("nothing"));
+        for (config, expected) in
+            [(no_upstream, "upstreams.other.ca_file"), (no_certificate, "server.tls.cert_file")]
+        {
+            let problem = reload.go_by(config).expect_err("it is of no use");
+            assert!(problem.contains(expected), "{problem}");
+            assert!(Arc::ptr_eq(&before, &reload.server.proxy()), "{expected}");
+            assert_eq!(said(address, "new.example").await, foreign, "{expected}");
+        }
+        reload.go_by(good).expect("it is right");
+        assert!(!Arc::ptr_eq(&before, &reload.server.proxy()));
+        assert_ne!(said(address, "new.example").await, foreign);
+    }
+}
