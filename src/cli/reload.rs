@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use figment::Figment;
+use figment::{Figment, Provider};
 
 use super::told::{self, Flags, Gathered};
 use super::watch::Watch;
@@ -147,6 +147,12 @@ impl Reload {
         let Some(file) = &self.flags.config else { return Ok(()) };
         if told.is_empty && !self.told.is_empty {
             return Err(vec![Problem::with("", format!("{file} is empty"))]);
+        }
+        if self.told.is_ended && !told.is_ended && told.figment.data().is_ok() {
+            let said = format!(
+                "{file} ends in the middle of a line, as what was cut off does; end it with a line's end"
+            );
+            return Err(vec![Problem::with("", said)]);
         }
         if self.told.names_upstream && told.has_default_upstream {
             let said = format!(

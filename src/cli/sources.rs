@@ -106,13 +106,15 @@ pub fn figment_of(
 pub struct Document {
     metadata: Metadata,
     parsed: Result<Dict, String>,
+    /// Whether its last line has an end.
+    is_ended: bool,
 }
 
 impl Document {
     fn defaults() -> Self {
         // As a file, so that its values have to be of their types.
         let metadata = Metadata::from(DEFAULTS, Source::File("the defaults".into()));
-        Self { metadata, parsed: parse(DEFAULT_TOML) }
+        Self { metadata, parsed: parse(DEFAULT_TOML), is_ended: true }
     }
 
     /// What stands in a file now.
@@ -129,8 +131,14 @@ impl Document {
         let text = text.map_err(|error| format!("cannot be read: {error}"));
         Self {
             metadata: Metadata::from(FILE, Source::File(path.to_owned())),
+            is_ended: text.as_ref().is_ok_and(|text| text.ends_with('\n')),
             parsed: text.and_then(|text| parse(&text)),
         }
+    }
+
+    /// Whether its last line has an end, as what was written to its end mostly has.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
     }
 
     /// Whether it could be read and says nothing: no more than blanks, comments and headings.

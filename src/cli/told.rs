@@ -52,6 +52,8 @@ pub struct Gathered {
     pub figment: Figment,
     /// Whether the file says nothing.
     pub is_empty: bool,
+    /// Whether the file's last line has an end.
+    pub is_ended: bool,
     /// Whether `upstream.url` is what the file says.
     pub names_upstream: bool,
     /// Whether nobody says what `upstream.url` is.
@@ -72,10 +74,11 @@ impl Flags {
     fn gathered(&self, read: fn(&Path) -> Document) -> Gathered {
         let file = self.config.as_deref().map(|path| read(Path::new(path)));
         let is_empty = file.as_ref().is_some_and(Document::is_empty);
+        let is_ended = file.as_ref().is_some_and(Document::is_ended);
         let figment = self.figment_with(file.as_ref());
         let names_upstream = sources::is_of_file(&figment, "upstream.url");
         let has_default_upstream = sources::is_default(&figment, "upstream.url");
-        Gathered { figment, is_empty, names_upstream, has_default_upstream }
+        Gathered { figment, is_empty, is_ended, names_upstream, has_default_upstream }
     }
 
     /// All that is told, gathered; what is told later goes before what is told earlier.

@@ -155,6 +155,11 @@ async fn a_file_that_was_cut_off_or_emptied_is_refused() {
         assert_eq!(limit(&serving, &mut upstream).await, "5000", "{text}");
         assert_eq!(readiness(&serving).await["configuration"], "refused");
     }
+    // What still says all that is needed, in the middle of a line, where one ended before.
+    let shorter = told(&upstream.address, "").trim_end().to_owned();
+    folder.replace("weir.toml", &shorter);
+    serving.wait_for("ends in the middle of a line");
+    assert_eq!(limit(&serving, &mut upstream).await, "5000");
     // What needs a restart does not make it forget.
     let text = format!("{}[ledger]\nenabled = false\n", limited(5002));
     folder.replace("weir.toml", &told(&upstream.address, &text));
