@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::own_store;
 use super::serve::BAD_CONFIGURATION;
 use super::sources::Document;
-use super::told::Flags;
+use super::told::{self, Flags};
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{self, Config, Problem, Warning};
 use crate::store::redis::Redis;
@@ -76,7 +76,7 @@ fn look(args: &CheckArgs) -> Findings {
         Ok((config, warnings)) => {
             findings.warnings = warnings;
             if args.connect {
-                findings.problems = args.flags.located(unreachable(config));
+                findings.problems = args.flags.located_in(&figment, unreachable(config));
             }
         }
         Err(problems) => findings.problems = problems,
@@ -85,7 +85,7 @@ fn look(args: &CheckArgs) -> Findings {
         let old = args.flags.figment_with(Some(&Document::file(Path::new(file))));
         match config::load(old.clone()) {
             Ok(_) => findings.changes = Some(changes::changes(&old, &figment)),
-            Err(problems) => findings.problems.extend(problems),
+            Err(problems) => findings.problems.extend(told::located_in(file, problems)),
         }
     }
     findings

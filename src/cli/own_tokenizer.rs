@@ -4,8 +4,7 @@ use std::io::Read;
 
 use super::own_files;
 use crate::config::Config;
-use crate::tokens::Encoding;
-use crate::tokens::own::{MAX_TOKENIZER_BYTES, Own};
+use crate::tokens::own::{MAX_TOKENIZER_BYTES, Vocabulary};
 
 /// Has the models that `config` gives a vocabulary to counted by it. Each problem names the
 /// configuration's key and the file.
@@ -13,8 +12,8 @@ pub fn read_all(config: &mut Config) -> Result<(), Vec<String>> {
     let mut problems = Vec::new();
     for (name, settings) in &config.model_settings {
         let Some(path) = &settings.tokenizer else { continue };
-        match bytes(path).and_then(|bytes| Own::read(&bytes)) {
-            Ok(own) => config.models.set_encoding(name, Encoding::Own(own)),
+        match bytes(path).and_then(|bytes| Vocabulary::read(&bytes)) {
+            Ok(vocabulary) => config.models.count_by(name, vocabulary),
             Err(problem) => problems.push(format!(
                 "models.\"{name}\".tokenizer: {path} {problem}; give the tokenizer.json that comes \
                  with the model, or leave the key out to have its tokens estimated"
@@ -40,12 +39,40 @@ mod tests {
 
     use super::*;
     use crate::config;
+    use crate::tokens::Encoding;
 
     fn read(path: &str) -> Result<Config, Vec<String>> {
         let text = format!("[models.\"Mine\"]\nwindow_tokens = 4096\ntokenizer = {path:?}");
         let (mut config, _) =
             config::load(Figment::from(Toml::string(&text))).expect("it is right");
         read_all(&mut config).map(|()| config)
+    }
+
+    #[test]
+    fn a_vocabulary_goes_with_the_last_configuration_that_has_it() {
+        let folder = std::env::temp_dir();
+        let path = folder.join(format!("weir-vocabulary-{}.json", std::process::id()));
+        let shipped = include_str!("../../tests/data/tokenizers/pieces.json");
+        let encoding = |number: usize| {
+            // Another file each time, as it is where one is changed again and again.
+            let text = format!("{shipped}{}", "\n".repeat(number));
+            std::fs::write(&path, text).expect("a temporary folder");
+            let config = read(&path.display().to_string()).expect("a tokenizer.json");
+            let encoding = config.models.find("mine").entry.encoding;
+            (encoding, config)
+        };
+        let text = "Some words, twice and more";
+        let (first, config) = encoding(1);
+        let tokens = first.count(text);
+        let (second, other) = encoding(2);
+        assert_ne!(first, second);
+        let kept = config.clone();
+        drop(config);
+        assert_eq!([first.count(text), second.count(text)], [tokens, tokens]);
+        drop((kept, other));
+        // What is gone counts by bytes.
+        assert_eq!([first, second].map(|gone| gone.count(text)), [text.len() as u64; 2]);
+        std::fs::remove_file(&path).expect("it is ours");
     }
 
     #[test]

@@ -3,14 +3,15 @@
 //! and the rest holds.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use figment::Figment;
+use figment::{Figment, Provider};
 
 use super::told::{self, Flags, Gathered};
 use super::watch::Watch;
-use super::{own_files, serve};
+use super::{own_address, own_files, serve};
 use crate::admin::AdminRenewal;
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{Config, Problem};
@@ -30,6 +31,8 @@ pub struct Reload {
     /// What the vocabularies are that it names files of.
     pub vocabularies: Vocabularies,
     pub server: Renewal,
+    /// Where that listens.
+    pub listening: SocketAddr,
     pub admin: Option<AdminRenewal>,
     pub log: serve::LogLevel,
 }
@@ -118,6 +121,12 @@ impl Reload {
     fn changed(&mut self, mut told: Gathered, before: &mut Before) -> Result<(), Vec<Problem>> {
         self.not_lost(&told)?;
         let (config, figment, mut changes) = self.complete(&told.figment, before)?;
+        if config.server.listen != self.listening {
+            let own = own_address::refuse(&config, self.listening);
+            if !own.is_empty() {
+                return Err(self.flags.located_in(&figment, own));
+            }
+        }
         let vocabularies = vocabularies(&config);
         changes.extend(self.changed_files(&vocabularies));
         let level = config.log.level.clone();
@@ -138,6 +147,12 @@ impl Reload {
         let Some(file) = &self.flags.config else { return Ok(()) };
         if told.is_empty && !self.told.is_empty {
             return Err(vec![Problem::with("", format!("{file} is empty"))]);
+        }
+        if self.told.is_ended && !told.is_ended && told.figment.data().is_ok() {
+            let said = format!(
+                "{file} ends in the middle of a line, as what was cut off does; end it with a line's end"
+            );
+            return Err(vec![Problem::with("", said)]);
         }
         if self.told.names_upstream && told.has_default_upstream {
             let said = format!(
@@ -244,4 +259,92 @@ fn tell(changes: &[Change]) {
 fn keys(changes: &[Change], effect: Effect) -> String {
     let keys = changes.iter().filter(|change| change.effect == effect);
     keys.map(|change| change.key.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::admin::{self, Admin};
+    use crate::config::{Secret, Upstream};
+    use crate::proxy::Proxy;
+    use crate::server::Server;
+    use crate::store::Store;
+    use crate::upstream::Client;
+
+    /// What the admin API at `address` says first to somebody who calls it `host`.
+    async fn said(address: SocketAddr, host: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        let request =
+            format!("GET /weir/v1/keys HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        answer.lines().next().expect("a line").to_owned()
+    }
+
+    /// A configuration of a server with TLS.
+    fn configured() -> Config {
+        let pair = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
+        let pair = pair.expect("a certificate");
+        let mut config = Config::default();
+        config.server.listen = ([127, 0, 0, 1], 0).into();
+        config.server.tls.cert_file = "cert.pem".to_owned();
+        config.server.tls.cert = Some(Secret::new(pair.cert.pem()));
+        config.server.tls.key = Some(Secret::new(pair.signing_key.serialize_pem()));
+        config
+    }
+
+    #[tokio::test]
+    async fn where_one_part_cannot_change_none_does() {
+        let config = configured();
+        let store = Store::in_memory().expect("there is memory");
+        let client = Client::new(&config.upstream).expect("the defaults are valid");
+        let proxy = Proxy::new(Arc::new(config.clone()), client, store.clone()).expect("a proxy");
+        let server = Server::bind(&config, proxy).await.expect("a free port");
+        let (token, _) = admin::load_or_make(None).expect("a token");
+        let listen = ([127, 0, 0, 1], 0).into();
+        let bound = Admin::bind(listen, &config, store, admin::Token::new(&token)).await;
+        let bound = bound.expect("a free port");
+        let (address, flags) = (bound.address(), Flags::default());
+        let reload = Reload {
+            told: flags.gather(),
+            flags,
+            files: Vec::new(),
+            vocabularies: Vocabularies::new(),
+            listening: server.address(),
+            server: server.renewal(),
+            admin: Some(bound.renewal()),
+            log: Box::new(|_| {}),
+        };
+        tokio::spawn(bound.run(std::future::pending()));
+        let foreign = said(address, "new.example").await;
+        let before = reload.server.proxy();
+
+        let mut good = config;
+        good.server.allowed_hosts = vec!["new.example".to_owned()];
+        // What is prepared behind the admin API, and what is prepared last.
+        let mut no_upstream = good.clone();
+        let mut upstream = Upstream::new("https://other.example/v1");
+        upstream.tls.ca_file = "ca.pem".to_owned();
+        upstream.tls.ca = Some(Secret::new("nothing"));
+        no_upstream.upstreams.insert("other".to_owned(), upstream);
+        let mut no_certificate = good.clone();
+        no_certificate.server.tls.cert = Some(Secret::new("nothing"));
+        for (config, expected) in
+            [(no_upstream, "upstreams.other.ca_file"), (no_certificate, "server.tls.cert_file")]
+        {
+            let problem = reload.go_by(config).expect_err("it is of no use");
+            assert!(problem.contains(expected), "{problem}");
+            assert!(Arc::ptr_eq(&before, &reload.server.proxy()), "{expected}");
+            assert_eq!(said(address, "new.example").await, foreign, "{expected}");
+        }
+        reload.go_by(good).expect("it is right");
+        assert!(!Arc::ptr_eq(&before, &reload.server.proxy()));
+        assert_ne!(said(address, "new.example").await, foreign);
+    }
 }

@@ -15,19 +15,21 @@ use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
 use super::own_store;
 use super::reload::{self, Before, Reload};
-use super::told::{Flags, Gathered, OPENAI_BASE_URL};
+use super::told::{Flags, Gathered};
 use crate::admin::{self, Admin, AdminRenewal};
 use crate::config::{self, AuthMode, Config, Log, LogFormat, Problem};
 use crate::proxy::Proxy;
 use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
 use crate::store::Store;
 use crate::tokens::Encoding;
-use crate::upstream::{Base, Client};
+use crate::upstream::Client;
 
 /// The configuration is at fault.
 pub const BAD_CONFIGURATION: u8 = 2;
 /// weir could not begin to serve.
 const CANNOT_SERVE: u8 = 1;
+/// As many upstreams as are named when weir begins to serve.
+const MAX_NAMED: usize = 16;
 /// A second signal cut short what was in flight.
 const CUT_SHORT: u8 = 130;
 
@@ -138,11 +140,17 @@ struct Told {
 
 impl Told {
     /// Has all of it read again when it changes, until the runtime ends.
-    fn watch(self, server: Renewal, admin: Option<AdminRenewal>, config: &Config) {
+    fn watch(
+        self,
+        (server, listening): (Renewal, SocketAddr),
+        admin: Option<AdminRenewal>,
+        config: &Config,
+    ) {
         let Self { flags, told, before, level, hangups } = self;
         let vocabularies = reload::vocabularies(config);
         let files = before.files();
-        let reload = Reload { flags, told, files, vocabularies, server, admin, log: level };
+        let log = level;
+        let reload = Reload { flags, told, files, vocabularies, server, listening, admin, log };
         tokio::spawn(reload.run(before, hangups));
     }
 }
@@ -180,21 +188,19 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
         tokio::spawn(own_store::sweep(store.clone()));
     }
-    let bases: Vec<(String, Base)> =
-        proxy.bases().map(|(name, base)| (name.to_owned(), base.clone())).collect();
     let server = Server::bind(&config, proxy).await.map_err(|error| match error {
         BindError::Listen(error) => cannot_bind(config.server.listen, &error),
         error @ BindError::Tls(_) => Failure::bad_configuration(error.to_string()),
     })?;
     let address = server.address();
-    refuse_loops(&config, &bases, address).await?;
+    refuse_loops(&config, address).await?;
     greet(&config, address);
     let renewal = server.renewal();
     let in_force = renewal.clone();
     let journal = move || Arc::clone(in_force.proxy().journal());
     tokio::spawn(own_store::tend(journal, config.store.url.is_some()));
     let admins = admin.as_ref().map(Admin::renewal);
-    told.watch(renewal.clone(), admins, &config);
+    told.watch((renewal.clone(), address), admins, &config);
     let shutdown = server.shutdown();
     if let Some(admin) = admin {
         tracing::info!(target: "weir", "the admin API listens on {}", admin.address());
@@ -231,21 +237,18 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     Ok(ending)
 }
 
-/// Refuses upstreams that are weir itself.
-async fn refuse_loops(
-    config: &Config,
-    bases: &[(String, Base)],
-    address: SocketAddr,
-) -> Result<(), Failure> {
-    for (name, base) in bases {
-        if own_address::leads_back(base, address).await {
-            return Err(match config.upstreams.get(name) {
-                Some(upstream) => named_leads_back(name, &upstream.url, address),
-                None => leads_back(&config.upstream.url, address),
-            });
-        }
+/// Refuses upstreams that are weir itself, where it listens elsewhere than the configuration says, as on
+/// a port that the system chose.
+async fn refuse_loops(config: &Arc<Config>, address: SocketAddr) -> Result<(), Failure> {
+    if address == config.server.listen {
+        return Ok(());
     }
-    Ok(())
+    let config = Arc::clone(config);
+    let looked = tokio::task::spawn_blocking(move || own_address::refuse(&config, address));
+    match looked.await.unwrap_or_default().first() {
+        Some(problem) => Err(Failure::bad_configuration(problem.to_string())),
+        None => Ok(()),
+    }
 }
 
 fn open_store(config: &Config) -> Result<Store, Failure> {
@@ -314,7 +317,8 @@ fn greet(config: &Config, address: SocketAddr) {
     let upstream = &config.upstream.url;
     tracing::info!(
         target: "weir",
-        "listening on {address}, forwarding to {upstream}. Point your SDK at it: base_url = {local}/v1"
+        "listening on {address}, forwarding to {upstream}{}. Point your SDK at it: base_url = {local}/v1",
+        others(config)
     );
     let is_open = config.auth.mode == AuthMode::Open;
     if is_open && !address.ip().to_canonical().is_loopback() {
@@ -329,6 +333,19 @@ fn greet(config: &Config, address: SocketAddr) {
              names and those in server.allowed_hosts"
         );
     }
+}
+
+/// Where else requests may go, in few words.
+fn others(config: &Config) -> String {
+    if !config.is_routed() {
+        return String::new();
+    }
+    let names = config.upstreams.keys().take(MAX_NAMED).cloned();
+    let more = config.upstreams.len().saturating_sub(MAX_NAMED);
+    let more = (more > 0).then(|| format!("{more} more"));
+    let names: Vec<String> = names.chain(more).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    format!(" (other upstreams: {names}; routes: {})", config.routes.rows.len())
 }
 
 /// A URL by which a server that listens on `address` is reached, from this machine if from no
@@ -373,32 +390,6 @@ fn url_ip(address: SocketAddr) -> String {
         SocketAddr::V4(address) => address.ip().to_string(),
         SocketAddr::V6(address) => format!("[{}]", address.ip()),
     }
-}
-
-fn named_leads_back(name: &str, url: &str, address: SocketAddr) -> Failure {
-    Failure::bad_configuration(format!(
-        "upstreams.{name}.url: {url} is weir's own address ({address}), so that every request would \
-         come back to it"
-    ))
-}
-
-fn leads_back(url: &str, address: SocketAddr) -> Failure {
-    let inherited = std::env::var(OPENAI_BASE_URL)
-        .is_ok_and(|inherited| inherited.trim().trim_end_matches('/') == url.trim_end_matches('/'));
-    let message = if inherited {
-        format!(
-            "OPENAI_BASE_URL is {url}, which is weir's own address ({address}): it was set for \
-             applications, and weir inherited it. Tell weir where the models are with `weir serve \
-             --upstream https://api.openai.com/v1`, or start it without OPENAI_BASE_URL."
-        )
-    } else {
-        format!(
-            "the upstream {url} is weir's own address ({address}), so that every request would \
-             come back to it. Tell weir where the models are, such as `weir serve --upstream \
-             https://api.openai.com/v1`, or listen elsewhere with `--listen`."
-        )
-    };
-    Failure::bad_configuration(message)
 }
 
 /// Starts the log; it lasts until what is given back is dropped.

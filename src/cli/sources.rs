@@ -10,7 +10,7 @@ use figment::value::{Dict, Map, Value};
 use figment::{Error, Figment, Metadata, Profile, Provider, Source};
 
 use super::own_files;
-use crate::config::DEFAULT_TOML;
+use crate::config::{DEFAULT_TOML, Problem};
 
 /// The beginning of the variables that set keys.
 const ENV_PREFIX: &str = "WEIR_";
@@ -29,6 +29,16 @@ pub fn is_of_file(figment: &Figment, key: &str) -> bool {
 /// Whether nobody has told `figment` what `key` says.
 pub fn is_default(figment: &Figment, key: &str) -> bool {
     figment.find_metadata(key).is_some_and(|metadata| metadata.name == DEFAULTS)
+}
+
+/// Names the variables and flags that keys in `problems` were set by, where nobody has said so yet.
+pub fn name_origins(figment: &Figment, problems: &mut [Problem]) {
+    for problem in problems.iter_mut().filter(|problem| problem.origin.is_empty()) {
+        let told = figment.find_metadata(&problem.key);
+        if let Some(metadata) = told.filter(|it| it.name != FILE && it.name != DEFAULTS) {
+            problem.origin = metadata.name.to_string();
+        }
+    }
 }
 
 /// A key given on the command line.
@@ -96,13 +106,15 @@ pub fn figment_of(
 pub struct Document {
     metadata: Metadata,
     parsed: Result<Dict, String>,
+    /// Whether its last line has an end.
+    is_ended: bool,
 }
 
 impl Document {
     fn defaults() -> Self {
         // As a file, so that its values have to be of their types.
         let metadata = Metadata::from(DEFAULTS, Source::File("the defaults".into()));
-        Self { metadata, parsed: parse(DEFAULT_TOML) }
+        Self { metadata, parsed: parse(DEFAULT_TOML), is_ended: true }
     }
 
     /// What stands in a file now.
@@ -119,8 +131,14 @@ impl Document {
         let text = text.map_err(|error| format!("cannot be read: {error}"));
         Self {
             metadata: Metadata::from(FILE, Source::File(path.to_owned())),
+            is_ended: text.as_ref().is_ok_and(|text| text.ends_with('\n')),
             parsed: text.and_then(|text| parse(&text)),
         }
+    }
+
+    /// Whether its last line has an end, as what was written to its end mostly has.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
     }
 
     /// Whether it could be read and says nothing: no more than blanks, comments and headings.
@@ -318,10 +336,10 @@ mod tests {
             problems(figment(Some(&file.0), None, variables, [])),
             [
                 "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes",
+                "limits (WEIR_LIMITS): is a list: write each of its rows under [[limits]]",
                 "WEIR_: there is no such key; the sections are admin, auth, budgets, cache, context, cors, \
                  learning, ledger, limits, log, models, policies, prices, redis, routes, server, store, \
                  summaries, upstream, upstreams",
-                "limits (WEIR_LIMITS): is a section and has no value of its own",
                 "server (WEIR_SERVER): is a section and has no value of its own",
             ]
         );

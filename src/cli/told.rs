@@ -8,14 +8,17 @@ use clap::Args;
 use figment::Figment;
 
 use super::lines;
+use super::own_address;
 use super::own_files;
 use super::own_key;
 use super::own_store;
 use super::own_tokenizer;
 use super::sources::{self, Document, Flag};
 use crate::config::{self, Config, Problem, Warning, upstreams};
+use crate::store::Store;
+use crate::store::redis::Redis;
 use crate::tls;
-use crate::upstream::{Client, ClientError};
+use crate::upstream::{Base, Client, ClientError};
 
 /// The environment's name for the upstream that OpenAI's SDKs use as well.
 pub const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
@@ -49,6 +52,8 @@ pub struct Gathered {
     pub figment: Figment,
     /// Whether the file says nothing.
     pub is_empty: bool,
+    /// Whether the file's last line has an end.
+    pub is_ended: bool,
     /// Whether `upstream.url` is what the file says.
     pub names_upstream: bool,
     /// Whether nobody says what `upstream.url` is.
@@ -69,10 +74,11 @@ impl Flags {
     fn gathered(&self, read: fn(&Path) -> Document) -> Gathered {
         let file = self.config.as_deref().map(|path| read(Path::new(path)));
         let is_empty = file.as_ref().is_some_and(Document::is_empty);
+        let is_ended = file.as_ref().is_some_and(Document::is_ended);
         let figment = self.figment_with(file.as_ref());
         let names_upstream = sources::is_of_file(&figment, "upstream.url");
         let has_default_upstream = sources::is_default(&figment, "upstream.url");
-        Gathered { figment, is_empty, names_upstream, has_default_upstream }
+        Gathered { figment, is_empty, is_ended, names_upstream, has_default_upstream }
     }
 
     /// All that is told, gathered; what is told later goes before what is told earlier.
@@ -102,37 +108,52 @@ impl Flags {
             config::load(figment.clone()).map_err(|problems| self.located(problems))?;
         look(&config);
         complete(&mut config, || std::env::vars_os().collect())
-            .map_err(|problems| self.located(problems))?;
+            .map_err(|problems| self.located_in(figment, problems))?;
         Ok((config, warnings))
     }
 
-    /// The text of the file, for the lines in it. What is no regular file is not read twice.
-    fn text(&self) -> Option<String> {
-        let path = self.config.as_ref().filter(|path| Path::new(path).is_file())?;
-        std::fs::read_to_string(path).ok()
+    /// Problems found in what `figment` says, each with the variable, the flag or the line that it is from.
+    pub fn located_in(&self, figment: &Figment, mut problems: Vec<Problem>) -> Vec<Problem> {
+        sources::name_origins(figment, &mut problems);
+        self.located(problems)
     }
 
-    /// Problems with the lines that they are on.
-    pub fn located(&self, mut problems: Vec<Problem>) -> Vec<Problem> {
-        let Some(path) = &self.config else { return problems };
-        let Some(text) = self.text() else { return problems };
-        let shown = Path::new(path).display().to_string();
-        for problem in &mut problems {
-            // What weir found wrong only when it looked at what a key names has no origin yet.
-            if problem.origin == shown || problem.origin.is_empty() {
-                problem.line = lines::line_of(&text, &problem.key);
-            }
-            if problem.origin.is_empty() && problem.line.is_some() {
-                problem.origin.clone_from(&shown);
-            }
+    /// Problems with the lines of the file that they are on.
+    pub fn located(&self, problems: Vec<Problem>) -> Vec<Problem> {
+        match &self.config {
+            Some(path) => located_in(path, problems),
+            None => problems,
         }
-        problems
     }
 
     /// The line of the file on which `key` stands, if it does.
     pub fn line_of(&self, key: &str) -> Option<usize> {
-        lines::line_of(&self.text()?, key)
+        lines::line_of(&text(self.config.as_ref()?)?, key)
     }
+}
+
+/// The text of a file, for the lines in it. What is no regular file is not read twice.
+fn text(path: impl AsRef<Path>) -> Option<String> {
+    Some(path.as_ref())
+        .filter(|path| path.is_file())
+        .and_then(|path| std::fs::read_to_string(path).ok())
+}
+
+/// Problems with the lines of the file at `path` that they are on.
+pub fn located_in(path: impl AsRef<Path>, mut problems: Vec<Problem>) -> Vec<Problem> {
+    let path = path.as_ref();
+    let Some(text) = text(path) else { return problems };
+    let shown = path.display().to_string();
+    for problem in &mut problems {
+        // What weir found wrong only when it looked at what a key names has no origin yet.
+        if problem.origin == shown || problem.origin.is_empty() {
+            problem.line = lines::line_of(&text, &problem.key);
+        }
+        if problem.origin.is_empty() && problem.line.is_some() {
+            problem.origin.clone_from(&shown);
+        }
+    }
+    problems
 }
 
 /// What `figment` says, complete.
@@ -173,7 +194,28 @@ fn complete(
             problems.push(split(&error.said(&section)));
         }
     }
+    problems.extend(unread_urls(config));
+    problems.extend(own_address::refuse(config, config.server.listen));
     if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// URLs that what they lead to cannot be asked by, read as it is asked.
+fn unread_urls(config: &Config) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if let Err(error) = Redis::configured(&config.redis) {
+        problems.push(Problem::with("redis.url", error.to_string()));
+    }
+    if let Some(Err(error)) = config.store.url.as_ref().map(|url| Store::check_url(url.expose())) {
+        problems.push(Problem::with("store.url", error.to_string()));
+    }
+    if let Some(Err(error)) = named(&config.summaries.url).map(Base::parse) {
+        problems.push(Problem::with("summaries.url", error.to_string()));
+    }
+    problems
+}
+
+fn named(url: &str) -> Option<&str> {
+    Some(url).filter(|url| !url.is_empty())
 }
 
 /// A problem out of a text that begins with its key.

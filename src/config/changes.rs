@@ -1,7 +1,7 @@
 //! What differs between two configurations, key by key, and what follows from it: whether it moves cuts
 //! in live conversations, holds from the next request on, or only after a restart. Shows no value.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
@@ -104,47 +104,164 @@ const EFFECTS: &[(&str, Effect)] = &[
     ("log.level", NextRequest),
 ];
 
-/// What differs from `old` in `new`, both as gathered, by their keys.
+/// Lists of tables whose rows are known by what stands under a key of theirs, wherever they stand; those
+/// of others are known by their places. Whether it matters which row stands before which.
+const ROWS: &[(&str, &str, bool)] = &[
+    ("routes", "models", true),
+    ("limits", "model", false),
+    ("models.*.tiers", "above_prompt_tokens", false),
+    ("routes.*.price.tiers", "above_prompt_tokens", false),
+];
+
+/// What differs from `old` in `new`, both as gathered, by their keys. A row that came or went is one
+/// change.
 pub fn changes(old: &Figment, new: &Figment) -> Vec<Change> {
-    let differing = differing(old, new).into_iter();
+    let differing = differing(&dict(old), &dict(new)).into_iter();
     differing
-        .map(|(path, effect)| {
-            let parts: Vec<&str> = path.iter().map(String::as_str).collect();
-            Change { key: label(&parts), effect }
-        })
+        .map(|((path, what), effect)| Change { key: label(&parts(&path)) + what.said(), effect })
         .collect()
+}
+
+/// What differs at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// What stands there.
+    Value,
+    /// A row that was there and is not; its path ends with what it was known by.
+    Removed,
+    /// Which of the rows there stands before which.
+    Order,
+}
+
+impl What {
+    fn said(self) -> &'static str {
+        match self {
+            Self::Value => "",
+            Self::Removed => " (removed)",
+            Self::Order => " (the order of its rows)",
+        }
+    }
 }
 
 /// The paths of what differs, and what follows from each.
-fn differing(old: &Figment, new: &Figment) -> BTreeMap<Path, Effect> {
-    let (old, new) = (leaves(old), leaves(new));
-    let paths = old.keys().chain(new.keys());
-    let differing = paths.filter(|path| old.get(*path) != new.get(*path));
-    differing
-        .map(|path| {
-            let parts: Vec<&str> = path.iter().map(String::as_str).collect();
-            let effect = match parts[..] {
-                // A listener that speaks TLS or none goes on so.
-                [section, "tls", _] if has_tls(&old, section) != has_tls(&new, section) => Restart,
-                _ => effect(&parts),
-            };
-            (path.clone(), effect)
+fn differing(old: &Dict, new: &Dict) -> BTreeMap<(Path, What), Effect> {
+    let mut found = BTreeSet::new();
+    for name in old.keys().chain(new.keys()) {
+        compare(&mut vec![name.clone()], old.get(name), new.get(name), &mut found);
+    }
+    let effect = |path: &Path| match parts(path)[..] {
+        // A listener that speaks TLS or none goes on so.
+        [section, "tls", _] if has_tls(old, section) != has_tls(new, section) => Restart,
+        ref parts => effect(parts),
+    };
+    found
+        .into_iter()
+        .map(|(path, what)| {
+            let effect = effect(&path);
+            ((path, what), effect)
         })
         .collect()
 }
 
-fn has_tls(leaves: &BTreeMap<Path, String>, section: &str) -> bool {
-    let path = [section, "tls", "cert_file"].map(str::to_owned);
-    leaves.get(&path[..]).is_some_and(|file| !file.is_empty())
+/// Notes the paths from `path` on at which two values differ.
+fn compare(
+    path: &mut Path,
+    old: Option<&Value>,
+    new: Option<&Value>,
+    found: &mut BTreeSet<(Path, What)>,
+) {
+    let is_each = |is: fn(&Value) -> bool| [old, new].into_iter().flatten().all(is);
+    if is_each(|value| value.as_dict().is_some()) {
+        let [old, new] = [old, new].map(|value| value.and_then(Value::as_dict));
+        let names: BTreeSet<_> = [old, new].into_iter().flatten().flat_map(Dict::keys).collect();
+        for name in names {
+            path.push(name.clone());
+            compare(
+                path,
+                old.and_then(|old| old.get(name)),
+                new.and_then(|new| new.get(name)),
+                found,
+            );
+            path.pop();
+        }
+    } else if is_each(is_rows) {
+        compare_rows(path, [rows(old), rows(new)], found);
+    } else if old.map(plain) != new.map(plain) {
+        found.insert((path.clone(), What::Value));
+    }
+}
+
+/// Whether a value is a list of tables.
+fn is_rows(value: &Value) -> bool {
+    value.as_array().is_some_and(|rows| rows.iter().all(|row| row.as_dict().is_some()))
+}
+
+fn rows(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).unwrap_or_default()
+}
+
+/// The same of two lists of tables.
+fn compare_rows(path: &mut Path, [old, new]: [&[Value]; 2], found: &mut BTreeSet<(Path, What)>) {
+    let own = ROWS.iter().find(|(pattern, ..)| fits(pattern, &parts(path)) == Some(path.len()));
+    let names = |rows: &[Value]| -> Vec<Option<String>> {
+        let key = own.map(|(_, key, _)| *key);
+        rows.iter().map(|row| row.as_dict()?.get(key?).map(plain)).collect()
+    };
+    let (old_names, new_names) = (names(old), names(new));
+    let places = places(&old_names, &new_names);
+    let known: Vec<usize> = places.iter().copied().flatten().collect();
+    if own.is_some_and(|(_, _, has_order)| *has_order) && !known.is_sorted() {
+        found.insert((path.clone(), What::Order));
+    }
+    for (number, place) in places.iter().enumerate() {
+        let name = old_names[number].clone().unwrap_or_else(|| number.to_string());
+        path.push(place.map_or(name, |place| place.to_string()));
+        match place {
+            Some(place) => compare(path, Some(&old[number]), Some(&new[*place]), found),
+            None => drop(found.insert((path.clone(), What::Removed))),
+        }
+        path.pop();
+    }
+    for place in (0..new.len()).filter(|place| !known.contains(place)) {
+        path.push(place.to_string());
+        found.insert((path.clone(), What::Value));
+        path.pop();
+    }
+}
+
+/// Where each of the old rows stands among the new: where its name does, and where neither name is known
+/// to the other side, where it stood before.
+fn places(old: &[Option<String>], new: &[Option<String>]) -> Vec<Option<usize>> {
+    let mut free: BTreeMap<&str, VecDeque<usize>> = BTreeMap::new();
+    for (place, name) in new.iter().enumerate() {
+        free.entry(name.as_deref().unwrap_or_default()).or_default().push_back(place);
+    }
+    let named =
+        |name: &Option<String>| name.as_deref().and_then(|name| free.get_mut(name)?.pop_front());
+    let mut places: Vec<Option<usize>> = old.iter().map(named).collect();
+    let taken: BTreeSet<usize> = places.iter().copied().flatten().collect();
+    for (number, place) in places.iter_mut().enumerate() {
+        if place.is_none() && number < new.len() && !taken.contains(&number) {
+            *place = Some(number);
+        }
+    }
+    places
+}
+
+fn parts(path: &Path) -> Vec<&str> {
+    path.iter().map(String::as_str).collect()
+}
+
+fn has_tls(dict: &Dict, section: &str) -> bool {
+    find(dict, &[section, "tls", "cert_file"]).is_some_and(|file| !plain(file).is_empty())
 }
 
 /// What `new` says, but for what only a restart can change: there, what `old` says. Both as gathered.
 pub fn without_restarts(old: &Figment, new: &Figment) -> Figment {
-    let differing = differing(old, new);
     let (old, mut merged) = (dict(old), dict(new));
-    for (path, _) in differing.iter().filter(|(_, effect)| **effect == Restart) {
-        let parts: Vec<&str> = path.iter().map(String::as_str).collect();
-        put(&mut merged, &parts, find(&old, &parts).cloned());
+    let differing = differing(&old, &merged);
+    for ((path, _), _) in differing.iter().filter(|(_, effect)| **effect == Restart) {
+        put(&mut merged, &parts(path), find(&old, &parts(path)).cloned());
     }
     Figment::from(Merged(merged))
 }
@@ -189,51 +306,22 @@ impl Provider for Merged {
 
 /// What follows where the value at `path` changes.
 fn effect(path: &[&str]) -> Effect {
-    let fits = |pattern: &str| {
-        let parts: Vec<&str> = pattern.split('.').collect();
-        let is_one = |(part, own): (&&str, &&str)| *part == "*" || part == own;
-        (parts.len() <= path.len() && parts.iter().zip(path).all(is_one)).then_some(parts.len())
-    };
-    let fitting = EFFECTS.iter().filter_map(|(pattern, effect)| Some((fits(pattern)?, *effect)));
+    let fitting =
+        EFFECTS.iter().filter_map(|(pattern, effect)| Some((fits(pattern, path)?, *effect)));
     // What nobody has thought of is safest after a restart.
     fitting.max_by_key(|(parts, _)| *parts).map_or(Restart, |(_, effect)| effect)
 }
 
-/// All values, by their paths.
-fn leaves(figment: &Figment) -> BTreeMap<Path, String> {
-    let mut leaves = BTreeMap::new();
-    walk(&mut Vec::new(), &dict(figment), &mut leaves);
-    leaves
+/// How many parts `pattern` has, where `path` begins with it; a `*` in it is any one part.
+fn fits(pattern: &str, path: &[&str]) -> Option<usize> {
+    let parts: Vec<&str> = pattern.split('.').collect();
+    let is_one = |(part, own): (&&str, &&str)| *part == "*" || part == own;
+    (parts.len() <= path.len() && parts.iter().zip(path).all(is_one)).then_some(parts.len())
 }
 
 fn dict(figment: &Figment) -> Dict {
     let data = figment.data().ok().and_then(|mut data| data.remove(&Profile::Default));
     data.unwrap_or_default()
-}
-
-fn walk(path: &mut Path, dict: &Dict, leaves: &mut BTreeMap<Path, String>) {
-    for (name, value) in dict {
-        path.push(name.clone());
-        value_at(path, value, leaves);
-        path.pop();
-    }
-}
-
-fn value_at(path: &mut Path, value: &Value, leaves: &mut BTreeMap<Path, String>) {
-    match value {
-        Value::Dict(_, dict) => walk(path, dict, leaves),
-        // Rows of a list of tables are told apart by their places; other lists are one value.
-        Value::Array(_, rows) if rows.iter().any(|row| row.as_dict().is_some()) => {
-            for (row, value) in rows.iter().enumerate() {
-                path.push(row.to_string());
-                value_at(path, value, leaves);
-                path.pop();
-            }
-        }
-        value => {
-            leaves.insert(path.clone(), plain(value));
-        }
-    }
 }
 
 /// A value as text, the same whatever source it is from: a variable's `9` is a file's 9.
@@ -265,6 +353,17 @@ mod tests {
             |text: &str| Figment::from(Toml::string(DEFAULT_TOML)).merge(Toml::string(text));
         let changes = changes(&figment(old), &figment(new));
         changes.into_iter().map(|change| (change.key, change.effect.name())).collect()
+    }
+
+    /// Routes for these models, each as itself or as another.
+    fn rows(models: &str) -> String {
+        let row = |model: &str| match model.split_once('=') {
+            Some((model, sent)) => {
+                format!("[[routes]]\nmodels = [\"{model}\"]\nsend_as = \"{sent}\"\n")
+            }
+            None => format!("[[routes]]\nmodels = [\"{model}\"]\n"),
+        };
+        models.split(' ').map(row).collect()
     }
 
     #[test]
@@ -303,6 +402,34 @@ mod tests {
                 ],
             ),
             ("", "[store]\nurl = \"postgres://u:p@h/d\"", &[("store.url", "restart")]),
+            (&rows("a b"), &rows("c a b"), &[("routes[0]", "moves_cuts")]),
+            (&rows("a b"), &rows("b"), &[("routes.a (removed)", "moves_cuts")]),
+            (&rows("a b c"), &rows("a c b"), &[("routes (the order of its rows)", "moves_cuts")]),
+            (
+                &rows("a b"),
+                &rows("c b=x"),
+                &[("routes[0].models", "moves_cuts"), ("routes[1].send_as", "moves_cuts")],
+            ),
+            (
+                &rows("a a=x"),
+                &rows("b a a=y"),
+                &[("routes[0]", "moves_cuts"), ("routes[2].send_as", "moves_cuts")],
+            ),
+            ("", &rows("a b"), &[("routes[0]", "moves_cuts"), ("routes[1]", "moves_cuts")]),
+            (
+                "[[limits]]\nmodel = \"a\"\n[[limits]]\nmodel = \"b\"",
+                "[[limits]]\nmodel = \"b\"\n[[limits]]\nmodel = \"a\"",
+                &[],
+            ),
+            (
+                &format!("{}[[routes.price.tiers]]\nabove_prompt_tokens = 5", rows("a")),
+                &format!(
+                    "{}[[routes.price.tiers]]\nabove_prompt_tokens = 3\n\
+                     [[routes.price.tiers]]\nabove_prompt_tokens = 5",
+                    rows("b a")
+                ),
+                &[("routes[0]", "moves_cuts"), ("routes[1].price.tiers[0]", "next_request")],
+            ),
         ] {
             let expected: Vec<_> =
                 expected.iter().map(|(key, effect)| ((*key).to_owned(), *effect)).collect();
@@ -345,12 +472,11 @@ mod tests {
     #[test]
     fn every_section_has_an_effect() {
         let figment = Figment::from(Toml::string(DEFAULT_TOML));
-        for path in leaves(&figment).keys() {
-            let parts: Vec<&str> = path.iter().map(String::as_str).collect();
+        for section in dict(&figment).keys() {
             let has_one = EFFECTS
                 .iter()
-                .any(|(pattern, _)| pattern.split('.').next() == parts.first().copied());
-            assert!(has_one, "{}", label(&parts));
+                .any(|(pattern, _)| pattern.split('.').next() == Some(section.as_str()));
+            assert!(has_one, "{section}");
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{LazyLock, OnceLock};
 use super::names;
 use crate::budget::Price;
 use crate::tokens::Encoding;
+use crate::tokens::own::Vocabulary;
 
 /// What an unknown model is taken to accept.
 const UNKNOWN_INPUT_TOKENS: u64 = 128_000;
@@ -110,12 +111,19 @@ pub struct Catalogue {
     own: BTreeMap<String, ModelEntry>,
     own_prices: BTreeMap<String, Price>,
     shipped: &'static Listed<'static>,
+    /// What entries are counted by that came from files, for as long as anybody has this catalogue.
+    vocabularies: Vec<Vocabulary>,
 }
 
 impl Catalogue {
     /// The catalogue that comes with the program.
     pub fn shipped() -> Self {
-        Self { own: BTreeMap::new(), own_prices: BTreeMap::new(), shipped: &SHIPPED }
+        Self {
+            own: BTreeMap::new(),
+            own_prices: BTreeMap::new(),
+            shipped: &SHIPPED,
+            vocabularies: Vec::new(),
+        }
     }
 
     /// Adds `entry`, or puts it in the place of what was known of `name`.
@@ -123,9 +131,11 @@ impl Catalogue {
         self.own.insert(name.to_ascii_lowercase(), entry);
     }
 
-    /// Has the tokens of `name` counted by `encoding`.
-    pub fn set_encoding(&mut self, name: &str, encoding: Encoding) {
+    /// Has the tokens of `name` counted by `vocabulary`.
+    pub fn count_by(&mut self, name: &str, vocabulary: Vocabulary) {
         let entry = self.find(name).entry;
+        let encoding = Encoding::Own(vocabulary.own());
+        self.vocabularies.push(vocabulary);
         self.insert(name, ModelEntry { encoding, ..entry });
     }
 

@@ -184,6 +184,8 @@ pub struct Reader {
     keys: BTreeSet<String>,
     /// The tables and lists that these are in.
     groups: BTreeSet<String>,
+    /// What should be lists of tables and is not: of what stands in it nothing is said.
+    misshapen: BTreeSet<String>,
     problems: Vec<Problem>,
 }
 
@@ -202,6 +204,7 @@ impl Reader {
             figment,
             keys: BTreeSet::new(),
             groups: BTreeSet::new(),
+            misshapen: BTreeSet::new(),
             problems: Vec::new(),
         })
     }
@@ -293,8 +296,18 @@ impl Reader {
 
     /// How many tables stand in the list at `path`.
     pub fn rows_at(&mut self, path: &[&str]) -> usize {
-        self.groups.insert(label(path));
-        self.value(path).and_then(Value::as_array).map_or(0, <[Value]>::len)
+        let key = label(path);
+        let rows = match self.value(path) {
+            None => 0,
+            Some(Value::Array(_, rows)) => rows.len(),
+            Some(_) => {
+                self.refuse(path, format!("is a list: write each of its rows under [[{key}]]"));
+                self.misshapen.insert(key.clone());
+                0
+            }
+        };
+        self.groups.insert(key);
+        rows
     }
 
     /// The names of the tables under `[key."name"]`.
@@ -316,7 +329,6 @@ impl Reader {
     }
 
     /// All keys asked for.
-    #[cfg(test)]
     #[cfg(test)]
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().map(String::as_str)
@@ -380,7 +392,7 @@ impl Reader {
 
     fn look_for_unknown(&mut self, path: &[&str], value: &Value) {
         let key = label(path);
-        if self.keys.contains(&key) {
+        if self.keys.contains(&key) || self.misshapen.contains(&key) {
             return;
         }
         let mut suggestion = None;

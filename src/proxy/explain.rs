@@ -12,11 +12,12 @@ use super::draft::Draft;
 use super::planner::{self, Asked, Job, Pace, Planned, Planner, Stop};
 use super::question::Question;
 use super::shared::Shared;
-use super::ways;
+use super::ways::Put;
 use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::Mode;
 use crate::context::report::{self, Base, Preflight, Report, Subject, Treatment};
-use crate::wire::{Protocol, model};
+use crate::wire::Protocol;
+use crate::wire::model::Spot;
 
 /// What would be sent in place of a request, and why.
 #[derive(Debug, Clone)]
@@ -77,15 +78,15 @@ impl Planner {
         job.path_model = path_model.map(str::to_owned);
         let ways = self.ways();
         if ways.are_several() {
-            let named = model::named(&job.body);
-            let asked = path_model.or(named.as_ref().map(|named| named.model.as_str()));
+            let spot = Spot::of(&job.body);
+            let asked = path_model.or(spot.as_ref().and_then(Spot::model));
             let way = ways.find(asked.unwrap_or_default());
             let sent = asked.map(|asked| way.sent(asked));
             job.way = Some(Arc::clone(way));
             job.alias_of = asked.filter(|asked| sent != Some(asked)).map(str::to_owned);
             match (path_model, sent) {
                 (None, Some(sent)) => {
-                    let renamed = ways::renamed(&job.body, named.as_ref(), sent);
+                    let renamed = Put::InPlace(sent).into(&job.body, spot.as_ref());
                     job.body = renamed.unwrap_or(job.body);
                 }
                 (_, sent) => job.path_model = sent.map(str::to_owned),

@@ -225,14 +225,10 @@ impl Proxy {
         self.upstreams.default.client.base()
     }
 
-    /// The bases of all upstreams, each with the section of the configuration that names it.
-    pub fn bases(&self) -> impl Iterator<Item = (&str, &Base)> {
-        self.upstreams.all().map(|upstream| (&*upstream.name, upstream.client.base()))
-    }
-
-    /// Whether the body of a request has to be read before it is known where it goes.
+    /// Whether the body of a request has to be read before it is known where it goes, or as what.
     pub fn needs_body(&self, method: &Method, target: &Target, headers: &HeaderMap) -> bool {
-        self.planner.ways().are_several() && passed::names_a_model(method, target, headers)
+        (self.planner.ways().are_several() || target.is_model_in_body)
+            && passed::names_a_model(method, target, headers)
     }
 
     /// Brings the conversation inside its limit, forwards it and relays the answer.

@@ -11,12 +11,13 @@ use http_body::Body as _;
 
 use super::opening::Opening;
 use super::record::Record;
-use super::routed::{named, status, tried, wait};
+use super::routed::{spot, status, tried, wait};
 use super::upstreams::Upstream;
-use super::{Body, Pass, PassBody, Proxy, ProxyError, headers, relay, ways};
+use super::ways::Put;
+use super::{Body, ErrorKind, Pass, PassBody, Proxy, ProxyError, headers, relay};
 use crate::upstream::retry::Tried;
 use crate::upstream::{Endpoint, Inbound, Outbound, OutboundBody, Target};
-use crate::wire::model::Named;
+use crate::wire::model::Spot;
 
 /// A request as it came.
 struct Passing {
@@ -25,9 +26,14 @@ struct Passing {
     target: Target,
     body: Source,
     body_bytes: u64,
-    /// The model that its path or its body names, and where the latter does.
+    /// The model that its path or its body names.
     model: String,
-    named: Option<Named>,
+    /// Whether it was the body that did.
+    is_by_body: bool,
+    /// Where the body names its model.
+    spot: Option<Spot>,
+    /// Whether not all models are open to the caller.
+    has_own_models: bool,
     /// Whether there is nothing to send it again for, nor anywhere else, nor with what.
     is_single: bool,
 }
@@ -67,6 +73,7 @@ impl Proxy {
             record.take_tokens(0).await?;
             let mut passing =
                 Passing::new(pass.method, pass.headers, pass.target, pass.body).await?;
+            passing.has_own_models = pass.caller.has_own_models();
             passing.is_single |= !self.planner.ways().are_several()
                 && self.upstreams.default.patience.max_retries == 0;
             self.send_passing(passing, &mut record).await
@@ -145,9 +152,15 @@ impl Proxy {
             true => passing.target.clone(),
             false => passing.target.onto(upstream.client.base(), sent, gets_callers_key)?,
         };
-        let renamed = match &passing.body {
-            Source::Whole { readable, .. } => ways::renamed(readable, passing.named.as_ref(), sent),
-            Source::Empty | Source::Stream(_) => None,
+        let put = Put::of(&target, passing.is_by_body.then_some(sent), passing.has_own_models);
+        let renamed = match (&passing.body, &passing.spot, put) {
+            (Source::Whole { .. }, None, Put::There(_)) => {
+                let message = "The body must be a JSON object that gives 'model' once or not at all: the \
+                               upstream looks there for the model that the path names.";
+                return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
+            }
+            (Source::Whole { readable, .. }, spot, put) => put.into(readable, spot.as_ref()),
+            (Source::Empty | Source::Stream(_), ..) => None,
         };
         let model = target.path_model.clone().unwrap_or_else(|| sent.to_owned());
         Ok(PassLeg { upstream, target, renamed, model })
@@ -208,31 +221,42 @@ impl Passing {
         body: PassBody,
     ) -> Result<Self, ProxyError> {
         let body_bytes = headers::length(&headers);
-        let (body, named) = match body {
+        let (body, spot) = match body {
             PassBody::Whole { bytes, decoded, permit } => {
                 let readable = decoded.unwrap_or_else(|| bytes.clone());
-                let named = named(readable.clone()).await?;
-                (Source::Whole { received: bytes, readable, _permit: permit }, named)
+                let spot = spot(readable.clone()).await?;
+                (Source::Whole { received: bytes, readable, _permit: permit }, spot)
             }
             PassBody::Streamed(body) if body.is_end_stream() => (Source::Empty, None),
             PassBody::Streamed(body) => (Source::Stream(Some(body)), None),
         };
-        // A path's model counts in the place of the body's, which then stays as it is.
-        let (model, named) = match (target.asked_model(), named) {
-            (Some(model), _) => (model, None),
-            (None, Some(named)) => (named.model.clone(), Some(named)),
-            (None, None) => (String::new(), None),
-        };
+        // A path's model counts in the place of the body's.
+        let by_path = target.asked_model();
+        let by_body = spot.as_ref().and_then(Spot::model).filter(|_| by_path.is_none());
+        let is_by_body = by_body.is_some();
+        let model = by_path.as_deref().or(by_body).unwrap_or_default().to_owned();
         let is_single = matches!(body, Source::Stream(_));
-        Ok(Self { method, headers, target, body, body_bytes, model, named, is_single })
+        let has_own_models = false;
+        Ok(Self {
+            method,
+            headers,
+            target,
+            body,
+            body_bytes,
+            model,
+            is_by_body,
+            spot,
+            has_own_models,
+            is_single,
+        })
     }
 }
 
-/// Whether the body of a request has to be read before it is known where it goes.
+/// Whether the body of a request names a model, or should where the path does.
 pub(super) fn names_a_model(method: &Method, target: &Target, headers: &HeaderMap) -> bool {
     let content_type = headers.get(http::header::CONTENT_TYPE);
     let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
     let is_form = content_type.trim_start().to_ascii_lowercase().starts_with("multipart/");
     let is_route = matches!(target.endpoint(), Endpoint::Route(_));
-    *method == Method::POST && is_route && !is_form && target.asked_model().is_none()
+    *method == Method::POST && is_route && !is_form
 }

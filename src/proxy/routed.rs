@@ -15,14 +15,14 @@ use super::planner::{Asked, Job, Planned};
 use super::record::Record;
 use super::summaries::Behalf;
 use super::upstreams::Upstream;
-use super::ways::{self, Way};
+use super::ways::{Put, Way};
 use super::{Call, Caller, ErrorKind, Proxy, ProxyError};
 use crate::config::LargerWhen;
 use crate::store::now_ms;
 use crate::upstream::retry::{self, Told, Tried};
 use crate::upstream::{Inbound, Outbound, OutboundBody, Target};
 use crate::wire::Protocol;
-use crate::wire::model::{self, Named};
+use crate::wire::model::Spot;
 
 /// Bodies above this are not read for their model on the request's own task.
 const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
@@ -39,9 +39,12 @@ pub(super) struct Trip {
     readable: Bytes,
     caller: Caller,
     asked: Asked,
-    /// The model that the caller asked for, and where the body names it; `None` where all
-    /// conversations go one way.
-    model: Option<(String, Option<Named>)>,
+    /// The model that the caller asked for; `None` where all conversations go one way.
+    model: Option<String>,
+    /// Whether it was the body that said so.
+    is_by_body: bool,
+    /// Where the body names its model, where that may have to be another.
+    spot: Option<Spot>,
     /// Whether there is nothing to send it again for, nor anywhere else.
     is_single: bool,
 }
@@ -60,6 +63,24 @@ pub(super) struct Leg {
     alias_of: Option<String>,
 }
 
+impl Leg {
+    /// `put` is the body with another model in it.
+    fn new(
+        trip: &Trip,
+        (upstream, way): (Arc<Upstream>, Arc<Way>),
+        target: Target,
+        put: Option<Bytes>,
+        alias_of: Option<String>,
+    ) -> Self {
+        let is_renamed = put.is_some();
+        let (received, readable) = match put {
+            Some(put) => (put.clone(), put),
+            None => (trip.received.clone(), trip.readable.clone()),
+        };
+        Self { upstream, way, target, received, readable, is_renamed, alias_of }
+    }
+}
+
 /// A trip that is planned.
 pub(super) struct Ready {
     pub leg: Leg,
@@ -76,20 +97,21 @@ impl Ready {
 
 impl Proxy {
     /// What is to be sent, without the caller's place and permit.
-    pub(super) async fn trip(&self, call: Call, asked: Asked) -> Result<Trip, ProxyError> {
+    pub(super) async fn trip(&self, call: Call, headers: Asked) -> Result<Trip, ProxyError> {
         let readable = call.decoded.unwrap_or_else(|| call.received.clone());
         let is_routed = self.planner.ways().are_several();
-        let model = match is_routed {
-            true => Some(match call.target.asked_model() {
-                Some(model) => (model, None),
-                None => match named(readable.clone()).await? {
-                    Some(named) => (named.model.clone(), Some(named)),
-                    // The default's own deployment, if its base names one.
-                    None => (call.target.path_model.clone().unwrap_or_default(), None),
-                },
-            }),
+        let by_path = call.target.asked_model();
+        let is_put = call.target.is_model_in_body || call.caller.has_own_models();
+        let spot = match is_routed || (is_put && call.target.path_model.is_some()) {
+            true => spot(readable.clone()).await?,
             false => None,
         };
+        let by_body =
+            spot.as_ref().and_then(Spot::model).filter(|_| is_routed && by_path.is_none());
+        let is_by_body = by_body.is_some();
+        // Where neither says, it is the default's own deployment, if its base names one.
+        let asked = by_path.as_deref().or(by_body).or(call.target.path_model.as_deref());
+        let model = is_routed.then(|| asked.unwrap_or_default().to_owned());
         Ok(Trip {
             method: call.method,
             protocol: call.protocol,
@@ -98,8 +120,10 @@ impl Proxy {
             received: call.received,
             readable,
             caller: call.caller,
-            asked,
+            asked: headers,
             model,
+            is_by_body,
+            spot,
             is_single: !is_routed && self.upstreams.default.patience.max_retries == 0,
         })
     }
@@ -110,12 +134,12 @@ impl Proxy {
         mut trip: Trip,
         record: &mut Record,
     ) -> Result<(Inbound, Ready), ProxyError> {
-        let asked = trip.model.as_ref().map(|(model, _)| self.planner.ways().find(model));
+        let asked = trip.model.as_ref().map(|model| self.planner.ways().find(model));
         let way = asked.unwrap_or_else(|| self.planner.ways().unmatched());
         let mut larger = way.larger();
         let mut ready = self.choose(&trip, &mut larger).await?;
         record.planned(&ready.planned);
-        let model = trip.model.as_ref().map_or(ready.planned.model.as_str(), |(model, _)| model);
+        let model = trip.model.as_deref().unwrap_or(&ready.planned.model);
         trip.caller.check_model(model, &self.config.routes)?;
         trip.caller.check_conversation(&trip.readable, &self.config.routes)?;
         record.take_tokens(ready.planned.sent_tokens).await?;
@@ -157,7 +181,7 @@ impl Proxy {
         trip: &Trip,
         larger: &mut Option<(&str, LargerWhen)>,
     ) -> Result<Ready, ProxyError> {
-        let asked = trip.model.as_ref().map(|(model, _)| model.as_str());
+        let asked = trip.model.as_deref();
         // Nothing is settled by a plan that may not be carried out.
         let first = match larger {
             Some((_, LargerWhen::Cut)) => self.look(trip, asked).await,
@@ -211,7 +235,8 @@ impl Proxy {
     /// The way of `model`, with the body and the path as they go there; of what has no routes, `None`.
     fn leg(&self, trip: &Trip, model: Option<&str>) -> Result<Leg, ProxyError> {
         let ways = self.planner.ways();
-        let (Some(model), Some((asked, named))) = (model, &trip.model) else {
+        let has_own_models = trip.caller.has_own_models();
+        let (Some(model), Some(asked)) = (model, &trip.model) else {
             let upstream = Arc::clone(&self.upstreams.default);
             let target = match upstream.gets_callers_key || !trip.target.has_credentials() {
                 true => trip.target.clone(),
@@ -220,20 +245,15 @@ impl Proxy {
                     trip.target.onto(upstream.client.base(), &asked, false)?
                 }
             };
-            return Ok(Leg {
-                upstream,
-                way: Arc::clone(ways.unmatched()),
-                target,
-                received: trip.received.clone(),
-                readable: trip.readable.clone(),
-                is_renamed: false,
-                alias_of: None,
-            });
+            let put =
+                Put::of(&target, None, has_own_models).into(&trip.readable, trip.spot.as_ref());
+            let alias_of = put.as_ref().and(target.path_model.clone());
+            let way = Arc::clone(ways.unmatched());
+            return Ok(Leg::new(trip, (upstream, way), target, put, alias_of));
         };
         let way = Arc::clone(ways.find(model));
         let upstream = Arc::clone(self.upstreams.find(&way.taught.name));
         let sent = way.sent(model);
-        let renamed = ways::renamed(&trip.readable, named.as_ref(), sent);
         let gets_callers_key = upstream.gets_callers_key;
         let is_same = asked == sent
             && Arc::ptr_eq(&upstream, &self.upstreams.default)
@@ -242,16 +262,11 @@ impl Proxy {
             true => trip.target.clone(),
             false => trip.target.onto(upstream.client.base(), sent, gets_callers_key)?,
         };
-        let alias_of = (asked != sent).then(|| asked.clone());
-        Ok(Leg {
-            upstream,
-            way,
-            target,
-            is_renamed: renamed.is_some(),
-            received: renamed.clone().unwrap_or_else(|| trip.received.clone()),
-            readable: renamed.unwrap_or_else(|| trip.readable.clone()),
-            alias_of,
-        })
+        let by_body = trip.is_by_body.then_some(sent);
+        let put =
+            Put::of(&target, by_body, has_own_models).into(&trip.readable, trip.spot.as_ref());
+        let alias_of = (asked != sent || put.is_some()).then(|| asked.clone());
+        Ok(Leg::new(trip, (upstream, way), target, put, alias_of))
     }
 
     /// Plans a trip for `model` that may not be made.
@@ -295,7 +310,7 @@ impl Proxy {
     /// What [`Self::handle`] would plan first of a request that is only looked at.
     pub(super) async fn looked_at(&self, call: Call, asked: Asked) -> Result<Job, ProxyError> {
         let trip = self.trip(call, asked).await?;
-        let leg = self.leg(&trip, trip.model.as_ref().map(|(model, _)| model.as_str()))?;
+        let leg = self.leg(&trip, trip.model.as_deref())?;
         Ok(job(&trip, &leg))
     }
 
@@ -402,11 +417,11 @@ pub(super) fn wait(
     retry::wait_ms(retries, tried, told, upstream.patience, jitter).map(Duration::from_millis)
 }
 
-/// The model that a body names, looked for off the async threads where the body is large.
-pub(super) async fn named(body: Bytes) -> Result<Option<Named>, ProxyError> {
+/// Where a body names its model, looked for off the async threads where the body is large.
+pub(super) async fn spot(body: Bytes) -> Result<Option<Spot>, ProxyError> {
     if body.len() <= INLINE_BODY_BYTES {
-        return Ok(model::named(&body));
+        return Ok(Spot::of(&body));
     }
-    let named = tokio::task::spawn_blocking(move || model::named(&body));
-    named.await.map_err(|_| ProxyError::new(ErrorKind::Internal, "a body could not be read"))
+    let spot = tokio::task::spawn_blocking(move || Spot::of(&body));
+    spot.await.map_err(|_| ProxyError::new(ErrorKind::Internal, "a body could not be read"))
 }

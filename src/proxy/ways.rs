@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::asking::Refusers;
 use super::learned::Learned;
 use crate::config::{Config, DEFAULT_UPSTREAM, LargerWhen, Route};
-use crate::wire::model;
+use crate::upstream::Target;
+use crate::wire::model::Spot;
 
 /// What one upstream has shown of its models.
 pub struct Taught {
@@ -106,8 +107,36 @@ impl Ways {
     }
 }
 
-/// The body of a request for another model than it names.
-pub fn renamed(body: &Bytes, named: Option<&model::Named>, sent: &str) -> Option<Bytes> {
-    let named = named.filter(|named| named.model != sent)?;
-    Some(model::renamed(body, &named.at, sent).into())
+/// What becomes of the model that a body names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put<'a> {
+    Nothing,
+    /// This one takes the place of another.
+    InPlace(&'a str),
+    /// It is named, also where none was.
+    There(&'a str),
+}
+
+impl<'a> Put<'a> {
+    /// Of a request that goes to `target`, whose path goes before the body. An upstream that looks for
+    /// the model there finds that of the caller's path. Where only some models are open to the caller,
+    /// the body names no other than the path, whichever of the two the upstream goes by. `sent` is what
+    /// the upstream gets where the body's own name was gone by.
+    pub fn of(target: &'a Target, sent: Option<&'a str>, has_own_models: bool) -> Self {
+        match (&target.path_model, sent) {
+            (Some(model), _) if target.is_model_in_body => Self::There(model),
+            (Some(model), _) if has_own_models => Self::InPlace(model),
+            (_, Some(sent)) => Self::InPlace(sent),
+            (_, None) => Self::Nothing,
+        }
+    }
+
+    /// `body`, in which `spot` is that of its model, where it is to be another.
+    pub fn into(self, body: &Bytes, spot: Option<&Spot>) -> Option<Bytes> {
+        let (model, spot) = match (self, spot?) {
+            (Self::Nothing, _) | (Self::InPlace(_), Spot::Unnamed { .. }) => return None,
+            (Self::InPlace(model) | Self::There(model), spot) => (model, spot),
+        };
+        (spot.model() != Some(model)).then(|| spot.put(body, model).into())
+    }
 }

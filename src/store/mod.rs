@@ -210,6 +210,11 @@ impl Store {
         Ok(Self { backend: Backend::Postgres(Postgres::open(url)?) })
     }
 
+    /// Refuses a URL that [`Self::connect`] could not read. Opens no connection.
+    pub fn check_url(url: &str) -> Result<(), OpenError> {
+        Postgres::check_url(url)
+    }
+
     /// A store that is gone with its last handle.
     pub fn in_memory() -> Result<Self, OpenError> {
         Ok(Self { backend: Backend::Sqlite(Sqlite::in_memory()?) })

@@ -2,7 +2,7 @@
 //! ends depends on the text alone. Knows no tokenizer.
 
 /// What is given to a tokenizer at once.
-const BLOCK_BYTES: usize = 16 << 10;
+pub const BLOCK_BYTES: usize = 16 << 10;
 
 /// The tokens of `text`, block by block. Where no place in half a block is one at which tokenizers part
 /// a text in any case, it is cut anywhere and a token is added, since the two parts of a word may come

@@ -4,6 +4,7 @@
 mod blocks;
 pub mod encoding;
 pub mod estimate;
+mod growth;
 pub mod media;
 pub mod open;
 pub mod own;

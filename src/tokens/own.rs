@@ -6,48 +6,78 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock, Weak};
 
 use tokenizers::Tokenizer;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::blocks;
+use super::growth::Growth;
 
 /// The largest file that is read.
 pub const MAX_TOKENIZER_BYTES: usize = 64 << 20;
 
-/// What has been read. It stays for the life of the process; the same bytes are kept once, however
-/// often they are read.
-static READ: LazyLock<Mutex<BTreeMap<u128, &'static Tokenizer>>> = LazyLock::new(Mutex::default);
+/// What is held by somebody, by the hash of its file.
+static HELD: LazyLock<RwLock<BTreeMap<u128, Weak<Held>>>> = LazyLock::new(RwLock::default);
 
-/// A model's own vocabulary. Two are the same where their files are, on every machine.
-#[derive(Clone, Copy)]
-pub struct Own {
+/// A vocabulary that was read; it is there for as long as this or a clone of it is. The same bytes are kept
+/// once, however often they are read.
+#[derive(Clone)]
+pub struct Vocabulary(Arc<Held>);
+
+struct Held {
     fingerprint: u128,
-    tokenizer: &'static Tokenizer,
+    tokenizer: Tokenizer,
+    growth: Growth,
 }
 
-impl Own {
+/// How a model's texts are counted whose vocabulary somebody holds. Two are the same where their files are,
+/// on every machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Own {
+    fingerprint: u128,
+}
+
+impl Vocabulary {
     /// The vocabulary that `json` holds, or what is wrong with it.
     pub fn read(json: &[u8]) -> Result<Self, String> {
         if json.len() > MAX_TOKENIZER_BYTES {
             return Err(format!("is larger than {} MiB", MAX_TOKENIZER_BYTES >> 20));
         }
         let fingerprint = xxh3_128(json);
-        let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
-        let tokenizer = match read.get(&fingerprint) {
-            Some(tokenizer) => *tokenizer,
-            None => {
-                let tokenizer: &'static Tokenizer = Box::leak(Box::new(parsed(json)?));
-                read.insert(fingerprint, tokenizer);
-                tokenizer
-            }
-        };
-        Ok(Self { fingerprint, tokenizer })
+        if let Some(held) = (Own { fingerprint }).held() {
+            return Ok(Self(held));
+        }
+        let (tokenizer, growth) = parsed(json)?;
+        let held = Arc::new(Held { fingerprint, tokenizer, growth });
+        let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
+        // Whoever was quicker has read the same; its own is given up behind the lock.
+        let other = all.get(&fingerprint).and_then(Weak::upgrade);
+        if other.is_none() {
+            all.insert(fingerprint, Arc::downgrade(&held));
+        }
+        drop(all);
+        Ok(Self(other.unwrap_or(held)))
     }
 
+    /// How texts are counted by it.
+    pub fn own(&self) -> Own {
+        Own { fingerprint: self.0.fingerprint }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
+        // Somebody may have read the same file since.
+        if all.get(&self.fingerprint).is_some_and(|held| held.strong_count() == 0) {
+            all.remove(&self.fingerprint);
+        }
+    }
+}
+
+impl Own {
     /// What its file is known by.
     pub fn fingerprint(self) -> u128 {
         self.fingerprint
@@ -55,52 +85,52 @@ impl Own {
 
     /// Tokens of `text`.
     pub fn count(self, text: &str) -> u64 {
-        blocks::count(text, |block| match tokens(self.tokenizer, block) {
+        // Nobody counts by what no configuration has.
+        let Some(held) = self.held() else { return text.len() as u64 };
+        blocks::count(text, |block| match tokens(&held.tokenizer, &held.growth, block) {
             Ok(tokens) => tokens,
             // Hardly any text takes more tokens than bytes.
             Err(_) => block.len() as u64,
         })
     }
+
+    fn held(self) -> Option<Arc<Held>> {
+        let all = HELD.read().unwrap_or_else(PoisonError::into_inner);
+        all.get(&self.fingerprint).and_then(Weak::upgrade)
+    }
 }
 
-fn tokens(tokenizer: &Tokenizer, text: &str) -> Result<u64, String> {
+fn tokens(tokenizer: &Tokenizer, growth: &Growth, text: &str) -> Result<u64, String> {
+    if !growth.bounds(text) {
+        return Err("its normalizer makes this text too long".to_owned());
+    }
     let encoding = tokenizer.encode_fast(text, false).map_err(|error| error.to_string())?;
     Ok(encoding.get_ids().len() as u64)
 }
 
 /// A tokenizer that counts what a text says, with nothing added, filled up or cut off.
-fn parsed(json: &[u8]) -> Result<Tokenizer, String> {
+fn parsed(json: &[u8]) -> Result<(Tokenizer, Growth), String> {
     // The crate takes some things for granted of what it reads.
     let parsed = catch_unwind(AssertUnwindSafe(|| {
+        let growth = Growth::read(json)?;
         let mut tokenizer = Tokenizer::from_bytes(json).map_err(|error| error.to_string())?;
         tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
         tokenizer.with_padding(None);
         tokenizer.set_encode_special_tokens(true);
-        let some = tokens(&tokenizer, "Some words, 12345 {\"json\": [1, 2]}\n你好")?;
-        if some == 0 { Err("it has no tokens for plain words".to_owned()) } else { Ok(tokenizer) }
+        let some = tokens(&tokenizer, &growth, "Some words, 12345 {\"json\": [1, 2]}\n你好")?;
+        match some {
+            0 => Err("it has no tokens for plain words".to_owned()),
+            _ => Ok((tokenizer, growth)),
+        }
     }));
     let said = |error: String| format!("is no tokenizer.json that can be used: {error:.200}");
     parsed.unwrap_or_else(|_| Err("it contradicts itself".to_owned())).map_err(said)
 }
 
-impl PartialEq for Own {
-    fn eq(&self, other: &Self) -> bool {
-        self.fingerprint == other.fingerprint
-    }
-}
-
-impl Eq for Own {}
-
-impl Hash for Own {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.fingerprint.hash(state);
-    }
-}
-
 /// A vocabulary is too large to print.
-impl fmt::Debug for Own {
+impl fmt::Debug for Vocabulary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Own({:032x})", self.fingerprint)
+        self.own().fmt(f)
     }
 }
 
@@ -116,8 +146,8 @@ mod tests {
         ("unigram", include_bytes!("../../tests/data/tokenizers/unigram.json")),
     ];
 
-    fn own(json: &[u8]) -> Own {
-        Own::read(json).expect("a tokenizer.json")
+    fn read(json: &[u8]) -> Vocabulary {
+        Vocabulary::read(json).expect("a tokenizer.json")
     }
 
     #[test]
@@ -127,17 +157,50 @@ mod tests {
             let row: Value = serde_json::from_str(line).expect("a line is JSON");
             let text = row["text"].as_str().expect("a text");
             for (name, json) in FILES {
-                assert_eq!(Some(own(json).count(text)), row[name].as_u64(), "{name} {text:?}");
+                let counted = read(json).own().count(text);
+                assert_eq!(Some(counted), row[name].as_u64(), "{name} {text:?}");
             }
         }
     }
 
     #[test]
     fn a_file_is_known_by_its_bytes() {
-        let (first, second) = (own(FILES[0].1), own(FILES[1].1));
-        assert_eq!(first, own(&Vec::from(FILES[0].1)));
-        assert!(std::ptr::eq(first.tokenizer, own(FILES[0].1).tokenizer));
-        assert_ne!(first, second);
+        let (first, second) = (read(FILES[0].1), read(FILES[1].1));
+        let again = read(&Vec::from(FILES[0].1));
+        assert_eq!(first.own(), again.own());
+        assert!(Arc::ptr_eq(&first.0, &again.0), "it is kept once");
+        assert_ne!(first.own(), second.own());
+    }
+
+    #[test]
+    fn it_is_there_for_as_long_as_somebody_holds_it() {
+        // A file that no other test has.
+        let json = [FILES[0].1, b"\n"].concat();
+        let held = read(&json);
+        let (own, other) = (held.own(), held.clone());
+        drop(held);
+        assert_eq!(own.count("Some words"), read(FILES[0].1).own().count("Some words"));
+        drop(other);
+        assert!(own.held().is_none());
+        let all = HELD.read().unwrap_or_else(PoisonError::into_inner);
+        assert!(!all.contains_key(&own.fingerprint), "and leaves nothing behind");
+    }
+
+    /// Each of forty steps makes eight letters of one.
+    #[test]
+    fn a_text_that_grows_past_bounds_counts_by_its_bytes() {
+        let mut json: Value = serde_json::from_slice(FILES[0].1).expect("JSON");
+        let step = serde_json::json!({
+            "type": "Replace", "pattern": { "String": "Z" }, "content": "ZZZZZZZZ",
+        });
+        json["normalizer"] = serde_json::json!({
+            "type": "Sequence", "normalizers": vec![step; 40],
+        });
+        let said = Vocabulary::read(json.to_string().as_bytes());
+        let held = said.expect("it can be used for what does not grow");
+        let own = held.own();
+        assert_eq!(own.count("tested words"), read(FILES[0].1).own().count("tested words"));
+        assert_eq!(own.count(&"Z".repeat(50_000)), 50_000 + 3);
     }
 
     #[test]
@@ -153,21 +216,22 @@ mod tests {
             r#"{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{},"merges":[]}}"#,
             r#"{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{"a":9},"merges":["a b"]}}"#,
         ] {
-            let problem = Own::read(json.as_bytes()).expect_err("no tokenizer");
+            let problem = Vocabulary::read(json.as_bytes()).map(drop).expect_err("no tokenizer");
             assert!(problem.starts_with("is no tokenizer.json that can be used: "), "{problem}");
         }
         let large = vec![b' '; MAX_TOKENIZER_BYTES + 1];
-        assert_eq!(Own::read(&large), Err("is larger than 64 MiB".to_owned()));
+        let problem = Vocabulary::read(&large).map(drop);
+        assert_eq!(problem, Err("is larger than 64 MiB".to_owned()));
     }
 
     #[test]
     fn long_texts_count_in_blocks_no_less_than_whole() {
         for (name, json) in FILES {
-            let own = own(json);
+            let held = read(json);
             for unit in ["The river runs. ", "a", " ", "=", "中", "🙂", "\n", "7"] {
                 let text = unit.repeat(40_000 / unit.len());
-                let whole = tokens(own.tokenizer, &text).expect("counted");
-                let counted = own.count(&text);
+                let whole = tokens(&held.0.tokenizer, &held.0.growth, &text).expect("counted");
+                let counted = held.own().count(&text);
                 assert!(
                     counted >= whole && counted <= whole + 8,
                     "{name} {unit:?} {counted} {whole}"

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use super::endpoint::Endpoint;
-use crate::config::upstreams;
+use super::query::{self, decoded_text, percent_decoded, percent_encoded};
 use crate::wire::Protocol;
 
 /// What callers may put before an endpoint; all stand for the base's own path. A longer one
@@ -39,6 +39,9 @@ const ENDPOINTS: [&str; 20] = [
     "videos",
 ];
 
+/// Where Azure serves models, and what stands in front of them there.
+const AZURE_DOMAINS: [&str; 4] = ["azure.com", "azure.us", "azure.cn", "azure-api.net"];
+
 /// The start of Azure's paths that name a deployment.
 const DEPLOYMENTS: &str = "/openai/deployments/";
 
@@ -57,6 +60,9 @@ pub struct Base {
     query: Option<String>,
     /// The deployment that the base names.
     model: Option<String>,
+    /// Whether Azure's paths mean something there: not where the base is that of an API which looks for
+    /// the model in the body.
+    takes_deployments: bool,
 }
 
 /// Why a base URL is of no use.
@@ -121,6 +127,7 @@ impl Base {
             port: url.port_or_known_default().unwrap_or_default(),
             root_bytes: root(path).len(),
             path: path.to_owned(),
+            takes_deployments: takes_deployments(url.host_str().unwrap_or_default(), path),
             query: url.query().filter(|query| !query.is_empty()).map(str::to_owned),
             model,
         })
@@ -177,6 +184,8 @@ pub struct Mapped {
     pub path_and_query: String,
     /// The model that the path names (Azure's deployments), percent-decoded.
     pub path_model: Option<String>,
+    /// Whether the upstream looks for that model in the body: only the caller's path names it.
+    pub is_model_in_body: bool,
     protocol: Option<Protocol>,
     endpoint: Endpoint,
     /// Path and query as the caller wrote them.
@@ -231,29 +240,39 @@ impl Target {
             Some((path, query)) => (path, Some(query)),
             None => (path_and_query, None),
         };
-        let place = Place::of(path).ok_or(TargetError::Unknown)?;
+        let mut place = Place::of(path).ok_or(TargetError::Unknown)?;
         refuse_dot_segments(path)?;
-        let (before, after, path_model) = match place {
-            Place::UnderBase(rest) => (base.path.as_str(), rest, base.model.clone()),
-            Place::UnderRoot => {
-                let model = match deployment(path) {
-                    Some(name) => Some(decoded_text(name).ok_or(TargetError::Deployment)?),
-                    None => None,
-                };
-                (&base.path[..base.root_bytes], path, model)
-            }
+        let own_query = query.map(query::without_version);
+        let (mut query, mut is_model_in_body) = (query, false);
+        let named = deployment(path).filter(|_| matches!(place, Place::UnderRoot));
+        if let Place::UnderRoot = place
+            && !base.takes_deployments
+            && let Some(rest) = behind_azure(path)
+        {
+            (place, is_model_in_body) = (Place::UnderBase(rest), named.is_some());
+            query = own_query.as_deref().filter(|query| !query.is_empty());
+        }
+        let (before, after) = match place {
+            Place::UnderBase(rest) => (base.path.as_str(), rest),
+            Place::UnderRoot => (&base.path[..base.root_bytes], path),
+        };
+        let path_model = match (named, place) {
+            (Some(name), _) => Some(decoded_text(name).ok_or(TargetError::Deployment)?),
+            (None, Place::UnderBase(_)) => base.model.clone(),
+            (None, Place::UnderRoot) => None,
         };
         let mut joined = format!("{before}{after}");
         if joined.is_empty() {
             joined.push('/');
         }
-        append_query(&mut joined, query, base.query.as_deref());
+        query::append(&mut joined, query, base.query.as_deref());
         let url = base.url(&joined)?;
         let protocol = protocol(path_alone(&joined));
         let endpoint = endpoint(after);
         let asked = path_and_query.into();
         let path_and_query = joined;
-        let mapped = Mapped { path_and_query, path_model, protocol, endpoint, asked, url };
+        let mapped =
+            Mapped { path_and_query, path_model, is_model_in_body, protocol, endpoint, asked, url };
         Ok(Self(Arc::new(mapped)))
     }
 
@@ -284,7 +303,7 @@ impl Target {
         let mut asked = named.unwrap_or_else(|| path.to_owned());
         let query = query.map(|query| match gets_callers_key {
             true => query.to_owned(),
-            false => without_credentials(query),
+            false => query::without_credentials(query),
         });
         if let Some(query) = query.filter(|query| gets_callers_key || !query.is_empty()) {
             asked = asked + "?" + &query;
@@ -295,7 +314,7 @@ impl Target {
     /// Whether the caller's query may hold a credential.
     pub fn has_credentials(&self) -> bool {
         let query = self.asked.split_once('?').map(|(_, query)| query);
-        query.is_some_and(|query| query.split('&').any(is_credential))
+        query.is_some_and(|query| query.split('&').any(query::is_credential))
     }
 
     /// The model that the caller's own path names, whatever the base does.
@@ -394,6 +413,27 @@ fn deployment(path: &str) -> Option<&str> {
     Some(first_segment(rest)).filter(|name| !name.is_empty())
 }
 
+/// What an Azure's path asks for, behind the deployment where it names one; `None` where only Azure knows.
+fn behind_azure(path: &str) -> Option<&str> {
+    let rest = match path.strip_prefix(DEPLOYMENTS) {
+        Some(named) => &named[deployment(path)?.len()..],
+        None => path.strip_prefix("/openai")?,
+    };
+    ENDPOINTS.contains(&first_segment(rest.strip_prefix('/')?)).then_some(rest)
+}
+
+/// Whether Azure's paths mean something on a base: at Azure itself, and wherever the path is not the one of
+/// another API.
+fn takes_deployments(host: &str, path: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    let is_of = |domain: &&str| {
+        host.strip_suffix(*domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    AZURE_DOMAINS.iter().any(is_of)
+        || path.contains(DEPLOYMENTS)
+        || !PREFIXES.iter().any(|prefix| path.ends_with(prefix))
+}
+
 /// What is left of a base's path when the part that leads to OpenAI's endpoints is taken away.
 fn root(path: &str) -> &str {
     if let Some((root, _)) = path.split_once(DEPLOYMENTS) {
@@ -419,82 +459,6 @@ fn segment_names(decoded: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     decoded
         .split(|byte| matches!(byte, b'/' | b'\\'))
         .map(|segment| segment.split(|byte| *byte == b';').next().unwrap_or_default())
-}
-
-/// Appends the caller's query as it is, then those parameters of the base that it lacks.
-fn append_query(path: &mut String, callers: Option<&str>, bases: Option<&str>) {
-    let mut separator = '?';
-    if let Some(callers) = callers {
-        path.push('?');
-        path.push_str(callers);
-        separator = '&';
-    }
-    let given = |key: &str| {
-        callers.is_some_and(|callers| {
-            callers.split('&').any(|pair| percent_decoded(pair_key(pair)) == percent_decoded(key))
-        })
-    };
-    for pair in bases.into_iter().flat_map(|bases| bases.split('&')) {
-        if !pair.is_empty() && !given(pair_key(pair)) {
-            path.push(separator);
-            path.push_str(pair);
-            separator = '&';
-        }
-    }
-}
-
-/// Whether a parameter is one that providers and gateways take a credential by.
-fn is_credential(pair: &str) -> bool {
-    let key = percent_decoded(pair_key(pair)).to_ascii_lowercase();
-    upstreams::CREDENTIAL_PARAMETERS.iter().any(|name| name.as_bytes() == key)
-}
-
-fn without_credentials(query: &str) -> String {
-    let kept: Vec<&str> = query.split('&').filter(|pair| !is_credential(pair)).collect();
-    kept.join("&")
-}
-
-fn pair_key(pair: &str) -> &str {
-    pair.split('=').next().unwrap_or_default()
-}
-
-fn decoded_text(encoded: &str) -> Option<String> {
-    String::from_utf8(percent_decoded(encoded)).ok()
-}
-
-/// A name as a segment of a path has it; bytes in `plain` stay as they are too.
-fn percent_encoded(text: &str, plain: &[u8]) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        let is_plain = byte.is_ascii_alphanumeric() || b"-_.~:".contains(&byte);
-        if is_plain || plain.contains(&byte) {
-            encoded.push(byte as char);
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
-}
-
-/// Percent-decodes once; what is not an escape stays as it is.
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let digit = |byte: Option<&u8>| byte.and_then(|byte| (*byte as char).to_digit(16));
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        match (byte, digit(bytes.get(at + 1)), digit(bytes.get(at + 2))) {
-            (b'%', Some(high), Some(low)) => {
-                decoded.push((high * 16 + low) as u8);
-                at += 3;
-            }
-            _ => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
-    }
-    decoded
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::cli::weir;
-use crate::tls::setting::{Authority, Folder};
+use crate::cli::{free_port, weir};
+use crate::folder::Folder;
+use crate::tls::setting::Authority;
 
 /// What a command says on standard output, and its exit code.
 fn said(command: &mut std::process::Command) -> (String, Option<i32>) {
@@ -145,6 +146,70 @@ fn what_the_configuration_names_is_looked_at() {
     }
 }
 
+/// What `weir serve` refuses because of what a URL says, by the same words.
+#[test]
+fn what_serving_refuses_of_a_url_checking_refuses() {
+    let folder = Folder::new();
+    let port = free_port();
+    let listen = format!("[server]\nlisten = \"127.0.0.1:{port}\"\n");
+    for (text, key, line, message) in [
+        ("[redis]\nurl = \"redis://u:sesame@h:1/one\"\n".to_owned(), "redis.url", 2, "no address"),
+        (
+            "[store]\nurl = \"postgres://u:sesame@h/d?sslmode=allow\"\n".to_owned(),
+            "store.url",
+            2,
+            "sslmode is none of",
+        ),
+        (
+            "[store]\nurl = \"postgres://u:sesame%zz@h:port/d\"\n".to_owned(),
+            "store.url",
+            2,
+            "cannot be read",
+        ),
+        (
+            "[summaries]\nmodel = \"m\"\nurl = \"http://h/a/..%2fb/v1\"\n".to_owned(),
+            "summaries.url",
+            3,
+            "segments",
+        ),
+        (
+            format!("{listen}[upstream]\nurl = \"http://127.0.0.1:{port}/v1\"\n"),
+            "upstream.url",
+            4,
+            "is weir's own address",
+        ),
+        (
+            format!("{listen}[upstreams.b]\nurl = \"http://localhost:{port}/v1\"\n"),
+            "upstreams.b.url",
+            4,
+            "is weir's own address",
+        ),
+    ] {
+        let file = folder.write("weir.toml", &text);
+        // The store is what the file says here.
+        let own =
+            |mut command: std::process::Command| command.env_remove("WEIR_STORE__PATH").output();
+        let output = own(weir(&["check", "--json", "--config", &file])).expect("weir starts");
+        let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let problems = found["problems"].as_array().expect("a list");
+        assert_eq!((output.status.code(), problems.len()), (Some(2), 1), "{text}: {found}");
+        let problem = &problems[0];
+        assert_eq!(json!([problem["key"], problem["line"]]), json!([key, line]), "{found}");
+        let said = problem["message"].as_str().expect("text");
+        assert!(said.contains(message) && !said.contains("sesame"), "{said}");
+        let output = own(weir(&["serve", "--config", &file])).expect("weir starts");
+        let refused = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{refused}");
+        assert!(refused.contains(&format!("- {key} ({file}:{line}): {said}")), "{refused}");
+    }
+    // What a flag or a variable says is theirs, whatever the file says.
+    let text = "[upstream]\nurl = \"http://h/v1\"\n";
+    let (listen, url) = (format!("127.0.0.1:{port}"), format!("http://localhost:{port}/v1"));
+    let (found, _) = checked(&folder, text, &["--listen", &listen, "--upstream", &url]);
+    let problem = &found["problems"][0];
+    assert_eq!(json!([problem["file"], problem["line"]]), json!(["--upstream", null]), "{found}");
+}
+
 #[test]
 fn warnings_are_told_and_are_no_problem() {
     let folder = Folder::new();
@@ -171,8 +236,7 @@ fn changes_say_what_they_cost() {
         .collect();
     let expected = [
         json!(["context.low", 4, "moves_cuts"]),
-        json!(["limits[0].max_input_tokens", 9, "moves_cuts"]),
-        json!(["limits[0].model", 8, "moves_cuts"]),
+        json!(["limits[0]", 7, "moves_cuts"]),
         json!(["log.level", null, "next_request"]),
         json!(["server.max_connections", 2, "restart"]),
     ];
@@ -180,6 +244,23 @@ fn changes_say_what_they_cost() {
     assert_eq!(rows, expected);
     let (found, _) = checked(&folder, new, &["--against", &folder.path("weir.toml")]);
     assert_eq!(found["changes"], json!([]));
+    // A row that is put in front of others is one change, on its own line.
+    let route = |model: &str| format!("[[routes]]\nmodels = [{model:?}]\nsend_as = \"m\"\n");
+    let old = folder.write("old.toml", &(route("a*") + &route("b")));
+    let new = route("first") + &route("a*") + &route("b");
+    let (found, _) = checked(&folder, &new, &["--against", &old]);
+    assert_eq!(
+        found["changes"],
+        json!([{ "key": "routes[0]", "line": 1, "effect": "moves_cuts" }])
+    );
+    // What is wrong with the file in force is told with its line there.
+    let old = folder.write("old.toml", "# in force\n[context]\nlow = 2\n");
+    let (found, code) = checked(&folder, &new, &["--against", &old]);
+    let problem = &found["problems"][0];
+    assert_eq!(
+        json!([code, problem["key"], problem["file"], problem["line"]]),
+        json!([2, "context.low", old, 3])
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 
+use crate::folder::Folder;
 use crate::server::harness::{FINE, Upstream, Wire, bare, body_of, chat};
 
 /// `weir` with nothing inherited that could lead it elsewhere.
@@ -26,6 +27,12 @@ pub fn isolate(command: &mut Command) {
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped());
     command.stderr(Stdio::piped());
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    probe.local_addr().expect("it is bound").port()
 }
 
 /// Runs a command that ends by itself; its exit code and what it wrote to standard error.
@@ -136,10 +143,7 @@ fn all_that_is_wrong_is_told_at_once() {
 
 #[test]
 fn an_upstream_that_is_weir_itself_is_refused_with_the_cure() {
-    // A port that was free a moment ago.
-    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = probe.local_addr().expect("it is bound").port();
-    drop(probe);
+    let port = free_port();
     let listen = format!("127.0.0.1:{port}");
     for host in ["127.0.0.1", "localhost", "0.0.0.0"] {
         let url = format!("http://{host}:{port}/v1");
@@ -179,6 +183,34 @@ async fn it_says_how_to_use_it_and_serves() {
     assert_eq!(wire.ask(chat("", body_of(100))).await.status(), 200);
     serving.signal("-INT");
     assert_eq!(serving.ended(), Some(0));
+}
+
+#[test]
+fn it_says_where_requests_go() {
+    let folder = Folder::new();
+    let upstreams = |count: usize| -> String {
+        let section =
+            |number| format!("[upstreams.u{number:02}]\nurl = \"http://127.0.0.1:1/v1\"\n");
+        (0..count).map(section).collect()
+    };
+    let routes = |count: usize| -> String {
+        (0..count).map(|number| format!("[[routes]]\nmodels = [\"m{number}\"]\n")).collect()
+    };
+    let some: Vec<String> = (0..16).map(|number| format!("u{number:02}")).collect();
+    let many = format!("{}, 2 more", some.join(", "));
+    for (text, expected) in [
+        (String::new(), ". Point".to_owned()),
+        (routes(3), " (other upstreams: none; routes: 3). Point".to_owned()),
+        (upstreams(2) + &routes(1), " (other upstreams: u00, u01; routes: 1). Point".to_owned()),
+        (upstreams(18), format!(" (other upstreams: {many}; routes: 0). Point")),
+    ] {
+        let config = folder.write("weir.toml", &text);
+        let serving = Serving::start(&["--upstream", "http://127.0.0.1:2/v1", "--config", &config]);
+        let expected = format!("forwarding to http://127.0.0.1:2/v1{expected}");
+        assert!(serving.greeting.contains(&expected), "{}", serving.greeting);
+        serving.signal("-TERM");
+        assert_eq!(serving.ended(), Some(0));
+    }
 }
 
 #[tokio::test]

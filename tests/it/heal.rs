@@ -8,8 +8,9 @@ mod refused;
 mod vocabularies;
 
 use serde_json::{Value, json};
-use weir::config::Config;
+use weir::config::{Config, ModelEntry};
 use weir::store::Store;
+use weir::tokens::Encoding;
 
 use crate::scripted_upstream::{Options, Seen, Server};
 use crate::server::harness::{self, Message, Weir, ask, chat};
@@ -27,6 +28,20 @@ pub async fn upstream(vendor: &str, context_tokens: u64) -> Server {
 /// A weir in front of it.
 pub async fn before(upstream: &Server, store: &Store, change: impl FnOnce(&mut Config)) -> Weir {
     harness::start_with(store.clone(), &upstream.addr.to_string(), change).await
+}
+
+/// Has weir know a model by its window and its way of counting.
+pub fn known(model: &str, encoding: Encoding, window_tokens: u64) -> impl Fn(&mut Config) {
+    move |config| {
+        let entry = ModelEntry {
+            window_tokens,
+            max_input_tokens: None,
+            max_output_tokens: None,
+            encoding,
+            strict_alternation: false,
+        };
+        config.models.insert(model, entry);
+    }
 }
 
 pub fn memory() -> Store {

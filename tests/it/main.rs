@@ -6,6 +6,7 @@ mod check;
 mod cli;
 mod counting;
 mod explain;
+mod folder;
 mod heal;
 mod keys;
 mod ledger;

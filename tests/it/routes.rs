@@ -8,6 +8,6 @@ mod keyed;
 mod larger;
 mod listed;
 mod retried;
-mod setting;
+pub mod setting;
 mod summed;
 mod ways;

@@ -7,9 +7,9 @@ use weir::config::Config;
 use weir::store::Store;
 
 use crate::cli::isolate;
+use crate::folder::Folder;
 use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::{self, Weir, ask, bare, chat};
-use crate::store::places::Folder;
 
 fn body(model: &str, more: &Value) -> Vec<u8> {
     let mut body = json!({"model": model, "messages": [{"role": "user", "content": "hello"}]});

@@ -303,7 +303,13 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ("server_listen = 1", "server_listen: there is no such key; did you mean server.listen?"),
     ("[log]\nverbosity = 1", "log.verbosity: there is no such key; its section has format, level"),
     ("log = 1", "log: is a section: write its keys under [log]"),
-    ("limits = 1", "limits: is a section: write its keys under [limits]"),
+    ("limits = 1", "limits: is a list: write each of its rows under [[limits]]"),
+    ("[routes]\nmodels = [\"a\"]", "routes: is a list: write each of its rows under [[routes]]"),
+    (
+        "[models.gpt-4o]\ninput_usd_per_mtok = 1\noutput_usd_per_mtok = 1\n\
+         [models.gpt-4o.tiers]\nabove_prompt_tokens = 1",
+        "models.gpt-4o.tiers: is a list: write each of its rows under [[models.gpt-4o.tiers]]",
+    ),
     (
         "[[limits]]\nmodel = \"a\"",
         "limits[0].max_input_tokens: is missing: a limit needs model and max_input_tokens",

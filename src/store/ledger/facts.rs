@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::frame::{self, Facts, Said};
-use super::text::figure;
+use super::frame::{self, Ending, Facts, Said};
+use super::text::{figure, signed_figure};
 use super::{Caller, Intent, KeyNames, RequestId, Tenant};
 
 /// What an intent's column `facts` holds, as JSON.
@@ -34,6 +34,23 @@ struct KeyFacts {
     team: String,
     organisation: String,
     user: String,
+}
+
+/// The figures of a request's row, in the order of its columns: tokens received and sent, what was
+/// reported, and money.
+pub fn figures(facts: &Facts<'_>, ending: &Ending<'_>) -> [Option<i64>; 9] {
+    let figure = |number: Option<u64>| number.map(moment);
+    [
+        figure(facts.received_tokens),
+        figure(facts.sent_tokens),
+        figure(ending.prompt_tokens),
+        figure(ending.completion_tokens),
+        figure(ending.cached_tokens),
+        figure(ending.cache_write_tokens),
+        figure(ending.reasoning_tokens),
+        figure(ending.cost_nano_usd),
+        signed_figure(ending.saved_nano_usd),
+    ]
 }
 
 /// When the request that the frame with this content has opened began, and its facts as JSON. Of one

@@ -5,7 +5,6 @@ use rusqlite::{Connection, params};
 use super::facts::{self, moment};
 use super::frame::{Ending, Facts};
 use super::instances::Instance;
-use super::text::signed_figure;
 use super::{Intent, RequestId};
 
 /// Writes down the request that the frame with this content has opened as `instance`'s, unless it
@@ -54,6 +53,17 @@ pub fn insert(
         None => [None; 4],
     };
     let figure = |number: Option<u64>| number.map(moment);
+    let [
+        received_tokens,
+        sent_tokens,
+        prompt_tokens,
+        completion_tokens,
+        cached_tokens,
+        cache_write_tokens,
+        reasoning_tokens,
+        cost_nano_usd,
+        saved_nano_usd,
+    ] = facts::figures(facts, ending);
     let inserted = connection
         .prepare_cached(
             "INSERT OR IGNORE INTO request VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,
@@ -75,15 +85,15 @@ pub fn insert(
             ending.outcome,
             facts.action,
             facts.zone,
-            figure(facts.received_tokens),
-            figure(facts.sent_tokens),
-            figure(ending.prompt_tokens),
-            figure(ending.completion_tokens),
-            figure(ending.cached_tokens),
-            figure(ending.cache_write_tokens),
-            figure(ending.reasoning_tokens),
-            figure(ending.cost_nano_usd),
-            signed_figure(ending.saved_nano_usd),
+            received_tokens,
+            sent_tokens,
+            prompt_tokens,
+            completion_tokens,
+            cached_tokens,
+            cache_write_tokens,
+            reasoning_tokens,
+            cost_nano_usd,
+            saved_nano_usd,
             ending.flags.0,
             figure(facts.plan_ms),
             figure(ending.first_byte_ms),

@@ -38,14 +38,14 @@ impl Address {
             }
             Some("disable" | "prefer" | "require") | None => url.to_owned(),
             Some(_) => {
-                let said = "sslmode in store.url is none of disable, prefer and require";
+                let said = "the URL's sslmode is none of disable, prefer and require";
                 return Err(unusable(said.to_owned()));
             }
         };
         let mut config: tokio_postgres::Config =
             url.parse().map_err(|error: tokio_postgres::Error| unusable(unreadable(&error)))?;
         if config.get_hosts().is_empty() {
-            return Err(unusable("store.url names no host".to_owned()));
+            return Err(unusable("the URL names no host".to_owned()));
         }
         if told.is_none() && config.get_hosts().iter().all(is_here) {
             config.ssl_mode(SslMode::Disable);
@@ -81,7 +81,7 @@ fn unreadable(error: &tokio_postgres::Error) -> String {
     let is_named = cause.starts_with("invalid value for");
     let cause = if is_named { format!(": {cause}") } else { String::new() };
     format!(
-        "store.url cannot be read{cause}; characters such as @, / and % are written as %40, %2F and %25"
+        "the URL cannot be read{cause}; characters such as @, / and % are written as %40, %2F and %25"
     )
 }
 
@@ -104,7 +104,7 @@ fn tls(mode: SslMode) -> Result<MakeRustlsConnect, String> {
         let found = rustls_native_certs::load_native_certs();
         roots.add_parsable_certificates(found.certs);
         if roots.is_empty() && mode == SslMode::Require {
-            return Err("store.url wants TLS, and the system has no roots that would vouch for a \
+            return Err("the URL wants TLS, and the system has no roots that would vouch for a \
                         certificate; name a file of them in SSL_CERT_FILE"
                 .to_owned());
         }

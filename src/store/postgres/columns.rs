@@ -5,9 +5,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::super::ledger::added::{MAX_ADDED, Place, Sums, stored_sum};
-use super::super::ledger::facts::moment;
+use super::super::ledger::facts::{figures, moment};
 use super::super::ledger::frame::{Ending, Facts};
-use super::super::ledger::text::signed_figure;
 use super::connection::Given;
 
 /// Rows of requests, a list a column.
@@ -46,20 +45,7 @@ impl<'a> Requests<'a> {
             );
             rows.streams.push(facts.stream);
             rows.statuses.push(ending.status.map(i64::from));
-            push(
-                &mut rows.figures,
-                [
-                    figure(facts.received_tokens),
-                    figure(facts.sent_tokens),
-                    figure(ending.prompt_tokens),
-                    figure(ending.completion_tokens),
-                    figure(ending.cached_tokens),
-                    figure(ending.cache_write_tokens),
-                    figure(ending.reasoning_tokens),
-                    figure(ending.cost_nano_usd),
-                    signed_figure(ending.saved_nano_usd),
-                ],
-            );
+            push(&mut rows.figures, figures(facts, ending));
             rows.flags.push(i64::from(ending.flags.0));
             let times = [facts.plan_ms, ending.first_byte_ms, ending.total_ms];
             push(&mut rows.times_ms, times.map(figure));

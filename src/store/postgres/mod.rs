@@ -107,6 +107,11 @@ impl Postgres {
         heard.recv().map_err(|_| system("the store's thread has ended".to_owned()))?
     }
 
+    /// Refuses a URL that [`Self::open`] could not read.
+    pub fn check_url(url: &str) -> Result<(), OpenError> {
+        Address::read(url).map(drop)
+    }
+
     /// A secret that was made with the tables and stays with them.
     pub fn secret(&self) -> [u8; SECRET_BYTES] {
         self.0.shared.secret

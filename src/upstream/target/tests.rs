@@ -51,22 +51,62 @@ fn azures_paths_follow_the_bases_root() {
     for url in [
         "https://h",
         "https://h/",
-        "https://h/v1",
         "https://h/openai",
-        "https://h/openai/v1/",
-        "https://h/api/v1",
-        "https://h/v1beta/openai",
         "https://h/openai/deployments/other",
+        "https://r.openai.azure.com/openai/v1/",
+        "https://r.openai.azure.us/v1",
     ] {
         let target = Target::map(&base(url), path).expect(path);
         assert_eq!(target.path_and_query, path, "on {url}");
         assert_eq!(target.path_model.as_deref(), Some("my gpt"), "on {url}");
         assert_eq!(target.protocol(), Some(Protocol::Chat));
+        assert!(!target.is_model_in_body);
     }
-    let target = Target::map(&base("https://h/team/v1"), "/openai/files?api-version=1")
-        .expect("Azure's files");
+    let target =
+        Target::map(&base("https://h/team"), "/openai/files?api-version=1").expect("Azure's files");
     assert_eq!(target.path_and_query, "/team/openai/files?api-version=1");
     assert_eq!(target.path_model, None);
+}
+
+#[test]
+fn azures_paths_become_those_of_a_base_that_is_not_azures() {
+    let chat = "/openai/deployments/my%20gpt/chat/completions";
+    let rows = [
+        ("https://h/v1", chat, "/v1/chat/completions", true),
+        ("https://h/team/v1/", chat, "/team/v1/chat/completions", true),
+        ("https://h/api/v1", chat, "/api/v1/chat/completions", true),
+        ("https://h/openai/v1?k=1", chat, "/openai/v1/chat/completions?k=1", true),
+        ("https://h/v1beta/openai", chat, "/v1beta/openai/chat/completions", true),
+        ("https://azure.com.example/v1", chat, "/v1/chat/completions", true),
+        ("https://h/v1", "/openai/deployments/d/audio/speech?a=b", "/v1/audio/speech?a=b", true),
+        ("https://h/v1", "/openai/models", "/v1/models", false),
+        ("https://h/team/v1", "/openai/files/f?x=1", "/team/v1/files/f?x=1", false),
+        // What only Azure knows stays as it is.
+        ("https://h/v1", "/openai/deployments/d", "/openai/deployments/d", false),
+        ("https://h/v1", "/openai/deployments/d/other", "/openai/deployments/d/other", false),
+        ("https://h/v1", "/openai/deployments", "/openai/deployments", false),
+        (
+            "https://h/v1",
+            "/openai/deployments//chat/completions",
+            "/openai/deployments//chat/completions",
+            false,
+        ),
+    ];
+    for (url, path, expected, is_model_in_body) in rows {
+        for version in ["api-version=1", "api%2Dversion=2024-10-21"] {
+            let is_kept = expected.contains("/openai/deployments");
+            let with = |path: &str| match path.contains('?') {
+                true => path.replacen('?', &format!("?{version}&"), 1),
+                false => format!("{path}?{version}"),
+            };
+            let target = Target::map(&base(url), &with(path)).expect(path);
+            let expected = if is_kept { with(expected) } else { expected.to_owned() };
+            assert_eq!(target.path_and_query, expected, "{path} on {url}");
+            assert_eq!(target.is_model_in_body, is_model_in_body, "{path} on {url}");
+            let named = deployment(path).and_then(decoded_text);
+            assert_eq!(target.path_model, named, "{path} on {url}");
+        }
+    }
 }
 
 #[test]
@@ -104,14 +144,10 @@ fn a_path_goes_onto_another_base_with_another_model_where_it_names_one() {
         ("/v1/chat/completions?a=b", "/other/v1/chat/completions?a=b&k=1", None),
         (
             "/openai/deployments/own/chat/completions?api-version=1",
-            "/other/openai/deployments/a%2Fb%20c/chat/completions?api-version=1&k=1",
+            "/other/v1/chat/completions?k=1",
             Some("own"),
         ),
-        (
-            "/openai/deployments/a%2fb%20c/embeddings",
-            "/other/openai/deployments/a%2fb%20c/embeddings?k=1",
-            Some("a/b c"),
-        ),
+        ("/openai/deployments/a%2fb%20c/embeddings", "/other/v1/embeddings?k=1", Some("a/b c")),
         ("/v1/models/own?x=1", "/other/v1/models/a/b%20c?x=1&k=1", Some("own")),
         ("/v1/models", "/other/v1/models?k=1", None),
     ];
@@ -120,6 +156,9 @@ fn a_path_goes_onto_another_base_with_another_model_where_it_names_one() {
         assert_eq!(target.asked_model().as_deref(), asked, "{path}");
         let other = target.onto(&base("https://i/other/v1?k=1"), "a/b c", true).expect(path);
         assert_eq!(other.path_and_query, expected, "{path}");
+        let is_azures = path.starts_with(DEPLOYMENTS);
+        assert_eq!(other.path_model.as_deref(), is_azures.then_some("a/b c"), "{path}");
+        assert_eq!(other.is_model_in_body, is_azures, "{path}");
         assert_eq!(
             other.endpoint().clone() == *target.endpoint(),
             asked != Some("own") || path.contains("chat")
@@ -181,7 +220,6 @@ fn every_spelling_of_chat_completions_is_read() {
         ("/v1/chat%2Fcompletions", true),
         ("/v1/Chat/c%6Fmpletions", true),
         ("/openai/deployments/chat/chat/completions", true),
-        ("/openai/deployments/chat/completions", true),
         ("/openai/deployments//chat/completions", true),
         ("/v1/chat/completions;x", true),
         ("/v1/chat;x=1/completions;y/;z", true),
@@ -204,6 +242,12 @@ fn every_spelling_of_chat_completions_is_read() {
             let target = Target::map(&base, path).expect(path);
             assert_eq!(target.protocol().is_some(), read, "{path} on {url}");
         }
+    }
+    // Azure's older completions of a deployment called "chat", where that is no other path.
+    for (url, read) in [("https://h", true), ("https://h/v1", false)] {
+        let target = Target::map(&base(url), "/openai/deployments/chat/completions").expect(url);
+        assert_eq!(target.protocol().is_some(), read, "{url}");
+        assert_eq!(target.endpoint(), &Endpoint::Route(crate::upstream::Route::Completions));
     }
 }
 

@@ -5,7 +5,7 @@ use weir::store::Store;
 
 use super::setting::Budgeted;
 use crate::cli::weir;
-use crate::store::places::Folder;
+use crate::folder::Folder;
 use crate::store::postgres::Postgres;
 
 fn run(arguments: &[&str], store: &std::path::Path) -> (bool, String) {

@@ -7,9 +7,9 @@ use weir::store::Store;
 
 use super::setting::{Budgeted, chat, nano_usd, set, sum};
 use crate::cli::{Serving, weir};
+use crate::folder::Folder;
 use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::{ask, bare};
-use crate::store::places::Folder;
 
 #[tokio::test]
 async fn errors_cuts_and_leavers_leave_nothing_held() {

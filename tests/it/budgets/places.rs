@@ -16,7 +16,7 @@ use weir::store::redis::Redis;
 use weir::store::{Store, Tenant, now_ms};
 
 use super::server::{Prefix, Server};
-use crate::store::places::Folder;
+use crate::folder::Folder;
 
 /// Longer than anything takes that does not hang.
 pub const LONG: Duration = Duration::from_secs(20);

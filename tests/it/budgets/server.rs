@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redis::{Client, cmd};
 
-use crate::store::places::Folder;
+use crate::folder::Folder;
 use crate::tls::setting::{Authority, Pair};
 
 /// Where the Redis is that tests may write into.

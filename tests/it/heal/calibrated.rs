@@ -4,30 +4,16 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use weir::config::{Config, ModelEntry};
 use weir::proxy::learned::ratio_rows;
 use weir::store::Store;
 use weir::tokens::Encoding;
 
-use super::{before, conversation, memory, send, upstream};
+use super::{before, conversation, known, memory, send, upstream};
 use crate::scripted_upstream::Server;
 use crate::server::harness::{Message, Weir};
 
 /// A model that the upstream counts in a way of its own.
 const MODEL: &str = "foreign-model";
-
-fn known(window_tokens: u64) -> impl Fn(&mut Config) {
-    move |config| {
-        let entry = ModelEntry {
-            window_tokens,
-            max_input_tokens: None,
-            max_output_tokens: None,
-            encoding: Encoding::Estimate,
-            strict_alternation: false,
-        };
-        config.models.insert(MODEL, entry);
-    }
-}
 
 fn asked(exchanges: usize) -> Value {
     conversation(exchanges, &json!({"model": MODEL}))
@@ -65,7 +51,7 @@ async fn calibrated(weir: &Weir, store: &Store) -> u32 {
 async fn a_ratio_is_learned_and_reaches_other_processes() {
     let upstream = upstream("vllm", 100_000).await;
     let store = memory();
-    let weir = before(&upstream, &store, known(100_000)).await;
+    let weir = before(&upstream, &store, known(MODEL, Encoding::Estimate, 100_000)).await;
     assert!(off_permille(&weir, &upstream, 6).await.abs() > 50, "there is something to learn");
     let permille = calibrated(&weir, &store).await;
     assert!((500..2000).contains(&permille), "{permille}");
@@ -82,7 +68,7 @@ async fn a_ratio_that_is_set_is_not_learned() {
         let upstream = upstream("vllm", 100_000).await;
         let store = memory();
         let weir = before(&upstream, &store, |config| {
-            known(100_000)(config);
+            known(MODEL, Encoding::Estimate, 100_000)(config);
             config.learning.calibrate = calibrate;
             let settings = config.model_settings.entry(MODEL.to_owned()).or_default();
             settings.token_permille = set;

@@ -5,11 +5,10 @@
 //!     WEIR_TRACES=FOLDER cargo test --test it heal::foreign -- --nocapture
 
 use serde_json::{Value, json};
-use weir::config::{Config, ModelEntry};
 use weir::proxy::learned::ratio_rows;
 use weir::tokens::Encoding;
 
-use super::{before, memory, send};
+use super::{before, known, memory, send};
 use crate::scripted_upstream::{Options, Server};
 use crate::traces;
 
@@ -61,19 +60,6 @@ fn requests(model: &str) -> Vec<Value> {
     requests
 }
 
-fn known(model: &str, window_tokens: u64) -> impl Fn(&mut Config) {
-    move |config| {
-        let entry = ModelEntry {
-            window_tokens,
-            max_input_tokens: None,
-            max_output_tokens: None,
-            encoding: Encoding::Estimate,
-            strict_alternation: false,
-        };
-        config.models.insert(model, entry);
-    }
-}
-
 async fn measure(model: &str, window_tokens: u64) -> (Figures, String) {
     let options = Options {
         context_tokens: window_tokens,
@@ -84,7 +70,7 @@ async fn measure(model: &str, window_tokens: u64) -> (Figures, String) {
     };
     let upstream = Server::start(options).await.expect("a free port");
     let store = memory();
-    let weir = before(&upstream, &store, known(model, window_tokens)).await;
+    let weir = before(&upstream, &store, known(model, Encoding::Estimate, window_tokens)).await;
     let mut figures = Figures::default();
     for (number, request) in requests(model).into_iter().enumerate() {
         let logged = upstream.requests().len();

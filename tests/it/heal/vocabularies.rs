@@ -2,26 +2,12 @@
 //! what their upstream counts, and what their template adds is learned where it matters.
 
 use serde_json::{Value, json};
-use weir::config::{Config, ModelEntry};
 use weir::proxy::learned::ratio_rows;
 use weir::tokens::Encoding;
-use weir::tokens::own::Own;
+use weir::tokens::own::Vocabulary;
 
-use super::{before, conversation, memory, send};
+use super::{before, conversation, known, memory, send};
 use crate::scripted_upstream::{Options, Server};
-
-fn known(encoding: Encoding, window_tokens: u64) -> impl Fn(&mut Config) {
-    move |config| {
-        let entry = ModelEntry {
-            window_tokens,
-            max_input_tokens: None,
-            max_output_tokens: None,
-            encoding,
-            strict_alternation: false,
-        };
-        config.models.insert("foreign-qwen2", entry);
-    }
-}
 
 async fn upstream(context_tokens: u64, template_tokens: u64) -> Server {
     let options = Options {
@@ -43,7 +29,7 @@ async fn an_embedded_vocabulary_counts_what_the_upstream_does() {
     let encoding = Encoding::from_name("qwen2").expect("it exists");
     let upstream = upstream(100_000, 0).await;
     let store = memory();
-    let weir = before(&upstream, &store, known(encoding, 100_000)).await;
+    let weir = before(&upstream, &store, known("foreign-qwen2", encoding, 100_000)).await;
     for exchanges in [1, 6, 30] {
         let answer = send(&weir, "a", &asked(exchanges)).await;
         let seen = upstream.requests();
@@ -59,7 +45,7 @@ async fn what_a_template_adds_is_learned_from_one_refusal() {
     let encoding = Encoding::from_name("qwen2").expect("it exists");
     for stream in [false, true] {
         let upstream = upstream(3000, 600).await;
-        let weir = before(&upstream, &memory(), known(encoding, 3000)).await;
+        let weir = before(&upstream, &memory(), known("foreign-qwen2", encoding, 3000)).await;
         // The conversation grows past the window, is cut, and grows on; so does a second one.
         for exchanges in (10..40).chain(12..30) {
             let mut body = asked(exchanges);
@@ -75,9 +61,10 @@ async fn what_a_template_adds_is_learned_from_one_refusal() {
 #[tokio::test]
 async fn a_file_s_vocabulary_counts_what_is_sent() {
     let file = include_bytes!("../../data/tokenizers/bytes.json");
-    let own = Encoding::Own(Own::read(file).expect("a tokenizer.json"));
+    let vocabulary = Vocabulary::read(file).expect("a tokenizer.json");
+    let own = Encoding::Own(vocabulary.own());
     let upstream = upstream(100_000, 0).await;
-    let weir = before(&upstream, &memory(), known(own, 5000)).await;
+    let weir = before(&upstream, &memory(), known("foreign-qwen2", own, 5000)).await;
     let body = json!({"model": "foreign-qwen2", "messages": [
         {"role": "user", "content": "The river runs over the wall, as ever."},
     ]});

@@ -5,6 +5,7 @@ use weir::config::ModelSettings;
 use weir::store::now_ms;
 
 use super::setting::{OWN_KEY, bearer, post, start};
+use crate::routes::setting::Up;
 use crate::server::harness::{FINE, Upstream, bare, body_of, chat};
 
 /// An address where nobody answers: what gets as far as this is a 502.
@@ -173,6 +174,34 @@ async fn in_open_mode_an_own_key_takes_the_place_of_the_callers() {
     assert!(!seen.head.contains("cookie"), "{}", seen.head);
     seen.answer(FINE);
     assert_eq!(asking.await.expect("it is answered").status(), 200);
+}
+
+/// Whichever of the two an upstream goes by: of a key with models of its own it sees one.
+#[tokio::test]
+async fn beside_a_deployment_a_key_with_models_of_its_own_names_no_other_model() {
+    let up = Up::start("a").await;
+    let root = format!("http://{}", up.address);
+    let setting = start(&up.address, |config| config.upstream.url = root).await;
+    let own = setting.key("a", r#"{"models":["gpt-4o"]}"#).await;
+    let free = setting.key("a", "{}").await;
+    let message = r#""messages":[{"role":"user","content":"hi"}]"#;
+    for (rest, input) in [("chat/completions", message), ("embeddings", r#""input":"x""#)] {
+        let named = |model: &str| format!("{{{input}, \"model\":{model}}}");
+        let unnamed = format!("{{{input}}}");
+        for (key, body, expected) in [
+            (&own, named("\"o3\""), named("\"gpt-4o\"")),
+            (&own, named("[\"o3\"]"), named("\"gpt-4o\"")),
+            (&own, named("\"gpt-4\\u006f\""), named("\"gpt-4\\u006f\"")),
+            (&own, unnamed.clone(), unnamed),
+            (&free, named("\"o3\""), named("\"o3\"")),
+        ] {
+            let path = format!("/openai/deployments/gpt-4o/{rest}?api-version=1");
+            let answer = setting.ask(post(&path, &key.header(), &body)).await;
+            assert_eq!(answer.status(), 200, "{body}");
+            let [seen] = up.seen().try_into().expect("it is sent once");
+            assert_eq!((seen.line(), seen.text()), (format!("POST {path}").as_str(), expected));
+        }
+    }
 }
 
 /// A chat whose model is open to all keys of these tests.

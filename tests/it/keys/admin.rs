@@ -9,8 +9,8 @@ use weir::config::{Config, Secret};
 use weir::store::Store;
 
 use super::setting::{Setting, bearer, post, start};
+use crate::folder::Folder;
 use crate::server::harness::{FINE, Message, Upstream, ask, bare, body_of, chat};
-use crate::store::places::Folder;
 
 const TOKEN: &str = "weir-admin-of-this-test-0123456789abcdef";
 

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::setting::{OWN_KEY, bearer};
 use crate::cli::{Serving, isolate, weir};
+use crate::folder::Folder;
 use crate::server::harness::{FINE, Upstream, Wire, ask, bare, body_of, chat};
-use crate::store::places::Folder;
 
 /// Runs `weir keys …` on a store; what it printed, or what it said was wrong.
 fn keys(store: &Path, arguments: &[&str]) -> Result<String, String> {

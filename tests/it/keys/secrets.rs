@@ -6,8 +6,8 @@ use serde_json::json;
 use super::command::serving;
 use super::setting::{OWN_KEY, bearer, post};
 use crate::cli::weir;
+use crate::folder::Folder;
 use crate::server::harness::{Upstream, ask, bare};
-use crate::store::places::Folder;
 
 const PROMPT: &str = "PROMPT-that-is-nobodys-business";
 /// A model's name, which callers choose. It is logged, as one, and said nowhere else.

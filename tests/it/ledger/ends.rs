@@ -11,9 +11,9 @@ use weir::store::Store;
 use weir::store::ledger::Flags;
 
 use super::{post, rows, tokens, whole, with_journal};
+use crate::folder::Folder;
 use crate::scripted_upstream::{Options, Seen, Server};
 use crate::server::harness::{Wire, ask, bare, chat, start_with};
-use crate::store::places::Folder;
 
 const BODY: &str = r#"{"model":"gpt-4o","stream":true,"messages":[{"role":"user","content":"a"}]}"#;
 

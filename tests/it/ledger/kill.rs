@@ -19,8 +19,8 @@ use weir::store::{Store, now_ms};
 
 use super::{post, tokens};
 use crate::cli::{Serving, weir};
+use crate::folder::Folder;
 use crate::scripted_upstream::{Options, Seen, Server};
-use crate::store::places::Folder;
 
 const ROUNDS: u64 = 12;
 const LANES: u64 = 8;

@@ -9,10 +9,10 @@ use weir::store::ledger::RequestQuery;
 
 use super::post;
 use crate::cli::{Serving, isolate, weir};
+use crate::folder::Folder;
 use crate::keys::setting::{OWN_KEY, bearer};
 use crate::scripted_upstream::{Options, Seen, Server};
 use crate::server::harness::{Message, Wire, ask, chat};
-use crate::store::places::Folder;
 use crate::store::victim::logs;
 
 const PROMPT: &str = "PROMPT-that-is-nobodys-business";

@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use serde_json::Value;
 
 use crate::cli::{Serving, weir};
+use crate::folder::Folder;
 use crate::server::harness::{FINE, Message, Upstream, ask, bare, body_of, chat};
-use crate::tls::setting::Folder;
 
 const READ: &str = "the configuration was read anew";
 
@@ -115,6 +115,31 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
     assert_eq!(readiness(&serving).await["configuration"], Value::Null);
 }
 
+/// Also of a port that the system chose, and for what only a restart would change.
+#[tokio::test]
+async fn what_serving_would_refuse_of_a_url_is_refused() {
+    let folder = Folder::new();
+    let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
+    let other = |section: &str, url: &str| {
+        let text = format!("{}[{section}]\nurl = {url:?}\n", limited(5001));
+        told(&upstream.address, &text)
+    };
+    let own = format!("http://localhost:{}/v1", serving.address.port());
+    for (text, said) in [
+        (told(&serving.address.to_string(), &limited(5001)), "weir's own address"),
+        (other("upstreams.b", &own), "upstreams.b.url"),
+        (other("redis", "redis://u:sesame@h:1/one"), "redis.url"),
+    ] {
+        folder.replace("weir.toml", &text);
+        serving.wait_for(said);
+        serving.wait_for("the one before stays in force");
+        assert_eq!(limit(&serving, &mut upstream).await, "5000", "{text}");
+    }
+    folder.replace("weir.toml", &told(&upstream.address, &limited(5002)));
+    serving.wait_for(READ);
+    assert_eq!(limit(&serving, &mut upstream).await, "5002");
+}
+
 /// As a disk that is full leaves a file, or an editor that died.
 #[tokio::test]
 async fn a_file_that_was_cut_off_or_emptied_is_refused() {
@@ -130,6 +155,11 @@ async fn a_file_that_was_cut_off_or_emptied_is_refused() {
         assert_eq!(limit(&serving, &mut upstream).await, "5000", "{text}");
         assert_eq!(readiness(&serving).await["configuration"], "refused");
     }
+    // What still says all that is needed, in the middle of a line, where one ended before.
+    let shorter = told(&upstream.address, "").trim_end().to_owned();
+    folder.replace("weir.toml", &shorter);
+    serving.wait_for("ends in the middle of a line");
+    assert_eq!(limit(&serving, &mut upstream).await, "5000");
     // What needs a restart does not make it forget.
     let text = format!("{}[ledger]\nenabled = false\n", limited(5002));
     folder.replace("weir.toml", &told(&upstream.address, &text));

@@ -23,7 +23,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::cli::{Serving, weir};
-use crate::tls::setting::{Authority, Folder, Pair, caller, client, client_builder, connect};
+use crate::folder::Folder;
+use crate::tls::setting::{Authority, Pair, caller, client, client_builder, connect};
 
 /// How often everything changes.
 const ROUNDS: u64 = 12;

@@ -1,6 +1,6 @@
 //! Which credential goes where: every upstream's view of every kind of header that speaks for somebody.
 
-use super::setting::{Play, Up, failing, memory, question, said, status, weir};
+use super::setting::{Play, Up, failing, memory, question, said, status, ups, weir};
 use crate::server::harness::{ask, bare, chat};
 
 const CALLERS: &str = "authorization: Bearer callers-own\r\napi-key: callers-own\r\nx-api-key: \
@@ -45,15 +45,12 @@ const TOML: &str = r#"
     fallback = ["owned"]
 "#;
 
+/// The upstreams there, the default first.
+const UPSTREAMS: [&str; 4] = ["open", "owned", "bare", "told"];
+
 #[tokio::test]
 async fn a_callers_credential_goes_where_it_is_told_to_and_nowhere_else() {
-    let names = ["open", "owned", "bare", "told"];
-    let mut ups = Vec::new();
-    for name in names {
-        ups.push(Up::start(name).await);
-    }
-    let urls: Vec<(&str, String)> =
-        names.into_iter().zip(&ups).map(|(name, up)| (name, up.url())).collect();
+    let (ups, urls) = ups(UPSTREAMS).await;
     let weir = weir(&memory(), TOML, &urls).await;
     // The last asks for one model after another, since each fails.
     let chains: [(&str, &[usize]); 6] = [
@@ -69,7 +66,7 @@ async fn a_callers_credential_goes_where_it_is_told_to_and_nowhere_else() {
             ups[*failed].then([failing(503)]);
         }
         let answer = ask(weir.address, chat(CALLERS, question(model).to_string())).await;
-        assert_eq!(said(&answer), format!("from {}", names[chain[chain.len() - 1]]), "{model}");
+        assert_eq!(said(&answer), format!("from {}", UPSTREAMS[chain[chain.len() - 1]]), "{model}");
         for (number, up) in ups.iter().enumerate() {
             let seen = up.seen();
             assert_eq!(seen.len(), chain.iter().filter(|at| **at == number).count(), "{model}");
@@ -91,13 +88,7 @@ async fn a_callers_credential_goes_where_it_is_told_to_and_nowhere_else() {
 
 #[tokio::test]
 async fn what_a_query_has_of_a_callers_credential_goes_no_further_either() {
-    let names = ["open", "owned", "bare", "told"];
-    let mut ups = Vec::new();
-    for name in names {
-        ups.push(Up::start(name).await);
-    }
-    let urls: Vec<(&str, String)> =
-        names.into_iter().zip(&ups).map(|(name, up)| (name, up.url())).collect();
+    let (ups, urls) = ups(UPSTREAMS).await;
     let weir = weir(&memory(), TOML, &urls).await;
     let query = "x=kept&key=callers-own&API%2Dkey=callers-own&y=2";
     for (number, model) in ["anything", "owned", "bare", "told"].into_iter().enumerate() {

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::setting::{
     Play, Up, conversation, failing, memory, nowhere, question, rows, said, send, status, weir,
+    windows,
 };
 use crate::server::harness::ask;
 
@@ -146,21 +147,8 @@ async fn other_routes_fall_back_too_where_their_body_is_there() {
     assert_eq!(rows(&store, &ups).await.len(), 2);
 }
 
+/// Behind windows of a first model, a smaller and a larger one.
 const SMALLER: &str = r#"
-    [upstream]
-    url = "{a}"
-    api_key_env = "A"
-    [upstreams.b]
-    url = "{b}"
-    [models."large"]
-    window_tokens = 100000
-    encoding = "o200k_base"
-    [models."tiny"]
-    window_tokens = 3000
-    encoding = "o200k_base"
-    [models."huge"]
-    window_tokens = 200000
-    encoding = "o200k_base"
     [[routes]]
     models = ["large"]
     fallback = ["tiny", "huge"]
@@ -175,7 +163,8 @@ const SMALLER: &str = r#"
 #[tokio::test]
 async fn a_fallback_never_sends_less_than_the_first_would_have_had() {
     let (a, b) = (Up::start("a").await, Up::start("b").await);
-    let weir = weir(&memory(), SMALLER, &[("a", a.url()), ("b", b.url())]).await;
+    let toml = windows(&[("large", 100_000), ("tiny", 3000), ("huge", 200_000)], SMALLER);
+    let weir = weir(&memory(), &toml, &[("a", a.url()), ("b", b.url())]).await;
     for (exchanges, model) in [(1, "tiny"), (20, "huge")] {
         a.then([failing(503)]);
         let body = conversation("large", exchanges);

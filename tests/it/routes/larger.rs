@@ -2,23 +2,12 @@
 
 use serde_json::json;
 
-use super::setting::{Play, Up, conversation, memory, rows, said, send, status, weir};
+use super::setting::{Play, Up, conversation, memory, rows, said, send, status, weir, windows};
 
-const TOML: &str = r#"
-    [upstream]
-    url = "{a}"
-    api_key_env = "A"
-    [upstreams.b]
-    url = "{b}"
-    [models."small"]
-    window_tokens = 2000
-    encoding = "o200k_base"
-    [models."large"]
-    window_tokens = 100000
-    encoding = "o200k_base"
-    [models."smaller"]
-    window_tokens = 1900
-    encoding = "o200k_base"
+const MODELS: [(&str, u64); 3] = [("small", 2000), ("large", 100_000), ("smaller", 1900)];
+
+/// Behind windows of these models.
+const ROUTES: &str = r#"
     [[routes]]
     models = ["when-refused"]
     send_as = "small"
@@ -42,7 +31,7 @@ const TOML: &str = r#"
 async fn a_conversation_goes_to_the_larger_model_where_it_needs_to() {
     let (a, b, store) = (Up::start("a").await, Up::start("b").await, memory());
     let ups = [("a", a.url()), ("b", b.url())];
-    let weir = weir(&store, TOML, &ups).await;
+    let weir = weir(&store, &windows(&MODELS, ROUTES), &ups).await;
     let long = |model: &str| conversation(model, 30);
     let unfit = |model: &str| {
         let system = "the river runs over the low wall ".repeat(600);
@@ -79,7 +68,7 @@ async fn a_conversation_goes_to_the_larger_model_where_it_needs_to() {
 async fn what_an_upstream_refuses_to_the_end_goes_to_the_larger_model() {
     let (a, b, store) = (Up::start("a").await, Up::start("b").await, memory());
     let ups = [("a", a.url()), ("b", b.url())];
-    let weir = weir(&store, TOML, &ups).await;
+    let weir = weir(&store, &windows(&MODELS, ROUTES), &ups).await;
     let refusal = r#"{"error":{"message":"Input is too long for requested model.","type":"invalid_request_error","code":"context_length_exceeded"}}"#;
     a.then(std::iter::repeat_n(Play::Answer(status(400, "", refusal)), 4));
     let body = json!({"model": "when-refused", "messages": [{"role": "user", "content": "x y z"}]});

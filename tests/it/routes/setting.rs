@@ -94,6 +94,30 @@ impl Up {
     }
 }
 
+/// Upstreams of these names, and their URLs by them.
+pub async fn ups<const COUNT: usize>(
+    names: [&'static str; COUNT],
+) -> (Vec<Up>, Vec<(&'static str, String)>) {
+    let mut ups = Vec::new();
+    for name in names {
+        ups.push(Up::start(name).await);
+    }
+    let urls = names.into_iter().zip(&ups).map(|(name, up)| (name, up.url())).collect();
+    (ups, urls)
+}
+
+/// Two upstreams, `{a}` by a key of weir's own, and models with windows of so many tokens, in front of
+/// what else a configuration says.
+pub fn windows(models: &[(&str, u64)], rest: &str) -> String {
+    let row = |(name, tokens): &(&str, u64)| {
+        format!("[models.{name:?}]\nwindow_tokens = {tokens}\nencoding = \"o200k_base\"\n")
+    };
+    let models: String = models.iter().map(row).collect();
+    let upstreams =
+        "[upstream]\nurl = \"{a}\"\napi_key_env = \"A\"\n[upstreams.b]\nurl = \"{b}\"\n";
+    format!("{upstreams}{models}{rest}")
+}
+
 /// The URL of a port that nobody listens on.
 pub async fn nowhere() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::setting::{Up, memory, question, rows, said, send, weir};
-use crate::server::harness::{ask, bare, chat};
+use crate::server::harness::{Message, Weir, ask, bare, chat};
 
 const TWO: &str = r#"
     [upstream]
@@ -125,22 +125,62 @@ async fn other_routes_go_by_their_model_too() {
 async fn a_deployment_in_the_path_is_a_model() {
     let (a, b, store) = (Up::start("a").await, Up::start("b").await, memory());
     let weir = weir(&store, TWO, &[("a", a.url()), ("b", b.url())]).await;
+    let message = r#""messages":[{"role":"user","content":"x"}]"#;
+    for (rest, input) in [("chat/completions", message), ("embeddings", r#""input":"x""#)] {
+        for (deployment, to, sent) in
+            [("sm%61ll", 1, "llama3.1:8b"), ("gpt-4o", 1, "gpt-4o"), ("o%20", 0, "o ")]
+        {
+            // Both upstreams have /v1 and look for the model in the body.
+            let named = |model: &str| format!("{{\"model\":{model},{input}}}");
+            let sent = named(&format!("{sent:?}"));
+            for body in [format!("{{{input}}}"), named("\"other\""), named("null"), sent.clone()] {
+                let answer = deployed(&weir, deployment, rest, &body).await;
+                assert_eq!(answer.status(), 200);
+                let seen = [a.seen(), b.seen()];
+                assert_eq!(seen.each_ref().map(Vec::len), [1 - to, to], "{deployment}");
+                assert_eq!(seen[to][0].line(), format!("POST /v1/{rest}"));
+                assert_eq!(seen[to][0].text(), sent, "{body}");
+                let is_edited = body != sent || deployment.starts_with("sm");
+                let edits = answer.header("x-weir-edits").unwrap_or_default();
+                assert!(rest == "embeddings" || (edits == "alias") == is_edited, "{body}: {edits}");
+            }
+        }
+        for body in [r#"{"model":"a","model":"b","input":"x","messages":[]}"#, "[]", "no JSON"] {
+            let refused = deployed(&weir, "gpt-4o", rest, body).await;
+            assert_eq!(refused.status(), 400, "{rest} {body}");
+        }
+        assert_eq!([a.seen().len(), b.seen().len()], [0, 0], "nothing of that is sent");
+    }
+}
+
+/// At an upstream that has deployments the path goes before the body, which stays as it is.
+#[tokio::test]
+async fn a_deployment_stays_one_where_the_upstream_has_them() {
+    let (a, b, store) = (Up::start("a").await, Up::start("b").await, memory());
+    let root = |up: &Up| format!("http://{}", up.address);
+    let weir = weir(&store, TWO, &[("a", root(&a)), ("b", root(&b))]).await;
     let body = json!({"messages": [{"role": "user", "content": "x"}], "model": "kept"}).to_string();
     for (deployment, to, sent) in
         [("sm%61ll", 1, "llama3.1:8b"), ("gpt-4o", 1, "gpt-4o"), ("o%20", 0, "o%20")]
     {
-        let request = format!(
-            "POST /openai/deployments/{deployment}/chat/completions?api-version=1 HTTP/1.1\r\nhost: \
-             localhost\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        assert_eq!(ask(weir.address, request).await.status(), 200);
+        let answer = deployed(&weir, deployment, "chat/completions", &body).await;
+        assert_eq!(answer.status(), 200);
         let seen = [a.seen(), b.seen()];
         assert_eq!(seen.each_ref().map(Vec::len), [1 - to, to], "{deployment}");
         let line = format!("POST /openai/deployments/{sent}/chat/completions?api-version=1");
         assert_eq!(seen[to][0].line(), line);
         assert_eq!(seen[to][0].text(), body);
     }
+}
+
+/// Asks for something of a deployment's, in Azure's shape.
+async fn deployed(weir: &Weir, deployment: &str, rest: &str, body: &str) -> Message {
+    let length = body.len();
+    let request = format!(
+        "POST /openai/deployments/{deployment}/{rest}?api-version=1 HTTP/1.1\r\nhost: \
+         localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    ask(weir.address, request).await
 }
 
 #[tokio::test]

@@ -5,8 +5,9 @@ use serde_json::json;
 use super::setting::{HEADER, Shared};
 use crate::budgeted::setting::{chat, nano_usd};
 use crate::budgets::server::Server as Redis;
+use crate::folder::Folder;
 use crate::server::harness::ask;
-use crate::tls::setting::{Authority, Folder};
+use crate::tls::setting::Authority;
 
 #[tokio::test]
 async fn counts_are_shared_over_tls_with_a_redis_that_an_authority_vouches_for() {

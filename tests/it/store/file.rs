@@ -6,7 +6,8 @@ use std::path::Path;
 use rusqlite::Connection;
 use weir::store::{Kind, OpenError, State, Store, StoreError};
 
-use super::places::{ALICE, Folder, bytes, entry, kind, value};
+use super::places::{ALICE, bytes, entry, kind, value};
+use crate::folder::Folder;
 
 const KIND: Kind = kind("a kind");
 const NOW: u64 = 1_800_000_000_000;

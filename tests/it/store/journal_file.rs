@@ -6,8 +6,9 @@ use weir::store::ledger::{Flags, Settlement};
 use weir::store::{State, Store, StoreError, Tenant};
 
 use super::journal::{complete, id, intent, rows, settle, total};
-use super::places::{Folder, bytes, entry, kind, value};
+use super::places::{bytes, entry, kind, value};
 use super::victim::{Victim, keyed, locks};
+use crate::folder::Folder;
 
 #[tokio::test]
 async fn what_a_killed_process_left_open_is_found_and_settled_once() {

@@ -11,8 +11,8 @@ use weir::store::{State, Store, StoreError, StoreOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::journal::{complete, id, intent, rows, settle, total};
-use super::places::Folder;
 use super::victim::{Victim, keyed, logs};
+use crate::folder::Folder;
 
 /// A frame with this content.
 fn frame(content: &[u8]) -> Vec<u8> {

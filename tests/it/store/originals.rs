@@ -9,8 +9,8 @@ use weir::config::{Config, Originals};
 use weir::context::reference;
 use weir::store::{Store, now_ms};
 
-use super::places::Folder;
 use crate::cli::{Serving, isolate, weir};
+use crate::folder::Folder;
 use crate::server::harness::{FINE, Message, Upstream, ask, bare, chat, start, start_with};
 
 const ALICE: &str = "authorization: Bearer alice\r\n";

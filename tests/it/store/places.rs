@@ -1,40 +1,15 @@
 //! Places to keep a store in while a test runs, and short ways to ask it.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use weir::store::{Entry, Kind, Life, Store, StoreError, Tenant};
 
 pub use super::postgres::Postgres;
+use crate::folder::Folder;
 
 pub const ALICE: Tenant = Tenant([1; 16]);
 pub const BOB: Tenant = Tenant([2; 16]);
-
-/// A folder of its own that is gone when this is.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("weir-store-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).expect("the temporary directory can be written");
-        Self(path)
-    }
-
-    pub fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is the system's to clear.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Something that a store is kept in. An implementation is one of these and a line in
 /// `in_every_place`.

@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokio_postgres::{Client, NoTls};
 use weir::store::Store;
 
-use super::places::{Folder, Place};
+use super::places::Place;
+use crate::folder::Folder;
 
 /// Where a server usually is.
 const USUAL: &str = "postgres://postgres@127.0.0.1:5432/postgres";

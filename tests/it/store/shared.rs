@@ -13,8 +13,9 @@ use weir::store::ledger::Intent;
 use weir::store::{OpenError, State, Store};
 
 use super::journal::{complete, id, intent, rows, settle, total};
-use super::places::{ALICE, BOB, Folder, Place, entry, kind};
+use super::places::{ALICE, BOB, Place, entry, kind};
 use super::postgres::{Postgres, server};
+use crate::folder::Folder;
 
 /// A way to the server that can be closed, or hold still what goes over it.
 struct Way {

@@ -169,7 +169,7 @@ async fn one_callers_content_pauses_nobody_else() {
 
 #[tokio::test]
 async fn with_the_store_away_requests_go_on() {
-    let folder = crate::store::places::Folder::new();
+    let folder = crate::folder::Folder::new();
     let path = folder.file("weir.db");
     let store = Store::open(&path).expect("the file can be written");
     let (model, summariser) = (model().await, summariser(&[]).await);

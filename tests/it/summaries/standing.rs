@@ -7,7 +7,7 @@ use weir::store::Store;
 use weir::store::ledger::{RequestQuery, RequestRow};
 
 use super::*;
-use crate::store::places::Folder;
+use crate::folder::Folder;
 
 /// More calls than the first cut of a conversation waits for, and fewer than the second.
 const PAST_CUT: usize = 17;

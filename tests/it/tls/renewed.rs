@@ -6,8 +6,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::version::TLS13;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::setting::{Authority, Folder, Pair, caller, connect};
+use super::setting::{Authority, Pair, caller, connect};
 use crate::cli::{Serving, weir};
+use crate::folder::Folder;
 use crate::server::harness::bare;
 
 const READ: &str = "the configuration was read anew";

@@ -1,9 +1,7 @@
 //! Authorities, certificates that they sign, and callers that speak TLS.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -138,45 +136,4 @@ pub fn client_builder(authority: &Authority, pair: Option<&Pair>) -> reqwest::Cl
         builder = builder.identity(identity);
     }
     builder
-}
-
-/// A folder that is gone when this is.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("weir-files-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a temporary folder");
-        Self(path)
-    }
-
-    pub fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-
-    pub fn write(&self, name: &str, text: &str) -> String {
-        std::fs::write(self.0.join(name), text).expect("it can be written");
-        self.path(name)
-    }
-
-    /// Puts a new file in the place of another at once, as editors do.
-    pub fn replace(&self, name: &str, text: &str) {
-        self.write("new", text);
-        std::fs::rename(self.0.join("new"), self.0.join(name)).expect("it can be replaced");
-    }
-}
-
-impl AsRef<Path> for Folder {
-    fn as_ref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is the system's to clear.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
