@@ -21,7 +21,7 @@ use crate::tokens::MESSAGE_FRAMING;
 const NOTES_SHARE: f64 = 0.9;
 /// Where less than this share of what lies below the low mark is left for a new note, it may fill the
 /// limit.
-const NEW_NOTE_SHARE: f64 = 0.45;
+const NEW_NOTE_SHARE: f64 = 0.6;
 /// The least that is left for a note, else the first user message goes.
 const NOTE_ROOM_TOKENS: f64 = 60.0;
 /// What the seam between a note and the text beside it may take.

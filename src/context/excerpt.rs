@@ -1,18 +1,18 @@
 //! What turns leave that go: a note of verbatim excerpts and names, chosen by what the conversation
 //! is likely to use again for each token. Pure, and the same for the same messages.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::compose::{self, ALSO, Chosen};
+use super::offer::Offer;
 use super::reading::{Reading, Unit};
 use super::turn::Turns;
 use super::weight::Lexicon;
 use super::worth::{
     BESIDE_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, full, is_talk,
-    is_telling_alone, lead, shape,
+    is_telling_alone, lead, shape, text_tokens_of,
 };
 use crate::tokens::Encoding;
 use crate::wire::Role;
@@ -146,24 +146,6 @@ struct Writer<'a> {
     is_talk: bool,
     /// A summary speaks of the messages that go before this one.
     summarised_before: usize,
-}
-
-#[derive(PartialEq)]
-struct Offer {
-    ratio: f64,
-    candidate: usize,
-}
-
-impl Eq for Offer {}
-impl PartialOrd for Offer {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Offer {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.ratio.total_cmp(&other.ratio).then(other.candidate.cmp(&self.candidate))
-    }
 }
 
 impl<'a> Writer<'a> {
@@ -512,8 +494,4 @@ impl<'a> Writer<'a> {
         }
         compose::note(self.subject, chosen)
     }
-}
-
-fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
-    reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
 }

@@ -107,3 +107,8 @@ pub fn lead(reading: &Reading, index: usize) -> f64 {
         }
     }
 }
+
+/// What all units of a message take.
+pub fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
+    reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
+}
