@@ -19,8 +19,9 @@ use crate::tokens::MESSAGE_FRAMING;
 /// What notes may take of the base, where no room is left for another, before they are written
 /// anew, all in one.
 const NOTES_SHARE: f64 = 0.9;
-/// Where less than this share of the base is left for a new note, it may fill the limit.
-const NEW_NOTE_SHARE: f64 = 0.2;
+/// Where less than this share of what lies below the low mark is left for a new note, it may fill the
+/// limit.
+const NEW_NOTE_SHARE: f64 = 0.6;
 /// The least that is left for a note, else the first user message goes.
 const NOTE_ROOM_TOKENS: f64 = 60.0;
 /// What the seam between a note and the text beside it may take.
@@ -76,7 +77,8 @@ impl Cut<'_> {
         let (base, fixed) = self.release_first_user(base, fixed, newest, limit);
         let notes = self.notes_tokens() as f64;
         let goal = self.fold.low_tokens() as f64;
-        let is_tight = goal - fixed - notes - newest < NEW_NOTE_SHARE * base;
+        let new_note = NEW_NOTE_SHARE * (goal - fixed).max(0.0);
+        let is_tight = goal - fixed - notes - newest < new_note;
         let keeps_notes = !(is_tight && notes > NOTES_SHARE * base)
             && fixed + notes + newest + 0.1 * base < limit;
         let notes = if keeps_notes {
@@ -85,7 +87,7 @@ impl Cut<'_> {
             self.drop_notes();
             0.0
         };
-        let free = goal - fixed - notes - NEW_NOTE_SHARE * base;
+        let free = goal - fixed - notes - new_note;
         (Room { goal, is_tight: free < newest }, free)
     }
 

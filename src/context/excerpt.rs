@@ -1,17 +1,18 @@
 //! What turns leave that go: a note of verbatim excerpts and names, chosen by what the conversation
 //! is likely to use again for each token. Pure, and the same for the same messages.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::compose::{self, ALSO, Chosen};
+use super::offer::Offer;
 use super::reading::{Reading, Unit};
 use super::turn::Turns;
 use super::weight::Lexicon;
 use super::worth::{
-    NAME_COVER, TALK_WORTH, USER_WORTH, full, is_talk, is_telling_alone, lead, shape,
+    BESIDE_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, full, is_talk,
+    is_telling_alone, lead, shape, text_tokens_of,
 };
 use crate::tokens::Encoding;
 use crate::wire::Role;
@@ -45,8 +46,8 @@ pub struct Subject<'a> {
 const HEAD_TOKENS: f64 = 16.0;
 /// Tokens of the line that says whose words follow, of a mark for a gap, and of what parts two
 /// names in a list.
-const HEADER_TOKENS: f64 = 4.0;
-const GAP_TOKENS: f64 = 1.0;
+const HEADER_TOKENS: f64 = 5.0;
+const GAP_TOKENS: f64 = 2.0;
 const ENTRY_TOKENS: f64 = 1.5;
 /// The expected later use that a token must buy, in excerpts and in lists of names, to be worth
 /// sending with each request from here on. Thrift multiplies both.
@@ -136,6 +137,8 @@ struct Writer<'a> {
     /// Messages with something picked.
     has_header: Vec<bool>,
     picks: Vec<Pick>,
+    /// Which candidates are picked.
+    is_picked: Vec<bool>,
     /// How many lines of each message and shape are picked.
     shapes: HashMap<(usize, u64), u32>,
     room_tokens: f64,
@@ -143,24 +146,6 @@ struct Writer<'a> {
     is_talk: bool,
     /// A summary speaks of the messages that go before this one.
     summarised_before: usize,
-}
-
-#[derive(PartialEq)]
-struct Offer {
-    ratio: f64,
-    candidate: usize,
-}
-
-impl Eq for Offer {}
-impl PartialOrd for Offer {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Offer {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.ratio.total_cmp(&other.ratio).then(other.candidate.cmp(&self.candidate))
-    }
 }
 
 impl<'a> Writer<'a> {
@@ -173,6 +158,7 @@ impl<'a> Writer<'a> {
             candidates: Vec::new(),
             has_header: vec![false; subject.readings.len()],
             picks: Vec::new(),
+            is_picked: Vec::new(),
             shapes: HashMap::new(),
             room_tokens,
             is_talk: is_talk(subject),
@@ -182,6 +168,7 @@ impl<'a> Writer<'a> {
         };
         writer.cover_what_stays();
         writer.list_candidates();
+        writer.is_picked = vec![false; writer.candidates.len()];
         writer
     }
 
@@ -263,7 +250,7 @@ impl<'a> Writer<'a> {
             if is_summarised && lead > 0.0 {
                 lead *= self.untold(message, unit);
             }
-            let bonus = talk_worth.max(lead) * tokens;
+            let bonus = (talk_worth * tokens).max(lead * tokens.min(WORTHY_TOKENS));
             let shape = (reading.role != Role::Assistant).then(|| shape(reading, unit));
             self.offer(message, index..index + 1, tokens, bonus, shape);
         }
@@ -331,24 +318,54 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn price(&self, candidate: &Candidate) -> f64 {
-        match candidate.what {
-            What::Units(_) => {
-                let header = if self.has_header[candidate.message] { 0.0 } else { HEADER_TOKENS };
-                candidate.tokens + GAP_TOKENS + header
-            }
-            What::Name { .. } => candidate.tokens + ENTRY_TOKENS,
-        }
+    /// The candidates beside one of units: those of the units before and after, in the same block.
+    fn beside(&self, index: usize) -> impl Iterator<Item = usize> + use<'_, 'a> {
+        let around = [index.checked_sub(1), Some(index + 1)].into_iter().flatten();
+        around.filter(move |other| {
+            self.candidates.get(*other).is_some_and(|other| {
+                let own = &self.candidates[index];
+                own.message == other.message
+                    && self.block(own).is_some_and(|block| Some(block) == self.block(other))
+            })
+        })
     }
 
-    fn gain(&self, candidate: &Candidate) -> f64 {
+    /// The block that a candidate's units are of; `None` for names.
+    fn block(&self, candidate: &Candidate) -> Option<u32> {
+        let What::Units(units) = &candidate.what else { return None };
+        Some(self.subject.readings[candidate.message].units[units.start].block)
+    }
+
+    fn picked_beside(&self, index: usize) -> usize {
+        self.beside(index).filter(|other| self.is_picked[*other]).count()
+    }
+
+    fn price(&self, index: usize) -> f64 {
+        let candidate = &self.candidates[index];
+        if let What::Name { .. } = candidate.what {
+            return candidate.tokens + ENTRY_TOKENS;
+        }
+        // What goes on from a unit that is shown needs no mark before it; between two it saves one.
+        let marks = match (self.has_header[candidate.message], self.picked_beside(index)) {
+            (false, _) => HEADER_TOKENS,
+            (true, 0) => GAP_TOKENS,
+            (true, 1) => 0.0,
+            (true, _) => -GAP_TOKENS,
+        };
+        (candidate.tokens + marks).max(1.0)
+    }
+
+    fn gain(&self, index: usize) -> f64 {
+        let candidate = &self.candidates[index];
         match &candidate.what {
             What::Name { id, .. } => {
                 let id = *id as usize;
                 self.weights[id] * (NAME_COVER - self.covered[id]).max(0.0)
             }
             What::Units(_) => {
-                let mut gain = candidate.bonus;
+                let joined_tokens = candidate.tokens.min(WORTHY_TOKENS);
+                let joined = BESIDE_WORTH * joined_tokens * self.picked_beside(index) as f64;
+                let mut gain = candidate.bonus + joined;
                 for said in &self.said[candidate.said.clone()] {
                     let id = said.id as usize;
                     gain += self.weights[id] * (said.cover - self.covered[id]).max(0.0);
@@ -374,31 +391,35 @@ impl<'a> Writer<'a> {
 
     fn select(&mut self, room_tokens: f64) {
         let mut left = room_tokens - HEAD_TOKENS;
-        let offer = |(index, candidate): (usize, &Candidate)| {
-            let ratio = self.gain(candidate) / self.price(candidate);
-            self.is_worth(candidate, ratio).then_some(Offer { ratio, candidate: index })
-        };
-        let offers: Vec<Offer> = self.candidates.iter().enumerate().filter_map(offer).collect();
+        let offers: Vec<Offer> =
+            (0..self.candidates.len()).filter_map(|index| self.offered(index)).collect();
         let mut heap = BinaryHeap::from(offers);
-        while let Some(offer) = heap.pop() {
-            let candidate = &self.candidates[offer.candidate];
-            let price = self.price(candidate);
-            let ratio = self.gain(candidate) / price;
-            if !self.is_worth(candidate, ratio) {
+        while let Some(Offer { candidate: index, .. }) = heap.pop() {
+            // One that became cheaper was offered again.
+            let Some(offer) = self.offered(index).filter(|_| !self.is_picked[index]) else {
                 continue;
-            }
+            };
             let next = heap.peek().map_or(0.0, |next| next.ratio);
-            if ratio < next {
-                heap.push(Offer { ratio, ..offer });
+            if offer.ratio < next {
+                heap.push(offer);
                 continue;
             }
+            let price = self.price(index);
             if price > left {
                 continue;
             }
             left -= price;
-            self.take(offer.candidate, price);
+            self.take(index, price);
+            let beside = self.beside(index).filter(|other| !self.is_picked[*other]);
+            heap.extend(beside.filter_map(|other| self.offered(other)));
         }
         self.fill_gaps(&mut left);
+    }
+
+    /// A candidate as it stands now, where it is worth its price.
+    fn offered(&self, index: usize) -> Option<Offer> {
+        let ratio = self.gain(index) / self.price(index);
+        self.is_worth(&self.candidates[index], ratio).then_some(Offer { ratio, candidate: index })
     }
 
     fn take(&mut self, index: usize, price: f64) {
@@ -416,15 +437,12 @@ impl<'a> Writer<'a> {
                 }
             }
         }
+        self.is_picked[index] = true;
         self.picks.push(Pick { candidate: index, price });
     }
 
     /// Takes small gaps between picked units of a message along: they read better whole.
     fn fill_gaps(&mut self, left: &mut f64) {
-        let mut is_picked = vec![false; self.candidates.len()];
-        for pick in &self.picks {
-            is_picked[pick.candidate] = true;
-        }
         let mut fills = Vec::new();
         let mut gap: Vec<usize> = Vec::new();
         // The message with a picked unit before the gap. Units stand in order, message by message.
@@ -436,7 +454,7 @@ impl<'a> Writer<'a> {
             if gap.last().is_some_and(|last| self.candidates[*last].message != candidate.message) {
                 gap.clear();
             }
-            if !is_picked[index] {
+            if !self.is_picked[index] {
                 gap.push(index);
                 continue;
             }
@@ -476,8 +494,4 @@ impl<'a> Writer<'a> {
         }
         compose::note(self.subject, chosen)
     }
-}
-
-fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
-    reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
 }

@@ -27,6 +27,7 @@ pub mod limit;
 pub mod mask;
 pub mod measure;
 mod note;
+mod offer;
 pub mod placeholder;
 pub mod policy;
 pub mod preset;

@@ -26,13 +26,15 @@ const NAME_BYTES: std::ops::RangeInclusive<usize> = 4..=200;
 const QUOTED_BYTES: std::ops::RangeInclusive<usize> = 4..=60;
 /// About how many bytes there are to a value where there are many.
 const BYTES_PER_VALUE: usize = 16;
+/// How much of a moment is its day.
+const DAY_BYTES: usize = "2024-05-15".len();
 /// The longest call or assignment that counts.
 const PHRASE_BYTES: usize = 48;
 
 /// The values of `text`, in order of where they begin.
 pub fn values(text: &str) -> Vec<Value> {
     let found = Vec::with_capacity(text.len() / BYTES_PER_VALUE);
-    let mut finder = Finder { bytes: text.as_bytes(), found };
+    let mut finder = Finder { text, bytes: text.as_bytes(), found };
     finder.run();
     let mut found = finder.found;
     // A value is said within one line; what ends a line anywhere is no part of one.
@@ -52,6 +54,7 @@ fn ends_line(letter: char) -> bool {
 }
 
 struct Finder<'a> {
+    text: &'a str,
     bytes: &'a [u8],
     found: Vec<Value>,
 }
@@ -91,7 +94,7 @@ impl Finder<'_> {
         let mut quoted_to = 0;
         while at < self.bytes.len() {
             let byte = self.bytes[at];
-            if is_run(byte) {
+            if is_run(byte) && self.is_letter(at) {
                 let (end, holds) = self.run_end(at);
                 if holds == SMALL {
                     self.take_word(at, end);
@@ -105,7 +108,7 @@ impl Finder<'_> {
                 if matches!(byte, b'"' | b'\'' | b'`') && at >= quoted_to {
                     quoted_to = self.take_quoted(at).unwrap_or(quoted_to);
                 }
-                at += 1;
+                at += self.text[at..].chars().next().map_or(1, char::len_utf8);
             }
         }
     }
@@ -115,11 +118,30 @@ impl Finder<'_> {
         let mut holds = 0;
         for (at, byte) in self.bytes.iter().enumerate().skip(start) {
             match RUN[usize::from(*byte)] {
+                0 if *byte == b':' && self.is_in_time(start, at) => holds |= OTHER,
                 0 => return (at, holds),
+                _ if !self.is_letter(at) => return (at, holds),
                 own => holds |= own,
             }
         }
         (self.bytes.len(), holds)
+    }
+
+    /// Whether the character at `at` is of a word, where it lies beyond ASCII: arrows, dashes and the
+    /// quotes of print part words as blanks do.
+    fn is_letter(&self, at: usize) -> bool {
+        // What goes on a character that began in the run is of it.
+        self.bytes[at] < 0xc0
+            || self.text[at..].chars().next().is_some_and(|letter| letter.is_alphanumeric())
+    }
+
+    /// Whether the colon at `at` stands between two digits and two digits, as in a time.
+    fn is_in_time(&self, start: usize, at: usize) -> bool {
+        let is_digit = |at: usize| self.bytes.get(at).is_some_and(u8::is_ascii_digit);
+        at >= start + 2
+            && [at - 2, at - 1, at + 1, at + 2].into_iter().all(is_digit)
+            && !is_digit(at + 3)
+            && (at == start + 2 || !is_digit(at - 3))
     }
 
     /// A run of small letters alone is no value; what it calls or assigns may be.
@@ -134,7 +156,7 @@ impl Finder<'_> {
         let digits = self.bytes[start..end].iter().take_while(|byte| byte.is_ascii_digit()).count();
         digits > 0
             && match self.bytes[start + digits..end] {
-                [] => matches!(self.bytes.get(end), Some(b':' | b'\t' | b'|')),
+                [] => matches!(self.bytes.get(end), Some(b':' | b'\t' | b'|' | 0x80..)),
                 [b'-'] => true,
                 _ => false,
             }
@@ -152,6 +174,10 @@ impl Finder<'_> {
         let run = &self.bytes[start..end];
         if is_name(run) {
             self.push(start, end, ValueKind::Name);
+            // The day of a moment is a value, too.
+            if let [_, _, _, _, b'-', _, _, b'-', _, _, b'T', _, _, b':', ..] = run {
+                self.push(start, start + DAY_BYTES, ValueKind::Name);
+            }
             if holds & PARTING != 0 {
                 self.take_parts(start, end);
             }
@@ -312,6 +338,13 @@ mod tests {
             ("depth=4, x", &["depth=4"]),
             ("mail a.b+c@example.com!", &["a.b+c@example.com", "b+c@example"]),
             ("测试文本，没有值", &[]),
+            ("  7→from models import Avg", &[]),
+            ("LAS–ATL at maxAge…", &["maxAge"]),
+            ("“wall_2” — größe_3", &["wall_2", "größe_3"]),
+            (
+                "at 2024-05-15T08:28:51, not 06:30 or f.rs:12:40",
+                &["2024-05-15", "2024-05-15T08:28:51", "06:30", "f.rs", "12:40"],
+            ),
             ("", &[]),
         ] {
             assert_eq!(found(text), expected, "{text}");

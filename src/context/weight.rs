@@ -180,28 +180,28 @@ impl Lexicon {
         let stats = &self.stats[id as usize];
         if stats.cited > 0 {
             // What only the assistant ever said may be its own wording and not a thing.
-            let own = if stats.others == 0 { 0.2 } else { 0.5 };
+            let own = if stats.others == 0 { 0.2 } else { 0.4 };
             let kind = match stats.kind {
                 ValueKind::Name => 1.0,
                 ValueKind::Phrase | ValueKind::Word => 0.6,
             };
-            return (own + 0.35 * f64::from(stats.cited.min(2))) * kind;
+            return (own + 0.25 * f64::from(stats.cited.min(2))) * kind;
         }
         let age_messages = (self.messages() - stats.last) as f64;
         let recency = 30.0 / (30.0 + age_messages);
         let company = (100.0 / (100.0 + stats.company as f64)).sqrt();
         let near = if stats.is_near_cited { 2.0 } else { 1.0 };
         let kind = match stats.kind {
-            ValueKind::Phrase => 0.5,
+            ValueKind::Phrase => 0.2,
             ValueKind::Word => 0.05,
             // The names of members are the same in every record; what they hold is not.
             ValueKind::Name if stats.is_member => 0.5,
-            ValueKind::Name if stats.is_datum => 2.0,
+            ValueKind::Name if stats.is_datum => 3.0,
             // A path that was listed and not opened.
             ValueKind::Name if stats.is_path => 0.4,
             ValueKind::Name => 1.0,
         };
-        0.09 * recency * company * near * kind
+        0.1 * recency * company * near * kind
     }
 }
 

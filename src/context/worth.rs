@@ -20,6 +20,12 @@ pub const USER_WORTH: f64 = 0.04;
 const ACTION_WORTH: f64 = 0.025;
 const LEAD_WORTH: f64 = 0.0044;
 const CALL_WORTH: f64 = 0.004;
+/// So many tokens of a unit at most are worth something by themselves: what was done and meant is
+/// told by then, the rest must earn its place by its values.
+pub const WORTHY_TOKENS: f64 = 24.0;
+/// What a token of a unit is worth for each unit beside it that is shown: text reads, and is used
+/// again, in one piece.
+pub const BESIDE_WORTH: f64 = 0.002;
 /// What a token of plain talk is worth, half of it after 30 messages, where nothing but talk is there to
 /// tell what matters.
 pub const TALK_WORTH: f64 = 0.012;
@@ -100,4 +106,9 @@ pub fn lead(reading: &Reading, index: usize) -> f64 {
             }
         }
     }
+}
+
+/// What all units of a message take.
+pub fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
+    reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
 }
