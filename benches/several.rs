@@ -1,5 +1,7 @@
 //! What a request costs where one, two or four weirs share a PostgreSQL and a Redis, in which a budget
-//! is held: CPU time of the weirs by request, the three in turn within each round. Linux alone.
+//! is held: CPU time of the weirs by request, the three in turn within each round. Linux alone. It is
+//! told twice: where each weir has so many requests a second, which leaves the machine room; and where
+//! each has callers that never pause, so that all the programs are in each other's way.
 //!
 //! `WEIR_TEST_POSTGRES` and `WEIR_TEST_REDIS` name the servers; a schema and keys of the bench's own are
 //! left on them.
@@ -8,10 +10,12 @@ use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_weir");
 const INSTANCES: [usize; 3] = [1, 2, 4];
@@ -20,6 +24,10 @@ const ROUNDS: usize = 15;
 const CONNECTIONS: usize = 16;
 /// Requests of one connection in one round.
 const REQUESTS: usize = 50;
+/// Requests a second to each weir, where they are paced.
+const PACED_PER_SECOND: usize = 150;
+const PACED_ROUNDS: usize = 9;
+const PACED_ROUND: Duration = Duration::from_secs(2);
 const ANSWER: &str = "{\"model\":\"gpt-4o-mini\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\
 \"content\":\"Water.\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":3,\
 \"total_tokens\":15}}";
@@ -117,8 +125,35 @@ async fn upstream() -> Result<SocketAddr, Box<dyn Error>> {
     Ok(address)
 }
 
+/// How requests come.
+#[derive(Clone, Copy)]
+enum Load {
+    /// So many a second to each weir.
+    Paced,
+    /// Each as soon as its connection has the answer before it.
+    Endless,
+}
+
+impl Load {
+    /// Of each connection.
+    fn requests(self) -> usize {
+        match self {
+            Self::Paced => PACED_PER_SECOND * PACED_ROUND.as_secs() as usize / CONNECTIONS,
+            Self::Endless => REQUESTS,
+        }
+    }
+
+    /// Between two requests of one connection.
+    fn pause(self) -> Duration {
+        match self {
+            Self::Paced => Duration::from_secs(1) * CONNECTIONS as u32 / PACED_PER_SECOND as u32,
+            Self::Endless => Duration::ZERO,
+        }
+    }
+}
+
 /// Sends all requests of one round to these weirs, evenly.
-async fn load(addresses: &[SocketAddr]) -> Result<(), Box<dyn Error>> {
+async fn send(load: Load, addresses: &[SocketAddr]) -> Result<(), Box<dyn Error>> {
     let body = r#"{"model":"gpt-4o-mini","max_tokens":64,"messages":[{"role":"user","content":"What flows in?"}]}"#;
     let request = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer k\r\n\
@@ -126,12 +161,17 @@ async fn load(addresses: &[SocketAddr]) -> Result<(), Box<dyn Error>> {
         body.len()
     );
     let mut callers = JoinSet::new();
-    for connection in 0..CONNECTIONS * addresses.len() {
+    let (connections, pause) = (CONNECTIONS * addresses.len(), load.pause());
+    let start = Instant::now();
+    for connection in 0..connections {
         let (address, request) = (addresses[connection % addresses.len()], request.clone());
         callers.spawn(async move {
             let mut stream = TcpStream::connect(address).await.ok()?;
             let mut buffer = Vec::new();
-            for _ in 0..REQUESTS {
+            // One after the other, and not all at the same moment.
+            let first = start + pause * connection as u32 / connections as u32;
+            for number in 0..load.requests() {
+                sleep_until(first + pause * number as u32).await;
                 stream.write_all(request.as_bytes()).await.ok()?;
                 message(&mut stream, &mut buffer).await?;
             }
@@ -173,16 +213,24 @@ async fn main() -> Result<(), Box<dyn Error>> {
         return Err(String::from_utf8_lossy(&set.stderr).into_owned().into());
     }
     let addresses: Vec<SocketAddr> = weirs.iter().map(|weir| weir.address).collect();
-    load(&addresses).await?;
+    send(Load::Endless, &addresses).await?;
+    println!("{PACED_PER_SECOND} requests a second to each:");
+    measure(Load::Paced, PACED_ROUNDS, &weirs).await?;
+    println!("as many as they can take, {CONNECTIONS} callers each:");
+    measure(Load::Endless, ROUNDS, &weirs).await
+}
+
+async fn measure(load: Load, rounds: usize, weirs: &[Weir]) -> Result<(), Box<dyn Error>> {
+    let addresses: Vec<SocketAddr> = weirs.iter().map(|weir| weir.address).collect();
     let mut micros = vec![Vec::new(); INSTANCES.len()];
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         for turn in 0..INSTANCES.len() {
             let index = (round + turn) % INSTANCES.len();
             let group = &weirs[..INSTANCES[index]];
             let before: u64 = group.iter().map(Weir::cpu_ns).sum();
-            load(&addresses[..INSTANCES[index]]).await?;
+            send(load, &addresses[..INSTANCES[index]]).await?;
             let spent = group.iter().map(Weir::cpu_ns).sum::<u64>() - before;
-            let requests = CONNECTIONS * REQUESTS * group.len();
+            let requests = CONNECTIONS * group.len() * load.requests();
             micros[index].push(spent as f64 / 1000.0 / requests as f64);
         }
     }
