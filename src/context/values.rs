@@ -1,6 +1,8 @@
 //! The values in a text: names, paths, numbers, quoted words, by which a later message can refer
 //! to it. Pure; looks at one text at a time and knows nothing of conversations.
 
+use unicode_normalization::char::is_combining_mark;
+
 /// A stretch of a text that a later message may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Value {
@@ -30,6 +32,11 @@ const BYTES_PER_VALUE: usize = 16;
 const DAY_BYTES: usize = "2024-05-15".len();
 /// The longest call or assignment that counts.
 const PHRASE_BYTES: usize = 48;
+
+/// Whether a value is a day with a time behind it, as `2024-05-15T08:28:51`.
+pub fn is_moment(value: &[u8]) -> bool {
+    matches!(value, [_, _, _, _, b'-', _, _, b'-', _, _, b'T', _, _, b':', ..])
+}
 
 /// The values of `text`, in order of where they begin.
 pub fn values(text: &str) -> Vec<Value> {
@@ -120,7 +127,7 @@ impl Finder<'_> {
             match RUN[usize::from(*byte)] {
                 0 if *byte == b':' && self.is_in_time(start, at) => holds |= OTHER,
                 0 => return (at, holds),
-                _ if !self.is_letter(at) => return (at, holds),
+                _ if !self.is_letter(at) && !self.is_mark(at) => return (at, holds),
                 own => holds |= own,
             }
         }
@@ -135,13 +142,20 @@ impl Finder<'_> {
             || self.text[at..].chars().next().is_some_and(|letter| letter.is_alphanumeric())
     }
 
+    /// Whether the character at `at` is part of the letter before it: an accent, a vowel sign, a joiner.
+    fn is_mark(&self, at: usize) -> bool {
+        self.text[at..].chars().next().is_some_and(|letter| {
+            is_combining_mark(letter) || matches!(letter, '\u{200c}' | '\u{200d}')
+        })
+    }
+
     /// Whether the colon at `at` stands between two digits and two digits, as in a time.
     fn is_in_time(&self, start: usize, at: usize) -> bool {
         let is_digit = |at: usize| self.bytes.get(at).is_some_and(u8::is_ascii_digit);
         at >= start + 2
             && [at - 2, at - 1, at + 1, at + 2].into_iter().all(is_digit)
             && !is_digit(at + 3)
-            && (at == start + 2 || !is_digit(at - 3))
+            && (at == start + 2 || matches!(self.bytes[at - 3], b'T' | b':'))
     }
 
     /// A run of small letters alone is no value; what it calls or assigns may be.
@@ -156,7 +170,7 @@ impl Finder<'_> {
         let digits = self.bytes[start..end].iter().take_while(|byte| byte.is_ascii_digit()).count();
         digits > 0
             && match self.bytes[start + digits..end] {
-                [] => matches!(self.bytes.get(end), Some(b':' | b'\t' | b'|' | 0x80..)),
+                [] => self.text[end..].starts_with([':', '\t', '|', '→']),
                 [b'-'] => true,
                 _ => false,
             }
@@ -175,7 +189,7 @@ impl Finder<'_> {
         if is_name(run) {
             self.push(start, end, ValueKind::Name);
             // The day of a moment is a value, too.
-            if let [_, _, _, _, b'-', _, _, b'-', _, _, b'T', _, _, b':', ..] = run {
+            if is_moment(run) {
                 self.push(start, start + DAY_BYTES, ValueKind::Name);
             }
             if holds & PARTING != 0 {
@@ -341,6 +355,13 @@ mod tests {
             ("  7→from models import Avg", &[]),
             ("LAS–ATL at maxAge…", &["maxAge"]),
             ("“wall_2” — größe_3", &["wall_2", "größe_3"]),
+            ("10023，paid", &["10023"]),
+            ("2024–2025 results", &["2024", "2025"]),
+            (
+                "/x/Mu\u{308}ller_2.pdf",
+                &["/x/Mu\u{308}ller_2.pdf", "Mu\u{308}ller_2", "Mu\u{308}ller_2.pdf"],
+            ),
+            ("to 10.0.0.12:22", &["10.0.0.12"]),
             (
                 "at 2024-05-15T08:28:51, not 06:30 or f.rs:12:40",
                 &["2024-05-15", "2024-05-15T08:28:51", "06:30", "f.rs", "12:40"],

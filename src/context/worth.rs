@@ -4,7 +4,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::excerpt::Subject;
 use super::reading::{Block, BlockKind, Mention, Reading, Unit};
-use super::values::ValueKind;
+use super::values::{ValueKind, is_moment};
 use crate::wire::Role;
 
 /// How well a value is said by a bare name in a list, and by a unit that says little else; in
@@ -39,8 +39,9 @@ pub fn shape(reading: &Reading, unit: &Unit) -> u64 {
         if start >= from {
             rest.update(&reading.text.as_bytes()[from..start]);
             rest.update(&[0]);
-            from = mention.end as usize;
         }
+        // One within another, as the day of a moment, ends before it.
+        from = from.max(mention.end as usize);
     }
     rest.update(&reading.text.as_bytes()[from..unit.span.end]);
     rest.digest()
@@ -52,7 +53,7 @@ pub fn is_telling_alone(reading: &Reading, mention: &Mention) -> bool {
     let said = reading.said(mention);
     let is_key = reading.text[mention.end as usize..].starts_with(['"', '\''])
         && reading.text[mention.end as usize + 1..].starts_with(':');
-    said.bytes().any(|byte| byte.is_ascii_alphabetic()) && !is_key
+    said.bytes().any(|byte| byte.is_ascii_alphabetic()) && !is_key && !is_moment(said.as_bytes())
 }
 
 /// How well a unit says a value in it: context counts.
