@@ -114,26 +114,31 @@ fn log_path(path: &Path) -> PathBuf {
 }
 
 fn run(mut syncer: Syncer, state: &State, interval: Duration) {
-    let mut moved_at = Instant::now();
+    let (mut moved_at, mut is_owed) = (Instant::now(), false);
     while !state.is_ended.load(Ordering::Acquire) {
-        if !state.is_dirty.load(Ordering::Acquire) {
-            std::thread::park();
-            continue;
+        let left = MOVE_INTERVAL.saturating_sub(moved_at.elapsed());
+        match (state.is_dirty.load(Ordering::Acquire), is_owed) {
+            (true, _) => wait(interval, state),
+            (false, true) if left.is_zero() => {}
+            (false, true) => {
+                std::thread::park_timeout(left);
+                continue;
+            }
+            (false, false) => {
+                std::thread::park();
+                continue;
+            }
         }
-        wait(interval, state);
         state.is_dirty.store(false, Ordering::Release);
         let is_due = moved_at.elapsed() >= MOVE_INTERVAL;
-        let moved = match is_due {
-            true => syncer.move_requests(),
-            false => Ok(()),
-        };
         if is_due {
+            // What could not be moved is owed still. The writer tells why.
+            let _ = syncer.move_requests();
             moved_at = Instant::now();
-        } else if syncer.ledger.is_unmoved() {
-            state.is_dirty.store(true, Ordering::Release);
         }
+        is_owed = syncer.ledger.is_unmoved();
         let synced = syncer.bring(state.is_failing.load(Ordering::Relaxed));
-        if moved.is_err() || synced.is_err() {
+        if synced.is_err() {
             // It is tried again with the next interval, whether or not more is written.
             state.is_dirty.store(true, Ordering::Release);
         }
