@@ -268,7 +268,7 @@ impl Target {
         query::append(&mut joined, query, base.query.as_deref());
         let url = base.url(&joined)?;
         let protocol = protocol(path_alone(&joined));
-        let endpoint = endpoint(after);
+        let endpoint = endpoint(after, matches!(place, Place::UnderRoot));
         let asked = path_and_query.into();
         let path_and_query = joined;
         let mapped =
@@ -358,11 +358,12 @@ fn protocol(path: &str) -> Option<Protocol> {
     is_chat.then_some(Protocol::Chat)
 }
 
-/// What a path behind the base asks for, read as leniently as [`protocol`] reads it.
-fn endpoint(path: &str) -> Endpoint {
+/// What a path behind the base asks for, read as leniently as [`protocol`] reads it. Only where it
+/// `is_azures` may a deployment stand before that: elsewhere the model would be told by nobody.
+fn endpoint(path: &str, is_azures: bool) -> Endpoint {
     let behind_deployment = path.strip_prefix(DEPLOYMENTS).and_then(|rest| rest.split_once('/'));
-    let own = behind_deployment.map(|(_, rest)| rest);
-    let decoded = percent_decoded(own.or(path.strip_prefix("/openai/")).unwrap_or(path));
+    let own = behind_deployment.map(|(_, rest)| rest).or(path.strip_prefix("/openai/"));
+    let decoded = percent_decoded(own.filter(|_| is_azures).unwrap_or(path));
     let names = segment_names(&decoded).map(visible).filter(|name| !name.is_empty());
     let names: Option<Vec<&str>> = names.map(|name| std::str::from_utf8(name).ok()).collect();
     names.map_or(Endpoint::Other, |names| Endpoint::of(&names))
@@ -377,6 +378,7 @@ fn visible(name: &[u8]) -> &[u8] {
 }
 
 /// What a caller's path is appended to.
+#[derive(Clone, Copy)]
 enum Place<'a> {
     /// The rest goes after the base's path.
     UnderBase(&'a str),

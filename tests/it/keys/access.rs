@@ -280,6 +280,8 @@ async fn what_is_stored_at_the_provider_takes_a_right_of_its_own() {
         // Some routers take the model from what stands before the route.
         ("POST", "/v1/engines/o3/chat/completions", Some(CHAT.to_owned())),
         ("POST", "/v1/deployments/o3/chat/completions", Some(CHAT.to_owned())),
+        ("POST", "/v1/openai/deployments/o3/chat/completions", Some(CHAT.to_owned())),
+        ("POST", "/api/v1/openai/deployments/o3/embeddings", Some("{}".to_owned())),
         ("GET", "/v1/organization/users", None),
         ("GET", "/openai/deployments/d/files", None),
         ("POST", "/v1/responses", Some(respond(r#""previous_response_id":"resp_1""#))),
