@@ -10,6 +10,7 @@ use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::{Routes, names};
 use crate::store::keys::VirtualKey;
 use crate::upstream::{Endpoint, Route, Target};
+use crate::wire::chat::FALLBACKS;
 use crate::wire::json;
 
 /// Members of a request that stand for something stored at the provider, or have it stored where
@@ -29,9 +30,6 @@ pub struct Caller {
     /// later ones count from its next request on.
     pub as_of: Option<u64>,
 }
-
-/// Members that list models to turn to where the first does not answer.
-const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
 
 impl Caller {
     /// A caller of whom is not known where it is.
@@ -82,6 +80,15 @@ impl Caller {
                 "The body must be a JSON object that gives each member once.",
             ));
         };
+        let known = |name| {
+            let lists: [&[_]; 3] = [&["model"], &FALLBACKS, &STORED];
+            lists.into_iter().find_map(|known| json::known_in_other_case(name, known))
+        };
+        let other_case = members.iter().find_map(|(name, _)| Some((name, known(name)?)));
+        if let Some((name, known)) = other_case {
+            let message = json::other_case_message(name, known);
+            return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
+        }
         let is = |raw: &str, empty: [&str; 2]| empty.contains(&raw.trim());
         let stored = members
             .iter()

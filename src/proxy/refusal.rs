@@ -3,7 +3,7 @@
 use super::error::UpstreamAnswer;
 use super::planner::Planned;
 use super::{ErrorKind, ProxyError};
-use crate::wire::{BodyError, FieldError};
+use crate::wire::{BodyError, FieldError, json};
 
 /// The refusal of what cannot be made to fit, in the words agents look for.
 pub fn cannot_fit(received_tokens: u64, least_tokens: u64, limit_tokens: u64) -> ProxyError {
@@ -68,6 +68,7 @@ pub fn body(error: BodyError) -> ProxyError {
             (format!("The body cannot be read as a JSON object: {detail}."), None)
         }
         BodyError::DuplicateKey { key } => (format!("'{key}' is given twice."), Some(key)),
+        BodyError::OtherCase { key, known } => (json::other_case_message(&key, known), Some(key)),
         BodyError::WrongType { key, expected } => {
             (format!("'{key}' has the wrong type: expected {expected}."), Some(key))
         }

@@ -27,6 +27,9 @@ const MEMBERS: [&str; 12] = [
     "service_tier",
 ];
 
+/// Members that list models to turn to where the first does not answer.
+pub const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
+
 /// Reads a body in one validating pass.
 pub fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
     let mut members = Members { max_messages, ..Members::default() };
@@ -58,7 +61,8 @@ pub fn beginning(request: &Request<'_>) -> Option<Beginning> {
         start..start + raw.len()
     };
     let messages: Vec<_> = request.messages.iter().map(|raw| range(raw)).collect();
-    let end = messages.last()?.end;
+    // A number that a body ends its messages with may go on in another.
+    let end = request.messages.last().filter(|raw| raw.ends_with('}')).and(messages.last())?.end;
     let leading = request.leading.iter();
     Some(Beginning { leading: leading.map(|raw| raw.map(range)).collect(), messages, end })
 }
@@ -142,6 +146,10 @@ impl<'a> Members<'a> {
     fn member(&mut self, name: &'a str, walk: &mut Walk<'a>) -> Option<()> {
         let name = json::name(name)?;
         let Some(place) = MEMBERS.iter().position(|member| *member == name) else {
+            let known = json::known_in_other_case(&name, &MEMBERS);
+            if let Some(known) = known.or(json::known_in_other_case(&name, &FALLBACKS)) {
+                return self.refuse(BodyError::OtherCase { key: name.into_owned(), known });
+            }
             return walk.value().map(drop);
         };
         let is_messages = name == "messages";
@@ -468,6 +476,7 @@ mod tests {
     #[test]
     fn refuses_with_the_place() {
         let duplicate = |key: &str| BodyError::DuplicateKey { key: key.into() };
+        let other_case = |key: &str, known| BodyError::OtherCase { key: key.into(), known };
         for (body, refusal) in [
             (&b"{\"a\":\xff}"[..], BodyError::NotUtf8 { valid_up_to_bytes: 5 }),
             (br#"{"model":"a","model":"b"}"#, duplicate("model")),
@@ -479,6 +488,9 @@ mod tests {
             (br#"{"messages":null}"#, wrong("messages", "an array of messages")),
             (br#"{"messages":"x"}"#, wrong("messages", "an array of messages")),
             (br#"{"model":3}"#, wrong("model", "a string")),
+            (br#"{"Model":"a"}"#, other_case("Model", "model")),
+            (br#"{"messages":[],"MESSAGES":[]}"#, other_case("MESSAGES", "messages")),
+            (br#"{"Fallbacks":[]}"#, other_case("Fallbacks", "fallbacks")),
             (br#"{"stream":"yes"}"#, wrong("stream", "true or false")),
             (br#"{"max_tokens":-1}"#, wrong("max_tokens", "a whole number that is not negative")),
             (br#"{"messages":[1,2,3]}"#, BodyError::TooManyMessages { limit: 2 }),

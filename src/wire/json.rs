@@ -95,6 +95,17 @@ pub fn members(raw: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
     Some(members)
 }
 
+/// The one of these names that `name` is but for the case of its letters. Some upstreams take the two for
+/// the same, so that what is said of the one would be settled by the other.
+pub fn known_in_other_case(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    known.iter().copied().find(|known| *known != name && known.eq_ignore_ascii_case(name))
+}
+
+/// What is said to whoever names a member so.
+pub fn other_case_message(name: &str, known: &str) -> String {
+    format!("'{name}' is not a member of a request; write '{known}'.")
+}
+
 /// [`members`], or `None` where a name is given twice too.
 pub fn unique_members(raw: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
     let members = members(raw)?;

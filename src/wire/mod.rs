@@ -156,6 +156,8 @@ pub enum BodyError {
     NotJson { detail: String },
     /// A member weir acts on is given twice.
     DuplicateKey { key: String },
+    /// A member is named as one weir acts on, but for the case of its letters.
+    OtherCase { key: String, known: &'static str },
     /// A member has a type it cannot have.
     WrongType { key: String, expected: &'static str },
     /// More messages than the limit.

@@ -19,7 +19,10 @@ impl Spot {
     pub fn of(body: &[u8]) -> Option<Self> {
         let text = simdutf8::basic::from_utf8(body).ok()?;
         let members = json::members(text)?;
-        let mut own = members.iter().filter(|(name, _)| name == "model").map(|(_, raw)| *raw);
+        let mut own = members
+            .iter()
+            .filter(|(name, _)| name.eq_ignore_ascii_case("model"))
+            .map(|(_, raw)| *raw);
         let Some(raw) = own.next() else {
             return Some(Self::Unnamed { at: text.find('{')? + 1, is_empty: members.is_empty() });
         };
