@@ -157,7 +157,7 @@ async fn a_summary_that_another_process_made_is_found() {
 async fn summaries_do_not_grow_by_summing_up_summaries() {
     let place = place(&[], |_| {}).await;
     // What each cut takes is enough to be worth a call.
-    for calls in 1..=200 {
+    for calls in 1..=260 {
         let request = chat(&headers(2 * LIMIT_TOKENS), body(&conversation("east", calls)));
         assert_eq!(ask(place.weir.address, request).await.status(), 200);
         settle(&place.weir).await;
