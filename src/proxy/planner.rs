@@ -224,6 +224,31 @@ mod tests {
     }
 
     #[test]
+    fn what_is_read_on_is_planned_as_what_is_read_anew() {
+        let shared = shared();
+        let mut taken_up = 0;
+        for messages in (1..80).step_by(2) {
+            let turns = (0..messages).map(|number| {
+                let role = if number % 2 == 0 { "user" } else { "assistant" };
+                let text = format!("turn_{number} says \\\"é\\\" \\n").repeat(100);
+                format!(r#"{{"role":"{role}","content":"{text}"}}"#)
+            });
+            let turns = turns.collect::<Vec<_>>().join(",");
+            let body = format!(r#"{{"model":"gpt-4o","messages":[{turns}],"stream":false}}"#);
+            let job = job(body, Some(20_000));
+            let looked = shared.memory.beginnings.look(job.tenant, &job.body);
+            taken_up += usize::from(looked.is_some_and(|looked| looked.known.is_some()));
+            let Ok(on) = guarded(&shared, &job, Pace::Unhurried) else { panic!("it fits") };
+            let Ok(anew) = guarded(&self::shared(), &job, Pace::Unhurried) else {
+                panic!("it fits")
+            };
+            assert_eq!((on.body, on.action), (anew.body, anew.action), "{messages} messages");
+            assert_eq!(on.received_tokens, anew.received_tokens, "{messages} messages");
+        }
+        assert!(taken_up > 10, "{taken_up} were taken up");
+    }
+
+    #[test]
     fn a_fault_forwards_the_original_where_it_fits() {
         // Once by bytes alone, once by counting.
         for (limit, words) in [(None, 10), (Some(1000), 900)] {
