@@ -75,6 +75,7 @@ fn look(args: &CheckArgs) -> Findings {
     match args.flags.configuration(&figment, |_| {}) {
         Ok((config, warnings)) => {
             findings.warnings = warnings;
+            findings.warnings.extend(limits_on_unread_routes(&config));
             if args.connect {
                 findings.problems = args.flags.located_in(&figment, unreachable(config));
             }
@@ -89,6 +90,22 @@ fn look(args: &CheckArgs) -> Findings {
         }
     }
     findings
+}
+
+/// Limits that hold for chat completions alone, as long as weir does not read other routes.
+fn limits_on_unread_routes(config: &Config) -> Vec<Warning> {
+    let has_limit = |row: &config::Route| row.max_input_tokens.is_some();
+    let keys = [
+        ("limits", !config.limits.is_empty()),
+        ("routes", config.routes.rows.iter().any(has_limit)),
+    ];
+    let message = "max_input_tokens holds for chat completions. weir does not read /v1/responses, \
+                   /v1/messages and /v1/completions yet: what goes there is sent as it came, with \
+                   x-weir-action: unread";
+    let warnings = keys.iter().filter(|(_, is_set)| *is_set);
+    warnings
+        .map(|(key, _)| Warning { key: (*key).to_owned(), message: message.to_owned() })
+        .collect()
 }
 
 /// What weir would need beside itself and does not reach.

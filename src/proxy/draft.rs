@@ -10,7 +10,9 @@ use tokio::time::Instant;
 
 use super::beginnings::Looked;
 use super::edited::{self, Beside, Kind};
-use super::memory::Chain;
+use super::error::Subject;
+use super::memory::{Chain, LastSent, Remembered, Sent};
+use super::planned::Progress;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
 use super::refusal;
 use super::shared::{Shared, shown};
@@ -28,10 +30,10 @@ use crate::tokens::media::ImageRule;
 use crate::tokens::{Digits, Encoding, REPLY_PRIMING};
 use crate::wire::{Edit, Request, clamp};
 
-/// A conversation as it is, and as it was when an earlier request ended, where that is remembered.
+/// A conversation as it is, and the request of it that an upstream took last.
 pub(super) struct Folded {
     pub(super) fold: Arc<Fold>,
-    earlier: Option<Arc<Fold>>,
+    last_sent: LastSent,
 }
 
 /// A request whose body is read and whose limits are known.
@@ -145,8 +147,20 @@ impl<'a> Draft<'a> {
         fold: impl FnOnce(&Self, Option<&Spans<'_>>) -> Result<Folded, Stop>,
     ) -> Result<Planned, Stop> {
         let spans = self.spans();
-        let folded = fold(self, spans.as_ref())?;
-        self.conclude(&folded, spans.as_ref())
+        let folded = fold(self, spans.as_ref()).map_err(|stop| self.about(stop, None))?;
+        let received_tokens = folded.fold.received_tokens() + self.overhead_tokens;
+        let planned = self.conclude(&folded, spans.as_ref());
+        planned.map_err(|stop| self.about(stop, Some(received_tokens)))
+    }
+
+    /// `stop`, with the conversation that it is about if it is an error.
+    fn about(&self, stop: Stop, received_tokens: Option<u64>) -> Stop {
+        let Stop::Refused(mut error) = stop else { return stop };
+        error.subject.get_or_insert_with(|| {
+            let (model, limit_tokens) = (self.model.to_string(), self.limits.input_tokens());
+            Box::new(Subject { model, received_tokens, limit_tokens })
+        });
+        Stop::Refused(error)
     }
 
     /// What stands for messages that cuts take, where a model sums up.
@@ -161,15 +175,20 @@ impl<'a> Draft<'a> {
     pub(super) fn fold(&self, spans: Option<&Spans<'_>>) -> Result<Folded, Stop> {
         let memory = &self.shared.memory;
         let chain = self.chain();
-        let (earlier, looked_at) = memory.longest_fold(&chain).unzip();
+        let remembered = memory.longest_fold(&chain);
+        let last_sent = remembered.as_ref().map(|earlier| &earlier.last_sent);
+        let last_sent = last_sent.map_or_else(LastSent::default, LastSent::branch);
+        let looked_at = remembered.as_ref().map(|earlier| earlier.looked_at);
+        let earlier = remembered.as_ref().map(|earlier| &earlier.fold);
         // Folding anew asks for all that stands, which renews its life in the store.
         let is_stale = spans.zip(looked_at).is_some_and(|(spans, at)| spans.is_stale(at));
         let looked_at = looked_at.filter(|_| !is_stale).unwrap_or_else(Instant::now);
-        let mut fold = match earlier.as_ref().filter(|_| !is_stale) {
-            Some(same) if same.messages() == self.request.messages.len() => {
-                return Ok(Folded { fold: Arc::clone(same), earlier });
+        let mut fold = match remembered.as_ref().filter(|_| !is_stale) {
+            Some(same) if same.fold.messages() == self.request.messages.len() => {
+                let (fold, last_sent) = (Arc::clone(&same.fold), same.last_sent.clone());
+                return Ok(Folded { fold, last_sent });
             }
-            Some(earlier) => Fold::clone(earlier),
+            Some(earlier) => Fold::clone(&earlier.fold),
             None => Fold::new(Arc::clone(&self.profile)),
         };
         let facts = self.facts_from(fold.messages(), &chain)?;
@@ -188,11 +207,12 @@ impl<'a> Draft<'a> {
         let fold = Arc::new(fold);
         if spans.is_some_and(Spans::is_unsettled) {
             // What nobody has settled is not to be taken up by requests that are sent.
-            return Ok(Folded { fold, earlier });
+            return Ok(Folded { fold, last_sent });
         }
-        let earlier_messages = earlier.as_ref().map(|earlier| earlier.messages());
-        memory.keep_fold(&chain, (Arc::clone(&fold), looked_at), earlier_messages);
-        Ok(Folded { fold, earlier })
+        let earlier_messages = earlier.map(|earlier| earlier.messages());
+        let kept = Remembered { fold: Arc::clone(&fold), looked_at, last_sent: last_sent.clone() };
+        memory.keep_fold(&chain, kept, earlier_messages);
+        Ok(Folded { fold, last_sent })
     }
 
     /// The keys of the conversation. What was hashed of it is remembered for its next request.
@@ -256,7 +276,10 @@ impl<'a> Draft<'a> {
         let limit_tokens = self.limits.input_tokens();
         let received_tokens = fold.received_tokens() + self.overhead_tokens;
         if self.job.asked.bypass {
-            return self.bypass(received_tokens);
+            let mut planned = self.bypass(received_tokens)?;
+            let sent = Sent { received_tokens: fold.received_tokens(), compactions: 0 };
+            planned.progress = Some(Progress { last_sent: folded.last_sent.clone(), sent });
+            return Ok(planned);
         }
         let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
         let source = self.source().with_summaries(&standing);
@@ -306,11 +329,7 @@ impl<'a> Draft<'a> {
         planned.is_clampable = !is_observed && clamp::is_possible(&self.request);
         planned.zone = end.zone();
         planned.max_output_tokens = lowered.or(self.request.max_output_tokens);
-        if let Some(earlier) = &folded.earlier {
-            let earlier_tokens = earlier.received_tokens() + self.overhead_tokens;
-            planned.compaction.earlier_tokens = Some(earlier_tokens);
-            planned.compaction.is_cut = end.cuts() > earlier.cuts();
-        }
+        self.compare(&mut planned, folded, &end, kind);
         let is_unfit = end.history().last().is_some_and(|cut| cut.summary == SummaryUse::Unfit);
         planned.summary = spans.and_then(|spans| spans.told(is_unfit));
         planned.ahead = spans.and_then(|spans| spans.ahead(&end, &source));
@@ -318,6 +337,22 @@ impl<'a> Draft<'a> {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
+    }
+
+    /// Compares a plan with the request of the conversation that an upstream took last: whether there
+    /// are compactions that it had not seen, and which.
+    fn compare(&self, planned: &mut Planned, folded: &Folded, end: &Fold, kind: Kind) {
+        let compactions = if kind == Kind::Compacted { end.cuts() } else { 0 };
+        let before = folded.last_sent.get();
+        let compactions_before = before.map_or(0, |sent| sent.compactions);
+        planned.compaction.earlier_tokens =
+            before.map(|sent| sent.received_tokens + self.overhead_tokens);
+        planned.compaction.is_cut = compactions > compactions_before;
+        if planned.compaction.is_cut {
+            planned.compacted_by = edited::compacted_by(end, compactions_before);
+        }
+        let sent = Sent { received_tokens: folded.fold.received_tokens(), compactions };
+        planned.progress = Some(Progress { last_sent: folded.last_sent.clone(), sent });
     }
 
     /// What is changed beside the messages.
@@ -438,6 +473,8 @@ impl<'a> Draft<'a> {
             summary: None,
             ahead: None,
             budget: None,
+            compacted_by: String::new(),
+            progress: None,
         }
     }
 }

@@ -81,6 +81,7 @@ impl Proxy {
         for resends in 0..=MAX_RESENDS {
             let refused = look_for_refusal(upstream, &mut inbound, planned, resends).await;
             let Some(refused) = refused else { break };
+            record.came_back();
             let Some(lesson) = refused.lesson(planned, resends, before.as_ref()) else {
                 if refused.is_suspicion {
                     break;
@@ -91,7 +92,7 @@ impl Proxy {
             job.asked.learned = Some(lesson.of_this);
             learn(learned, job, planned, lesson, &refused).await;
             match self.planner.plan_job(job).await {
-                Ok(again) => *planned = again,
+                Ok(again) => planned.replace_refused(again),
                 Err(_) if refused.is_suspicion => break,
                 Err(error) => {
                     record.refused(refused.status).await;
@@ -101,7 +102,7 @@ impl Proxy {
             record.refused(refused.status).await;
             let account = opening::account(record.caller());
             let holding = self.hold(&account, job, planned).await?;
-            record.planned(planned);
+            record.planned_again(planned);
             let (method, target) = (method.clone(), target.clone());
             let body = planned.body.clone().unwrap_or_else(|| job.body.clone());
             let (headers, body) = (headers.clone(), OutboundBody::Bytes(body));
@@ -148,8 +149,8 @@ async fn learn(learned: &Learned, job: &Job, planned: &Planned, lesson: Lesson, 
         window_tokens = lesson.kept.window_tokens,
         max_input_tokens = lesson.kept.max_input_tokens,
         told = lesson.kept.is_told,
-        "the upstream refused a request as too long; it is sent again as it fits. Set the model's \
-         window_tokens under [models.\"NAME\"] to what it has"
+        "the upstream refused a request as too long. Set the model's window_tokens under \
+         [models.\"NAME\"] to what it has"
     );
     // What is only suspected, or found by stepping down from weir's own count, is held against
     // other requests when it has proved right.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::budgets::Report;
 use super::edited;
+use super::memory::{LastSent, Sent};
 use super::summaries::{Behalf, Look, Patience, Wanted};
 use super::ways::Way;
 use super::{LeftOut, Tenant};
@@ -113,12 +114,51 @@ pub struct Planned {
     pub ahead: Option<Wanted>,
     /// How its budgets stand.
     pub budget: Option<Report>,
+    /// The steps of the compactions that no request before this one had, in the words of `action`;
+    /// empty if there are none.
+    pub compacted_by: String,
+    /// What is noted once an upstream has taken the request.
+    pub progress: Option<Progress>,
 }
+
+/// A request that may become the last one of its conversation that an upstream took.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    pub(super) last_sent: LastSent,
+    pub(super) sent: Sent,
+}
+
+impl Progress {
+    /// Notes that an upstream took the request, and returns whether it is the first with its
+    /// compactions.
+    pub fn note(&self) -> bool {
+        let before = self.last_sent.set(self.sent);
+        self.sent.compactions > before.map_or(0, |before| before.compactions)
+    }
+}
+
+/// Two plans are the same if they send the same, whatever was sent before.
+impl PartialEq for Progress {
+    fn eq(&self, other: &Self) -> bool {
+        self.sent == other.sent
+    }
+}
+
+impl Eq for Progress {}
 
 impl Planned {
     /// Whether less of the conversation would reach the model than the caller sent.
     pub fn loses(&self) -> bool {
         self.cuts > 0 || self.received_tokens > self.limit_tokens
+    }
+
+    /// Replaces a plan that the upstream refused by the one that is sent again.
+    pub fn replace_refused(&mut self, again: Self) {
+        // Under another limit nothing is remembered of the conversation, and yet the provider has in
+        // its cache what it took last.
+        let earlier_tokens = again.compaction.earlier_tokens.or(self.compaction.earlier_tokens);
+        *self = again;
+        self.compaction.earlier_tokens = earlier_tokens;
     }
 
     /// The request without weir's question for its usage: what to send to an upstream that refuses

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::draft::{Draft, Folded};
+use super::metrics::{Metrics, Queue};
 pub use super::planned::{Asked, Job, Planned};
 use super::shared::Shared;
 use super::summaries::{Patience, Spans, Summaries, Wanted};
@@ -28,6 +29,7 @@ pub struct Planner {
     /// How many requests may be counted off the async threads at once: one a core, so that large
     /// bodies queue here and not on the cores.
     heavy: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
 }
 
 /// Whether a job may take its time.
@@ -56,7 +58,7 @@ impl Planner {
     /// A planner that has learned nothing of any upstream, and has no model to sum up with.
     pub fn new(config: Arc<Config>) -> Self {
         let ways = Arc::new(Ways::untaught(&config));
-        Self::with(config, ways, None)
+        Self::with(config, ways, None, Arc::default())
     }
 
     /// A planner that goes by what upstreams have taught, and by what stands for what cuts took.
@@ -64,11 +66,13 @@ impl Planner {
         config: Arc<Config>,
         ways: Arc<Ways>,
         summaries: Option<Arc<Summaries>>,
+        metrics: Arc<Metrics>,
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             shared: Arc::new(Shared::new(config, ways, summaries)),
             heavy: Arc::new(Semaphore::new(cores)),
+            metrics,
         }
     }
 
@@ -82,6 +86,7 @@ impl Planner {
         Self {
             shared: Arc::new(self.shared.renewed(config, ways, summaries)),
             heavy: Arc::clone(&self.heavy),
+            metrics: Arc::clone(&self.metrics),
         }
     }
 
@@ -158,7 +163,9 @@ impl Planner {
         job: Job,
         work: impl FnOnce(&Shared, Job) -> Result<T, Stop> + Send + 'static,
     ) -> Result<T, ProxyError> {
+        let queued = Instant::now();
         let place = Arc::clone(&self.heavy).acquire_owned().await;
+        self.metrics.waited(Queue::Planner, queued.elapsed());
         let shared = Arc::clone(&self.shared);
         let done = tokio::task::spawn_blocking(move || {
             // The place is given back by the work itself: a caller that leaves does not end it.

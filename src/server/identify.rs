@@ -30,6 +30,11 @@ impl Gate {
         }
     }
 
+    /// Whether everybody who reaches weir may use it.
+    pub fn is_open(&self) -> bool {
+        matches!(self, Self::Open { .. })
+    }
+
     /// Who sent these headers. In keys mode nobody else gets further.
     pub async fn caller(&self, headers: &HeaderMap) -> Result<Caller, ProxyError> {
         let ring = match self {
