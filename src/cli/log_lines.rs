@@ -2,7 +2,7 @@
 //! about a request has what one looks for first; the formats for files and programs have all of it.
 
 use std::ffi::OsString;
-use std::fmt::{self, Debug, Write as _};
+use std::fmt::{self, Debug};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};

@@ -272,10 +272,11 @@ impl Passing {
         let is_by_body = by_body.is_some();
         let model = by_path.as_deref().or(by_body).unwrap_or_default().to_owned();
         let is_single = matches!(body, Source::Stream(_));
-        let named = Arc::default();
+        let named: Arc<OnceLock<String>> = Arc::default();
         let body = match body {
             _ if !model.is_empty() => {
-                let _ = OnceLock::set(&named, model.clone());
+                // It is empty as yet.
+                let _ = named.set(model.clone());
                 body
             }
             Source::Stream(Some(body)) if names_a_model(&method, &target, &headers) => {

@@ -11,6 +11,7 @@ use super::error::Subject;
 use super::journal::Account;
 use super::learned::Sampling;
 use super::metrics::{Finished, Metrics, Resend};
+use super::opening::Ended;
 pub use super::outcome::Outcome;
 use super::planned::Progress;
 use super::planner::Planned;
@@ -19,7 +20,7 @@ use super::{Admission, Caller, ErrorKind, LeftOut, ProxyError};
 use crate::budget::NanoUsd;
 use crate::store::ledger::RequestId;
 use crate::store::rates::MinuteLeft;
-use crate::upstream::{Endpoint, Target};
+use crate::upstream::Target;
 use crate::wire::usage::Metered;
 
 /// The most of a path or of a model's name that goes into the log; callers choose them.

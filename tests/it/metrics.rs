@@ -169,12 +169,13 @@ fn told(answer: &Message) -> Samples {
 /// A chat of so many exchanges.
 fn conversation(exchanges: usize, more: &Value) -> Vec<u8> {
     let mut messages = vec![json!({"role": "system", "content": "You help."})];
-    for number in 0..exchanges {
+    for number in 0..=exchanges {
         let text = format!("number {number}, and what there is to say of it. ").repeat(10);
         messages.push(json!({"role": "user", "content": text}));
-        messages.push(json!({"role": "assistant", "content": text}));
+        if number < exchanges {
+            messages.push(json!({"role": "assistant", "content": text}));
+        }
     }
-    messages.push(json!({"role": "user", "content": "Go on."}));
     let mut body = json!({"model": "gpt-4o", "messages": messages});
     if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
         body.extend(more.clone());
