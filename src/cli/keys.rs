@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::moments::{moment, span_ms};
 use super::own_store;
-use crate::config::Config;
+use crate::config::{AuthMode, Config};
 use crate::store::keys::{
     Issued, KeyChange, KeyFacts, KeySettings, MAX_PAGE, NewKey, SecretFacts, Standing,
 };
@@ -197,6 +197,7 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
             let change = limits.change(Some(name), now_ms);
             change.check_policies(&config.context.policies).map_err(said)?;
             let new = NewKey { team: team.clone(), organisation: organisation.clone(), change };
+            warn_where_unchecked(config);
             show_issued(&store.create_key(new, now_ms).await.map_err(said)?, args.json, now_ms);
         }
         KeysCommand::List { team, all } => {
@@ -222,6 +223,7 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
         }
         KeysCommand::Rotate { id, overlap } => {
             let issued = store.rotate_key(id, *overlap, now_ms).await.map_err(said)?;
+            warn_where_unchecked(config);
             show_issued(&issued, args.json, now_ms);
         }
         KeysCommand::Revoke { id } => {
@@ -229,6 +231,18 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
         }
     }
     Ok(())
+}
+
+/// Warns, where JSON is not disturbed by it, if no weir with this configuration checks keys.
+fn warn_where_unchecked(config: &Config) {
+    if config.auth.mode == AuthMode::Keys {
+        return;
+    }
+    eprintln!(
+        "warning: keys are not switched on: auth.mode is \"open\" in this configuration. A weir that \
+         runs with it refuses virtual keys. Set mode = \"keys\" under [auth], or \
+         WEIR_AUTH__MODE=keys."
+    );
 }
 
 /// All keys, of all teams or one, by team and name.

@@ -5,7 +5,7 @@ pub mod breaker;
 mod client;
 mod credential;
 mod endpoint;
-mod query;
+pub mod query;
 pub mod retry;
 mod target;
 mod tls;
