@@ -31,7 +31,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::learned::{self, LearnedArgs};
+use super::learned::{self, ForgetArgs, LearnedArgs};
 use crate::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD_PER_MTOK};
 use crate::budget::{Price, Rates, Tier, money};
 use crate::config::models::UNKNOWN_PRICE;
@@ -53,6 +53,7 @@ enum Command {
         file: PathBuf,
     },
     Learned(LearnedArgs),
+    Forget(ForgetArgs),
 }
 
 /// Runs `weir models …`.
@@ -60,6 +61,7 @@ pub fn run(args: &ModelsArgs) -> Result<(), String> {
     let file = match &args.command {
         Command::Import { file } => file,
         Command::Learned(args) => return learned::run(args),
+        Command::Forget(args) => return learned::forget(args),
     };
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;

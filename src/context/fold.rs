@@ -321,6 +321,11 @@ impl Fold {
         self.notes.iter().filter(|note| note.summary.is_some()).count()
     }
 
+    /// Whether the last cut was made at the last message.
+    pub fn is_cut_here(&self) -> bool {
+        self.history.last().is_some_and(|cut| cut.messages == self.messages())
+    }
+
     /// What the cuts did.
     pub fn history(&self) -> &History {
         &self.history

@@ -23,6 +23,7 @@ mod passed;
 mod planned;
 pub mod planner;
 mod prices;
+mod probe;
 mod question;
 mod record;
 mod refusal;

@@ -166,7 +166,6 @@ impl Proxy {
         let model = way.sent(asked);
         let found = self.config.models.find(model);
         let is_known = !matches!(found.known, Known::Unknown);
-        let learned = way.taught.learned.limits(caller.tenant, model);
         let mut limits = Limits {
             window_tokens: found.entry.window_tokens,
             max_input_tokens: found.entry.max_input_tokens,
@@ -176,6 +175,7 @@ impl Proxy {
             asked_output_tokens: None,
             counting: self.config.policy(None, None).counting,
         };
+        let learned = way.taught.learned.limits(caller.tenant, model, limits.configured());
         learned.apply(&mut limits, is_known);
         if !is_known && learned.window_tokens.is_none() && learned.max_input_tokens.is_none() {
             return Figures::default();

@@ -303,7 +303,12 @@ impl Proxy {
                 upstream: Arc::clone(&leg.upstream),
             })
         });
-        let planned = self.planner.plan_job(&job).await?;
+        let planned = self.planner.plan_job(&job).await;
+        let of = (&trip.caller, trip.model.as_deref());
+        let planned = match self.probed(&leg.upstream, of, &mut job, &planned).await {
+            Some(probing) => probing,
+            None => planned?,
+        };
         Ok(Ready { leg, job, planned })
     }
 
