@@ -102,14 +102,16 @@ pub fn value_strings(text: &str) -> Vec<&str> {
     let mut at = 0;
     while let Some(start) = memchr::memchr(b'"', &bytes[at..]).map(|place| at + place) {
         let mut end = start + 1;
-        while let Some(place) = memchr::memchr2(b'"', b'\\', bytes.get(end..).unwrap_or_default()) {
+        loop {
+            let rest = bytes.get(end..).unwrap_or_default();
+            let Some(place) = memchr::memchr2(b'"', b'\\', rest) else { return strings };
             end += place;
             if bytes[end] == b'"' {
                 break;
             }
             end += 2;
         }
-        let Some(literal) = text.get(start..=end) else { return strings };
+        let literal = &text[start..=end];
         at = end + 1;
         let is_name = text[at..].trim_start().starts_with(':');
         if !is_name {
