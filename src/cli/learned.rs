@@ -15,8 +15,15 @@ use crate::store::Store;
 /// The most rows of each kind that are shown.
 const MAX_ROWS: usize = 10_000;
 
+const EXAMPLES: &str = "\
+Examples:
+  weir models learned
+      windows and token ratios that upstreams' answers have taught weir
+  weir models learned --json";
+
 /// Shows what was learned of models from their upstreams' answers
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct LearnedArgs {
     /// Prints JSON
     #[arg(long)]

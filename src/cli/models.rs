@@ -37,8 +37,16 @@ use crate::budget::{Price, Rates, Tier, money};
 use crate::config::models::UNKNOWN_PRICE;
 use crate::config::names;
 
+const EXAMPLES: &str = "\
+Examples:
+  weir models learned
+      windows and token ratios that upstreams' answers have taught weir
+  weir models import PRICES.json > config/models.toml
+      makes the catalogue of models again, from a price list";
+
 /// Looks after the catalogue of models.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct ModelsArgs {
     #[command(subcommand)]
     command: Command,
@@ -47,6 +55,7 @@ pub struct ModelsArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Writes a catalogue (TOML) to standard output, made from a JSON price list.
+    #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
     Import {
         /// An object of names, each with `mode`, `provider`, `max_input_tokens`,
         /// `max_output_tokens`, `input_cost_per_token` and other costs in dollars.

@@ -268,6 +268,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::clip::Clipped;
+    use super::super::ending::Ending;
     use super::super::limit::Profile;
     use super::super::measure::{Fact, Measure};
     use super::super::note::Place;
@@ -319,6 +320,7 @@ mod tests {
                 is_pinned: rest.ends_with('!'),
                 is_marked: false,
                 takes_note: true,
+                ending: Ending::Other,
             };
             fold.push(fact, &Halves);
         }

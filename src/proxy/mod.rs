@@ -16,6 +16,7 @@ pub mod host;
 mod journal;
 pub mod learned;
 mod memory;
+mod misplaced;
 mod models;
 mod opening;
 mod originals;

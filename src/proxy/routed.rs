@@ -368,7 +368,8 @@ impl Proxy {
         let opening = Opening::planned(account, &outbound.target, planned, record.plan_ms());
         record.account(self.journal.open(opening, holding).await?);
         record.sent_to(self.shown_name(upstream));
-        self.send_fitting(upstream, outbound, planned, job, record).await
+        let inbound = self.send_fitting(upstream, outbound, planned, job, record).await?;
+        upstream.well_placed(&leg.target, inbound).await
     }
 }
 
