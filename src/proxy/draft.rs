@@ -14,7 +14,7 @@ use super::error::Subject;
 use super::memory::{Chain, LastSent, Remembered, Sent};
 use super::planned::Progress;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
-use super::refusal;
+use super::refusal::{self, Unfit};
 use super::shared::{Shared, shown};
 use super::summaries::Spans;
 use super::ways::Way;
@@ -24,7 +24,7 @@ use crate::config::{Known, Mode, ModelSettings, Originals};
 use crate::context::history::SummaryUse;
 use crate::context::tail::Tail;
 use crate::context::{
-    self, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
+    self, Bound, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
 };
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Digits, Encoding, REPLY_PRIMING};
@@ -106,7 +106,7 @@ impl<'a> Draft<'a> {
         };
         let learned = match job.asked.learned {
             Some(learned) => learned,
-            None => way.taught.learned.limits(job.tenant, &model),
+            None => way.taught.learned.limits(job.tenant, &model, limits.configured()),
         };
         learned.apply(&mut limits, is_model_known);
         let known = settings.token_permille;
@@ -300,8 +300,9 @@ impl<'a> Draft<'a> {
             true => received_tokens,
             false => end.sent_tokens() + self.overhead_tokens,
         };
-        if sent_tokens > limit_tokens && !is_observed {
-            return Err(refusal::cannot_fit(received_tokens, sent_tokens, limit_tokens).into());
+        if !self.limits.admits(sent_tokens) && !is_observed {
+            let unfit = self.unfit(&end, received_tokens, sent_tokens);
+            return Err(refusal::cannot_fit(&unfit).into());
         }
         let kind = match (is_observed, needs_nothing) {
             (true, _) => Kind::Observed,
@@ -328,6 +329,7 @@ impl<'a> Draft<'a> {
         planned.usage_asked = asked;
         planned.is_clampable = !is_observed && clamp::is_possible(&self.request);
         planned.zone = end.zone();
+        planned.is_cut_here = !is_left_alone && end.is_cut_here();
         planned.max_output_tokens = lowered.or(self.request.max_output_tokens);
         self.compare(&mut planned, folded, &end, kind);
         let is_unfit = end.history().last().is_some_and(|cut| cut.summary == SummaryUse::Unfit);
@@ -353,6 +355,25 @@ impl<'a> Draft<'a> {
         }
         let sent = Sent { received_tokens: folded.fold.received_tokens(), compactions };
         planned.progress = Some(Progress { last_sent: folded.last_sent.clone(), sent });
+    }
+
+    /// What a refusal says of a request that cannot be made to fit.
+    fn unfit(&self, end: &Fold, received_tokens: u64, sent_tokens: u64) -> Unfit {
+        let learned = [self.learned.window_tokens, self.learned.max_input_tokens];
+        let is_learned = match self.limits.bound() {
+            Bound::Window => learned[0] == Some(self.limits.window_tokens),
+            Bound::ModelInput => learned[1] == self.limits.max_input_tokens,
+            Bound::Operator | Bound::Header => false,
+        };
+        Unfit {
+            limits: self.limits,
+            floor: end.floor(),
+            tools_tokens: self.overhead_tokens - REPLY_PRIMING,
+            received_tokens,
+            least_tokens: sent_tokens,
+            is_learned,
+            is_model_known: self.is_model_known,
+        }
     }
 
     /// What is changed beside the messages.
@@ -449,6 +470,7 @@ impl<'a> Draft<'a> {
             limit_tokens: self.limits.input_tokens(),
             messages: self.request.messages.len() as u32,
             cuts,
+            is_cut_here: false,
             left_out: LeftOut::default(),
             model: self.model.clone().into_owned(),
             upstream: self.way.taught.origin.clone(),

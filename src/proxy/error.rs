@@ -44,6 +44,8 @@ pub enum ErrorKind {
     Overloaded,
     StoreUnavailable,
     UpstreamConnect,
+    /// The upstream has no API under the base URL that is configured.
+    UpstreamPath,
     UpstreamTimeout,
     UpstreamClosed,
     Internal,
@@ -77,6 +79,7 @@ impl ErrorKind {
             Self::Overloaded => "overloaded",
             Self::StoreUnavailable => "store_unavailable",
             Self::UpstreamConnect => "upstream_connect",
+            Self::UpstreamPath => "upstream_path_not_found",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::UpstreamClosed => "upstream_closed",
             Self::Internal => "internal",
@@ -109,7 +112,9 @@ impl ErrorKind {
             Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::UpgradeNotSupported => StatusCode::NOT_IMPLEMENTED,
-            Self::UpstreamConnect | Self::UpstreamClosed => StatusCode::BAD_GATEWAY,
+            Self::UpstreamConnect | Self::UpstreamClosed | Self::UpstreamPath => {
+                StatusCode::BAD_GATEWAY
+            }
             Self::Overloaded | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
             Self::LoopDetected => StatusCode::LOOP_DETECTED,

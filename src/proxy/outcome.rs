@@ -37,7 +37,7 @@ impl Outcome {
     pub fn end(self) -> End {
         match self {
             Self::Complete | Self::Retried => End::Seen,
-            Self::Overflow => End::Refused,
+            Self::Overflow | Self::Failed(ErrorKind::UpstreamPath) => End::Refused,
             Self::CallerLeft | Self::UpstreamCut | Self::IdleTimeout => End::Unseen,
             Self::Failed(ErrorKind::UpstreamTimeout | ErrorKind::UpstreamClosed) => End::Unseen,
             Self::Failed(_) => End::NotSent,

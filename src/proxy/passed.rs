@@ -71,6 +71,10 @@ impl Proxy {
             return self.models(pass).await;
         }
         let (target, method) = (pass.target.clone(), pass.method.clone());
+        let single = match target.endpoint() {
+            Endpoint::Model(name) if method == Method::GET => Some(name.clone()),
+            _ => None,
+        };
         let caller = pass.caller.clone();
         let metrics = self.journal.metrics();
         let mut record = Record::begin(&method, &target, caller, pass.admission, metrics);
@@ -92,6 +96,9 @@ impl Proxy {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
+        if let Some(name) = single {
+            inbound = self.one_model(&name, record.caller(), inbound).await;
+        }
         inbound.headers = leg.upstream.inbound(inbound.headers);
         if is_unread {
             headers::unread(&mut inbound.headers);
@@ -214,8 +221,8 @@ impl Proxy {
         };
         let announced_length = callers.contains_key(CONTENT_LENGTH);
         let mut headers = leg.upstream.outbound(callers, &self.via, leg.target.endpoint());
-        if matches!(leg.target.endpoint(), Endpoint::Route(_)) {
-            // The usage in a compressed answer could not be read.
+        if matches!(leg.target.endpoint(), Endpoint::Route(_) | Endpoint::Model(_)) {
+            // The usage in a compressed answer could not be read, nor an entry added to.
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         let body = match (&mut passing.body, &leg.renamed) {
@@ -245,7 +252,8 @@ impl Proxy {
         }
         record.sent_to(self.shown_name(&leg.upstream));
         let sent = leg.upstream.client.send(outbound).await;
-        sent.map_err(|error| leg.upstream.error(error))
+        let inbound = sent.map_err(|error| leg.upstream.error(error))?;
+        leg.upstream.well_placed(&leg.target, inbound).await
     }
 }
 

@@ -15,6 +15,7 @@ use super::opening::Ended;
 pub use super::outcome::Outcome;
 use super::planned::Progress;
 use super::planner::Planned;
+use super::probe::Probe;
 use super::settlement::{self, End};
 use super::{Admission, Caller, ErrorKind, LeftOut, ProxyError};
 use crate::budget::NanoUsd;
@@ -60,6 +61,8 @@ pub struct Record {
     upstream: Option<Arc<str>>,
     /// The prompt, to be compared with what the upstream reports of it.
     sampling: Option<Sampling>,
+    /// What is found out of the model's limits if the upstream accepts the request.
+    probe: Option<Arc<Probe>>,
     /// Bytes of the answer that the caller got.
     pub bytes_out: u64,
     /// What the answer told, once it has ended.
@@ -112,6 +115,7 @@ impl Record {
             attempts: 0,
             upstream: None,
             sampling: None,
+            probe: None,
             bytes_out: 0,
             metered: Metered::default(),
             outcome: Outcome::CallerLeft,
@@ -271,6 +275,11 @@ impl Record {
         self.sampling = sampling;
     }
 
+    /// Keeps what is found out if the upstream accepts the request.
+    pub fn probe(&mut self, probe: Option<Arc<Probe>>) {
+        self.probe = probe;
+    }
+
     /// Learns from what the upstream reported of the prompt. What is no text is counted by other rules.
     fn learn(&mut self) {
         let usage = self.metered.usage.unwrap_or_default();
@@ -335,6 +344,9 @@ impl Record {
 
     /// The account and what it is to be settled with, the first time this is asked for.
     pub fn end(&mut self) -> Option<(Account, Ended)> {
+        if let Some(probe) = self.probe.take().filter(|_| self.is_success()) {
+            probe.accepted(self.metered.usage.and_then(|usage| usage.prompt_tokens));
+        }
         let account = self.account.take()?;
         let ended = Ended {
             end: match self.metered.done || self.has_end {

@@ -84,7 +84,10 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
         headers.insert(RETRY_AFTER, HeaderValue::from(after_ms.div_ceil(1000)));
     }
     match problem.kind {
-        ErrorKind::UpgradeNotSupported | ErrorKind::LoopDetected | ErrorKind::BudgetExhausted => {
+        ErrorKind::UpgradeNotSupported
+        | ErrorKind::LoopDetected
+        | ErrorKind::BudgetExhausted
+        | ErrorKind::UpstreamPath => {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         ErrorKind::UnsupportedEncoding => {

@@ -15,7 +15,7 @@ use http::{Method, Request, Response, StatusCode};
 
 use super::accept::{Acceptor, Received};
 use super::health;
-use super::identify::Gate;
+use super::identify::{Gate, is_secret_in};
 use super::preflight::{is_preflight, preflight};
 use super::reply;
 use super::shutdown::{Phase, Shutdown};
@@ -145,7 +145,7 @@ impl Routes {
             Ok(Step::Own(response)) => response,
             Ok(Step::NotAllowed(allowed)) => self.refuse_method(&parts, body, allowed),
             Ok(Step::Metrics) => self.metrics(&parts, body).await,
-            Ok(step) => match self.gate.caller(&parts.headers).await {
+            Ok(step) => match self.gate.caller(&parts.headers, &parts.uri).await {
                 Ok(mut caller) => {
                     caller.address = address(&parts);
                     self.serve(step, parts, body, caller).await
@@ -461,7 +461,10 @@ impl Routes {
         problem: &ProxyError,
     ) {
         self.proxy.count_refused(path, problem);
-        let path = &path[..path.floor_char_boundary(MAX_LOGGED_BYTES)];
+        let path = match is_secret_in(path) {
+            true => "(hidden: it holds a virtual key)",
+            false => &path[..path.floor_char_boundary(MAX_LOGGED_BYTES)],
+        };
         tracing::info!(
             target: "weir::request",
             event = "refused",

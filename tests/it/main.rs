@@ -12,6 +12,7 @@ mod keys;
 mod ledger;
 mod logged;
 mod metrics;
+mod misplaced;
 mod promises;
 mod recalled;
 mod reload;
