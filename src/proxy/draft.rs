@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::beginnings::Looked;
 use super::edited::{self, Beside, Kind};
 use super::error::Subject;
-use super::memory::{Chain, LastSent, Remembered, Sent};
+use super::memory::{Chain, LastSent, Remembered};
 use super::planned::Progress;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
 use super::refusal::{self, Unfit};
@@ -34,6 +34,12 @@ use crate::wire::{Edit, Request, clamp};
 pub(super) struct Folded {
     pub(super) fold: Arc<Fold>,
     last_sent: LastSent,
+}
+
+impl Folded {
+    fn progress(&self, compactions: u32) -> Progress {
+        Progress::new(&self.last_sent, self.fold.received_tokens(), compactions)
+    }
 }
 
 /// A request whose body is read and whose limits are known.
@@ -176,14 +182,13 @@ impl<'a> Draft<'a> {
         let memory = &self.shared.memory;
         let chain = self.chain();
         let remembered = memory.longest_fold(&chain);
-        let last_sent = remembered.as_ref().map(|earlier| &earlier.last_sent);
-        let last_sent = last_sent.map_or_else(LastSent::default, LastSent::branch);
-        let looked_at = remembered.as_ref().map(|earlier| earlier.looked_at);
-        let earlier = remembered.as_ref().map(|earlier| &earlier.fold);
+        let earlier = remembered.as_ref();
+        let last_sent = earlier.map(|earlier| earlier.last_sent.branch()).unwrap_or_default();
+        let looked_at = earlier.map(|earlier| earlier.looked_at);
         // Folding anew asks for all that stands, which renews its life in the store.
         let is_stale = spans.zip(looked_at).is_some_and(|(spans, at)| spans.is_stale(at));
         let looked_at = looked_at.filter(|_| !is_stale).unwrap_or_else(Instant::now);
-        let mut fold = match remembered.as_ref().filter(|_| !is_stale) {
+        let mut fold = match earlier.filter(|_| !is_stale) {
             Some(same) if same.fold.messages() == self.request.messages.len() => {
                 let (fold, last_sent) = (Arc::clone(&same.fold), same.last_sent.clone());
                 return Ok(Folded { fold, last_sent });
@@ -209,7 +214,7 @@ impl<'a> Draft<'a> {
             // What nobody has settled is not to be taken up by requests that are sent.
             return Ok(Folded { fold, last_sent });
         }
-        let earlier_messages = earlier.map(|earlier| earlier.messages());
+        let earlier_messages = earlier.map(|earlier| earlier.fold.messages());
         let kept = Remembered { fold: Arc::clone(&fold), looked_at, last_sent: last_sent.clone() };
         memory.keep_fold(&chain, kept, earlier_messages);
         Ok(Folded { fold, last_sent })
@@ -277,8 +282,7 @@ impl<'a> Draft<'a> {
         let received_tokens = fold.received_tokens() + self.overhead_tokens;
         if self.job.asked.bypass {
             let mut planned = self.bypass(received_tokens)?;
-            let sent = Sent { received_tokens: fold.received_tokens(), compactions: 0 };
-            planned.progress = Some(Progress { last_sent: folded.last_sent.clone(), sent });
+            planned.progress = Some(folded.progress(0));
             return Ok(planned);
         }
         let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
@@ -341,8 +345,7 @@ impl<'a> Draft<'a> {
         Ok(planned)
     }
 
-    /// Compares a plan with the request of the conversation that an upstream took last: whether there
-    /// are compactions that it had not seen, and which.
+    /// Notes which compactions the request of the conversation that an upstream took last had not.
     fn compare(&self, planned: &mut Planned, folded: &Folded, end: &Fold, kind: Kind) {
         let compactions = if kind == Kind::Compacted { end.cuts() } else { 0 };
         let before = folded.last_sent.get();
@@ -353,8 +356,7 @@ impl<'a> Draft<'a> {
         if planned.compaction.is_cut {
             planned.compacted_by = edited::compacted_by(end, compactions_before);
         }
-        let sent = Sent { received_tokens: folded.fold.received_tokens(), compactions };
-        planned.progress = Some(Progress { last_sent: folded.last_sent.clone(), sent });
+        planned.progress = Some(folded.progress(compactions));
     }
 
     /// What a refusal says of a request that cannot be made to fit.

@@ -146,6 +146,11 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Of a request with so many tokens of messages, shaped by so many compactions.
+    pub(super) fn new(last_sent: &LastSent, received_tokens: u64, compactions: u32) -> Self {
+        Self { last_sent: last_sent.clone(), sent: Sent { received_tokens, compactions } }
+    }
+
     /// Notes that an upstream took the request, and returns whether it is the first with its
     /// compactions.
     pub fn note(&self) -> bool {
