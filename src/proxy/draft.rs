@@ -12,7 +12,7 @@ use super::beginnings::Looked;
 use super::edited::{self, Beside, Kind};
 use super::error::Subject;
 use super::memory::{Chain, LastSent, Remembered};
-use super::planned::Progress;
+use super::planned::Folded;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
 use super::refusal::{self, Unfit};
 use super::shared::{Shared, shown};
@@ -29,18 +29,6 @@ use crate::context::{
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Digits, Encoding, REPLY_PRIMING};
 use crate::wire::{Edit, Request, clamp};
-
-/// A conversation as it is, and the request of it that an upstream took last.
-pub(super) struct Folded {
-    pub(super) fold: Arc<Fold>,
-    last_sent: LastSent,
-}
-
-impl Folded {
-    fn progress(&self, compactions: u32) -> Progress {
-        Progress::new(&self.last_sent, self.fold.received_tokens(), compactions)
-    }
-}
 
 /// A request whose body is read and whose limits are known.
 pub(super) struct Draft<'a> {

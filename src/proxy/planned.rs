@@ -12,7 +12,7 @@ use super::summaries::{Behalf, Look, Patience, Wanted};
 use super::ways::Way;
 use super::{LeftOut, Tenant};
 use crate::budget::{Compaction, ServiceTier};
-use crate::context::{LearnedLimits, Limits, Zone};
+use crate::context::{Fold, LearnedLimits, Limits, Zone};
 use crate::tokens::Encoding;
 use crate::wire::Protocol;
 use crate::wire::asking::Put;
@@ -136,6 +136,18 @@ pub struct Planned {
     pub compacted_by: String,
     /// What is noted once an upstream has taken the request.
     pub progress: Option<Progress>,
+}
+
+/// A conversation as it is, and the request of it that an upstream took last.
+pub(super) struct Folded {
+    pub(super) fold: Arc<Fold>,
+    pub(super) last_sent: LastSent,
+}
+
+impl Folded {
+    pub(super) fn progress(&self, compactions: u32) -> Progress {
+        Progress::new(&self.last_sent, self.fold.received_tokens(), compactions)
+    }
 }
 
 /// A request that may become the last one of its conversation that an upstream took.

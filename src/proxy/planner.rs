@@ -8,8 +8,9 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::draft::{Draft, Folded};
+use super::draft::Draft;
 use super::metrics::{Metrics, Queue};
+use super::planned::Folded;
 pub use super::planned::{Asked, Job, Planned};
 use super::shared::Shared;
 use super::summaries::{Patience, Spans, Summaries, Wanted};
