@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::beginnings::Looked;
 use super::edited::{self, Beside, Kind};
 use super::error::Subject;
-use super::memory::{Chain, LastSent, Remembered};
+use super::memory::{Chain, Remembered};
 use super::planned::Folded;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
 use super::refusal::{self, Unfit};
