@@ -13,7 +13,7 @@ use super::serve::BAD_CONFIGURATION;
 use super::sources::Document;
 use super::told::{self, Flags};
 use crate::config::changes::{self, Change, Effect};
-use crate::config::{self, Problem, Warning};
+use crate::config::{self, Config, Problem, Warning};
 
 const LONG_ABOUT: &str = "\
 Reads the configuration as `weir serve` would, flags and environment included, and reports each \
