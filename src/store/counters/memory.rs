@@ -210,7 +210,7 @@ impl Memory {
             let told = self.store.spent(query).await?;
             let mut state = self.state();
             let slot = state.counters.entry(key).or_default();
-            for (bucket_ms, spent) in told {
+            for (bucket_ms, spent) in told.ended {
                 slot.counter.add_spent(bucket_ms.max(span.first_ms), spent);
             }
             slot.is_loaded = true;
