@@ -60,6 +60,8 @@ pub struct SpentQuery {
     pub bucket_ms: Option<u64>,
     /// Requests that are not counted: whoever counts settles them.
     pub open: Vec<RequestId>,
+    /// Whether [`Spent::open`] is of use. Otherwise it may be empty.
+    pub wants_open: bool,
 }
 
 /// What the journal has of a scope, true of one moment: each request has ended or is open.
@@ -144,10 +146,14 @@ impl Store {
             Backend::Sqlite(sqlite) => sqlite,
             Backend::Postgres(postgres) => return postgres.spent(query).await,
         };
-        // Logs are read first: so none is overlooked that ends or whose log is finished in between.
         let (ledger, from_ms) = (Arc::clone(sqlite.ledger()), query.from_ms);
-        let in_logs = tokio::task::spawn_blocking(move || ends::open_since(&ledger, from_ms));
-        let in_logs = in_logs.await.map_err(|_| StoreError::Closed)?;
+        let mut in_logs = Vec::new();
+        if query.wants_open {
+            // Logs are read first, so that no request is missed that ends, or whose log is finished,
+            // in between.
+            let read = tokio::task::spawn_blocking(move || ends::open_since(&ledger, from_ms));
+            in_logs = read.await.map_err(|_| StoreError::Closed)?;
+        }
         self.gather().await;
         let work = move |connection: &Connection| {
             // A store in memory reads inside the transaction of whoever writes.

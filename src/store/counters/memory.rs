@@ -206,6 +206,7 @@ impl Memory {
                 from_ms: span.first_ms,
                 bucket_ms: key.0.window.bucket_length_ms(),
                 open,
+                wants_open: false,
             };
             let told = self.store.spent(query).await?;
             let mut state = self.state();

@@ -250,6 +250,7 @@ async fn journal(store: &Store) -> Spent {
         from_ms: 0,
         bucket_ms: None,
         open: Vec::new(),
+        wants_open: true,
     };
     store.spent(query).await.expect("it can be read")
 }

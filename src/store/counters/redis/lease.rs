@@ -27,18 +27,17 @@ pub struct Lease {
     pub parts: Vec<(String, u64, u64)>,
     /// The generation that knows it.
     pub known_in: Option<Arc<str>>,
-    /// Where and when it was given what it holds.
+    /// `None` if it was never given anything.
     pub given: Option<Given>,
     /// Since when the journal has had it.
     pub written: Option<Instant>,
 }
 
-/// How a request came to what it holds.
+/// When and in which generation a request was given what it holds.
 #[derive(Debug, Clone)]
 pub struct Given {
-    /// In which generation.
     pub generation: Arc<str>,
-    /// When it was asked for, which is before it was given.
+    /// The moment before it was asked for.
     pub asked: Instant,
 }
 

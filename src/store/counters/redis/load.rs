@@ -172,6 +172,7 @@ async fn told(
         from_ms: span.first_ms,
         bucket_ms: id.window.bucket_length_ms(),
         open,
+        wants_open: true,
     };
     let Spent { ended, open } = store.spent(query).await?;
     let spent = ended.into_iter().map(|(bucket_ms, spent)| {

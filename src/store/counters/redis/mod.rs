@@ -169,9 +169,10 @@ impl InRedis {
 
     /// Notes that the journal has a request as open, before it is sent; whether it may be sent.
     ///
-    /// A count that is begun anew includes what the journal has open, and none is within the grace.
-    /// A request that was written down within it is in every count, then. One that took longer may be
-    /// sent only if Redis has not been emptied since, which costs a question.
+    /// No count begins within the grace after Redis was emptied, and each begins with what the journal
+    /// has open. So a request that was written down within the grace after it was given what it holds is
+    /// in every count. One that took longer may be sent only if Redis has not been emptied since, which
+    /// costs a round trip.
     pub async fn opened(&self, id: RequestId) -> Result<bool, StoreError> {
         let given = match self.state().leases.get_mut(&id) {
             Some(lease) => {
