@@ -178,6 +178,8 @@ impl Journal {
             sent_tokens: opening.compaction.map(|done| done.sent_tokens),
             max_output_tokens: opening.max_output_tokens,
             plan_ms: Some(opening.plan_ms),
+            held_nano_usd: holding.amount.map(|amount| amount.nano_usd),
+            held_tokens: holding.amount.map(|amount| amount.tokens),
         });
         let account = Account {
             journal: Arc::clone(self),
@@ -191,11 +193,12 @@ impl Journal {
             return Ok(Some(account));
         }
         let mut unsent = Unsent { journal: self, id: Some(account.id()) };
-        let written = self.store.open_request(&account.intent).await;
-        if let Err(error) = &written
-            && self.config.ledger.on_failure == OnFailure::Closed
-        {
-            return Err(unwritten(error));
+        match self.store.open_request(&account.intent).await {
+            Ok(()) => self.budgets.check_held(account.holding.as_ref()).await?,
+            Err(error) if self.config.ledger.on_failure == OnFailure::Closed => {
+                return Err(unwritten(&error));
+            }
+            Err(_) => {}
         }
         unsent.id = None;
         Ok(Some(account))
