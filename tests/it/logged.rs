@@ -147,7 +147,7 @@ async fn each_compaction_is_logged_and_charged_once_and_the_first_one_too() {
                 assert_eq!(line["sent_tokens"].as_u64(), told("x-weir-sent-tokens"));
             }
         }
-        assert!(rewritten.len() > 2, "{limit}: {rewritten:?}");
+        assert!(!rewritten.is_empty(), "{limit}");
         let rows = rows(&store).await;
         assert_eq!(rows.len(), 80);
         // Left out is worth a cache read a token, less what was read anew behind a compaction.
