@@ -171,9 +171,14 @@ fn run(agent: &Agent) -> Outcome {
 
 /// A call and its result.
 fn step(numbers: &mut Numbers, number: usize) -> [String; 2] {
+    let result = numbers.result(number);
+    step_with(numbers, number, &result)
+}
+
+fn step_with(numbers: &mut Numbers, number: usize, result: &str) -> [String; 2] {
     let why = json(&numbers.words(16));
     let arguments = json(&format!(r#"{{"path":"src/part_{number}.rs"}}"#));
-    let result = json(&numbers.result(number));
+    let result = json(result);
     [
         format!(
             r#"{{"role":"assistant","content":{why},"tool_calls":[{{"id":"c{number}","type":"function","function":{{"name":"tool_1","arguments":{arguments}}}}}]}}"#
@@ -202,6 +207,45 @@ fn an_agent_is_not_compacted_in_bursts() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The notes in a request.
+fn notes(text: &str) -> Vec<String> {
+    let body = Body::read(text).expect("weir sends JSON");
+    let said = |message: usize| body.raw(message).to_owned();
+    let all = (0..body.messages().len()).map(said);
+    all.filter(|raw| raw.contains("[weir: ") && raw.contains("shortened to fit")).collect()
+}
+
+#[test]
+fn a_note_written_under_an_outsized_turn_is_written_again() {
+    const LIMIT_TOKENS: u64 = 8000;
+    const OUTSIZED: usize = 9;
+    let (weir, mut numbers) = (Weir::new(), Numbers(5));
+    let task = json(&numbers.words(40));
+    let mut messages = vec![format!(r#"{{"role":"user","content":{task}}}"#)];
+    let mut states: Vec<(u32, Vec<String>)> = Vec::new();
+    for number in 0..20 {
+        messages.extend(match number {
+            OUTSIZED => {
+                let large = format!("{} and no more", "plain words ".repeat(2400));
+                step_with(&mut numbers, number, &large)
+            }
+            _ => step(&mut numbers, number),
+        });
+        let body = format!(r#"{{"model":"{MODEL}","messages":[{}]}}"#, messages.join(","));
+        let planned = weir.plan(&body, LIMIT_TOKENS).expect("it fits");
+        let sent = planned.body.as_deref().unwrap_or(body.as_bytes());
+        let sent = std::str::from_utf8(sent).expect("weir sends UTF-8");
+        states.push((planned.cuts, notes(sent)));
+    }
+    let (cuts, thin) = &states[OUTSIZED];
+    assert!(*cuts > states[OUTSIZED - 1].0, "the outsized result is compacted for: {states:?}");
+    let thin = thin.last().expect("it left a note");
+    let (_, later) = states.iter().find(|(own, _)| own > cuts).expect("a later compaction");
+    assert!(!later.contains(thin), "the thin note stands still");
+    let tokens = |notes: &[String]| notes.iter().map(String::len).sum::<usize>();
+    assert!(tokens(later) > thin.len() * 5 / 4, "{} after {}", tokens(later), thin.len());
 }
 
 /// What stays of a request whatever is compacted, without notes; `None` where the caller pins something.
