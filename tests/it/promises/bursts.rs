@@ -96,8 +96,11 @@ impl Numbers {
         let mut text = format!("src/part_{number}.rs: {} lines\n", self.below(400));
         for line in 0..44 {
             let (at, name) = (self.below(400), self.below(900) + 100);
+            let part = 10 + at % 90;
             let _ = match line % 2 {
-                0 => writeln!(text, "{at}: fn open_{name}(own: &Part{at}) -> Result<(), Error> {{"),
+                0 => {
+                    writeln!(text, "{at}: fn open_{name}(own: &Part{part}) -> Result<(), Error> {{")
+                }
                 _ => writeln!(text, "    // {}", self.words(18)),
             };
         }
@@ -301,5 +304,5 @@ fn has_room_to_grow(case: &Case) -> Result<(), String> {
 
 #[test]
 fn nothing_is_compacted_again_before_it_has_grown() {
-    check("room to grow", 80, &generate::valid(), has_room_to_grow);
+    check("room to grow", 20, &generate::valid(), has_room_to_grow);
 }
