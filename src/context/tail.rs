@@ -175,6 +175,7 @@ fn passages(fold: &Fold, source: &dyn Source, question: &Question) -> Vec<Passag
         searched.push(message);
     }
     searched.reverse();
+    source.expect(&searched);
     let mut passages = Vec::new();
     for message in searched {
         let reading = source.reading(message);

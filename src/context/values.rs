@@ -43,17 +43,7 @@ pub fn values(text: &str) -> Vec<Value> {
     let found = Vec::with_capacity(text.len() / BYTES_PER_VALUE);
     let mut finder = Finder { text, bytes: text.as_bytes(), found };
     finder.run();
-    let mut found = finder.found;
-    // A value is said within one line; what ends a line anywhere is no part of one.
-    found.retain(|value| {
-        let said = value.start as usize..value.end as usize;
-        // Nearly all are plain signs, of which none ends a line.
-        text.as_bytes()[said.clone()].iter().all(u8::is_ascii_graphic)
-            || text.get(said).is_some_and(|said| !said.contains(ends_line))
-    });
-    found.sort_by_key(|value| (value.start, value.end));
-    found.dedup_by_key(|value| (value.start, value.end));
-    found
+    finder.found
 }
 
 fn ends_line(letter: char) -> bool {
@@ -115,7 +105,10 @@ impl Finder<'_> {
                 if matches!(byte, b'"' | b'\'' | b'`') && at >= quoted_to {
                     quoted_to = self.take_quoted(at).unwrap_or(quoted_to);
                 }
-                at += self.text[at..].chars().next().map_or(1, char::len_utf8);
+                at += match byte {
+                    ..0x80 => 1,
+                    _ => self.text[at..].chars().next().map_or(1, char::len_utf8),
+                };
             }
         }
     }
@@ -176,8 +169,24 @@ impl Finder<'_> {
             }
     }
 
+    /// Takes a value in, in order of where it begins and ends, once.
     fn push(&mut self, start: usize, end: usize, kind: ValueKind) {
-        self.found.push(Value { start: start as u32, end: end as u32, kind });
+        // A value is said within one line; what ends a line anywhere is no part of one. Names and words
+        // are of plain signs, of which none does, or of letters beyond ASCII.
+        let is_plain = kind != ValueKind::Phrase && self.bytes[start..end].is_ascii();
+        if !is_plain && self.text.get(start..end).is_none_or(|said| said.contains(ends_line)) {
+            return;
+        }
+        let value = Value { start: start as u32, end: end as u32, kind };
+        // Only what lies within the same run or the same quotes comes later than what it stands before.
+        let before =
+            self.found.iter().rposition(|own| (own.start, own.end) <= (value.start, value.end));
+        match before {
+            Some(before)
+                if (self.found[before].start, self.found[before].end)
+                    == (value.start, value.end) => {}
+            before => self.found.insert(before.map_or(0, |before| before + 1), value),
+        }
     }
 
     fn take_run(&mut self, start: usize, end: usize, holds: u8) {

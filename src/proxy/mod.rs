@@ -29,6 +29,7 @@ mod refusal;
 mod relay;
 mod routed;
 mod settlement;
+mod several;
 mod shared;
 pub mod shelf;
 mod spend;
