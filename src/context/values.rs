@@ -1,6 +1,7 @@
 //! The values in a text: names, paths, numbers, quoted words, by which a later message can refer
 //! to it. Pure; looks at one text at a time and knows nothing of conversations.
 
+use memchr::memchr2;
 use unicode_normalization::char::is_combining_mark;
 
 /// A stretch of a text that a later message may use.
@@ -82,6 +83,17 @@ const RUN: [u8; 256] = {
     run
 };
 
+/// The same of ASCII alone; 0 for what lies beyond.
+const PLAIN: [u8; 256] = {
+    let mut plain = RUN;
+    let mut index = 0x80;
+    while index < 256 {
+        plain[index] = 0;
+        index += 1;
+    }
+    plain
+};
+
 impl Finder<'_> {
     fn run(&mut self) {
         let mut at = 0;
@@ -115,16 +127,20 @@ impl Finder<'_> {
 
     /// Where the run that begins at `start` ends, and what bytes it holds.
     fn run_end(&self, start: usize) -> (usize, u8) {
-        let mut holds = 0;
-        for (at, byte) in self.bytes.iter().enumerate().skip(start) {
-            match RUN[usize::from(*byte)] {
-                0 if *byte == b':' && self.is_in_time(start, at) => holds |= OTHER,
-                0 => return (at, holds),
-                _ if !self.is_letter(at) && !self.is_mark(at) => return (at, holds),
-                own => holds |= own,
+        let (mut at, mut holds) = (start, 0);
+        loop {
+            // Nearly all are plain signs, of which nothing else is to be asked.
+            while let Some(own @ 1..) = self.bytes.get(at).map(|byte| PLAIN[usize::from(*byte)]) {
+                holds |= own;
+                at += 1;
             }
+            match self.bytes.get(at) {
+                Some(b':') if self.is_in_time(start, at) => holds |= OTHER,
+                Some(0x80..) if self.is_letter(at) || self.is_mark(at) => holds |= SMALL,
+                _ => return (at, holds),
+            }
+            at += 1;
         }
-        (self.bytes.len(), holds)
     }
 
     /// Whether the character at `at` is of a word, where it lies beyond ASCII: arrows, dashes and the
@@ -294,7 +310,7 @@ impl Finder<'_> {
             return None;
         }
         let inside = &self.bytes[open + 1..(open + 2 + QUOTED_BYTES.end()).min(self.bytes.len())];
-        let length = inside.iter().position(|byte| *byte == quote || *byte == b'\n')?;
+        let length = memchr2(quote, b'\n', inside)?;
         if inside[length] != quote {
             return None;
         }
@@ -326,8 +342,11 @@ fn is_name(run: &[u8]) -> bool {
         };
         capitals += u32::from(byte.is_ascii_uppercase());
         before = byte;
+        if !is_plain && (is_joined || capitals >= 3) {
+            return true;
+        }
     }
-    !is_plain && (is_joined || capitals >= 3)
+    false
 }
 
 #[cfg(test)]
