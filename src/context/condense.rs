@@ -203,6 +203,7 @@ impl Cut<'_> {
         source: &dyn Source,
     ) -> Option<(String, u64)> {
         let fold = &*self.fold;
+        source.expect(&(0..fold.facts.len()).collect::<Vec<_>>());
         let readings: Vec<Rc<Reading>> =
             (0..fold.facts.len()).map(|message| source.reading(message)).collect();
         let text_tokens: Vec<u64> = fold

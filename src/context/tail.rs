@@ -119,6 +119,7 @@ fn passages(fold: &Fold, source: &dyn Source, question: &Question) -> Vec<Passag
         left_tokens = left;
         searched.push(message);
     }
+    source.expect(&searched);
     let mut passages = Vec::new();
     for message in searched.into_iter().rev() {
         let text_tokens = fold.facts[message].text_tokens;

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use super::edited::{self, Beside, Kind};
 use super::memory::Chain;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
 use super::refusal::{self, Unfit};
+use super::several;
 use super::shared::{Shared, shown};
 use super::summaries::Spans;
 use super::ways::Way;
@@ -20,6 +22,8 @@ use super::{ErrorKind, LeftOut, ProxyError};
 use crate::budget::{Compaction, ServiceTier};
 use crate::config::{Known, Mode, ModelSettings, Originals};
 use crate::context::history::SummaryUse;
+use crate::context::reading::Reading;
+use crate::context::source::{ReadMany, Readings, read_one};
 use crate::context::tail::Tail;
 use crate::context::{
     self, Bound, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
@@ -53,6 +57,8 @@ pub(super) struct Draft<'a> {
     pub(super) settings: ModelSettings,
     learned: LearnedLimits,
     is_calibrated: bool,
+    /// What its messages say, as far as that was asked for.
+    readings: Rc<Readings>,
 }
 
 /// Reads a body, from the end of what is known of it on.
@@ -72,6 +78,10 @@ impl<'a> Draft<'a> {
     pub(super) fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
         let config = &shared.config;
         let looked = shared.memory.beginnings.look(job.tenant, &job.body);
+        if pace == Pace::Inline && looked.as_ref().is_some_and(|looked| looked.known.is_none()) {
+            // A long conversation that nobody has seen: there is much to count.
+            return Err(Stop::Heavy);
+        }
         let request = read_body(job, looked.as_ref(), config.server.max_messages)?;
         let model = match &job.path_model {
             Some(model) => Cow::Borrowed(model.as_str()),
@@ -137,6 +147,7 @@ impl<'a> Draft<'a> {
             settings,
             learned,
             is_calibrated,
+            readings: Rc::default(),
         })
     }
 
@@ -172,16 +183,18 @@ impl<'a> Draft<'a> {
             Some(earlier) => Fold::clone(earlier),
             None => Fold::new(Arc::clone(&self.profile)),
         };
-        let facts = self.facts_from(fold.messages(), &chain)?;
-        let more_tokens = facts.iter().map(|fact| fact.tokens).sum();
-        if self.pace == Pace::Inline && fold.is_above_mark(more_tokens) {
+        if self.pace == Pace::Inline && earlier.is_none() && self.looked.is_some() {
             return Err(Stop::Heavy);
         }
-        if self.pace == Pace::Inline && self.is_slow_to_take(fold.messages()) {
+        let facts = self.facts_from(fold.messages(), &chain)?;
+        let more_tokens = facts.iter().map(|fact| fact.tokens).sum();
+        let is_heavy = || fold.is_above_mark(more_tokens) || self.is_slow_to_take(fold.messages());
+        if self.pace == Pace::Inline && is_heavy() {
             return Err(Stop::Heavy);
         }
         let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
-        let source = self.source().with_summaries(&standing);
+        let read_many = |messages: &[usize]| self.read_many(messages);
+        let source = self.source(&read_many).with_summaries(&standing);
         for fact in facts {
             fold.push(fact, &source);
         }
@@ -221,33 +234,54 @@ impl<'a> Draft<'a> {
     /// The facts of the messages from `start` on, counted only where no request brought them yet.
     fn facts_from(&self, start: usize, chain: &Chain) -> Result<Vec<Fact>, Stop> {
         let memory = &self.shared.memory;
-        let mut new_bytes = 0;
-        let mut facts = Vec::with_capacity(self.request.messages.len() - start);
-        for (index, raw) in self.request.messages.iter().enumerate().skip(start) {
-            let key = chain.content_key(index);
-            if let Some(fact) = memory.fact(key) {
-                facts.push(fact);
-                continue;
+        let messages = &self.request.messages;
+        let (mut new_bytes, mut unknown) = (0, Vec::new());
+        let mut facts = Vec::with_capacity(messages.len() - start);
+        for (index, raw) in messages.iter().enumerate().skip(start) {
+            let fact = memory.fact(chain.content_key(index));
+            if fact.is_none() {
+                new_bytes += raw.len();
+                if self.pace == Pace::Inline && new_bytes > INLINE_BYTES {
+                    return Err(Stop::Heavy);
+                }
+                unknown.push(index);
             }
-            new_bytes += raw.len();
-            if self.pace == Pace::Inline && new_bytes > INLINE_BYTES {
-                return Err(Stop::Heavy);
-            }
-            let message = self
-                .job
-                .protocol
-                .read_message(raw)
-                .map_err(|error| refusal::message(index, &error))?;
-            let fact = self.profile.measure.fact(&message);
-            memory.keep_fact(key, fact);
             facts.push(fact);
         }
-        Ok(facts)
+        let (protocol, measure) = (self.job.protocol, self.profile.measure);
+        let count = move |raw: &str| Ok(measure.fact(&protocol.read_message(raw)?));
+        for (index, fact) in unknown.iter().copied().zip(self.map(&unknown, count)) {
+            let fact = fact.map_err(|error| refusal::message(index, &error))?;
+            memory.keep_fact(chain.content_key(index), fact);
+            facts[index - start] = Some(fact);
+        }
+        Ok(facts.into_iter().flatten().collect())
     }
 
-    pub(super) fn source(&self) -> RequestSource<'_> {
+    /// What `work` makes of some of the messages, shared with other threads where it may take its time.
+    fn map<T: Send + 'static>(
+        &self,
+        messages: &[usize],
+        work: impl Fn(&str) -> T + Send + Sync + 'static,
+    ) -> Vec<T> {
+        let raws: Vec<&str> = messages.iter().map(|index| self.request.messages[*index]).collect();
+        match self.pace {
+            Pace::Inline => raws.into_iter().map(work).collect(),
+            Pace::Unhurried => several::map(&self.shared.heavy, &self.job.body, &raws, work),
+        }
+    }
+
+    /// Reads some of the messages for what they say.
+    pub(super) fn read_many(&self, messages: &[usize]) -> Vec<Reading> {
+        let protocol = self.job.protocol;
+        self.map(messages, move |raw| read_one(protocol, raw))
+    }
+
+    /// The messages as cuts see them. `read_many` is [`Self::read_many`].
+    pub(super) fn source<'s>(&'s self, read_many: &'s ReadMany<'s>) -> RequestSource<'s> {
         let encoding = self.encoding();
         RequestSource::new(self.job.protocol, &self.request.messages, encoding)
+            .with_readings(Rc::clone(&self.readings), read_many)
     }
 
     /// Checks the size against the limit and writes the body.
@@ -259,7 +293,8 @@ impl<'a> Draft<'a> {
             return self.bypass(received_tokens);
         }
         let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
-        let source = self.source().with_summaries(&standing);
+        let read_many = |messages: &[usize]| self.read_many(messages);
+        let source = self.source(&read_many).with_summaries(&standing);
         if self.pace == Pace::Inline && fold.is_above_mark(0) {
             return Err(Stop::Heavy);
         }
