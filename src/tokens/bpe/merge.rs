@@ -34,9 +34,13 @@ pub fn count(vocabulary: &Vocabulary, piece: &[u8]) -> usize {
 /// Where the tokens of a piece end that is no token itself; of a long one at least the first `most`.
 pub fn ends(vocabulary: &Vocabulary, piece: &[u8], most: usize) -> Vec<u32> {
     if piece.len() <= SHORT {
-        let (count, next) = short::<SHORT>(vocabulary, piece);
-        let ends = std::iter::successors(Some(0), |start| Some(usize::from(next[*start])));
-        return ends.skip(1).take(count).map(|end| end as u32).collect();
+        let (_, next) = short::<SHORT>(vocabulary, piece);
+        let (mut ends, mut start) = (Vec::new(), 0);
+        while start < piece.len() {
+            ends.push(u32::from(next[start]));
+            start = usize::from(next[start]);
+        }
+        return ends;
     }
     let mut merger = Merger::default();
     for (window, overlap) in WINDOWS {
@@ -223,4 +227,110 @@ impl Merger {
 
 fn entry(rank: u32, at: usize) -> Reverse<u64> {
     Reverse(u64::from(rank) << 32 | at as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vocabulary() -> Vocabulary {
+        Vocabulary::new(include_bytes!("o200k_base.tokens"))
+    }
+
+    fn whole(vocabulary: &Vocabulary, piece: &[u8]) -> Vec<u32> {
+        let mut ends = Vec::new();
+        Merger::default().merge(vocabulary, piece, 0, &mut ends);
+        ends
+    }
+
+    /// Bytes of an alphabet, in an order that looks random.
+    fn random(alphabet: &str, length: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            alphabet.as_bytes()[(state >> 33) as usize % alphabet.len()]
+        };
+        std::iter::repeat_with(next).take(length).collect()
+    }
+
+    /// Pairs whose ranks fall from one to the next for as long as possible, again and again: what is merged
+    /// first is always what stands behind.
+    fn falling(vocabulary: &Vocabulary, length: usize) -> Vec<u8> {
+        let mut text = b"e".to_vec();
+        let mut rank = NONE;
+        while text.len() < length {
+            let last = text[text.len() - 1];
+            let lower = (b'!'..=b'~').map(|byte| (vocabulary.pair(last, byte), byte));
+            let highest = lower.filter(|(own, _)| *own < rank).max();
+            let (own, byte) = highest.unwrap_or((NONE, b'z'));
+            text.push(byte);
+            rank = own;
+        }
+        text
+    }
+
+    fn hostile(vocabulary: &Vocabulary, length: usize) -> Vec<Vec<u8>> {
+        let mut texts = vec![falling(vocabulary, length)];
+        for (seed, alphabet) in (1..).zip([
+            "a",
+            " ",
+            "ab",
+            "=",
+            "=-",
+            "abcdefghijklmnopqrstuvwxyz",
+            "\u{301}",
+            "漢字的一是",
+            "e\u{301}",
+        ]) {
+            texts.push(random(alphabet, length, seed));
+            texts.push(alphabet.bytes().cycle().take(length).collect());
+        }
+        texts
+    }
+
+    #[test]
+    fn windows_give_what_the_whole_gives() {
+        let vocabulary = vocabulary();
+        let mut merger = Merger::default();
+        let mut joins = 0;
+        for length in [300, 5000] {
+            for piece in hostile(&vocabulary, length) {
+                let expected = whole(&vocabulary, &piece);
+                for sizes in [(40, 16), (64, 20), (256, 140), (2048, 256)] {
+                    let some = joined(&vocabulary, &piece, usize::MAX, sizes, &mut merger);
+                    joins += usize::from(some.is_some());
+                    assert!(
+                        some.is_none_or(|ends| ends == expected),
+                        "{sizes:?} {:?}",
+                        &piece[..20]
+                    );
+                }
+                assert_eq!(ends(&vocabulary, &piece, usize::MAX), expected, "{:?}", &piece[..20]);
+            }
+        }
+        assert!(joins > 100, "only {joins} could be joined");
+    }
+
+    #[test]
+    fn short_pieces_are_merged_as_by_the_heap() {
+        let vocabulary = vocabulary();
+        for length in 3..=SHORT {
+            for piece in hostile(&vocabulary, length) {
+                let expected = whole(&vocabulary, &piece);
+                assert_eq!(count(&vocabulary, &piece), expected.len(), "{piece:?}");
+                assert_eq!(ends(&vocabulary, &piece, usize::MAX), expected, "{piece:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_tokens_of_a_long_piece_are_found_without_the_rest() {
+        let vocabulary = vocabulary();
+        for piece in hostile(&vocabulary, 60_000) {
+            let (all, first) =
+                (ends(&vocabulary, &piece, usize::MAX), ends(&vocabulary, &piece, 10));
+            assert_eq!(first[..10], all[..10]);
+            assert!(first.len() < 5000);
+        }
+    }
 }

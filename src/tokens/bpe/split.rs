@@ -108,23 +108,19 @@ impl Classes {
         }
     }
 
-    /// Where the piece ends that begins at `start`, which is before the text's end.
+    /// Where the piece of `o200k_base` ends that begins at `start`, which is before the text's end.
     #[inline]
-    pub fn piece_end(&self, pattern: Pattern, text: &str, start: usize) -> usize {
-        match pattern {
-            Pattern::O200k => self.o200k(text, start),
-            Pattern::Cl100k => self.cl100k(text, start),
-        }
-    }
-
-    #[inline]
-    fn o200k(&self, text: &str, start: usize) -> usize {
+    pub fn o200k(&self, text: &str, start: usize) -> usize {
         let (kind, bytes) = self.at(text, start);
         if kind & LETTER != 0 {
             let word = self.word(text, start);
             return behind_contraction(text, word.tailed.unwrap_or(word.headed));
         }
-        if kind & (NUMBER | LINE_END) == 0 {
+        if kind & NUMBER != 0 {
+            return self.digits(text, start);
+        }
+        let (next, _) = self.at(text, start + bytes);
+        if kind & LINE_END == 0 && (kind & MARK | next & (LETTER | MARK)) != 0 {
             let word = self.word(text, start + bytes);
             // A mark may stand before a word or begin it. Words with a tail come first.
             let own = if kind & MARK == 0 { None } else { self.word(text, start).tailed };
@@ -133,7 +129,10 @@ impl Classes {
                 return behind_contraction(text, end);
             }
         }
-        self.no_word(text, start, kind, b"\r\n/").unwrap_or_else(|| self.blanks(text, start))
+        match self.signs(text, start, kind, next) {
+            Some(end) => behind(text, end, b"\r\n/"),
+            None => self.blanks(text, start),
+        }
     }
 
     /// The two ways in which `o200k_base` reads a word from `start` on.
@@ -156,8 +155,9 @@ impl Classes {
         Word { tailed, headed: at }
     }
 
+    /// The same in `cl100k_base`.
     #[inline]
-    fn cl100k(&self, text: &str, start: usize) -> usize {
+    pub fn cl100k(&self, text: &str, start: usize) -> usize {
         let (kind, bytes) = self.at(text, start);
         if kind & LETTER != 0 {
             return self.skip(text, start + bytes, LETTER);
@@ -166,50 +166,50 @@ impl Classes {
         if contraction > start {
             return contraction;
         }
-        if kind & (NUMBER | LINE_END) == 0 {
-            let end = self.skip(text, start + bytes, LETTER);
-            if end > start + bytes {
-                return end;
-            }
+        if kind & NUMBER != 0 {
+            return self.digits(text, start);
         }
-        if let Some(end) = self.no_word(text, start, kind, b"\r\n") {
-            return end;
+        let (next, _) = self.at(text, start + bytes);
+        if kind & LINE_END == 0 && next & LETTER != 0 {
+            return self.skip(text, start + bytes, LETTER);
+        }
+        if let Some(end) = self.signs(text, start, kind, next) {
+            return behind(text, end, b"\r\n");
         }
         // Blanks at the text's end are one piece, line ends among them too.
         let end = self.skip(text, start, BLANK);
         if end == text.len() { end } else { self.blanks(text, start) }
     }
 
-    /// The end of up to three digits, or of signs with a space before and some of `behind` after them.
-    #[inline]
-    fn no_word(&self, text: &str, start: usize, kind: u8, behind: &[u8]) -> Option<usize> {
-        const NO_SIGN: u8 = LETTER | NUMBER | BLANK | END;
-        if kind & NUMBER != 0 {
-            let mut at = start;
-            for _ in 0..3 {
-                let (kind, bytes) = self.at(text, at);
-                if kind & NUMBER == 0 {
-                    break;
-                }
-                at += bytes;
-            }
-            return Some(at);
-        }
-        let bytes = text.as_bytes();
-        let signs = start + usize::from(bytes[start] == b' ');
-        let mut at = signs;
-        loop {
-            let (kind, length) = self.at(text, at);
-            if kind & NO_SIGN != 0 {
+    /// The end of up to three digits.
+    fn digits(&self, text: &str, start: usize) -> usize {
+        let mut at = start;
+        for _ in 0..3 {
+            let (kind, bytes) = self.at(text, at);
+            if kind & NUMBER == 0 {
                 break;
             }
-            at += length;
+            at += bytes;
         }
-        if at == signs {
+        at
+    }
+
+    /// The end of a row of signs, which a space may begin. `kind` and `next` are of the first two characters.
+    #[inline]
+    fn signs(&self, text: &str, start: usize, kind: u8, next: u8) -> Option<usize> {
+        const NO_SIGN: u8 = LETTER | NUMBER | BLANK | END;
+        let is_spaced = text.as_bytes()[start] == b' ';
+        if (if is_spaced { next } else { kind }) & NO_SIGN != 0 {
             return None;
         }
-        let rest = bytes[at..].iter().take_while(|byte| behind.contains(byte));
-        Some(at + rest.count())
+        let mut at = start + usize::from(is_spaced);
+        loop {
+            let (kind, bytes) = self.at(text, at);
+            if kind & NO_SIGN != 0 {
+                return Some(at);
+            }
+            at += bytes;
+        }
     }
 
     /// The end of a piece of blanks: behind the last line end among them, else before the last of them if
@@ -242,6 +242,12 @@ struct Word {
     headed: usize,
 }
 
+/// The end of the row of some of `bytes` at `at`.
+#[inline]
+fn behind(text: &str, at: usize, bytes: &[u8]) -> usize {
+    at + text.as_bytes()[at..].iter().take_while(|byte| bytes.contains(byte)).count()
+}
+
 /// The end of an English contraction ('s, 't, 're, 've, 'm, 'll, 'd) at `at`, else `at`.
 #[inline]
 fn behind_contraction(text: &str, at: usize) -> usize {
@@ -260,5 +266,46 @@ fn contraction_bytes(rest: &[u8]) -> usize {
         | [b'r' | b'R' | b'v' | b'V', b'e' | b'E', ..]
         | [b'l' | b'L', b'l' | b'L', ..] => 3,
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(pattern: Pattern, text: &str) -> Vec<&str> {
+        let classes = Classes::new();
+        let (mut start, mut pieces) = (0, Vec::new());
+        while start < text.len() {
+            let end = match pattern {
+                Pattern::O200k => classes.o200k(text, start),
+                Pattern::Cl100k => classes.cl100k(text, start),
+            };
+            pieces.push(&text[start..end]);
+            start = end;
+        }
+        pieces
+    }
+
+    #[test]
+    fn texts_are_parted_as_the_patterns_do() {
+        for (text, o200k, cl100k) in [
+            ("Hello, world", vec!["Hello", ",", " world"], vec!["Hello", ",", " world"]),
+            ("HTTPServer's", vec!["HTTPServer's"], vec!["HTTPServer", "'s"]),
+            ("fooBar don'T", vec!["foo", "Bar", " don'T"], vec!["fooBar", " don", "'T"]),
+            ("it'ſ 'll", vec!["it'ſ", " '", "ll"], vec!["it", "'ſ", " '", "ll"]),
+            ("1234567", vec!["123", "456", "7"], vec!["123", "456", "7"]),
+            ("a  b\t\tc", vec!["a", " ", " b", "\t", "\tc"], vec!["a", " ", " b", "\t", "\tc"]),
+            ("a \n\n  b", vec!["a", " \n\n", " ", " b"], vec!["a", " \n\n", " ", " b"]),
+            ("a\n  ", vec!["a", "\n", "  "], vec!["a", "\n  "]),
+            (");\n/x --", vec![");\n/", "x", " --"], vec![");\n", "/x", " --"]),
+            ("e\u{301}a!\u{301}", vec!["e\u{301}a", "!\u{301}"], vec!["e", "\u{301}a", "!\u{301}"]),
+            ("\u{301}AB", vec!["\u{301}", "AB"], vec!["\u{301}AB"]),
+            ("漢字かな。ＡＢ", vec!["漢字かな", "。ＡＢ"], vec!["漢字かな", "。ＡＢ"]),
+            ("ABʰcǅ", vec!["ABʰc", "ǅ"], vec!["ABʰcǅ"]),
+        ] {
+            assert_eq!(pieces(Pattern::O200k, text), o200k, "{text:?}");
+            assert_eq!(pieces(Pattern::Cl100k, text), cl100k, "{text:?}");
+        }
     }
 }
