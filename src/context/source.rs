@@ -6,18 +6,25 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::clip::{Clipped, clip_texts};
+use super::clip::{Clipped, clip_arguments, clip_texts};
 use super::measure::Measure;
 use super::reading::Reading;
 use super::summary::{Space, Summaries, Summary};
 use super::weight::Lexicon;
 use crate::tokens::Encoding;
+use crate::wire::message::Call;
 use crate::wire::{Edit, Message, Protocol, Role, json, splice};
 
 /// What a cut asks of the request's messages.
 pub trait Source {
     /// Clips the texts of `message` to at most `level_tokens` together.
     fn clip(&self, message: usize, level_tokens: u64) -> Clipped;
+
+    /// Clips the arguments of the calls of `message` to about `level_tokens` each; `None` if none
+    /// becomes shorter.
+    fn clip_arguments(&self, _message: usize, _level_tokens: u64) -> Option<Edit> {
+        None
+    }
 
     /// Reads `message` for what it says.
     fn reading(&self, message: usize) -> Rc<Reading>;
@@ -94,6 +101,13 @@ impl Source for RequestSource<'_> {
         let texts: Vec<_> =
             message.texts().into_iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
         clip_texts(self.encoding, &texts, level_tokens)
+    }
+
+    fn clip_arguments(&self, message: usize, level_tokens: u64) -> Option<Edit> {
+        let message = self.message(message)?;
+        let clipped = |call: &Call<'_>| clip_arguments(self.encoding, call.arguments, level_tokens);
+        let texts: Vec<Option<String>> = message.calls.iter().map(clipped).collect();
+        texts.iter().any(Option::is_some).then_some(Edit::Arguments(texts))
     }
 
     fn reading(&self, message: usize) -> Rc<Reading> {

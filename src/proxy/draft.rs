@@ -12,7 +12,7 @@ use super::beginnings::Looked;
 use super::edited::{self, Beside, Kind};
 use super::memory::Chain;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
-use super::refusal;
+use super::refusal::{self, Unfit};
 use super::shared::{Shared, shown};
 use super::summaries::Spans;
 use super::ways::Way;
@@ -22,7 +22,7 @@ use crate::config::{Known, Mode, ModelSettings, Originals};
 use crate::context::history::SummaryUse;
 use crate::context::tail::Tail;
 use crate::context::{
-    self, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
+    self, Bound, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
 };
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Digits, Encoding, REPLY_PRIMING};
@@ -104,7 +104,7 @@ impl<'a> Draft<'a> {
         };
         let learned = match job.asked.learned {
             Some(learned) => learned,
-            None => way.taught.learned.limits(job.tenant, &model),
+            None => way.taught.learned.limits(job.tenant, &model, limits.configured()),
         };
         learned.apply(&mut limits, is_model_known);
         let known = settings.token_permille;
@@ -277,8 +277,9 @@ impl<'a> Draft<'a> {
             true => received_tokens,
             false => end.sent_tokens() + self.overhead_tokens,
         };
-        if sent_tokens > limit_tokens && !is_observed {
-            return Err(refusal::cannot_fit(received_tokens, sent_tokens, limit_tokens).into());
+        if !self.limits.admits(sent_tokens) && !is_observed {
+            let unfit = self.unfit(&end, received_tokens, sent_tokens);
+            return Err(refusal::cannot_fit(&unfit).into());
         }
         let kind = match (is_observed, needs_nothing) {
             (true, _) => Kind::Observed,
@@ -305,6 +306,7 @@ impl<'a> Draft<'a> {
         planned.usage_asked = asked;
         planned.is_clampable = !is_observed && clamp::is_possible(&self.request);
         planned.zone = end.zone();
+        planned.is_cut_here = !is_left_alone && end.is_cut_here();
         planned.max_output_tokens = lowered.or(self.request.max_output_tokens);
         if let Some(earlier) = &folded.earlier {
             let earlier_tokens = earlier.received_tokens() + self.overhead_tokens;
@@ -318,6 +320,25 @@ impl<'a> Draft<'a> {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
+    }
+
+    /// What a refusal says of a request that cannot be made to fit.
+    fn unfit(&self, end: &Fold, received_tokens: u64, sent_tokens: u64) -> Unfit {
+        let learned = [self.learned.window_tokens, self.learned.max_input_tokens];
+        let is_learned = match self.limits.bound() {
+            Bound::Window => learned[0] == Some(self.limits.window_tokens),
+            Bound::ModelInput => learned[1] == self.limits.max_input_tokens,
+            Bound::Operator | Bound::Header => false,
+        };
+        Unfit {
+            limits: self.limits,
+            floor: end.floor(),
+            tools_tokens: self.overhead_tokens - REPLY_PRIMING,
+            received_tokens,
+            least_tokens: sent_tokens,
+            is_learned,
+            is_model_known: self.is_model_known,
+        }
     }
 
     /// What is changed beside the messages.
@@ -414,6 +435,7 @@ impl<'a> Draft<'a> {
             limit_tokens: self.limits.input_tokens(),
             messages: self.request.messages.len() as u32,
             cuts,
+            is_cut_here: false,
             left_out: LeftOut::default(),
             model: self.model.clone().into_owned(),
             upstream: self.way.taught.origin.clone(),

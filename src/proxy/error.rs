@@ -43,6 +43,8 @@ pub enum ErrorKind {
     Overloaded,
     StoreUnavailable,
     UpstreamConnect,
+    /// The upstream has no API under the base URL that is configured.
+    UpstreamPath,
     UpstreamTimeout,
     UpstreamClosed,
     Internal,
@@ -76,6 +78,7 @@ impl ErrorKind {
             Self::Overloaded => "overloaded",
             Self::StoreUnavailable => "store_unavailable",
             Self::UpstreamConnect => "upstream_connect",
+            Self::UpstreamPath => "upstream_path_not_found",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::UpstreamClosed => "upstream_closed",
             Self::Internal => "internal",

@@ -66,6 +66,10 @@ impl Proxy {
             return self.models(pass).await;
         }
         let (target, method) = (pass.target.clone(), pass.method.clone());
+        let single = match target.endpoint() {
+            Endpoint::Model(name) if method == Method::GET => Some(name.clone()),
+            _ => None,
+        };
         let mut record = Record::begin(&method, &target, pass.caller.clone(), pass.admission);
         let sent = async {
             self.refuse_loop(&pass.headers)?;
@@ -82,6 +86,9 @@ impl Proxy {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
+        if let Some(name) = single {
+            inbound = self.one_model(&name, record.caller(), inbound).await;
+        }
         inbound.headers = leg.upstream.inbound(inbound.headers);
         headers::name(&mut inbound.headers, record.id());
         headers::rates(&mut inbound.headers, &record.minute_left());
@@ -178,8 +185,8 @@ impl Proxy {
         };
         let announced_length = callers.contains_key(CONTENT_LENGTH);
         let mut headers = leg.upstream.outbound(callers, &self.via, leg.target.endpoint());
-        if matches!(leg.target.endpoint(), Endpoint::Route(_)) {
-            // The usage in a compressed answer could not be read.
+        if matches!(leg.target.endpoint(), Endpoint::Route(_) | Endpoint::Model(_)) {
+            // The usage in a compressed answer could not be read, nor an entry added to.
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         let body = match (&mut passing.body, &leg.renamed) {
@@ -209,7 +216,8 @@ impl Proxy {
         }
         record.sent_to(self.shown_name(&leg.upstream));
         let sent = leg.upstream.client.send(outbound).await;
-        sent.map_err(|error| leg.upstream.error(error))
+        let inbound = sent.map_err(|error| leg.upstream.error(error))?;
+        leg.upstream.well_placed(&leg.target, inbound).await
     }
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::budgets::Report;
 use super::edited;
+use super::probe::Probe;
 use super::summaries::{Behalf, Look, Patience, Wanted};
 use super::ways::Way;
 use super::{LeftOut, Tenant};
@@ -33,6 +34,8 @@ pub struct Job {
     pub behalf: Option<Arc<Behalf>>,
     /// [`Caller::as_of`](super::Caller::as_of).
     pub as_of: Option<u64>,
+    /// What is to be found out by it of the model's limits.
+    pub(super) probe: Option<Arc<Probe>>,
     /// What may be done where no summary stands yet; the planner's to decide.
     pub(super) patience: Patience,
 }
@@ -41,8 +44,20 @@ impl Job {
     /// A request that is only looked at, whose model its body names.
     pub fn new(tenant: Tenant, protocol: Protocol, body: Bytes, asked: Asked) -> Self {
         let (path_model, way, alias_of, behalf) = (None, None, None, None);
-        let (as_of, patience) = (None, Patience::Looks);
-        Self { tenant, protocol, body, path_model, asked, way, alias_of, behalf, as_of, patience }
+        let (as_of, probe, patience) = (None, None, Patience::Looks);
+        Self {
+            tenant,
+            protocol,
+            body,
+            path_model,
+            asked,
+            way,
+            alias_of,
+            behalf,
+            as_of,
+            probe,
+            patience,
+        }
     }
 }
 
@@ -78,6 +93,8 @@ pub struct Planned {
     pub messages: u32,
     /// Cuts that the conversation has seen.
     pub cuts: u32,
+    /// Whether the last of them is made at this very request.
+    pub is_cut_here: bool,
     /// Messages not sent whole, where originals are kept; else empty.
     pub left_out: LeftOut,
     pub model: String,

@@ -11,6 +11,7 @@ use super::journal::Account;
 use super::learned::Sampling;
 use super::opening::Ended;
 use super::planner::Planned;
+use super::probe::Probe;
 use super::settlement::End;
 use super::{Admission, Caller, ErrorKind, LeftOut, ProxyError};
 use crate::budget::NanoUsd;
@@ -56,7 +57,7 @@ impl Outcome {
     fn end(self) -> End {
         match self {
             Self::Complete | Self::Retried => End::Seen,
-            Self::Overflow => End::Refused,
+            Self::Overflow | Self::Failed(ErrorKind::UpstreamPath) => End::Refused,
             Self::CallerLeft | Self::UpstreamCut | Self::IdleTimeout => End::Unseen,
             Self::Failed(ErrorKind::UpstreamTimeout | ErrorKind::UpstreamClosed) => End::Unseen,
             Self::Failed(_) => End::NotSent,
@@ -89,6 +90,8 @@ pub struct Record {
     upstream: Option<Arc<str>>,
     /// The prompt, to be compared with what the upstream reports of it.
     sampling: Option<Sampling>,
+    /// What is found out of the model's limits if the upstream accepts the request.
+    probe: Option<Arc<Probe>>,
     /// Bytes of the answer that the caller got.
     pub bytes_out: u64,
     /// What the answer told, once it has ended.
@@ -119,6 +122,7 @@ impl Record {
             attempts: 0,
             upstream: None,
             sampling: None,
+            probe: None,
             bytes_out: 0,
             metered: Metered::default(),
             outcome: Outcome::CallerLeft,
@@ -233,6 +237,11 @@ impl Record {
         self.sampling = sampling;
     }
 
+    /// Keeps what is found out if the upstream accepts the request.
+    pub fn probe(&mut self, probe: Option<Arc<Probe>>) {
+        self.probe = probe;
+    }
+
     /// Learns from what the upstream reported of the prompt. What is no text is counted by other rules.
     fn learn(&mut self) {
         let usage = self.metered.usage.unwrap_or_default();
@@ -296,6 +305,9 @@ impl Record {
 
     /// The account and what it is to be settled with, the first time this is asked for.
     pub fn end(&mut self) -> Option<(Account, Ended)> {
+        if let Some(probe) = self.probe.take().filter(|_| self.is_success()) {
+            probe.accepted(self.metered.usage.and_then(|usage| usage.prompt_tokens));
+        }
         let account = self.account.take()?;
         let ended = Ended {
             end: match self.metered.done || self.has_end {

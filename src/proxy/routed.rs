@@ -303,7 +303,12 @@ impl Proxy {
                 upstream: Arc::clone(&leg.upstream),
             })
         });
-        let planned = self.planner.plan_job(&job).await?;
+        let planned = self.planner.plan_job(&job).await;
+        let of = (&trip.caller, trip.model.as_deref());
+        let planned = match self.probed(&leg.upstream, of, &mut job, &planned).await {
+            Some(probing) => probing,
+            None => planned?,
+        };
         Ok(Ready { leg, job, planned })
     }
 
@@ -363,7 +368,8 @@ impl Proxy {
         let opening = Opening::planned(account, &outbound.target, planned, record.plan_ms());
         record.account(self.journal.open(opening, holding).await?);
         record.sent_to(self.shown_name(upstream));
-        self.send_fitting(upstream, outbound, planned, job, record).await
+        let inbound = self.send_fitting(upstream, outbound, planned, job, record).await?;
+        upstream.well_placed(&leg.target, inbound).await
     }
 }
 

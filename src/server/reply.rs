@@ -83,7 +83,10 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
         headers.insert(RETRY_AFTER, HeaderValue::from(after_ms.div_ceil(1000)));
     }
     match problem.kind {
-        ErrorKind::UpgradeNotSupported | ErrorKind::LoopDetected | ErrorKind::BudgetExhausted => {
+        ErrorKind::UpgradeNotSupported
+        | ErrorKind::LoopDetected
+        | ErrorKind::BudgetExhausted
+        | ErrorKind::UpstreamPath => {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         ErrorKind::UnsupportedEncoding => {
@@ -159,7 +162,9 @@ pub fn status(kind: ErrorKind) -> StatusCode {
         ErrorKind::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         ErrorKind::UpgradeNotSupported => StatusCode::NOT_IMPLEMENTED,
-        ErrorKind::UpstreamConnect | ErrorKind::UpstreamClosed => StatusCode::BAD_GATEWAY,
+        ErrorKind::UpstreamConnect | ErrorKind::UpstreamClosed | ErrorKind::UpstreamPath => {
+            StatusCode::BAD_GATEWAY
+        }
         ErrorKind::Overloaded | ErrorKind::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         ErrorKind::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
         ErrorKind::LoopDetected => StatusCode::LOOP_DETECTED,

@@ -16,7 +16,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::accept::{Acceptor, Received};
 use super::health;
-use super::identify::Gate;
+use super::identify::{Gate, is_secret_in};
 use super::reply;
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
@@ -145,7 +145,7 @@ impl Routes {
         let mut response = match self.step(&parts, origin.is_some()) {
             Ok(Step::Own(response)) => response,
             Ok(Step::NotAllowed(allowed)) => Self::refuse_method(&parts, body, allowed),
-            Ok(step) => match self.gate.caller(&parts.headers).await {
+            Ok(step) => match self.gate.caller(&parts.headers, &parts.uri).await {
                 Ok(mut caller) => {
                     caller.address = address(&parts);
                     self.serve(step, parts, body, caller).await
@@ -450,7 +450,10 @@ fn address(parts: &Parts) -> Option<IpAddr> {
 
 /// What reaches the proxy is logged by it; this is for what does not.
 fn log_refusal(method: &Method, path: &str, address: Option<IpAddr>, problem: &ProxyError) {
-    let path = &path[..path.floor_char_boundary(MAX_LOGGED_BYTES)];
+    let path = match is_secret_in(path) {
+        true => "(hidden: it holds a virtual key)",
+        false => &path[..path.floor_char_boundary(MAX_LOGGED_BYTES)],
+    };
     tracing::info!(
         target: "weir::request",
         %method,

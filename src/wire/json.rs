@@ -95,6 +95,32 @@ pub fn members(raw: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
     Some(members)
 }
 
+/// The strings in `text`, which is JSON, that are values and no names, quotes included, in order.
+pub fn value_strings(text: &str) -> Vec<&str> {
+    let bytes = text.as_bytes();
+    let mut strings = Vec::new();
+    let mut at = 0;
+    while let Some(start) = memchr::memchr(b'"', &bytes[at..]).map(|place| at + place) {
+        let mut end = start + 1;
+        loop {
+            let rest = bytes.get(end..).unwrap_or_default();
+            let Some(place) = memchr::memchr2(b'"', b'\\', rest) else { return strings };
+            end += place;
+            if bytes[end] == b'"' {
+                break;
+            }
+            end += 2;
+        }
+        let literal = &text[start..=end];
+        at = end + 1;
+        let is_name = text[at..].trim_start().starts_with(':');
+        if !is_name {
+            strings.push(literal);
+        }
+    }
+    strings
+}
+
 /// The one of these names that `name` is but for the case of its letters. Some upstreams take the two for
 /// the same, so that what is said of the one would be settled by the other.
 pub fn known_in_other_case(name: &str, known: &[&'static str]) -> Option<&'static str> {
@@ -161,5 +187,23 @@ mod tests {
         escape_into(text, &mut raw);
         raw.push('"');
         assert_eq!(string(&raw).as_deref(), Some(text));
+    }
+
+    #[test]
+    fn strings_that_are_values_are_found() {
+        for (text, expected) in [
+            (
+                r#"{"a": "b", "c\"d" : ["e", {"f":"g\\"}], "h":1}"#,
+                &[r#""b""#, r#""e""#, r#""g\\""#][..],
+            ),
+            (r#""alone""#, &[r#""alone""#]),
+            (r#"{"a":{}, "b": ""}"#, &[r#""""#]),
+            ("[1, true, null]", &[]),
+            ("", &[]),
+            (r#"["torn"#, &[]),
+            (r#"["torn\"#, &[]),
+        ] {
+            assert_eq!(value_strings(text), expected, "{text}");
+        }
     }
 }

@@ -10,6 +10,7 @@ mod folder;
 mod heal;
 mod keys;
 mod ledger;
+mod misplaced;
 mod promises;
 mod recalled;
 mod reload;

@@ -447,3 +447,19 @@ fn what_is_probably_not_meant_is_warned_of() {
     let (_, warnings) = loaded("[upstream]\nurl = \"http://127.0.0.1:11434/v1\"");
     assert_eq!(warnings, []);
 }
+
+#[test]
+fn a_port_is_an_address_of_loopback() {
+    for (written, expected) in [
+        ("8400", "127.0.0.1:8400"),
+        ("\"8400\"", "127.0.0.1:8400"),
+        ("\"localhost:9\"", "127.0.0.1:9"),
+        ("\"0.0.0.0:8400\"", "0.0.0.0:8400"),
+        ("\"[::1]:0\"", "[::1]:0"),
+    ] {
+        let (config, _) = loaded(&format!("[server]\nlisten = {written}"));
+        assert_eq!(config.server.listen.to_string(), expected, "{written}");
+    }
+    let (config, _) = loaded("[admin]\nlisten = 8411");
+    assert_eq!(config.admin.listen, AdminListen::At(([127, 0, 0, 1], 8411).into()));
+}
