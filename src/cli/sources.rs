@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(
             problems(figment(Some(&file.0), None, variables, [])),
             [
-                "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes",
+                "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes, or a whole number",
                 "limits (WEIR_LIMITS): is a list: write each of its rows under [[limits]]",
                 "WEIR_: there is no such key; the sections are admin, auth, budgets, cache, context, cors, \
                  learning, ledger, limits, log, models, policies, prices, redis, routes, server, store, \

@@ -434,7 +434,7 @@ mod tests {
             (1000, "s100 u300 a100 u300 a100 u350", "0 1 2 5"),
             (1000, "s100 u600 a100 u800", "0 3"),
             (1000, "u100 a100 u100 c50 t300 c50 t301", "0 1 2 5 6"),
-            (1000, "u100 a100 u300 c50 t300 c250 t301", "0 5 6"),
+            (1000, "u100 a100 u300 c50 t300 c250 t301", "0 5 6c"),
         ] {
             let fold = fold(limit, strict.clone(), transcript);
             assert_eq!(kept(&fold), expected, "{transcript} within {limit}");

@@ -400,7 +400,8 @@ fn an_upstream_must_be_a_plain_base_url() {
 
 #[test]
 fn all_problems_come_at_once() {
-    let text = "colour = 1\n[server]\nlisten = 1\n[context]\nlow = 2\nhigh = 1\n[log]\nlevel = 3";
+    let text =
+        "colour = 1\n[server]\nlisten = true\n[context]\nlow = 2\nhigh = 1\n[log]\nlevel = 3";
     let keys: Vec<_> = load(toml(text)).expect_err("wrong").into_iter().map(|p| p.key).collect();
     assert_eq!(keys, ["server.listen", "context.low", "log.level", "colour", "context.high"]);
 }
