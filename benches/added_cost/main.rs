@@ -376,7 +376,8 @@ fn measure(case: &Case, targets: &[Target], comparison: &Comparison, rounds: usi
         case: case.name.to_owned(),
         connections: case.connections,
         body_bytes: middle.len(),
-        body_tokens: bpe_openai::o200k_base().count(String::from_utf8_lossy(&middle).as_ref()),
+        body_tokens: tiktoken_rs::o200k_base_singleton()
+            .count_ordinary(String::from_utf8_lossy(&middle).as_ref()),
         rounds,
         goal: comparison
             .goal
