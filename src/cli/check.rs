@@ -13,7 +13,7 @@ use super::serve::BAD_CONFIGURATION;
 use super::sources::Document;
 use super::told::{self, Flags};
 use crate::config::changes::{self, Change, Effect};
-use crate::config::{self, Problem, Warning};
+use crate::config::{self, Config, Problem, Warning};
 
 const LONG_ABOUT: &str = "\
 Reads the configuration as `weir serve` would, flags and environment included, and reports each \
@@ -84,6 +84,7 @@ fn look(args: &CheckArgs) -> Findings {
     match args.flags.configuration(&figment, |_| {}) {
         Ok((config, warnings)) => {
             findings.warnings = warnings;
+            findings.warnings.extend(limits_on_unread_routes(&config));
             if args.connect {
                 findings.tried = connect::connect(config);
                 let failed = findings.tried.iter().filter(|own| own.outcome == Outcome::Fails);
@@ -101,6 +102,22 @@ fn look(args: &CheckArgs) -> Findings {
         }
     }
     findings
+}
+
+/// Limits that hold for chat completions alone, as long as weir does not read other routes.
+fn limits_on_unread_routes(config: &Config) -> Vec<Warning> {
+    let has_limit = |row: &config::Route| row.max_input_tokens.is_some();
+    let keys = [
+        ("limits", !config.limits.is_empty()),
+        ("routes", config.routes.rows.iter().any(has_limit)),
+    ];
+    let message = "max_input_tokens holds for chat completions. weir does not read /v1/responses, \
+                   /v1/messages and /v1/completions yet: what goes there is sent as it came, with \
+                   x-weir-action: unread";
+    let warnings = keys.iter().filter(|(_, is_set)| *is_set);
+    warnings
+        .map(|(key, _)| Warning { key: (*key).to_owned(), message: message.to_owned() })
+        .collect()
 }
 
 fn in_words(args: &CheckArgs, findings: &Findings) -> String {

@@ -12,6 +12,7 @@ mod keys;
 mod learned;
 mod lines;
 mod log_fields;
+mod log_lines;
 mod log_writer;
 mod models;
 mod moments;

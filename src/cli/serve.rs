@@ -1,7 +1,7 @@
 //! `weir serve`: reads what it is told, sets up the log, serves, and says in plain words what
 //! went wrong. Decides nothing about requests.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use tracing_subscriber::reload::Handle;
 
 use super::greeting::{greet, url_ip};
 use super::log_fields::PlainFields;
+use super::log_lines::TerminalLines;
 use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
 use super::own_store;
@@ -204,6 +205,8 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     let shutdown = server.shutdown();
     if let Some(admin) = admin {
         tracing::info!(target: "weir", "the admin API listens on {}", admin.address());
+        let in_force = renewal.clone();
+        admin.show_metrics(move || in_force.proxy());
         let shutdown = shutdown.clone();
         tokio::spawn(async move { admin.run(shutdown.reached(Phase::Draining)).await });
     }
@@ -340,6 +343,12 @@ fn start_log(log: &Log) -> Result<(LogLevel, LogEnd), String> {
     let (writer, end) = log_writer(io::stderr()).map_err(|error| failed(&error))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let (level, started) = match log.format {
+        LogFormat::Text if io::stderr().is_terminal() => {
+            let lines = TerminalLines::new(|name| std::env::var_os(name));
+            let builder = builder.event_format(lines).fmt_fields(PlainFields);
+            let builder = builder.with_filter_reloading();
+            (level(builder.reload_handle()), builder.try_init())
+        }
         LogFormat::Text => {
             let builder = builder.fmt_fields(PlainFields).with_filter_reloading();
             (level(builder.reload_handle()), builder.try_init())

@@ -11,7 +11,9 @@ use tokio::time::Instant;
 
 use super::beginnings::Looked;
 use super::edited::{self, Beside, Kind};
-use super::memory::Chain;
+use super::error::Subject;
+use super::memory::{Chain, Remembered};
+use super::planned::Folded;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
 use super::refusal::{self, Unfit};
 use super::several;
@@ -31,12 +33,6 @@ use crate::context::{
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Digits, Encoding, REPLY_PRIMING};
 use crate::wire::{Edit, Request, clamp};
-
-/// A conversation as it is, and as it was when an earlier request ended, where that is remembered.
-pub(super) struct Folded {
-    pub(super) fold: Arc<Fold>,
-    earlier: Option<Arc<Fold>>,
-}
 
 /// A request whose body is read and whose limits are known.
 pub(super) struct Draft<'a> {
@@ -156,8 +152,20 @@ impl<'a> Draft<'a> {
         fold: impl FnOnce(&Self, Option<&Spans<'_>>) -> Result<Folded, Stop>,
     ) -> Result<Planned, Stop> {
         let spans = self.spans();
-        let folded = fold(self, spans.as_ref())?;
-        self.conclude(&folded, spans.as_ref())
+        let folded = fold(self, spans.as_ref()).map_err(|stop| self.about(stop, None))?;
+        let received_tokens = folded.fold.received_tokens() + self.overhead_tokens;
+        let planned = self.conclude(&folded, spans.as_ref());
+        planned.map_err(|stop| self.about(stop, Some(received_tokens)))
+    }
+
+    /// `stop`, with the conversation that it is about if it is an error.
+    fn about(&self, stop: Stop, received_tokens: Option<u64>) -> Stop {
+        let Stop::Refused(mut error) = stop else { return stop };
+        error.subject.get_or_insert_with(|| {
+            let (model, limit_tokens) = (self.model.to_string(), self.limits.input_tokens());
+            Box::new(Subject { model, received_tokens, limit_tokens })
+        });
+        Stop::Refused(error)
     }
 
     /// What stands for messages that cuts take, where a model sums up.
@@ -172,15 +180,19 @@ impl<'a> Draft<'a> {
     pub(super) fn fold(&self, spans: Option<&Spans<'_>>) -> Result<Folded, Stop> {
         let memory = &self.shared.memory;
         let chain = self.chain();
-        let (earlier, looked_at) = memory.longest_fold(&chain).unzip();
+        let remembered = memory.longest_fold(&chain);
+        let earlier = remembered.as_ref();
+        let last_sent = earlier.map(|earlier| earlier.last_sent.branch()).unwrap_or_default();
+        let looked_at = earlier.map(|earlier| earlier.looked_at);
         // Folding anew asks for all that stands, which renews its life in the store.
         let is_stale = spans.zip(looked_at).is_some_and(|(spans, at)| spans.is_stale(at));
         let looked_at = looked_at.filter(|_| !is_stale).unwrap_or_else(Instant::now);
-        let mut fold = match earlier.as_ref().filter(|_| !is_stale) {
-            Some(same) if same.messages() == self.request.messages.len() => {
-                return Ok(Folded { fold: Arc::clone(same), earlier });
+        let mut fold = match earlier.filter(|_| !is_stale) {
+            Some(same) if same.fold.messages() == self.request.messages.len() => {
+                let (fold, last_sent) = (Arc::clone(&same.fold), same.last_sent.clone());
+                return Ok(Folded { fold, last_sent });
             }
-            Some(earlier) => Fold::clone(earlier),
+            Some(earlier) => Fold::clone(&earlier.fold),
             None => Fold::new(Arc::clone(&self.profile)),
         };
         if self.pace == Pace::Inline && earlier.is_none() && self.looked.is_some() {
@@ -201,11 +213,12 @@ impl<'a> Draft<'a> {
         let fold = Arc::new(fold);
         if spans.is_some_and(Spans::is_unsettled) {
             // What nobody has settled is not to be taken up by requests that are sent.
-            return Ok(Folded { fold, earlier });
+            return Ok(Folded { fold, last_sent });
         }
-        let earlier_messages = earlier.as_ref().map(|earlier| earlier.messages());
-        memory.keep_fold(&chain, (Arc::clone(&fold), looked_at), earlier_messages);
-        Ok(Folded { fold, earlier })
+        let earlier_messages = earlier.map(|earlier| earlier.fold.messages());
+        let kept = Remembered { fold: Arc::clone(&fold), looked_at, last_sent: last_sent.clone() };
+        memory.keep_fold(&chain, kept, earlier_messages);
+        Ok(Folded { fold, last_sent })
     }
 
     /// The keys of the conversation. What was hashed of it is remembered for its next request.
@@ -290,7 +303,9 @@ impl<'a> Draft<'a> {
         let limit_tokens = self.limits.input_tokens();
         let received_tokens = fold.received_tokens() + self.overhead_tokens;
         if self.job.asked.bypass {
-            return self.bypass(received_tokens);
+            let mut planned = self.bypass(received_tokens)?;
+            planned.progress = Some(folded.progress(0));
+            return Ok(planned);
         }
         let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
         let read_many = |messages: &[usize]| self.read_many(messages);
@@ -343,11 +358,7 @@ impl<'a> Draft<'a> {
         planned.zone = end.zone();
         planned.is_cut_here = !is_left_alone && end.is_cut_here();
         planned.max_output_tokens = lowered.or(self.request.max_output_tokens);
-        if let Some(earlier) = &folded.earlier {
-            let earlier_tokens = earlier.received_tokens() + self.overhead_tokens;
-            planned.compaction.earlier_tokens = Some(earlier_tokens);
-            planned.compaction.is_cut = end.cuts() > earlier.cuts();
-        }
+        self.compare(&mut planned, folded, &end, kind);
         let is_unfit = end.history().last().is_some_and(|cut| cut.summary == SummaryUse::Unfit);
         planned.summary = spans.and_then(|spans| spans.told(is_unfit));
         planned.ahead = spans.and_then(|spans| spans.ahead(&end, &source));
@@ -355,6 +366,20 @@ impl<'a> Draft<'a> {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
+    }
+
+    /// Notes which compactions the request of the conversation that an upstream took last had not.
+    fn compare(&self, planned: &mut Planned, folded: &Folded, end: &Fold, kind: Kind) {
+        let compactions = if kind == Kind::Compacted { end.cuts() } else { 0 };
+        let before = folded.last_sent.get();
+        let compactions_before = before.map_or(0, |sent| sent.compactions);
+        planned.compaction.earlier_tokens =
+            before.map(|sent| sent.received_tokens + self.overhead_tokens);
+        planned.compaction.is_cut = compactions > compactions_before;
+        if planned.compaction.is_cut {
+            planned.compacted_by = edited::compacted_by(end, compactions_before);
+        }
+        planned.progress = Some(folded.progress(compactions));
     }
 
     /// What a refusal says of a request that cannot be made to fit.
@@ -495,6 +520,8 @@ impl<'a> Draft<'a> {
             summary: None,
             ahead: None,
             budget: None,
+            compacted_by: String::new(),
+            progress: None,
         }
     }
 }

@@ -83,6 +83,7 @@ impl Proxy {
         for resends in 0..=MAX_RESENDS {
             let refused = look_for_refusal(upstream, &mut inbound, planned, resends).await;
             let Some(refused) = refused else { break };
+            record.came_back();
             let probe = job.probe.take();
             let lesson = refused.lesson(planned, resends, before.as_ref());
             let lesson = probe.as_ref().map_or(lesson, |probe| refused.lesson_of(probe, lesson));
@@ -101,7 +102,7 @@ impl Proxy {
                 self.keep(learned, job, planned, lesson).await;
             }
             match self.planner.plan_job(job).await {
-                Ok(again) => *planned = again,
+                Ok(again) => planned.replace_refused(again),
                 Err(_) if refused.is_suspicion => break,
                 Err(error) => {
                     record.refused(refused.status).await;
@@ -111,7 +112,7 @@ impl Proxy {
             record.refused(refused.status).await;
             let account = opening::account(record.caller());
             let holding = self.hold(&account, job, planned).await?;
-            record.planned(planned);
+            record.planned_again(planned);
             let (method, target) = (method.clone(), target.clone());
             let body = planned.body.clone().unwrap_or_else(|| job.body.clone());
             let (headers, body) = (headers.clone(), OutboundBody::Bytes(body));
@@ -168,8 +169,7 @@ fn learn(planned: &Planned, lesson: Lesson, refused: &Refusal) {
         window_tokens = lesson.kept.window_tokens,
         max_input_tokens = lesson.kept.max_input_tokens,
         told = lesson.kept.is_told,
-        "the upstream refused a request as too long; it is planned again for a lower limit, which then \
-         holds for the model. A {key} under [models.\"NAME\"] that is set or changed from now on goes \
+        "the upstream refused a request as too long; a lower limit then holds for the model. A {key} under [models.\"NAME\"] that is set or changed from now on goes \
          before it, `weir models forget NAME` lifts it, and in an hour the upstream is asked for more"
     );
 }

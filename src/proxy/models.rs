@@ -41,7 +41,8 @@ impl Proxy {
     /// Answers which models there are.
     pub(super) async fn models(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
         let Pass { caller, admission, target, method, headers: callers, .. } = pass;
-        let mut record = Record::begin(&method, &target, caller.clone(), admission);
+        let metrics = self.journal.metrics();
+        let mut record = Record::begin(&method, &target, caller.clone(), admission, metrics);
         let sent = async {
             self.refuse_loop(&callers)?;
             // Nothing is known of the tokens: what was used before must leave some room.

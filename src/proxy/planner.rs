@@ -7,7 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::draft::{Draft, Folded};
+use super::draft::Draft;
+use super::metrics::{Metrics, Queue};
+use super::planned::Folded;
 pub use super::planned::{Asked, Job, Planned};
 use super::shared::Shared;
 use super::summaries::{Patience, Spans, Summaries, Wanted};
@@ -24,6 +26,7 @@ const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 /// Plans requests for all tenants.
 pub struct Planner {
     shared: Arc<Shared>,
+    metrics: Arc<Metrics>,
 }
 
 /// Whether a job may take its time.
@@ -52,7 +55,7 @@ impl Planner {
     /// A planner that has learned nothing of any upstream, and has no model to sum up with.
     pub fn new(config: Arc<Config>) -> Self {
         let ways = Arc::new(Ways::untaught(&config));
-        Self::with(config, ways, None)
+        Self::with(config, ways, None, Arc::default())
     }
 
     /// A planner that goes by what upstreams have taught, and by what stands for what cuts took.
@@ -60,8 +63,9 @@ impl Planner {
         config: Arc<Config>,
         ways: Arc<Ways>,
         summaries: Option<Arc<Summaries>>,
+        metrics: Arc<Metrics>,
     ) -> Self {
-        Self { shared: Arc::new(Shared::new(config, ways, summaries)) }
+        Self { shared: Arc::new(Shared::new(config, ways, summaries)), metrics }
     }
 
     /// The same by another configuration: what is remembered goes on.
@@ -71,7 +75,10 @@ impl Planner {
         ways: Arc<Ways>,
         summaries: Option<Arc<Summaries>>,
     ) -> Self {
-        Self { shared: Arc::new(self.shared.renewed(config, ways, summaries)) }
+        Self {
+            shared: Arc::new(self.shared.renewed(config, ways, summaries)),
+            metrics: Arc::clone(&self.metrics),
+        }
     }
 
     /// Decides what to send of `body`. `path_model` is the model named by the path.
@@ -147,7 +154,9 @@ impl Planner {
         job: Job,
         work: impl FnOnce(&Shared, Job) -> Result<T, Stop> + Send + 'static,
     ) -> Result<T, ProxyError> {
+        let queued = Instant::now();
         let place = Arc::clone(&self.shared.heavy).acquire_owned().await;
+        self.metrics.waited(Queue::Planner, queued.elapsed());
         let shared = Arc::clone(&self.shared);
         let done = tokio::task::spawn_blocking(move || {
             // The place is given back by the work itself: a caller that leaves does not end it.

@@ -155,6 +155,7 @@ impl Proxy {
         }
         loop {
             let sent = self.attempt(&mut trip, &mut ready, record).await;
+            record.came_back();
             let next = match &sent {
                 Err(error) if error.kind == ErrorKind::ContextLengthExceeded => {
                     match larger.take() {
@@ -330,6 +331,7 @@ impl Proxy {
         let mut retries = 0;
         loop {
             let sent = self.send_once(trip, ready, record).await;
+            record.came_back();
             let Some(wait) = wait(&upstream, retries, &sent) else { return sent };
             record.gave_way(status(&sent)).await;
             drop(sent);

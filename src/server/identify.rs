@@ -36,6 +36,11 @@ impl Gate {
         }
     }
 
+    /// Whether everybody who reaches weir may use it.
+    pub fn is_open(&self) -> bool {
+        matches!(self, Self::Open { .. })
+    }
+
     /// Who sent a request of these headers to this address. In keys mode nobody else gets further.
     pub async fn caller(&self, headers: &HeaderMap, uri: &Uri) -> Result<Caller, ProxyError> {
         let ring = match self {

@@ -222,6 +222,25 @@ fn warnings_are_told_and_are_no_problem() {
 }
 
 #[test]
+fn limits_that_do_not_hold_on_all_routes_are_warned_of() {
+    let folder = Folder::new();
+    let limit = "[[limits]]\nmodel = \"gpt-4o\"\nmax_input_tokens = 9000\n";
+    let route =
+        "[[routes]]\nmodels = [\"small\"]\nupstream = \"default\"\nmax_input_tokens = 9000\n";
+    for (text, key) in [(limit, "limits"), (route, "routes")] {
+        let (found, code) = checked(&folder, text, &[]);
+        assert_eq!((code, &found["ok"]), (Some(0), &json!(true)), "{found}");
+        let warnings = found["warnings"].as_array().expect("a list");
+        let own: Vec<_> = warnings.iter().filter(|warning| warning["key"] == key).collect();
+        assert_eq!(own.len(), 1, "{found}");
+        let said = own[0]["message"].as_str().expect("text");
+        assert!(said.contains("/v1/responses") && said.contains("x-weir-action: unread"), "{said}");
+    }
+    let (found, _) = checked(&folder, "", &[]);
+    assert_eq!(found["warnings"], json!([]), "nothing is limited");
+}
+
+#[test]
 fn changes_say_what_they_cost() {
     let folder = Folder::new();
     let old = folder.write("old.toml", "[context]\nlow = 0.5\n[log]\nlevel = \"debug\"\n");

@@ -10,6 +10,8 @@ mod folder;
 mod heal;
 mod keys;
 mod ledger;
+mod logged;
+mod metrics;
 mod misplaced;
 mod promises;
 mod recalled;

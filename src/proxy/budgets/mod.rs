@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use moka::sync::Cache;
+use tokio::time::Instant;
 
+use super::metrics::Queue;
 use super::opening::new_id;
 use super::planner::{Job, Planned};
 use super::{ErrorKind, Proxy, ProxyError};
@@ -161,7 +163,10 @@ impl Proxy {
         planned: &mut Planned,
     ) -> Result<Holding, ProxyError> {
         let desired = Desired { as_of: job.as_of, ..Desired::planned(planned) };
-        let mut holding = self.journal.hold(caller, &desired).await?;
+        let queued = Instant::now();
+        let held = self.journal.hold(caller, &desired).await;
+        self.journal.metrics().waited(Queue::Budget, queued.elapsed());
+        let mut holding = held?;
         let granted = holding.output_tokens.filter(|_| self.config.budgets.clamp);
         let is_less = |granted: &u64| match planned.max_output_tokens {
             Some(asked) => *granted < asked,
@@ -361,6 +366,14 @@ impl Budgets {
         let owner = Owner::new(caller.key.clone(), "");
         let applied = self.book.of(&owner.scopes(), None).await?;
         self.counters.standings(applied, now_ms()).await
+    }
+
+    /// How the first `most` of all budgets stand, and how many there are besides.
+    pub async fn all_standings(&self, most: usize) -> Result<(Vec<Standing>, usize), StoreError> {
+        let mut applied = self.book.all().await?;
+        let omitted = applied.len().saturating_sub(most);
+        applied.truncate(most);
+        Ok((self.counters.standings(applied, now_ms()).await?, omitted))
     }
 
     /// Refuses a request whose budgets nobody can tell of, where the configuration says so.
