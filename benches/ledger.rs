@@ -57,6 +57,8 @@ fn intent(number: u64) -> Arc<Intent> {
         sent_tokens: Some(1234),
         max_output_tokens: Some(1000),
         plan_ms: Some(1),
+        held_nano_usd: Some(1_000_000),
+        held_tokens: Some(1500),
     })
 }
 

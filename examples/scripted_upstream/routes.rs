@@ -147,6 +147,10 @@ async fn decide(state: &Arc<State>, call: &Call, ticket: &Ticket) -> (Answer, Op
         Some(Err(problem)) => return (refused(&Refusal::invalid(problem)), None),
         None => locked(&state.faults).pop_front().flatten(),
     };
+    let path = call.head.uri.path();
+    if state.options.only_v1 && !path.starts_with("/v1/") {
+        return (refused(&Refusal::new(404, format!("Nothing at {path}."))), fault);
+    }
     if let Err(refusal) = check_key(state, call) {
         return (refused(&refusal), None);
     }

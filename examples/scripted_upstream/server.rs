@@ -65,6 +65,9 @@ pub struct Options {
     /// The only key accepted; without it any request is.
     #[arg(long)]
     pub require_key: Option<String>,
+    /// Answer 404 to every path that does not begin with /v1.
+    #[arg(long)]
+    pub only_v1: bool,
     /// The only models known; without it every name that does not begin with `missing`.
     #[arg(long, value_delimiter = ',')]
     pub models: Vec<String>,

@@ -6,7 +6,7 @@ use http::{Method, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Refusal, Shared};
+use super::{METRICS, Refusal, Shared};
 use crate::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use crate::store::budgets::{Applied, BudgetError};
 use crate::store::counters::{Counters, Standing};
@@ -98,6 +98,9 @@ type Answer = Result<(StatusCode, String), Refusal>;
 impl Shared {
     /// Does what is asked.
     pub(super) async fn act(&self, method: &Method, uri: &Uri, body: &[u8]) -> Answer {
+        if uri.path() == METRICS {
+            return self.metrics(method).await;
+        }
         let path = uri.path().strip_prefix(ROOT).unwrap_or_default();
         let names: Vec<&str> = path.split('/').collect();
         match (method.as_str(), names.as_slice()) {
@@ -145,6 +148,21 @@ impl Shared {
     async fn list_budgets(&self) -> Answer {
         let (_, budgets) = self.store.budgets().await?;
         self.standings(budgets).await
+    }
+
+    /// What weir has counted.
+    async fn metrics(&self, method: &Method) -> Answer {
+        match (self.proxy.get(), method) {
+            (Some(proxy), &Method::GET) => Ok((StatusCode::OK, proxy().metrics_page().await)),
+            (None, &Method::GET) => {
+                let message = "weir does not serve requests yet";
+                Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message))
+            }
+            _ => {
+                let message = "metrics are read by GET";
+                Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message))
+            }
+        }
     }
 
     /// How budgets stand by what is written down.

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,9 +31,12 @@ pub use token::{Token, load_or_make};
 
 use crate::config::{Config, Policies};
 use crate::proxy::host::Hosts;
+use crate::proxy::{Proxy, metrics};
 use crate::store::Store;
 use crate::tls::{HTTP1, Stream, Tls, TlsError};
 
+/// Where a scraper reads what weir has counted.
+const METRICS: &str = "/metrics";
 /// The most that a request may hold.
 const MAX_BODY_BYTES: usize = 64 << 10;
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -54,11 +57,16 @@ pub struct Admin {
     shared: Arc<Shared>,
 }
 
+/// Returns the proxy that is in force.
+type ProxySource = Box<dyn Fn() -> Arc<Proxy> + Send + Sync>;
+
 /// What all requests need.
 struct Shared {
     store: Store,
     time_zone: TimeZone,
     token: Token,
+    /// The proxy whose metrics are shown, once there is one.
+    proxy: OnceLock<ProxySource>,
     /// What requests go by that come now.
     rules: RwLock<Arc<Rules>>,
 }
@@ -115,8 +123,15 @@ impl Admin {
             .map_err(|error| io::Error::other(format!("admin.tls.{error}")))?;
         let time_zone = config.budgets.time_zone.clone();
         let rules = RwLock::new(Arc::new(Rules::new(config)));
-        let shared = Arc::new(Shared { store, time_zone, token, rules });
+        let proxy = OnceLock::new();
+        let shared = Arc::new(Shared { store, time_zone, token, proxy, rules });
         Ok(Self { listener, address, tls, shared })
+    }
+
+    /// Shows the metrics of the proxy that `proxy` returns.
+    pub fn show_metrics(&self, proxy: impl Fn() -> Arc<Proxy> + Send + Sync + 'static) {
+        // The first one stays.
+        let _ = self.shared.proxy.set(Box::new(proxy));
     }
 
     /// Where it listens, the port as the system gave it.
@@ -203,7 +218,14 @@ impl Refusal {
 
 impl Shared {
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let is_metrics = request.uri().path() == METRICS;
         match self.admitted(request).await {
+            Ok((status, page)) if is_metrics => {
+                let mut response = reply(status, page);
+                let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+                response.headers_mut().insert(CONTENT_TYPE, kind);
+                response
+            }
             Ok((status, json)) => reply(status, json),
             Err(refusal) => {
                 let Refusal { status, code, message } = refusal;

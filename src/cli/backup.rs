@@ -12,8 +12,9 @@ Examples:
   weir backup /backups/weir.db --store /var/lib/weir/weir.db
       another store than the default one
 
-To go back to it, end weir and start it with --store and the copy, or put the copy where the store
-was. A store on a PostgreSQL server is copied by pg_dump. The copy holds what the store does: keys (as hashes), usage, and originals where they are kept.";
+To restore it, end weir and start it with --store and the copy, or put the copy where the store \
+was. A store on a PostgreSQL server is copied by pg_dump. The copy holds what the store does: keys \
+(as hashes), usage, and originals if they are kept.";
 
 /// Copies the store to a new file, also while weir serves from it
 #[derive(Debug, Args)]

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use jiff::tz::TimeZone;
 
+use super::moments::moment;
 use super::{own_store, print};
 use crate::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use crate::config::Config;
@@ -16,18 +18,18 @@ use crate::store::{Store, now_ms};
 const EXAMPLES: &str = "\
 Examples:
   weir budgets set all --usd 20 --per day
-      nobody spends more than 20 dollars a day in all, with or without virtual keys
+      all callers together spend at most 20 dollars a day
   weir budgets set team:research --usd 500 --per month --warn-at 0.9
-  weir budgets set key:* --tokens 2000000 --per 24h
+  weir budgets set 'key:*' --tokens 2000000 --per 24h
       each key by itself, within any 24 hours
   weir budgets set model:gpt-5 --usd 50 --per week
   weir budgets list
   weir budgets remove team:research/usd/month
 
-A request is in every budget whose scope it has, and is sent only if it fits into all of them. What is
-over is told as 429 insufficient_quota, before anything is sent. Hours, days, weeks and months are those
-of budgets.time_zone. A change counts from the next request on; use the --config or --store that the
-weir has which serves.";
+A request counts in every budget whose scope it matches, and is sent only if it fits into all of \
+them; otherwise the caller gets 429 insufficient_quota and nothing is sent. Hours, days, weeks and \
+months are those of budgets.time_zone. A change counts from the next request on. Give these \
+commands the --config or --store of the weir that serves.";
 
 /// Looks after budgets: sets, lists and removes them
 #[derive(Debug, Args)]
@@ -48,8 +50,11 @@ pub struct BudgetsArgs {
 
 #[derive(Debug, Subcommand)]
 enum BudgetsCommand {
-    /// Sets a budget; one of the same scope, measure and window gives way to it
-    #[command(after_help = EXAMPLES)]
+    /// Sets a budget, in place of one with the same scope, measure and window
+    #[command(
+        after_help = EXAMPLES,
+        override_usage = "weir budgets set [OPTIONS] SCOPE --per WINDOW <--usd AMOUNT|--tokens N>"
+    )]
     Set {
         /// all, organisation:NAME, team:NAME, user:NAME, key:ID or model:NAME; * in place of a name
         /// is each by itself
@@ -64,9 +69,11 @@ enum BudgetsCommand {
         #[arg(long, value_name = "SHARE", default_value = "0.8", value_parser = share)]
         warn_at: u16,
     },
-    /// Lists budgets, with what is spent of each by what the store has written down
+    /// Lists budgets: the limit, what is spent and left, and when it resets
+    #[command(after_help = EXAMPLES)]
     List,
     /// Removes a budget
+    #[command(after_help = EXAMPLES)]
     Remove {
         /// As `weir budgets list` names it, such as team:research/usd/month
         #[arg(value_parser = BudgetId::parse)]
@@ -150,7 +157,7 @@ async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), S
         let rows: Vec<_> = standings.iter().map(Standing::json).collect();
         return print(&(serde_json::Value::from(rows).to_string() + "\n"));
     }
-    print(&table(&standings))
+    print(&table(&standings, &config.budgets.time_zone, now_ms()))
 }
 
 /// How budgets stand by what is written down; what is under way is known to the weirs that serve.
@@ -168,7 +175,27 @@ async fn standings(
     told.map_err(|error| format!("the journal cannot be read: {error}"))
 }
 
-fn table(standings: &[Standing]) -> String {
+/// When a budget is whole again, or some of it is.
+fn resets(standing: &Standing, zone: &TimeZone, now_ms: u64) -> String {
+    let window = standing.budget.id.window;
+    let freed_ms = match window {
+        Window::Total => return "never".to_owned(),
+        Window::Hours(_) | Window::Days(_) => standing.count.resets_ms,
+        Window::Hour | Window::Day | Window::Week | Window::Month => {
+            let span = window.span(zone, now_ms);
+            span.lifetime_ms.map(|lifetime_ms| span.bucket_ms + lifetime_ms)
+        }
+    };
+    match (freed_ms, window) {
+        (Some(freed_ms), Window::Hours(_) | Window::Days(_)) => {
+            format!("bit by bit from {} UTC on", moment(freed_ms))
+        }
+        (Some(freed_ms), _) => format!("{} UTC", moment(freed_ms)),
+        (None, _) => format!("{window} after it is spent"),
+    }
+}
+
+fn table(standings: &[Standing], zone: &TimeZone, now_ms: u64) -> String {
     if standings.is_empty() {
         return "there are no budgets; `weir budgets set --help` tells how to set one\n".to_owned();
     }
@@ -179,7 +206,7 @@ fn table(standings: &[Standing]) -> String {
             true => ("each by itself".to_owned(), String::new()),
             false => (shown(one.count.spent), shown(one.left())),
         };
-        let resets = one.resets_at().unwrap_or_default();
+        let resets = resets(one, zone, now_ms);
         [one.budget.id.to_string(), shown(one.budget.limit), spent, left, resets]
     });
     let rows: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();

@@ -8,30 +8,35 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::own_store;
+use super::connect::{self, Outcome, Tried};
 use super::serve::BAD_CONFIGURATION;
 use super::sources::Document;
 use super::told::{self, Flags};
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{self, Config, Problem, Warning};
-use crate::store::redis::Redis;
 
 const LONG_ABOUT: &str = "\
-Reads the configuration as `weir serve` would, flags and environment included, and says what is wrong \
-with it: the key, the file, the line and what would be right. Keys of providers, certificates and what \
-else it names are read and tried; nothing is served or sent.";
+Reads the configuration as `weir serve` would, flags and environment included, and reports each \
+problem with its key, file and line, and what would be right. Keys of providers, certificates and \
+other files that it names are read. Nothing is served, and without --connect nothing is sent.";
 
 const EXAMPLES: &str = "\
 Examples:
   weir check --config weir.toml
-      says what is wrong, or that nothing is
+      reports what is wrong, or that nothing is
+  weir check --connect --upstream http://127.0.0.1:8000/v1
+      also tries the store, Redis and the upstream
   weir check --config new.toml --against weir.toml
-      says besides which of the changes would move cuts in live conversations, which costs each one
-      rewrite of the provider's cache, and which need a restart
+      also reports which changes would rewrite live conversations in the
+      provider's cache, and which need a restart
   weir check --config weir.toml --connect --json
-      tries the store and Redis, too, and answers in JSON
+      answers in JSON
 
-Exit codes: 0 nothing is wrong (warnings aside), 2 bad configuration.";
+--connect asks each upstream for its list of models. If weir has a key for it, one question of a \
+few tokens is sent to its cheapest model, so that a bad key or an empty account shows here.
+
+Exit codes: 0 nothing is wrong (warnings aside), 2 bad configuration, or something that was tried \
+does not work.";
 
 #[derive(Debug, Args)]
 #[command(about = "Says what is wrong with a configuration", long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
@@ -41,7 +46,8 @@ pub struct CheckArgs {
     /// The configuration file in force; tells what the changes since would do
     #[arg(long, value_name = "FILE")]
     against: Option<String>,
-    /// Tries the store and Redis, too
+    /// Tries the store, Redis and each upstream too: asks for its models and, if weir has a key for it,
+    /// one question of a few tokens
     #[arg(long)]
     connect: bool,
     /// Answers in JSON
@@ -54,6 +60,8 @@ struct Findings {
     problems: Vec<Problem>,
     warnings: Vec<Warning>,
     changes: Option<Vec<Change>>,
+    /// What `--connect` tried.
+    tried: Vec<Tried>,
 }
 
 pub fn run(args: &CheckArgs) -> ExitCode {
@@ -70,13 +78,18 @@ pub fn run(args: &CheckArgs) -> ExitCode {
 }
 
 fn look(args: &CheckArgs) -> Findings {
-    let mut findings = Findings { problems: Vec::new(), warnings: Vec::new(), changes: None };
+    let mut findings =
+        Findings { problems: Vec::new(), warnings: Vec::new(), changes: None, tried: Vec::new() };
     let figment = args.flags.gather().figment;
     match args.flags.configuration(&figment, |_| {}) {
         Ok((config, warnings)) => {
             findings.warnings = warnings;
+            findings.warnings.extend(limits_on_unread_routes(&config));
             if args.connect {
-                findings.problems = args.flags.located_in(&figment, unreachable(config));
+                findings.tried = connect::connect(config);
+                let failed = findings.tried.iter().filter(|own| own.outcome == Outcome::Fails);
+                let failed = failed.map(|own| Problem::with(&own.key, &own.message)).collect();
+                findings.problems = args.flags.located_in(&figment, failed);
             }
         }
         Err(problems) => findings.problems = problems,
@@ -91,30 +104,20 @@ fn look(args: &CheckArgs) -> Findings {
     findings
 }
 
-/// What weir would need beside itself and does not reach.
-fn unreachable(config: Config) -> Vec<Problem> {
-    // Redis and PostgreSQL are reached on a runtime of their own; a command has none.
-    let looked = std::thread::spawn(move || {
-        let mut problems = Vec::new();
-        if let Err(said) = own_store::open_or_say(&config, std::env::vars_os()) {
-            let key = if config.store.url.is_some() { "store.url" } else { "store.path" };
-            problems.push(Problem::with(key, said));
-        }
-        if let Err(said) = redis_answers(&config) {
-            problems.push(Problem::with("redis.url", said));
-        }
-        problems
-    });
-    looked.join().unwrap_or_else(|_| vec![Problem::with("store", "could not be tried")])
-}
-
-fn redis_answers(config: &Config) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let Some(redis) = Redis::configured(&config.redis).map_err(|error| error.to_string())? else {
-        return Ok(());
-    };
-    runtime.block_on(redis.reached()).map_err(|error| format!("does not answer: {error}"))
+/// Limits that hold for chat completions alone, as long as weir does not read other routes.
+fn limits_on_unread_routes(config: &Config) -> Vec<Warning> {
+    let has_limit = |row: &config::Route| row.max_input_tokens.is_some();
+    let keys = [
+        ("limits", !config.limits.is_empty()),
+        ("routes", config.routes.rows.iter().any(has_limit)),
+    ];
+    let message = "max_input_tokens holds for chat completions. weir does not read /v1/responses, \
+                   /v1/messages and /v1/completions yet: what goes there is sent as it came, with \
+                   x-weir-action: unread";
+    let warnings = keys.iter().filter(|(_, is_set)| *is_set);
+    warnings
+        .map(|(key, _)| Warning { key: (*key).to_owned(), message: message.to_owned() })
+        .collect()
 }
 
 fn in_words(args: &CheckArgs, findings: &Findings) -> String {
@@ -123,8 +126,14 @@ fn in_words(args: &CheckArgs, findings: &Findings) -> String {
         // Writing to a text does not fail.
         let _ = writeln!(text, "{line}");
     };
+    for tried in findings.tried.iter().filter(|tried| tried.outcome == Outcome::Works) {
+        line(format!("works: {}: {}", tried.key, tried.message));
+    }
     for problem in &findings.problems {
         line(format!("problem: {problem}"));
+    }
+    for tried in findings.tried.iter().filter(|tried| tried.outcome == Outcome::Unclear) {
+        line(format!("unclear: {}: {}", tried.key, tried.message));
     }
     for warning in &findings.warnings {
         let place = place(args, &warning.key).map_or(String::new(), |place| format!(" ({place})"));
@@ -179,6 +188,10 @@ fn in_json(args: &CheckArgs, findings: &Findings) -> String {
         "problems": list(findings.problems.iter().map(problem).collect()),
         "warnings": list(findings.warnings.iter().map(warning).collect()),
     });
+    if args.connect {
+        let tried = |own: &Tried| json!({ "key": own.key, "outcome": own.outcome.name(), "message": own.message });
+        told["tried"] = list(findings.tried.iter().map(tried).collect());
+    }
     if let Some(changes) = &findings.changes {
         told["changes"] = list(changes.iter().map(change).collect());
     }

@@ -16,36 +16,36 @@ use crate::proxy::planner::{Asked, Planner};
 use crate::proxy::{Explained, Question, Tenant};
 use crate::wire::Protocol;
 
-/// How wide a table is where nothing says.
-const WIDTH: usize = 100;
-/// How wide it is in a file, so that no first words are lost.
+/// Width of the table on a terminal that does not say its own.
+const WIDTH: usize = 80;
+/// Width in a file, so that no first words are lost.
 const WIDTH_IN_FILES: usize = 160;
 
 const HELP: &str = "\
-What the columns say:
-  before, after  the message's tokens as received and as sent
-  fate           kept; masked: a placeholder stands for it; clipped: its middle is left
-                 out; gone
-  why            what held it, or which cut took it at how many messages, and which note
-                 stands for it
-  note rows      what cuts wrote in the place of what went
-
-Under the table: the window and its limit; the budget; when the next cut is due and when the
-last one was; messages and tokens by role, by section and by file; shares; warnings.
-
-A content that may come next is judged with --content and --category: whether it would fit,
-whether older content would give way for it, and what had better be done with it.
-
 Examples:
   weir explain request.json --max-input-tokens 8000
-  weir explain request.json --config weir.toml --json
+  weir explain request.json --config weir.toml --all
+  weir explain request.json --json
   weir explain request.json --text
   weir explain request.json --policy zones --compact
   weir explain request.json --content big.log --category tool_result
   curl -s http://127.0.0.1:8400/weir/v1/plan -d @request.json
-      asks a weir that runs, with its configuration";
+      asks a weir that runs, with its configuration
 
-/// Tells what weir would send in place of a request, message by message, and why
+Columns of the table:
+  before, after  tokens as received and as sent
+  fate           kept; masked: replaced by a placeholder; clipped: its middle
+                 left out; gone: not sent
+  why            the reason, or which cut removed it and which note replaces it
+  note rows      notes that cuts wrote in place of what they removed
+
+Without --all the messages of a run that were treated alike share a row. With it the window, \
+budget, tokens by role, section and file, and shares stand under the table.
+
+--content and --category judge a content that may come next: whether it would fit, whether older \
+content would be removed for it, and what to do with it.";
+
+/// Shows what weir would send in place of a request, and why
 ///
 /// Nothing is sent. The configuration is what `weir serve` would use here: the file, the
 /// environment, the defaults.
@@ -73,7 +73,10 @@ pub struct ExplainArgs {
     /// One line
     #[arg(long)]
     compact: bool,
-    /// How wide the table is [default: the terminal's COLUMNS, or 100; 160 in files]
+    /// Each message in a row of its own, and tokens by role, section, share and file
+    #[arg(long, visible_alias = "verbose", conflicts_with_all = ["json", "text", "compact"])]
+    all: bool,
+    /// Width of the table [default: the terminal's, or 160]
     #[arg(long, value_name = "CHARACTERS")]
     width: Option<usize>,
     /// A content that may come next: would it fit?
@@ -172,7 +175,8 @@ fn told(args: &ExplainArgs, explained: &Explained) -> String {
     }
     let mut text = match args.compact {
         true => report::compact(&explained.report),
-        false => report::table(&explained.report, width(args)),
+        false if args.all => report::table(&explained.report, width(args)),
+        false => report::brief(&explained.report, width(args)),
     };
     if let Some(preflight) = &explained.preflight {
         text.push_str(&report::judged(preflight));
@@ -181,10 +185,10 @@ fn told(args: &ExplainArgs, explained: &Explained) -> String {
 }
 
 fn width(args: &ExplainArgs) -> usize {
-    let terminal = || std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    match args.width {
-        Some(width) => width,
-        None if std::io::stdout().is_terminal() => terminal().unwrap_or(WIDTH),
-        None => WIDTH_IN_FILES,
-    }
+    let columns = || std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let size = || terminal_size::terminal_size_of(std::io::stdout());
+    let terminal = || size().map(|(width, _)| usize::from(width.0));
+    let is_terminal = std::io::stdout().is_terminal();
+    let other = if is_terminal { WIDTH } else { WIDTH_IN_FILES };
+    args.width.or_else(terminal).or_else(columns).unwrap_or(other)
 }

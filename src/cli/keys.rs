@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::moments::{moment, span_ms};
 use super::own_store;
-use crate::config::Config;
+use crate::config::{AuthMode, Config};
 use crate::store::keys::{
     Issued, KeyChange, KeyFacts, KeySettings, MAX_PAGE, NewKey, SecretFacts, Standing,
 };
@@ -15,17 +15,18 @@ use crate::store::{Store, now_ms};
 
 const EXAMPLES: &str = "\
 Examples:
-  weir keys create ci --team search --models 'gpt-4o*,o3' --requests-per-minute 60
+  weir keys create ci --team search --models 'gpt-4o*,o3'
       makes a key and shows its secret, this once
   weir keys list --team search
-  weir keys limit key_0123456789ab --tokens-per-minute 100000 --max-concurrent none
+  weir keys show key_0123456789ab
+  weir keys limit key_0123456789ab --tokens-per-minute 100000
   weir keys rotate key_0123456789ab --overlap 24h
       gives it a new secret; the old one is good for a day longer
   weir keys revoke key_0123456789ab
       ends it, from its next request on
 
-Keys count where auth.mode is \"keys\". All of this works on the store's file, also while weir serves
-from it; use the --config or --store that it has.";
+Keys count if auth.mode is \"keys\". These commands work on the store, also while weir serves from \
+it: give them the same --config or --store.";
 
 /// Looks after virtual keys: makes, shows, limits, replaces and revokes them
 #[derive(Debug, Args)]
@@ -63,6 +64,7 @@ enum KeysCommand {
         limits: Limits,
     },
     /// Lists keys
+    #[command(after_help = EXAMPLES)]
     List {
         /// Only this team's
         #[arg(long)]
@@ -72,10 +74,15 @@ enum KeysCommand {
         all: bool,
     },
     /// Shows one key
-    Show { id: String },
+    #[command(after_help = EXAMPLES)]
+    Show {
+        /// The key's id, as `weir keys list` shows it
+        id: String,
+    },
     /// Changes what a key may do; what is not named stays
     #[command(after_help = EXAMPLES)]
     Limit {
+        /// The key's id, as `weir keys list` shows it
         id: String,
         /// Calls it otherwise
         #[arg(long)]
@@ -84,14 +91,20 @@ enum KeysCommand {
         limits: Limits,
     },
     /// Gives a key a new secret and shows it, this once
+    #[command(after_help = EXAMPLES)]
     Rotate {
+        /// The key's id, as `weir keys list` shows it
         id: String,
         /// How much longer the old secret is good, such as 24h
         #[arg(long, value_name = "SPAN", value_parser = span_ms, default_value = "0s")]
         overlap: u64,
     },
-    /// Ends a key for good, from its next request on
-    Revoke { id: String },
+    /// Ends a key permanently, from its next request on
+    #[command(after_help = EXAMPLES)]
+    Revoke {
+        /// The key's id, as `weir keys list` shows it
+        id: String,
+    },
 }
 
 /// What a key may do.
@@ -197,6 +210,7 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
             let change = limits.change(Some(name), now_ms);
             change.check_policies(&config.context.policies).map_err(said)?;
             let new = NewKey { team: team.clone(), organisation: organisation.clone(), change };
+            warn_where_unchecked(config);
             show_issued(&store.create_key(new, now_ms).await.map_err(said)?, args.json, now_ms);
         }
         KeysCommand::List { team, all } => {
@@ -222,6 +236,7 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
         }
         KeysCommand::Rotate { id, overlap } => {
             let issued = store.rotate_key(id, *overlap, now_ms).await.map_err(said)?;
+            warn_where_unchecked(config);
             show_issued(&issued, args.json, now_ms);
         }
         KeysCommand::Revoke { id } => {
@@ -229,6 +244,18 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
         }
     }
     Ok(())
+}
+
+/// Warns, where JSON is not disturbed by it, if no weir with this configuration checks keys.
+fn warn_where_unchecked(config: &Config) {
+    if config.auth.mode == AuthMode::Keys {
+        return;
+    }
+    eprintln!(
+        "warning: keys are not switched on: auth.mode is \"open\" in this configuration. A weir that \
+         runs with it refuses virtual keys. Set mode = \"keys\" under [auth], or \
+         WEIR_AUTH__MODE=keys."
+    );
 }
 
 /// All keys, of all teams or one, by team and name.

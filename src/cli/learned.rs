@@ -1,5 +1,5 @@
 //! `weir models learned`: the limits and ratios that weir has learned of models, where they come from
-//! and when they end. Changes nothing.
+//! and when they end; `weir models forget` removes limits.
 
 use std::path::PathBuf;
 
@@ -15,8 +15,15 @@ use crate::store::Store;
 /// The most rows of each kind that are shown.
 const MAX_ROWS: usize = 10_000;
 
+const EXAMPLES: &str = "\
+Examples:
+  weir models learned
+      windows and token ratios that upstreams' answers have taught weir
+  weir models learned --json";
+
 /// Shows what was learned of models from their upstreams' answers
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct LearnedArgs {
     /// Prints JSON
     #[arg(long)]
@@ -39,6 +46,53 @@ pub fn run(args: &LearnedArgs) -> Result<(), String> {
     super::print(&runtime.block_on(told(&store, args.json))?)
 }
 
+/// Removes limits that were learned of models from their upstreams' refusals
+///
+/// A weir that serves from the same store goes by what is configured again within a second.
+#[derive(Debug, clap::Args)]
+pub struct ForgetArgs {
+    /// The model, as `weir models learned` shows it
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    name: Option<String>,
+    /// All models
+    #[arg(long)]
+    all: bool,
+    /// A configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<PathBuf>,
+    /// The store's file, or its PostgreSQL server's URL [default: weir/weir.db in the user's state
+    /// folder]
+    #[arg(long, value_name = "FILE")]
+    store: Option<String>,
+}
+
+/// Runs `weir models forget`.
+pub fn forget(args: &ForgetArgs) -> Result<(), String> {
+    let store = own_store::existing(args.config.as_deref(), args.store.clone())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .map_err(|error| format!("cannot begin: {error}"))?;
+    super::print(&runtime.block_on(forgotten(&store, args.name.as_deref()))?)
+}
+
+/// Removes the limits of the model `name`, or of all models; what was removed.
+async fn forgotten(store: &Store, name: Option<&str>) -> Result<String, String> {
+    let is_meant = |model: &str| name.is_none_or(|name| name == model);
+    let mut models = learned::forget_limits(store, is_meant, MAX_ROWS)
+        .await
+        .map_err(|error| format!("the store cannot be written: {error}"))?;
+    models.sort_unstable();
+    match (models.as_slice(), name) {
+        ([], Some(name)) => Err(format!(
+            "no limit was learned of a model called {name}; `weir models learned` lists them"
+        )),
+        ([], None) => Ok("No limits had been learned.\n".to_owned()),
+        (models, _) => {
+            Ok(models.iter().map(|model| format!("forgot the limit of {model}\n")).collect())
+        }
+    }
+}
+
 async fn told(store: &Store, as_json: bool) -> Result<String, String> {
     let said = |error| format!("the store cannot be read: {error}");
     let limits = learned::limits_rows(store, MAX_ROWS).await.map_err(said)?;
@@ -59,6 +113,9 @@ async fn told(store: &Store, as_json: bool) -> Result<String, String> {
 }
 
 fn source(row: &LimitsRow) -> &'static str {
+    if row.raised_ms.is_some() {
+        return "a longer prompt that was accepted after a refusal";
+    }
     if row.is_told { "told in a refusal" } else { "stepping down after a refusal" }
 }
 
@@ -108,7 +165,11 @@ fn limits_json(row: &Stored<LimitsRow>) -> Value {
         "window_tokens": row.value.window_tokens,
         "max_input_tokens": row.value.max_input_tokens,
         "counts_output": row.value.counts_output,
-        "source": if row.value.is_told { "told" } else { "stepped" },
+        "source": match (row.value.raised_ms, row.value.is_told) {
+            (Some(_), _) => "raised",
+            (None, true) => "told",
+            (None, false) => "stepped",
+        },
         "learned_ms": row.value.learned_ms,
         "expires_ms": row.expires_ms,
     })
@@ -130,7 +191,7 @@ fn ratio_json(row: &Stored<RatioRow>) -> Value {
 mod tests {
     use super::*;
     use crate::config::Learning;
-    use crate::context::LearnedLimits;
+    use crate::context::{Configured, LearnedLimits};
     use crate::proxy::Tenant;
     use crate::proxy::learned::Learned;
 
@@ -147,7 +208,8 @@ mod tests {
                 is_told,
                 ..LearnedLimits::default()
             };
-            learned.keep_limits(Tenant([1; 16]), model, limits).await;
+            let configured = Configured { window_tokens: 128_000, max_input_tokens: None };
+            learned.keep_limits(Tenant([1; 16]), model, limits, configured).await;
         }
         let text = told(&store, false).await.expect("readable");
         let lines: Vec<&str> = text.lines().collect();
@@ -160,5 +222,14 @@ mod tests {
         assert_eq!(json["limits"][0]["window_tokens"], 8192);
         assert_eq!(json["limits"][1]["source"], "stepped");
         assert_eq!(json["ratios"], json!([]));
+        assert_eq!(
+            forgotten(&store, Some("one")).await.expect("writable"),
+            "forgot the limit of one\n"
+        );
+        let text = told(&store, false).await.expect("readable");
+        assert!(!text.contains("\none") && text.contains("\ntwo"), "{text}");
+        assert!(forgotten(&store, Some("one")).await.is_err(), "it is gone");
+        assert_eq!(forgotten(&store, None).await.expect("writable"), "forgot the limit of two\n");
+        assert_eq!(told(&store, false).await.expect("readable"), empty);
     }
 }

@@ -3,13 +3,16 @@
 mod backup;
 mod budgets;
 mod check;
+mod connect;
 #[cfg(test)]
 mod deployed;
 mod explain;
+mod greeting;
 mod keys;
 mod learned;
 mod lines;
 mod log_fields;
+mod log_lines;
 mod log_writer;
 mod models;
 mod moments;
@@ -37,15 +40,22 @@ Start `weir serve`, point your SDK's base URL at it and change nothing else.";
 
 const EXAMPLES: &str = "\
 Examples:
-  weir serve                      forwards to OpenAI, with the key that each caller sends
+  weir serve
+      forwards to OpenAI, with the key that each caller sends
   OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
-                                  runs an application through it
-  weir check --config weir.toml   says what is wrong with a configuration
-  weir explain request.json       tells what would be sent of a request, and why
-  weir keys create NAME           makes a virtual key, for auth.mode = \"keys\"
+      runs an application through it
+  weir check --config weir.toml --connect
+      checks a configuration, and whether the upstream answers
+  weir explain request.json
+      shows what would be sent of a request, and why
+  weir keys create NAME
+      makes a virtual key, for auth.mode = \"keys\"
   weir budgets set all --usd 20 --per day
-                                  ends spending at 20 dollars a day
-  weir help serve                 tells all about serving";
+      ends spending at 20 dollars a day
+  weir usage --by day,model
+      shows what requests used and cost
+
+`weir help COMMAND` explains a command.";
 
 #[derive(Debug, Parser)]
 #[command(name = "weir", version, about = ABOUT, after_help = EXAMPLES)]

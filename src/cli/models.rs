@@ -31,14 +31,22 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::learned::{self, LearnedArgs};
+use super::learned::{self, ForgetArgs, LearnedArgs};
 use crate::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD_PER_MTOK};
 use crate::budget::{Price, Rates, Tier, money};
 use crate::config::models::UNKNOWN_PRICE;
 use crate::config::names;
 
+const EXAMPLES: &str = "\
+Examples:
+  weir models learned
+      windows and token ratios that upstreams' answers have taught weir
+  weir models import PRICES.json > config/models.toml
+      makes the catalogue of models again, from a price list";
+
 /// Looks after the catalogue of models.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct ModelsArgs {
     #[command(subcommand)]
     command: Command,
@@ -47,12 +55,14 @@ pub struct ModelsArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     /// Writes a catalogue (TOML) to standard output, made from a JSON price list.
+    #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
     Import {
         /// An object of names, each with `mode`, `provider`, `max_input_tokens`,
         /// `max_output_tokens`, `input_cost_per_token` and other costs in dollars.
         file: PathBuf,
     },
     Learned(LearnedArgs),
+    Forget(ForgetArgs),
 }
 
 /// Runs `weir models …`.
@@ -60,6 +70,7 @@ pub fn run(args: &ModelsArgs) -> Result<(), String> {
     let file = match &args.command {
         Command::Import { file } => file,
         Command::Learned(args) => return learned::run(args),
+        Command::Forget(args) => return learned::forget(args),
     };
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;

@@ -119,8 +119,8 @@ pub fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, S
     };
     if !path.is_file() {
         return Err(format!(
-            "there is no store at {}: nothing has been written down yet, or weir serves with \
-             another --store FILE (store.path)",
+            "there is no store at {}: no weir has served with it yet. Start `weir serve` and send a \
+             request, or name the store that weir serves with by --store FILE (store.path)",
             path.display()
         ));
     }

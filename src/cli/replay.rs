@@ -21,31 +21,36 @@ use crate::replay::summaries::{Price, Stub};
 use crate::replay::{Budget, Kind, Named, Outcome, html, replay, show, table::table};
 
 const HELP: &str = "\
-What the columns say (recall: the mean over sources with at least 60 cases; the bill is pooled):
-  conv, turns   conversations and requests above the budget
-  infeas        requests whose system text and last turn alone exceed it: they count for the
-                bill alone
-  ref           values (paths, ids, names, numbers, quoted strings) that the real answer used,
-                that earlier messages held and the last four did not: the share still sent
-  deep          of those, what the first user message did not hold
-  far10         of those, what was last seen more than ten messages back
-  ctx           deep values sent with 30 characters around them as they stood
-  ctx/ln        the same, or as far as the ends of their line
-  5gram         runs of five words of the real answer, from messages further back
-  action        earlier calls, by their first argument
-  user          the user's short messages, but the first
-  evid          messages that hold the answer, where a conversation names them as `evidence`
-  valid, over   requests that keep every rule; that exceed the budget
-  sent/full     of the requests above the budget, the tokens sent
-  cache         tokens that a provider's prefix cache holds
-  billed        all input, cached tokens at a tenth, relative to sending everything
-  cuts/¼B       requests that rewrite what was sent, for each quarter of the budget grown
-
 Examples:
-  weir replay recorded.jsonl.gz --policy default --policy drop_oldest --policy none
+  weir replay recorded.jsonl.gz --policy default --policy drop_oldest
   weir replay recorded.jsonl --budget 32k --set low=0.5 --by-source
   weir replay recorded.jsonl --budget 30% --lost 40
-  weir replay recorded.jsonl --budget 30% --show ID --turn 60";
+  weir replay recorded.jsonl --budget 30% --show ID --turn 60
+
+Columns (recall is the mean over sources with at least 60 cases; the bill is
+pooled):
+  conv, turns   conversations and requests above the budget
+  infeas        requests whose system text and last turn alone exceed it; they
+                count for the bill alone
+  ref           share still sent of the values (paths, ids, names, numbers,
+                quoted strings) that the real answer used, that earlier messages
+                held and that the last four did not
+  deep          of those, the values that the first user message did not hold
+  far10         of those, the values last seen more than ten messages back
+  ctx           deep values sent with 30 characters around them unchanged
+  ctx/ln        the same, or as far as the ends of their line
+  5gram         runs of five words of the real answer that come from messages
+                further back
+  action        earlier calls, by their first argument
+  user          the user's short messages, except the first
+  evid          messages that hold the answer, if a conversation names them as
+                `evidence`
+  valid, over   requests that keep every rule; requests above the budget
+  sent/full     tokens sent, of the requests above the budget
+  cache         tokens that a provider's prefix cache holds
+  billed        all input, cached tokens at a tenth, relative to sending all
+  cuts/¼B       requests that rewrite what was sent, for each quarter of the
+                budget that the conversation grows";
 
 /// The policy that is weir's own.
 const OWN: &str = "default";

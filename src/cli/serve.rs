@@ -1,7 +1,7 @@
 //! `weir serve`: reads what it is told, sets up the log, serves, and says in plain words what
 //! went wrong. Decides nothing about requests.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,14 +10,16 @@ use clap::Args;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
 
+use super::greeting::{greet, url_ip};
 use super::log_fields::PlainFields;
+use super::log_lines::TerminalLines;
 use super::log_writer::{LogEnd, log_writer};
 use super::own_address;
 use super::own_store;
 use super::reload::{self, Before, Reload};
 use super::told::{Flags, Gathered};
 use crate::admin::{self, Admin, AdminRenewal};
-use crate::config::{self, AuthMode, Config, Log, LogFormat, Problem};
+use crate::config::{AuthMode, Config, Log, LogFormat, Problem};
 use crate::proxy::Proxy;
 use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
 use crate::store::Store;
@@ -28,37 +30,36 @@ use crate::upstream::Client;
 pub const BAD_CONFIGURATION: u8 = 2;
 /// weir could not begin to serve.
 const CANNOT_SERVE: u8 = 1;
-/// As many upstreams as are named when weir begins to serve.
-const MAX_NAMED: usize = 16;
 /// A second signal cut short what was in flight.
 const CUT_SHORT: u8 = 130;
 
 const LONG_ABOUT: &str = "\
 Listens for requests and forwards them, each with its caller's own key.
 
-A conversation that outgrows its model's context window is brought inside it; everything else is \
-forwarded as it came. What is told here goes before the environment (WEIR_…, such as \
-WEIR_UPSTREAM__URL), that before the file, that before OPENAI_BASE_URL, and that before the \
+A conversation that outgrows its model's context window is made to fit; everything else is \
+forwarded as it came. Flags take precedence over the environment (WEIR_SECTION__KEY, such as \
+WEIR_UPSTREAM__URL), that over the file, the file over OPENAI_BASE_URL, and that over the \
 defaults.";
 
 const EXAMPLES: &str = "\
 Examples:
   weir serve
       listens on 127.0.0.1:8400 and forwards to https://api.openai.com/v1
-  weir serve --upstream http://127.0.0.1:11434/v1
-      forwards to a model server on this machine
-  weir check --config weir.toml
-      says what is wrong with a configuration, without serving
+  weir serve --port 9000 --upstream http://127.0.0.1:11434/v1
+      listens on another port, and forwards to a model server on this machine
+  weir check --config weir.toml --connect
+      checks a configuration and the upstream, without serving
   weir serve --listen 0.0.0.0:8400 --config weir.toml
-      serves other machines; server.allowed_hosts in weir.toml names what they call it
+      serves other machines; server.allowed_hosts names what they call it
 
 Then point an application at it:
   OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
 
-Signals: the first SIGTERM or Ctrl-C finishes what is in flight, the second ends at once. SIGHUP reads
-the configuration, keys and certificates anew; so does weir by itself when their files change.
-Exit codes: 0 ended as told, 1 cannot serve (such as: the port is taken), 2 bad configuration,
-130 ended at once.";
+Signals: the first SIGTERM or Ctrl-C finishes requests in flight, the second ends at once. SIGHUP \
+reads the configuration, keys and certificates again; weir also does so when their files change.
+
+Exit codes: 0 shut down by a signal, 1 cannot serve (for example, the port is taken), 2 bad \
+configuration, 130 ended at once.";
 
 #[derive(Debug, Args)]
 #[command(about = "Listens for requests and forwards them", long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
@@ -194,7 +195,7 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     })?;
     let address = server.address();
     refuse_loops(&config, address).await?;
-    greet(&config, address);
+    greet(&config, &told.told.figment, &store, address);
     let renewal = server.renewal();
     let in_force = renewal.clone();
     let journal = move || Arc::clone(in_force.proxy().journal());
@@ -204,6 +205,8 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     let shutdown = server.shutdown();
     if let Some(admin) = admin {
         tracing::info!(target: "weir", "the admin API listens on {}", admin.address());
+        let in_force = renewal.clone();
+        admin.show_metrics(move || in_force.proxy());
         let shutdown = shutdown.clone();
         tokio::spawn(async move { admin.run(shutdown.reached(Phase::Draining)).await });
     }
@@ -311,58 +314,6 @@ fn no_keys(said: &str) -> String {
     )
 }
 
-/// Says where weir is and how it is used.
-fn greet(config: &Config, address: SocketAddr) {
-    let local = local_url(&config.server, address);
-    let upstream = &config.upstream.url;
-    tracing::info!(
-        target: "weir",
-        "listening on {address}, forwarding to {upstream}{}. Point your SDK at it: base_url = {local}/v1",
-        others(config)
-    );
-    let is_open = config.auth.mode == AuthMode::Open;
-    if is_open && !address.ip().to_canonical().is_loopback() {
-        let lends = config.all_upstreams().any(|(_, upstream)| upstream.lends());
-        let whose = match lends {
-            true => "and spends weir's own key for the provider (auth.allow_anonymous)",
-            false => "each with a key of their own",
-        };
-        tracing::warn!(
-            target: "weir",
-            "anybody who reaches {address} can use it, {whose}; callers are answered by loopback's \
-             names and those in server.allowed_hosts"
-        );
-    }
-}
-
-/// Where else requests may go, in few words.
-fn others(config: &Config) -> String {
-    if !config.is_routed() {
-        return String::new();
-    }
-    let names = config.upstreams.keys().take(MAX_NAMED).cloned();
-    let more = config.upstreams.len().saturating_sub(MAX_NAMED);
-    let more = (more > 0).then(|| format!("{more} more"));
-    let names: Vec<String> = names.chain(more).collect();
-    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    format!(" (other upstreams: {names}; routes: {})", config.routes.rows.len())
-}
-
-/// A URL by which a server that listens on `address` is reached, from this machine if from no
-/// other. A certificate is for a name.
-fn local_url(server: &config::Server, address: SocketAddr) -> String {
-    let (scheme, port) = (server.tls.scheme(), address.port());
-    let host = match (address.ip(), &server.allowed_hosts[..]) {
-        (_, [name, ..]) if server.tls.is_on() => name.clone(),
-        (ip, _) if server.tls.is_on() && ip.is_loopback() => "localhost".to_owned(),
-        (ip, _) if ip.is_unspecified() && ip.is_ipv4() => "127.0.0.1".to_owned(),
-        (ip, _) if ip.is_unspecified() => "[::1]".to_owned(),
-        (ip, [name, ..]) if !ip.is_loopback() => name.clone(),
-        _ => url_ip(address),
-    };
-    format!("{scheme}://{host}:{port}")
-}
-
 fn cannot_bind(address: SocketAddr, error: &io::Error) -> Failure {
     let port = address.port();
     let cure = match error.kind() {
@@ -370,7 +321,7 @@ fn cannot_bind(address: SocketAddr, error: &io::Error) -> Failure {
             "Another program has the port, perhaps another weir (`ss -ltnp 'sport = :{port}'` or \
              `lsof -i :{port}` tells which). End it, or choose another port with `--listen \
              {ip}:PORT`.",
-            ip = url_ip(address)
+            ip = url_ip(address.ip())
         ),
         io::ErrorKind::PermissionDenied => {
             "Ports below 1024 want privileges. Choose another port with `--listen ADDRESS:PORT`."
@@ -385,13 +336,6 @@ fn cannot_bind(address: SocketAddr, error: &io::Error) -> Failure {
     Failure::cannot_serve(format!("cannot listen on {address}: {error}. {cure}"))
 }
 
-fn url_ip(address: SocketAddr) -> String {
-    match address {
-        SocketAddr::V4(address) => address.ip().to_string(),
-        SocketAddr::V6(address) => format!("[{}]", address.ip()),
-    }
-}
-
 /// Starts the log; it lasts until what is given back is dropped.
 fn start_log(log: &Log) -> Result<(LogLevel, LogEnd), String> {
     let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level: {error}"))?;
@@ -399,6 +343,12 @@ fn start_log(log: &Log) -> Result<(LogLevel, LogEnd), String> {
     let (writer, end) = log_writer(io::stderr()).map_err(|error| failed(&error))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let (level, started) = match log.format {
+        LogFormat::Text if io::stderr().is_terminal() => {
+            let lines = TerminalLines::new(|name| std::env::var_os(name));
+            let builder = builder.event_format(lines).fmt_fields(PlainFields);
+            let builder = builder.with_filter_reloading();
+            (level(builder.reload_handle()), builder.try_init())
+        }
         LogFormat::Text => {
             let builder = builder.fmt_fields(PlainFields).with_filter_reloading();
             (level(builder.reload_handle()), builder.try_init())

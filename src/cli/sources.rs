@@ -31,6 +31,21 @@ pub fn is_default(figment: &Figment, key: &str) -> bool {
     figment.find_metadata(key).is_some_and(|metadata| metadata.name == DEFAULTS)
 }
 
+/// What `figment` was gathered from besides the defaults: the file by its path, variables and flags by
+/// their names.
+pub fn origins(figment: &Figment) -> Vec<String> {
+    let told = figment.metadata().filter(|metadata| metadata.name != DEFAULTS);
+    let mut origins: Vec<String> = told
+        .map(|metadata| match &metadata.source {
+            Some(Source::File(path)) => path.display().to_string(),
+            _ => metadata.name.to_string(),
+        })
+        .collect();
+    // One flag may set two keys.
+    origins.dedup();
+    origins
+}
+
 /// Names the variables and flags that keys in `problems` were set by, where nobody has said so yet.
 pub fn name_origins(figment: &Figment, problems: &mut [Problem]) {
     for problem in problems.iter_mut().filter(|problem| problem.origin.is_empty()) {
@@ -292,8 +307,9 @@ mod tests {
         assert_eq!(
             problems(figment(Some(&file.0), openai, variables, flags)),
             [
-                "server.listen (--listen): \"here\" is no address; write an IP address and a port, such \
-                 as 127.0.0.1:8400",
+                "server.listen (--listen): \"here\" is no address to listen on; write a port, such as 8400, \
+                 or an IP address and a port, such as 127.0.0.1:8400 (0.0.0.0:8400 for all of this \
+                 machine's addresses)",
                 &format!(
                     "server.max_messages ({path}): \"9\" is not a whole number from 1 to 10000000"
                 ),
@@ -335,7 +351,7 @@ mod tests {
         assert_eq!(
             problems(figment(Some(&file.0), None, variables, [])),
             [
-                "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes",
+                "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes, or a whole number",
                 "limits (WEIR_LIMITS): is a list: write each of its rows under [[limits]]",
                 "WEIR_: there is no such key; the sections are admin, auth, budgets, cache, context, cors, \
                  learning, ledger, limits, log, models, policies, prices, redis, routes, server, store, \

@@ -26,9 +26,12 @@ pub const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
 /// What `weir serve` can be told on the command line.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Flags {
-    /// Where to listen [default: 127.0.0.1:8400]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    /// Where to listen: a port on 127.0.0.1, or an IP address and a port [default: 127.0.0.1:8400]
+    #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// The port to listen on, at 127.0.0.1: short for --listen PORT
+    #[arg(long, value_name = "PORT", conflicts_with = "listen")]
+    port: Option<u16>,
     /// Where to forward, as an SDK's base URL [default: https://api.openai.com/v1]
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
@@ -83,8 +86,10 @@ impl Flags {
 
     /// All that is told, gathered; what is told later goes before what is told earlier.
     pub fn figment_with(&self, file: Option<&Document>) -> Figment {
+        let port = self.port.map(|port| port.to_string());
         let told = [
             ("--listen", "server.listen", &self.listen),
+            ("--port", "server.listen", &port),
             ("--upstream", "upstream.url", &self.upstream),
             ("--log-format", "log.format", &self.log_format),
             ("--log-level", "log.level", &self.log_level),

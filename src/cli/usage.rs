@@ -7,12 +7,13 @@ use clap::Args;
 
 use super::moments::moment;
 use super::own_store;
-use crate::budget::NanoUsd;
 use crate::budget::calendar::{DAY_MS, read_day, read_month};
 use crate::store::Store;
 use crate::store::ledger::{
     Column, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow,
 };
+
+const NANO_USD_PER_USD: u64 = 1_000_000_000;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,15 +27,15 @@ Examples:
   weir usage --requests 100 --flagged
       those whose usage or price is not exactly known, and why
 
-Costs are what the provider's reported tokens come to at the known prices; `estimated` counts
-requests whose end nobody saw, `unpriced` those of models without a known price ([prices] and
+Costs are the tokens that the provider reported at the known prices. `estimated` counts requests \
+whose end was not seen, `unpriced` those of models without a known price ([prices] and \
 [models.\"NAME\"] in the configuration set them). Days are UTC.";
 
-/// Tells what requests used and cost: by key, team, user, model and day
+/// Shows what requests used and cost: by key, team, user, model and day
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct UsageArgs {
-    /// What it is told by: day, organisation, team, key, user, model, tenant
+    /// Columns to group by: day, organisation, team, key, user, model, tenant
     #[arg(long, value_name = "COLUMNS", default_value = "model", value_parser = Column::read_list)]
     by: ::std::vec::Vec<Column>,
     /// The first day, such as 2026-11-01
@@ -132,11 +133,20 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
         limit: None,
     };
     let total = UsageQuery { by: Vec::new(), ..query.clone() };
+    let all = UsageQuery { by: Vec::new(), ..UsageQuery::default() };
     let said = |error| format!("the store cannot be read: {error}");
     let rows = store.usage(query).await.map_err(said)?;
     let total = store.usage(total).await.map_err(said)?;
     if rows.len() == MAX_ROWS {
         eprintln!("weir: these are the first {MAX_ROWS} rows; ask for fewer days or columns");
+    }
+    if rows.is_empty() {
+        let all = store.usage(all).await.map_err(said)?;
+        let note = nothing(args, store, all.first().map_or(0, |all| all.sums.requests));
+        if !args.json && !args.csv {
+            return Ok(note);
+        }
+        eprint!("weir: {note}");
     }
     if args.json {
         let rows: Vec<_> = rows.iter().map(|row| row.json(&args.by)).collect();
@@ -154,9 +164,7 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
     }
     let mut table = vec![heads.map(str::to_owned).chain(HEADS.map(str::to_owned)).collect()];
     table.extend(rows.iter().map(|row| line(row, &args.by, "")));
-    if let Some(total) = total.first().filter(|_| rows.len() != 1) {
-        table.push(line(total, &args.by, "all"));
-    }
+    table.extend(total.first().map(|total| line(total, &args.by, "total")));
     Ok(aligned(&table, args.by.len()))
 }
 
@@ -188,11 +196,41 @@ fn line(row: &UsageRow, by: &[Column], first: &str) -> Vec<String> {
     names.chain(figures).collect()
 }
 
-/// Dollars for a table, to the hundredth of a cent, upwards.
+/// Dollars for a table, rounded up to four decimals, which all of them have.
 fn dollars(nano_usd: u64) -> String {
-    const STEP: u64 = 100_000;
-    let rounded = nano_usd.div_ceil(STEP).saturating_mul(STEP);
-    NanoUsd(rounded).to_string()
+    const STEPS_PER_USD: u64 = 10_000;
+    let steps = nano_usd.div_ceil(NANO_USD_PER_USD / STEPS_PER_USD);
+    format!("${}.{:04}", steps / STEPS_PER_USD, steps % STEPS_PER_USD)
+}
+
+/// Says that there is nothing to show, and what to do about it. `requests` are there in all.
+fn nothing(args: &UsageArgs, store: &Store, requests: u64) -> String {
+    let place = store.file().map_or("the store".to_owned(), |file| file.display().to_string());
+    let filters = [
+        ("--since", args.since.is_some()),
+        ("--until", args.until.is_some()),
+        ("--month", args.month.is_some()),
+        ("--key", args.key.is_some()),
+        ("--team", args.team.is_some()),
+        ("--organisation", args.organisation.is_some()),
+        ("--user", args.user.is_some()),
+        ("--model", args.model.is_some()),
+        ("--route", args.route.is_some()),
+        ("--flagged", args.flagged),
+    ];
+    let given = filters.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
+    let given = given.collect::<Vec<_>>().join(", ");
+    match requests {
+        0 => format!(
+            "no requests yet in {place}\n\
+             Start `weir serve`, send requests to http://127.0.0.1:8400/v1, and run this\n\
+             again. If weir serves with another store, name it with --store FILE.\n"
+        ),
+        _ => format!(
+            "no requests match {given}\n\
+             {place} has {requests} in all; leave out a filter to see more.\n"
+        ),
+    }
 }
 
 /// How many of the requests are estimated, and how many have no price or none for a part.
@@ -231,6 +269,15 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
         .requests(query)
         .await
         .map_err(|error| format!("the store cannot be read: {error}"))?;
+    if rows.is_empty() {
+        let all = UsageQuery { by: Vec::new(), ..UsageQuery::default() };
+        let all = store.usage(all).await.map_err(|error| error.to_string())?;
+        let note = nothing(args, store, all.first().map_or(0, |all| all.sums.requests));
+        if !args.json && !args.csv {
+            return Ok(note);
+        }
+        eprint!("weir: {note}");
+    }
     let json: Vec<_> = rows.iter().map(RequestRow::json).collect();
     if args.json {
         return lines_of(&json);
@@ -268,7 +315,25 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
             ended.flags.names().collect::<Vec<_>>().join(","),
         ]
     }));
+    table.push(total_of(&rows));
     Ok(aligned(&table, 5))
+}
+
+/// The last line of a list of requests: what those above it add up to.
+fn total_of(rows: &[RequestRow]) -> Vec<String> {
+    let sum = |figure: fn(&RequestRow) -> Option<u64>| -> u64 {
+        rows.iter().filter_map(figure).fold(0, u64::saturating_add)
+    };
+    let mut line = vec![String::new(); 5];
+    line[0] = "total".to_owned();
+    line.extend([
+        sum(|row| row.settlement.prompt_tokens).to_string(),
+        sum(|row| row.settlement.cached_tokens).to_string(),
+        sum(|row| row.settlement.completion_tokens).to_string(),
+        dollars(sum(|row| row.settlement.cost_nano_usd)),
+        String::new(),
+    ]);
+    line
 }
 
 /// One JSON value a line.
@@ -328,7 +393,7 @@ mod tests {
     #[test]
     fn money_in_a_table_is_rounded_up() {
         for (nano_usd, expected) in
-            [(0, "$0.00"), (1, "$0.0001"), (100_000, "$0.0001"), (1_230_000_000, "$1.23")]
+            [(0, "$0.0000"), (1, "$0.0001"), (100_000, "$0.0001"), (1_230_000_000, "$1.2300")]
         {
             assert_eq!(dollars(nano_usd), expected);
         }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use super::checks::listen_address;
 use super::reader::Reader;
 use super::tls::{self, ListenTls};
 use super::{Config, set, upstreams};
@@ -86,7 +87,7 @@ pub(super) fn read(reader: &mut Reader, config: &mut Config) {
     let modes = [("open", AuthMode::Open), ("keys", AuthMode::Keys)];
     set(&mut config.auth.mode, reader.choice(&["auth", "mode"], &modes));
     set(&mut config.auth.allow_anonymous, reader.switch(&["auth", "allow_anonymous"]));
-    set(&mut config.admin.listen, reader.text(&["admin", "listen"], admin_listen));
+    set(&mut config.admin.listen, reader.text_or_whole(&["admin", "listen"], admin_listen));
     set(&mut config.admin.token_file, reader.text(&["admin", "token_file"], file));
     tls::read_listener(reader, &["admin", "tls"], &mut config.admin.tls);
     agree(reader, config);
@@ -154,12 +155,9 @@ fn admin_listen(text: &str) -> Result<AdminListen, String> {
     match text.trim() {
         "" => Ok(AdminListen::ByMode),
         "off" => Ok(AdminListen::Nowhere),
-        text => text.parse().map(AdminListen::At).map_err(|_| {
-            format!(
-                "{text:?} is no address; write an IP address and a port, such as 127.0.0.1:8410, or \
-                 \"off\""
-            )
-        }),
+        text => listen_address(text, "8410")
+            .map(AdminListen::At)
+            .map_err(|problem| format!("{problem}, or \"off\"")),
     }
 }
 

@@ -7,11 +7,30 @@ use ipnet::IpNet;
 
 use super::Secret;
 
-/// An IP address and a port.
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.trim().parse().map_err(|_| {
-        format!("{text:?} is no address; write an IP address and a port, such as 127.0.0.1:8400")
+/// An address to listen on: an IP address and a port, or a port alone, which is one of 127.0.0.1's, as
+/// is that of `localhost`. `example` is shown where it is neither.
+pub(super) fn listen_address(text: &str, example: &str) -> Result<SocketAddr, String> {
+    let text = text.trim();
+    let port = text.strip_prefix("localhost:").unwrap_or(text);
+    let local = port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse::<u16>());
+    match local {
+        Some(Ok(port)) => return Ok(SocketAddr::from(([127, 0, 0, 1], port))),
+        Some(Err(_)) if !port.is_empty() => {
+            return Err(format!("{port} is no port; ports are from 1 to 65535, such as 8400"));
+        }
+        _ => {}
+    }
+    text.parse().map_err(|_| {
+        format!(
+            "{text:?} is no address to listen on; write a port, such as {example}, or an IP address and a \
+             port, such as 127.0.0.1:{example} (0.0.0.0:{example} for all of this machine's addresses)"
+        )
     })
+}
+
+/// [`listen_address`] of the server.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    listen_address(text, "8400")
 }
 
 /// A name as a `Host` header carries it, without its port.
@@ -114,4 +133,19 @@ pub(super) fn base_url(text: &str) -> Result<String, String> {
     } else {
         Ok(text.to_owned())
     }
+}
+
+/// How many characters are to be inserted, deleted or replaced to turn `a` into `b`.
+pub(super) fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
 }

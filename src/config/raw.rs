@@ -134,7 +134,7 @@ fn size(reader: &mut Reader, path: &[&str], place: &mut usize, least: u64, most:
 }
 
 fn server(reader: &mut Reader, server: &mut Server) {
-    let listen = reader.text(&["server", "listen"], address);
+    let listen = reader.text_or_whole(&["server", "listen"], address);
     set(&mut server.listen, listen);
     let hosts = reader.list(&["server", "allowed_hosts"], host_name);
     set(&mut server.allowed_hosts, hosts);

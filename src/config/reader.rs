@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use figment::value::{Dict, Value};
 use figment::{Figment, Metadata, Profile, Provider, Source};
 
+use super::checks::edit_distance;
 use crate::budget::NanoUsd;
 
 /// Something in the configuration that is wrong, with its cure.
@@ -259,6 +260,19 @@ impl Reader {
         self.checked(path, check(&text))
     }
 
+    /// The same, of a whole number as well, which `check` sees as its digits.
+    pub fn text_or_whole<T>(
+        &mut self,
+        path: &[&str],
+        check: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text = self.read(path, "text in quotes, or a whole number", |written| {
+            let text = written.value.as_str().map(str::to_owned);
+            text.or_else(|| written.whole().map(|number| number.to_string()))
+        })?;
+        self.checked(path, check(&text))
+    }
+
     /// A list of texts that `check` accepts, each problem reported.
     pub fn list<T>(
         &mut self,
@@ -477,19 +491,4 @@ fn origin_name(metadata: &Metadata) -> String {
         Some(Source::File(path)) => path.display().to_string(),
         _ => metadata.name.to_string(),
     }
-}
-
-/// How many characters are to be inserted, deleted or replaced to turn `a` into `b`.
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -1,13 +1,22 @@
 //! The last resort: contents clipped head and tail to a fixed ladder of sizes.
 
 use crate::tokens::Encoding;
+use crate::wire::json;
 use crate::wire::splice::{Clip, TextCut, clipped};
+use crate::wire::walk::Walk;
 
 /// The sizes, in tokens, that a content may be clipped to.
 pub const LADDER_TOKENS: [u64; 6] = [32_768, 16_384, 8_192, 4_096, 2_048, 1_024];
+/// The sizes below these that are used before a user's message or what the caller pinned gives way.
+pub const SHORT_TOKENS: [u64; 2] = [512, 256];
+/// The last sizes, for requests that would otherwise be refused.
+pub const LAST_TOKENS: [u64; 3] = [128, 64, 32];
 
 /// The most that a marker takes, numbers of any size included.
 const MARKER_TOKENS: u64 = 40;
+
+/// How often the strings of a call's arguments are clipped again because they took too much.
+const MAX_ROUNDS: usize = 8;
 
 /// A message's texts after clipping.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +55,82 @@ pub fn clip_texts<T: AsRef<str>>(encoding: Encoding, texts: &[T], level_tokens: 
     clipped.cuts[front + 1..back].fill(TextCut::Gone);
     clipped.text_tokens = front_tokens + back_tokens + tokens;
     clipped
+}
+
+/// Clips the arguments of a call, given as JSON text, so that they take about `level_tokens`; `None`
+/// if they take no more, or are no string, or would not become shorter.
+///
+/// Arguments that are JSON stay JSON with the same members: long texts in them are clipped, the
+/// longest first. Others are one text.
+pub fn clip_arguments(encoding: Encoding, arguments: &str, level_tokens: u64) -> Option<String> {
+    let text = json::string(arguments)?;
+    let whole_tokens = encoding.count(&text);
+    if whole_tokens <= level_tokens {
+        return None;
+    }
+    let mut walk = Walk::new(&text);
+    let is_json = walk.value().is_some() && walk.peek().is_none();
+    if !is_json {
+        let (clip, tokens) = clip_text(encoding, &text, 0, level_tokens);
+        return (tokens < whole_tokens).then(|| clipped(&text, &clip));
+    }
+    let literals = json::value_strings(&text);
+    let sizes: Vec<u64> =
+        literals.iter().map(|raw| encoding.count(&raw[1..raw.len() - 1])).collect();
+    let fixed_tokens = whole_tokens.saturating_sub(sizes.iter().sum());
+    let mut most_tokens = even_share(&sizes, level_tokens.saturating_sub(fixed_tokens));
+    let mut best: Option<(u64, String)> = None;
+    for _ in 0..MAX_ROUNDS {
+        most_tokens = most_tokens.max(MARKER_TOKENS);
+        let short = with_short_strings(encoding, &text, &literals, &sizes, most_tokens);
+        let tokens = encoding.count(&short);
+        if best.as_ref().is_none_or(|(least, _)| tokens < *least) {
+            best = Some((tokens, short));
+        }
+        if tokens <= level_tokens || most_tokens == MARKER_TOKENS {
+            break;
+        }
+        // Escapes and pieces cut in two take more than was counted of them.
+        most_tokens -= most_tokens / 4;
+    }
+    best.filter(|(tokens, _)| *tokens < whole_tokens).map(|(_, short)| short)
+}
+
+/// The size down to which the largest of `sizes` must go, so that all take at most `room` together.
+fn even_share(sizes: &[u64], room: u64) -> u64 {
+    let mut sorted = sizes.to_vec();
+    sorted.sort_unstable();
+    let mut left = room;
+    for (place, size) in sorted.iter().enumerate() {
+        let share = left / (sorted.len() - place) as u64;
+        if *size > share {
+            return share;
+        }
+        left -= size;
+    }
+    sorted.last().copied().unwrap_or(0)
+}
+
+/// `text` with those of the strings `literals` in it clipped that take more than `most_tokens`.
+fn with_short_strings(
+    encoding: Encoding,
+    text: &str,
+    literals: &[&str],
+    sizes: &[u64],
+    most_tokens: u64,
+) -> String {
+    let mut out = String::new();
+    let mut written = 0;
+    for (literal, _) in literals.iter().zip(sizes).filter(|(_, size)| **size > most_tokens) {
+        let Some(value) = json::string(literal) else { continue };
+        let start = literal.as_ptr() as usize - text.as_ptr() as usize;
+        let (clip, _) = clip_text(encoding, &value, 0, most_tokens);
+        out.push_str(&text[written..=start]);
+        json::escape_into(&clipped(&value, &clip), &mut out);
+        written = start + literal.len() - 1;
+    }
+    out.push_str(&text[written..]);
+    out
 }
 
 /// Clips one text to at most `most_tokens`: two thirds head, one third tail. The marker speaks of
@@ -136,5 +221,70 @@ mod tests {
         let ends = ["first".to_owned(), "x y ".repeat(9000), "last".to_owned()];
         let clipped = clip_texts(Encoding::O200kBase, &ends, 1024);
         assert_eq!((&clipped.cuts[0], &clipped.cuts[2]), (&TextCut::Whole, &TextCut::Whole));
+    }
+
+    #[test]
+    fn short_steps_are_kept_to_as_well() {
+        let log = "2024-05-01 12:00:00 INFO worker-7 handled request in 12ms\n".repeat(2000);
+        for level in SHORT_TOKENS.into_iter().chain(LAST_TOKENS) {
+            let clipped = clip_texts(Encoding::O200kBase, &[&log], level);
+            assert!(clipped.text_tokens <= level, "{} of {level}", clipped.text_tokens);
+        }
+    }
+
+    /// The arguments `value`, as a call has them, clipped to `level_tokens`.
+    fn clipped_arguments(value: &serde_json::Value, level_tokens: u64) -> Option<String> {
+        let literal = serde_json::Value::from(value.to_string()).to_string();
+        clip_arguments(Encoding::O200kBase, &literal, level_tokens)
+    }
+
+    #[test]
+    fn clipped_arguments_are_json_with_the_same_members() {
+        let long = "def é(\"line\"):\n\treturn {1: '\u{1F980}'}\n".repeat(900);
+        let arguments = serde_json::json!({
+            "path": "src/a \"b\".rs", "line": 17, "\"key\": ": true, "text": long,
+            "edits": [{"old": "x", "new": long}, {"old": "short", "new": ""}], "none": null,
+        });
+        for level in LADDER_TOKENS.into_iter().chain(SHORT_TOKENS) {
+            let Some(short) = clipped_arguments(&arguments, level) else {
+                assert!(level > 16_384, "{level}");
+                continue;
+            };
+            let tokens = Encoding::O200kBase.count(&short);
+            assert!(tokens <= level && tokens * 2 > level, "{tokens} of {level}");
+            let mut read: serde_json::Value = serde_json::from_str(&short).expect("JSON");
+            for place in ["/text", "/edits/0/new"] {
+                let text = read.pointer_mut(place).expect("it is there");
+                let said = text.as_str().expect("a text");
+                assert!(said.starts_with("def é(\"line\"") && said.ends_with("'}\n"), "{said}");
+                assert!(said.contains("bytes left out here]"), "{said}");
+                *text = long.clone().into();
+            }
+            assert_eq!(read, arguments, "all else is as it was");
+        }
+        assert_eq!(clipped_arguments(&arguments, 1024), clipped_arguments(&arguments, 1024));
+    }
+
+    #[test]
+    fn the_longest_texts_of_arguments_are_clipped_first() {
+        let (long, short) = ("one two three ".repeat(800), "four five six ".repeat(30));
+        let arguments = serde_json::json!({"a": short, "b": long, "c": short});
+        let clipped = clipped_arguments(&arguments, 1024).expect("there is something to clip");
+        let read: serde_json::Value = serde_json::from_str(&clipped).expect("JSON");
+        assert_eq!((&read["a"], &read["c"]), (&arguments["a"], &arguments["c"]));
+        assert!(read["b"].as_str().is_some_and(|text| text.len() < long.len() / 2));
+    }
+
+    #[test]
+    fn other_arguments_are_one_text_and_small_ones_stay() {
+        let broken = format!("\"{{\\\"text\\\": \\\"{}\"", "torn off ".repeat(500));
+        let clipped = clip_arguments(Encoding::O200kBase, &broken, 256).expect("it is long");
+        assert!(clipped.starts_with("{\"text\": \"torn off") && clipped.contains("left out here"));
+        assert!(Encoding::O200kBase.count(&clipped) <= 256);
+        let numbers = serde_json::json!({"rows": (0..2000).collect::<Vec<_>>()});
+        assert_eq!(clipped_arguments(&numbers, 256), None, "there is no text in it");
+        for same in ["\"{}\"", "{\"a\": 1}", "", "\"{\\\"a\\\":\\\"b\\\"}\""] {
+            assert_eq!(clip_arguments(Encoding::O200kBase, same, 256), None, "{same}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use super::note::{Note, Place};
 use super::reading::Reading;
 use super::source::Source;
 use super::summary::Summary;
+use super::tail;
 use super::told::Told;
 use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
@@ -60,7 +61,7 @@ impl Cut<'_> {
 
     /// What a new note may take behind what stays; `None` where that is too little for one.
     pub(super) fn note_tokens(&self, room: Room) -> Option<u64> {
-        let limit = self.fold.profile.limit_tokens;
+        let limit = self.fold.profile.limit_tokens - tail::reserved_tokens(self.fold);
         let size = self.fold.size_tokens;
         let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
         let room_tokens = (room.goal - size as f64).min(free as f64);
@@ -224,6 +225,7 @@ impl Cut<'_> {
         source: &dyn Source,
     ) -> Option<(String, u64)> {
         let fold = &*self.fold;
+        source.expect(&(0..fold.facts.len()).collect::<Vec<_>>());
         let readings: Vec<Rc<Reading>> =
             (0..fold.facts.len()).map(|message| source.reading(message)).collect();
         let text_tokens: Vec<u64> = fold

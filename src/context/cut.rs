@@ -268,6 +268,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::clip::Clipped;
+    use super::super::ending::Ending;
     use super::super::limit::Profile;
     use super::super::measure::{Fact, Measure};
     use super::super::note::Place;
@@ -319,6 +320,7 @@ mod tests {
                 is_pinned: rest.ends_with('!'),
                 is_marked: false,
                 takes_note: true,
+                ending: Ending::Other,
             };
             fold.push(fact, &Halves);
         }
@@ -401,6 +403,15 @@ mod tests {
     }
 
     #[test]
+    fn parallel_results_are_clipped_as_far_as_it_takes() {
+        // A thousand tokens each would still be too many.
+        check(2000, "s100 u100 c50 t9000 t9000 t9000 t9000 t9000", "0 1 2 3c 4c 5c 6c 7c");
+        check(400, "s10 u20 c20 t900 t900 t900 t900 t900 t900", "0 2 3c 4c 5c 6c 7c 8c");
+        // The question stays while results can be clipped to a quarter of that.
+        check(1600, "s100 u300 a10 u300 c50 t5000 t5000 t5000", "0 1 3 4 5c 6c 7c");
+    }
+
+    #[test]
     fn pins_give_way_in_their_order_before_the_limit_does() {
         // Nothing can be clipped: the turns before the newest go, then the first user message.
         check(1000, "s100 u300 a100 u300 a100 u350", "0 1 5");
@@ -423,7 +434,7 @@ mod tests {
             (1000, "s100 u300 a100 u300 a100 u350", "0 1 2 5"),
             (1000, "s100 u600 a100 u800", "0 3"),
             (1000, "u100 a100 u100 c50 t300 c50 t301", "0 1 2 5 6"),
-            (1000, "u100 a100 u300 c50 t300 c250 t301", "0 5 6"),
+            (1000, "u100 a100 u300 c50 t300 c250 t301", "0 5 6c"),
         ] {
             let fold = fold(limit, strict.clone(), transcript);
             assert_eq!(kept(&fold), expected, "{transcript} within {limit}");

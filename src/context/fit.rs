@@ -1,60 +1,116 @@
 //! Bringing a conversation within its limit where evicting what may go was not enough: tool results
-//! are clipped, then pins give way.
+//! and calls' arguments are clipped, and pins give way.
 
 use std::cmp::Reverse;
 
-use super::clip::{Clipped, LADDER_TOKENS};
-use super::cut::{Cut, Pin, text_tokens};
-use super::fold::Fate;
+use super::clip::{Clipped, LADDER_TOKENS, LAST_TOKENS, SHORT_TOKENS};
+use super::cut::{Cut, Pin, current_tokens, text_tokens};
+use super::fold::{Fate, Fold};
 use super::source::Source;
-use super::turn::TurnKind;
+use super::turn::{Turn, TurnKind};
 use crate::wire::Role;
 
 impl Cut<'_> {
-    /// Brings the size within the limit: first by clipping tool results, then by releasing pins.
+    /// Brings the size within the limit. What gives way, in this order: the bulk of tool results,
+    /// recent turns, the bulk of calls' arguments and more of results, turns that the caller pinned,
+    /// the newest question and the first user message, and nearly all of results and arguments. A
+    /// user's text is never clipped.
     pub(super) fn fit(&mut self, source: &dyn Source) {
-        let limit = self.fold.profile.limit_tokens;
-        self.clip_down_to(limit, source);
-        for pin in [Pin::Recent, Pin::ByCaller, Pin::Question, Pin::FirstUser] {
-            if self.fold.size_tokens <= limit {
-                return;
-            }
-            self.pins.retain(|_, own| *own > pin);
-            match pin {
-                Pin::Question => self.release_question(),
-                _ => self.release(pin, limit),
-            }
-            self.sweep();
+        for level in LADDER_TOKENS {
+            self.clip_results(level, source);
+        }
+        self.give_way(Pin::Recent);
+        for level in LADDER_TOKENS {
+            self.clip_arguments(level, source);
+        }
+        for level in SHORT_TOKENS {
+            self.clip_results(level, source);
+            self.clip_arguments(level, source);
+        }
+        for pin in [Pin::ByCaller, Pin::Question, Pin::FirstUser] {
+            self.give_way(pin);
+        }
+        for level in LAST_TOKENS {
+            self.clip_results(level, source);
+            self.clip_arguments(level, source);
         }
     }
 
-    /// Clips the tool results that are left, largest first, one step of the ladder after another.
-    fn clip_down_to(&mut self, limit_tokens: u64, source: &dyn Source) {
-        if self.fold.size_tokens <= limit_tokens {
+    fn is_above_limit(&self) -> bool {
+        self.fold.size_tokens > self.fold.profile.limit_tokens
+    }
+
+    /// Takes pins of this kind, and turns that only they held, if the size is above the limit.
+    fn give_way(&mut self, pin: Pin) {
+        if !self.is_above_limit() {
             return;
         }
-        let mut results: Vec<(u64, usize)> = Vec::new();
+        let limit = self.fold.profile.limit_tokens;
+        self.pins.retain(|_, own| *own > pin);
+        match pin {
+            Pin::Question => self.release_question(),
+            _ => self.release(pin, limit),
+        }
+        self.sweep();
+    }
+
+    /// Messages of turns that are sent for which `size` gives one, largest first as received.
+    fn largest(&self, size: impl Fn(&Turn, usize) -> Option<u64>) -> Vec<usize> {
+        let mut found: Vec<(u64, usize)> = Vec::new();
         for turn in &self.fold.live {
             let own = self.turn(*turn);
-            results.extend((own.first..=own.last).filter_map(|message| {
-                let is_result = self.fold.facts[message].role == Role::Tool
-                    && self.fold.turns.of_message[message] == Some(*turn);
-                is_result.then(|| (text_tokens(self.fold, message), message))
-            }));
+            let is_own = |message: &usize| self.fold.turns.of_message[*message] == Some(*turn);
+            let sized = |message: usize| Some((size(own, message)?, message));
+            found.extend((own.first..=own.last).filter(is_own).filter_map(sized));
         }
-        results.sort_by_key(|(tokens, message)| (Reverse(*tokens), *message));
-        for level in LADDER_TOKENS {
-            for (_, message) in &results {
-                if self.fold.size_tokens <= limit_tokens {
-                    return;
-                }
-                let before = text_tokens(self.fold, *message);
-                if before > level {
-                    let clipped = source.clip(*message, level);
-                    if clipped.text_tokens < before {
-                        self.set_clip(*message, before, clipped);
-                    }
-                }
+        found.sort_by_key(|(tokens, message)| (Reverse(*tokens), *message));
+        found.into_iter().map(|(_, message)| message).collect()
+    }
+
+    /// Clips the tool results that are left to a size, largest first, until the limit is reached.
+    fn clip_results(&mut self, level_tokens: u64, source: &dyn Source) {
+        if !self.is_above_limit() {
+            return;
+        }
+        let results = self.largest(|_, message| {
+            let is_result = self.fold.facts[message].role == Role::Tool;
+            let is_above = text_tokens(self.fold, message) > level_tokens;
+            (is_result && is_above).then_some(self.fold.facts[message].text_tokens)
+        });
+        for message in results {
+            if !self.is_above_limit() {
+                return;
+            }
+            let before = text_tokens(self.fold, message);
+            let clipped = source.clip(message, level_tokens);
+            if clipped.text_tokens < before {
+                self.set_clip(message, before, clipped);
+            }
+        }
+    }
+
+    /// Clips the arguments of calls that have their results to a size, largest first, until the
+    /// limit is reached.
+    fn clip_arguments(&mut self, level_tokens: u64, source: &dyn Source) {
+        if !self.is_above_limit() {
+            return;
+        }
+        let calls = self.largest(|turn, message| {
+            let is_answered = self.fold.facts[message].calls > 0 && turn.results > 0;
+            let is_above = current_tokens(self.fold, message) > level_tokens;
+            (is_answered && is_above).then_some(self.fold.facts[message].tokens)
+        });
+        for message in calls {
+            if !self.is_above_limit() {
+                return;
+            }
+            let before = current_tokens(self.fold, message);
+            let edit = source.clip_arguments(message, level_tokens);
+            let rewrite = edit.and_then(|edit| self.rewrite(message, edit, None, source));
+            if let Some(rewrite) = rewrite.filter(|rewrite| rewrite.tokens < before) {
+                self.fold.changed_from = self.fold.changed_from.min(message);
+                self.fold.set_rewrite(message, rewrite);
+                self.fold.fates[message] = Fate::Clipped;
             }
         }
     }
@@ -131,6 +187,28 @@ impl Cut<'_> {
                     self.evict(turn);
                 }
             }
+        }
+    }
+}
+
+/// Tokens of messages that no compaction removes, as they are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Floor {
+    pub system_tokens: u64,
+    pub newest_tokens: u64,
+    /// Whether the newest turn is a user's message, which is never clipped.
+    pub is_newest_user: bool,
+}
+
+impl Fold {
+    /// What always stays of the conversation.
+    pub fn floor(&self) -> Floor {
+        let system = self.facts.iter().filter(|fact| fact.role == Role::System);
+        let newest = &self.turns.list[self.turns.newest_from().min(self.turns.list.len())..];
+        Floor {
+            system_tokens: system.map(|fact| fact.tokens).sum(),
+            newest_tokens: newest.iter().map(|turn| turn.tokens).sum(),
+            is_newest_user: newest.last().is_some_and(|turn| turn.kind == TurnKind::User),
         }
     }
 }

@@ -15,6 +15,7 @@ use super::mask::Rewrite;
 use super::measure::Fact;
 use super::note::Note;
 use super::source::Source;
+use super::tail;
 use super::turn::{TurnKind, Turns};
 use crate::wire::Role;
 
@@ -235,7 +236,8 @@ impl Fold {
     /// The sizes above which a soft cut, where the policy has such, and a hard one are due.
     pub(super) fn due_above(&self) -> (Option<u64>, u64) {
         let limit = self.profile.limit_tokens;
-        let hard = self.hard_tokens().max(self.hard_rest_tokens).min(limit);
+        let hard = self.hard_tokens().min(limit - self.reserved_tokens());
+        let hard = hard.max(self.hard_rest_tokens).min(limit);
         let soft = self.profile.policy.zones.soft_permille;
         let (base, fixed) = self.base_tokens();
         let soft_tokens = (fixed + share(base, soft)).max(self.soft_rest_tokens);
@@ -296,7 +298,13 @@ impl Fold {
         let policy = &self.profile.policy;
         let limit = self.profile.limit_tokens;
         let low = fixed + share(base, policy.low_permille);
-        low.min(limit - share(limit, policy.min_growth_permille.min(1000)))
+        let free = share(limit, policy.min_growth_permille.min(1000)) + tail::reserved_tokens(self);
+        low.min(limit.saturating_sub(free))
+    }
+
+    /// What a request that ends here keeps free for a tail, once something is gone.
+    fn reserved_tokens(&self) -> u64 {
+        if self.cuts > 0 { tail::reserved_tokens(self) } else { 0 }
     }
 
     /// Tokens of the messages as received, overhead left aside.
@@ -322,6 +330,11 @@ impl Fold {
     /// How many of the notes that are sent begin with what a model wrote.
     pub fn summaries(&self) -> usize {
         self.notes.iter().filter(|note| note.summary.is_some()).count()
+    }
+
+    /// Whether the last cut was made at the last message.
+    pub fn is_cut_here(&self) -> bool {
+        self.history.last().is_some_and(|cut| cut.messages == self.messages())
     }
 
     /// What the cuts did.

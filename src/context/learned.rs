@@ -1,6 +1,8 @@
 //! What a refusal teaches: the limit that a model really has behind its upstream, and what the same
 //! request is to be planned under the next time. Knows nothing of where either is kept.
 
+use serde::{Deserialize, Serialize};
+
 use super::limit::Limits;
 use crate::wire::overflow::Overflow;
 
@@ -15,6 +17,16 @@ const STEPS_EIGHTHS: [u64; MAX_RESENDS] = [7, 6, 4];
 
 /// How often a request is sent again at most.
 pub const MAX_RESENDS: usize = 3;
+/// How long the upstream is not asked for more than what it refused last.
+pub const PROBE_INTERVAL_MS: u64 = 60 * 60 * 1000;
+
+/// What configuration and catalogue say of a model's limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configured {
+    pub window_tokens: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_input_tokens: Option<u64>,
+}
 
 /// What was learned of a model's limits behind an upstream, by weir's count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -72,12 +84,43 @@ impl LearnedLimits {
         }
     }
 
+    /// Twice these limits, but no more than what is configured: what a probe is planned under, to find
+    /// out whether the upstream takes more by now. `None` if nothing would rise.
+    pub fn raised(&self, configured: Configured) -> Option<Self> {
+        let twice = |tokens: u64, most: u64| tokens.saturating_mul(2).min(most.max(tokens));
+        let window_tokens = self.window_tokens.map(|own| twice(own, configured.window_tokens));
+        let most = configured.max_input_tokens.unwrap_or(configured.window_tokens);
+        let max_input_tokens = self.max_input_tokens.map(|own| twice(own, most));
+        let raised = Self { window_tokens, max_input_tokens, is_told: false, ..*self };
+        let rises =
+            (window_tokens, max_input_tokens) != (self.window_tokens, self.max_input_tokens);
+        rises.then_some(raised)
+    }
+
     /// The output limit to send in place of `asked` with a prompt of `sent_tokens`; `None` where that
     /// one will do.
     pub fn clamped(&self, limits: &Limits, sent_tokens: u64, asked: Option<u64>) -> Option<u64> {
         let room = limits.window_tokens.saturating_sub(sent_tokens);
         asked.filter(|asked| self.counts_output && *asked > room && room > 0).map(|_| room)
     }
+}
+
+/// Whether an upstream that refused last at `refused_ms` may be asked for more.
+pub fn may_probe(refused_ms: u64, now_ms: u64) -> bool {
+    now_ms.saturating_sub(refused_ms) >= PROBE_INTERVAL_MS
+}
+
+/// Whether a prompt of `sent_tokens`, if it is accepted, shows that the limit is higher than
+/// `limit_tokens`. Counts may differ a little.
+pub fn is_telling(sent_tokens: u64, limit_tokens: u64) -> bool {
+    sent_tokens >= scaled(limit_tokens, 9, 8)
+}
+
+/// Whether the upstream has read all of a prompt of `sent_tokens`, by what it `reported`: some leave
+/// out what is too long without a word.
+pub fn is_read_whole(sent_tokens: u64, reported: Option<u64>, is_estimated: bool) -> bool {
+    let sixteenths = if is_estimated { 8 } else { 15 };
+    reported.is_none_or(|reported| reported >= scaled(sent_tokens, sixteenths, 16))
 }
 
 /// What is to be learned from `overflow`, the refusal of what was sent after `resends` tries before

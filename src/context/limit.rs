@@ -1,6 +1,7 @@
 //! How many prompt tokens a request may have, and the profile that the fold sees of it.
 
 use super::fold::share;
+use super::learned::Configured;
 use super::measure::Measure;
 use super::policy::{Counting, Policy};
 use crate::tokens::REPLY_PRIMING;
@@ -24,10 +25,29 @@ pub struct Limits {
     pub counting: Counting,
 }
 
+/// What sets a request's limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// The model's window, less what is kept free for the answer.
+    Window,
+    /// The model's separate cap on input.
+    ModelInput,
+    /// The operator's configuration.
+    Operator,
+    /// The request's own header.
+    Header,
+}
+
 impl Limits {
+    /// What configuration and catalogue say of the model, before anything learned is applied.
+    pub fn configured(&self) -> Configured {
+        let Self { window_tokens, max_input_tokens, .. } = *self;
+        Configured { window_tokens, max_input_tokens }
+    }
+
     /// The most prompt tokens that may be sent, tools included.
     pub fn input_tokens(&self) -> u64 {
-        self.input_beside(self.reserve(self.asked_output_tokens))
+        self.input_beside(self.reserve_tokens())
     }
 
     /// The same with the reserve rounded up to a power of two, so that a caller that varies its
@@ -37,6 +57,33 @@ impl Limits {
             .asked_output_tokens
             .map(|asked| asked.checked_next_power_of_two().unwrap_or(u64::MAX));
         self.input_beside(self.reserve(asked))
+    }
+
+    /// Whether a prompt of `tokens` may be sent: within the limit, or above it by no more than the
+    /// reply priming. Priming comes with every request, belongs to none of its messages, and whoever
+    /// sets a limit of their own counts it or leaves it out as weir does. The model's own limit holds
+    /// exactly.
+    pub fn admits(&self, tokens: u64) -> bool {
+        let models_own = Self { operator_tokens: None, header_tokens: None, ..*self };
+        let most_tokens = self.input_tokens().saturating_add(REPLY_PRIMING);
+        tokens <= self.input_tokens().max(most_tokens.min(models_own.input_tokens()))
+    }
+
+    /// What sets the limit.
+    pub fn bound(&self) -> Bound {
+        let rows = [
+            (self.header_tokens, Bound::Header),
+            (self.operator_tokens, Bound::Operator),
+            (self.max_input_tokens, Bound::ModelInput),
+            (Some(self.window_tokens - self.reserve_tokens()), Bound::Window),
+        ];
+        let set = rows.into_iter().filter_map(|(tokens, bound)| Some((tokens?, bound)));
+        set.min_by_key(|(tokens, _)| *tokens).map_or(Bound::Window, |(_, bound)| bound)
+    }
+
+    /// What is kept free of the window for the answer.
+    pub fn reserve_tokens(&self) -> u64 {
+        self.reserve(self.asked_output_tokens)
     }
 
     /// What is kept free for the answer: what was asked for, at most a quarter of the window; what
@@ -139,6 +186,33 @@ mod tests {
             };
             assert_eq!(limits.input_tokens(), tokens, "{limits:?}");
             assert!(limits.class_input_tokens() <= limits.input_tokens());
+        }
+    }
+
+    #[test]
+    fn what_sets_the_limit_is_told_apart() {
+        let gpt5 = limits(400_000, Some(272_000), Some(128_000));
+        for (limits, bound) in [
+            (limits(128_000, None, Some(16_384)), Bound::Window),
+            (gpt5, Bound::ModelInput),
+            (Limits { operator_tokens: Some(9000), ..gpt5 }, Bound::Operator),
+            (
+                Limits { operator_tokens: Some(9000), header_tokens: Some(8000), ..gpt5 },
+                Bound::Header,
+            ),
+            (Limits { operator_tokens: Some(900_000), ..gpt5 }, Bound::ModelInput),
+        ] {
+            assert_eq!(limits.bound(), bound, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn reply_priming_is_no_reason_to_refuse_but_by_the_models_own_limit() {
+        let gpt4o = limits(128_000, None, Some(16_384));
+        let header = Limits { header_tokens: Some(8000), ..gpt4o };
+        let close = Limits { operator_tokens: Some(111_999), ..gpt4o };
+        for (limits, most) in [(gpt4o, 112_000), (header, 8003), (close, 112_000)] {
+            assert!(limits.admits(most) && !limits.admits(most + 1), "{limits:?}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! A message as the engine sees it: who speaks, how many tokens, what may be done with it.
 
+use super::ending::Ending;
 use crate::tokens::media::{self, ImageRule};
 use crate::tokens::{self, Encoding};
 use crate::wire::message::Part;
@@ -30,6 +31,8 @@ pub struct Fact {
     pub is_marked: bool,
     /// Whether a note can be put beside what it says.
     pub takes_note: bool,
+    /// How its text ends.
+    pub ending: Ending,
 }
 
 /// Above this many characters a message counts as long.
@@ -81,6 +84,7 @@ impl Measure {
             is_pinned: message.is_pinned(),
             is_marked: message.weir.is_some(),
             takes_note,
+            ending: ending(message, text_tokens),
         }
     }
 
@@ -104,6 +108,21 @@ impl Measure {
             Part::Other(raw) => tokens::count_unknown(self.encoding, raw),
         }
     }
+}
+
+fn ending(message: &Message<'_>, text_tokens: u64) -> Ending {
+    let parts = match &message.content {
+        Content::None => return Ending::Other,
+        Content::Text(raw) => {
+            return Ending::of(message.role, text_tokens, json::string(raw).into_iter());
+        }
+        Content::Parts(parts) => parts,
+    };
+    let texts = parts.iter().filter_map(|part| match *part {
+        Part::Text(raw) => Some(raw),
+        _ => None,
+    });
+    Ending::of(message.role, text_tokens, texts.filter_map(json::string))
 }
 
 #[cfg(test)]

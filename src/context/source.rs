@@ -6,12 +6,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::clip::{Clipped, clip_texts};
+use super::clip::{Clipped, clip_arguments, clip_texts};
 use super::measure::Measure;
 use super::reading::Reading;
 use super::summary::{Space, Summaries, Summary};
 use super::weight::Lexicon;
 use crate::tokens::Encoding;
+use crate::wire::message::Call;
 use crate::wire::{Edit, Message, Protocol, Role, json, splice};
 
 /// What a cut asks of the request's messages.
@@ -19,8 +20,17 @@ pub trait Source {
     /// Clips the texts of `message` to at most `level_tokens` together.
     fn clip(&self, message: usize, level_tokens: u64) -> Clipped;
 
+    /// Clips the arguments of the calls of `message` to about `level_tokens` each; `None` if none
+    /// becomes shorter.
+    fn clip_arguments(&self, _message: usize, _level_tokens: u64) -> Option<Edit> {
+        None
+    }
+
     /// Reads `message` for what it says.
     fn reading(&self, message: usize) -> Rc<Reading>;
+
+    /// Says that these messages will be asked for, so that they can be read together.
+    fn expect(&self, _messages: &[usize]) {}
 
     /// Reads a note of an earlier cut for what it says.
     fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
@@ -53,12 +63,27 @@ pub trait Source {
     }
 }
 
+/// The readings of a request's messages, each made at most once.
+pub type Readings = RefCell<Vec<Option<Rc<Reading>>>>;
+
+/// Reads many messages of a request, in order.
+pub type ReadMany<'a> = dyn Fn(&[usize]) -> Vec<Reading> + 'a;
+
+/// Reads one message as the request has it.
+pub fn read_one(protocol: Protocol, raw: &str) -> Reading {
+    match protocol.read_message(raw) {
+        Ok(message) => Reading::of(&message),
+        Err(_) => Reading::of_text(Role::Other, ""),
+    }
+}
+
 /// The messages of a request as received. Reads each at most once, however many cuts are made.
 pub struct RequestSource<'a> {
     protocol: Protocol,
     messages: &'a [&'a str],
     encoding: Encoding,
-    readings: RefCell<Vec<Option<Rc<Reading>>>>,
+    readings: Rc<Readings>,
+    read_many: Option<&'a ReadMany<'a>>,
     lexicon: RefCell<Rc<Lexicon>>,
     notes: RefCell<VecDeque<(Arc<str>, Rc<Reading>)>>,
     summaries: Option<Summaries<'a>>,
@@ -73,11 +98,18 @@ impl<'a> RequestSource<'a> {
             protocol,
             messages,
             encoding,
-            readings: RefCell::default(),
+            readings: Rc::default(),
+            read_many: None,
             lexicon: RefCell::default(),
             notes: RefCell::default(),
             summaries: None,
         }
+    }
+
+    /// The same messages, whose readings are kept in `readings` and made many at once by `read_many`,
+    /// which must read as [`read_one`] does.
+    pub fn with_readings(self, readings: Rc<Readings>, read_many: &'a ReadMany<'a>) -> Self {
+        Self { readings, read_many: Some(read_many), ..self }
     }
 
     /// The same messages, with what cut records say of them.
@@ -96,17 +128,31 @@ impl Source for RequestSource<'_> {
         clip_texts(self.encoding, &texts, level_tokens)
     }
 
+    fn clip_arguments(&self, message: usize, level_tokens: u64) -> Option<Edit> {
+        let message = self.message(message)?;
+        let clipped = |call: &Call<'_>| clip_arguments(self.encoding, call.arguments, level_tokens);
+        let texts: Vec<Option<String>> = message.calls.iter().map(clipped).collect();
+        texts.iter().any(Option::is_some).then_some(Edit::Arguments(texts))
+    }
+
     fn reading(&self, message: usize) -> Rc<Reading> {
         let mut readings = self.readings.borrow_mut();
         if readings.len() <= message {
             readings.resize(self.messages.len(), None);
         }
-        Rc::clone(readings[message].get_or_insert_with(|| {
-            Rc::new(match self.protocol.read_message(self.messages[message]) {
-                Ok(message) => Reading::of(&message),
-                Err(_) => Reading::of_text(Role::Other, ""),
-            })
-        }))
+        let read = || Rc::new(read_one(self.protocol, self.messages[message]));
+        Rc::clone(readings[message].get_or_insert_with(read))
+    }
+
+    fn expect(&self, messages: &[usize]) {
+        let Some(read_many) = self.read_many else { return };
+        let mut readings = self.readings.borrow_mut();
+        readings.resize(self.messages.len(), None);
+        let unread = messages.iter().copied().filter(|message| readings[*message].is_none());
+        let unread: Vec<usize> = unread.collect();
+        for (message, reading) in unread.iter().zip(read_many(&unread)) {
+            readings[*message] = Some(Rc::new(reading));
+        }
     }
 
     fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {

@@ -173,6 +173,7 @@ fn score(fact: &Fact) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ending::Ending;
     use super::*;
 
     fn fact(role: Role, calls: u32) -> Fact {
@@ -185,6 +186,7 @@ mod tests {
             is_pinned: false,
             is_marked: false,
             takes_note: true,
+            ending: Ending::Other,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,9 +11,12 @@ use tokio::time::Instant;
 
 use super::beginnings::Looked;
 use super::edited::{self, Beside, Kind};
-use super::memory::Chain;
+use super::error::Subject;
+use super::memory::{Chain, Remembered};
+use super::planned::Folded;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
-use super::refusal;
+use super::refusal::{self, Unfit};
+use super::several;
 use super::shared::{Shared, shown};
 use super::summaries::Spans;
 use super::ways::Way;
@@ -20,19 +24,15 @@ use super::{ErrorKind, LeftOut, ProxyError};
 use crate::budget::{Compaction, ServiceTier};
 use crate::config::{Known, Mode, ModelSettings, Originals};
 use crate::context::history::SummaryUse;
+use crate::context::reading::Reading;
+use crate::context::source::{ReadMany, Readings, read_one};
 use crate::context::tail::Tail;
 use crate::context::{
-    self, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
+    self, Bound, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
 };
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Digits, Encoding, REPLY_PRIMING};
 use crate::wire::{Edit, Request, clamp};
-
-/// A conversation as it is, and as it was when an earlier request ended, where that is remembered.
-pub(super) struct Folded {
-    pub(super) fold: Arc<Fold>,
-    earlier: Option<Arc<Fold>>,
-}
 
 /// A request whose body is read and whose limits are known.
 pub(super) struct Draft<'a> {
@@ -53,6 +53,8 @@ pub(super) struct Draft<'a> {
     pub(super) settings: ModelSettings,
     learned: LearnedLimits,
     is_calibrated: bool,
+    /// What its messages say, as far as that was asked for.
+    readings: Rc<Readings>,
 }
 
 /// Reads a body, from the end of what is known of it on.
@@ -72,6 +74,10 @@ impl<'a> Draft<'a> {
     pub(super) fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
         let config = &shared.config;
         let looked = shared.memory.beginnings.look(job.tenant, &job.body);
+        if pace == Pace::Inline && looked.as_ref().is_some_and(|looked| looked.known.is_none()) {
+            // A long conversation that nobody has seen: there is much to count.
+            return Err(Stop::Heavy);
+        }
         let request = read_body(job, looked.as_ref(), config.server.max_messages)?;
         let model = match &job.path_model {
             Some(model) => Cow::Borrowed(model.as_str()),
@@ -104,7 +110,7 @@ impl<'a> Draft<'a> {
         };
         let learned = match job.asked.learned {
             Some(learned) => learned,
-            None => way.taught.learned.limits(job.tenant, &model),
+            None => way.taught.learned.limits(job.tenant, &model, limits.configured()),
         };
         learned.apply(&mut limits, is_model_known);
         let known = settings.token_permille;
@@ -137,6 +143,7 @@ impl<'a> Draft<'a> {
             settings,
             learned,
             is_calibrated,
+            readings: Rc::default(),
         })
     }
 
@@ -145,8 +152,20 @@ impl<'a> Draft<'a> {
         fold: impl FnOnce(&Self, Option<&Spans<'_>>) -> Result<Folded, Stop>,
     ) -> Result<Planned, Stop> {
         let spans = self.spans();
-        let folded = fold(self, spans.as_ref())?;
-        self.conclude(&folded, spans.as_ref())
+        let folded = fold(self, spans.as_ref()).map_err(|stop| self.about(stop, None))?;
+        let received_tokens = folded.fold.received_tokens() + self.overhead_tokens;
+        let planned = self.conclude(&folded, spans.as_ref());
+        planned.map_err(|stop| self.about(stop, Some(received_tokens)))
+    }
+
+    /// `stop`, with the conversation that it is about if it is an error.
+    fn about(&self, stop: Stop, received_tokens: Option<u64>) -> Stop {
+        let Stop::Refused(mut error) = stop else { return stop };
+        error.subject.get_or_insert_with(|| {
+            let (model, limit_tokens) = (self.model.to_string(), self.limits.input_tokens());
+            Box::new(Subject { model, received_tokens, limit_tokens })
+        });
+        Stop::Refused(error)
     }
 
     /// What stands for messages that cuts take, where a model sums up.
@@ -161,38 +180,45 @@ impl<'a> Draft<'a> {
     pub(super) fn fold(&self, spans: Option<&Spans<'_>>) -> Result<Folded, Stop> {
         let memory = &self.shared.memory;
         let chain = self.chain();
-        let (earlier, looked_at) = memory.longest_fold(&chain).unzip();
+        let remembered = memory.longest_fold(&chain);
+        let earlier = remembered.as_ref();
+        let last_sent = earlier.map(|earlier| earlier.last_sent.branch()).unwrap_or_default();
+        let looked_at = earlier.map(|earlier| earlier.looked_at);
         // Folding anew asks for all that stands, which renews its life in the store.
         let is_stale = spans.zip(looked_at).is_some_and(|(spans, at)| spans.is_stale(at));
         let looked_at = looked_at.filter(|_| !is_stale).unwrap_or_else(Instant::now);
-        let mut fold = match earlier.as_ref().filter(|_| !is_stale) {
-            Some(same) if same.messages() == self.request.messages.len() => {
-                return Ok(Folded { fold: Arc::clone(same), earlier });
+        let mut fold = match earlier.filter(|_| !is_stale) {
+            Some(same) if same.fold.messages() == self.request.messages.len() => {
+                let (fold, last_sent) = (Arc::clone(&same.fold), same.last_sent.clone());
+                return Ok(Folded { fold, last_sent });
             }
-            Some(earlier) => Fold::clone(earlier),
+            Some(earlier) => Fold::clone(&earlier.fold),
             None => Fold::new(Arc::clone(&self.profile)),
         };
-        let facts = self.facts_from(fold.messages(), &chain)?;
-        let more_tokens = facts.iter().map(|fact| fact.tokens).sum();
-        if self.pace == Pace::Inline && fold.is_above_mark(more_tokens) {
+        if self.pace == Pace::Inline && earlier.is_none() && self.looked.is_some() {
             return Err(Stop::Heavy);
         }
-        if self.pace == Pace::Inline && self.is_slow_to_take(fold.messages()) {
+        let facts = self.facts_from(fold.messages(), &chain)?;
+        let more_tokens = facts.iter().map(|fact| fact.tokens).sum();
+        let is_heavy = || fold.is_above_mark(more_tokens) || self.is_slow_to_take(fold.messages());
+        if self.pace == Pace::Inline && is_heavy() {
             return Err(Stop::Heavy);
         }
         let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
-        let source = self.source().with_summaries(&standing);
+        let read_many = |messages: &[usize]| self.read_many(messages);
+        let source = self.source(&read_many).with_summaries(&standing);
         for fact in facts {
             fold.push(fact, &source);
         }
         let fold = Arc::new(fold);
         if spans.is_some_and(Spans::is_unsettled) {
             // What nobody has settled is not to be taken up by requests that are sent.
-            return Ok(Folded { fold, earlier });
+            return Ok(Folded { fold, last_sent });
         }
-        let earlier_messages = earlier.as_ref().map(|earlier| earlier.messages());
-        memory.keep_fold(&chain, (Arc::clone(&fold), looked_at), earlier_messages);
-        Ok(Folded { fold, earlier })
+        let earlier_messages = earlier.map(|earlier| earlier.fold.messages());
+        let kept = Remembered { fold: Arc::clone(&fold), looked_at, last_sent: last_sent.clone() };
+        memory.keep_fold(&chain, kept, earlier_messages);
+        Ok(Folded { fold, last_sent })
     }
 
     /// The keys of the conversation. What was hashed of it is remembered for its next request.
@@ -221,33 +247,54 @@ impl<'a> Draft<'a> {
     /// The facts of the messages from `start` on, counted only where no request brought them yet.
     fn facts_from(&self, start: usize, chain: &Chain) -> Result<Vec<Fact>, Stop> {
         let memory = &self.shared.memory;
-        let mut new_bytes = 0;
-        let mut facts = Vec::with_capacity(self.request.messages.len() - start);
-        for (index, raw) in self.request.messages.iter().enumerate().skip(start) {
-            let key = chain.content_key(index);
-            if let Some(fact) = memory.fact(key) {
-                facts.push(fact);
-                continue;
+        let messages = &self.request.messages;
+        let (mut new_bytes, mut unknown) = (0, Vec::new());
+        let mut facts = Vec::with_capacity(messages.len() - start);
+        for (index, raw) in messages.iter().enumerate().skip(start) {
+            let fact = memory.fact(chain.content_key(index));
+            if fact.is_none() {
+                new_bytes += raw.len();
+                if self.pace == Pace::Inline && new_bytes > INLINE_BYTES {
+                    return Err(Stop::Heavy);
+                }
+                unknown.push(index);
             }
-            new_bytes += raw.len();
-            if self.pace == Pace::Inline && new_bytes > INLINE_BYTES {
-                return Err(Stop::Heavy);
-            }
-            let message = self
-                .job
-                .protocol
-                .read_message(raw)
-                .map_err(|error| refusal::message(index, &error))?;
-            let fact = self.profile.measure.fact(&message);
-            memory.keep_fact(key, fact);
             facts.push(fact);
         }
-        Ok(facts)
+        let (protocol, measure) = (self.job.protocol, self.profile.measure);
+        let count = move |raw: &str| Ok(measure.fact(&protocol.read_message(raw)?));
+        for (index, fact) in unknown.iter().copied().zip(self.map(&unknown, count)) {
+            let fact = fact.map_err(|error| refusal::message(index, &error))?;
+            memory.keep_fact(chain.content_key(index), fact);
+            facts[index - start] = Some(fact);
+        }
+        Ok(facts.into_iter().flatten().collect())
     }
 
-    pub(super) fn source(&self) -> RequestSource<'_> {
+    /// What `work` makes of some of the messages, shared with other threads where it may take its time.
+    fn map<T: Send + 'static>(
+        &self,
+        messages: &[usize],
+        work: impl Fn(&str) -> T + Send + Sync + 'static,
+    ) -> Vec<T> {
+        let raws: Vec<&str> = messages.iter().map(|index| self.request.messages[*index]).collect();
+        match self.pace {
+            Pace::Inline => raws.into_iter().map(work).collect(),
+            Pace::Unhurried => several::map(&self.shared.heavy, &self.job.body, &raws, work),
+        }
+    }
+
+    /// Reads some of the messages for what they say.
+    pub(super) fn read_many(&self, messages: &[usize]) -> Vec<Reading> {
+        let protocol = self.job.protocol;
+        self.map(messages, move |raw| read_one(protocol, raw))
+    }
+
+    /// The messages as cuts see them. `read_many` is [`Self::read_many`].
+    pub(super) fn source<'s>(&'s self, read_many: &'s ReadMany<'s>) -> RequestSource<'s> {
         let encoding = self.encoding();
         RequestSource::new(self.job.protocol, &self.request.messages, encoding)
+            .with_readings(Rc::clone(&self.readings), read_many)
     }
 
     /// Checks the size against the limit and writes the body.
@@ -256,10 +303,13 @@ impl<'a> Draft<'a> {
         let limit_tokens = self.limits.input_tokens();
         let received_tokens = fold.received_tokens() + self.overhead_tokens;
         if self.job.asked.bypass {
-            return self.bypass(received_tokens);
+            let mut planned = self.bypass(received_tokens)?;
+            planned.progress = Some(folded.progress(0));
+            return Ok(planned);
         }
         let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
-        let source = self.source().with_summaries(&standing);
+        let read_many = |messages: &[usize]| self.read_many(messages);
+        let source = self.source(&read_many).with_summaries(&standing);
         if self.pace == Pace::Inline && fold.is_above_mark(0) {
             return Err(Stop::Heavy);
         }
@@ -277,8 +327,9 @@ impl<'a> Draft<'a> {
             true => received_tokens,
             false => end.sent_tokens() + self.overhead_tokens,
         };
-        if sent_tokens > limit_tokens && !is_observed {
-            return Err(refusal::cannot_fit(received_tokens, sent_tokens, limit_tokens).into());
+        if !self.limits.admits(sent_tokens) && !is_observed {
+            let unfit = self.unfit(&end, received_tokens, sent_tokens);
+            return Err(refusal::cannot_fit(&unfit).into());
         }
         let kind = match (is_observed, needs_nothing) {
             (true, _) => Kind::Observed,
@@ -305,12 +356,9 @@ impl<'a> Draft<'a> {
         planned.usage_asked = asked;
         planned.is_clampable = !is_observed && clamp::is_possible(&self.request);
         planned.zone = end.zone();
+        planned.is_cut_here = !is_left_alone && end.is_cut_here();
         planned.max_output_tokens = lowered.or(self.request.max_output_tokens);
-        if let Some(earlier) = &folded.earlier {
-            let earlier_tokens = earlier.received_tokens() + self.overhead_tokens;
-            planned.compaction.earlier_tokens = Some(earlier_tokens);
-            planned.compaction.is_cut = end.cuts() > earlier.cuts();
-        }
+        self.compare(&mut planned, folded, &end, kind);
         let is_unfit = end.history().last().is_some_and(|cut| cut.summary == SummaryUse::Unfit);
         planned.summary = spans.and_then(|spans| spans.told(is_unfit));
         planned.ahead = spans.and_then(|spans| spans.ahead(&end, &source));
@@ -318,6 +366,39 @@ impl<'a> Draft<'a> {
             planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
         }
         Ok(planned)
+    }
+
+    /// Notes which compactions the request of the conversation that an upstream took last had not.
+    fn compare(&self, planned: &mut Planned, folded: &Folded, end: &Fold, kind: Kind) {
+        let compactions = if kind == Kind::Compacted { end.cuts() } else { 0 };
+        let before = folded.last_sent.get();
+        let compactions_before = before.map_or(0, |sent| sent.compactions);
+        planned.compaction.earlier_tokens =
+            before.map(|sent| sent.received_tokens + self.overhead_tokens);
+        planned.compaction.is_cut = compactions > compactions_before;
+        if planned.compaction.is_cut {
+            planned.compacted_by = edited::compacted_by(end, compactions_before);
+        }
+        planned.progress = Some(folded.progress(compactions));
+    }
+
+    /// What a refusal says of a request that cannot be made to fit.
+    fn unfit(&self, end: &Fold, received_tokens: u64, sent_tokens: u64) -> Unfit {
+        let learned = [self.learned.window_tokens, self.learned.max_input_tokens];
+        let is_learned = match self.limits.bound() {
+            Bound::Window => learned[0] == Some(self.limits.window_tokens),
+            Bound::ModelInput => learned[1] == self.limits.max_input_tokens,
+            Bound::Operator | Bound::Header => false,
+        };
+        Unfit {
+            limits: self.limits,
+            floor: end.floor(),
+            tools_tokens: self.overhead_tokens - REPLY_PRIMING,
+            received_tokens,
+            least_tokens: sent_tokens,
+            is_learned,
+            is_model_known: self.is_model_known,
+        }
     }
 
     /// What is changed beside the messages.
@@ -414,6 +495,7 @@ impl<'a> Draft<'a> {
             limit_tokens: self.limits.input_tokens(),
             messages: self.request.messages.len() as u32,
             cuts,
+            is_cut_here: false,
             left_out: LeftOut::default(),
             model: self.model.clone().into_owned(),
             upstream: self.way.taught.origin.clone(),
@@ -438,6 +520,8 @@ impl<'a> Draft<'a> {
             summary: None,
             ahead: None,
             budget: None,
+            compacted_by: String::new(),
+            progress: None,
         }
     }
 }

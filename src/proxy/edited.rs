@@ -112,6 +112,24 @@ pub fn action(fold: &Fold, kind: Kind, needs_nothing: bool) -> String {
     if kind == Kind::Observed { format!("observe+{done}") } else { done }
 }
 
+/// What the compactions after the first `before` ones did, in the words of [`action`].
+pub fn compacted_by(fold: &Fold, before: u32) -> String {
+    let (history, fates) = (fold.history(), fold.fates());
+    let any = |fate| {
+        let changed = |message: usize| history.changed_in(message) > before;
+        fates.iter().enumerate().any(|(message, own)| *own == fate && changed(message))
+    };
+    let mut later = (before + 1..=fold.cuts()).filter_map(|number| history.cut(number));
+    let steps = [
+        (any(Fate::Masked), "mask"),
+        (any(Fate::Gone), "evict"),
+        (later.any(|cut| cut.is_restart), "restart"),
+        (any(Fate::Clipped), "fit"),
+    ];
+    let words: Vec<&str> = steps.iter().filter(|(is_done, _)| *is_done).map(|(_, w)| *w).collect();
+    if words.is_empty() { "notice".to_owned() } else { words.join("+") }
+}
+
 /// What was done to a conversation, as `x-weir-action` says it: in the order of a cut's steps.
 fn actions(fold: &Fold) -> String {
     let any = |fate| fold.fates().contains(&fate);

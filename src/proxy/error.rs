@@ -1,6 +1,7 @@
 //! What can go wrong with a request, as one type. Rendering it is `server::reply`'s.
 
 use bytes::Bytes;
+use http::StatusCode;
 
 use crate::upstream::{SendError, TargetError};
 
@@ -43,6 +44,8 @@ pub enum ErrorKind {
     Overloaded,
     StoreUnavailable,
     UpstreamConnect,
+    /// The upstream has no API under the base URL that is configured.
+    UpstreamPath,
     UpstreamTimeout,
     UpstreamClosed,
     Internal,
@@ -76,9 +79,45 @@ impl ErrorKind {
             Self::Overloaded => "overloaded",
             Self::StoreUnavailable => "store_unavailable",
             Self::UpstreamConnect => "upstream_connect",
+            Self::UpstreamPath => "upstream_path_not_found",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::UpstreamClosed => "upstream_closed",
             Self::Internal => "internal",
+        }
+    }
+}
+
+impl ErrorKind {
+    /// The status of an answer that reports it.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::InvalidRequest
+            | Self::ContextLengthExceeded
+            | Self::ModelNotPriced
+            | Self::TooManyMessages => StatusCode::BAD_REQUEST,
+            Self::OriginNotAllowed
+            | Self::HostNotAllowed
+            | Self::BypassNotAllowed
+            | Self::CredentialRequired
+            | Self::ModelNotAllowed
+            | Self::PassthroughRequired => StatusCode::FORBIDDEN,
+            Self::InvalidApiKey => StatusCode::UNAUTHORIZED,
+            Self::RequestRate | Self::TokenRate | Self::BudgetExhausted | Self::BudgetHeld => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::UpgradeNotSupported => StatusCode::NOT_IMPLEMENTED,
+            Self::UpstreamConnect | Self::UpstreamClosed | Self::UpstreamPath => {
+                StatusCode::BAD_GATEWAY
+            }
+            Self::Overloaded | Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::LoopDetected => StatusCode::LOOP_DETECTED,
         }
     }
 }
@@ -95,6 +134,16 @@ pub struct ProxyError {
     pub retry_after_ms: Option<u64>,
     /// What the upstream had said, where that is the reason.
     pub upstream: Option<Box<UpstreamAnswer>>,
+    /// The conversation that could not be sent, for the log.
+    pub subject: Option<Box<Subject>>,
+}
+
+/// A conversation that an error is about, as far as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    pub model: String,
+    pub received_tokens: Option<u64>,
+    pub limit_tokens: u64,
 }
 
 /// An answer of the upstream's, complete.
@@ -107,7 +156,8 @@ pub struct UpstreamAnswer {
 impl ProxyError {
     /// An error of `kind` that says `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None, retry_after_ms: None, upstream: None }
+        let message = message.into();
+        Self { kind, message, param: None, retry_after_ms: None, upstream: None, subject: None }
     }
 }
 

@@ -150,6 +150,9 @@ fn bad_value(name: &str, wanted: &str) -> ProxyError {
     }
 }
 
+/// The action of a conversation that is forwarded without being read.
+pub const UNREAD: &str = "unread";
+
 /// A caller's headers as the upstream gets them; the client adds `host` and `content-length`.
 pub fn outbound(mut headers: HeaderMap, via: &Via) -> HeaderMap {
     remove_hop_by_hop(&mut headers);
@@ -207,6 +210,11 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
             insert_text(headers, name, &text);
         }
     }
+}
+
+/// Says that weir has not read a conversation, so that no limit of weir's holds for it.
+pub fn unread(headers: &mut HeaderMap) {
+    headers.insert(ACTION, HeaderValue::from_static(UNREAD));
 }
 
 /// Tells which upstream took a request, as which model, where there are several ways to go; and how

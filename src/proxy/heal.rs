@@ -13,6 +13,7 @@ use super::error::UpstreamAnswer;
 use super::learned::Learned;
 use super::opening::{self, Opening};
 use super::planner::{Job, Planned};
+use super::probe::Probe;
 use super::record::Record;
 use super::shared::shown;
 use super::upstreams::Upstream;
@@ -55,6 +56,7 @@ impl Proxy {
         let inbound = self.send_again(upstream, outbound, planned, job, record).await?;
         if inbound.status.is_success() {
             record.sample(upstream.taught.learned.sampling(job, planned));
+            record.probe(job.probe.take().filter(|_| whole_length(&inbound.headers) != Some(0)));
         }
         Ok(inbound)
     }
@@ -81,7 +83,11 @@ impl Proxy {
         for resends in 0..=MAX_RESENDS {
             let refused = look_for_refusal(upstream, &mut inbound, planned, resends).await;
             let Some(refused) = refused else { break };
-            let Some(lesson) = refused.lesson(planned, resends, before.as_ref()) else {
+            record.came_back();
+            let probe = job.probe.take();
+            let lesson = refused.lesson(planned, resends, before.as_ref());
+            let lesson = probe.as_ref().map_or(lesson, |probe| refused.lesson_of(probe, lesson));
+            let Some(lesson) = lesson else {
                 if refused.is_suspicion {
                     break;
                 }
@@ -89,9 +95,14 @@ impl Proxy {
                 return Err(refusal::unhealed(planned, resends, refused.attached()));
             };
             job.asked.learned = Some(lesson.of_this);
-            learn(learned, job, planned, lesson, &refused).await;
+            learn(planned, lesson, &refused);
+            // What is only suspected, or found by stepping down from weir's own count, is held
+            // against other requests when it has proved right, as what a probe fell back to has.
+            if probe.is_some() || refused.teaches(&lesson) {
+                self.keep(learned, job, planned, lesson).await;
+            }
             match self.planner.plan_job(job).await {
-                Ok(again) => *planned = again,
+                Ok(again) => planned.replace_refused(again),
                 Err(_) if refused.is_suspicion => break,
                 Err(error) => {
                     record.refused(refused.status).await;
@@ -101,7 +112,7 @@ impl Proxy {
             record.refused(refused.status).await;
             let account = opening::account(record.caller());
             let holding = self.hold(&account, job, planned).await?;
-            record.planned(planned);
+            record.planned_again(planned);
             let (method, target) = (method.clone(), target.clone());
             let body = planned.body.clone().unwrap_or_else(|| job.body.clone());
             let (headers, body) = (headers.clone(), OutboundBody::Bytes(body));
@@ -116,9 +127,15 @@ impl Proxy {
             && whole_length(&inbound.headers) != Some(0)
             && lesson.kept.least_tokens() >= MIN_SUSPECTED_TOKENS
         {
-            learned.keep_limits(job.tenant, &planned.model, lesson.kept).await;
+            self.keep(learned, job, planned, lesson).await;
         }
         Ok(inbound)
+    }
+
+    /// Keeps what a refusal teaches of the model.
+    async fn keep(&self, learned: &Learned, job: &Job, planned: &Planned, lesson: Lesson) {
+        let configured = self.configured(&planned.model);
+        learned.keep_limits(job.tenant, &planned.model, lesson.kept, configured).await;
     }
 
     /// Sends what is planned, and notes whether the upstream would not be asked for its usage.
@@ -137,8 +154,12 @@ impl Proxy {
     }
 }
 
-/// Keeps what a refusal teaches, and says so.
-async fn learn(learned: &Learned, job: &Job, planned: &Planned, lesson: Lesson, refused: &Refusal) {
+/// Logs what a refusal teaches.
+fn learn(planned: &Planned, lesson: Lesson, refused: &Refusal) {
+    let key = match lesson.kept.window_tokens {
+        Some(_) => "window_tokens",
+        None => "max_input_tokens",
+    };
     tracing::warn!(
         target: "weir::learned",
         model = shown(&planned.model),
@@ -148,14 +169,9 @@ async fn learn(learned: &Learned, job: &Job, planned: &Planned, lesson: Lesson, 
         window_tokens = lesson.kept.window_tokens,
         max_input_tokens = lesson.kept.max_input_tokens,
         told = lesson.kept.is_told,
-        "the upstream refused a request as too long; it is sent again as it fits. Set the model's \
-         window_tokens under [models.\"NAME\"] to what it has"
+        "the upstream refused a request as too long; a lower limit then holds for the model. A {key} under [models.\"NAME\"] that is set or changed from now on goes \
+         before it, `weir models forget NAME` lifts it, and in an hour the upstream is asked for more"
     );
-    // What is only suspected, or found by stepping down from weir's own count, is held against
-    // other requests when it has proved right.
-    if refused.teaches(&lesson) {
-        learned.keep_limits(job.tenant, &planned.model, lesson.kept).await;
-    }
 }
 
 /// The refusal that an answer is, if it is one.
@@ -256,6 +272,12 @@ impl Refusal {
         };
         let step = if self.is_suspicion { MAX_RESENDS - 1 } else { resends };
         context::learned::lesson(&self.overflow, &refused, step)
+    }
+
+    /// What is to be learned where a probe was refused: what the upstream tells, or that nothing has
+    /// changed.
+    fn lesson_of(&self, probe: &Probe, lesson: Option<Lesson>) -> Option<Lesson> {
+        lesson.filter(|lesson| self.teaches(lesson)).or(Some(probe.in_vain()))
     }
 
     /// The answer, for the caller to see.

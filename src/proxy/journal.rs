@@ -9,11 +9,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::budgets::{self, Budgets, Desired, Holding, Unread};
+use super::metrics::Metrics;
 use super::opening::{Ended, Opening};
 use super::prices::{RoutePrices, Warned};
 use super::record::Outcome;
 use super::settlement::{self, End, Known};
-use super::shared::shown;
 use super::{ErrorKind, ProxyError};
 use crate::budget::{Compaction, Price, ServiceTier};
 use crate::config::{Config, OnFailure, Priced};
@@ -47,6 +47,7 @@ pub struct Journal {
     late: Arc<Mutex<Vec<Late>>>,
     /// Models without a price that were warned about already.
     unpriced: Arc<Warned>,
+    metrics: Arc<Metrics>,
 }
 
 /// A request, and what it came to.
@@ -64,7 +65,8 @@ impl Journal {
     ) -> Self {
         let behind = Arc::new(Semaphore::new(MAX_BEHIND as usize));
         let (late, unpriced, budgets) = (Arc::default(), Arc::default(), Arc::new(budgets));
-        Self { store, config, budgets, upstream, routed, behind, late, unpriced }
+        let metrics = Arc::default();
+        Self { store, config, budgets, upstream, routed, behind, late, unpriced, metrics }
     }
 
     /// The same by another configuration: budgets and what is under way go on. A request is settled by the
@@ -79,6 +81,7 @@ impl Journal {
             behind: Arc::clone(&self.behind),
             late: Arc::clone(&self.late),
             unpriced: Arc::clone(&self.unpriced),
+            metrics: Arc::clone(&self.metrics),
         }
     }
 
@@ -91,11 +94,16 @@ impl Journal {
         let price = match self.routed.find(self.place(desired.upstream), desired.model) {
             Some(price) => Some(price),
             None => {
-                self.check_price(desired.model)?;
+                self.unpriced.check(&self.config, desired.model)?;
                 self.price(self.place(desired.upstream), None, desired.model)
             }
         };
         self.budgets.hold(caller, desired, price).await
+    }
+
+    /// Where requests are counted.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
     }
 
     /// How budgets stand.
@@ -170,6 +178,8 @@ impl Journal {
             sent_tokens: opening.compaction.map(|done| done.sent_tokens),
             max_output_tokens: opening.max_output_tokens,
             plan_ms: Some(opening.plan_ms),
+            held_nano_usd: holding.amount.map(|amount| amount.nano_usd),
+            held_tokens: holding.amount.map(|amount| amount.tokens),
         });
         let account = Account {
             journal: Arc::clone(self),
@@ -183,11 +193,12 @@ impl Journal {
             return Ok(Some(account));
         }
         let mut unsent = Unsent { journal: self, id: Some(account.id()) };
-        let written = self.store.open_request(&account.intent).await;
-        if let Err(error) = &written
-            && self.config.ledger.on_failure == OnFailure::Closed
-        {
-            return Err(unwritten(error));
+        match self.store.open_request(&account.intent).await {
+            Ok(()) => self.budgets.check_held(account.holding.as_ref()).await?,
+            Err(error) if self.config.ledger.on_failure == OnFailure::Closed => {
+                return Err(unwritten(&error));
+            }
+            Err(_) => {}
         }
         unsent.id = None;
         Ok(Some(account))
@@ -324,30 +335,6 @@ impl Journal {
         }
     }
 
-    /// Refuses a model without a known price where `prices.unknown` says so; warns of it once
-    /// where it is metered at no cost.
-    fn check_price(&self, model: &str) -> Result<(), ProxyError> {
-        match self.config.price(model) {
-            Priced::Known(_) | Priced::Default(_) => Ok(()),
-            Priced::Unpriced => {
-                self.unpriced.warn_once(model);
-                Ok(())
-            }
-            Priced::Refused => Err(ProxyError {
-                param: Some("model".to_owned()),
-                ..ProxyError::new(
-                    ErrorKind::ModelNotPriced,
-                    format!(
-                        "weir knows no price for the model '{}', and serves none without \
-                         (prices.unknown = \"reject\"). The operator sets one under \
-                         [models.\"NAME\"].",
-                        shown(model)
-                    ),
-                )
-            }),
-        }
-    }
-
     /// The origin of the upstream that something goes to.
     fn place<'a>(&'a self, upstream: Option<&'a str>) -> &'a str {
         upstream.unwrap_or(&self.upstream)
@@ -391,14 +378,14 @@ impl Account {
     /// that, as by a caller that leaves at the last moment, it goes on in the background.
     pub async fn settle(self, ended: Ended) -> Option<u64> {
         let mut rest = Rest { unsettled: Some((self, ended)) };
-        let settlement = match &rest.unsettled {
+        let settled = match &rest.unsettled {
             Some((account, ended)) => account.write(ended).await,
             None => None,
         };
         if let Some((account, _)) = rest.unsettled.take() {
-            account.let_go(settlement.as_ref()).await;
+            account.let_go(settled.as_ref()).await;
         }
-        settlement.and_then(|settlement| settlement.cost_nano_usd)
+        settled.and_then(|(_, settlement)| settlement.cost_nano_usd)
     }
 
     /// The same in the background, where nobody can wait for it.
@@ -407,14 +394,17 @@ impl Account {
     }
 
     /// Puts what the request came to in the place of what was held for it.
-    async fn let_go(self, settlement: Option<&Settlement>) {
-        if let (Some(holding), Some(settlement)) = (self.holding, settlement) {
+    async fn let_go(self, settled: Option<&(Arc<Intent>, Settlement)>) {
+        let Some((intent, settlement)) = settled else { return };
+        // This is reached once for each account, however often it was written.
+        self.journal.metrics.settled(&intent.model, settlement);
+        if let Some(holding) = self.holding {
             holding.settle(settlement).await;
         }
     }
 
     /// Writes down what the request came to; `None` where it came to nothing that is kept.
-    async fn write(&self, ended: &Ended) -> Option<Settlement> {
+    async fn write(&self, ended: &Ended) -> Option<(Arc<Intent>, Settlement)> {
         let journal = &self.journal;
         if !self.is_billed && ended.metered.usage.is_none() {
             if self.is_written {
@@ -431,9 +421,9 @@ impl Account {
         }
         let settlement = journal.settlement(&intent, self.compaction, ended).await;
         if self.is_written {
-            journal.settle_or_keep(intent, settlement.clone()).await;
+            journal.settle_or_keep(Arc::clone(&intent), settlement.clone()).await;
         }
-        Some(settlement)
+        Some((intent, settlement))
     }
 }
 
@@ -453,8 +443,8 @@ impl Drop for Rest {
         };
         let place = Arc::clone(&account.journal.behind).try_acquire_owned();
         runtime.spawn(async move {
-            let settlement = account.write(&ended).await;
-            account.let_go(settlement.as_ref()).await;
+            let settled = account.write(&ended).await;
+            account.let_go(settled.as_ref()).await;
             drop(place);
         });
     }

@@ -14,7 +14,7 @@ use super::shared::{self, shown};
 use super::shelf::{self, Shelf, Stored};
 use crate::config::Learning;
 use crate::context::calibration::{Counted, Ratio, Sample, Samples};
-use crate::context::{LearnedLimits, Measure};
+use crate::context::{self, Configured, LearnedLimits, Measure};
 use crate::store::{Kind, Store, StoreError, now_ms};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Digits, Encoding, REPLY_PRIMING};
@@ -22,6 +22,8 @@ use crate::wire::Protocol;
 
 /// Limits in the store.
 pub const LIMITS: Kind = Kind { name: "learned_limits", max_bytes: 1 << 20 };
+/// Claims of probes in the store.
+const PROBES: Kind = Kind { name: "limit_probes", max_bytes: 1 << 20 };
 /// Ratios in the store.
 pub const RATIOS: Kind = Kind { name: "learned_ratios", max_bytes: 1 << 20 };
 /// Whose everything is that is learned with weir's own key: the upstream knows one account.
@@ -59,7 +61,37 @@ pub struct LimitsRow {
     pub max_input_tokens: Option<u64>,
     pub counts_output: bool,
     pub is_told: bool,
+    /// When the upstream refused last.
     pub learned_ms: u64,
+    /// When it accepted more than it had refused before, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raised_ms: Option<u64>,
+    /// What the model was configured with: under another configuration nothing of this holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<Configured>,
+}
+
+impl LimitsRow {
+    fn new(limits: LearnedLimits, configured: Configured, learned_ms: u64) -> Self {
+        Self {
+            window_tokens: limits.window_tokens,
+            max_input_tokens: limits.max_input_tokens,
+            counts_output: limits.counts_output,
+            is_told: limits.is_told,
+            learned_ms,
+            raised_ms: None,
+            configured: Some(configured),
+        }
+    }
+
+    fn limits(&self) -> LearnedLimits {
+        LearnedLimits {
+            window_tokens: self.window_tokens,
+            max_input_tokens: self.max_input_tokens,
+            counts_output: self.counts_output,
+            is_told: self.is_told,
+        }
+    }
 }
 
 /// A ratio as it stands in the store.
@@ -111,27 +143,68 @@ impl Learned {
         self.options.heal
     }
 
-    /// The limits that were learned of `model`, for requests of `tenant`.
-    pub fn limits(&self, tenant: Tenant, model: &str) -> LearnedLimits {
-        let row = self.options.heal.then(|| self.limits.find(self.account(tenant), model));
-        row.flatten().map_or_else(LearnedLimits::default, |row| LearnedLimits {
-            window_tokens: row.window_tokens,
-            max_input_tokens: row.max_input_tokens,
-            counts_output: row.counts_output,
-            is_told: row.is_told,
-        })
+    /// The limits that were learned of `model`, which is configured so, for requests of `tenant`.
+    pub fn limits(&self, tenant: Tenant, model: &str, configured: Configured) -> LearnedLimits {
+        let row = self.row(tenant, model, configured);
+        row.map_or_else(LearnedLimits::default, |row| row.limits())
     }
 
-    /// Keeps the limits that were learned of `model` from a request of `tenant`.
-    pub async fn keep_limits(&self, tenant: Tenant, model: &str, limits: LearnedLimits) {
-        let row = LimitsRow {
-            window_tokens: limits.window_tokens,
-            max_input_tokens: limits.max_input_tokens,
-            counts_output: limits.counts_output,
-            is_told: limits.is_told,
-            learned_ms: now_ms(),
-        };
+    fn row(&self, tenant: Tenant, model: &str, configured: Configured) -> Option<LimitsRow> {
+        let row = self.options.heal.then(|| self.limits.find(self.account(tenant), model));
+        // What was set since is newer than what was learned.
+        row.flatten().filter(|row| row.configured.is_none_or(|own| own == configured))
+    }
+
+    /// Keeps the limits that were learned of `model`, which is configured so, from a request of
+    /// `tenant`.
+    pub async fn keep_limits(
+        &self,
+        tenant: Tenant,
+        model: &str,
+        limits: LearnedLimits,
+        configured: Configured,
+    ) {
+        let row = LimitsRow::new(limits, configured, now_ms());
         self.limits.keep(self.account(tenant), model, row).await;
+    }
+
+    /// What was learned of `model` and when the upstream refused last, if it may be asked for more.
+    pub fn may_probe(
+        &self,
+        tenant: Tenant,
+        model: &str,
+        configured: Configured,
+    ) -> Option<(LearnedLimits, u64)> {
+        let row = self.row(tenant, model, configured)?;
+        context::learned::may_probe(row.learned_ms, now_ms())
+            .then_some((row.limits(), row.learned_ms))
+    }
+
+    /// Claims the one probe of `model` under these learned limits, over all processes.
+    pub async fn claim_probe(&self, tenant: Tenant, model: &str, limits: LearnedLimits) -> bool {
+        let claimed = (model, limits.least_tokens());
+        let lifetime_ms = context::learned::PROBE_INTERVAL_MS;
+        self.limits.claim(PROBES, self.account(tenant), claimed, lifetime_ms).await
+    }
+
+    /// Keeps limits that the upstream has turned out to take, though it `refused` less before.
+    pub fn raise_limits(
+        self: &Arc<Self>,
+        (tenant, model): (Tenant, &str),
+        limits: LearnedLimits,
+        configured: Configured,
+        refused_ms: u64,
+    ) {
+        let row = LimitsRow {
+            raised_ms: Some(now_ms()),
+            ..LimitsRow::new(limits, configured, refused_ms)
+        };
+        let (account, model) = (self.account(tenant), model.to_owned());
+        self.limits.remember(account, &model, row);
+        let learned = Arc::clone(self);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { learned.limits.store(account, &model, row).await });
+        }
     }
 
     /// The tokens that `model` takes for a thousand of weir's, and how it reads digits, for requests of
@@ -290,6 +363,16 @@ fn count(body: &[u8], model: &str, digits: Digits) -> Option<u64> {
 /// All limits that `store` has, of all callers; at most `most`.
 pub async fn limits_rows(store: &Store, most: usize) -> Result<Vec<Stored<LimitsRow>>, StoreError> {
     shelf::stored(store, LIMITS, most).await
+}
+
+/// Removes the limits that `store` has of the models that `is_meant` accepts, of all callers; at most
+/// `most`. Gives the models' names.
+pub async fn forget_limits(
+    store: &Store,
+    is_meant: impl Fn(&str) -> bool,
+    most: usize,
+) -> Result<Vec<String>, StoreError> {
+    shelf::remove(store, LIMITS, is_meant, most).await
 }
 
 /// All ratios that `store` has, of all callers; at most `most`.

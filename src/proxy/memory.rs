@@ -1,7 +1,7 @@
 //! What is remembered between requests to spare work: counts by content and folds by
 //! conversation, tenant first. Losing any of it changes no result, only its cost.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use moka::sync::Cache;
 use tokio::time::Instant;
@@ -18,8 +18,44 @@ const ENTRY_BYTES: u32 = 160;
 /// How many ends of shorter conversations are looked up before starting afresh.
 const PROBES: usize = 4096;
 
-/// A fold, and when the first of its cuts asked for what stands there.
-pub type Remembered = (Arc<Fold>, Instant);
+/// A conversation as one of its requests ended.
+#[derive(Clone)]
+pub struct Remembered {
+    pub fold: Arc<Fold>,
+    /// When the first of its cuts asked for what stands there.
+    pub looked_at: Instant,
+    pub last_sent: LastSent,
+}
+
+/// The request of a conversation that an upstream took last. A plan alone does not change it.
+#[derive(Debug, Clone, Default)]
+pub struct LastSent(Arc<Mutex<Option<Sent>>>);
+
+/// A request of a conversation as an upstream took it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Tokens of its messages as received.
+    pub received_tokens: u64,
+    /// Compactions that had shaped it; 0 if it was sent whole.
+    pub compactions: u32,
+}
+
+impl LastSent {
+    /// The request; `None` if none of the conversation is known to have been taken.
+    pub fn get(&self) -> Option<Sent> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that an upstream took `sent`, and returns the request before it.
+    pub fn set(&self, sent: Sent) -> Option<Sent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(sent)
+    }
+
+    /// The same for the conversation's next request, which may be one of several.
+    pub fn branch(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.get())))
+    }
+}
 
 /// Counts and folds. Keys are hashes under a secret of this process, so that nobody can make two
 /// contents share one; they never leave the process.
@@ -46,8 +82,8 @@ impl Memory {
                 .max_capacity(limits.counts_bytes / 16)
                 .build(),
             folds: Cache::builder()
-                .weigher(|_: &u128, (fold, _): &Remembered| {
-                    u32::try_from(fold.memory_bytes())
+                .weigher(|_: &u128, remembered: &Remembered| {
+                    u32::try_from(remembered.fold.memory_bytes())
                         .unwrap_or(u32::MAX)
                         .saturating_add(ENTRY_BYTES)
                 })

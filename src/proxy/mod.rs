@@ -16,19 +16,24 @@ pub mod host;
 mod journal;
 pub mod learned;
 mod memory;
+pub mod metrics;
+mod misplaced;
 mod models;
 mod opening;
 mod originals;
+mod outcome;
 mod passed;
 mod planned;
 pub mod planner;
 mod prices;
+mod probe;
 mod question;
 mod record;
 mod refusal;
 mod relay;
 mod routed;
 mod settlement;
+mod several;
 mod shared;
 pub mod shelf;
 mod spend;
@@ -55,7 +60,7 @@ pub use question::Question;
 pub use spend::SpendQuery;
 
 use self::planner::Planner;
-use self::prices::RoutePrices;
+use self::prices::{RoutePrices, Warned};
 pub use self::record::MAX_LOGGED_BYTES;
 use self::record::Record;
 use self::routed::Ready;
@@ -116,6 +121,8 @@ pub enum PassBody {
 pub struct Proxy {
     config: Arc<Config>,
     upstreams: Upstreams,
+    /// Routes and models for which it was said that weir does not read them.
+    unread: Arc<Warned>,
     planner: Planner,
     store: Store,
     originals: Arc<Originals>,
@@ -144,9 +151,12 @@ impl Proxy {
         let journal = Arc::new(journal);
         let summaries = Summaries::new(&config, &upstreams.default, &journal, &store, None)
             .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
-        let planner = Planner::with(Arc::clone(&config), Arc::new(ways), summaries.clone());
+        let metrics = Arc::clone(journal.metrics());
+        let planner =
+            Planner::with(Arc::clone(&config), Arc::new(ways), summaries.clone(), metrics);
         Ok(Self {
             upstreams,
+            unread: Arc::default(),
             admissions: Admissions::new(redis),
             planner,
             originals: Arc::new(Originals::new(&config.context, &store)?),
@@ -173,6 +183,7 @@ impl Proxy {
         let planner = self.planner.renewed(Arc::clone(&config), Arc::new(ways), summaries.clone());
         Ok(Self {
             upstreams,
+            unread: Arc::clone(&self.unread),
             admissions: self.admissions.clone(),
             planner,
             originals: Arc::clone(&self.originals),
@@ -198,6 +209,13 @@ impl Proxy {
     /// Where requests are written down.
     pub fn journal(&self) -> &Arc<Journal> {
         &self.journal
+    }
+
+    /// Counts a request that was refused before it reached the proxy.
+    pub fn count_refused(&self, path: &str, problem: &ProxyError) {
+        let target = Target::map(self.base(), path);
+        let route = target.as_ref().map_or("other", |target| target.endpoint().label());
+        self.journal.metrics().refused(route, problem.kind);
     }
 
     /// What a model sums up; `None` where none does.
@@ -238,7 +256,9 @@ impl Proxy {
         let admission = std::mem::replace(&mut call.admission, Admission::unlimited());
         let permit = std::mem::replace(&mut call.permit, Box::new(()));
         let tenant = call.caller.tenant;
-        let mut record = Record::begin(&call.method, &call.target, call.caller.clone(), admission);
+        let metrics = self.journal.metrics();
+        let caller = call.caller.clone();
+        let mut record = Record::begin(&call.method, &call.target, caller, admission, metrics);
         let sent = async {
             self.refuse_loop(&call.headers)?;
             let asked = headers::asked(&call.headers, &self.config.context, &call.caller)?;
@@ -246,6 +266,7 @@ impl Proxy {
             let (inbound, mut ready) = self.send_routed(trip, &mut record).await?;
             record.edited(&ready.planned);
             if inbound.status.is_success() {
+                record.taken(&ready.planned);
                 self.announce(&mut ready);
                 // Only of what the upstream took: its answer is what tells a credential from noise.
                 let left_out = std::mem::take(&mut ready.planned.left_out);

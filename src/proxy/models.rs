@@ -1,6 +1,6 @@
 //! `GET /v1/models`: what the upstreams list, asked side by side and told as one list of what leads
-//! somewhere, with how much each model takes by weir's reckoning. An answer that is no list passes as
-//! it is.
+//! somewhere, with how much each model takes by weir's reckoning; and `GET /v1/models/NAME`, one entry of
+//! it. An answer that is no list or no entry passes as it is.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{
-    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH,
-    LAST_MODIFIED, RANGE,
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_MODIFIED_SINCE,
+    IF_NONE_MATCH, LAST_MODIFIED, RANGE, TRANSFER_ENCODING,
 };
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -41,7 +41,8 @@ impl Proxy {
     /// Answers which models there are.
     pub(super) async fn models(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
         let Pass { caller, admission, target, method, headers: callers, .. } = pass;
-        let mut record = Record::begin(&method, &target, caller.clone(), admission);
+        let metrics = self.journal.metrics();
+        let mut record = Record::begin(&method, &target, caller.clone(), admission, metrics);
         let sent = async {
             self.refuse_loop(&callers)?;
             // Nothing is known of the tokens: what was used before must leave some room.
@@ -160,13 +161,47 @@ impl Proxy {
         models::written(list, |_| of_first.next().flatten().map(Cow::Owned), &more)
     }
 
+    /// The upstream's answer about the model called `name`, with what [`Self::models`] adds to its entry
+    /// and, for a name that only a route has, the entry.
+    pub(super) async fn one_model(
+        &self,
+        name: &str,
+        caller: &Caller,
+        mut inbound: Inbound,
+    ) -> Inbound {
+        let figures = self.figures(name, caller);
+        let mut rows = self.config.routes.rows.iter();
+        let text = if inbound.status.is_success() {
+            let is_plain = !inbound.headers.contains_key(CONTENT_ENCODING);
+            let seen = inbound.body.peek(MAX_LIST_BYTES).await;
+            let text = models::told_body(seen, &figures);
+            text.filter(|_| is_plain && inbound.body.is_seen_whole())
+        } else {
+            let is_routes = rows.any(|row| row.exact().any(|own| own == name));
+            let is_unknown = inbound.status == StatusCode::NOT_FOUND;
+            let entry = || models::told(&models::entry(name), &figures).into_owned();
+            (is_unknown && is_routes).then(entry)
+        };
+        let Some(text) = text else { return inbound };
+        if !inbound.status.is_success() {
+            inbound.status = StatusCode::OK;
+            inbound.headers.remove(CONTENT_ENCODING);
+            inbound.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        for name in [ETAG, LAST_MODIFIED, TRANSFER_ENCODING] {
+            inbound.headers.remove(name);
+        }
+        inbound.headers.insert(CONTENT_LENGTH, text.len().into());
+        inbound.body = AnswerBody::whole(text);
+        inbound
+    }
+
     /// How much the model that `asked` leads to takes for this caller, where that is more than a guess.
     fn figures(&self, asked: &str, caller: &Caller) -> Figures {
         let way = self.planner.ways().find(asked);
         let model = way.sent(asked);
         let found = self.config.models.find(model);
         let is_known = !matches!(found.known, Known::Unknown);
-        let learned = way.taught.learned.limits(caller.tenant, model);
         let mut limits = Limits {
             window_tokens: found.entry.window_tokens,
             max_input_tokens: found.entry.max_input_tokens,
@@ -176,12 +211,14 @@ impl Proxy {
             asked_output_tokens: None,
             counting: self.config.policy(None, None).counting,
         };
+        let learned = way.taught.learned.limits(caller.tenant, model, limits.configured());
         learned.apply(&mut limits, is_known);
-        if !is_known && learned.window_tokens.is_none() && learned.max_input_tokens.is_none() {
-            return Figures::default();
-        }
         let by_name = [asked, model].map(|name| self.config.configured_limit_tokens(name));
         let lower = by_name.into_iter().flatten().chain(way.max_input_tokens()).min();
+        let is_learned = learned.window_tokens.is_some() || learned.max_input_tokens.is_some();
+        if !is_known && !is_learned && lower.is_none() {
+            return Figures::default();
+        }
         let window_tokens =
             lower.map_or(limits.window_tokens, |lower| lower.min(limits.window_tokens));
         Figures {
@@ -194,8 +231,10 @@ impl Proxy {
 /// One upstream's answer, read as a list where it is one.
 async fn ask(upstream: Arc<Upstream>, outbound: Outbound, deadline: Option<Duration>) -> Answered {
     let read = async {
+        let target = outbound.target.clone();
         let inbound = upstream.client.send(outbound).await;
-        let mut inbound = inbound.map_err(|error| upstream.error(error))?;
+        let inbound = inbound.map_err(|error| upstream.error(error))?;
+        let mut inbound = upstream.well_placed(&target, inbound).await?;
         let is_plain = !inbound.headers.contains_key(CONTENT_ENCODING);
         if !inbound.status.is_success() || !is_plain {
             return Ok((inbound, None));

@@ -8,7 +8,7 @@ use http::Method;
 use super::planner::Planned;
 use super::record::logged;
 use super::settlement::End;
-use super::{Caller, ErrorKind, ProxyError};
+use super::{Caller, ErrorKind, ProxyError, headers};
 use crate::budget::Compaction;
 use crate::store::ledger::{self, KeyNames, RequestId};
 use crate::upstream::{Endpoint, Outbound, Target};
@@ -96,7 +96,11 @@ impl Opening {
             model,
             upstream: None,
             stream: false,
-            action: "stream".to_owned(),
+            action: match outbound.target.endpoint() {
+                Endpoint::Route(route) if route.is_unread_conversation() => headers::UNREAD,
+                _ => "stream",
+            }
+            .to_owned(),
             zone: "",
             compaction: None,
             max_output_tokens: None,

@@ -2,22 +2,25 @@
 //! a model go its way; what was read whole can be sent again. Relays as `relay.rs` does.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Method, Response};
-use http_body::Body as _;
+use http_body::{Body as _, Frame, SizeHint};
 
 use super::opening::Opening;
-use super::record::Record;
+use super::record::{Passed, Record};
 use super::routed::{spot, status, tried, wait};
+use super::shared::shown;
 use super::upstreams::Upstream;
 use super::ways::Put;
-use super::{Body, ErrorKind, Pass, PassBody, Proxy, ProxyError, headers, relay};
+use super::{Body, BoxError, ErrorKind, Pass, PassBody, Proxy, ProxyError, headers, relay};
 use crate::upstream::retry::Tried;
 use crate::upstream::{Endpoint, Inbound, Outbound, OutboundBody, Target};
-use crate::wire::model::Spot;
+use crate::wire::model::{ModelFinder, Spot};
 
 /// A request as it came.
 struct Passing {
@@ -26,6 +29,8 @@ struct Passing {
     target: Target,
     body: Source,
     body_bytes: u64,
+    /// The model that its path or its body names, as soon as that is known.
+    named: Arc<OnceLock<String>>,
     /// The model that its path or its body names.
     model: String,
     /// Whether it was the body that did.
@@ -66,13 +71,22 @@ impl Proxy {
             return self.models(pass).await;
         }
         let (target, method) = (pass.target.clone(), pass.method.clone());
-        let mut record = Record::begin(&method, &target, pass.caller.clone(), pass.admission);
+        let single = match target.endpoint() {
+            Endpoint::Model(name) if method == Method::GET => Some(name.clone()),
+            _ => None,
+        };
+        let caller = pass.caller.clone();
+        let metrics = self.journal.metrics();
+        let mut record = Record::begin(&method, &target, caller, pass.admission, metrics);
+        let is_unread = is_unread(&method, &target);
         let sent = async {
             self.refuse_loop(&pass.headers)?;
             // Nothing is known of the tokens yet: what was used before must leave some room.
             record.take_tokens(0).await?;
             let mut passing =
                 Passing::new(pass.method, pass.headers, pass.target, pass.body).await?;
+            let action = is_unread.then_some(headers::UNREAD);
+            record.passed(Passed { model: Arc::clone(&passing.named), action });
             passing.has_own_models = pass.caller.has_own_models();
             passing.is_single |= !self.planner.ways().are_several()
                 && self.upstreams.default.patience.max_retries == 0;
@@ -82,12 +96,40 @@ impl Proxy {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
+        if let Some(name) = single {
+            inbound = self.one_model(&name, record.caller(), inbound).await;
+        }
         inbound.headers = leg.upstream.inbound(inbound.headers);
+        if is_unread {
+            headers::unread(&mut inbound.headers);
+            if inbound.status.is_success() {
+                self.warn_unread(&target, &leg, record.passed_model());
+            }
+        }
         headers::name(&mut inbound.headers, record.id());
         headers::rates(&mut inbound.headers, &record.minute_left());
         let shown = self.shown_name(&leg.upstream).map(|name| (&**name, leg.model.as_str()));
         headers::way(&mut inbound.headers, shown, record.attempts());
         Ok(relay::relay(inbound, record, &self.drains))
+    }
+
+    /// Says once for each route and model that weir does not read such requests.
+    fn warn_unread(&self, target: &Target, leg: &PassLeg, model: Option<&str>) {
+        let model = model.unwrap_or(&leg.model);
+        let route = target.endpoint().label();
+        if !self.unread.is_first(format!("{route} {}", shown(model))) {
+            return;
+        }
+        let limit_tokens = self.config.configured_limit_tokens(model);
+        let by_route = self.planner.ways().find(model).max_input_tokens();
+        tracing::warn!(
+            target: "weir::limits",
+            route,
+            model = shown(model),
+            limit_tokens = limit_tokens.into_iter().chain(by_route).min(),
+            "weir does not read this route yet: no conversation is compacted there, and no limit on \
+             its size holds"
+        );
     }
 
     async fn send_passing(
@@ -108,6 +150,7 @@ impl Proxy {
         loop {
             record.ready();
             let sent = self.pass_once(&mut passing, &leg, record).await;
+            record.came_back();
             let wait = wait(&leg.upstream, retries, &sent).filter(|_| !passing.is_single);
             let may_pass = tried(&sent).is_some_and(Tried::may_pass);
             let next = match wait {
@@ -178,8 +221,8 @@ impl Proxy {
         };
         let announced_length = callers.contains_key(CONTENT_LENGTH);
         let mut headers = leg.upstream.outbound(callers, &self.via, leg.target.endpoint());
-        if matches!(leg.target.endpoint(), Endpoint::Route(_)) {
-            // The usage in a compressed answer could not be read.
+        if matches!(leg.target.endpoint(), Endpoint::Route(_) | Endpoint::Model(_)) {
+            // The usage in a compressed answer could not be read, nor an entry added to.
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         let body = match (&mut passing.body, &leg.renamed) {
@@ -209,7 +252,8 @@ impl Proxy {
         }
         record.sent_to(self.shown_name(&leg.upstream));
         let sent = leg.upstream.client.send(outbound).await;
-        sent.map_err(|error| leg.upstream.error(error))
+        let inbound = sent.map_err(|error| leg.upstream.error(error))?;
+        leg.upstream.well_placed(&leg.target, inbound).await
     }
 }
 
@@ -236,6 +280,20 @@ impl Passing {
         let is_by_body = by_body.is_some();
         let model = by_path.as_deref().or(by_body).unwrap_or_default().to_owned();
         let is_single = matches!(body, Source::Stream(_));
+        let named: Arc<OnceLock<String>> = Arc::default();
+        let body = match body {
+            _ if !model.is_empty() => {
+                // It is empty as yet.
+                let _ = named.set(model.clone());
+                body
+            }
+            Source::Stream(Some(body)) if names_a_model(&method, &target, &headers) => {
+                let is_plain = !headers.contains_key(CONTENT_ENCODING);
+                let body = if is_plain { Watched::new(body, Arc::clone(&named)) } else { body };
+                Source::Stream(Some(body))
+            }
+            body => body,
+        };
         let has_own_models = false;
         Ok(Self {
             method,
@@ -243,6 +301,7 @@ impl Passing {
             target,
             body,
             body_bytes,
+            named,
             model,
             is_by_body,
             spot,
@@ -250,6 +309,54 @@ impl Passing {
             is_single,
         })
     }
+}
+
+/// A streamed body whose model is noted as it passes by.
+struct Watched {
+    body: Body,
+    finder: ModelFinder,
+    named: Arc<OnceLock<String>>,
+}
+
+impl Watched {
+    fn new(body: Body, named: Arc<OnceLock<String>>) -> Body {
+        Body::new(Self { body, finder: ModelFinder::default(), named })
+    }
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame
+            && let Some(chunk) = frame.data_ref()
+            && let Some(model) = self.finder.feed(chunk)
+        {
+            // A body that is given names its model once.
+            let _ = self.named.set(model);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Whether a request is a conversation that weir forwards without reading it.
+fn is_unread(method: &Method, target: &Target) -> bool {
+    let endpoint = target.endpoint();
+    *method == Method::POST
+        && matches!(endpoint, Endpoint::Route(route) if route.is_unread_conversation())
 }
 
 /// Whether the body of a request names a model, or should where the path does.

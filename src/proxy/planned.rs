@@ -6,11 +6,13 @@ use bytes::Bytes;
 
 use super::budgets::Report;
 use super::edited;
+use super::memory::{LastSent, Sent};
+use super::probe::Probe;
 use super::summaries::{Behalf, Look, Patience, Wanted};
 use super::ways::Way;
 use super::{LeftOut, Tenant};
 use crate::budget::{Compaction, ServiceTier};
-use crate::context::{LearnedLimits, Limits, Zone};
+use crate::context::{Fold, LearnedLimits, Limits, Zone};
 use crate::tokens::Encoding;
 use crate::wire::Protocol;
 use crate::wire::asking::Put;
@@ -33,6 +35,8 @@ pub struct Job {
     pub behalf: Option<Arc<Behalf>>,
     /// [`Caller::as_of`](super::Caller::as_of).
     pub as_of: Option<u64>,
+    /// What is to be found out by it of the model's limits.
+    pub(super) probe: Option<Arc<Probe>>,
     /// What may be done where no summary stands yet; the planner's to decide.
     pub(super) patience: Patience,
 }
@@ -41,8 +45,20 @@ impl Job {
     /// A request that is only looked at, whose model its body names.
     pub fn new(tenant: Tenant, protocol: Protocol, body: Bytes, asked: Asked) -> Self {
         let (path_model, way, alias_of, behalf) = (None, None, None, None);
-        let (as_of, patience) = (None, Patience::Looks);
-        Self { tenant, protocol, body, path_model, asked, way, alias_of, behalf, as_of, patience }
+        let (as_of, probe, patience) = (None, None, Patience::Looks);
+        Self {
+            tenant,
+            protocol,
+            body,
+            path_model,
+            asked,
+            way,
+            alias_of,
+            behalf,
+            as_of,
+            probe,
+            patience,
+        }
     }
 }
 
@@ -78,6 +94,8 @@ pub struct Planned {
     pub messages: u32,
     /// Cuts that the conversation has seen.
     pub cuts: u32,
+    /// Whether the last of them is made at this very request.
+    pub is_cut_here: bool,
     /// Messages not sent whole, where originals are kept; else empty.
     pub left_out: LeftOut,
     pub model: String,
@@ -113,12 +131,68 @@ pub struct Planned {
     pub ahead: Option<Wanted>,
     /// How its budgets stand.
     pub budget: Option<Report>,
+    /// The steps of the compactions that no request before this one had, in the words of `action`;
+    /// empty if there are none.
+    pub compacted_by: String,
+    /// What is noted once an upstream has taken the request.
+    pub progress: Option<Progress>,
 }
+
+/// A conversation as it is, and the request of it that an upstream took last.
+pub(super) struct Folded {
+    pub(super) fold: Arc<Fold>,
+    pub(super) last_sent: LastSent,
+}
+
+impl Folded {
+    pub(super) fn progress(&self, compactions: u32) -> Progress {
+        Progress::new(&self.last_sent, self.fold.received_tokens(), compactions)
+    }
+}
+
+/// A request that may become the last one of its conversation that an upstream took.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    pub(super) last_sent: LastSent,
+    pub(super) sent: Sent,
+}
+
+impl Progress {
+    /// Of a request with so many tokens of messages, shaped by so many compactions.
+    pub(super) fn new(last_sent: &LastSent, received_tokens: u64, compactions: u32) -> Self {
+        Self { last_sent: last_sent.clone(), sent: Sent { received_tokens, compactions } }
+    }
+
+    /// Notes that an upstream took the request, and returns whether it is the first with its
+    /// compactions.
+    pub fn note(&self) -> bool {
+        let before = self.last_sent.set(self.sent);
+        self.sent.compactions > before.map_or(0, |before| before.compactions)
+    }
+}
+
+/// Two plans are the same if they send the same, whatever was sent before.
+impl PartialEq for Progress {
+    fn eq(&self, other: &Self) -> bool {
+        self.sent == other.sent
+    }
+}
+
+impl Eq for Progress {}
 
 impl Planned {
     /// Whether less of the conversation would reach the model than the caller sent.
     pub fn loses(&self) -> bool {
         self.cuts > 0 || self.received_tokens > self.limit_tokens
+    }
+
+    /// Replaces a plan that the upstream refused by the one that is sent again.
+    pub fn replace_refused(&mut self, again: Self) {
+        // Under another limit nothing is remembered of the conversation, and yet the provider has in
+        // its cache what it took last.
+        let earlier_tokens = again.compaction.earlier_tokens.or(self.compaction.earlier_tokens);
+        *self = again;
+        self.compaction.earlier_tokens = earlier_tokens;
     }
 
     /// The request without weir's question for its usage: what to send to an upstream that refuses

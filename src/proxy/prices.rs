@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use super::shared::shown;
+use super::{ErrorKind, ProxyError};
 use crate::budget::Price;
-use crate::config::{Config, Route};
+use crate::config::{Config, Priced, Route};
 
 /// How many models without a price are remembered as warned about.
 const WARNED_MODELS: usize = 1000;
@@ -33,18 +34,46 @@ impl RoutePrices {
 pub struct Warned(Mutex<HashSet<String>>);
 
 impl Warned {
+    /// Refuses a model without a known price where `prices.unknown` says so; warns of it once
+    /// where it is metered at no cost.
+    pub fn check(&self, config: &Config, model: &str) -> Result<(), ProxyError> {
+        match config.price(model) {
+            Priced::Known(_) | Priced::Default(_) => Ok(()),
+            Priced::Unpriced => {
+                self.warn_once(model);
+                Ok(())
+            }
+            Priced::Refused => Err(ProxyError {
+                param: Some("model".to_owned()),
+                ..ProxyError::new(
+                    ErrorKind::ModelNotPriced,
+                    format!(
+                        "weir knows no price for the model '{}', and serves none without \
+                         (prices.unknown = \"reject\"). The operator sets one under \
+                         [models.\"NAME\"].",
+                        shown(model)
+                    ),
+                )
+            }),
+        }
+    }
+
     /// Warns of `model`, unless that was done before.
-    pub fn warn_once(&self, model: &str) {
-        let Ok(mut warned) = self.0.lock() else { return };
+    fn warn_once(&self, model: &str) {
         let model = shown(model);
-        if warned.len() < WARNED_MODELS && !warned.contains(&model) {
+        if self.is_first(model.clone()) {
             tracing::warn!(
                 target: "weir::models",
                 model,
                 "no known price: its requests are metered at no cost; set one under \
                  [models.\"NAME\"] in the configuration"
             );
-            warned.insert(model);
         }
+    }
+
+    /// Notes a name, and returns whether that is new and there was room for it.
+    pub fn is_first(&self, name: String) -> bool {
+        let Ok(mut warned) = self.0.lock() else { return false };
+        (warned.len() < WARNED_MODELS || warned.contains(&name)) && warned.insert(name)
     }
 }

@@ -155,6 +155,7 @@ impl Proxy {
         }
         loop {
             let sent = self.attempt(&mut trip, &mut ready, record).await;
+            record.came_back();
             let next = match &sent {
                 Err(error) if error.kind == ErrorKind::ContextLengthExceeded => {
                     match larger.take() {
@@ -303,7 +304,12 @@ impl Proxy {
                 upstream: Arc::clone(&leg.upstream),
             })
         });
-        let planned = self.planner.plan_job(&job).await?;
+        let planned = self.planner.plan_job(&job).await;
+        let of = (&trip.caller, trip.model.as_deref());
+        let planned = match self.probed(&leg.upstream, of, &mut job, &planned).await {
+            Some(probing) => probing,
+            None => planned?,
+        };
         Ok(Ready { leg, job, planned })
     }
 
@@ -325,6 +331,7 @@ impl Proxy {
         let mut retries = 0;
         loop {
             let sent = self.send_once(trip, ready, record).await;
+            record.came_back();
             let Some(wait) = wait(&upstream, retries, &sent) else { return sent };
             record.gave_way(status(&sent)).await;
             drop(sent);
@@ -363,7 +370,8 @@ impl Proxy {
         let opening = Opening::planned(account, &outbound.target, planned, record.plan_ms());
         record.account(self.journal.open(opening, holding).await?);
         record.sent_to(self.shown_name(upstream));
-        self.send_fitting(upstream, outbound, planned, job, record).await
+        let inbound = self.send_fitting(upstream, outbound, planned, job, record).await?;
+        upstream.well_placed(&leg.target, inbound).await
     }
 }
 

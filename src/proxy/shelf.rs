@@ -31,6 +31,8 @@ pub struct Shelf<T> {
 struct Held<T> {
     /// What it is, and when it ends; `None` where nothing is known.
     value: Option<(T, u64)>,
+    /// Whether the store has had it: then it is gone when the store has it no more.
+    is_stored: bool,
     read_at: Instant,
 }
 
@@ -62,14 +64,46 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> Shelf<T> {
         let value = match self.known.get(&place) {
             Some(held) if held.read_at.elapsed() < REFRESH_AFTER => held.value,
             held => {
-                let known = held.and_then(|held| held.value);
-                // What the store could not take is known here all the same.
-                let value = self.read(account, model, now_ms).flatten().or(known);
-                self.known.insert(place, Held { value, read_at: Instant::now() });
+                let held = self.reread(account, model, now_ms, held);
+                let value = held.value;
+                self.known.insert(place, held);
                 value
             }
         };
         value.filter(|(_, expires_ms)| *expires_ms > now_ms).map(|(value, _)| value)
+    }
+
+    /// What is known of `model` by the store and by what was `held` of it. A value that the store could
+    /// not take is known here nevertheless; one that it had and has no more was removed.
+    fn reread(&self, account: Tenant, model: &str, now_ms: u64, held: Option<Held<T>>) -> Held<T> {
+        let read_at = Instant::now();
+        let (value, is_stored) = held.map_or((None, false), |held| (held.value, held.is_stored));
+        match self.read(account, model, now_ms) {
+            Some(Some(read)) => Held { value: Some(read), is_stored: true, read_at },
+            Some(None) if is_stored => Held { value: None, is_stored: false, read_at },
+            _ => Held { value, is_stored, read_at },
+        }
+    }
+
+    /// Claims for an hour or so what only one of all processes is to do with `model` as it is known by
+    /// `mark`. Gives whether the claim is this caller's.
+    pub async fn claim(
+        &self,
+        kind: Kind,
+        account: Tenant,
+        (model, mark): (&str, u64),
+        lifetime_ms: u64,
+    ) -> bool {
+        let mut own = [0; 16];
+        let (Some((store, upstream)), Ok(())) = (&self.store, getrandom::fill(&mut own)) else {
+            return false;
+        };
+        let Some(key) = key(upstream, &format!("{model}\n{mark}")) else { return false };
+        let now_ms = now_ms();
+        let expires_ms = now_ms.saturating_add(lifetime_ms);
+        let entry = Entry { key, value: Bytes::copy_from_slice(&own), expires_ms };
+        let first = store.put_if_absent(account, kind, vec![entry], now_ms).await;
+        first.is_ok_and(|first| first.first().is_some_and(|first| **first == own))
     }
 
     /// Keeps what is known of `model`: in memory at once, and in the store when this is done. A store
@@ -85,7 +119,8 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> Shelf<T> {
             return;
         }
         let expires_ms = now_ms().saturating_add(self.lifetime_ms);
-        let held = Held { value: Some((value, expires_ms)), read_at: Instant::now() };
+        let held =
+            Held { value: Some((value, expires_ms)), is_stored: false, read_at: Instant::now() };
         self.known.insert((account, model.to_owned()), held);
     }
 
@@ -101,6 +136,11 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> Shelf<T> {
         if let Err(error) = store.put(account, self.kind, vec![entry], now_ms).await {
             let kind = self.kind.name;
             tracing::debug!(target: "weir::learned", kind, %error, "known to this process alone");
+            return;
+        }
+        let place = (account, model.to_owned());
+        if let Some(held) = self.known.get(&place) {
+            self.known.insert(place, Held { is_stored: true, ..held });
         }
     }
 
@@ -119,6 +159,27 @@ impl<T: Copy + Serialize + DeserializeOwned + Send + Sync + 'static> Shelf<T> {
 fn key(upstream: &str, model: &str) -> Option<Bytes> {
     let key = format!("{upstream}\n{model}");
     (key.len() <= MAX_KEY_BYTES).then(|| key.into())
+}
+
+/// Removes from `store` what it has of a kind for the models that `is_meant` accepts, of all callers.
+/// Gives the names of those that there were, at most `most`.
+pub async fn remove(
+    store: &Store,
+    kind: Kind,
+    is_meant: impl Fn(&str) -> bool,
+    most: usize,
+) -> Result<Vec<String>, StoreError> {
+    let now_ms = now_ms();
+    let mut removed = Vec::new();
+    for (tenant, entry) in store.list(kind, now_ms, most).await? {
+        let key = std::str::from_utf8(&entry.key).ok().and_then(|key| key.split_once('\n'));
+        let Some((_, model)) = key.filter(|(_, model)| is_meant(model)) else { continue };
+        removed.push(model.to_owned());
+        // An entry that has ended is as if it had never been.
+        let ended = Entry { value: Bytes::new(), expires_ms: now_ms, ..entry };
+        store.put(tenant, kind, vec![ended], now_ms).await?;
+    }
+    Ok(removed)
 }
 
 /// All that `store` has of a kind, of all callers; at most `most`.

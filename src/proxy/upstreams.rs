@@ -13,6 +13,7 @@ use super::ProxyError;
 use super::asking::Refusers;
 use super::headers::{self, Via};
 use super::learned::Learned;
+use super::misplaced::BaseUrl;
 use super::ways::Taught;
 use crate::config::{self, Config, DEFAULT_UPSTREAM, Learning};
 use crate::store::{OpenError, Store};
@@ -34,6 +35,7 @@ pub struct Upstream {
     pub gets_callers_key: bool,
     pub patience: Patience,
     pub taught: Arc<Taught>,
+    pub(super) base_url: BaseUrl,
     breaker: Mutex<Breaker>,
     /// Whether there is anything in the breaker.
     is_troubled: AtomicBool,
@@ -170,6 +172,7 @@ impl Upstream {
                 refusers,
             }),
             origin,
+            base_url: BaseUrl::default(),
             breaker: Mutex::default(),
             is_troubled: AtomicBool::new(false),
             begun: Instant::now(),

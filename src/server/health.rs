@@ -1,18 +1,7 @@
-//! What weir says of itself to whoever watches over it: whether it is ready, and what it has counted.
-//! Asks nothing and changes nothing.
+//! What weir says of itself to whoever watches over it: whether it is ready. Asks nothing and changes
+//! nothing.
 
-use crate::proxy::Proxy;
 use crate::store::State;
-
-/// What there is to count, for whoever scrapes it: sums over all callers, and nothing of theirs.
-pub fn metrics(proxy: &Proxy) -> String {
-    let figures = proxy.summaries().map(|summaries| summaries.figures());
-    figures.into_iter().flatten().fold(String::new(), |mut page, (name, figure)| {
-        let name = format!("weir_summaries_{name}_total");
-        page.push_str(&format!("# TYPE {name} counter\n{name} {figure}\n"));
-        page
-    })
-}
 
 /// That weir is ready, where its store is, and whether it goes by another configuration than it was
 /// last told. A store that fails is no reason to send callers away, nor is the latter.

@@ -1,19 +1,25 @@
 //! Who a request is from: the holder of a virtual key, or, in open mode, whoever sends the same
 //! credential. Reads headers alone; what a caller may do is `proxy::Caller`'s.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, Uri};
+use memchr::memmem;
 
 use crate::config::AuthMode;
 use crate::proxy::{Caller, ErrorKind, ProxyError, Tenant};
-use crate::store::keys::{KeyRing, Standing};
+use crate::store::keys::{self, KeyRing, Standing};
 use crate::store::{Store, now_ms};
+use crate::upstream::query;
 
 /// The headers that may carry a caller's credential, in one form or another.
 const CREDENTIALS: [HeaderName; 3] =
     [AUTHORIZATION, HeaderName::from_static("api-key"), HeaderName::from_static("x-api-key")];
 /// What stands before a key in `authorization`.
 const SCHEME: &str = "bearer ";
+/// What stands before a name and a password there, in base64.
+const BASIC_SCHEME: &str = "basic ";
 
 /// Tells callers apart.
 pub enum Gate {
@@ -30,14 +36,27 @@ impl Gate {
         }
     }
 
-    /// Who sent these headers. In keys mode nobody else gets further.
-    pub async fn caller(&self, headers: &HeaderMap) -> Result<Caller, ProxyError> {
+    /// Whether everybody who reaches weir may use it.
+    pub fn is_open(&self) -> bool {
+        matches!(self, Self::Open { .. })
+    }
+
+    /// Who sent a request of these headers to this address. In keys mode nobody else gets further.
+    pub async fn caller(&self, headers: &HeaderMap, uri: &Uri) -> Result<Caller, ProxyError> {
         let ring = match self {
             Self::Open { tenant_key } => {
+                if headers.values().any(|value| holds_secret(value.as_bytes())) || is_in_uri(uri) {
+                    return Err(refused(OPEN_MODE));
+                }
                 return Ok(Caller::new(tenant(tenant_key, headers), None));
             }
             Self::Keys(ring) => ring,
         };
+        let elsewhere = headers.iter().filter(|(name, _)| !CREDENTIALS.contains(name));
+        if elsewhere.into_iter().any(|(_, value)| holds_secret(value.as_bytes())) || is_in_uri(uri)
+        {
+            return Err(refused(MISPLACED));
+        }
         let secret = sole_key(headers)?;
         let found = ring.find(secret).await.map_err(|error| {
             tracing::warn!(target: "weir::store", %error, "keys cannot be read");
@@ -58,6 +77,43 @@ impl Gate {
             Standing::Revoked => Err(refused("This API key was revoked. Ask for a new one.")),
         }
     }
+}
+
+/// The refusal of a virtual key where weir forwards credentials as they come.
+const OPEN_MODE: &str = "The request carries one of weir's virtual keys (sk-weir-...), but this weir \
+    does not check keys: auth.mode is \"open\", which forwards each caller's credential to the \
+    provider. To use virtual keys, set auth.mode = \"keys\" in weir's configuration; otherwise send \
+    the provider's own API key.";
+/// The refusal of a virtual key in a place that weir reads no keys from.
+const MISPLACED: &str = "The request carries one of weir's virtual keys (sk-weir-...) where it would be \
+    forwarded. Send it as the SDK's API key, which is the header 'Authorization: Bearer KEY', and \
+    nowhere else.";
+
+/// Whether a header's value holds a virtual key's secret, as it is or as a password.
+fn holds_secret(value: &[u8]) -> bool {
+    let holds = |bytes: &[u8]| memmem::find(bytes, keys::PREFIX.as_bytes()).is_some();
+    if holds(value) {
+        return true;
+    }
+    let value = value.trim_ascii();
+    let is_basic = value
+        .get(..BASIC_SCHEME.len())
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(BASIC_SCHEME.as_bytes()));
+    is_basic
+        && STANDARD
+            .decode(value[BASIC_SCHEME.len()..].trim_ascii())
+            .is_ok_and(|decoded| holds(&decoded))
+}
+
+/// Whether a path or query holds a virtual key's secret.
+fn is_in_uri(uri: &Uri) -> bool {
+    is_secret_in(uri.path_and_query().map_or("", |both| both.as_str()))
+}
+
+/// Whether a text of a URL holds a virtual key's secret, which may be written with escapes.
+pub fn is_secret_in(text: &str) -> bool {
+    let holds = |bytes: &[u8]| memmem::find(bytes, keys::PREFIX.as_bytes()).is_some();
+    holds(text.as_bytes()) || (text.contains('%') && holds(&query::percent_decoded(text)))
 }
 
 /// The one key that a request carries, whichever header it is in.

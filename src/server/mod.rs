@@ -8,6 +8,7 @@ pub mod decode;
 mod health;
 mod identify;
 mod opening;
+mod preflight;
 mod renewal;
 mod reply;
 mod repoll;

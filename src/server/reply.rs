@@ -5,7 +5,8 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
+    WWW_AUTHENTICATE,
 };
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
@@ -14,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::decode;
 use crate::proxy::error::UpstreamAnswer;
-use crate::proxy::{Body, ErrorKind, ProxyError};
+use crate::proxy::{Body, ErrorKind, ProxyError, metrics};
 
 /// Carried by weir's own errors alone, so that they are told from the upstream's.
 pub const X_WEIR_ERROR: HeaderName = HeaderName::from_static("x-weir-error");
@@ -65,7 +66,7 @@ impl<'a> Upstream<'a> {
 
 /// The answer that says what went wrong.
 pub fn error(problem: &ProxyError) -> Response<Body> {
-    let status = status(problem.kind);
+    let status = problem.kind.status();
     let envelope = Envelope {
         error: Rendered {
             message: &problem.message,
@@ -83,7 +84,10 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
         headers.insert(RETRY_AFTER, HeaderValue::from(after_ms.div_ceil(1000)));
     }
     match problem.kind {
-        ErrorKind::UpgradeNotSupported | ErrorKind::LoopDetected | ErrorKind::BudgetExhausted => {
+        ErrorKind::UpgradeNotSupported
+        | ErrorKind::LoopDetected
+        | ErrorKind::BudgetExhausted
+        | ErrorKind::UpstreamPath => {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         ErrorKind::UnsupportedEncoding => {
@@ -115,11 +119,12 @@ pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-/// A complete answer in plain text, as Prometheus reads it.
-pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
-    let mut response = json(status, body);
-    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
+/// The page that a scraper of metrics reads.
+pub fn metrics(page: String) -> Response<Body> {
+    let mut response = json(StatusCode::OK, page);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
@@ -132,38 +137,6 @@ pub fn empty(status: StatusCode) -> Response<Body> {
 
 fn full(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
-}
-
-/// The status that tells a kind of error.
-pub fn status(kind: ErrorKind) -> StatusCode {
-    match kind {
-        ErrorKind::InvalidRequest
-        | ErrorKind::ContextLengthExceeded
-        | ErrorKind::ModelNotPriced
-        | ErrorKind::TooManyMessages => StatusCode::BAD_REQUEST,
-        ErrorKind::OriginNotAllowed
-        | ErrorKind::HostNotAllowed
-        | ErrorKind::BypassNotAllowed
-        | ErrorKind::CredentialRequired
-        | ErrorKind::ModelNotAllowed
-        | ErrorKind::PassthroughRequired => StatusCode::FORBIDDEN,
-        ErrorKind::InvalidApiKey => StatusCode::UNAUTHORIZED,
-        ErrorKind::RequestRate
-        | ErrorKind::TokenRate
-        | ErrorKind::BudgetExhausted
-        | ErrorKind::BudgetHeld => StatusCode::TOO_MANY_REQUESTS,
-        ErrorKind::NotFound => StatusCode::NOT_FOUND,
-        ErrorKind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-        ErrorKind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
-        ErrorKind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        ErrorKind::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        ErrorKind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        ErrorKind::UpgradeNotSupported => StatusCode::NOT_IMPLEMENTED,
-        ErrorKind::UpstreamConnect | ErrorKind::UpstreamClosed => StatusCode::BAD_GATEWAY,
-        ErrorKind::Overloaded | ErrorKind::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-        ErrorKind::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
-        ErrorKind::LoopDetected => StatusCode::LOOP_DETECTED,
-    }
 }
 
 /// OpenAI's `type` for errors of this kind and status.

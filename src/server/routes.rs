@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::header::{
-    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, CACHE_CONTROL, HeaderName, HeaderValue, UPGRADE, VARY,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, HeaderValue,
+    UPGRADE, VARY,
 };
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 
 use super::accept::{Acceptor, Received};
 use super::health;
-use super::identify::Gate;
+use super::identify::{Gate, is_secret_in};
+use super::preflight::{is_preflight, preflight};
 use super::reply;
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
@@ -27,11 +27,6 @@ use crate::proxy::{
 use crate::upstream::{Target, TargetError};
 use crate::wire::Protocol;
 
-/// Asked by browsers before a public page may reach a private address, and the consent.
-const REQUEST_PRIVATE_NETWORK: HeaderName =
-    HeaderName::from_static("access-control-request-private-network");
-const ALLOW_PRIVATE_NETWORK: HeaderName =
-    HeaderName::from_static("access-control-allow-private-network");
 /// Where originals are, by reference.
 const ORIGINALS: &str = "/weir/v1/originals/";
 /// Where a chat completion's body is explained, and the path whose plan is told.
@@ -40,6 +35,8 @@ const PLAN: &str = "/weir/v1/plan";
 const USAGE: &str = "/weir/v1/usage";
 /// Where a caller is told how its budgets stand.
 const BUDGETS: &str = "/weir/v1/budgets";
+/// Where a scraper reads what weir has counted.
+const METRICS: &str = "/metrics";
 const PLANNED_PATH: &str = "/v1/chat/completions";
 /// When to try again after all connections were taken.
 const RETRY_AFTER_MS: u64 = 1000;
@@ -78,6 +75,8 @@ enum Step {
     Usage,
     /// How the caller's budgets stand is asked for.
     Budgets,
+    /// What weir has counted is asked for.
+    Metrics,
     /// A page of weir's own, which takes these methods alone.
     NotAllowed(&'static str),
     Forward(Target),
@@ -140,19 +139,20 @@ impl Routes {
         let (parts, body) = request.into_parts();
         let origin = match self.origins.check(&parts.headers) {
             Ok(origin) => origin,
-            Err(problem) => return Self::refuse(&parts, body, &problem),
+            Err(problem) => return self.refuse(&parts, body, &problem),
         };
         let mut response = match self.step(&parts, origin.is_some()) {
             Ok(Step::Own(response)) => response,
-            Ok(Step::NotAllowed(allowed)) => Self::refuse_method(&parts, body, allowed),
-            Ok(step) => match self.gate.caller(&parts.headers).await {
+            Ok(Step::NotAllowed(allowed)) => self.refuse_method(&parts, body, allowed),
+            Ok(Step::Metrics) => self.metrics(&parts, body).await,
+            Ok(step) => match self.gate.caller(&parts.headers, &parts.uri).await {
                 Ok(mut caller) => {
                     caller.address = address(&parts);
                     self.serve(step, parts, body, caller).await
                 }
-                Err(problem) => Self::refuse(&parts, body, &problem),
+                Err(problem) => self.refuse(&parts, body, &problem),
             },
-            Err(problem) => Self::refuse(&parts, body, &problem),
+            Err(problem) => self.refuse(&parts, body, &problem),
         };
         if let Some(origin) = origin {
             let headers = response.headers_mut();
@@ -167,14 +167,15 @@ impl Routes {
     async fn serve(&self, step: Step, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
         match step {
             Step::Own(response) => response,
-            Step::NotAllowed(allowed) => Self::refuse_method(&parts, body, allowed),
+            Step::Metrics => self.metrics(&parts, body).await,
+            Step::NotAllowed(allowed) => self.refuse_method(&parts, body, allowed),
             Step::Original(reference) => self.original(parts, body, &reference, &caller).await,
             Step::Usage => {
                 let query = SpendQuery::read(parts.uri.query().unwrap_or_default());
                 let told = async { self.proxy.spend(&caller, query?).await };
-                Self::told(parts, body, told.await)
+                self.told(parts, body, told.await)
             }
-            Step::Budgets => Self::told(parts, body, self.proxy.standings(&caller).await),
+            Step::Budgets => self.told(parts, body, self.proxy.standings(&caller).await),
             Step::Plan => self.plan(parts, body, caller).await,
             Step::Forward(target) => self.forward(parts, body, target, caller).await,
         }
@@ -194,7 +195,7 @@ impl Routes {
                  (`server.max_connections`). Try again shortly.",
             )
         };
-        Self::refuse(&parts, body, &problem)
+        self.refuse(&parts, body, &problem)
     }
 
     /// For whoever watches over weir, by whatever name it is called.
@@ -204,7 +205,6 @@ impl Routes {
         }
         match request.uri().path() {
             "/healthz" => Some(reply::json(StatusCode::OK, r#"{"status":"ok"}"#)),
-            "/metrics" => Some(reply::text(StatusCode::OK, health::metrics(&self.proxy))),
             "/readyz" if self.shutdown.phase() == Phase::Serving => {
                 let is_refused = self.is_refused.load(Ordering::Relaxed);
                 Some(reply::json(
@@ -236,6 +236,9 @@ impl Routes {
         if path == "/" && is_read {
             let about = r#"{"name":"weir","message":"This is weir, an OpenAI-compatible proxy. Point your SDK's base_url at this address with /v1 at its end."}"#;
             return Ok(Step::Own(reply::json(StatusCode::OK, about)));
+        }
+        if path == METRICS {
+            return Ok(if is_read { Step::Metrics } else { Step::NotAllowed("GET, HEAD") });
         }
         if let Some(reference) = path.strip_prefix(ORIGINALS) {
             return Ok(match is_read {
@@ -275,6 +278,18 @@ impl Routes {
         Ok(target)
     }
 
+    /// What weir has counted, for those on its own machine. With virtual keys, what teams spend is
+    /// nothing for whoever else can reach this listener.
+    async fn metrics(&self, parts: &Parts, body: Body) -> Response<Body> {
+        let is_own = address(parts).is_some_and(|address| address.to_canonical().is_loopback());
+        if is_own && self.gate.is_open() {
+            return reply::metrics(self.proxy.metrics_page().await);
+        }
+        let message = "Here metrics are shown in open mode and to this machine alone. The admin API's \
+                       listener (admin.listen) has them at /metrics for those who send its token.";
+        self.refuse(parts, body, &ProxyError::new(ErrorKind::NotFound, message))
+    }
+
     /// What `reference` stands for, to the caller that sent it.
     async fn original(
         &self,
@@ -290,12 +305,13 @@ impl Routes {
                 headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
                 response
             }
-            Err(problem) => Self::refuse(&parts, body, &problem),
+            Err(problem) => self.refuse(&parts, body, &problem),
         }
     }
 
     /// What the caller has used.
     fn told(
+        &self,
         parts: Parts,
         body: Body,
         told: Result<serde_json::Value, ProxyError>,
@@ -307,7 +323,7 @@ impl Routes {
                 headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
                 response
             }
-            Err(problem) => Self::refuse(&parts, body, &problem),
+            Err(problem) => self.refuse(&parts, body, &problem),
         }
     }
 
@@ -328,7 +344,7 @@ impl Routes {
                 response
             }
             Err(problem) => {
-                log_refusal(&method, &path, address, &problem);
+                self.note_refusal(&method, &path, address, &problem);
                 reply::error(&problem)
             }
         }
@@ -342,13 +358,13 @@ impl Routes {
         caller: Caller,
     ) -> Response<Body> {
         if let Err(problem) = caller.check_route(&parts.method, &target, self.proxy.routes()) {
-            return Self::refuse(&parts, body, &problem);
+            return self.refuse(&parts, body, &problem);
         }
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
         let address = caller.address;
         let protocol = target.protocol().filter(|_| method == Method::POST);
         let refused = |problem| {
-            log_refusal(&method, &path, address, &problem);
+            self.note_refusal(&method, &path, address, &problem);
             problem
         };
         let answered = if let Some(protocol) = protocol {
@@ -365,11 +381,11 @@ impl Routes {
         answered.unwrap_or_else(|problem| reply::error(&problem))
     }
 
-    fn refuse_method(parts: &Parts, body: Body, allowed: &'static str) -> Response<Body> {
+    fn refuse_method(&self, parts: &Parts, body: Body, allowed: &'static str) -> Response<Body> {
         Acceptor::refuse_body(&parts.headers, body);
         let message = format!("This address takes no other method than {allowed}.");
         let problem = ProxyError::new(ErrorKind::MethodNotAllowed, message);
-        log_refusal(&parts.method, parts.uri.path(), address(parts), &problem);
+        self.note_refusal(&parts.method, parts.uri.path(), address(parts), &problem);
         reply::method_not_allowed(&problem, allowed)
     }
 
@@ -436,9 +452,34 @@ impl Routes {
         Ok(Pass { caller, admission, target, method, headers, body })
     }
 
-    fn refuse(parts: &Parts, body: Body, problem: &ProxyError) -> Response<Body> {
+    /// Counts and logs a refusal. The proxy does this for requests that reach it.
+    fn note_refusal(
+        &self,
+        method: &Method,
+        path: &str,
+        address: Option<IpAddr>,
+        problem: &ProxyError,
+    ) {
+        self.proxy.count_refused(path, problem);
+        let path = match is_secret_in(path) {
+            true => "(hidden: it holds a virtual key)",
+            false => &path[..path.floor_char_boundary(MAX_LOGGED_BYTES)],
+        };
+        tracing::info!(
+            target: "weir::request",
+            event = "refused",
+            method = method.as_str(),
+            path,
+            status = problem.kind.status().as_u16(),
+            outcome = problem.kind.code(),
+            address = address.map(tracing::field::display),
+            "refused"
+        );
+    }
+
+    fn refuse(&self, parts: &Parts, body: Body, problem: &ProxyError) -> Response<Body> {
         Acceptor::refuse_body(&parts.headers, body);
-        log_refusal(&parts.method, parts.uri.path(), address(parts), problem);
+        self.note_refusal(&parts.method, parts.uri.path(), address(parts), problem);
         reply::error(problem)
     }
 }
@@ -448,50 +489,12 @@ fn address(parts: &Parts) -> Option<IpAddr> {
     parts.extensions.get().map(|Address(address)| *address)
 }
 
-/// What reaches the proxy is logged by it; this is for what does not.
-fn log_refusal(method: &Method, path: &str, address: Option<IpAddr>, problem: &ProxyError) {
-    let path = &path[..path.floor_char_boundary(MAX_LOGGED_BYTES)];
-    tracing::info!(
-        target: "weir::request",
-        %method,
-        path,
-        status = reply::status(problem.kind).as_u16(),
-        error = problem.kind.code(),
-        address = address.map(tracing::field::display),
-        "refused"
-    );
-}
-
 /// Whether the caller wants to speak something else than HTTP. An offer of cleartext HTTP/2, which
 /// some HTTP clients make with every request, is no such wish: HTTP lets a server pass it over.
 fn asks_for_upgrade(parts: &Parts) -> bool {
     let offers = parts.headers.get_all(UPGRADE);
     parts.method == Method::CONNECT
         || offers.iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"h2c"))
-}
-
-fn is_preflight(parts: &Parts) -> bool {
-    parts.method == Method::OPTIONS && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
-}
-
-/// Lets an allowed page send what it wants to send.
-fn preflight(asked: &HeaderMap) -> Response<Body> {
-    let mut response = reply::empty(StatusCode::NO_CONTENT);
-    let headers = response.headers_mut();
-    let echoes = [
-        (ACCESS_CONTROL_REQUEST_METHOD, ACCESS_CONTROL_ALLOW_METHODS),
-        (ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_ALLOW_HEADERS),
-    ];
-    for (request, answer) in echoes {
-        if let Some(value) = asked.get(request) {
-            headers.insert(answer, value.clone());
-        }
-    }
-    if asked.contains_key(REQUEST_PRIVATE_NETWORK) {
-        headers.insert(ALLOW_PRIVATE_NETWORK, HeaderValue::from_static("true"));
-    }
-    headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
-    response
 }
 
 #[cfg(test)]

@@ -110,6 +110,18 @@ pub enum State {
     Failing,
 }
 
+/// How much a store was written to since the process began, and what waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Writes that succeeded: frames of the log of requests and transactions.
+    pub writes: u64,
+    pub failed_writes: u64,
+    /// Pieces of work that wait to be written.
+    pub queued: u64,
+    /// Bytes of this process's log of requests that wait to be moved into the tables.
+    pub log_bytes: u64,
+}
+
 /// Why a store did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreError {
@@ -241,6 +253,14 @@ impl Store {
         match &self.backend {
             Backend::Sqlite(sqlite) => sqlite.state(),
             Backend::Postgres(postgres) => postgres.state(),
+        }
+    }
+
+    /// What was written so far, and what waits.
+    pub fn activity(&self) -> Activity {
+        match &self.backend {
+            Backend::Sqlite(sqlite) => sqlite.activity(),
+            Backend::Postgres(postgres) => postgres.activity(),
         }
     }
 

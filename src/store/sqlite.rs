@@ -18,7 +18,8 @@ use super::readers::{Readers, connect};
 use super::sync::{self, Dirty};
 use super::writer::Writer;
 use super::{
-    Entry, Kind, Life, OpenError, SECRET_BYTES, State, StoreError, StoreOptions, Tenant, schema,
+    Activity, Entry, Kind, Life, OpenError, SECRET_BYTES, State, StoreError, StoreOptions, Tenant,
+    schema,
 };
 
 /// How long others who make the same file are waited for.
@@ -185,6 +186,17 @@ impl Sqlite {
     /// Whether the last write failed.
     pub fn is_failing(&self) -> bool {
         self.writer.is_failing()
+    }
+
+    /// What was written so far, and what waits.
+    pub fn activity(&self) -> Activity {
+        let (writer, log) = (self.writer.activity(), self.ledger.log().activity());
+        Activity {
+            writes: writer.writes + log.writes,
+            failed_writes: writer.failed_writes + log.failed_writes,
+            queued: writer.queued,
+            log_bytes: log.log_bytes,
+        }
     }
 
     pub fn state(&self) -> State {

@@ -1,7 +1,7 @@
 //! The one way to write: one connection, one transaction at a time. A thread takes what is queued
 //! as one transaction, so that many callers share one. Knows nothing of what is written.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::sync::Dirty;
-use super::{OpenError, StoreError};
+use super::{Activity, OpenError, StoreError};
 
 /// How long the thread waits for another process's transaction.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,6 +39,8 @@ pub struct Shared {
     is_failing: AtomicBool,
     /// Told of each commit that is not on the disk yet; `None` where commits wait for the disk.
     dirty: Option<Dirty>,
+    writes: AtomicU64,
+    failed_writes: AtomicU64,
 }
 
 impl Shared {
@@ -87,6 +89,8 @@ impl Shared {
     /// Tells of a commit, and logs the first failure after a success and the first success after a
     /// failure.
     fn report(&self, outcome: Result<(), &StoreError>) {
+        let count = if outcome.is_ok() { &self.writes } else { &self.failed_writes };
+        count.fetch_add(1, Ordering::Relaxed);
         match outcome {
             Ok(()) => {
                 if let Some(dirty) = &self.dirty {
@@ -132,6 +136,8 @@ impl Writer {
             connection: Mutex::new(connection),
             is_failing: AtomicBool::new(false),
             dirty,
+            writes: AtomicU64::new(0),
+            failed_writes: AtomicU64::new(0),
         });
         let own = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -144,6 +150,16 @@ impl Writer {
     /// Whether the last transaction failed.
     pub fn is_failing(&self) -> bool {
         self.shared.is_failing.load(Ordering::Relaxed)
+    }
+
+    /// What was written so far, and what waits.
+    pub fn activity(&self) -> Activity {
+        Activity {
+            writes: self.shared.writes.load(Ordering::Relaxed),
+            failed_writes: self.shared.failed_writes.load(Ordering::Relaxed),
+            queued: (QUEUE_LENGTH - self.queue.capacity()) as u64,
+            log_bytes: 0,
+        }
     }
 
     pub fn shared(&self) -> &Arc<Shared> {

@@ -43,7 +43,24 @@ pub enum Endpoint {
     Other,
 }
 
+impl Route {
+    /// Whether its requests are conversations that weir forwards without reading them: no limit on
+    /// their size holds, and nothing is compacted.
+    pub fn is_unread_conversation(self) -> bool {
+        matches!(self, Self::Completions | Self::Responses | Self::Messages)
+    }
+}
+
 impl Endpoint {
+    /// One of a few words for it, as metrics have it.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Route(route) => route.name(),
+            Self::Models | Self::Model(_) => "models",
+            Self::Other => "other",
+        }
+    }
+
     /// What these names ask for: the segments behind the base, or behind a deployment, without
     /// empty ones.
     pub fn of(names: &[&str]) -> Self {

@@ -1,11 +1,12 @@
 //! The way to the model: clients, targets, retries. Knows nothing of conversations.
 
 mod answer;
+mod base_path;
 pub mod breaker;
 mod client;
 mod credential;
 mod endpoint;
-mod query;
+pub mod query;
 pub mod retry;
 mod target;
 mod tls;
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 
 pub use answer::{AnswerBody, AnswerError};
+pub use base_path::{ModelsAnswer, ask_models, find_api};
 pub use client::{
     Client, ClientError, Inbound, Outbound, OutboundBody, SendError, install_tls_provider,
 };

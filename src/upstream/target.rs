@@ -163,8 +163,36 @@ impl Base {
                 .is_ok_and(|address| address.to_canonical().is_loopback())
     }
 
+    /// The URL without its query, which may hold a credential.
+    pub fn url(&self) -> String {
+        format!("{}{}", self.origin, self.path)
+    }
+
+    /// Whether the path is one that APIs of this shape are served under, or a deployment's.
+    pub fn has_api_path(&self) -> bool {
+        self.root_bytes < self.path.len()
+    }
+
+    /// Whether the path names one of Azure's deployments.
+    pub fn names_deployment(&self) -> bool {
+        self.model.is_some()
+    }
+
+    /// The base with another path in place of the one that APIs are served under, or of none.
+    pub fn with_api_path(&self, path: &str) -> Option<Self> {
+        let root = &self.path[..self.root_bytes];
+        let query = self.query.as_deref().map(|query| format!("?{query}")).unwrap_or_default();
+        Self::parse(&format!("{}{root}{path}{query}", self.origin)).ok()
+    }
+
+    /// Whether a request to `target` goes to a path of its own under this base, and not to one of Azure's.
+    pub fn holds(&self, target: &Target) -> bool {
+        let path = target.path().strip_prefix(&self.path);
+        path.is_some_and(|path| !path.starts_with("/openai/"))
+    }
+
     /// The URL of a path and query under this base's origin, if they stand in it unchanged.
-    fn url(&self, path_and_query: &str) -> Result<Url, TargetError> {
+    fn joined(&self, path_and_query: &str) -> Result<Url, TargetError> {
         let text = format!("{}{path_and_query}", self.origin);
         match Url::parse(&text) {
             Ok(url) if url.as_str() == text && url.fragment().is_none() => Ok(url),
@@ -266,7 +294,7 @@ impl Target {
             joined.push('/');
         }
         query::append(&mut joined, query, base.query.as_deref());
-        let url = base.url(&joined)?;
+        let url = base.joined(&joined)?;
         let protocol = protocol(path_alone(&joined));
         let endpoint = endpoint(after, matches!(place, Place::UnderRoot));
         let asked = path_and_query.into();

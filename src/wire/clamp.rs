@@ -44,7 +44,7 @@ pub fn add(request: &Request<'_>, model: &str, body: &mut String, tokens: u64) {
 /// The member that a model's provider takes. OpenAI's reasoning models refuse `max_tokens` (its API
 /// reference calls that deprecated in favour of `max_completion_tokens`), and many servers of others
 /// know nothing else.
-fn member(model: &str) -> &'static str {
+pub fn member(model: &str) -> &'static str {
     let name = model.rsplit('/').next().unwrap_or(model);
     match ["o1", "o3", "o4", "gpt-5"].iter().any(|family| name.starts_with(family)) {
         true => "max_completion_tokens",

@@ -66,9 +66,135 @@ impl Spot {
     }
 }
 
+/// The longest name of a model that is found in a body that passes by.
+const MAX_FOUND_BYTES: usize = 200;
+
+/// Finds the model that a JSON object names while the object passes by in pieces. Keeps no more of
+/// it than one member's name or a model's.
+#[derive(Debug, Default)]
+pub struct ModelFinder {
+    depth: u32,
+    /// Whether the bytes at hand are inside a string.
+    in_string: bool,
+    is_escaped: bool,
+    /// The string at hand, if it stands at the object's own level and is not too long.
+    text: Vec<u8>,
+    is_overlong: bool,
+    /// Whether the next string at the object's own level is a member's value.
+    is_value: bool,
+    /// Whether that member is the model.
+    is_model: bool,
+    is_done: bool,
+}
+
+impl ModelFinder {
+    /// Takes the next bytes, and returns the model if they complete its name.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Option<String> {
+        while let ([first, rest @ ..], false) = (bytes, self.is_done) {
+            if !self.in_string {
+                self.outside(*first);
+                bytes = rest;
+            } else if std::mem::take(&mut self.is_escaped) {
+                self.keep(&bytes[..1]);
+                bytes = rest;
+            } else {
+                let end = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
+                self.keep(&bytes[..end]);
+                let Some(mark) = bytes.get(end) else { return None };
+                bytes = &bytes[end + 1..];
+                if *mark == b'\\' {
+                    self.keep(b"\\");
+                    self.is_escaped = true;
+                } else if let Some(model) = self.end_string() {
+                    return Some(model);
+                }
+            }
+        }
+        None
+    }
+
+    fn outside(&mut self, byte: u8) {
+        match byte {
+            b'"' => {
+                self.in_string = true;
+                self.is_overlong = false;
+                self.text.clear();
+            }
+            b'{' | b'[' => {
+                // A list, or a value that is no object, names no model.
+                self.is_done = self.depth == 0 && byte == b'[';
+                self.depth += 1;
+            }
+            b'}' | b']' => {
+                self.depth = self.depth.saturating_sub(1);
+                self.is_done = self.depth == 0;
+            }
+            b':' if self.depth == 1 => self.is_value = true,
+            b',' if self.depth == 1 => (self.is_value, self.is_model) = (false, false),
+            _ => {}
+        }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.depth != 1 {
+            return;
+        }
+        self.is_overlong |= self.text.len() + bytes.len() > MAX_FOUND_BYTES;
+        if !self.is_overlong {
+            self.text.extend_from_slice(bytes);
+        }
+    }
+
+    fn end_string(&mut self) -> Option<String> {
+        self.in_string = false;
+        if self.depth != 1 || self.is_overlong {
+            return None;
+        }
+        let quoted = format!("\"{}\"", std::str::from_utf8(&self.text).ok()?);
+        let text = json::string(&quoted)?;
+        if !self.is_value {
+            self.is_model = text.eq_ignore_ascii_case("model");
+            return None;
+        }
+        self.is_done = self.is_model;
+        self.is_model.then(|| text.into_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_is_found_wherever_a_body_is_divided() {
+        let long = format!(r#"{{"model":"{}"}}"#, "m".repeat(MAX_FOUND_BYTES + 1));
+        let rows = [
+            (r#"{"model":"gpt-4o","input":"x"}"#, Some("gpt-4o")),
+            (
+                r#"{"input":[{"model":"no"},"model"],"x":"model","model" : "a\u0062\"c"}"#,
+                Some("ab\"c"),
+            ),
+            (r#"{"input":"a \" model\":\"no\" ","MODEL":"m"}"#, Some("m")),
+            (r#"{"model":7,"x":"y"}"#, None),
+            (r#"{"model":{"model":"no"},"y":"z"}"#, None),
+            (r#"[{"model":"no"}]"#, None),
+            (r#"{"x":1}{"model":"no"}"#, None),
+            (r#""model":"no""#, None),
+            ("", None),
+            (&long, None),
+        ];
+        for (body, expected) in rows {
+            for middle in 0..=body.len() {
+                let mut finder = ModelFinder::default();
+                let (one, other) = body.as_bytes().split_at(middle);
+                let found = finder.feed(one).or_else(|| finder.feed(other));
+                assert_eq!(found.as_deref(), expected, "{body} at {middle}");
+            }
+            let mut finder = ModelFinder::default();
+            let found = body.as_bytes().chunks(1).find_map(|byte| finder.feed(byte));
+            assert_eq!(found.as_deref(), expected, "{body} byte by byte");
+        }
+    }
 
     #[test]
     fn the_model_alone_is_put_anew() {

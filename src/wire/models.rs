@@ -94,6 +94,18 @@ pub fn told<'a>(raw: &'a str, figures: &Figures) -> Cow<'a, str> {
     }
 }
 
+/// A body that is one entry, with those figures that it lacks; `None` where it is none or lacks none.
+pub fn told_body(body: &[u8], figures: &Figures) -> Option<String> {
+    let text = std::str::from_utf8(body).ok()?;
+    let whole: &serde_json::value::RawValue = serde_json::from_str(text).ok()?;
+    let raw = whole.get();
+    let members = json::unique_members(raw)?;
+    members.iter().find(|(name, _)| name == "id")?;
+    let Cow::Owned(told) = told(raw, figures) else { return None };
+    let start = raw.as_ptr() as usize - text.as_ptr() as usize;
+    Some(format!("{}{told}{}", &text[..start], &text[start + raw.len()..]))
+}
+
 /// The entry of a model that no list has.
 pub fn entry(id: &str) -> String {
     let mut raw = String::from("{\"id\":\"");

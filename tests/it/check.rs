@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{free_port, weir};
 use crate::folder::Folder;
+use crate::scripted_upstream::{Options, Server};
 use crate::tls::setting::Authority;
 
 /// What a command says on standard output, and its exit code.
@@ -221,6 +222,25 @@ fn warnings_are_told_and_are_no_problem() {
 }
 
 #[test]
+fn limits_that_do_not_hold_on_all_routes_are_warned_of() {
+    let folder = Folder::new();
+    let limit = "[[limits]]\nmodel = \"gpt-4o\"\nmax_input_tokens = 9000\n";
+    let route =
+        "[[routes]]\nmodels = [\"small\"]\nupstream = \"default\"\nmax_input_tokens = 9000\n";
+    for (text, key) in [(limit, "limits"), (route, "routes")] {
+        let (found, code) = checked(&folder, text, &[]);
+        assert_eq!((code, &found["ok"]), (Some(0), &json!(true)), "{found}");
+        let warnings = found["warnings"].as_array().expect("a list");
+        let own: Vec<_> = warnings.iter().filter(|warning| warning["key"] == key).collect();
+        assert_eq!(own.len(), 1, "{found}");
+        let said = own[0]["message"].as_str().expect("text");
+        assert!(said.contains("/v1/responses") && said.contains("x-weir-action: unread"), "{said}");
+    }
+    let (found, _) = checked(&folder, "", &[]);
+    assert_eq!(found["warnings"], json!([]), "nothing is limited");
+}
+
+#[test]
 fn changes_say_what_they_cost() {
     let folder = Folder::new();
     let old = folder.write("old.toml", "[context]\nlow = 0.5\n[log]\nlevel = \"debug\"\n");
@@ -266,11 +286,87 @@ fn changes_say_what_they_cost() {
 #[test]
 fn what_weir_needs_beside_itself_is_tried_where_asked() {
     let folder = Folder::new();
-    let text = "[redis]\nurl = \"redis://127.0.0.1:1\"\n";
+    let text =
+        "[redis]\nurl = \"redis://127.0.0.1:1\"\n[upstream]\nurl = \"http://127.0.0.1:1/v1\"\n";
     let (found, code) = checked(&folder, text, &[]);
     assert_eq!(code, Some(0), "{found}");
     let (found, code) = checked(&folder, text, &["--connect"]);
     assert_eq!(code, Some(2), "{found}");
     assert_eq!(found["problems"][0]["key"], "redis.url");
     assert_eq!(found["problems"][0]["line"], 2);
+    assert_eq!(found["problems"][1]["key"], "upstream.url");
+    assert_eq!(found["problems"][1]["line"], 4);
+    let said = found["problems"][1]["message"].as_str().expect("text");
+    assert!(said.contains("Start the server at http://127.0.0.1:1/v1"), "{said}");
+}
+
+/// What `weir check --connect` says of an upstream: what it tried, and its exit code.
+async fn connected(text: &str, key: &str) -> (Vec<Value>, String, Option<i32>) {
+    let (text, key) = (text.to_owned(), key.to_owned());
+    let ran = tokio::task::spawn_blocking(move || {
+        let folder = Folder::new();
+        let path = folder.write("weir.toml", &text);
+        let run = |more: &[&str]| {
+            let mut command = weir(&["check", "--connect", "--config", &path]);
+            said(command.args(more).env("OWN_KEY", &key))
+        };
+        let (json, code) = run(&["--json"]);
+        let found: Value = serde_json::from_str(&json).expect(&json);
+        let (words, _) = run(&[]);
+        (found["tried"].as_array().expect("a list").clone(), words, code)
+    });
+    ran.await.expect("it ran")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_upstream_is_tried_where_asked() {
+    let start = |options| async move { Server::start(options).await.expect("a free port") };
+    let only_v1 = start(Options { only_v1: true, ..Options::default() }).await;
+    let keyed = start(Options { require_key: Some("sk-good".into()), ..Options::default() }).await;
+    let [root, api, keyed_api] = [(&only_v1, ""), (&only_v1, "/v1"), (&keyed, "/v1")]
+        .map(|(server, path)| format!("[upstream]\nurl = \"http://{}{path}\"\n", server.addr));
+    let own_key = format!("{keyed_api}api_key_env = \"OWN_KEY\"\n");
+    for (text, key, expected, code) in [
+        (&root, "", vec![("upstream.url", "fails", "/v1: set the URL to http://")], 2),
+        (&api, "", vec![("upstream.url", "works", "models; weir has no key for it")], 0),
+        (&keyed_api, "", vec![("upstream.url", "works", "wants a key (401")], 0),
+        (
+            &own_key,
+            "sk-bad",
+            vec![("upstream.api_key_env", "fails", "good there into the variable OWN_KEY")],
+            2,
+        ),
+        (
+            &own_key,
+            "sk-good",
+            vec![
+                ("upstream.url", "works", " models"),
+                ("upstream.api_key_env", "works", "answered a question of a few tokens"),
+            ],
+            0,
+        ),
+    ] {
+        let (tried, words, ended) = connected(text, key).await;
+        assert_eq!(ended, Some(code), "{text}: {words}");
+        assert_eq!(
+            (&tried[0]["key"], &tried[0]["outcome"]),
+            (&json!("store.path"), &json!("works"))
+        );
+        assert_eq!(tried.len(), expected.len() + 1, "{tried:?}");
+        for (tried, (key, outcome, part)) in tried[1..].iter().zip(expected) {
+            assert_eq!(
+                (&tried["key"], &tried["outcome"]),
+                (&json!(key), &json!(outcome)),
+                "{tried}"
+            );
+            let message = tried["message"].as_str().expect("text");
+            assert!(message.contains(part), "{message}");
+            assert!(words.lines().any(|line| line.ends_with(message)), "{words}");
+        }
+        assert!(key.is_empty() || !words.contains(key), "{words}");
+    }
+    let questions = keyed.requests().into_iter().filter(|seen| seen.method == "POST");
+    let questions: Vec<_> = questions.collect();
+    assert_eq!(questions.len(), 2, "one for each run with the good key");
+    assert!(questions.iter().all(|seen| seen.completion_tokens.is_some_and(|tokens| tokens <= 16)));
 }

@@ -199,17 +199,136 @@ fn it_says_where_requests_go() {
     let some: Vec<String> = (0..16).map(|number| format!("u{number:02}")).collect();
     let many = format!("{}, 2 more", some.join(", "));
     for (text, expected) in [
-        (String::new(), ". Point".to_owned()),
-        (routes(3), " (other upstreams: none; routes: 3). Point".to_owned()),
-        (upstreams(2) + &routes(1), " (other upstreams: u00, u01; routes: 1). Point".to_owned()),
-        (upstreams(18), format!(" (other upstreams: {many}; routes: 0). Point")),
+        (String::new(), String::new()),
+        (routes(3), " (other upstreams: none; routes: 3)".to_owned()),
+        (upstreams(2) + &routes(1), " (other upstreams: u00, u01; routes: 1)".to_owned()),
+        (upstreams(18), format!(" (other upstreams: {many}; routes: 0)")),
     ] {
         let config = folder.write("weir.toml", &text);
         let serving = Serving::start(&["--upstream", "http://127.0.0.1:2/v1", "--config", &config]);
-        let expected = format!("forwarding to http://127.0.0.1:2/v1{expected}");
+        let expected = format!("forwarding to  http://127.0.0.1:2/v1{expected}\n");
         assert!(serving.greeting.contains(&expected), "{}", serving.greeting);
         serving.signal("-TERM");
         assert_eq!(serving.ended(), Some(0));
+    }
+}
+
+#[test]
+fn the_greeting_names_store_configuration_limits_and_mode() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db").display().to_string();
+    let config = folder.write(
+        "weir.toml",
+        "[[limits]]\nmodel = \"gpt-4o*\"\nmax_input_tokens = 32000\n\
+         [upstream]\nurl = \"http://127.0.0.1:2/v1?key=sesame\"\n",
+    );
+    let greeting = |command: &mut Command| {
+        let serving = Serving::run(command);
+        let greeting = serving.greeting.clone();
+        serving.signal("-TERM");
+        assert_eq!(serving.ended(), Some(0));
+        greeting
+    };
+    let said =
+        greeting(&mut weir(&["serve", "--port", "0", "--config", &config, "--store", &store]));
+    for line in [
+        "forwarding to  http://127.0.0.1:2/v1?…\n".to_owned(),
+        format!("store          {store}\n"),
+        format!("configuration  {config}, WEIR_STORE__PATH, --port, --store\n"),
+        "limits         gpt-4o* 32000 tokens; otherwise each model's context window\n".to_owned(),
+        "mode           open (weir's own key is used), compact (conversations are made to fit)\n"
+            .to_owned(),
+    ] {
+        assert!(said.contains(&line), "{line}: {said}");
+    }
+    assert!(!said.contains("sesame"), "{said}");
+    let upstream = ["--upstream", "http://127.0.0.1:2/v1"];
+    let said = greeting(
+        weir(&["serve", "--listen", "0"])
+            .args(upstream)
+            .env("WEIR_AUTH__MODE", "keys")
+            .env("WEIR_UPSTREAM__API_KEY_ENV", "OWN_KEY")
+            .env("OWN_KEY", "sk-own")
+            .env("WEIR_ADMIN__LISTEN", "off")
+            .env("WEIR_CONTEXT__MODE", "observe"),
+    );
+    for line in [
+        "store          memory: nothing outlives this process\n",
+        "limits         each model's context window\n",
+        "mode           keys (callers need a virtual key), observe (nothing is compacted)\n",
+    ] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_port_alone_is_an_address() {
+    let port = free_port();
+    let listen = |arguments: &[&str]| {
+        let mut command = weir(&["serve", "--upstream", "http://127.0.0.1:2/v1"]);
+        let serving = Serving::run(command.args(arguments));
+        let address = serving.address;
+        serving.signal("-TERM");
+        assert_eq!(serving.ended(), Some(0));
+        address.to_string()
+    };
+    let expected = format!("127.0.0.1:{port}");
+    let port = port.to_string();
+    let local = format!("localhost:{port}");
+    for arguments in [["--port", &port], ["--listen", &port], ["--listen", &local]] {
+        assert_eq!(listen(&arguments), expected, "{arguments:?}");
+    }
+    let (code, said) = ended(&mut weir(&["serve", "--listen", "weir.example:8400"]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("127.0.0.1:8400 (0.0.0.0:8400 for all"), "{said}");
+}
+
+/// The width of lines that a terminal shows without breaking them.
+const TERMINAL_WIDTH: usize = 80;
+
+#[test]
+fn help_fits_a_narrow_terminal() {
+    let commands: [&[&str]; 21] = [
+        &[],
+        &["serve"],
+        &["check"],
+        &["explain"],
+        &["keys"],
+        &["keys", "create"],
+        &["keys", "list"],
+        &["keys", "show"],
+        &["keys", "limit"],
+        &["keys", "rotate"],
+        &["keys", "revoke"],
+        &["budgets"],
+        &["budgets", "set"],
+        &["budgets", "list"],
+        &["budgets", "remove"],
+        &["usage"],
+        &["backup"],
+        &["models"],
+        &["models", "import"],
+        &["models", "learned"],
+        &["replay"],
+    ];
+    for command in commands {
+        let output = weir(command)
+            .arg("--help")
+            .env("COLUMNS", TERMINAL_WIDTH.to_string())
+            .output()
+            .expect("weir starts");
+        let help = String::from_utf8(output.stdout).expect("text");
+        assert!(output.status.success(), "{command:?}");
+        assert!(help.contains("Examples:"), "{command:?} has no examples: {help}");
+        for line in help.lines() {
+            assert!(line.chars().count() <= TERMINAL_WIDTH, "{command:?}: {line}");
+        }
+        // What was broken to fit begins at the left, in the middle of an example or a list.
+        let (_, behind) = help.split_once("Examples:\n").expect("examples");
+        let examples = behind.split("\n\n").next().unwrap_or_default();
+        for line in examples.lines() {
+            assert!(line.starts_with("  "), "{command:?}: {line}");
+        }
     }
 }
 

@@ -112,8 +112,21 @@ async fn the_command_tells_what_the_journal_has() {
     let table = printed(&file, &["usage"]);
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 4, "{table}");
-    assert!(lines[0].starts_with("model") && lines[3].starts_with("all"), "{table}");
+    assert!(lines[0].starts_with("model") && lines[3].starts_with("total"), "{table}");
     assert!(table.contains("1 unpriced"), "{table}");
+    // All amounts have four decimals and end at one column.
+    let ends = |line: &&str| -> Vec<usize> {
+        let amounts = line.match_indices('$').map(|(start, _)| {
+            let rest = &line[start + 1..];
+            let end = rest.find(' ').unwrap_or(rest.len());
+            let (_, decimals) = rest[..end].split_once('.').expect("decimals");
+            assert_eq!(decimals.len(), 4, "{line}");
+            start + end
+        });
+        amounts.collect()
+    };
+    let columns: Vec<_> = lines[1..].iter().map(ends).collect();
+    assert!(columns.iter().all(|own| own.len() == 2 && *own == columns[0]), "{table}");
     let csv = printed(&file, &["usage", "--csv", "--by", "model"]);
     assert!(csv.contains("\"'=cmd,\"\"x\"\"\",1,"), "{csv}");
     let json = printed(&file, &["usage", "--json", "--by", "day,model", "--model", "gpt-4o"]);
@@ -129,12 +142,32 @@ async fn the_command_tells_what_the_journal_has() {
         assert_eq!(row["completion_tokens"], json!(seen.completion_tokens));
     }
     assert!(printed(&file, &["usage", "--requests", "--flagged"]).contains("unpriced"));
+    let listed = printed(&file, &["usage", "--requests"]);
+    let last = listed.lines().last().expect("a line").to_owned();
+    let prompt: u64 = seen.iter().filter_map(|seen| seen.prompt_tokens).sum();
+    assert!(last.starts_with("total ") && last.contains(&format!(" {prompt} ")), "{listed}");
+    let nothing = printed(&file, &["usage", "--month", "2020-01", "--model", "x"]);
+    assert!(nothing.starts_with("no requests match --month, --model\n"), "{nothing}");
+    assert!(nothing.contains("has 3 in all; leave out a filter"), "{nothing}");
     let none = printed(&file, &["usage", "--month", "2020-01", "--csv"]);
     assert_eq!(none.lines().count(), 1, "{none}");
 
     let copy = folder.file("copy.db").display().to_string();
     assert!(printed(&file, &["backup", &copy]).contains("bytes"));
     assert_eq!(printed(&copy, &["usage"]), table);
+}
+
+#[test]
+fn a_store_without_requests_says_what_to_do() {
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    drop(Store::open(&path).expect("the file can be written"));
+    let file = path.display().to_string();
+    for arguments in [&["usage"][..], &["usage", "--requests"]] {
+        let said = printed(&file, arguments);
+        assert!(said.starts_with(&format!("no requests yet in {file}\n")), "{said}");
+        assert!(said.contains("Start `weir serve`"), "{said}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use weir::proxy::{Call, ErrorKind};
 
 use setting::*;
-pub use setting::{capture_log, log_line};
+pub use setting::{capture_log, log_line, log_lines};
 
 #[tokio::test]
 async fn an_untouched_call_goes_out_byte_for_byte() {

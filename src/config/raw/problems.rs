@@ -4,9 +4,14 @@
 pub(super) const PROBLEMS: &[(&str, &str)] = &[
     (
         "[server]\nlisten = \"localhost\"",
-        "server.listen: \"localhost\" is no address; write an IP address and a port, such as \
-         127.0.0.1:8400",
+        "server.listen: \"localhost\" is no address to listen on; write a port, such as 8400, or an IP \
+         address and a port, such as 127.0.0.1:8400 (0.0.0.0:8400 for all of this machine's addresses)",
     ),
+    (
+        "[server]\nlisten = \"localhost:70000\"",
+        "server.listen: 70000 is no port; ports are from 1 to 65535, such as 8400",
+    ),
+    ("[server]\nlisten = 8400.5", "server.listen: 8400.5 is not text in quotes, or a whole number"),
     (
         "[server]\nmax_connections = 0",
         "server.max_connections: 0 is not a whole number from 1 to 1000000",
@@ -203,9 +208,10 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "admin.listen: is 127.0.0.1:8400, as server.listen is; give it a port of its own",
     ),
     (
-        "[admin]\nlisten = \"8401\"",
-        "admin.listen: \"8401\" is no address; write an IP address and a port, such as \
-         127.0.0.1:8410, or \"off\"",
+        "[admin]\nlisten = \"nowhere\"",
+        "admin.listen: \"nowhere\" is no address to listen on; write a port, such as 8410, or an IP \
+         address and a port, such as 127.0.0.1:8410 (0.0.0.0:8410 for all of this machine's addresses), \
+         or \"off\"",
     ),
     ("[context]\nmode = \"off\"", "context.mode: \"off\" is not one of \"compact\", \"observe\""),
     (

@@ -400,7 +400,8 @@ fn an_upstream_must_be_a_plain_base_url() {
 
 #[test]
 fn all_problems_come_at_once() {
-    let text = "colour = 1\n[server]\nlisten = 1\n[context]\nlow = 2\nhigh = 1\n[log]\nlevel = 3";
+    let text =
+        "colour = 1\n[server]\nlisten = true\n[context]\nlow = 2\nhigh = 1\n[log]\nlevel = 3";
     let keys: Vec<_> = load(toml(text)).expect_err("wrong").into_iter().map(|p| p.key).collect();
     assert_eq!(keys, ["server.listen", "context.low", "log.level", "colour", "context.high"]);
 }
@@ -446,4 +447,20 @@ fn what_is_probably_not_meant_is_warned_of() {
     assert_eq!(keys, ["server.allowed_hosts", "upstream.url"]);
     let (_, warnings) = loaded("[upstream]\nurl = \"http://127.0.0.1:11434/v1\"");
     assert_eq!(warnings, []);
+}
+
+#[test]
+fn a_port_is_an_address_of_loopback() {
+    for (written, expected) in [
+        ("8400", "127.0.0.1:8400"),
+        ("\"8400\"", "127.0.0.1:8400"),
+        ("\"localhost:9\"", "127.0.0.1:9"),
+        ("\"0.0.0.0:8400\"", "0.0.0.0:8400"),
+        ("\"[::1]:0\"", "[::1]:0"),
+    ] {
+        let (config, _) = loaded(&format!("[server]\nlisten = {written}"));
+        assert_eq!(config.server.listen.to_string(), expected, "{written}");
+    }
+    let (config, _) = loaded("[admin]\nlisten = 8411");
+    assert_eq!(config.admin.listen, AdminListen::At(([127, 0, 0, 1], 8411).into()));
 }

@@ -47,13 +47,15 @@ pub fn table(report: &Report, width: usize) -> String {
     let width = width.max(LEAST_WIDTH);
     let mut text = head(report, width);
     text.push('\n');
-    text.push_str(&columns(&cells(report), width));
+    text.push_str(&aligned(&cells(report), &AT_THE_RIGHT, width));
     text.push('\n');
     text.push_str(&summary(report));
     text
 }
 
-fn head(report: &Report, width: usize) -> String {
+/// The model, what is done and how full the context is.
+pub(super) fn head(report: &Report, width: usize) -> String {
+    let width = width.max(LEAST_WIDTH);
     let window = &report.window;
     let (model, policy) = (&report.model, &report.policy);
     let mut text = format!("{model}: {} ({}, policy {policy})\n", report.action, report.mode);
@@ -127,22 +129,26 @@ fn note_cells(row: &NoteRow) -> Cells {
 }
 
 /// Cells in columns as wide as they need; the last one has what is left of `width`.
-fn columns(rows: &[Cells], width: usize) -> String {
-    let widths: Vec<usize> = (0..HEADS.len())
+pub(super) fn aligned<const COLUMNS: usize>(
+    rows: &[[String; COLUMNS]],
+    at_the_right: &[usize],
+    width: usize,
+) -> String {
+    let widths: Vec<usize> = (0..COLUMNS)
         .map(|column| rows.iter().map(|row| length(&row[column])).max().unwrap_or_default())
         .collect();
-    let before: usize = widths[..HEADS.len() - 1].iter().map(|own| own + 2).sum();
+    let before: usize = widths[..COLUMNS - 1].iter().map(|own| own + 2).sum();
     let room = width.saturating_sub(before);
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
-            if column == HEADS.len() - 1 {
+            if column == COLUMNS - 1 {
                 line.push_str(&shortened(cell, room));
                 continue;
             }
             let pad = " ".repeat(widths[column] - length(cell));
-            match AT_THE_RIGHT.contains(&column) {
+            match at_the_right.contains(&column) {
                 true => line.extend([&*pad, cell, "  "]),
                 false => line.extend([cell, &*pad, "  "]),
             }
@@ -157,7 +163,8 @@ fn length(text: &str) -> usize {
     text.chars().count()
 }
 
-fn shortened(text: &str, most: usize) -> String {
+/// `text`, or its beginning where it has more than `most` characters.
+pub(super) fn shortened(text: &str, most: usize) -> String {
     if length(text) <= most {
         return text.to_owned();
     }

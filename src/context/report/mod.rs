@@ -1,6 +1,7 @@
 //! A plan told in full: what becomes of each message and why, and how full the context is. All of it
 //! is read off a fold that has ended; nothing here decides anything.
 
+mod brief;
 mod display;
 pub mod files;
 pub mod plain;
@@ -13,6 +14,7 @@ mod words;
 
 use serde::Serialize;
 
+pub use brief::brief;
 pub use display::{compact, judged, table};
 pub use preflight::{Advice, Base, Category, Preflight, preflight};
 pub use treatment::Treatment;

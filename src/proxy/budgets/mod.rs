@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use moka::sync::Cache;
+use tokio::time::Instant;
 
+use super::metrics::Queue;
 use super::opening::new_id;
 use super::planner::{Job, Planned};
 use super::{ErrorKind, Proxy, ProxyError};
@@ -57,6 +59,8 @@ pub struct Holding {
     held: Held,
     /// The most output of each answer, where it is in a budget.
     pub output_tokens: Option<u64>,
+    /// How much is held, where it is in a budget.
+    pub amount: Option<Spending>,
     /// How its budgets stand, where it is in one.
     pub report: Option<Report>,
     /// Whose answers are learned from.
@@ -159,7 +163,10 @@ impl Proxy {
         planned: &mut Planned,
     ) -> Result<Holding, ProxyError> {
         let desired = Desired { as_of: job.as_of, ..Desired::planned(planned) };
-        let mut holding = self.journal.hold(caller, &desired).await?;
+        let queued = Instant::now();
+        let held = self.journal.hold(caller, &desired).await;
+        self.journal.metrics().waited(Queue::Budget, queued.elapsed());
+        let mut holding = held?;
         let granted = holding.output_tokens.filter(|_| self.config.budgets.clamp);
         let is_less = |granted: &u64| match planned.max_output_tokens {
             Some(asked) => *granted < asked,
@@ -271,13 +278,15 @@ impl Budgets {
         match self.counters.reserve(wanted, owner.clone()).await {
             Ok(granted) => {
                 self.alerts.look(&granted.standings, begun_ms);
+                let amount = Spending {
+                    nano_usd: ask.amount(Measure::NanoUsd, granted.output_tokens),
+                    tokens: ask.amount(Measure::Tokens, granted.output_tokens),
+                };
                 Ok(Holding {
                     held: granted.held,
                     output_tokens: Some(granted.output_tokens),
-                    report: Report::new(
-                        &granted.standings,
-                        ask.amount(Measure::NanoUsd, granted.output_tokens),
-                    ),
+                    amount: Some(amount),
+                    report: Report::new(&granted.standings, amount.nano_usd),
                     outputs: Some(outputs),
                     choices: ask.choices,
                 })
@@ -286,14 +295,7 @@ impl Budgets {
                 self.alerts.look(std::slice::from_ref(&standing), begun_ms);
                 Err(exhausted(&standing))
             }
-            Err(NoRoom::Held) => Err(ProxyError {
-                retry_after_ms: Some(RETRY_AFTER_MS),
-                ..ProxyError::new(
-                    ErrorKind::BudgetHeld,
-                    "What is left of a budget of this request is held for others that are under way. \
-                     Try again shortly, or lower max_tokens.",
-                )
-            }),
+            Err(NoRoom::Held) => Err(held()),
             Err(NoRoom::Store(error)) => {
                 self.unknown(&error)?;
                 Ok(self.unheld(id, begun_ms, owner))
@@ -301,10 +303,20 @@ impl Budgets {
         }
     }
 
+    /// Refuses to send a request that the journal has as open by now, if what it holds is no longer held.
+    pub async fn check_held(&self, holding: Option<&Holding>) -> Result<(), ProxyError> {
+        let Some(holding) = holding.filter(|holding| holding.is_bound()) else { return Ok(()) };
+        match holding.held.opened().await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(held()),
+            Err(error) => self.unknown(&error),
+        }
+    }
+
     /// Takes over a request that a process has left open when it ended.
     pub fn adopt(&self, intent: &Intent) -> Held {
         let owner = Owner::new(intent.caller.key.clone(), &intent.model);
-        self.counters.note(intent.id, intent.begun_ms, owner)
+        self.counters.adopt(intent.id, intent.begun_ms, owner)
     }
 
     /// Counts a request that takes nothing as far as anybody knows.
@@ -316,7 +328,7 @@ impl Budgets {
 
     fn unheld(&self, id: RequestId, begun_ms: u64, owner: Owner) -> Holding {
         let held = self.counters.note(id, begun_ms, owner);
-        Holding { held, output_tokens: None, report: None, outputs: None, choices: 1 }
+        Holding { held, output_tokens: None, amount: None, report: None, outputs: None, choices: 1 }
     }
 
     /// What a request asks for, whose answers usually take at most `usual_tokens`.
@@ -356,6 +368,14 @@ impl Budgets {
         self.counters.standings(applied, now_ms()).await
     }
 
+    /// How the first `most` of all budgets stand, and how many there are besides.
+    pub async fn all_standings(&self, most: usize) -> Result<(Vec<Standing>, usize), StoreError> {
+        let mut applied = self.book.all().await?;
+        let omitted = applied.len().saturating_sub(most);
+        applied.truncate(most);
+        Ok((self.counters.standings(applied, now_ms()).await?, omitted))
+    }
+
     /// Refuses a request whose budgets nobody can tell of, where the configuration says so.
     fn unknown(&self, error: &StoreError) -> Result<(), ProxyError> {
         tracing::warn!(target: "weir::budget", %error, "cannot tell how budgets stand");
@@ -370,6 +390,18 @@ impl Budgets {
                  without (budgets.on_failure = \"closed\"). Try again shortly.",
             )
         })
+    }
+}
+
+/// Refuses a request for which there is no room at the moment.
+fn held() -> ProxyError {
+    ProxyError {
+        retry_after_ms: Some(RETRY_AFTER_MS),
+        ..ProxyError::new(
+            ErrorKind::BudgetHeld,
+            "What is left of a budget of this request is held for others that are under way. Try again \
+             shortly, or lower max_tokens.",
+        )
     }
 }
 

@@ -260,7 +260,8 @@ impl Summaries {
         if let Line::Callers(upstream) = self.line(&work.behalf) {
             let (tenant, learned) = (work.behalf.caller.tenant, &upstream.taught.learned);
             let is_known = !matches!(found.known, Known::Unknown);
-            learned.limits(tenant, model).apply(&mut limits, is_known);
+            let of_model = learned.limits(tenant, model, limits.configured());
+            of_model.apply(&mut limits, is_known);
             let ratio = learned.ratio(tenant, model);
             if let (Encoding::Estimate, Some((permille, digits))) = (encoding, ratio) {
                 encoding = Encoding::Scaled { permille, digits };

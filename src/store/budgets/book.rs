@@ -102,6 +102,16 @@ impl Book {
         Ok(page.of(scopes))
     }
 
+    /// All budgets in the order of their ids, each for the scope that it names.
+    pub async fn all(&self) -> Result<Vec<Applied>, StoreError> {
+        let (_, budgets) = self.store.budgets().await?;
+        let applied = budgets.into_iter().map(|budget| {
+            let scope = budget.id.scope.clone();
+            Applied { budget: Arc::new(budget), scope }
+        });
+        Ok(applied.collect())
+    }
+
     /// The budgets as they were read, if nothing has changed since.
     fn last(&self) -> Option<Arc<Page>> {
         let page = self.read.read().unwrap_or_else(PoisonError::into_inner).clone();

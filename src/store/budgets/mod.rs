@@ -5,13 +5,14 @@ mod book;
 mod spent;
 
 use std::fmt;
+use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
 pub use book::{Applied, Book};
 
 use super::keys::rows;
-use super::ledger::RequestId;
+use super::ledger::{Intent, RequestId, ends};
 use super::{Backend, Store, StoreError};
 use crate::budget::{Budget, BudgetId, Measure, Scope};
 
@@ -59,6 +60,17 @@ pub struct SpentQuery {
     pub bucket_ms: Option<u64>,
     /// Requests that are not counted: whoever counts settles them.
     pub open: Vec<RequestId>,
+    /// Whether [`Spent::open`] is of use. Otherwise it may be empty.
+    pub wants_open: bool,
+}
+
+/// What the journal has of a scope, true of one moment: each request has ended or is open.
+#[derive(Debug, Default)]
+pub struct Spent {
+    /// What requests that have ended came to, by the first moments of buckets.
+    pub ended: Vec<(u64, u64)>,
+    /// All requests that are open, of this scope and of others, those of [`SpentQuery::open`] too.
+    pub open: Vec<Intent>,
 }
 
 impl Store {
@@ -128,14 +140,29 @@ impl Store {
         sqlite.read(work).await
     }
 
-    /// What requests came to, by the first moments of buckets.
-    pub async fn spent(&self, query: SpentQuery) -> Result<Vec<(u64, u64)>, StoreError> {
+    /// What requests came to, and those that are open.
+    pub async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError> {
         let sqlite = match &self.backend {
             Backend::Sqlite(sqlite) => sqlite,
             Backend::Postgres(postgres) => return postgres.spent(query).await,
         };
+        let (ledger, from_ms) = (Arc::clone(sqlite.ledger()), query.from_ms);
+        let mut in_logs = Vec::new();
+        if query.wants_open {
+            // Logs are read first, so that no request is missed that ends, or whose log is finished,
+            // in between.
+            let read = tokio::task::spawn_blocking(move || ends::open_since(&ledger, from_ms));
+            in_logs = read.await.map_err(|_| StoreError::Closed)?;
+        }
         self.gather().await;
-        sqlite.read(move |connection| spent::spent(connection, &query)).await
+        let work = move |connection: &Connection| {
+            // A store in memory reads inside the transaction of whoever writes.
+            let begin = || connection.unchecked_transaction();
+            let _moment = connection.is_autocommit().then(begin).transpose()?;
+            let open = ends::still_open(connection, in_logs, query.from_ms)?;
+            Ok(Spent { ended: spent::spent(connection, &query)?, open })
+        };
+        sqlite.read(work).await
     }
 }
 

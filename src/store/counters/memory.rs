@@ -206,11 +206,12 @@ impl Memory {
                 from_ms: span.first_ms,
                 bucket_ms: key.0.window.bucket_length_ms(),
                 open,
+                wants_open: false,
             };
             let told = self.store.spent(query).await?;
             let mut state = self.state();
             let slot = state.counters.entry(key).or_default();
-            for (bucket_ms, spent) in told {
+            for (bucket_ms, spent) in told.ended {
                 slot.counter.add_spent(bucket_ms.max(span.first_ms), spent);
             }
             slot.is_loaded = true;

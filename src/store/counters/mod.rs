@@ -189,6 +189,15 @@ impl Held {
         self.id
     }
 
+    /// Says that the journal has the request as open; whether what it holds is still held, so that it may
+    /// be sent.
+    pub async fn opened(&self) -> Result<bool, StoreError> {
+        match self.counters.as_ref().map(|counters| &counters.place) {
+            Some(Place::Redis(redis)) => redis.opened(self.id).await,
+            Some(Place::Memory(_)) | None => Ok(true),
+        }
+    }
+
     /// Puts what the request came to in the place of what was held for it.
     pub async fn settle(mut self, spending: Spending) {
         if let Some(counters) = self.counters.take() {
@@ -254,6 +263,15 @@ impl Counters {
         match &self.place {
             Place::Memory(memory) => memory.note(id, begun_ms, owner),
             Place::Redis(redis) => redis.note(id, begun_ms, owner),
+        }
+        Held { counters: Some(self.clone()), id }
+    }
+
+    /// Notes a request that another process has sent and left open in the journal.
+    pub fn adopt(&self, id: RequestId, begun_ms: u64, owner: Owner) -> Held {
+        match &self.place {
+            Place::Memory(memory) => memory.note(id, begun_ms, owner),
+            Place::Redis(redis) => redis.adopt(id, begun_ms, owner),
         }
         Held { counters: Some(self.clone()), id }
     }

@@ -1,13 +1,14 @@
 //! What became of single requests, by their ids: asked by whoever settles in the place of an instance
-//! that has ended.
+//! that has ended. And which requests are open, of all processes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::super::{Backend, Store, StoreError};
-use super::{Ledger, RequestId, moved};
+use super::facts::{self, moment};
+use super::{Intent, Ledger, RequestId, moved};
 
 /// What the journal knows of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +50,53 @@ fn open_in_logs(ledger: &Ledger, ids: &[RequestId]) -> HashSet<RequestId> {
         open.extend(ids.iter().filter(|id| in_log.contains_key(*id)));
     }
     open
+}
+
+/// Requests that began at `from_ms` or later and that a log has open, of all processes. To be read
+/// before what has ended is moved into the tables.
+pub fn open_since(ledger: &Ledger, from_ms: u64) -> Vec<Intent> {
+    let logs = ledger.instance.logs();
+    let mut open = Vec::new();
+    for files in logs.chunk_by(|one, next| one.instance == next.instance) {
+        // A log that is gone by now was moved.
+        for (id, content) in moved::open_in(files).unwrap_or_default() {
+            let (begun_ms, told) = facts::of_frame(id, &content);
+            open.push(facts::intent(id.0, begun_ms, told.as_bytes()));
+        }
+    }
+    open.retain(|intent| intent.begun_ms >= from_ms);
+    open
+}
+
+/// The same with those that the tables have open, without those that have ended meanwhile.
+pub fn still_open(
+    connection: &Connection,
+    in_logs: Vec<Intent>,
+    from_ms: u64,
+) -> rusqlite::Result<Vec<Intent>> {
+    let mut ended =
+        connection.prepare_cached("SELECT EXISTS (SELECT 1 FROM request WHERE id = ?1)")?;
+    let mut open = Vec::new();
+    for intent in in_logs {
+        if !ended.query_row([intent.id.0], |row| row.get(0))? {
+            open.push(intent);
+        }
+    }
+    let mut statement = connection.prepare_cached(
+        "SELECT id, begun_ms, facts FROM intent WHERE begun_ms >= ?1
+         AND NOT EXISTS (SELECT 1 FROM request WHERE request.id = intent.id)",
+    )?;
+    let in_tables = statement.query_map(params![moment(from_ms)], |row| {
+        let told = row.get_ref(2)?.as_bytes().unwrap_or_default();
+        Ok(facts::intent(row.get(0)?, row.get(1)?, told))
+    })?;
+    for intent in in_tables {
+        let intent = intent?;
+        if open.iter().all(|other| other.id != intent.id) {
+            open.push(intent);
+        }
+    }
+    Ok(open)
 }
 
 fn end(

@@ -25,6 +25,10 @@ struct Told {
     sent_tokens: Option<u64>,
     max_output_tokens: Option<u64>,
     plan_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_nano_usd: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_tokens: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize, Default)]
@@ -82,6 +86,8 @@ impl Told {
             sent_tokens: facts.sent_tokens,
             max_output_tokens: facts.max_output_tokens,
             plan_ms: facts.plan_ms,
+            held_nano_usd: facts.held_nano_usd,
+            held_tokens: facts.held_tokens,
         }
     }
 }
@@ -113,5 +119,7 @@ pub fn intent(id: [u8; 16], begun_ms: i64, facts: &[u8]) -> Intent {
         sent_tokens: facts.sent_tokens,
         max_output_tokens: facts.max_output_tokens,
         plan_ms: facts.plan_ms,
+        held_nano_usd: facts.held_nano_usd,
+        held_tokens: facts.held_tokens,
     }
 }

@@ -25,6 +25,8 @@ const RELEASED: u8 = 3;
 pub fn opened(intent: &Intent) -> Vec<u8> {
     let mut frame = Frame::new(OPENED, intent.id);
     frame.facts(intent);
+    frame.figure(intent.held_nano_usd);
+    frame.figure(intent.held_tokens);
     frame.finish()
 }
 
@@ -154,6 +156,9 @@ pub struct Facts<'a> {
     pub sent_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
     pub plan_ms: Option<u64>,
+    /// Only in frames that open a request, and not in those of earlier versions.
+    pub held_nano_usd: Option<u64>,
+    pub held_tokens: Option<u64>,
 }
 
 /// A settlement as it is in a log.
@@ -187,7 +192,7 @@ pub fn read(content: &[u8]) -> Option<Said<'_>> {
     let what = reader.what()?;
     let id = RequestId(reader.sixteen()?);
     match what {
-        OPENED => Some(Said::Opened(reader.facts(id)?)),
+        OPENED => Some(Said::Opened(reader.opened(id)?)),
         SETTLED => Some(Said::Settled(reader.facts(id)?, reader.ending()?)),
         RELEASED => Some(Said::Released(id)),
         _ => None,
@@ -240,6 +245,14 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(text).ok()
     }
 
+    fn opened(&mut self, id: RequestId) -> Option<Facts<'a>> {
+        let facts = self.facts(id)?;
+        if self.0.is_empty() {
+            return Some(facts);
+        }
+        Some(Facts { held_nano_usd: self.stored()?, held_tokens: self.stored()?, ..facts })
+    }
+
     fn facts(&mut self, id: RequestId) -> Option<Facts<'a>> {
         let begun_ms = self.number()?;
         let tenant = self.sixteen()?;
@@ -262,6 +275,8 @@ impl<'a> Reader<'a> {
             sent_tokens: self.stored()?,
             max_output_tokens: self.stored()?,
             plan_ms: self.stored()?,
+            held_nano_usd: None,
+            held_tokens: None,
         })
     }
 
@@ -396,6 +411,8 @@ mod tests {
             sent_tokens: None,
             max_output_tokens: Some(u64::MAX),
             plan_ms: Some(127),
+            held_nano_usd: Some(u64::MAX),
+            held_tokens: Some(0),
         }
     }
 
@@ -443,6 +460,23 @@ mod tests {
             assert_eq!((ending.first_byte_ms, ending.total_ms), (None, Some(0)));
             assert_eq!(ending.flags, Flags::ESTIMATED | Flags::UNPRICED);
         }
+    }
+
+    #[test]
+    fn a_frame_that_opens_a_request_has_what_it_holds_unless_it_is_of_an_earlier_version() {
+        let intent = intent(1);
+        let frame = opened(&intent);
+        let held = |content: &[u8]| match read(content) {
+            Some(Said::Opened(facts)) => Some((facts.held_nano_usd, facts.held_tokens)),
+            _ => None,
+        };
+        let content = &frame[HEAD_BYTES..];
+        assert_eq!(held(content), Some((Some(1 << 53), Some(0))));
+        let mut earlier = Frame::new(OPENED, intent.id);
+        earlier.facts(&intent);
+        let earlier = earlier.finish();
+        assert_eq!(held(&earlier[HEAD_BYTES..]), Some((None, None)));
+        assert_eq!(held(&content[..content.len() - 1]), None, "it is cut off");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::super::StoreError;
 use super::super::files::{create_private, sync_folder};
+use super::super::{Activity, StoreError};
 use super::RequestId;
 use super::instances::{LogFile, log_path};
 
@@ -48,6 +48,8 @@ pub struct Log {
     is_told: AtomicBool,
     /// Bytes in segments that are still to be moved or deleted, but for the one that is written.
     ended_bytes: AtomicU64,
+    writes: AtomicU64,
+    failed_writes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -110,6 +112,8 @@ impl Log {
             is_long: AtomicBool::new(false),
             is_told: AtomicBool::new(false),
             ended_bytes: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            failed_writes: AtomicU64::new(0),
         }
     }
 
@@ -189,6 +193,8 @@ impl Log {
         if self.folder.is_none() && bytes > MEMORY_BYTES as u64 {
             self.is_long.store(true, Ordering::Relaxed);
         }
+        let count = if written.is_ok() { &self.writes } else { &self.failed_writes };
+        count.fetch_add(1, Ordering::Relaxed);
         match &written {
             Ok(()) => {
                 self.is_dirty.store(true, Ordering::Release);
@@ -223,6 +229,28 @@ impl Log {
     /// Says that somebody has tried to move it.
     pub fn note_tried(&self) {
         self.is_told.store(false, Ordering::Relaxed);
+    }
+
+    /// What was written so far, and how much of it is not known to have been moved.
+    pub fn activity(&self) -> Activity {
+        let inner = self.inner();
+        let (segment, bytes) = match &inner.writing {
+            Writing::Nothing => (0, 0),
+            Writing::Memory { from, bytes } => (0, from + bytes.len() as u64),
+            Writing::File(segment) => (segment.number, segment.bytes),
+        };
+        let segments = inner.ended.iter().map(|ended| (ended.number, ended.bytes));
+        let unmoved = |(number, bytes): (u64, u64)| match number.cmp(&inner.moved.segment) {
+            std::cmp::Ordering::Less => 0,
+            std::cmp::Ordering::Equal => bytes.saturating_sub(inner.moved.bytes),
+            std::cmp::Ordering::Greater => bytes,
+        };
+        Activity {
+            writes: self.writes.load(Ordering::Relaxed),
+            failed_writes: self.failed_writes.load(Ordering::Relaxed),
+            queued: 0,
+            log_bytes: segments.chain([(segment, bytes)]).map(unmoved).sum(),
+        }
     }
 
     /// Whether anything was written that is not known to have been moved.

@@ -6,7 +6,7 @@
 pub(super) mod added;
 pub(super) mod asked;
 mod backup;
-mod ends;
+pub(super) mod ends;
 pub(super) mod facts;
 pub(super) mod frame;
 mod instances;
@@ -123,6 +123,10 @@ pub struct Intent {
     pub max_output_tokens: Option<u64>,
     /// How long planning took.
     pub plan_ms: Option<u64>,
+    /// The most that it may come to, in nano-dollars and in tokens: as much as it holds in its budgets.
+    /// `None` if it is in none.
+    pub held_nano_usd: Option<u64>,
+    pub held_tokens: Option<u64>,
 }
 
 /// What a reader of a row must know about it.
@@ -406,6 +410,8 @@ mod tests {
             sent_tokens: None,
             max_output_tokens: None,
             plan_ms: None,
+            held_nano_usd: None,
+            held_tokens: None,
         }
     }
 

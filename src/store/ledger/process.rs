@@ -61,6 +61,11 @@ impl Ledger {
         begun.copied().inspect_err(|error| self.log.report(error))
     }
 
+    /// The log of requests.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
     /// Whether requests cannot be written down.
     pub fn is_failing(&self) -> bool {
         self.log.is_failing()

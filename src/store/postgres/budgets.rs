@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use tokio_postgres::types::ToSql;
 
 use super::super::StoreError;
-use super::super::budgets::{BudgetError, MAX_BUDGETS, SpentQuery, understood};
+use super::super::budgets::{BudgetError, MAX_BUDGETS, Spent, SpentQuery, understood};
 use super::super::counters::sole::ANOTHER;
-use super::super::ledger::{DAY_MS, RequestId};
+use super::super::ledger::{DAY_MS, RequestId, facts};
 use super::super::sqlite::stored;
 use super::connection::LONG_PATIENCE;
 use super::instances::LIFE;
@@ -90,9 +90,9 @@ impl Postgres {
         .await
     }
 
-    /// What requests of a scope came to since a moment: whole days by their sums, the rest by its
-    /// rows, true of one moment.
-    pub async fn spent(&self, query: SpentQuery) -> Result<Vec<(u64, u64)>, StoreError> {
+    /// What requests of a scope came to since a moment, whole days by their sums, the rest by its rows,
+    /// and those that are open. One statement, so that both are true of one moment.
+    pub async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError> {
         let first_day = query.from_ms.div_ceil(DAY_MS);
         let is_by_day = query.bucket_ms.is_none_or(|length_ms| length_ms % DAY_MS == 0);
         // Shorter buckets than days are told by rows alone.
@@ -107,7 +107,7 @@ impl Postgres {
             Measure::Tokens => "coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)",
         };
         let sql = format!(
-            "SELECT bucket, greatest(sum(amount), 0)::text FROM (
+            "SELECT bucket, greatest(sum(amount), 0)::text, NULL::bytea, NULL::text FROM (
                  SELECT (day * {DAY_MS}) / $2 * $2 AS bucket, {amount} AS amount
                  FROM weir_usage_day WHERE day >= $3 AND {column} = $1
                  UNION ALL
@@ -116,7 +116,11 @@ impl Postgres {
                  UNION ALL
                  SELECT begun_ms / $2 * $2, -({amount}) FROM weir_request WHERE id = ANY ($6)
                  AND begun_ms >= $3 * {DAY_MS} AND coalesce({column}, '') = $1
-             ) AS amounts GROUP BY bucket ORDER BY bucket"
+             ) AS amounts GROUP BY bucket
+             UNION ALL
+             SELECT begun_ms, '0', i.id, facts FROM weir_intent i WHERE begun_ms >= $7
+             AND NOT EXISTS (SELECT 1 FROM weir_request r WHERE r.id = i.id)
+             ORDER BY 1"
         );
         self.read(move |shared| async move {
             let connection = shared.pool.long_lease().await?;
@@ -126,15 +130,24 @@ impl Postgres {
                 (RequestId::first_of(query.from_ms).0, RequestId::first_of(rows_until_ms).0);
             let open: Vec<&[u8]> = query.open.iter().map(|id| &id.0[..]).collect();
             let (first, until) = (&first[..], &until[..]);
-            let given: [&(dyn ToSql + Sync); 6] =
-                [&query.scope.name, &length, &from_day, &first, &until, &open];
+            let from_ms = stored(query.from_ms);
+            let given: [&(dyn ToSql + Sync); 7] =
+                [&query.scope.name, &length, &from_day, &first, &until, &open, &from_ms];
             let rows = connection.rows_within(LONG_PATIENCE, &sql, &given).await?;
-            let told = rows.iter().map(|row| {
+            let mut spent = Spent::default();
+            for row in &rows {
+                let moment_ms = row.get::<_, i64>(0);
+                if let Some(id) = row.get::<_, Option<&[u8]>>(2) {
+                    let told = row.get::<_, Option<&str>>(3).unwrap_or_default();
+                    let id = id.try_into().unwrap_or_default();
+                    spent.open.push(facts::intent(id, moment_ms, told.as_bytes()));
+                    continue;
+                }
                 let amount: i128 = row.get::<_, &str>(1).parse().unwrap_or(0);
-                let bucket = u64::try_from(row.get::<_, i64>(0)).unwrap_or(0);
-                (bucket, u64::try_from(amount).unwrap_or(u64::MAX))
-            });
-            Ok(told.collect())
+                let bucket_ms = u64::try_from(moment_ms).unwrap_or(0);
+                spent.ended.push((bucket_ms, u64::try_from(amount).unwrap_or(u64::MAX)));
+            }
+            Ok(spent)
         })
         .await
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -130,11 +130,18 @@ impl From<Failure> for OpenError {
 #[derive(Default)]
 pub struct Health {
     is_failing: AtomicBool,
+    successes: AtomicU64,
+    failures: AtomicU64,
 }
 
 impl Health {
     pub fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Relaxed)
+    }
+
+    /// How often the server did what it was asked, and how often not.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.successes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
     }
 
     /// How long an answer is waited for: while none come, no longer than it takes to see that.
@@ -145,6 +152,8 @@ impl Health {
     /// Notes what came of something, and logs the first failure after a success and the first
     /// success after a failure.
     pub fn report(&self, outcome: Result<(), &StoreError>) {
+        let count = if outcome.is_ok() { &self.successes } else { &self.failures };
+        count.fetch_add(1, Ordering::Relaxed);
         match outcome {
             Ok(()) => {
                 if self.is_failing() && self.is_failing.swap(false, Ordering::Relaxed) {

@@ -46,6 +46,14 @@ impl Queues {
     }
 }
 
+impl Queues {
+    /// How many requests wait to be written.
+    pub fn waiting(&self) -> u64 {
+        let waiting = |queue: &mpsc::Sender<Waiting>| QUEUE_LENGTH - queue.capacity();
+        (waiting(&self.intents) + waiting(&self.endings)) as u64
+    }
+}
+
 /// Starts the tasks, which end with the runtime.
 pub fn start(runtime: &tokio::runtime::Handle, shared: &Arc<Shared>, ends: Ends) {
     runtime.spawn(write_all(Arc::clone(shared), ends.intents));

@@ -26,7 +26,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{OpenError, SECRET_BYTES, State, StoreError};
+use super::{Activity, OpenError, SECRET_BYTES, State, StoreError};
 use address::Address;
 use budgets::Counting;
 use connection::Connection;
@@ -115,6 +115,13 @@ impl Postgres {
     /// A secret that was made with the tables and stays with them.
     pub fn secret(&self) -> [u8; SECRET_BYTES] {
         self.0.shared.secret
+    }
+
+    /// What the server was asked so far, and what waits.
+    pub fn activity(&self) -> Activity {
+        let shared = &self.0.shared;
+        let (writes, failed_writes) = shared.pool.health().counts();
+        Activity { writes, failed_writes, queued: shared.queues.waiting(), log_bytes: 0 }
     }
 
     pub fn state(&self) -> State {

@@ -26,6 +26,14 @@ fn budgets_are_set_listed_and_removed() {
         run(&["set", "key:*", "--tokens", "1_000", "--per", "24h", "--warn-at", "0"], &store).0
     );
     assert!(run(&["set", "team:a", "--usd", "13", "--per", "month"], &store).0);
+    assert!(run(&["set", "all", "--usd", "9", "--per", "total"], &store).0);
+    let (_, listed) = run(&["list"], &store);
+    let resets = listed.lines().next().and_then(|head| head.find("RESETS")).expect("a column");
+    let resets: Vec<&str> = listed.lines().skip(1).map(|line| &line[resets..]).collect();
+    let [total, rolling, month] = resets[..] else { panic!("three rows: {listed}") };
+    assert_eq!((total, rolling), ("never", "24h after it is spent"), "{listed}");
+    assert!(month.ends_with("-01 00:00 UTC"), "{listed}");
+    assert!(run(&["remove", "all/usd/total"], &store).0);
     let (_, listed) = run(&["list", "--json"], &store);
     let rows: Value = serde_json::from_str(&listed).expect("JSON");
     assert_eq!(rows[0]["budget"], "key:*/tokens/24h");

@@ -243,6 +243,8 @@ pub fn intent(id: RequestId, begun_ms: u64) -> Arc<Intent> {
         sent_tokens: None,
         max_output_tokens: None,
         plan_ms: None,
+        held_nano_usd: None,
+        held_tokens: None,
     })
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use weir::store::counters::{Counters, NoRoom};
+use tokio::runtime::Builder;
+use weir::store::counters::{Counters, NoRoom, Reservation};
+use weir::store::ledger::Intent;
 use weir::store::{Store, now_ms};
 
 use super::places::{
@@ -42,6 +44,93 @@ async fn an_emptied_redis_is_told_what_is_held_and_what_was_spent() {
     let last = wait_for(&one, budgets, 70).await;
     last.held.settle(tokens(70)).await;
     assert_eq!(figures(&other, &budget).await, (150, 0));
+}
+
+/// An intent that says how much its request holds.
+fn holding(wanted: &Reservation, amount: u64) -> Arc<Intent> {
+    let intent = Arc::unwrap_or_clone(intent(wanted.id, wanted.begun_ms));
+    Arc::new(Intent { held_nano_usd: Some(amount), held_tokens: Some(amount), ..intent })
+}
+
+#[test]
+fn what_a_killed_instance_had_open_is_held_though_redis_was_emptied() {
+    let Some(server) = Server::own() else { return };
+    let mut place = InRedis::on(server);
+    place.options.lease = Duration::from_millis(150);
+    let budgets = [budget("all/tokens/total", 1000), budget("team:t/usd/day", 1000)];
+    let runtime = || Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (killed, other, store) = (runtime(), runtime(), place.store());
+    let open = killed.block_on(async {
+        let counters = place.instance();
+        let mut open = Vec::new();
+        // The last is written down and never held, as where Redis was away.
+        for is_held in [true, true, true, false] {
+            let wanted = wanted(&budgets, firm(100), LONG);
+            let intent = holding(&wanted, 100);
+            if is_held {
+                let granted = counters.reserve(wanted, owner()).await.expect("there is room");
+                // Nobody settles it, as nobody does in a process that was killed.
+                std::mem::forget(granted);
+            }
+            store.open_request(&intent).await.expect("it is written down");
+            open.push(intent);
+        }
+        open
+    });
+    // With the runtime all ends that would have kept its requests alive.
+    drop(killed);
+    other.block_on(async {
+        let counters = place.instance();
+        for round in 0..2 {
+            place.server.empty();
+            for budget in &budgets {
+                assert_eq!(figures(&counters, budget).await, (0, 400), "round {round}");
+            }
+        }
+        let refused = take(&counters, &budgets, 601).await.expect_err("400 of 1000 are held");
+        assert_eq!(refused, NoRoom::Held);
+        let [ended, adopted, released, last] = open.try_into().expect("four");
+        write_down(&store, ended, 44).await;
+        let held = counters.adopt(adopted.id, adopted.begun_ms, owner());
+        write_down(&store, adopted, 33).await;
+        held.settle(tokens(33)).await;
+        store.release_request(released.id).await.expect("it is forgotten");
+        for budget in &budgets {
+            until(&counters, budget, (77, 100)).await;
+        }
+        place.server.empty();
+        write_down(&store, last, 20).await;
+        for budget in &budgets {
+            until(&counters, budget, (97, 0)).await;
+        }
+        take(&counters, &budgets, 903)
+            .await
+            .expect("all that is left")
+            .held
+            .settle(tokens(1))
+            .await;
+    });
+}
+
+/// A count may have been begun without it: then another may hold the same room.
+#[tokio::test]
+async fn what_was_written_down_too_late_is_not_sent_once_redis_was_emptied() {
+    let Some(server) = Server::own() else { return };
+    let place = InRedis::on(server);
+    let (one, other, store) = (place.instance(), place.instance(), place.store());
+    let budget = budget("all/tokens/total", 150);
+    let wanted = wanted(std::slice::from_ref(&budget), firm(100), LONG);
+    let intent = holding(&wanted, 100);
+    let granted = one.reserve(wanted, owner()).await.expect("there is room");
+    assert_eq!(granted.held.opened().await, Ok(true));
+    place.server.empty();
+    // This waits for the grace to pass.
+    assert_eq!(figures(&other, &budget).await.0, 0);
+    store.open_request(&intent).await.expect("it is written down");
+    assert_eq!(granted.held.opened().await, Ok(false));
+    drop(granted);
+    store.release_request(intent.id).await.expect("it is forgotten");
+    until(&other, &budget, (0, 0)).await;
 }
 
 #[tokio::test]

@@ -50,7 +50,8 @@ fn tables_are_as_written_down() {
         let read =
             |name: &str| std::fs::read_to_string(folder.join(case).join(name)).unwrap_or_default();
         let limit = read("limit");
-        let mut arguments = vec!["-", "--width", "140", "--max-input-tokens", limit.trim()];
+        let mut arguments =
+            vec!["-", "--all", "--width", "140", "--max-input-tokens", limit.trim()];
         let config = folder.join(case).join("config");
         if config.is_file() {
             arguments.extend(["--config", config.to_str().expect("text")]);
@@ -63,6 +64,54 @@ fn tables_are_as_written_down() {
             assert_eq!(table, read("explained"), "{case}: UPDATE_GOLDEN=1 accepts");
         }
     }
+}
+
+#[test]
+fn it_is_short_unless_asked_for_all() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/agent_loop_cut");
+    let request = std::fs::read_to_string(folder.join("request.json")).expect("a request");
+    let limit = std::fs::read_to_string(folder.join("limit")).expect("a limit");
+    let arguments = ["-", "--width", "80", "--max-input-tokens", limit.trim()];
+    let brief = explained(&arguments, &request).expect("it is explained");
+    let expected = "\
+gpt-4o: evict (compact, policy default)
+270 of 300 tokens are sent, 548 were received; 30 are left
+[#################################################################........] 90 %
+
+#      role        before  after  fate   why
+0      system           9      9  kept   system message
+1      user            12     12  kept   first user message
+       note 1                 54  added  in cut 1, for 6 messages
+       note 2                 44  added  in cut 2, for 4 messages
+2-7    6 messages     222      0  gone   left out in cut 1, stands in note 1
+8-11   4 messages     154      0  gone   left out in cut 2, stands in note 2
+12-13  2 messages      74     74  kept   recent at the last cut
+14-15  2 messages      74     74  kept   newest turn
+
+next cut  above 300 tokens, down to 225; now 270 (90 %)
+last cut  from 306 to 196 tokens at message 14; 2 cuts so far
+warning   548 tokens as received are above the limit of 300; 270 are sent
+warning   conversation takes 33 tokens more than its share of 225
+more      --all shows each message and tokens by role, section and file
+";
+    assert_eq!(brief, expected);
+    let all = explained(&[&arguments[..], &["--all"]].concat(), &request).expect("it is explained");
+    let verbose = explained(&[&arguments[..], &["--verbose"]].concat(), &request);
+    assert_eq!(verbose.as_ref(), Ok(&all));
+    assert!(all.contains("by section  tools 3") && all.lines().count() > brief.lines().count());
+    // Of a conversation of many kinds the table stays short.
+    let message = |number: usize| match number % 2 {
+        0 => r#"{"role":"user","content":"x"}"#.to_owned(),
+        _ => r#"{"role":"assistant","content":"y"}"#.to_owned(),
+    };
+    let pinned = r#"{"role":"user","content":"z","weir":{"pin":true}}"#.to_owned();
+    let mut messages: Vec<String> = (0..200).map(message).collect();
+    for place in (0..200).step_by(4) {
+        messages[place].clone_from(&pinned);
+    }
+    let body = format!(r#"{{"model":"gpt-4o","messages":[{}]}}"#, messages.join(","));
+    let long = explained(&["-", "--max-input-tokens", "700"], &body).expect("it is explained");
+    assert!(long.lines().count() < 40, "{long}");
 }
 
 #[test]
@@ -86,13 +135,13 @@ fn it_has_other_forms() {
     assert_eq!((&json["object"], &json["model"]), (&"weir.plan".into(), &"gpt-4".into()));
     assert_eq!(json["body"]["model"], "gpt-4o", "what is sent is not touched");
     let messages = r#" [{"role":"user","content":"hello"}]"#;
-    let table = explained(&["-", "--model", "gpt-4o"], messages).expect("it is explained");
+    let table = explained(&["-", "--all", "--model", "gpt-4o"], messages).expect("it is explained");
     assert!(table.contains("hello") && !table.contains("newest turn"), "{table}");
 }
 
 #[test]
 fn a_table_holds_no_signs_that_a_terminal_acts_on() {
-    let table = explained(&["-"], BODY).expect("it is explained");
+    let table = explained(&["-", "--all"], BODY).expect("it is explained");
     assert!(table.contains("Be [31m brief."), "{table}");
     assert!(!table.contains(|own: char| own.is_control() && own != '\n'), "{table:?}");
     let wide = explained(&["-", "--width", "70"], BODY).expect("it is explained");

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use serde_json::json;
-use weir::config::Secret;
-use weir::proxy::learned::{LIMITS, limits_rows};
+use serde_json::{Value, json};
+use weir::config::{Config, Secret};
+use weir::proxy::learned::{LIMITS, forget_limits, limits_rows};
 use weir::store::{Entry, Store, now_ms};
 
-use super::{WINDOW, before, conversation, memory, send, upstream};
-use crate::server::harness::Weir;
+use super::{WINDOW, before, conversation, memory, send, statuses, upstream};
+use crate::scripted_upstream::Server;
+use crate::server::harness::{Message, Weir, ask, chat};
 
 /// A file that is gone in the end.
 struct File(PathBuf);
@@ -115,4 +116,174 @@ async fn the_lower_of_what_is_learned_and_configured_holds() {
         let sends = if configured < learned { 1 } else { 2 };
         assert_eq!(upstream.requests().len(), sends);
     }
+}
+
+fn windows(tokens: u64) -> impl Fn(&mut Config) {
+    move |config| {
+        let mut entry = config.models.find("gpt-4o").entry;
+        entry.window_tokens = tokens;
+        config.models.insert("gpt-4o", entry);
+    }
+}
+
+#[tokio::test]
+async fn a_window_that_is_configured_after_the_lesson_goes_before_it() {
+    let upstream = upstream("openai", WINDOW).await;
+    let file = File::new("configured");
+    let first = before(&upstream, &file.open(), windows(100_000)).await;
+    assert!(limit_tokens(&first, "a", 20).await < WINDOW);
+    for (window, is_learned) in [(100_000, true), (64_000, false), (200_000, false)] {
+        let other = before(&upstream, &file.open(), windows(window)).await;
+        let limit = limit_tokens(&other, "a", 1).await;
+        assert_eq!(limit < WINDOW, is_learned, "{limit} under {window}");
+    }
+}
+
+#[tokio::test]
+async fn a_limit_that_is_forgotten_is_lifted_where_weir_serves() {
+    let upstream = upstream("openai", WINDOW).await;
+    let file = File::new("forgotten");
+    let store = file.open();
+    let weir = before(&upstream, &store, |_| {}).await;
+    assert!(limit_tokens(&weir, "a", 20).await < WINDOW);
+    assert!(limit_tokens(&weir, "a", 1).await < WINDOW);
+    let other = file.open();
+    let none = forget_limits(&other, |model| model == "gpt-4o-mini", 10).await;
+    assert_eq!(none.expect("writable"), Vec::<String>::new());
+    let one = forget_limits(&other, |model| model == "gpt-4o", 10).await;
+    assert_eq!(one.expect("writable"), ["gpt-4o"]);
+    let lifted = async {
+        while limit_tokens(&weir, "a", 1).await < WINDOW {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), lifted).await.expect("it is lifted");
+}
+
+/// Asks a weir whose upstream has this window by now.
+async fn ask_with(weir: &Weir, window_tokens: u64, body: &Value) -> Message {
+    let headers =
+        format!("authorization: Bearer a\r\nx-upstream-context-tokens: {window_tokens}\r\n");
+    ask(weir.address, chat(&headers, body.to_string())).await
+}
+
+/// A conversation whose last message is a third of all before it, so that it is cut just there.
+fn ending_long(exchanges: usize) -> Value {
+    let mut body = conversation(exchanges, &json!({}));
+    let words = "and what of the river, and what of the wall? ".repeat(exchanges * 6);
+    *body["messages"].as_array_mut().expect("messages").last_mut().expect("the last one") =
+        json!({"role": "user", "content": words});
+    body
+}
+
+/// Has what was learned be this old.
+async fn age(store: &Store, by_ms: u64) {
+    for (tenant, entry) in store.list(LIMITS, now_ms(), 10).await.expect("readable") {
+        let mut row: Value = serde_json::from_slice(&entry.value).expect("JSON");
+        row["learned_ms"] = (now_ms() - by_ms).into();
+        let entry = Entry { value: row.to_string().into(), ..entry };
+        store.put(tenant, LIMITS, vec![entry], now_ms()).await.expect("stored");
+    }
+}
+
+/// An upstream in a vendor's words, and a store in which its limit was learned so long ago.
+async fn learned_before(vendor: &str, name: &str, by_ms: u64) -> (Server, File) {
+    let upstream = upstream(vendor, WINDOW).await;
+    let file = File::new(name);
+    let store = file.open();
+    let weir = before(&upstream, &store, |_| {}).await;
+    assert!(limit_tokens(&weir, "a", 20).await < WINDOW);
+    age(&store, by_ms).await;
+    (upstream, file)
+}
+
+const HOUR_MS: u64 = 60 * 60 * 1000;
+
+#[tokio::test]
+async fn within_an_hour_of_a_refusal_nothing_more_is_tried() {
+    let (upstream, file) = learned_before("openai", "within", HOUR_MS - 60_000).await;
+    let weir = before(&upstream, &file.open(), |_| {}).await;
+    let sends = upstream.requests().len();
+    for exchanges in [20, 22, 24] {
+        let answer = ask_with(&weir, 100_000, &ending_long(exchanges)).await;
+        assert_eq!(answer.status(), 200, "{answer:?}");
+    }
+    let seen = &upstream.requests()[sends..];
+    assert!(seen.iter().all(|seen| seen.prompt_tokens < Some(WINDOW)), "{:?}", statuses(seen));
+}
+
+#[tokio::test]
+async fn a_larger_upstream_is_found_out_step_by_step_without_a_refusal() {
+    for vendor in ["openai", "unnumbered"] {
+        let name = format!("larger-{vendor}");
+        let (upstream, file) = learned_before(vendor, &name, 2 * HOUR_MS).await;
+        let weir = before(&upstream, &file.open(), |_| {}).await;
+        let sends = upstream.requests().len();
+        let mut limits = Vec::new();
+        for exchanges in [20, 24, 40, 44, 80, 84] {
+            let answer = ask_with(&weir, 100_000, &ending_long(exchanges)).await;
+            assert_eq!(answer.status(), 200, "{answer:?}");
+            let told = answer.header("x-weir-limit-tokens").expect("it is told");
+            limits.push(told.parse::<u64>().expect("a number"));
+        }
+        let seen = &upstream.requests()[sends..];
+        assert_eq!(statuses(seen), [200; 6], "{vendor}: no request was refused");
+        assert!(limits.is_sorted() && limits[5] > 3 * limits[0], "{vendor}: {limits:?}");
+        assert!(limits[5] < 100_000, "it rises step by step: {limits:?}");
+        // Others know.
+        let other = before(&upstream, &file.open(), |_| {}).await;
+        assert_eq!(limit_tokens(&other, "a", 1).await, limits[5]);
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_is_as_it_was_refuses_once_an_hour_and_nobody_notices() {
+    for vendor in ["openai", "unnumbered"] {
+        let name = format!("same-{vendor}");
+        let (upstream, file) = learned_before(vendor, &name, 2 * HOUR_MS).await;
+        let (one, two) = (
+            before(&upstream, &file.open(), |_| {}).await,
+            before(&upstream, &file.open(), |_| {}).await,
+        );
+        let sends = upstream.requests().len();
+        for exchanges in [20, 21, 24, 25, 28, 29] {
+            let body = ending_long(exchanges);
+            let (first, second) =
+                tokio::join!(ask_with(&one, WINDOW, &body), ask_with(&two, WINDOW, &body));
+            assert_eq!((first.status(), second.status()), (200, 200), "{vendor}");
+        }
+        let seen = statuses(&upstream.requests()[sends..]);
+        let refused = seen.iter().filter(|status| **status == 400).count();
+        assert_eq!((refused, seen.len()), (1, 13), "{vendor}: {seen:?}");
+        let rows = limits_rows(&file.open(), 10).await.expect("readable");
+        let [row] = rows.as_slice() else { panic!("one model: {rows:?}") };
+        assert!(row.value.learned_ms + HOUR_MS > now_ms(), "it stands for another hour");
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_as_it_was_sent_until_it_is_cut_again() {
+    let (upstream, file) = learned_before("openai", "live", 0).await;
+    let first = before(&upstream, &file.open(), |_| {}).await;
+    let messages = |seen: &crate::scripted_upstream::Seen| -> Vec<Value> {
+        let body: Value = serde_json::from_slice(&seen.body).expect("JSON");
+        body["messages"].as_array().expect("messages").clone()
+    };
+    assert_eq!(ask_with(&first, 100_000, &conversation(20, &json!({}))).await.status(), 200);
+    age(&file.open(), 2 * HOUR_MS).await;
+    let second = before(&upstream, &file.open(), |_| {}).await;
+    let mut body = conversation(20, &json!({}));
+    let more = [
+        json!({"role": "assistant", "content": "It still does."}),
+        json!({"role": "user", "content": "Sure?"}),
+    ];
+    body["messages"].as_array_mut().expect("messages").extend(more);
+    assert_eq!(ask_with(&second, 100_000, &body).await.status(), 200);
+    let seen = upstream.requests();
+    let [.., before, after] = seen.as_slice() else { panic!("two at least") };
+    let (before, after) = (messages(before), messages(after));
+    // What comes back behind a last question is of that request alone.
+    let stays = before.len() - 1;
+    assert!(before.iter().any(|own| own.to_string().contains("[weir: ")), "it was cut");
+    assert_eq!(after[..stays], before[..stays], "nothing is written anew");
 }

@@ -1,12 +1,13 @@
 //! Who is let in, to which routes and models, and what goes on to the provider.
 
+use base64::Engine as _;
 use serde_json::Value;
 use weir::config::ModelSettings;
 use weir::store::now_ms;
 
 use super::setting::{OWN_KEY, bearer, post, start};
 use crate::routes::setting::Up;
-use crate::server::harness::{FINE, Upstream, bare, body_of, chat};
+use crate::server::harness::{FINE, Upstream, ask, bare, body_of, chat};
 
 /// An address where nobody answers: what gets as far as this is a 502.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -317,6 +318,79 @@ async fn a_body_arrives_as_it_was_sent() {
     assert!(seen.head.contains(&format!("content-length: {}", body.len())), "{}", seen.head);
     seen.answer(FINE);
     assert_eq!(asking.await.expect("it is answered").status(), 200);
+}
+
+/// Paths of every kind: read, streamed through unread, and weir's own.
+const PATHS: [(&str, &str); 7] = [
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/responses"),
+    ("POST", "/v1/messages"),
+    ("GET", "/v1/models"),
+    ("DELETE", "/v1/files/file-1"),
+    ("POST", "/weir/v1/plan"),
+    ("GET", "/weir/v1/usage"),
+];
+
+fn to(method: &str, path: &str, headers: &str) -> String {
+    match method {
+        "POST" => {
+            let body = r#"{"model":"gpt-4o","messages":[{"role":"user","content":"x"}]}"#;
+            post(path, headers, body)
+        }
+        _ => bare(method, path, headers),
+    }
+}
+
+#[tokio::test]
+async fn a_virtual_key_is_not_forwarded_in_open_mode() {
+    // What is forwarded to nowhere is a 502.
+    let weir = crate::server::harness::start(NOWHERE, |_| {}).await;
+    let secret = format!("sk-weir-{}", "G".repeat(43));
+    let basic = base64::engine::general_purpose::STANDARD.encode(format!("user:{secret}"));
+    let escaped = secret.replace("sk-", "%73k%2D");
+    for headers in [
+        bearer(&secret),
+        format!("authorization: {secret}\r\n"),
+        format!("authorization: Basic {basic}\r\n"),
+        format!("api-key: {secret}\r\n"),
+        format!("x-api-key: {secret}\r\n"),
+        format!("x-api-key: sk-other\r\nx-api-key: {secret}\r\n"),
+        format!("x-goog-api-key: {secret}\r\nauthorization: Bearer sk-other\r\n"),
+        format!("cookie: key={secret}\r\n"),
+    ] {
+        for (method, path) in PATHS {
+            let answer = ask(weir.address, to(method, path, &headers)).await;
+            let said = answer.assert_error(401, "invalid_api_key");
+            assert!(said.contains("auth.mode") && !said.contains(&secret), "{said}");
+        }
+    }
+    for query in [
+        format!("key={secret}"),
+        format!("a=b&api-key={secret}"),
+        format!("subscription-key={escaped}"),
+        format!("token=Bearer%20{secret}"),
+    ] {
+        for (method, path) in PATHS {
+            let answer = ask(weir.address, to(method, &format!("{path}?{query}"), "")).await;
+            answer.assert_error(401, "invalid_api_key");
+        }
+    }
+    let answer = ask(weir.address, to("POST", PATHS[0].1, &bearer("sk-proj-mine"))).await;
+    answer.assert_error(502, "upstream_connect");
+}
+
+#[tokio::test]
+async fn a_virtual_key_is_read_where_it_belongs_and_forwarded_from_nowhere() {
+    let setting = start(NOWHERE, |_| {}).await;
+    let key = setting.key("a", r#"{"passthrough":true}"#).await;
+    for (method, path) in PATHS {
+        let headers = format!("{}x-goog-api-key: {}\r\n", key.header(), key.secret);
+        let answer = setting.ask(to(method, path, &headers)).await;
+        let said = answer.assert_error(401, "invalid_api_key");
+        assert!(said.contains("Authorization: Bearer") && !said.contains(&key.secret), "{said}");
+        let path = format!("{path}?mine={}", key.secret);
+        setting.ask(to(method, &path, &key.header())).await.assert_error(401, "invalid_api_key");
+    }
 }
 
 #[tokio::test]

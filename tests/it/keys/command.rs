@@ -227,3 +227,27 @@ async fn the_admin_token_is_printed_once() {
     let _ = ask(second.address, bare("GET", "/healthz", "")).await;
     assert!(!second.log().contains(token));
 }
+
+#[test]
+fn a_key_that_nobody_checks_is_made_with_a_warning() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db");
+    let run = |arguments: &[&str], mode: Option<&str>| {
+        let mut command = weir(&["keys"]);
+        command.args(arguments).arg("--store").arg(&store);
+        if let Some(mode) = mode {
+            command.env("WEIR_AUTH__MODE", mode).env("OWN_KEY_OF_THIS_TEST", OWN_KEY);
+            command.env("WEIR_UPSTREAM__API_KEY_ENV", "OWN_KEY_OF_THIS_TEST");
+        }
+        let output = command.output().expect("weir starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (output.stdout, String::from_utf8(output.stderr).expect("text"))
+    };
+    let (printed, said) = run(&["create", "ci", "--json"], None);
+    let made: Value = serde_json::from_slice(&printed).expect("JSON alone");
+    assert!(said.contains("keys are not switched on") && said.contains("[auth]"), "{said}");
+    let (_, said) = run(&["rotate", text(&made["id"])], None);
+    assert!(said.contains("keys are not switched on"), "{said}");
+    let (_, said) = run(&["create", "cd"], Some("keys"));
+    assert_eq!(said, "");
+}

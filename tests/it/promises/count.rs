@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::json::{Kind, Node};
 
 /// The most that a tool result's texts take at the last step of the clipping ladder.
-const FLOOR_TOKENS: u64 = 1024;
+const FLOOR_TOKENS: u64 = 32;
 
 /// What a message takes.
 #[derive(Debug, Clone, Copy, Default)]

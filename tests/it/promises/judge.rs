@@ -137,6 +137,9 @@ fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Op
     if raw_in == raw_out {
         return (!is_marked).then(Change::default);
     }
+    if !is_marked && arguments_are_clipped((node_in, received.text), (node_out, sent.text)) {
+        return Some(Change { clipped: true, ..Change::default() });
+    }
     let mut change = Change { unmarked: is_marked, ..Change::default() };
     let members = node_in.members().iter().filter(|(key, _)| key != "weir");
     if members.clone().count() != node_out.members().len() {
@@ -166,6 +169,68 @@ fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Op
         return None;
     }
     Some(change)
+}
+
+/// The arguments of each call of a message.
+fn arguments(message: &Node) -> Vec<&Node> {
+    let calls = message.get("tool_calls").map_or(&[][..], Node::items);
+    let functions = calls.iter().filter_map(|call| call.get("function"));
+    functions.chain(message.get("function_call")).filter_map(|own| own.get("arguments")).collect()
+}
+
+/// Whether the messages differ in the arguments of their calls alone, and these by clips alone.
+fn arguments_are_clipped(own: (&Node, &str), theirs: (&Node, &str)) -> bool {
+    let (calls_in, calls_out) = (arguments(own.0), arguments(theirs.0));
+    let frame = |(message, text): (&Node, &str), calls: &[&Node]| {
+        let mut pieces = Vec::new();
+        let mut from = message.span.start;
+        for call in calls {
+            pieces.push(text[from..call.span.start].to_owned());
+            from = call.span.end;
+        }
+        pieces.push(text[from..message.span.end].to_owned());
+        pieces
+    };
+    let is_clipped = |(call_in, call_out): (&&Node, &&Node)| {
+        let (Some(text_in), Some(text_out)) = (call_in.text(), call_out.text()) else {
+            return false;
+        };
+        if text_in == text_out {
+            return call_in.raw(own.1) == call_out.raw(theirs.1);
+        }
+        match (Node::read(text_in), Node::read(text_out)) {
+            (Ok(value_in), Ok(value_out)) => {
+                strings_are_clipped((&value_in, text_in), (&value_out, text_out))
+            }
+            (Err(_), _) => clip(text_in, 0, text_out).is_some(),
+            (Ok(_), Err(_)) => false,
+        }
+    };
+    frame(own, &calls_in) == frame(theirs, &calls_out)
+        && calls_in.len() == calls_out.len()
+        && calls_in.iter().zip(&calls_out).all(is_clipped)
+}
+
+/// Whether two JSON values differ in clipped strings alone.
+fn strings_are_clipped(own: (&Node, &str), theirs: (&Node, &str)) -> bool {
+    match (&own.0.kind, &theirs.0.kind) {
+        (Kind::Text(text_in), Kind::Text(text_out)) => {
+            text_in == text_out || clip(text_in, 0, text_out).is_some()
+        }
+        (Kind::List(items_in), Kind::List(items_out)) => {
+            let mut pairs = items_in.iter().zip(items_out);
+            items_in.len() == items_out.len()
+                && pairs.all(|(item, other)| strings_are_clipped((item, own.1), (other, theirs.1)))
+        }
+        (Kind::Map(members_in), Kind::Map(members_out)) => {
+            let mut pairs = members_in.iter().zip(members_out);
+            members_in.len() == members_out.len()
+                && pairs.all(|((key, item), (key_out, other))| {
+                    key == key_out && strings_are_clipped((item, own.1), (other, theirs.1))
+                })
+        }
+        _ => own.0.raw(own.1) == theirs.0.raw(theirs.1),
+    }
 }
 
 /// Whether all bytes beside the content are the same.

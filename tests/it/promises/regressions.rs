@@ -135,3 +135,118 @@ fn a_result_in_many_small_parts_can_be_clipped() {
         }
     }
 }
+
+/// Results of one turn give way down to a few words each.
+#[test]
+fn many_parallel_results_are_clipped_far_enough() {
+    for limit in [3000, 5000, 9000] {
+        let mut transcript = transcript("s50 u100 c1", MODEL);
+        let id = |number: usize| format!("call_{number}");
+        let arguments = Text { kind: TextKind::Words, tokens: 5 };
+        let calls = (0..40).map(|number| (id(number), arguments)).collect();
+        transcript.messages[2].calls = Calls::Tools(calls);
+        for number in 0..40 {
+            let content = Content::Text(Text { kind: TextKind::Words, tokens: 900 });
+            let result = Message { answers: Some(id(number)), ..Message::new("tool", content) };
+            transcript.messages.push(result);
+        }
+        let case = Case { transcript, limit: Limit::Tokens(limit) };
+        if let Err(reason) = fits::valid_fits(&case) {
+            panic!("under {limit}: {reason}");
+        }
+    }
+}
+
+/// A conversation in which an assistant writes a long file, which then goes on for `more` messages.
+fn written_file(more: usize) -> String {
+    use serde_json::json;
+    let code = "fn weir() -> u64 {\n    \"level\".len() as u64\n}\n".repeat(500);
+    let arguments = json!({"path": "src/weir.rs", "content": code, "mode": "create"}).to_string();
+    let call = |id: &str, arguments: &str| {
+        let function = json!({"name": "write_file", "arguments": arguments});
+        json!({"role": "assistant", "content": null,
+            "tool_calls": [{"id": id, "type": "function", "function": function}]})
+    };
+    let mut messages = vec![
+        json!({"role": "system", "content": "You write code."}),
+        json!({"role": "user", "content": "Write the file."}),
+        call("call_1", &arguments),
+        json!({"role": "tool", "tool_call_id": "call_1", "content": "written"}),
+    ];
+    for number in 0..more {
+        let id = format!("call_more_{number}");
+        messages.push(call(&id, r#"{"path":"a"}"#));
+        messages.push(json!({"role": "tool", "tool_call_id": id, "content": "written, too"}));
+    }
+    json!({"model": MODEL, "messages": messages}).to_string()
+}
+
+/// Arguments of a call that was answered are clipped inside their strings, and stay as they are then.
+#[test]
+fn large_arguments_are_clipped_and_stay_so() {
+    let weir = super::harness::Weir::new();
+    let sent = |more: usize| -> Vec<serde_json::Value> {
+        let body = written_file(more);
+        let planned = weir.plan(&body, 6000).expect("it can be made to fit");
+        assert!(planned.sent_tokens <= 6000 && planned.action.contains("fit"), "{planned:?}");
+        let sent = planned.body.expect("it is changed");
+        let sent: serde_json::Value = serde_json::from_slice(&sent).expect("JSON");
+        sent["messages"].as_array().expect("messages").clone()
+    };
+    let first = sent(0);
+    let call = &first[2]["tool_calls"][0];
+    assert_eq!((&call["id"], &first[3]["tool_call_id"]), (&"call_1".into(), &"call_1".into()));
+    let arguments = call["function"]["arguments"].as_str().expect("a text");
+    let arguments: serde_json::Value = serde_json::from_str(arguments).expect("JSON still");
+    assert_eq!((&arguments["path"], &arguments["mode"]), (&"src/weir.rs".into(), &"create".into()));
+    let content = arguments["content"].as_str().expect("a text");
+    assert!(content.starts_with("fn weir()") && content.contains("bytes left out here]"));
+    // Later requests have room, and begin with what was sent before.
+    let mut before = first;
+    for more in 1..4 {
+        let next = sent(more);
+        assert_eq!(next[..before.len()], before[..], "after {more} more");
+        before = next;
+    }
+    let cold = super::harness::Weir::new().plan(&written_file(3), 6000).expect("it fits").body;
+    assert_eq!(cold, weir.plan(&written_file(3), 6000).expect("it fits").body, "warm as cold");
+}
+
+/// The first message of a user is never clipped, however long it is.
+#[test]
+fn a_users_text_is_refused_rather_than_clipped() {
+    let weir = super::harness::Weir::new();
+    let text = "What runs over the wall? ".repeat(2000);
+    let body = serde_json::json!({"model": MODEL, "max_tokens": 700,
+        "messages": [{"role": "system", "content": "Short."}, {"role": "user", "content": text}]});
+    let error = weir.plan(&body.to_string(), 6000).expect_err("it is too long");
+    let said = &error.message;
+    for part in [
+        "This model's maximum context length is 6000 tokens. However, your messages resulted in ",
+        "window is 128000 tokens, of which 700 are reserved for the answer (the request asks for 700)",
+        "x-weir-max-input-tokens",
+        "the newest turn ",
+        "shorten the last message",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let body = serde_json::json!({"error": {"message": said, "code": "context_length_exceeded"}});
+    let read = weir::wire::overflow::recognise(400, body.to_string().as_bytes());
+    let read = read.expect("a weir in front of this one reads it");
+    assert_eq!(read.window_tokens, Some(6000), "{read:?}");
+}
+
+/// Three tokens that come with every request are no reason to refuse one.
+#[test]
+fn reply_priming_alone_refuses_nothing() {
+    let weir = super::harness::Weir::new();
+    let body = serde_json::json!({"model": MODEL,
+        "messages": [{"role": "user", "content": "level ".repeat(500)}]});
+    let body = body.to_string();
+    let received = weir.plan(&body, 10_000).expect("it fits").received_tokens;
+    for (limit, is_sent) in [(received, true), (received - 3, true), (received - 4, false)] {
+        let planned = weir.plan(&body, limit);
+        assert_eq!(planned.is_ok(), is_sent, "{limit} of {received}");
+        assert!(planned.is_ok_and(|planned| planned.body.is_none()) || !is_sent, "as received");
+    }
+}

@@ -3,10 +3,13 @@
 
 use std::cell::Cell;
 
+use weir::proxy::planner::Planned;
+
 use super::excerpts;
 use super::generate::{self, Case};
 use super::harness::{Weir, check};
 use super::judge::{Body, TAIL, compare};
+use super::transcript::{Content, Message, Text, TextKind};
 use super::{fits, frozen, told, valid};
 
 /// What is wrong with the tail of a request; otherwise whether it has one.
@@ -14,40 +17,50 @@ fn is_right(case: &Case) -> Result<bool, String> {
     let (body, limit) = (case.transcript.body(), case.limit_tokens());
     let (with, without) =
         (Weir::new(), Weir::with(|config| config.context.policy.tail_permille = 0));
-    let (planned, bare) = match (with.plan(&body, limit), without.plan(&body, limit)) {
-        (Ok(planned), Ok(bare)) => (planned, bare),
+    let planned = match (with.plan(&body, limit), without.plan(&body, limit)) {
+        (Ok(planned), Ok(_)) => planned,
         (Err(_), Err(_)) => return Ok(false),
         _ => return Err("a tail decides what is refused".to_owned()),
     };
-    let text = |sent: &Option<bytes::Bytes>| {
-        let bytes = sent.as_deref().unwrap_or(body.as_bytes());
-        String::from_utf8(bytes.to_vec()).map_err(|error| error.to_string())
-    };
-    let (sent, bare_sent) = (text(&planned.body)?, text(&bare.body)?);
+    let sent = text(&planned, &body)?;
     let (received, own) = (Body::read(&body)?, Body::read(&sent)?);
     let verdict = compare(&received, &own)?;
     excerpts::are_said(&received, &own, &verdict)?;
-    let has_tail = verdict.any(|change| change.has_tail);
-    if (&planned.action, planned.cuts, &planned.edits) != (&bare.action, bare.cuts, &bare.edits) {
-        return Err("a tail changes what is done".to_owned());
+    if !verdict.any(|change| change.has_tail) {
+        return Ok(false);
     }
-    if !has_tail {
-        return if planned == bare { Ok(false) } else { Err("no tail, another plan".to_owned()) };
+    if verdict.gone == 0 {
+        return Err("a tail, and nothing is gone".to_owned());
     }
-    if verdict.gone == 0 || planned.sent_tokens <= bare.sent_tokens {
-        return Err(format!("{} are gone, sent {}", verdict.gone, planned.sent_tokens));
+    // The next request goes on as if the tail had not been there.
+    let mut answered = case.transcript.clone();
+    let answer = Text { kind: TextKind::Words, tokens: 1 };
+    answered.messages.push(Message::new("assistant", Content::Text(answer)));
+    let next_body = answered.body();
+    let Ok(next) = with.plan(&next_body, limit) else { return Ok(true) };
+    if next.cuts != planned.cuts {
+        return Ok(true);
     }
-    let other = Body::read(&bare_sent)?;
+    let next_sent = text(&next, &next_body)?;
+    let other = Body::read(&next_sent)?;
     let last = own.messages().len() - 1;
     let is_all = (0..last).all(|message| own.raw(message) == other.raw(message));
-    if !is_all || !frozen::has_tail(own.raw(last), other.raw(last)) {
+    if other.messages().len() != last + 2
+        || !is_all
+        || !frozen::has_tail(own.raw(last), other.raw(last))
+    {
         return Err("more than the last message differs".to_owned());
     }
-    let share = limit / 10;
-    if planned.sent_tokens - bare.sent_tokens > share {
-        return Err(format!("{} tokens come back", planned.sent_tokens - bare.sent_tokens));
+    let tokens = own.sizes[last].all() - other.sizes[last].all();
+    if tokens > limit / 10 {
+        return Err(format!("{tokens} tokens come back"));
     }
     no_message_comes_back_twice(own.raw(last), other.raw(last))
+}
+
+fn text(planned: &Planned, received: &str) -> Result<String, String> {
+    let bytes = planned.body.as_deref().unwrap_or(received.as_bytes());
+    String::from_utf8(bytes.to_vec()).map_err(|error| error.to_string())
 }
 
 /// Of each message that comes back all stands in one place, in order.

@@ -119,3 +119,52 @@ async fn upstreams_that_fail_are_left_out_and_named() {
     assert_eq!((answer.status(), answer.header("x-kept")), (401, Some("1")), "{answer:?}");
     assert_eq!(answer.body, b"{\"kept\": 1.0}");
 }
+
+#[tokio::test]
+async fn one_model_is_told_what_the_list_tells() {
+    let (a, b, c) = (Up::start("a").await, Up::start("b").await, Up::start("c").await);
+    let ups = [("a", a.url()), ("b", b.url()), ("c", c.url())];
+    let limits = "[[limits]]\nmodel = \"house-*\"\nmax_input_tokens = 7000\n";
+    let weir = weir(&memory(), &(limits.to_owned() + THREE), &ups).await;
+    let one = |name: &'static str| {
+        ask(weir.address, bare("GET", &format!("/v1/models/{name}"), "authorization: Bearer k\r\n"))
+    };
+    for (name, body, expected) in [
+        (
+            "gpt-4o",
+            " {\"id\":\"gpt-4o\",\"x\":1.0}\n",
+            " {\"id\":\"gpt-4o\",\"x\":1.0,\"context_window\":1000,\"max_output_tokens\":16384}\n",
+        ),
+        // Known by its limit alone.
+        ("house-7b", "{\"id\":\"house-7b\"}", "{\"id\":\"house-7b\",\"context_window\":7000}"),
+        ("whose", "{\"id\":\"whose\"}", "{\"id\":\"whose\"}"),
+        (
+            "house-8b",
+            "{\"id\":\"house-8b\",\"context_length\":5}",
+            "{\"id\":\"house-8b\",\"context_length\":5}",
+        ),
+        ("house-9b", "no entry", "no entry"),
+    ] {
+        a.then([plain(body)]);
+        let answer = one(name).await;
+        assert_eq!(answer.status(), 200);
+        assert_eq!(String::from_utf8_lossy(&answer.body), expected);
+        assert_eq!(answer.header("etag").is_some(), body == expected);
+        assert_eq!(a.seen()[0].line(), format!("GET /v1/models/{name}"));
+        if body != "no entry" {
+            a.then([plain(&format!("{{\"data\":[{body}]}}"))]);
+            let listed = list(&weir).await;
+            let listed = String::from_utf8_lossy(&listed.body).into_owned();
+            assert!(listed.contains(expected.trim()), "{listed}");
+        }
+        a.seen();
+    }
+    // A name that only a route has is one of the list's, too.
+    c.then([failing(404)]);
+    let answer = one("short").await;
+    let entry: Value = serde_json::from_slice(&answer.body).expect("JSON");
+    assert_eq!((answer.status(), &entry["id"]), (200, &json!("short")), "{answer:?}");
+    assert_eq!(entry["context_window"], 1000);
+    a.then([failing(404)]);
+    assert_eq!(one("nobody").await.status(), 404);
+}

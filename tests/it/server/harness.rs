@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use weir::config::Config;
 use weir::proxy::Proxy;
 use weir::proxy::summaries::Summaries;
-use weir::server::{Ending, Server, Shutdown};
+use weir::server::{Ending, Renewal, Server, Shutdown};
 use weir::store::Store;
 use weir::upstream::Client;
 
@@ -22,6 +22,7 @@ pub struct Weir {
     pub address: SocketAddr,
     pub shutdown: Shutdown,
     pub running: JoinHandle<Ending>,
+    pub renewal: Renewal,
     /// What a model sums up, where one is told to.
     pub summaries: Option<Arc<Summaries>>,
 }
@@ -46,6 +47,7 @@ pub async fn start_with(store: Store, upstream: &str, change: impl FnOnce(&mut C
     Weir {
         address: server.address(),
         shutdown: server.shutdown(),
+        renewal: server.renewal(),
         running: tokio::spawn(server.run()),
         summaries,
     }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -25,7 +26,7 @@ pub struct Shared {
     pub postgres: Postgres,
     pub redis: Redis,
     prefix: Prefix,
-    pub upstream: Server,
+    pub upstream: Arc<Server>,
     pub store: Store,
 }
 
@@ -40,7 +41,7 @@ impl Shared {
         let prefix = Prefix::new(&redis);
         let store = Store::connect(&postgres.url()).expect("it can be used");
         let upstream = Server::start(Options::default()).await.expect("a free port");
-        Some(Self { postgres, redis, prefix, upstream, store })
+        Some(Self { postgres, redis, prefix, upstream: Arc::new(upstream), store })
     }
 
     /// Sets a budget by its id.
@@ -90,5 +91,11 @@ impl Shared {
         let settled = tokio::time::timeout(WAIT_LIMIT, settled).await;
         let spent = sum(&self.store).await.0;
         assert!(settled.is_ok(), "held for ever, or spent is not {spent}: {last:?}");
+    }
+
+    /// Waits until this weir lets a request in.
+    pub async fn until_let_in(&self, address: SocketAddr, request: String) {
+        let let_in = async { while ask(address, &request).await.status() != 200 {} };
+        tokio::time::timeout(WAIT_LIMIT, let_in).await.expect("what has room is let in");
     }
 }

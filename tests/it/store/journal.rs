@@ -39,6 +39,8 @@ pub fn intent(number: u64) -> Intent {
         sent_tokens: Some(1000),
         max_output_tokens: Some(500),
         plan_ms: Some(3),
+        held_nano_usd: Some(6_000_000),
+        held_tokens: Some(1500),
     }
 }
 
@@ -114,7 +116,8 @@ async fn a_request_counts_once(place: impl Place) {
     assert_eq!(total(&first).await, expected);
     let row = rows(&other).await.pop().expect("one row");
     assert_eq!(row.settlement, complete(), "zero is zero, and what is not known stays so");
-    let told = Intent { max_output_tokens: None, ..intent(1) };
+    let told =
+        Intent { max_output_tokens: None, held_nano_usd: None, held_tokens: None, ..intent(1) };
     let of_row = Intent {
         id: row.id,
         begun_ms: row.begun_ms,
@@ -129,6 +132,8 @@ async fn a_request_counts_once(place: impl Place) {
         sent_tokens: row.sent_tokens,
         max_output_tokens: None,
         plan_ms: row.plan_ms,
+        held_nano_usd: None,
+        held_tokens: None,
     };
     assert_eq!(of_row, told);
 }

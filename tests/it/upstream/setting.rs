@@ -314,15 +314,17 @@ pub fn capture_log() {
     });
 }
 
+/// All lines that this test has logged since they were last asked for.
+pub fn log_lines() -> Vec<serde_json::Value> {
+    let logged = LOGGED.take();
+    let lines = logged.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| serde_json::from_slice(line).expect("a JSON line")).collect()
+}
+
 /// The one line that this test must have logged about requests.
 pub fn log_line() -> serde_json::Value {
-    let logged = LOGGED.take();
-    let mut lines: Vec<serde_json::Value> = logged
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty())
-        .map(|line| serde_json::from_slice(line).expect("a JSON line"))
-        .filter(|line: &serde_json::Value| line["target"] == "weir::request")
-        .collect();
+    let mut lines = log_lines();
+    lines.retain(|line| line["target"] == "weir::request");
     assert_eq!(lines.len(), 1, "{lines:#?}");
     lines.remove(0)
 }

@@ -100,6 +100,6 @@ export class Weir extends Process {
     flags.push("--upstream", upstreamURL);
     if (config) flags.push("--config", config);
     const program = path.join(BINARIES, "weir");
-    return this.start(program, flags, "stderr", /listening on ([\d.:]+), forwarding/, more);
+    return this.start(program, flags, "stderr", /listening on ([\d.:]+),/, more);
   }
 }

@@ -106,7 +106,7 @@ class Weir(Process):
         command += ["--upstream", upstream_url]
         if config is not None:
             command += ["--config", str(config)]
-        super().__init__(command, r"listening on ([\d.:]+), forwarding", "stderr", **more)
+        super().__init__(command, r"listening on ([\d.:]+),", "stderr", **more)
         self.base_url = f"http://{self.address}/v1"
 
 

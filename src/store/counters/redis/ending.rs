@@ -26,7 +26,7 @@ impl InRedis {
                 json!({
                     "id": id.to_string(),
                     "is_known": is_known(&ended),
-                    "ended_ago_ms": ended.ago_ms(),
+                    "written_ago_ms": ended.written_ago_ms(),
                     "nano_usd": ended.spending.nano_usd.min(MAX_FIGURE),
                     "tokens": ended.spending.tokens.min(MAX_FIGURE),
                     "scopes": scopes(&ended.lease.owner),
@@ -40,7 +40,8 @@ impl InRedis {
                     return Ok(());
                 }
                 Some("unknown") => {
-                    self.register(&generation, &[(id, &ended.lease, ended.ago_ms())]).await?;
+                    let told = (id, &ended.lease, ended.written_ago_ms());
+                    self.register(&generation, &[told]).await?;
                 }
                 _ => {
                     drop(alone);
@@ -65,7 +66,7 @@ impl InRedis {
         let asked = json!({
             "id": id.to_string(),
             "is_known": true,
-            "ended_ago_ms": -1,
+            "written_ago_ms": -1,
             "nano_usd": spending.nano_usd.min(MAX_FIGURE),
             "tokens": spending.tokens.min(MAX_FIGURE),
             "scopes": [],

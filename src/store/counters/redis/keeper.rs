@@ -82,8 +82,10 @@ impl InRedis {
         generation: &Arc<str>,
         leases: &[(RequestId, &Lease, i64)],
     ) -> Result<(), StoreError> {
-        let told: Vec<Value> =
-            leases.iter().map(|(id, lease, ended_ago_ms)| lease.told(*id, *ended_ago_ms)).collect();
+        let told: Vec<Value> = leases
+            .iter()
+            .map(|(id, lease, written_ago_ms)| lease.told(*id, *written_ago_ms))
+            .collect();
         let asked = |_: &str| json!({ "lease_ms": ms(self.options.lease), "leases": told });
         let reply = self.ask_in(generation, &REGISTER, asked).await?;
         if reply.first().is_none_or(|word| word != "done") {
@@ -94,12 +96,12 @@ impl InRedis {
         while let (Some(place), Some(count)) = (rest.next(), rest.next()) {
             let place = place.parse::<usize>().ok().and_then(|place| place.checked_sub(1));
             let names: Vec<&String> = rest.by_ref().take(count.parse().unwrap_or(0)).collect();
-            if let Some((id, lease, ended_ago_ms)) = place.and_then(|place| leases.get(place)) {
+            if let Some((id, lease, written_ago_ms)) = place.and_then(|place| leases.get(place)) {
                 uncovered.extend(names.into_iter().map(|name| Uncovered {
                     id: *id,
                     begun_ms: lease.begun_ms,
                     name: name.clone(),
-                    ended_ago_ms: *ended_ago_ms,
+                    written_ago_ms: *written_ago_ms,
                 }));
             }
         }
@@ -140,6 +142,14 @@ impl InRedis {
             }
         }
         Ok(())
+    }
+
+    /// Whether Redis is still of this generation and knows this request, which lives on.
+    pub async fn is_held(&self, id: RequestId, generation: &str) -> Result<bool, StoreError> {
+        let asked =
+            |_: &str| json!({ "lease_ms": ms(self.options.lease), "ids": [id.to_string()] });
+        let reply = self.ask_in(generation, &RENEW, asked).await?;
+        Ok(reply == ["done"])
     }
 
     /// Notes requests that Redis does not know; whether it has lost any that goes on. What they held

@@ -27,11 +27,28 @@ pub struct Lease {
     pub parts: Vec<(String, u64, u64)>,
     /// The generation that knows it.
     pub known_in: Option<Arc<str>>,
+    /// `None` if it was never given anything.
+    pub given: Option<Given>,
+    /// Since when the journal has had it.
+    pub written: Option<Instant>,
+}
+
+/// When and in which generation a request was given what it holds.
+#[derive(Debug, Clone)]
+pub struct Given {
+    pub generation: Arc<str>,
+    /// The moment before it was asked for.
+    pub asked: Instant,
 }
 
 impl Lease {
-    /// As `register.lua` wants it; `ended_ago_ms` is -1 while it goes on.
-    pub fn told(&self, id: RequestId, ended_ago_ms: i64) -> Value {
+    /// Of a request that holds nothing, as far as this process knows.
+    pub fn empty(begun_ms: u64, owner: Owner) -> Self {
+        Self { begun_ms, owner, parts: Vec::new(), known_in: None, given: None, written: None }
+    }
+
+    /// As `register.lua` wants it; `written_ago_ms` is -1 while it goes on.
+    pub fn told(&self, id: RequestId, written_ago_ms: i64) -> Value {
         let parts = self.parts.iter().map(|(key, bucket, held)| {
             json!({ "key": key, "bucket": bucket, "held": held.min(&MAX_FIGURE) })
         });
@@ -39,7 +56,7 @@ impl Lease {
             "id": id.to_string(),
             "begun_ms": self.begun_ms,
             "scopes": scopes(&self.owner),
-            "ended_ago_ms": ended_ago_ms,
+            "written_ago_ms": written_ago_ms,
             "parts": parts.collect::<Vec<_>>(),
         })
     }
@@ -64,8 +81,10 @@ pub struct Ended {
 }
 
 impl Ended {
-    pub fn ago_ms(&self) -> i64 {
-        i64::try_from(self.at.elapsed().as_millis()).unwrap_or(i64::MAX)
+    /// How long ago the journal had it at the latest.
+    pub fn written_ago_ms(&self) -> i64 {
+        let written = self.lease.written.unwrap_or(self.at);
+        i64::try_from(written.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
 }
 

@@ -1,8 +1,12 @@
 //! Begins counts by what the journal has, one loader at a time over all instances.
 //!
 //! The count is there first, closed, with a part for every request under way: those settle themselves
-//! into it, and are left out of what the journal tells. Nobody holds anything in it until it is
+//! into it, and are left out of the sums that the journal gives. Nobody holds anything in it until it is
 //! loaded. A request that got its part while the journal was asked has the journal asked again.
+//!
+//! A request that the journal has open is under way whether or not an instance has registered it: its
+//! instance may have been killed before Redis was emptied, or be slow. It gets a lease that holds as much
+//! as its intent says, which ends as all leases do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +14,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::super::super::budgets::{Applied, SpentQuery};
+use super::super::super::budgets::{Applied, Spent, SpentQuery};
 use super::super::super::ledger::{MAX_FIGURE, RequestId};
 use super::super::super::{Store, StoreError};
-use super::lease::{bucket_of, name_of, read_id};
+use super::super::Owner;
+use super::lease::{bucket_of, name_of, read_id, scopes};
 use super::scripts::{BEGIN, COVER, FINISH, SEEN};
 use super::{BATCH, InRedis, is_stale, ms, random};
+use crate::budget::Measure;
 
 /// How long one waits for a count that another begins, before one looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -30,7 +36,7 @@ pub struct Uncovered {
     pub begun_ms: u64,
     pub name: String,
     /// -1 while it goes on.
-    pub ended_ago_ms: i64,
+    pub written_ago_ms: i64,
 }
 
 impl InRedis {
@@ -63,7 +69,7 @@ impl InRedis {
                 Some("begun") => {
                     let open = reply[1..].chunks_exact(2).filter_map(|pair| {
                         let (id, begun_ms) = (read_id(&pair[0])?, pair[1].parse().ok()?);
-                        Some(Uncovered { id, begun_ms, name: name.clone(), ended_ago_ms: -1 })
+                        Some(Uncovered { id, begun_ms, name: name.clone(), written_ago_ms: -1 })
                     });
                     if self.cover(&generation, open.collect()).await?
                         && self.fill(applied, now_ms, &name, &token).await?
@@ -98,8 +104,8 @@ impl InRedis {
             let open: Vec<RequestId> = seen[1..].iter().filter_map(|id| read_id(id)).collect();
             let count = open.len();
             let told = told(&self.store, applied, &self.zone, now_ms, open).await;
-            let is_given_up = told.is_err();
-            let spent = told.as_deref().unwrap_or_default();
+            let nothing = Default::default();
+            let (spent, underway) = told.as_ref().unwrap_or(&nothing);
             let reply = self
                 .ask(&FINISH, |_| {
                     json!({
@@ -107,7 +113,9 @@ impl InRedis {
                         "token": token,
                         "seen": count,
                         "spent": spent,
-                        "is_given_up": is_given_up,
+                        "underway": underway,
+                        "lease_ms": 0,
+                        "is_given_up": told.is_err(),
                     })
                 })
                 .await?;
@@ -134,7 +142,7 @@ impl InRedis {
                 "id": one.id.to_string(),
                 "key": one.name,
                 "bucket": bucket,
-                "ended_ago_ms": one.ended_ago_ms,
+                "written_ago_ms": one.written_ago_ms,
             }))
         };
         let parts: Vec<Value> = uncovered.iter().filter_map(part).collect();
@@ -148,14 +156,14 @@ impl InRedis {
     }
 }
 
-/// What the journal tells of a count's window, as `finish.lua` wants it.
+/// What the journal has of a count's window, as `finish.lua` wants it: sums, and requests that are open.
 async fn told(
     store: &Store,
     applied: &Applied,
     zone: &jiff::tz::TimeZone,
     now_ms: u64,
     open: Vec<RequestId>,
-) -> Result<Vec<Value>, StoreError> {
+) -> Result<(Vec<Value>, Vec<Value>), StoreError> {
     let id = &applied.budget.id;
     let span = id.window.span(zone, now_ms);
     let query = SpentQuery {
@@ -164,10 +172,28 @@ async fn told(
         from_ms: span.first_ms,
         bucket_ms: id.window.bucket_length_ms(),
         open,
+        wants_open: true,
     };
-    let told = store.spent(query).await?;
-    let told = told.into_iter().map(|(bucket_ms, spent)| {
+    let Spent { ended, open } = store.spent(query).await?;
+    let spent = ended.into_iter().map(|(bucket_ms, spent)| {
         json!({ "bucket": bucket_ms.max(span.first_ms), "amount": spent.min(MAX_FIGURE) })
     });
-    Ok(told.collect())
+    let scope = applied.scope.to_string();
+    let underway = open.into_iter().filter_map(|intent| {
+        let scopes = scopes(&Owner::new(intent.caller.key.clone(), &intent.model));
+        let held = match id.measure {
+            Measure::NanoUsd => intent.held_nano_usd,
+            Measure::Tokens => intent.held_tokens,
+        };
+        scopes.contains(&scope).then(|| {
+            json!({
+                "id": intent.id.to_string(),
+                "begun_ms": intent.begun_ms,
+                "scopes": scopes,
+                "bucket": id.window.span(zone, intent.begun_ms).bucket_ms,
+                "held": held.unwrap_or(0).min(MAX_FIGURE),
+            })
+        })
+    });
+    Ok((spent.collect(), underway.collect()))
 }

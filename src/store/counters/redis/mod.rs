@@ -5,15 +5,17 @@
 //! instance prolongs it while it lasts, and settles it once. What was spent before anybody counted is
 //! asked of the journal (`load`). Everything belongs to a generation: where Redis was emptied or
 //! started anew there is a new one, of which nothing is counted until the instances have told what
-//! they hold, for which they have a while (`Options::grace`), and the journal the rest.
+//! they hold, for which they have a while (`Options::grace`), and the journal the rest: what ended
+//! requests came to, and how much each open one holds, of living and killed instances alike.
 //!
 //! What is exact: spent and held never pass a limit while instances reach Redis, however many hold,
 //! settle, come and go at once; a request is settled once, by whoever comes first, its instance or one
 //! that sweeps up after it; a count that is begun has each request once, those under way included.
 //!
 //! What is not:
-//! - An instance that is out of reach for longer than the grace after Redis was emptied tells what
-//!   it holds when it is back. Until then others may have held the same room.
+//! - Requests that the journal does not have (`ledger.enabled`, `ledger.on_failure`) are known only from
+//!   their instance. One that is killed, or out of reach for longer than the grace, when Redis is emptied
+//!   leaves their room to others.
 //! - A request in no budget (`note`) is registered with the next tick. One that ends in the very
 //!   milliseconds in which another instance begins a count of its scope, and was not registered yet,
 //!   may count twice: never less.
@@ -48,7 +50,7 @@ use crate::budget::counter::Count;
 use crate::budget::hold::decide;
 use crate::budget::{Room, Verdict};
 use asking::{garbled, is_stale, random};
-use lease::{Lease, State, bucket_of, name_of, scopes};
+use lease::{Given, Lease, State, bucket_of, name_of, scopes};
 use load::Uncovered;
 use queue::Turn;
 use scripts::HOLD;
@@ -148,11 +150,42 @@ impl InRedis {
     }
 
     pub fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
-        let lease = Lease { begun_ms, owner, parts: Vec::new(), known_in: None };
+        self.note_lease(id, Lease::empty(begun_ms, owner));
+    }
+
+    /// Notes a request that the journal has had as open for some time. What it holds stands in its lease
+    /// in Redis, or will once its counts are begun.
+    pub fn adopt(&self, id: RequestId, begun_ms: u64, owner: Owner) {
+        let written = Some(Instant::now());
+        self.note_lease(id, Lease { written, ..Lease::empty(begun_ms, owner) });
+    }
+
+    fn note_lease(&self, id: RequestId, lease: Lease) {
         let mut state = self.state();
         // It may hold something already, if it asked and was not answered: settling it tells.
         state.ended.remove(&id);
         state.leases.insert(id, lease);
+    }
+
+    /// Notes that the journal has a request as open, before it is sent; whether it may be sent.
+    ///
+    /// No count begins within the grace after Redis was emptied, and each begins with what the journal
+    /// has open. So a request that was written down within the grace after it was given what it holds is
+    /// in every count. One that took longer may be sent only if Redis has not been emptied since, which
+    /// costs a round trip.
+    pub async fn opened(&self, id: RequestId) -> Result<bool, StoreError> {
+        let given = match self.state().leases.get_mut(&id) {
+            Some(lease) => {
+                lease.written = Some(Instant::now());
+                lease.given.clone()
+            }
+            None => None,
+        };
+        let is_late = |given: &Given| given.asked.elapsed() >= self.options.grace;
+        match given.filter(is_late) {
+            Some(given) => self.is_held(id, &given.generation).await,
+            None => Ok(true),
+        }
     }
 
     /// Leaves a request to whoever settles it: its instance, or one that sweeps.
@@ -234,6 +267,7 @@ impl InRedis {
         let mut output_tokens = wanted.ask.wanted_tokens;
         for _ in 0..MAX_TRIES {
             unsure.is_asked = may_hold;
+            let asked_at = Instant::now();
             let (generation, reply) = self.hold(asked, output_tokens, may_hold).await?;
             let word = reply.first().map(String::as_str).unwrap_or_default();
             unsure.is_asked = word == "held";
@@ -248,7 +282,8 @@ impl InRedis {
                 if !self.cover(&generation, uncovered(wanted, rest)).await? {
                     continue;
                 }
-                self.state().leases.insert(wanted.id, self.lease(asked, output_tokens, generation));
+                let given = Given { generation, asked: asked_at };
+                self.state().leases.insert(wanted.id, self.lease(asked, output_tokens, given));
                 unsure.is_asked = false;
                 let standings = standings(&wanted.applied, &counts);
                 return Ok(Step::Done(Ok((output_tokens, standings))));
@@ -321,17 +356,17 @@ impl InRedis {
         Ok((counts.collect::<Result<_, StoreError>>()?, &told[applied.len() * 3..]))
     }
 
-    fn lease(&self, asked: &Asked<'_>, output_tokens: u64, generation: Arc<str>) -> Lease {
+    fn lease(&self, asked: &Asked<'_>, output_tokens: u64, given: Given) -> Lease {
         let wanted = asked.wanted;
         let parts = wanted.applied.iter().zip(&asked.names).filter_map(|(applied, name)| {
             let held = wanted.ask.amount(applied.budget.id.measure, output_tokens);
             Some((name.clone(), bucket_of(name, &self.zone, wanted.begun_ms)?, held))
         });
         Lease {
-            begun_ms: wanted.begun_ms,
-            owner: asked.owner.clone(),
             parts: parts.collect(),
-            known_in: Some(generation),
+            known_in: Some(Arc::clone(&given.generation)),
+            given: Some(given),
+            ..Lease::empty(wanted.begun_ms, asked.owner.clone())
         }
     }
 
@@ -374,7 +409,7 @@ fn uncovered(wanted: &Reservation, names: &[String]) -> Vec<Uncovered> {
         id: wanted.id,
         begun_ms: wanted.begun_ms,
         name: name.clone(),
-        ended_ago_ms: -1,
+        written_ago_ms: -1,
     };
     names.iter().map(uncovered).collect()
 }
@@ -401,7 +436,7 @@ impl Drop for Unsure<'_> {
         if self.is_asked {
             let Reservation { id, begun_ms, .. } = *self.asked.wanted;
             let owner = self.asked.owner.clone();
-            let lease = Lease { begun_ms, owner, parts: Vec::new(), known_in: None };
+            let lease = Lease::empty(begun_ms, owner);
             self.counts.state().note_ended(id, lease, Spending::default());
             self.counts.bell.notify_one();
         }

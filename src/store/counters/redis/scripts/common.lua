@@ -91,22 +91,23 @@ local function close(id, nano_usd, tokens)
   redis.call('ZREM', base .. 'ends', id)
 end
 
--- Whether a request that has ended so long ago (-1: it goes on) was told by the journal when the
--- count was begun.
-local function is_told(count, ended_ago_ms)
+-- Whether the journal had a request that has ended when the count was begun: as one that has ended, or
+-- as one that is open. `written_ago_ms` is how long ago the journal had it at the latest, -1 while it goes
+-- on.
+local function is_told(count, written_ago_ms)
   local told = redis.call('HGET', count, 'told')
-  return ended_ago_ms >= 0 and told and tonumber(told) > now - ended_ago_ms
+  return written_ago_ms >= 0 and told and tonumber(told) > now - written_ago_ms
 end
 
 -- Adds to `found` the counts of its scopes that a request has no part of.
-local function uncovered(found, id, scopes, ended_ago_ms)
+local function uncovered(found, id, scopes, written_ago_ms)
   for _, scope in ipairs(scopes) do
     for _, name in ipairs(redis.call('SMEMBERS', base .. 'counts:' .. scope)) do
       local count = count_of(name)
       if redis.call('EXISTS', count) == 0 then
         redis.call('SREM', base .. 'counts:' .. scope, name)
       elseif redis.call('HEXISTS', lease_of(id), 'p:' .. name) == 0
-        and not is_told(count, ended_ago_ms)
+        and not is_told(count, written_ago_ms)
       then
         found[#found + 1] = name
       end

@@ -1,5 +1,5 @@
 -- Notes requests that are under way and that this generation may not know, with what they hold.
--- asked: lease_ms, leases of id, begun_ms, scopes, ended_ago_ms, parts of key, bucket and held.
+-- asked: lease_ms, leases of id, begun_ms, scopes, written_ago_ms, parts of key, bucket and held.
 -- Tells the counts that each has no part of yet: its place in the list, how many, their keys.
 if is_stale() then
   return { 'stale' }
@@ -15,14 +15,14 @@ for place, lease in ipairs(asked.leases) do
         -- Whoever begins the count gives it this part.
         local value = text(part.bucket) .. ' ' .. text(part.held)
         redis.call('HSET', lease_of(lease.id), 'p:' .. part.key, value)
-      elseif not is_told(count, lease.ended_ago_ms) then
+      elseif not is_told(count, lease.written_ago_ms) then
         hold(lease.id, part.key, part.bucket, part.held)
       end
     end
   end
   if not is_swept then
     local found = {}
-    uncovered(found, lease.id, lease.scopes, lease.ended_ago_ms)
+    uncovered(found, lease.id, lease.scopes, lease.written_ago_ms)
     if #found > 0 then
       reply[#reply + 1] = text(place)
       reply[#reply + 1] = text(#found)

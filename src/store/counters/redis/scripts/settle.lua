@@ -1,5 +1,5 @@
 -- Settles a request, once. asked: id, is_known (whether it was registered in this generation),
--- ended_ago_ms, nano_usd, tokens, scopes, is_swept (whether somebody else settles it), is_given (whether
+-- written_ago_ms, nano_usd, tokens, scopes, is_swept (whether somebody else settles it), is_given (whether
 -- somebody else gives it back).
 if is_stale() then
   return { 'stale' }
@@ -21,5 +21,5 @@ then
   return { 'done' }
 end
 local found = {}
-uncovered(found, asked.id, asked.scopes, asked.ended_ago_ms)
+uncovered(found, asked.id, asked.scopes, asked.written_ago_ms)
 return { #found > 0 and 'unknown' or 'done' }

@@ -1,0 +1,387 @@
+//! What `weir check --connect` tries: the store, Redis and each upstream, with one line for each. Sends
+//! no conversation; an upstream for which weir has a key gets one question of a few tokens.
+
+use std::time::Duration;
+
+use http::header::{ACCEPT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::own_store;
+use crate::config::{Config, Secret, Upstream, upstreams};
+use crate::store::redis::Redis;
+use crate::upstream::{
+    Client, Endpoint, Inbound, ModelsAnswer, Outbound, OutboundBody, OwnKey, Route, Target,
+    ask_models, find_api,
+};
+use crate::wire::clamp;
+
+/// How long one answer of an upstream is waited for.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// The longest answer that is read.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+/// The most characters of an upstream's own message that are shown.
+const MAX_MESSAGE_CHARS: usize = 200;
+/// The most output that the question asks for. Some models refuse less.
+const QUESTION_OUTPUT_TOKENS: u64 = 16;
+/// Parts of the names of models that answer no chat.
+const NO_CHAT: [&str; 20] = [
+    "audio",
+    "babbage",
+    "dall",
+    "davinci",
+    "deep-research",
+    "embed",
+    "guard",
+    "image",
+    "instruct",
+    "moderation",
+    "ocr",
+    "realtime",
+    "rerank",
+    "search",
+    "sora",
+    "speech",
+    "transcribe",
+    "tts",
+    "video",
+    "whisper",
+];
+
+/// What came of trying something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Works,
+    /// It may work; it could not be found out.
+    Unclear,
+    Fails,
+}
+
+impl Outcome {
+    /// The word for it in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Works => "works",
+            Self::Unclear => "unclear",
+            Self::Fails => "fails",
+        }
+    }
+}
+
+/// Something that was tried.
+pub struct Tried {
+    /// The configuration's key that it is about.
+    pub key: String,
+    pub outcome: Outcome,
+    /// What was found, and what to do about it.
+    pub message: String,
+}
+
+impl Tried {
+    fn new(key: impl Into<String>, outcome: Outcome, message: impl Into<String>) -> Self {
+        Self { key: key.into(), outcome, message: message.into() }
+    }
+}
+
+/// Tries all that weir needs besides itself, in the order in which it is listed.
+pub fn connect(config: Config) -> Vec<Tried> {
+    // Redis and PostgreSQL are reached on a runtime of their own; a command has none.
+    let tried = std::thread::spawn(move || {
+        let mut tried = vec![store(&config)];
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        match runtime {
+            Ok(runtime) => tried.extend(runtime.block_on(over_the_network(&config))),
+            Err(error) => {
+                let message = format!("cannot be tried: {error}");
+                tried.push(Tried::new("upstream.url", Outcome::Unclear, message));
+            }
+        }
+        tried
+    });
+    let lost = || vec![Tried::new("store", Outcome::Fails, "could not be tried: a fault in weir")];
+    tried.join().unwrap_or_else(|_| lost())
+}
+
+fn store(config: &Config) -> Tried {
+    let key = if config.store.url.is_some() { "store.url" } else { "store.path" };
+    match own_store::open_or_say(config, std::env::vars_os()) {
+        Err(said) => Tried::new(key, Outcome::Fails, said),
+        Ok(store) => {
+            let message = match store.file() {
+                Some(file) => format!("{} can be written", file.display()),
+                None if config.store.url.is_some() => "the PostgreSQL server answers".to_owned(),
+                None => "in memory: nothing outlives the process".to_owned(),
+            };
+            Tried::new(key, Outcome::Works, message)
+        }
+    }
+}
+
+async fn over_the_network(config: &Config) -> Vec<Tried> {
+    let mut tried: Vec<Tried> = redis(config).await.into_iter().collect();
+    for (name, own) in config.all_upstreams() {
+        tried.extend(upstream(config, name, own).await);
+    }
+    tried
+}
+
+/// Whether Redis answers, where there is one.
+async fn redis(config: &Config) -> Option<Tried> {
+    let key = "redis.url";
+    let redis = match Redis::configured(&config.redis) {
+        Ok(redis) => redis?,
+        Err(error) => return Some(Tried::new(key, Outcome::Fails, error.to_string())),
+    };
+    Some(match redis.reached().await {
+        Ok(()) => Tried::new(key, Outcome::Works, "Redis answers"),
+        Err(error) => Tried::new(
+            key,
+            Outcome::Fails,
+            format!("{error}. Start that Redis, or correct the URL"),
+        ),
+    })
+}
+
+/// An upstream, as it is asked.
+struct Asking<'a> {
+    section: String,
+    own: &'a Upstream,
+    client: Client,
+    own_key: Option<OwnKey>,
+}
+
+impl Asking<'_> {
+    /// The headers that weir sends there of its own.
+    fn headers(&self, endpoint: &Endpoint) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Some(own_key) = &self.own_key {
+            own_key.put_into(&mut headers, endpoint);
+        }
+        let plain = self.own.headers.iter().map(|(name, value)| (name, value.as_str()));
+        let secret = self.own.secret_headers.iter().map(|(name, value)| (name, value.expose()));
+        for (name, value) in plain.chain(secret) {
+            if let (Ok(name), Ok(value)) =
+                (HeaderName::try_from(name), HeaderValue::try_from(value))
+            {
+                headers.insert(name, value);
+            }
+        }
+        headers
+    }
+
+    fn tried(&self, key: &str, outcome: Outcome, message: String) -> Tried {
+        Tried::new(format!("{}.{key}", self.section), outcome, message)
+    }
+
+    /// The key of the configuration that names weir's own key for the provider.
+    fn key_of_key(&self) -> &'static str {
+        if self.own.api_key_env.is_empty() { "api_key_file" } else { "api_key_env" }
+    }
+
+    fn key_is_refused(&self, status: StatusCode, body: &[u8]) -> Tried {
+        let place = match &*self.own.api_key_env {
+            "" => format!("the file {}", self.own.api_key_file),
+            variable => format!("the variable {variable}"),
+        };
+        let said = self.said(body);
+        let message = format!(
+            "{} refuses the key ({status}{said}). Put a key that is good there into {place}",
+            self.client.base().url()
+        );
+        self.tried(self.key_of_key(), Outcome::Fails, message)
+    }
+
+    /// An upstream's own message, in brackets' company: short, on one line, without the key.
+    fn said(&self, body: &[u8]) -> String {
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let places = [&body["error"]["message"], &body["message"], &body["error"], &body["detail"]];
+        let said = places.into_iter().find_map(Value::as_str).unwrap_or_default();
+        let secrets = self.own.secret_headers.iter().map(|(_, secret)| secret);
+        let said = secrets
+            .chain(&self.own.own_key)
+            .map(Secret::expose)
+            .filter(|secret| !secret.is_empty())
+            .fold(said.to_owned(), |said, secret| said.replace(secret, "***"));
+        let plain: String =
+            said.chars().filter(|own| !own.is_control()).take(MAX_MESSAGE_CHARS).collect();
+        if plain.is_empty() { plain } else { format!(": {plain}") }
+    }
+}
+
+/// Whether an upstream lists its models, and answers a question where weir has a key for it.
+async fn upstream(config: &Config, name: &str, own: &Upstream) -> Vec<Tried> {
+    let section = upstreams::section(name);
+    let client = match Client::new(own) {
+        Ok(client) => client,
+        Err(error) => {
+            let message = error.said(&section);
+            return vec![Tried::new(format!("{section}.url"), Outcome::Fails, message)];
+        }
+    };
+    let own_key = own.own_key.as_ref().and_then(|key| OwnKey::new(key, client.base()));
+    let asking = Asking { section, own, client, own_key };
+    let headers = asking.headers(&Endpoint::Models);
+    let base = asking.client.base();
+    let url = base.url();
+    let answer = timeout(DEADLINE, ask_models(&asking.client, base, &headers)).await;
+    let models = match answer {
+        Err(_) => {
+            let message = format!("{url} does not answer within {} s", DEADLINE.as_secs());
+            return vec![asking.tried("url", Outcome::Fails, message)];
+        }
+        Ok(Err(error)) => {
+            let message = format!("{error}. Start the server at {url}, or correct the URL");
+            return vec![asking.tried("url", Outcome::Fails, message)];
+        }
+        Ok(Ok(ModelsAnswer::Denied { status, body })) => {
+            return vec![denied(&asking, status, &body)];
+        }
+        Ok(Ok(ModelsAnswer::Other { status, body })) if base.names_deployment() => {
+            let message = format!("{url} lists no models ({status}{})", asking.said(&body));
+            (asking.tried("url", Outcome::Unclear, message), Vec::new())
+        }
+        Ok(Ok(ModelsAnswer::Other { status, body })) => {
+            return vec![no_list(&asking, &headers, status, &body).await];
+        }
+        Ok(Ok(ModelsAnswer::List(models))) => {
+            let whose = match (&asking.own_key, own.gets_callers_key()) {
+                (Some(_), _) => "",
+                (None, true) => "; weir has no key for it, callers send their own",
+                (None, false) => "; weir sends it no key",
+            };
+            let count = models.len();
+            let models_said =
+                if count == 1 { "1 model".to_owned() } else { format!("{count} models") };
+            let message = format!("{url} lists {models_said}{whose}");
+            (asking.tried("url", Outcome::Works, message), models)
+        }
+    };
+    let (listed, models) = models;
+    let mut tried = vec![listed];
+    if asking.own_key.is_some() {
+        tried.push(question(config, &asking, &models).await);
+    }
+    tried
+}
+
+/// What to say to a 401 or 403.
+fn denied(asking: &Asking<'_>, status: StatusCode, body: &[u8]) -> Tried {
+    let url = asking.client.base().url();
+    match (&asking.own_key, asking.own.gets_callers_key()) {
+        (Some(_), _) => asking.key_is_refused(status, body),
+        (None, true) => {
+            let message =
+                format!("{url} answers and wants a key ({status}); callers send their own");
+            asking.tried("url", Outcome::Works, message)
+        }
+        (None, false) => {
+            let message = format!(
+                "{url} wants a key ({status}), and weir has none for it: name the variable that holds \
+                 one, such as {}.api_key_env = \"PROVIDER_KEY\"",
+                asking.section
+            );
+            asking.tried("url", Outcome::Fails, message)
+        }
+    }
+}
+
+/// What to say of an upstream that does not list its models under its base URL.
+async fn no_list(
+    asking: &Asking<'_>,
+    headers: &HeaderMap,
+    status: StatusCode,
+    body: &[u8],
+) -> Tried {
+    let url = asking.client.base().url();
+    let said = asking.said(body);
+    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+        let message = format!("{url} answers {status} to GET /models{said}. Try again later");
+        return asking.tried("url", Outcome::Fails, message);
+    }
+    match find_api(&asking.client, headers).await {
+        Some(right) => {
+            let message = format!(
+                "{url} answers {status} to GET /models, and serves its API under {right}: set the URL to \
+                 {right}"
+            );
+            asking.tried("url", Outcome::Fails, message)
+        }
+        None => {
+            let message = format!(
+                "{url} answers {status} to GET /models{said}, and has no list under /v1 either. If \
+                 requests fail, correct the URL: it is the base URL that an SDK would be given"
+            );
+            asking.tried("url", Outcome::Unclear, message)
+        }
+    }
+}
+
+/// Sends one short question with weir's own key.
+async fn question(config: &Config, asking: &Asking<'_>, models: &[String]) -> Tried {
+    let (base, key) = (asking.client.base(), asking.key_of_key());
+    let url = base.url();
+    let unclear = |message: String| asking.tried(key, Outcome::Unclear, message);
+    let Ok(target) = Target::map(base, "/v1/chat/completions") else {
+        return unclear(format!("{url} cannot be asked a question"));
+    };
+    let named = target.path_model.clone();
+    let model = named.as_deref().or_else(|| cheapest(config, models));
+    let Some(model) = model else {
+        return unclear(format!("no question was asked: {url} lists no chat model"));
+    };
+    let body = json!({
+        "model": model,
+        "messages": [{"role": "user", "content": "Reply with OK."}],
+        clamp::member(model): QUESTION_OUTPUT_TOKENS,
+    });
+    let mut headers = asking.headers(&Endpoint::Route(Route::Chat));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    let body = OutboundBody::Bytes(body.to_string().into());
+    let outbound = Outbound { method: Method::POST, target, headers, body };
+    let asked = async {
+        let Inbound { status, mut body, .. } = asking.client.send(outbound).await?;
+        let seen = body.peek(MAX_ANSWER_BYTES).await.to_vec();
+        Ok::<_, crate::upstream::SendError>((status, seen))
+    };
+    let (status, body) = match timeout(DEADLINE, asked).await {
+        Err(_) => {
+            return unclear(format!("{model} did not answer within {} s", DEADLINE.as_secs()));
+        }
+        Ok(Err(error)) => return asking.tried("url", Outcome::Fails, error.to_string()),
+        Ok(Ok(answered)) => answered,
+    };
+    let said = asking.said(&body);
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => asking.key_is_refused(status, &body),
+        StatusCode::PAYMENT_REQUIRED | StatusCode::TOO_MANY_REQUESTS => {
+            let message = format!(
+                "the key is good, but {model} answers {status}{said}. Look at the key's plan, balance \
+                 and rate limits at the provider"
+            );
+            asking.tried(key, Outcome::Fails, message)
+        }
+        status if status.is_success() => {
+            let message = format!("the key is good: {model} answered a question of a few tokens");
+            asking.tried(key, Outcome::Works, message)
+        }
+        status => unclear(format!("{model} answered {status} to a question of a few tokens{said}")),
+    }
+}
+
+/// The model that costs least by what weir knows; the first that may answer a chat where it knows no price.
+fn cheapest<'a>(config: &Config, models: &'a [String]) -> Option<&'a str> {
+    let may_chat = |name: &&String| {
+        let name = name.to_ascii_lowercase();
+        !NO_CHAT.iter().any(|part| name.contains(part))
+    };
+    let price = |name: &String| {
+        let rates = &config.models.price(name)?.rates;
+        Some(rates.input_nano_usd_per_mtok.saturating_add(rates.output_nano_usd_per_mtok))
+    };
+    let chat = || models.iter().filter(may_chat);
+    let priced = chat().filter_map(|name| Some((price(name)?, name)));
+    let least = priced.min_by_key(|(price, _)| *price).map(|(_, name)| name);
+    least.or_else(|| chat().next()).map(String::as_str)
+}

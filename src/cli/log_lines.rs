@@ -1,0 +1,313 @@
+//! Log lines for a person at a terminal: short, and coloured unless the environment says no. A line
+//! about a request has what one looks for first; the formats for files and programs have all of it.
+
+use std::ffi::OsString;
+use std::fmt::{self, Debug};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::log_fields::escaped;
+use crate::store::now_ms;
+
+const GREEN: &str = "32";
+const YELLOW: &str = "33";
+const RED: &str = "31";
+const CYAN: &str = "36";
+const DIM: &str = "2";
+/// The one path that is not shown: nearly all requests have it.
+const USUAL_PATH: &str = "/v1/chat/completions";
+
+/// Writes log lines for a terminal.
+pub struct TerminalLines {
+    has_colours: bool,
+    clock: fn() -> u64,
+}
+
+impl TerminalLines {
+    /// With colours unless `NO_COLOR` is set or `TERM` is a terminal without them.
+    pub fn new(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let is_refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let is_dumb = variable("TERM").is_some_and(|value| value == "dumb");
+        Self { has_colours: !is_refused && !is_dumb, clock: now_ms }
+    }
+
+    fn paint(&self, writer: &mut Writer<'_>, colour: &str, text: &str) -> fmt::Result {
+        match self.has_colours {
+            true => write!(writer, "\u{1b}[{colour}m{text}\u{1b}[0m"),
+            false => writer.write_str(text),
+        }
+    }
+
+    /// The time of day, UTC.
+    fn time(&self, writer: &mut Writer<'_>) -> fmt::Result {
+        let seconds = (self.clock)() / 1000 % 86_400;
+        let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        self.paint(writer, DIM, &format!("{hours:02}:{minutes:02}:{seconds:02}Z"))
+    }
+
+    fn request(&self, writer: &mut Writer<'_>, request: &Request) -> fmt::Result {
+        let colour = match request.status {
+            Some(200..400) => GREEN,
+            Some(400..500) => YELLOW,
+            _ => RED,
+        };
+        writer.write_char(' ')?;
+        let status = request.status.map_or_else(|| "---".to_owned(), |status| status.to_string());
+        self.paint(writer, colour, &status)?;
+        if request.path != USUAL_PATH {
+            write!(writer, " {} {}", request.method, request.path)?;
+        }
+        for text in [&request.team, &request.model].into_iter().flatten() {
+            write!(writer, " {text}")?;
+        }
+        if let Some(action) = &request.action {
+            writer.write_char(' ')?;
+            self.paint(writer, if action == "pass" { DIM } else { CYAN }, action)?;
+        }
+        if request.outcome != "complete" && !request.outcome.is_empty() {
+            writer.write_char(' ')?;
+            self.paint(writer, colour_of_outcome(request), &request.outcome)?;
+        }
+        let facts = request.facts();
+        if !facts.is_empty() {
+            write!(writer, "  {}", facts.join(", "))?;
+        }
+        writeln!(writer)
+    }
+}
+
+fn colour_of_outcome(request: &Request) -> &'static str {
+    match request.status {
+        Some(500..) | None => RED,
+        _ => YELLOW,
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for TerminalLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        self.time(&mut writer)?;
+        if event.metadata().target() == "weir::request" {
+            let mut request = Request::default();
+            event.record(&mut request);
+            return self.request(&mut writer, &request);
+        }
+        let (colour, word) = match *event.metadata().level() {
+            Level::ERROR => (RED, "error"),
+            Level::WARN => (YELLOW, "warning"),
+            Level::INFO => (GREEN, "info"),
+            _ => (DIM, "debug"),
+        };
+        writer.write_char(' ')?;
+        self.paint(&mut writer, colour, word)?;
+        writer.write_char(' ')?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+/// What a line shows of a request.
+#[derive(Default)]
+struct Request {
+    status: Option<u64>,
+    method: String,
+    path: String,
+    team: Option<String>,
+    model: Option<String>,
+    action: Option<String>,
+    outcome: String,
+    received_tokens: Option<u64>,
+    sent_tokens: Option<u64>,
+    limit_tokens: Option<u64>,
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+    cached_tokens: Option<u64>,
+    attempts: Option<u64>,
+    overflows: Option<u64>,
+    total_ms: Option<u64>,
+    cost_usd: Option<String>,
+}
+
+impl Request {
+    fn facts(&self) -> Vec<String> {
+        let limit = self.limit_tokens.map(|limit| format!(" of {}", grouped(limit)));
+        let limit = limit.unwrap_or_default();
+        let tokens = match (self.received_tokens, self.sent_tokens, self.prompt_tokens) {
+            (Some(received), Some(sent), _) if sent < received => {
+                Some(format!("{} -> {}{limit} tokens", grouped(received), grouped(sent)))
+            }
+            (Some(received), ..) => Some(format!("{}{limit} tokens", grouped(received))),
+            (None, _, Some(prompt)) => Some(format!("{} tokens", grouped(prompt))),
+            _ => None,
+        };
+        let some = |count: Option<u64>| count.filter(|count| *count > 0);
+        let seconds = |ms: u64| match ms {
+            0..1000 => format!("{ms} ms"),
+            _ => format!("{}.{} s", grouped(ms / 1000), ms / 100 % 10),
+        };
+        let facts = [
+            tokens,
+            some(self.cached_tokens).map(|cached| format!("{} cached", grouped(cached))),
+            self.completion_tokens.map(|output| format!("{} out", grouped(output))),
+            self.attempts.map(|attempts| format!("{attempts} attempts")),
+            self.overflows.map(|refused| format!("{refused} refused as too long")),
+            self.total_ms.map(seconds),
+            self.cost_usd.as_ref().map(|cost| format!("${cost}")),
+        ];
+        facts.into_iter().flatten().collect()
+    }
+}
+
+/// A number with its thousands apart.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+impl Visit for Request {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        let place = match field.name() {
+            "status" => &mut self.status,
+            "received_tokens" => &mut self.received_tokens,
+            "sent_tokens" => &mut self.sent_tokens,
+            "limit_tokens" => &mut self.limit_tokens,
+            "prompt_tokens" => &mut self.prompt_tokens,
+            "completion_tokens" => &mut self.completion_tokens,
+            "cached_tokens" => &mut self.cached_tokens,
+            "attempts" => &mut self.attempts,
+            "overflows" => &mut self.overflows,
+            "total_ms" => &mut self.total_ms,
+            _ => return,
+        };
+        *place = Some(value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "method" => self.method = escaped(value),
+            "path" => self.path = escaped(value),
+            "outcome" => self.outcome = escaped(value),
+            "team" => self.team = Some(escaped(value)),
+            "model" => self.model = Some(escaped(value)),
+            "action" => self.action = Some(escaped(value)),
+            "cost_usd" => self.cost_usd = Some(escaped(value)),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn Debug) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::cli::log_fields::PlainFields;
+    use crate::cli::log_fields::tests::Lines;
+
+    fn lines(has_colours: bool, log: impl FnOnce()) -> String {
+        let lines = Lines(Arc::new(Mutex::default()));
+        let format = TerminalLines { has_colours, clock: || 45_296_789 };
+        let builder = tracing_subscriber::fmt().with_writer(lines.clone());
+        let subscriber = builder.event_format(format).fmt_fields(PlainFields).finish();
+        tracing::subscriber::with_default(subscriber, log);
+        let bytes = lines.0.lock().expect("no other thread").clone();
+        String::from_utf8(bytes).expect("text")
+    }
+
+    fn compacted() {
+        tracing::info!(
+            target: "weir::request",
+            method = "POST",
+            path = "/v1/chat/completions",
+            status = Some(200_u16),
+            outcome = "complete",
+            model = Some("gpt-4o"),
+            action = Some("mask+evict"),
+            received_tokens = Some(23_456_u64),
+            sent_tokens = Some(15_820_u64),
+            limit_tokens = Some(16_000_u64),
+            stream = true,
+            total_ms = 1849_u64,
+            bytes_out = 900_u64,
+            prompt_tokens = Some(15_811_u64),
+            completion_tokens = Some(312_u64),
+            cached_tokens = Some(14_900_u64),
+            cost_usd = Some("0.0123".to_owned()),
+            "request"
+        );
+    }
+
+    #[test]
+    fn a_request_is_one_short_line() {
+        let plain = "12:34:56Z 200 gpt-4o mask+evict  23,456 -> 15,820 of 16,000 tokens, 14,900 \
+                     cached, 312 out, 1.8 s, $0.0123\n";
+        assert_eq!(lines(false, compacted), plain);
+        let coloured = lines(true, compacted);
+        assert!(coloured.contains("\u{1b}[32m200\u{1b}[0m"), "{coloured:?}");
+        assert!(coloured.contains("\u{1b}[36mmask+evict\u{1b}[0m"), "{coloured:?}");
+        let mut bare = coloured;
+        for code in ["2", "32", "36", "0"] {
+            bare = bare.replace(&format!("\u{1b}[{code}m"), "");
+        }
+        assert_eq!(bare, plain);
+    }
+
+    #[test]
+    fn what_callers_choose_moves_nothing_on_the_terminal() {
+        let hostile = "m\u{1b}[2J\r\n\u{9b}31m\u{202e}x\u{7}";
+        let line = lines(false, || {
+            tracing::info!(
+                target: "weir::request",
+                method = "POST",
+                path = hostile,
+                status = 404_u16,
+                outcome = "not_found",
+                model = hostile,
+                "request"
+            );
+        });
+        assert!(line.starts_with("12:34:56Z 404 POST m\\u{1b}[2J\\r\\n"), "{line:?}");
+        let line = line.strip_suffix('\n').expect("a line");
+        assert!(!line.chars().any(|own| own.is_control() || own == '\u{202e}'), "{line:?}");
+        let warning = lines(false, || {
+            let error = hostile;
+            tracing::warn!(target: "weir::store", %error, "it said {hostile}");
+        });
+        let warning = warning.strip_suffix('\n').expect("a line");
+        assert!(warning.starts_with("12:34:56Z warning it said m\\u{1b}"), "{warning:?}");
+        assert!(!warning.chars().any(|own| own.is_control() || own == '\u{202e}'), "{warning:?}");
+    }
+
+    #[test]
+    fn the_environment_may_refuse_colours() {
+        let with = |name: &'static str, value: &'static str| {
+            let variable = move |asked: &str| (asked == name).then(|| OsString::from(value));
+            TerminalLines::new(variable).has_colours
+        };
+        assert!(with("TERM", "xterm"));
+        assert!(with("NO_COLOR", ""), "an empty one says nothing");
+        assert!(!with("NO_COLOR", "1"));
+        assert!(!with("TERM", "dumb"));
+    }
+}

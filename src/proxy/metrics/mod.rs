@@ -1,0 +1,347 @@
+//! Counters and histograms of all requests of the process. Labels are fixed words, or names of models
+//! that an upstream accepted, a bounded number of them. Holds nothing that a conversation says and no
+//! caller's name.
+
+mod page;
+
+use std::collections::HashSet;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::ErrorKind;
+use crate::store::ledger::Settlement;
+use crate::wire::usage::Usage;
+pub use page::CONTENT_TYPE;
+
+/// The most models with series of their own; later ones are counted together.
+const MAX_MODELS: usize = 64;
+/// The longest name of a model that is a label.
+const MAX_MODEL_BYTES: usize = 100;
+/// The label of all models without series of their own.
+const OTHER: &str = "other";
+
+/// Whole requests and their first bytes, in seconds.
+const ANSWER_SECONDS: [f64; 14] =
+    [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0];
+/// weir's own work and waits, in seconds.
+const OWN_SECONDS: [f64; 14] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRequest {
+    route: &'static str,
+    model: Arc<str>,
+    outcome: &'static str,
+    status: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfTokens {
+    model: Arc<str>,
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfModel {
+    model: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfRoute {
+    route: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfKind {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfAction {
+    action: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfSteps {
+    steps: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfReason {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfQueue {
+    queue: &'static str,
+}
+
+/// A queue inside weir that a request may wait in.
+#[derive(Debug, Clone, Copy)]
+pub enum Queue {
+    /// For a core to plan a large conversation on.
+    Planner,
+    /// For budgets, including what others hold of them.
+    Budget,
+}
+
+/// Why a request was sent again.
+#[derive(Debug, Clone, Copy)]
+pub enum Resend {
+    /// The upstream refused it as too long.
+    Overflow,
+    /// The upstream failed in a way that may pass.
+    Failure,
+}
+
+/// A request at its end.
+pub struct Finished<'a> {
+    pub route: &'static str,
+    /// Empty if it is not known.
+    pub model: &'a str,
+    pub outcome: &'static str,
+    pub status: Option<u16>,
+    /// What weir's own error was, if it ended in one.
+    pub error: Option<ErrorKind>,
+    /// `x-weir-action`; empty if weir has not read the conversation.
+    pub action: &'a str,
+    /// Tokens of the conversation as received and as sent, by weir's count.
+    pub conversation_tokens: Option<(u64, u64)>,
+    pub duration: Duration,
+    pub first_byte: Option<Duration>,
+    pub plan: Option<Duration>,
+    /// Usage that no settlement has counted.
+    pub unsettled: Option<Usage>,
+}
+
+/// Everything that is counted since the process began.
+#[derive(Debug)]
+pub struct Metrics {
+    models: RwLock<HashSet<Arc<str>>>,
+    other: Arc<str>,
+    requests: Family<OfRequest, Counter>,
+    in_flight: Gauge,
+    errors: Family<OfKind, Counter>,
+    actions: Family<OfAction, Counter>,
+    compactions: Family<OfSteps, Counter>,
+    resends: Family<OfReason, Counter>,
+    tokens: Family<OfTokens, Counter>,
+    conversation_tokens: Family<OfKind, Counter>,
+    cost_usd: Family<OfModel, Counter<f64, AtomicU64>>,
+    saved_usd: Gauge<f64, AtomicU64>,
+    durations: Family<OfRoute, Histogram, fn() -> Histogram>,
+    first_bytes: Family<OfRoute, Histogram, fn() -> Histogram>,
+    plans: Histogram,
+    queues: Family<OfQueue, Histogram, fn() -> Histogram>,
+}
+
+fn answer_histogram() -> Histogram {
+    Histogram::new(ANSWER_SECONDS)
+}
+
+fn own_histogram() -> Histogram {
+    Histogram::new(OWN_SECONDS)
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            models: RwLock::default(),
+            other: Arc::from(OTHER),
+            requests: Family::default(),
+            in_flight: Gauge::default(),
+            errors: Family::default(),
+            actions: Family::default(),
+            compactions: Family::default(),
+            resends: Family::default(),
+            tokens: Family::default(),
+            conversation_tokens: Family::default(),
+            cost_usd: Family::default(),
+            saved_usd: Gauge::default(),
+            durations: Family::new_with_constructor(answer_histogram),
+            first_bytes: Family::new_with_constructor(answer_histogram),
+            plans: own_histogram(),
+            queues: Family::new_with_constructor(own_histogram),
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts a request that has begun.
+    pub fn begun(&self) {
+        self.in_flight.inc();
+    }
+
+    /// Counts a request that has begun before and has ended.
+    pub fn finished(&self, request: &Finished<'_>) {
+        self.in_flight.dec();
+        let is_accepted = request.status.is_some_and(|status| (200..300).contains(&status));
+        let model = self.model(request.model, is_accepted);
+        if let Some(usage) = request.unsettled {
+            self.add_tokens(&model, &usage);
+        }
+        let (route, outcome) = (request.route, request.outcome);
+        let status = class(request.status);
+        self.requests.get_or_create(&OfRequest { route, model, outcome, status }).inc();
+        if let Some(kind) = request.error {
+            self.errors.get_or_create(&OfKind { kind: kind.code() }).inc();
+        }
+        for action in request.action.split('+').filter_map(known_action) {
+            self.actions.get_or_create(&OfAction { action }).inc();
+        }
+        if let Some((received, sent)) = request.conversation_tokens {
+            self.conversation_tokens.get_or_create(&OfKind { kind: "received" }).inc_by(received);
+            self.conversation_tokens.get_or_create(&OfKind { kind: "sent" }).inc_by(sent);
+        }
+        let observe = |histogram: &Histogram, took: Duration| histogram.observe(took.as_secs_f64());
+        observe(&self.durations.get_or_create(&OfRoute { route }), request.duration);
+        if let Some(first_byte) = request.first_byte {
+            observe(&self.first_bytes.get_or_create(&OfRoute { route }), first_byte);
+        }
+        if let Some(plan) = request.plan {
+            observe(&self.plans, plan);
+        }
+    }
+
+    /// Counts a request that was refused before weir looked for where it goes.
+    pub fn refused(&self, route: &'static str, kind: ErrorKind) {
+        let (model, outcome) = (Arc::clone(&self.other), kind.code());
+        let status = class(Some(kind.status().as_u16()));
+        self.requests.get_or_create(&OfRequest { route, model, outcome, status }).inc();
+        self.errors.get_or_create(&OfKind { kind: kind.code() }).inc();
+    }
+
+    /// Counts a compaction that was sent, by its steps in the words of `x-weir-action`.
+    pub fn compacted(&self, steps: &str) {
+        self.compactions.get_or_create(&OfSteps { steps: steps.to_owned() }).inc();
+    }
+
+    /// Counts a request that is sent again.
+    pub fn resent(&self, reason: Resend) {
+        let reason = match reason {
+            Resend::Overflow => "overflow",
+            Resend::Failure => "failure",
+        };
+        self.resends.get_or_create(&OfReason { reason }).inc();
+    }
+
+    /// Counts how long a request waited.
+    pub fn waited(&self, queue: Queue, took: Duration) {
+        let queue = match queue {
+            Queue::Planner => "planner",
+            Queue::Budget => "budget",
+        };
+        self.queues.get_or_create(&OfQueue { queue }).observe(took.as_secs_f64());
+    }
+
+    /// Counts what a request of `model` was settled with.
+    pub fn settled(&self, model: &str, settlement: &Settlement) {
+        let status = settlement.status;
+        let is_accepted = status.is_some_and(|status| (200..300).contains(&status));
+        let model = self.model(model, is_accepted);
+        let usage = Usage {
+            prompt_tokens: settlement.prompt_tokens,
+            completion_tokens: settlement.completion_tokens,
+            cached_tokens: settlement.cached_tokens,
+            cache_write_tokens: settlement.cache_write_tokens,
+            reasoning_tokens: settlement.reasoning_tokens,
+            ..Usage::default()
+        };
+        self.add_tokens(&model, &usage);
+        let usd = |nano_usd: f64| nano_usd / 1e9;
+        if let Some(cost) = settlement.cost_nano_usd.filter(|cost| *cost > 0) {
+            self.cost_usd.get_or_create(&OfModel { model }).inc_by(usd(cost as f64));
+        }
+        if let Some(saved) = settlement.saved_nano_usd.filter(|saved| *saved != 0) {
+            self.saved_usd.inc_by(usd(saved as f64));
+        }
+    }
+
+    fn add_tokens(&self, model: &Arc<str>, usage: &Usage) {
+        let kinds = [
+            ("prompt", usage.prompt_tokens),
+            ("completion", usage.completion_tokens),
+            ("cached", usage.cached_tokens),
+            ("cache_write", usage.cache_write_tokens),
+            ("reasoning", usage.reasoning_tokens),
+        ];
+        for (kind, tokens) in kinds {
+            if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
+                let labels = OfTokens { model: Arc::clone(model), kind };
+                self.tokens.get_or_create(&labels).inc_by(tokens);
+            }
+        }
+    }
+
+    /// The label of a model. Callers make up names: only one that an upstream accepted gets series
+    /// of its own, as long as there is room.
+    fn model(&self, name: &str, is_accepted: bool) -> Arc<str> {
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = models.get(name) {
+            return Arc::clone(known);
+        }
+        let is_plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_accepted || !is_plain || name.len() > MAX_MODEL_BYTES || models.len() >= MAX_MODELS {
+            return Arc::clone(&self.other);
+        }
+        drop(models);
+        let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
+        if models.len() >= MAX_MODELS {
+            return Arc::clone(&self.other);
+        }
+        let name: Arc<str> = Arc::from(name);
+        models.insert(Arc::clone(&name));
+        name
+    }
+}
+
+/// A word of `x-weir-action`, which are few.
+fn known_action(word: &str) -> Option<&'static str> {
+    const ACTIONS: [&str; 11] = [
+        "pass", "mask", "evict", "restart", "fit", "notice", "bypass", "observe", "fault",
+        "unread", "stream",
+    ];
+    ACTIONS.into_iter().find(|known| *known == word)
+}
+
+/// The class of a status.
+fn class(status: Option<u16>) -> &'static str {
+    match status {
+        Some(200..300) => "2xx",
+        Some(300..400) => "3xx",
+        Some(400..500) => "4xx",
+        Some(500..600) => "5xx",
+        Some(_) => "other",
+        None => "none",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_accepted_models_have_series_and_no_more_than_there_is_room_for() {
+        let metrics = Metrics::default();
+        assert_eq!(&*metrics.model("made-up", false), OTHER);
+        assert_eq!(&*metrics.model("gpt-4o", true), "gpt-4o");
+        assert_eq!(&*metrics.model("gpt-4o", false), "gpt-4o", "known by now");
+        for hostile in ["", "two words", "esc\u{1b}[31m", "line\nbreak", "é"] {
+            assert_eq!(&*metrics.model(hostile, true), OTHER, "{hostile:?}");
+        }
+        assert_eq!(&*metrics.model(&"m".repeat(MAX_MODEL_BYTES + 1), true), OTHER);
+        for number in 1..MAX_MODELS {
+            let name = format!("model-{number}");
+            assert_eq!(&*metrics.model(&name, true), name);
+        }
+        assert_eq!(&*metrics.model("one-more", true), OTHER);
+        assert_eq!(&*metrics.model("gpt-4o", true), "gpt-4o");
+    }
+}
