@@ -70,6 +70,16 @@ fn read_body<'a>(
     Ok(request.map_err(refusal::body)?)
 }
 
+/// The encoding to count by: an estimate if the policy asks for one, else the learned or configured
+/// ratio, else the model's own.
+fn encoding(own: Encoding, is_estimated: bool, ratio: Option<(u32, Digits)>) -> Encoding {
+    match (is_estimated, ratio) {
+        (true, _) => Encoding::Estimate,
+        (false, Some((permille, digits))) => Encoding::Scaled { permille, digits },
+        (false, None) => own,
+    }
+}
+
 impl<'a> Draft<'a> {
     pub(super) fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
         let config = &shared.config;
@@ -84,7 +94,8 @@ impl<'a> Draft<'a> {
             None => request.model.clone().unwrap_or(Cow::Borrowed("")),
         };
         let found = config.models.find(&model);
-        if matches!(found.known, Known::Unknown) {
+        let is_model_known = !matches!(found.known, Known::Unknown);
+        if !is_model_known {
             shared.warn_once(&model, &found.entry);
         }
         let way = job.way.as_ref().unwrap_or_else(|| shared.ways.unmatched());
@@ -92,9 +103,7 @@ impl<'a> Draft<'a> {
         let mut policy =
             config.policy(job.asked.policy.as_deref(), way.policy().or(settings.policy.as_deref()));
         policy.strict_alternation = found.entry.strict_alternation;
-        policy.notes_apart =
-            !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
-        let is_model_known = !matches!(found.known, Known::Unknown);
+        policy.notes_apart = !found.entry.strict_alternation && is_model_known;
         // An alias is no way around a limit, be it on the one name or on the other.
         let by_name = [Some(model.as_ref()), job.alias_of.as_deref()];
         let by_name = by_name.into_iter().flatten();
@@ -119,11 +128,7 @@ impl<'a> Draft<'a> {
         let set = known.map(|permille| (permille, Digits::Apart));
         let learned_ratio = || way.taught.learned.ratio(job.tenant, &model);
         let ratio = set.or_else(|| learned_ratio().filter(|_| is_calibrated));
-        let encoding = match (policy.counting.is_estimated, ratio) {
-            (true, _) => Encoding::Estimate,
-            (false, Some((permille, digits))) => Encoding::Scaled { permille, digits },
-            (false, None) => found.entry.encoding,
-        };
+        let encoding = encoding(found.entry.encoding, policy.counting.is_estimated, ratio);
         let measure = Measure { encoding, images: ImageRule::of_model(&model) };
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
         let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
