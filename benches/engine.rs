@@ -3,14 +3,14 @@
 //! `tests/data`, varied where it repeats. Ratios between rows of one run tell; absolute times are
 //! the machine's.
 
-use std::io::Read as _;
+#[path = "support/recorded.rs"]
+mod recorded;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use flate2::read::GzDecoder;
-use serde_json::Value;
 use tokio::runtime::Runtime;
 use weir::config::Config;
 use weir::proxy::Tenant;
@@ -29,16 +29,12 @@ const NEXT: [&str; 2] = [
 /// The recorded conversations, one behind the other and again with other names and numbers, until
 /// they take `tokens`.
 fn conversation(tokens: u64) -> Vec<String> {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/sample.jsonl.gz");
-    let bytes = std::fs::File::open(file).expect("the sample is there");
-    let mut text = String::new();
-    GzDecoder::new(bytes).read_to_string(&mut text).expect("compressed text");
+    let recorded = recorded::conversations();
     let mut messages = Vec::new();
     let mut written = 0;
     for round in 0..26 {
-        for line in text.lines() {
-            let record: Value = serde_json::from_str(line).expect("a record a line");
-            for message in record["messages"].as_array().into_iter().flatten() {
+        for conversation in &recorded {
+            for message in conversation {
                 if message["role"] == "system" && !messages.is_empty() {
                     continue;
                 }
@@ -46,42 +42,13 @@ fn conversation(tokens: u64) -> Vec<String> {
                 if written >= tokens && message["role"] == "assistant" {
                     return messages;
                 }
-                let varied = vary(message.clone(), round).to_string();
+                let varied = recorded::vary(message.clone(), round).to_string();
                 written += Encoding::O200kBase.count(&varied);
                 messages.push(varied);
             }
         }
     }
     panic!("the sample is too short for {tokens} tokens");
-}
-
-/// Names and numbers become others, everywhere alike.
-fn vary(value: Value, round: u8) -> Value {
-    match value {
-        Value::String(text) => {
-            let vary = |letter: char| match letter {
-                '1'..='9' => char::from(b'1' + (letter as u8 - b'1' + round) % 9),
-                'e' => char::from(b'a' + (4 + round) % 26),
-                other => other,
-            };
-            // Plain words stay; the rest is what values are made of.
-            let words = text.split(' ').map(|word| {
-                let is_name = word.contains(['_', '.', '/', '='])
-                    || word.contains(|letter: char| letter.is_ascii_digit());
-                if is_name { word.chars().map(vary).collect() } else { word.to_owned() }
-            });
-            words.collect::<Vec<String>>().join(" ").into()
-        }
-        Value::Array(items) => items.into_iter().map(|item| vary(item, round)).collect(),
-        Value::Object(members) => {
-            let members = members.into_iter().map(|(key, value)| match key.as_str() {
-                "role" | "type" => (key, value),
-                _ => (key, vary(value, round)),
-            });
-            Value::Object(members.collect())
-        }
-        other => other,
-    }
 }
 
 fn body<'a>(messages: impl IntoIterator<Item = &'a str>) -> Bytes {

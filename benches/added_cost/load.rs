@@ -123,16 +123,16 @@ fn work<'a>(
 }
 
 /// One answer.
-struct Exchange {
-    sample: Sample,
-    complete: bool,
-    action: Option<String>,
+pub struct Exchange {
+    pub sample: Sample,
+    pub complete: bool,
+    pub action: Option<String>,
     /// The first characters of the answer, for a failure's description.
-    opening: String,
+    pub opening: String,
 }
 
 /// One keep-alive connection.
-struct Client {
+pub struct Client {
     stream: TcpStream,
     head: String,
     request: Vec<u8>,
@@ -140,7 +140,7 @@ struct Client {
 }
 
 impl Client {
-    fn open(address: SocketAddr, credential: &str, headers: &str) -> io::Result<Self> {
+    pub fn open(address: SocketAddr, credential: &str, headers: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(READ_TIMEOUT))?;
@@ -152,7 +152,7 @@ impl Client {
         Ok(Self { stream, head, request: Vec::new(), answer: Vec::with_capacity(64 * 1024) })
     }
 
-    fn exchange(&mut self, body: &[u8]) -> io::Result<Exchange> {
+    pub fn exchange(&mut self, body: &[u8]) -> io::Result<Exchange> {
         self.request.clear();
         write!(self.request, "{}{}\r\n\r\n", self.head, body.len())?;
         self.request.extend_from_slice(body);

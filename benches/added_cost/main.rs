@@ -7,10 +7,13 @@
     reason = "a bench times itself, and paces its load by the clock"
 )]
 
+mod compaction;
 mod conversation;
 mod load;
 mod metered;
 mod process;
+#[path = "../support/recorded.rs"]
+mod recorded;
 mod report;
 mod upstream;
 
@@ -67,6 +70,12 @@ struct Flags {
     /// Measure what budgets add to that, in place of what weir adds.
     #[arg(long, conflicts_with = "ledger")]
     budgets: bool,
+    /// Measure the first compaction of long conversations, in place of what weir adds to each request.
+    #[arg(long, conflicts_with_all = ["ledger", "budgets"])]
+    compaction: bool,
+    /// Measure this build of weir, too, in a row `other`.
+    #[arg(long)]
+    weir: Option<PathBuf>,
     /// Measure this program, which takes `--listen` and `--upstream`, in place of `weir serve`.
     #[arg(long)]
     subject: Option<PathBuf>,
@@ -212,6 +221,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(upstream::serve()?);
     }
     let upstream = Process::start_upstream()?;
+    if flags.compaction {
+        return first_compactions(&flags, upstream.address);
+    }
     let (targets, comparison) = if flags.ledger {
         (metered::start(upstream.address)?, metered::COMPARISON)
     } else if flags.budgets {
@@ -239,23 +251,47 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The upstream itself, both baselines, and the subject where it starts. A subject that does not
-/// start leaves the baselines to be measured.
-fn start_targets(flags: &Flags, upstream: SocketAddr) -> Result<Vec<Target>, Box<dyn Error>> {
+/// Measures the first compactions of long conversations.
+fn first_compactions(flags: &Flags, upstream: SocketAddr) -> Result<(), Box<dyn Error>> {
+    let subjects = subjects(flags)?;
+    let mut targets = vec![Target::upstream(upstream)];
+    for subject in &subjects {
+        targets.push(Target::start(subject.clone(), upstream, CREDENTIAL)?);
+    }
+    let rounds = flags.rounds.unwrap_or(if flags.quick { 5 } else { 20 }).max(1);
+    let only = flags.only.as_deref();
+    let reports = compaction::measure(&targets, &subjects, upstream, rounds, only)?;
+    if flags.json {
+        println!("{}", serde_json::to_string_pretty(&reports)?);
+    } else {
+        compaction::print_table(&reports);
+    }
+    Ok(())
+}
+
+/// Both baselines and what is compared with them.
+fn subjects(flags: &Flags) -> Result<Vec<Subject>, Box<dyn Error>> {
     let baseline = match &flags.baseline {
         Some(path) => path.clone(),
         None => build_baseline()?,
     };
     let subject = match &flags.subject {
         Some(path) => subject("subject", path, &[], &[]),
-        None => weir(),
+        None => weir("weir", Path::new(env!("CARGO_BIN_EXE_weir"))),
     };
-    let mut targets = vec![Target::upstream(upstream)];
-    for subject in [
+    let other = flags.weir.as_ref().map(|path| weir("other", path));
+    let baselines = [
         self::subject("streaming", &baseline, &[], &[]),
         self::subject("buffering", &baseline, &[], &["--buffer"]),
-        subject,
-    ] {
+    ];
+    Ok(baselines.into_iter().chain([subject]).chain(other).collect())
+}
+
+/// The upstream itself, both baselines, and the subject where it starts. A subject that does not
+/// start leaves the baselines to be measured.
+fn start_targets(flags: &Flags, upstream: SocketAddr) -> Result<Vec<Target>, Box<dyn Error>> {
+    let mut targets = vec![Target::upstream(upstream)];
+    for subject in subjects(flags)? {
         match Target::start(subject, upstream, CREDENTIAL) {
             Ok(target) => targets.push(target),
             Err(error) if targets.len() < 3 => return Err(error.into()),
@@ -280,10 +316,9 @@ fn subject(name: &str, program: &Path, leading: &[&str], trailing: &[&str]) -> S
     }
 }
 
-/// weir as an operator would start it. Cargo builds the binary, optimised, before this bench.
-fn weir() -> Subject {
-    let program = Path::new(env!("CARGO_BIN_EXE_weir"));
-    subject("weir", program, &["serve"], &["--log-level", "info", "--store", ":memory:"])
+/// weir as an operator would start it. Cargo builds this package's own, optimised, before this bench.
+fn weir(name: &str, program: &Path) -> Subject {
+    subject(name, program, &["serve"], &["--log-level", "info", "--store", ":memory:"])
 }
 
 /// Cargo builds no examples for a bench, so it is asked to, into the same target folder.
@@ -341,7 +376,8 @@ fn measure(case: &Case, targets: &[Target], comparison: &Comparison, rounds: usi
         case: case.name.to_owned(),
         connections: case.connections,
         body_bytes: middle.len(),
-        body_tokens: bpe_openai::o200k_base().count(String::from_utf8_lossy(&middle).as_ref()),
+        body_tokens: tiktoken_rs::o200k_base_singleton()
+            .count_ordinary(String::from_utf8_lossy(&middle).as_ref()),
         rounds,
         goal: comparison
             .goal

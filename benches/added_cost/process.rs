@@ -30,6 +30,7 @@ const CLEARED_VARIABLES: [&str; 8] = [
 ];
 
 /// A program that listens and forwards, and the flags it takes.
+#[derive(Clone)]
 pub struct Subject {
     pub name: String,
     pub program: PathBuf,
@@ -186,6 +187,12 @@ fn ticks(pid: u32) -> Option<u64> {
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
     Some(user + system)
+}
+
+/// Pages that the kernel had to give a process so far, disk left aside: field 10 of `/proc/PID/stat`.
+pub fn page_faults(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(7)?.parse().ok()
 }
 
 /// Sets the peak of a process's memory back to what it holds now.

@@ -103,7 +103,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+    pub fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
         (!values.is_empty()).then(|| Self {
@@ -202,13 +202,15 @@ pub fn print_table(cases: &[CaseReport]) {
     }
 }
 
+/// A median with its quartiles.
+pub fn print_spread(value: Option<Spread>) -> String {
+    value.map_or("-".to_owned(), |value| {
+        let Spread { median, lower_quartile, upper_quartile } = value;
+        format!("{median:.2} ({lower_quartile:.2}–{upper_quartile:.2})")
+    })
+}
+
 fn print_row(row: &Row) {
-    let ratio = |value: Option<Spread>| {
-        value.map_or("-".to_owned(), |value| {
-            let Spread { median, lower_quartile, upper_quartile } = value;
-            format!("{median:.2} ({lower_quartile:.2}–{upper_quartile:.2})")
-        })
-    };
     let pair = |value: Quantiles| format!("{:.0} / {:.0}", value.p50, value.p99);
     let mut answers: Vec<String> =
         row.actions.iter().map(|(action, count)| format!("{action} {count}")).collect();
@@ -220,8 +222,8 @@ fn print_row(row: &Row) {
         row.subject,
         row.requests,
         row.cpu_us_per_request.map_or("-".to_owned(), |value| format!("{:.0}", value.median)),
-        ratio(row.ratios[0]),
-        ratio(row.ratios[1]),
+        print_spread(row.ratios[0]),
+        print_spread(row.ratios[1]),
         pair(row.total_us),
         pair(row.added_total_us),
         pair(row.added_first_byte_us),

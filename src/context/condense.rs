@@ -17,12 +17,18 @@ use super::told::Told;
 use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
 
-/// What notes may take of the base, where no room is left for another, before they are written
-/// anew, all in one.
-const NOTES_SHARE: f64 = 0.9;
-/// Where less than this share of what lies below the low mark is left for a new note, it may fill the
-/// limit.
+/// Notes are written again as one where less than this share of the room for them is left for a new
+/// one.
+const APPENDED_SHARE: f64 = 0.1;
+/// What notes get at least of what is left for notes and growth, in tokens and as a share: with less they
+/// would say nothing, and the growth that a compaction promises gives way.
+const LEAST_NOTES_TOKENS: f64 = 1000.0;
+const LEAST_NOTES_SHARE: f64 = 0.6;
+/// What of the room below the low mark recent turns leave to a new note.
 const NEW_NOTE_SHARE: f64 = 0.6;
+/// A newest turn that takes more than this share of the room below the low mark leaves a thin note,
+/// which the next compaction writes again.
+const OUTSIZED_SHARE: f64 = 0.5;
 /// The least that is left for a note, else the first user message goes.
 const NOTE_ROOM_TOKENS: f64 = 60.0;
 /// What the seam between a note and the text beside it may take.
@@ -39,9 +45,7 @@ impl Cut<'_> {
     /// Takes all turns but the pinned and the newest, and decides which notes stay.
     pub(super) fn condense(&mut self) -> Room {
         let (room, free) = self.make_room();
-        if !room.is_tight {
-            self.pin_recent(free as u64);
-        }
+        self.pin_recent(free as u64);
         self.evict_down_to(0);
         room
     }
@@ -60,56 +64,70 @@ impl Cut<'_> {
         let limit = self.fold.profile.limit_tokens - tail::reserved_tokens(self.fold);
         let size = self.fold.size_tokens;
         let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
-        let room_tokens = match room.is_tight {
-            true => tight_room_tokens(limit, size, free),
-            false => (room.goal - size as f64).min(free as f64),
-        };
+        let room_tokens = (room.goal - size as f64).min(free as f64);
         (room_tokens >= LEAST_EXCERPT_TOKENS).then_some(room_tokens as u64)
     }
 
-    /// Decides which notes stay. Gives what a new one may take, and what is free for turns beside.
+    /// Decides which notes stay: all, where the growth that a compaction promises is left beside them
+    /// and a new one; else none, and the new one speaks of all that went. Gives what it may take, and
+    /// what is free for turns beside.
     fn make_room(&mut self) -> (Room, f64) {
         self.drop_counts();
-        let (base, fixed) = self.fold.base_tokens();
-        let (base, fixed) = (base as f64, fixed as f64);
         let newest: u64 = self.fold.turns.list[self.newest..].iter().map(|turn| turn.tokens).sum();
         let newest = newest as f64;
         let limit = self.fold.profile.limit_tokens as f64;
-        let (base, fixed) = self.release_first_user(base, fixed, newest, limit);
-        let notes = self.notes_tokens() as f64;
-        let goal = self.fold.low_tokens() as f64;
-        let new_note = NEW_NOTE_SHARE * (goal - fixed).max(0.0);
-        let is_tight = goal - fixed - notes - newest < new_note;
-        let keeps_notes = !(is_tight && notes > NOTES_SHARE * base)
-            && fixed + notes + newest + 0.1 * base < limit;
-        let notes = if keeps_notes {
-            notes
-        } else {
+        let fixed = self.release_first_user(newest, limit);
+        let low = self.fold.low_tokens() as f64;
+        let stays = self.staying_tokens() as f64;
+        let least = (LEAST_NOTES_SHARE * (limit - stays)).clamp(0.0, LEAST_NOTES_TOKENS);
+        let all_notes = (low - stays).max(least);
+        self.drop_provisional();
+        if all_notes - (self.notes_tokens() as f64) < APPENDED_SHARE * all_notes {
             self.drop_notes();
-            0.0
-        };
-        let free = goal - fixed - notes - new_note;
-        (Room { goal, is_tight: free < newest }, free)
+        }
+        let below_low = (low - fixed).max(0.0);
+        let notes = self.notes_tokens() as f64;
+        let free = (1.0 - NEW_NOTE_SHARE) * below_low - notes;
+        let free = free.min(newest + all_notes - notes);
+        let is_outsized = newest > OUTSIZED_SHARE * below_low;
+        (Room { goal: stays + all_notes, is_outsized }, free)
+    }
+
+    /// What stays whatever notes there are: all but the turns that this cut may take.
+    fn staying_tokens(&self) -> u64 {
+        self.fold.size_tokens.saturating_sub(self.loose_tokens() + self.notes_tokens())
+    }
+
+    /// The note of the last cut goes where it was written under an outsized turn.
+    fn drop_provisional(&mut self) {
+        let told = std::mem::take(&mut self.fold.provisional);
+        if told.is_empty() {
+            return;
+        }
+        if let Some(note) = self.fold.notes.pop() {
+            self.fold.size_tokens -= note.tokens;
+            self.fold.unspoken.extend(told);
+        }
     }
 
     /// Where the first user message and the newest turn do not fit together, the message goes into
-    /// the note.
-    fn release_first_user(&mut self, base: f64, fixed: f64, newest: f64, limit: f64) -> (f64, f64) {
+    /// the note. Gives what lies below the base then.
+    fn release_first_user(&mut self, newest: f64, limit: f64) -> f64 {
+        let fixed = self.fold.base_tokens().1 as f64;
         let Some(first_user) = self.fold.first_user.filter(|turn| *turn < self.newest) else {
-            return (base, fixed);
+            return fixed;
         };
         let own = self.turn(first_user);
         let fits = fixed + newest + NOTE_ROOM_TOKENS <= limit;
         let system = fixed - own.tokens as f64;
         if own.is_gone || fits || system + newest > limit {
-            return (base, fixed);
+            return fixed;
         }
         self.pins.remove(&first_user);
         self.evict(first_user);
         self.sweep();
         self.drop_notes();
-        let (base, fixed) = self.fold.base_tokens();
-        (base as f64, fixed as f64)
+        self.fold.base_tokens().1 as f64
     }
 
     fn notes_tokens(&self) -> u64 {
@@ -130,6 +148,7 @@ impl Cut<'_> {
     fn drop_notes(&mut self) {
         self.fold.size_tokens -= self.notes_tokens();
         self.fold.notes.clear();
+        self.fold.provisional.clear();
         let fates = self.fold.fates.iter().enumerate();
         self.fold.unspoken =
             fates.filter(|(_, fate)| **fate == Fate::Gone).map(|(message, _)| message).collect();
@@ -163,7 +182,10 @@ impl Cut<'_> {
             return;
         }
         if note.excerpts.is_some() {
-            self.fold.unspoken.clear();
+            let told = std::mem::take(&mut self.fold.unspoken);
+            if room.is_outsized {
+                self.fold.provisional = told;
+            }
         }
         self.fold.size_tokens += note.tokens;
         self.fold.notes.push(note);
@@ -203,6 +225,7 @@ impl Cut<'_> {
         source: &dyn Source,
     ) -> Option<(String, u64)> {
         let fold = &*self.fold;
+        source.expect(&(0..fold.facts.len()).collect::<Vec<_>>());
         let readings: Vec<Rc<Reading>> =
             (0..fold.facts.len()).map(|message| source.reading(message)).collect();
         let text_tokens: Vec<u64> = fold
@@ -295,15 +318,6 @@ impl Cut<'_> {
     }
 }
 
-/// What a note takes where the newest turn leaves little: nearly all there is, but for a little
-/// growth, so that the next request is not cut again.
-fn tight_room_tokens(limit_tokens: u64, size_tokens: u64, free_tokens: u64) -> f64 {
-    let free = free_tokens as f64;
-    let all = 0.95 * free - 20.0;
-    let with_growth = 0.96 * limit_tokens as f64 - size_tokens as f64;
-    if with_growth >= 0.2 * free { with_growth.min(all) } else { all }
-}
-
 /// What a note says.
 #[derive(Default)]
 struct Written {
@@ -318,6 +332,6 @@ struct Written {
 pub(super) struct Room {
     /// The size to end at.
     goal: f64,
-    /// Whether the newest turn leaves so little that the note may use all of it.
-    is_tight: bool,
+    /// Whether the newest turn takes so much of the room that the note is to be written again.
+    is_outsized: bool,
 }

@@ -175,6 +175,16 @@ impl Cut<'_> {
         groups
     }
 
+    /// What the turns take that may go, however low the mark is.
+    pub(super) fn loose_tokens(&self) -> u64 {
+        let loose = |group: Group| match group.is_whole {
+            true => group.all,
+            false => group.front.into(),
+        };
+        let loose = self.groups().into_iter().flat_map(loose);
+        loose.map(|turn| self.turn(turn).tokens).sum()
+    }
+
     /// Whether `turn` begins an exchange, `before` being the live turn in front of it. Where roles
     /// must alternate, what is left of an exchange that lost its user message goes on the one
     /// before it: its answers are what keeps that one's user message apart from the next.

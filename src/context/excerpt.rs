@@ -2,16 +2,17 @@
 //! is likely to use again for each token. Pure, and the same for the same messages.
 
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::compose::{self, ALSO, Chosen};
-use super::offer::Offer;
+use super::offer::{Candidate, Offer, Said, What};
 use super::reading::{Reading, Unit};
 use super::turn::Turns;
-use super::weight::Lexicon;
+use super::weight::{Lexicon, Seeded};
 use super::worth::{
-    BESIDE_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, full, is_talk,
+    BESIDE_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, cover, is_full, is_talk,
     is_telling_alone, lead, shape, text_tokens_of,
 };
 use crate::tokens::Encoding;
@@ -92,35 +93,6 @@ pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<(String, u64)> {
     None
 }
 
-/// Something the note can say.
-struct Candidate {
-    message: usize,
-    what: What,
-    /// The values it says, by place in the writer's list.
-    said: Range<usize>,
-    tokens: f64,
-    /// What it is worth beside its values.
-    bonus: f64,
-    /// What is left of a result's line without its values: lines of a log share it.
-    shape: Option<u64>,
-}
-
-#[derive(Clone, PartialEq)]
-enum What {
-    /// Units of the message, by index.
-    Units(Range<usize>),
-    /// A value in a list of names: its id, and where it is said.
-    Name { id: u32, mention: usize },
-}
-
-/// A value in a unit; one that is there twice counts once.
-#[derive(Clone, Copy)]
-struct Said {
-    id: u32,
-    /// How well the unit says it.
-    cover: f64,
-}
-
 struct Pick {
     candidate: usize,
     price: f64,
@@ -139,8 +111,8 @@ struct Writer<'a> {
     picks: Vec<Pick>,
     /// Which candidates are picked.
     is_picked: Vec<bool>,
-    /// How many lines of each message and shape are picked.
-    shapes: HashMap<(usize, u64), u32>,
+    /// How many lines of each shape of each message are picked. The first is of none.
+    shapes: Vec<u32>,
     room_tokens: f64,
     /// Whether the conversation is a plain dialogue.
     is_talk: bool,
@@ -150,16 +122,19 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(subject: &'a Subject<'a>, room_tokens: f64) -> Self {
+        let gone = || subject.gone.iter().map(|message| &subject.readings[*message]);
+        let mentions: usize = gone().map(|reading| reading.values.len()).sum();
+        let units: usize = gone().map(|reading| reading.units.len()).sum();
         let mut writer = Self {
             subject,
             weights: vec![0.0; subject.lexicon.len()],
             covered: vec![0.0; subject.lexicon.len()],
-            said: Vec::new(),
-            candidates: Vec::new(),
+            said: Vec::with_capacity(mentions),
+            candidates: Vec::with_capacity(units + mentions / 4),
             has_header: vec![false; subject.readings.len()],
             picks: Vec::new(),
             is_picked: Vec::new(),
-            shapes: HashMap::new(),
+            shapes: vec![0],
             room_tokens,
             is_talk: is_talk(subject),
             summarised_before: subject
@@ -186,7 +161,7 @@ impl<'a> Writer<'a> {
                     let cover = if is_list {
                         NAME_COVER
                     } else {
-                        full(unit.span.len(), mention.end - mention.start)
+                        cover(is_full(unit.span.len(), mention.end - mention.start))
                     };
                     let covered = &mut self.covered[id as usize];
                     *covered = covered.max(cover);
@@ -211,9 +186,15 @@ impl<'a> Writer<'a> {
                 if self.covered[id as usize] < NAME_COVER {
                     self.weigh(id);
                     let tokens = 0.4 + f64::from(mention.end - mention.start) / 3.2;
-                    let what = What::Name { id, mention: index };
-                    let (said, bonus, shape) = (0..0, 0.0, None);
-                    self.candidates.push(Candidate { message, what, said, tokens, bonus, shape });
+                    self.candidates.push(Candidate {
+                        message: message as u32,
+                        what: What::Name { id, mention: index as u32 },
+                        said: (0, 0),
+                        tokens,
+                        bonus: 0.0,
+                        shape: None,
+                        is_joined: false,
+                    });
                 }
             }
         }
@@ -244,6 +225,7 @@ impl<'a> Writer<'a> {
         let is_summarised = message < self.summarised_before;
         let is_talk = self.is_talk && !is_summarised;
         let talk_worth = if is_talk { TALK_WORTH * 30.0 / (30.0 + age_messages) } else { 0.0 };
+        let (mut shapes, mut rest) = (HashMap::with_hasher(Seeded::default()), Vec::new());
         for (index, unit) in reading.units.iter().enumerate() {
             let tokens = unit.span.len() as f64 * per_byte;
             let mut lead = lead(reading, index);
@@ -251,9 +233,18 @@ impl<'a> Writer<'a> {
                 lead *= self.untold(message, unit);
             }
             let bonus = (talk_worth * tokens).max(lead * tokens.min(WORTHY_TOKENS));
-            let shape = (reading.role != Role::Assistant).then(|| shape(reading, unit));
+            let shape = (reading.role != Role::Assistant).then(|| {
+                let own = shape(reading, unit, &mut rest);
+                *shapes.entry(own).or_insert_with(|| self.new_shape())
+            });
             self.offer(message, index..index + 1, tokens, bonus, shape);
         }
+    }
+
+    /// The place of a shape that no line is picked of.
+    fn new_shape(&mut self) -> NonZeroU32 {
+        self.shapes.push(0);
+        NonZeroU32::new(self.shapes.len() as u32 - 1).unwrap_or(NonZeroU32::MIN)
     }
 
     /// How much of the values of a unit nothing that stays says; nothing where it has none.
@@ -272,26 +263,31 @@ impl<'a> Writer<'a> {
         units: Range<usize>,
         tokens: f64,
         bonus: f64,
-        shape: Option<u64>,
+        shape: Option<NonZeroU32>,
     ) {
         let reading = &self.subject.readings[message];
         let ids = self.subject.lexicon.ids_of(message);
+        let is_joined = self.candidates.last().is_some_and(|before| {
+            let block = reading.units[units.start].block;
+            before.message as usize == message && self.block(before) == Some(block)
+        });
         let first = self.said.len();
         for unit in &reading.units[units.clone()] {
             let own = self.said.len();
             for place in reading.places_in(unit) {
                 let (id, mention) = (ids[place], &reading.values[place]);
                 if self.said[own..].iter().all(|said| said.id != id) {
-                    let cover = full(unit.span.len(), mention.end - mention.start);
-                    self.said.push(Said { id, cover });
+                    let is_full = is_full(unit.span.len(), mention.end - mention.start);
+                    self.said.push(Said { id, is_full });
                 }
             }
         }
         for place in first..self.said.len() {
             self.weigh(self.said[place].id);
         }
-        let (what, said) = (What::Units(units), first..self.said.len());
-        self.candidates.push(Candidate { message, what, said, tokens, bonus, shape });
+        let what = What::Units { first: units.start as u32, end: units.end as u32 };
+        let (message, said) = (message as u32, (first as u32, self.said.len() as u32));
+        self.candidates.push(Candidate { message, what, said, tokens, bonus, shape, is_joined });
     }
 
     /// Looks up what a value is worth, once.
@@ -319,21 +315,23 @@ impl<'a> Writer<'a> {
     }
 
     /// The candidates beside one of units: those of the units before and after, in the same block.
-    fn beside(&self, index: usize) -> impl Iterator<Item = usize> + use<'_, 'a> {
-        let around = [index.checked_sub(1), Some(index + 1)].into_iter().flatten();
-        around.filter(move |other| {
-            self.candidates.get(*other).is_some_and(|other| {
-                let own = &self.candidates[index];
-                own.message == other.message
-                    && self.block(own).is_some_and(|block| Some(block) == self.block(other))
-            })
-        })
+    fn beside(&self, index: usize) -> impl Iterator<Item = usize> + use<> {
+        let is_joined =
+            |index: &usize| self.candidates.get(*index).is_some_and(|own| own.is_joined);
+        let before = Some(index).filter(is_joined).map(|index| index - 1);
+        let after = Some(index + 1).filter(is_joined);
+        before.into_iter().chain(after)
     }
 
     /// The block that a candidate's units are of; `None` for names.
     fn block(&self, candidate: &Candidate) -> Option<u32> {
-        let What::Units(units) = &candidate.what else { return None };
-        Some(self.subject.readings[candidate.message].units[units.start].block)
+        let What::Units { first, .. } = candidate.what else { return None };
+        Some(self.subject.readings[candidate.message as usize].units[first as usize].block)
+    }
+
+    /// The values that a candidate says.
+    fn said_by(&self, candidate: &Candidate) -> &[Said] {
+        &self.said[candidate.said.0 as usize..candidate.said.1 as usize]
     }
 
     fn picked_beside(&self, index: usize) -> usize {
@@ -346,7 +344,7 @@ impl<'a> Writer<'a> {
             return candidate.tokens + ENTRY_TOKENS;
         }
         // What goes on from a unit that is shown needs no mark before it; between two it saves one.
-        let marks = match (self.has_header[candidate.message], self.picked_beside(index)) {
+        let marks = match (self.has_header[candidate.message as usize], self.picked_beside(index)) {
             (false, _) => HEADER_TOKENS,
             (true, 0) => GAP_TOKENS,
             (true, 1) => 0.0,
@@ -362,13 +360,13 @@ impl<'a> Writer<'a> {
                 let id = *id as usize;
                 self.weights[id] * (NAME_COVER - self.covered[id]).max(0.0)
             }
-            What::Units(_) => {
+            What::Units { .. } => {
                 let joined_tokens = candidate.tokens.min(WORTHY_TOKENS);
                 let joined = BESIDE_WORTH * joined_tokens * self.picked_beside(index) as f64;
                 let mut gain = candidate.bonus + joined;
-                for said in &self.said[candidate.said.clone()] {
+                for said in self.said_by(candidate) {
                     let id = said.id as usize;
-                    gain += self.weights[id] * (said.cover - self.covered[id]).max(0.0);
+                    gain += self.weights[id] * (cover(said.is_full) - self.covered[id]).max(0.0);
                 }
                 gain * self.novelty(candidate)
             }
@@ -377,14 +375,13 @@ impl<'a> Writer<'a> {
 
     /// One line of a log tells what the others are like: beyond a few, each is worth less.
     fn novelty(&self, candidate: &Candidate) -> f64 {
-        let shape = candidate.shape.map(|shape| (candidate.message, shape));
-        let picked = shape.and_then(|shape| self.shapes.get(&shape)).copied().unwrap_or(0);
+        let picked = candidate.shape.map_or(0, |shape| self.shapes[shape.get() as usize]);
         (FEW_LINES / (f64::from(picked) + 1.0)).min(1.0)
     }
 
     fn is_worth(&self, candidate: &Candidate, ratio: f64) -> bool {
         match candidate.what {
-            What::Units(_) => ratio > UNIT_PRICE * self.subject.thrift,
+            What::Units { .. } => ratio > UNIT_PRICE * self.subject.thrift,
             What::Name { .. } => ratio > NAME_PRICE * self.subject.thrift,
         }
     }
@@ -426,14 +423,15 @@ impl<'a> Writer<'a> {
         let candidate = &self.candidates[index];
         match &candidate.what {
             What::Name { id, .. } => self.covered[*id as usize] = NAME_COVER,
-            What::Units(_) => {
-                self.has_header[candidate.message] = true;
+            What::Units { .. } => {
+                self.has_header[candidate.message as usize] = true;
                 if let Some(shape) = candidate.shape {
-                    *self.shapes.entry((candidate.message, shape)).or_default() += 1;
+                    self.shapes[shape.get() as usize] += 1;
                 }
-                for said in &self.said[candidate.said.clone()] {
+                for said in candidate.said.0..candidate.said.1 {
+                    let said = self.said[said as usize];
                     let covered = &mut self.covered[said.id as usize];
-                    *covered = covered.max(said.cover);
+                    *covered = covered.max(cover(said.is_full));
                 }
             }
         }
@@ -486,10 +484,10 @@ impl<'a> Writer<'a> {
         let mut chosen: BTreeMap<usize, Chosen> = BTreeMap::new();
         for pick in &self.picks[..picks] {
             let candidate = &self.candidates[pick.candidate];
-            let own = chosen.entry(candidate.message).or_default();
-            match &candidate.what {
-                What::Units(range) => own.units.extend(range.clone()),
-                What::Name { mention, .. } => own.names.push(*mention),
+            let own = chosen.entry(candidate.message as usize).or_default();
+            match candidate.what {
+                What::Units { first, end } => own.units.extend(first as usize..end as usize),
+                What::Name { mention, .. } => own.names.push(mention as usize),
             }
         }
         compose::note(self.subject, chosen)

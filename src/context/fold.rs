@@ -65,6 +65,8 @@ pub struct Fold {
     pub(super) untold: usize,
     /// Messages gone that no note of excerpts stands for.
     pub(super) unspoken: Vec<usize>,
+    /// Messages that only the last note speaks of, where that is to be written again at the next cut.
+    pub(super) provisional: Vec<usize>,
     pub(super) history: History,
     /// Tokens of what is sent, overhead included.
     pub(super) size_tokens: u64,
@@ -106,6 +108,7 @@ impl Fold {
             notes: Vec::new(),
             untold: 0,
             unspoken: Vec::new(),
+            provisional: Vec::new(),
             history: History::default(),
             received_tokens: 0,
             system_run_tokens: 0,

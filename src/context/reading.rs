@@ -1,6 +1,7 @@
 //! A message read for what it says: its texts decoded, split into units, with the values in them.
 //! Made only when a cut needs it. Pure.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -65,12 +66,12 @@ impl Reading {
         match &message.content {
             Content::None => {}
             Content::Text(raw) => {
-                reading.push(BlockKind::Text, &json::string(raw).unwrap_or_default())
+                reading.push(BlockKind::Text, json::string(raw).unwrap_or_default());
             }
             Content::Parts(parts) => {
                 for part in parts {
                     if let Part::Text(raw) = part {
-                        reading.push(BlockKind::Text, &json::string(raw).unwrap_or_default());
+                        reading.push(BlockKind::Text, json::string(raw).unwrap_or_default());
                     }
                 }
             }
@@ -78,7 +79,7 @@ impl Reading {
         for call in &message.calls {
             let name = json::string(call.name).unwrap_or_default().into_owned();
             let id = json::string(call.id).unwrap_or_default().into_owned();
-            reading.push(BlockKind::Call { name, id }, &arguments(call.arguments));
+            reading.push(BlockKind::Call { name, id }, arguments(call.arguments).into());
         }
         reading.answers = message.answers.and_then(json::string).map(std::borrow::Cow::into_owned);
         reading.index();
@@ -88,7 +89,7 @@ impl Reading {
     /// A message that says `text` and nothing else.
     pub fn of_text(role: Role, text: &str) -> Self {
         let mut reading = Self::empty(role);
-        reading.push(BlockKind::Text, text);
+        reading.push(BlockKind::Text, text.into());
         reading.index();
         reading
     }
@@ -104,12 +105,15 @@ impl Reading {
         }
     }
 
-    fn push(&mut self, kind: BlockKind, said: &str) {
-        if !self.text.is_empty() {
+    fn push(&mut self, kind: BlockKind, said: Cow<'_, str>) {
+        let mut start = 0;
+        if self.text.is_empty() {
+            self.text = said.into_owned();
+        } else {
             self.text.push('\n');
+            start = self.text.len();
+            self.text.push_str(&said);
         }
-        let start = self.text.len();
-        self.text.push_str(said);
         self.blocks.push(Block { kind, span: start..self.text.len() });
     }
 

@@ -29,6 +29,9 @@ pub trait Source {
     /// Reads `message` for what it says.
     fn reading(&self, message: usize) -> Rc<Reading>;
 
+    /// Says that these messages will be asked for, so that they can be read together.
+    fn expect(&self, _messages: &[usize]) {}
+
     /// Reads a note of an earlier cut for what it says.
     fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
         Rc::new(Reading::of_text(Role::User, note))
@@ -60,12 +63,27 @@ pub trait Source {
     }
 }
 
+/// The readings of a request's messages, each made at most once.
+pub type Readings = RefCell<Vec<Option<Rc<Reading>>>>;
+
+/// Reads many messages of a request, in order.
+pub type ReadMany<'a> = dyn Fn(&[usize]) -> Vec<Reading> + 'a;
+
+/// Reads one message as the request has it.
+pub fn read_one(protocol: Protocol, raw: &str) -> Reading {
+    match protocol.read_message(raw) {
+        Ok(message) => Reading::of(&message),
+        Err(_) => Reading::of_text(Role::Other, ""),
+    }
+}
+
 /// The messages of a request as received. Reads each at most once, however many cuts are made.
 pub struct RequestSource<'a> {
     protocol: Protocol,
     messages: &'a [&'a str],
     encoding: Encoding,
-    readings: RefCell<Vec<Option<Rc<Reading>>>>,
+    readings: Rc<Readings>,
+    read_many: Option<&'a ReadMany<'a>>,
     lexicon: RefCell<Rc<Lexicon>>,
     notes: RefCell<VecDeque<(Arc<str>, Rc<Reading>)>>,
     summaries: Option<Summaries<'a>>,
@@ -80,11 +98,18 @@ impl<'a> RequestSource<'a> {
             protocol,
             messages,
             encoding,
-            readings: RefCell::default(),
+            readings: Rc::default(),
+            read_many: None,
             lexicon: RefCell::default(),
             notes: RefCell::default(),
             summaries: None,
         }
+    }
+
+    /// The same messages, whose readings are kept in `readings` and made many at once by `read_many`,
+    /// which must read as [`read_one`] does.
+    pub fn with_readings(self, readings: Rc<Readings>, read_many: &'a ReadMany<'a>) -> Self {
+        Self { readings, read_many: Some(read_many), ..self }
     }
 
     /// The same messages, with what cut records say of them.
@@ -115,12 +140,19 @@ impl Source for RequestSource<'_> {
         if readings.len() <= message {
             readings.resize(self.messages.len(), None);
         }
-        Rc::clone(readings[message].get_or_insert_with(|| {
-            Rc::new(match self.protocol.read_message(self.messages[message]) {
-                Ok(message) => Reading::of(&message),
-                Err(_) => Reading::of_text(Role::Other, ""),
-            })
-        }))
+        let read = || Rc::new(read_one(self.protocol, self.messages[message]));
+        Rc::clone(readings[message].get_or_insert_with(read))
+    }
+
+    fn expect(&self, messages: &[usize]) {
+        let Some(read_many) = self.read_many else { return };
+        let mut readings = self.readings.borrow_mut();
+        readings.resize(self.messages.len(), None);
+        let unread = messages.iter().copied().filter(|message| readings[*message].is_none());
+        let unread: Vec<usize> = unread.collect();
+        for (message, reading) in unread.iter().zip(read_many(&unread)) {
+            readings[*message] = Some(Rc::new(reading));
+        }
     }
 
     fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {

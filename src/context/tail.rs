@@ -119,6 +119,7 @@ fn passages(fold: &Fold, source: &dyn Source, question: &Question) -> Vec<Passag
         left_tokens = left;
         searched.push(message);
     }
+    source.expect(&searched);
     let mut passages = Vec::new();
     for message in searched.into_iter().rev() {
         let text_tokens = fold.facts[message].text_tokens;
@@ -380,6 +381,11 @@ mod tests {
     fn what_notes_show_does_not_come_back() {
         let told = ["The train to Oslo leaves at nine.", "Good to know."];
         let raws = dialogue(&told, "When does the train to Oslo leave?");
-        assert_eq!(tail_of(&raws, |policy| policy.notes = Notes::Excerpts), None);
+        let with_notes = |policy: &mut Policy| {
+            policy.notes = Notes::Excerpts;
+            (policy.low_permille, policy.tail_permille) = (750, 100);
+            (policy.thrift_permille, policy.min_growth_permille) = (0, 0);
+        };
+        assert_eq!(tail_of(&raws, with_notes), None);
     }
 }

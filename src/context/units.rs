@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use memchr::memchr2;
+
 /// Lines up to this many bytes are one unit.
 const LINE_BYTES: usize = 240;
 /// Sentences are joined up to this many bytes, and split where longer than `LINE_BYTES`.
@@ -41,7 +43,7 @@ pub fn units(text: &str) -> Vec<Range<usize>> {
 
 /// A line too long for one unit: records in it are looked into, the rest goes by sentences.
 fn split_long(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
-    let open = text[span.clone()].find(['{', '[']).map(|at| span.start + at);
+    let open = opening(text, &span);
     if let Some(open) = open
         && let Some(close) =
             matching(text, open, span.end).filter(|close| close - open > LINE_BYTES)
@@ -56,6 +58,12 @@ fn split_long(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
         return;
     }
     split_prose(text, span, units);
+}
+
+/// The first bracket in the span that opens a record.
+fn opening(text: &str, span: &Range<usize>) -> Option<usize> {
+    let at = memchr2(b'{', b'[', &text.as_bytes()[span.clone()])?;
+    Some(span.start + at)
 }
 
 /// Whether the span is one bracketed whole.
@@ -106,10 +114,8 @@ fn split_record(text: &str, span: Range<usize>, depth: usize, units: &mut Vec<Ra
     }
     let mut together: Option<Range<usize>> = None;
     for member in members(text, span.start + 1, span.end - 1) {
-        let nested = text[member.clone()]
-            .find(['{', '['])
-            .map(|at| member.start + at)
-            .filter(|_| member.len() > MEMBERS_BYTES);
+        let is_large = member.len() > MEMBERS_BYTES;
+        let nested = if is_large { opening(text, &member) } else { None };
         let Some(open) = nested.filter(|open| is_record(text, &(*open..member.end))) else {
             match &mut together {
                 Some(run) if member.end - run.start <= MEMBERS_BYTES => run.end = member.end,
@@ -196,19 +202,20 @@ fn split_prose(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
     for (offset, letter) in text[span.clone()].char_indices() {
         let at = span.start + offset;
         let length = at - start;
-        let follows = &text[at + letter.len_utf8()..span.end];
-        let ends = match letter {
+        let is_before_blank =
+            || text[at + letter.len_utf8()..span.end].starts_with(char::is_whitespace);
+        let ends = || match letter {
             '。' | '！' | '？' | '；' => true,
-            '.' | '!' | '?' | ';' | '}' | ']' => follows.starts_with(char::is_whitespace),
+            '.' | '!' | '?' | ';' | '}' | ']' => is_before_blank(),
             '\n' => true,
             // A line break as it is written inside a string of JSON.
-            'n' => text[..at].ends_with('\\'),
+            'n' => text.as_bytes()[..at].ends_with(b"\\"),
             _ => false,
         };
         if letter.is_whitespace() || letter == ',' || letter == '，' || letter == '、' {
             blank = Some(at + letter.len_utf8());
         }
-        let cut = if ends && length >= SENTENCE_BYTES {
+        let cut = if length >= SENTENCE_BYTES && ends() {
             Some(at + letter.len_utf8())
         } else if length >= LINE_BYTES {
             // Cut behind the last blank; where there is none, at any character.

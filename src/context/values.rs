@@ -1,6 +1,7 @@
 //! The values in a text: names, paths, numbers, quoted words, by which a later message can refer
 //! to it. Pure; looks at one text at a time and knows nothing of conversations.
 
+use memchr::memchr2;
 use unicode_normalization::char::is_combining_mark;
 
 /// A stretch of a text that a later message may use.
@@ -43,17 +44,7 @@ pub fn values(text: &str) -> Vec<Value> {
     let found = Vec::with_capacity(text.len() / BYTES_PER_VALUE);
     let mut finder = Finder { text, bytes: text.as_bytes(), found };
     finder.run();
-    let mut found = finder.found;
-    // A value is said within one line; what ends a line anywhere is no part of one.
-    found.retain(|value| {
-        let said = value.start as usize..value.end as usize;
-        // Nearly all are plain signs, of which none ends a line.
-        text.as_bytes()[said.clone()].iter().all(u8::is_ascii_graphic)
-            || text.get(said).is_some_and(|said| !said.contains(ends_line))
-    });
-    found.sort_by_key(|value| (value.start, value.end));
-    found.dedup_by_key(|value| (value.start, value.end));
-    found
+    finder.found
 }
 
 fn ends_line(letter: char) -> bool {
@@ -92,6 +83,17 @@ const RUN: [u8; 256] = {
     run
 };
 
+/// The same of ASCII alone; 0 for what lies beyond.
+const PLAIN: [u8; 256] = {
+    let mut plain = RUN;
+    let mut index = 0x80;
+    while index < 256 {
+        plain[index] = 0;
+        index += 1;
+    }
+    plain
+};
+
 impl Finder<'_> {
     fn run(&mut self) {
         let mut at = 0;
@@ -115,23 +117,30 @@ impl Finder<'_> {
                 if matches!(byte, b'"' | b'\'' | b'`') && at >= quoted_to {
                     quoted_to = self.take_quoted(at).unwrap_or(quoted_to);
                 }
-                at += self.text[at..].chars().next().map_or(1, char::len_utf8);
+                at += match byte {
+                    ..0x80 => 1,
+                    _ => self.text[at..].chars().next().map_or(1, char::len_utf8),
+                };
             }
         }
     }
 
     /// Where the run that begins at `start` ends, and what bytes it holds.
     fn run_end(&self, start: usize) -> (usize, u8) {
-        let mut holds = 0;
-        for (at, byte) in self.bytes.iter().enumerate().skip(start) {
-            match RUN[usize::from(*byte)] {
-                0 if *byte == b':' && self.is_in_time(start, at) => holds |= OTHER,
-                0 => return (at, holds),
-                _ if !self.is_letter(at) && !self.is_mark(at) => return (at, holds),
-                own => holds |= own,
+        let (mut at, mut holds) = (start, 0);
+        loop {
+            // Nearly all are plain signs, of which nothing else is to be asked.
+            while let Some(own @ 1..) = self.bytes.get(at).map(|byte| PLAIN[usize::from(*byte)]) {
+                holds |= own;
+                at += 1;
             }
+            match self.bytes.get(at) {
+                Some(b':') if self.is_in_time(start, at) => holds |= OTHER,
+                Some(0x80..) if self.is_letter(at) || self.is_mark(at) => holds |= SMALL,
+                _ => return (at, holds),
+            }
+            at += 1;
         }
-        (self.bytes.len(), holds)
     }
 
     /// Whether the character at `at` is of a word, where it lies beyond ASCII: arrows, dashes and the
@@ -176,8 +185,24 @@ impl Finder<'_> {
             }
     }
 
+    /// Takes a value in, in order of where it begins and ends, once.
     fn push(&mut self, start: usize, end: usize, kind: ValueKind) {
-        self.found.push(Value { start: start as u32, end: end as u32, kind });
+        // A value is said within one line; what ends a line anywhere is no part of one. Names and words
+        // are of plain signs, of which none does, or of letters beyond ASCII.
+        let is_plain = kind != ValueKind::Phrase && self.bytes[start..end].is_ascii();
+        if !is_plain && self.text.get(start..end).is_none_or(|said| said.contains(ends_line)) {
+            return;
+        }
+        let value = Value { start: start as u32, end: end as u32, kind };
+        // Only what lies within the same run or the same quotes comes later than what it stands before.
+        let before =
+            self.found.iter().rposition(|own| (own.start, own.end) <= (value.start, value.end));
+        match before {
+            Some(before)
+                if (self.found[before].start, self.found[before].end)
+                    == (value.start, value.end) => {}
+            before => self.found.insert(before.map_or(0, |before| before + 1), value),
+        }
     }
 
     fn take_run(&mut self, start: usize, end: usize, holds: u8) {
@@ -285,7 +310,7 @@ impl Finder<'_> {
             return None;
         }
         let inside = &self.bytes[open + 1..(open + 2 + QUOTED_BYTES.end()).min(self.bytes.len())];
-        let length = inside.iter().position(|byte| *byte == quote || *byte == b'\n')?;
+        let length = memchr2(quote, b'\n', inside)?;
         if inside[length] != quote {
             return None;
         }
@@ -317,8 +342,11 @@ fn is_name(run: &[u8]) -> bool {
         };
         capitals += u32::from(byte.is_ascii_uppercase());
         before = byte;
+        if !is_plain && (is_joined || capitals >= 3) {
+            return true;
+        }
     }
-    !is_plain && (is_joined || capitals >= 3)
+    false
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! what the assistant took up before it takes up again. Pure.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
 
 use super::reading::Reading;
@@ -11,7 +12,7 @@ use crate::wire::Role;
 /// The values of a conversation, numbered in order of appearance.
 #[derive(Debug, Clone, Default)]
 pub struct Lexicon {
-    ids: HashMap<u64, u32>,
+    ids: HashMap<u64, u32, Seeded>,
     stats: Vec<Stats>,
     /// For each message the numbers of its values, in the order in which it holds them.
     of_message: Vec<Vec<u32>>,
@@ -19,6 +20,44 @@ pub struct Lexicon {
     holders: Vec<Holder>,
     /// For each message whether what stands beside what was cited is still to be marked in it.
     is_unmarked: Vec<bool>,
+}
+
+/// Hashes keys that are hashes already, under a seed that nobody outside knows, so that values cannot
+/// be chosen to collide. What comes out decides nothing but where keys lie in a map.
+#[derive(Debug, Clone)]
+pub struct Seeded(u64);
+
+impl Default for Seeded {
+    fn default() -> Self {
+        // The seed that each map of the standard library has; no result depends on it.
+        Self(HashMap::<u64, u32>::new().hasher().hash_one(0_u64))
+    }
+}
+
+impl BuildHasher for Seeded {
+    type Hasher = Folded;
+
+    fn build_hasher(&self) -> Folded {
+        Folded(self.0)
+    }
+}
+
+/// Both halves of a product, folded into one.
+pub struct Folded(u64);
+
+impl Hasher for Folded {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        let product = u128::from(self.0 ^ key) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// A message that holds a value.
@@ -36,7 +75,7 @@ struct Stats {
     /// Other messages that hold it.
     others: u32,
     /// The last message that holds it.
-    last: usize,
+    last: u32,
     /// Place of the last of those that hold it.
     last_holder: Option<u32>,
     /// Whether it is a path.
@@ -46,12 +85,12 @@ struct Stats {
     /// Whether it is a datum of a record: a code, a date, an amount, which all hold digits.
     is_datum: bool,
     /// How many values the smallest message that holds it has.
-    company: usize,
+    company: u32,
     /// Whether it stands on or beside a unit that holds a cited value.
     is_near_cited: bool,
     kind: ValueKind,
     /// Stamp of the message counted last.
-    seen_in: usize,
+    seen_in: u32,
 }
 
 impl Stats {
@@ -64,6 +103,11 @@ impl Stats {
 impl Lexicon {
     /// Takes the messages from the first that it has not seen on. `reading` gives a message.
     pub fn take_up_to(&mut self, messages: usize, reading: impl Fn(usize) -> Rc<Reading>) {
+        let new: usize =
+            (self.messages()..messages).map(|message| reading(message).values.len()).sum();
+        self.holders.reserve(new);
+        self.stats.reserve(new / 2);
+        self.ids.reserve(new / 2);
         for message in self.messages()..messages {
             self.push(&reading(message));
         }
@@ -85,7 +129,7 @@ impl Lexicon {
     }
 
     fn push(&mut self, reading: &Reading) {
-        let message = self.messages();
+        let (message, company) = (self.messages() as u32, reading.values.len() as u32);
         let mut ids = Vec::with_capacity(reading.values.len());
         let is_record = reading.text.starts_with(['{', '[']);
         for mention in &reading.values {
@@ -101,10 +145,10 @@ impl Lexicon {
                     is_member: false,
                     is_datum: false,
                     is_path: reading.said(mention).contains('/'),
-                    company: usize::MAX,
+                    company: u32::MAX,
                     is_near_cited: false,
                     kind: mention.kind,
-                    seen_in: usize::MAX,
+                    seen_in: u32::MAX,
                 });
             }
             let stats = &mut self.stats[id as usize];
@@ -122,9 +166,9 @@ impl Lexicon {
                 _ => stats.others += 1,
             }
             stats.last = message;
-            stats.company = stats.company.min(reading.values.len());
+            stats.company = stats.company.min(company);
             let before = stats.last_holder.replace(self.holders.len() as u32);
-            self.holders.push(Holder { message: message as u32, before });
+            self.holders.push(Holder { message, before });
             if stats.is_taken_up() && !was_taken_up {
                 let mut next = before;
                 while let Some(holder) = next.map(|place| self.holders[place as usize]) {
@@ -187,9 +231,9 @@ impl Lexicon {
             };
             return (own + 0.25 * f64::from(stats.cited.min(2))) * kind;
         }
-        let age_messages = (self.messages() - stats.last) as f64;
+        let age_messages = (self.messages() - stats.last as usize) as f64;
         let recency = 30.0 / (30.0 + age_messages);
-        let company = (100.0 / (100.0 + stats.company as f64)).sqrt();
+        let company = (100.0 / (100.0 + f64::from(stats.company))).sqrt();
         let near = if stats.is_near_cited { 2.0 } else { 1.0 };
         let kind = match stats.kind {
             ValueKind::Phrase => 0.2,

@@ -1,6 +1,6 @@
 //! What pieces of a message are worth to a note, beside the values in them. Pure.
 
-use xxhash_rust::xxh3::Xxh3Default;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::excerpt::Subject;
 use super::reading::{Block, BlockKind, Mention, Reading, Unit};
@@ -30,21 +30,21 @@ pub const BESIDE_WORTH: f64 = 0.002;
 /// tell what matters.
 pub const TALK_WORTH: f64 = 0.012;
 
-/// A line without its values, as a hash.
-pub fn shape(reading: &Reading, unit: &Unit) -> u64 {
-    let mut rest = Xxh3Default::new();
+/// A line without its values, as a hash. `rest` is room to work in.
+pub fn shape(reading: &Reading, unit: &Unit, rest: &mut Vec<u8>) -> u64 {
+    rest.clear();
     let mut from = unit.span.start;
     for mention in reading.values_of(unit).filter(|mention| mention.kind == ValueKind::Name) {
         let start = mention.start as usize;
         if start >= from {
-            rest.update(&reading.text.as_bytes()[from..start]);
-            rest.update(&[0]);
+            rest.extend_from_slice(&reading.text.as_bytes()[from..start]);
+            rest.push(0);
         }
         // One within another, as the day of a moment, ends before it.
         from = from.max(mention.end as usize);
     }
-    rest.update(&reading.text.as_bytes()[from..unit.span.end]);
-    rest.digest()
+    rest.extend_from_slice(&reading.text.as_bytes()[from..unit.span.end]);
+    xxh3_64(rest)
 }
 
 /// Whether a value says something without what stood around it: a name does; a number, a date and
@@ -56,9 +56,14 @@ pub fn is_telling_alone(reading: &Reading, mention: &Mention) -> bool {
     said.bytes().any(|byte| byte.is_ascii_alphabetic()) && !is_key && !is_moment(said.as_bytes())
 }
 
-/// How well a unit says a value in it: context counts.
-pub fn full(unit_bytes: usize, value_bytes: u32) -> f64 {
-    if unit_bytes >= value_bytes as usize + CONTEXT_BYTES { 1.0 } else { BARE_COVER }
+/// Whether a unit says a value in it fully: context counts.
+pub fn is_full(unit_bytes: usize, value_bytes: u32) -> bool {
+    unit_bytes >= value_bytes as usize + CONTEXT_BYTES
+}
+
+/// How well a unit says a value, fully or not.
+pub fn cover(is_full: bool) -> f64 {
+    if is_full { 1.0 } else { BARE_COVER }
 }
 
 /// Whether a conversation is a plain dialogue: nobody calls a tool, and names and numbers are too

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use super::memory::{Chain, Remembered};
 use super::planned::Folded;
 use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
 use super::refusal::{self, Unfit};
+use super::several;
 use super::shared::{Shared, shown};
 use super::summaries::Spans;
 use super::ways::Way;
@@ -22,6 +24,8 @@ use super::{ErrorKind, LeftOut, ProxyError};
 use crate::budget::{Compaction, ServiceTier};
 use crate::config::{Known, Mode, ModelSettings, Originals};
 use crate::context::history::SummaryUse;
+use crate::context::reading::Reading;
+use crate::context::source::{ReadMany, Readings, read_one};
 use crate::context::tail::Tail;
 use crate::context::{
     self, Bound, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
@@ -49,6 +53,8 @@ pub(super) struct Draft<'a> {
     pub(super) settings: ModelSettings,
     learned: LearnedLimits,
     is_calibrated: bool,
+    /// What its messages say, as far as that was asked for.
+    readings: Rc<Readings>,
 }
 
 /// Reads a body, from the end of what is known of it on.
@@ -64,17 +70,32 @@ fn read_body<'a>(
     Ok(request.map_err(refusal::body)?)
 }
 
+/// The encoding to count by: an estimate if the policy asks for one, else the learned or configured
+/// ratio, else the model's own.
+fn encoding(own: Encoding, is_estimated: bool, ratio: Option<(u32, Digits)>) -> Encoding {
+    match (is_estimated, ratio) {
+        (true, _) => Encoding::Estimate,
+        (false, Some((permille, digits))) => Encoding::Scaled { permille, digits },
+        (false, None) => own,
+    }
+}
+
 impl<'a> Draft<'a> {
     pub(super) fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
         let config = &shared.config;
         let looked = shared.memory.beginnings.look(job.tenant, &job.body);
+        if pace == Pace::Inline && looked.as_ref().is_some_and(|looked| looked.known.is_none()) {
+            // A long conversation that nobody has seen: there is much to count.
+            return Err(Stop::Heavy);
+        }
         let request = read_body(job, looked.as_ref(), config.server.max_messages)?;
         let model = match &job.path_model {
             Some(model) => Cow::Borrowed(model.as_str()),
             None => request.model.clone().unwrap_or(Cow::Borrowed("")),
         };
         let found = config.models.find(&model);
-        if matches!(found.known, Known::Unknown) {
+        let is_model_known = !matches!(found.known, Known::Unknown);
+        if !is_model_known {
             shared.warn_once(&model, &found.entry);
         }
         let way = job.way.as_ref().unwrap_or_else(|| shared.ways.unmatched());
@@ -82,9 +103,7 @@ impl<'a> Draft<'a> {
         let mut policy =
             config.policy(job.asked.policy.as_deref(), way.policy().or(settings.policy.as_deref()));
         policy.strict_alternation = found.entry.strict_alternation;
-        policy.notes_apart =
-            !found.entry.strict_alternation && !matches!(found.known, Known::Unknown);
-        let is_model_known = !matches!(found.known, Known::Unknown);
+        policy.notes_apart = !found.entry.strict_alternation && is_model_known;
         // An alias is no way around a limit, be it on the one name or on the other.
         let by_name = [Some(model.as_ref()), job.alias_of.as_deref()];
         let by_name = by_name.into_iter().flatten();
@@ -109,11 +128,7 @@ impl<'a> Draft<'a> {
         let set = known.map(|permille| (permille, Digits::Apart));
         let learned_ratio = || way.taught.learned.ratio(job.tenant, &model);
         let ratio = set.or_else(|| learned_ratio().filter(|_| is_calibrated));
-        let encoding = match (policy.counting.is_estimated, ratio) {
-            (true, _) => Encoding::Estimate,
-            (false, Some((permille, digits))) => Encoding::Scaled { permille, digits },
-            (false, None) => found.entry.encoding,
-        };
+        let encoding = encoding(found.entry.encoding, policy.counting.is_estimated, ratio);
         let measure = Measure { encoding, images: ImageRule::of_model(&model) };
         let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
         let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
@@ -133,6 +148,7 @@ impl<'a> Draft<'a> {
             settings,
             learned,
             is_calibrated,
+            readings: Rc::default(),
         })
     }
 
@@ -184,16 +200,18 @@ impl<'a> Draft<'a> {
             Some(earlier) => Fold::clone(&earlier.fold),
             None => Fold::new(Arc::clone(&self.profile)),
         };
-        let facts = self.facts_from(fold.messages(), &chain)?;
-        let more_tokens = facts.iter().map(|fact| fact.tokens).sum();
-        if self.pace == Pace::Inline && fold.is_above_mark(more_tokens) {
+        if self.pace == Pace::Inline && earlier.is_none() && self.looked.is_some() {
             return Err(Stop::Heavy);
         }
-        if self.pace == Pace::Inline && self.is_slow_to_take(fold.messages()) {
+        let facts = self.facts_from(fold.messages(), &chain)?;
+        let more_tokens = facts.iter().map(|fact| fact.tokens).sum();
+        let is_heavy = || fold.is_above_mark(more_tokens) || self.is_slow_to_take(fold.messages());
+        if self.pace == Pace::Inline && is_heavy() {
             return Err(Stop::Heavy);
         }
         let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
-        let source = self.source().with_summaries(&standing);
+        let read_many = |messages: &[usize]| self.read_many(messages);
+        let source = self.source(&read_many).with_summaries(&standing);
         for fact in facts {
             fold.push(fact, &source);
         }
@@ -234,33 +252,54 @@ impl<'a> Draft<'a> {
     /// The facts of the messages from `start` on, counted only where no request brought them yet.
     fn facts_from(&self, start: usize, chain: &Chain) -> Result<Vec<Fact>, Stop> {
         let memory = &self.shared.memory;
-        let mut new_bytes = 0;
-        let mut facts = Vec::with_capacity(self.request.messages.len() - start);
-        for (index, raw) in self.request.messages.iter().enumerate().skip(start) {
-            let key = chain.content_key(index);
-            if let Some(fact) = memory.fact(key) {
-                facts.push(fact);
-                continue;
+        let messages = &self.request.messages;
+        let (mut new_bytes, mut unknown) = (0, Vec::new());
+        let mut facts = Vec::with_capacity(messages.len() - start);
+        for (index, raw) in messages.iter().enumerate().skip(start) {
+            let fact = memory.fact(chain.content_key(index));
+            if fact.is_none() {
+                new_bytes += raw.len();
+                if self.pace == Pace::Inline && new_bytes > INLINE_BYTES {
+                    return Err(Stop::Heavy);
+                }
+                unknown.push(index);
             }
-            new_bytes += raw.len();
-            if self.pace == Pace::Inline && new_bytes > INLINE_BYTES {
-                return Err(Stop::Heavy);
-            }
-            let message = self
-                .job
-                .protocol
-                .read_message(raw)
-                .map_err(|error| refusal::message(index, &error))?;
-            let fact = self.profile.measure.fact(&message);
-            memory.keep_fact(key, fact);
             facts.push(fact);
         }
-        Ok(facts)
+        let (protocol, measure) = (self.job.protocol, self.profile.measure);
+        let count = move |raw: &str| Ok(measure.fact(&protocol.read_message(raw)?));
+        for (index, fact) in unknown.iter().copied().zip(self.map(&unknown, count)) {
+            let fact = fact.map_err(|error| refusal::message(index, &error))?;
+            memory.keep_fact(chain.content_key(index), fact);
+            facts[index - start] = Some(fact);
+        }
+        Ok(facts.into_iter().flatten().collect())
     }
 
-    pub(super) fn source(&self) -> RequestSource<'_> {
+    /// What `work` makes of some of the messages, shared with other threads where it may take its time.
+    fn map<T: Send + 'static>(
+        &self,
+        messages: &[usize],
+        work: impl Fn(&str) -> T + Send + Sync + 'static,
+    ) -> Vec<T> {
+        let raws: Vec<&str> = messages.iter().map(|index| self.request.messages[*index]).collect();
+        match self.pace {
+            Pace::Inline => raws.into_iter().map(work).collect(),
+            Pace::Unhurried => several::map(&self.shared.heavy, &self.job.body, &raws, work),
+        }
+    }
+
+    /// Reads some of the messages for what they say.
+    pub(super) fn read_many(&self, messages: &[usize]) -> Vec<Reading> {
+        let protocol = self.job.protocol;
+        self.map(messages, move |raw| read_one(protocol, raw))
+    }
+
+    /// The messages as cuts see them. `read_many` is [`Self::read_many`].
+    pub(super) fn source<'s>(&'s self, read_many: &'s ReadMany<'s>) -> RequestSource<'s> {
         let encoding = self.encoding();
         RequestSource::new(self.job.protocol, &self.request.messages, encoding)
+            .with_readings(Rc::clone(&self.readings), read_many)
     }
 
     /// Checks the size against the limit and writes the body.
@@ -274,7 +313,8 @@ impl<'a> Draft<'a> {
             return Ok(planned);
         }
         let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
-        let source = self.source().with_summaries(&standing);
+        let read_many = |messages: &[usize]| self.read_many(messages);
+        let source = self.source(&read_many).with_summaries(&standing);
         if self.pace == Pace::Inline && fold.is_above_mark(0) {
             return Err(Stop::Heavy);
         }

@@ -148,7 +148,8 @@ impl Draft<'_> {
         let fold = self.fold(spans.as_ref())?.fold;
         let standing =
             |gone: &[usize], space| spans.as_ref().and_then(|spans| spans.standing(gone, space));
-        let source = self.source().with_summaries(&standing);
+        let read_many = |messages: &[usize]| self.read_many(messages);
+        let source = self.source(&read_many).with_summaries(&standing);
         let end = fold.ended(&source);
         let limit_tokens = self.limits.input_tokens();
         let received_tokens = end.received_tokens() + self.overhead_tokens;

@@ -33,6 +33,7 @@ mod refusal;
 mod relay;
 mod routed;
 mod settlement;
+mod several;
 mod shared;
 pub mod shelf;
 mod spend;

@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::draft::Draft;
@@ -27,9 +26,6 @@ const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 /// Plans requests for all tenants.
 pub struct Planner {
     shared: Arc<Shared>,
-    /// How many requests may be counted off the async threads at once: one a core, so that large
-    /// bodies queue here and not on the cores.
-    heavy: Arc<Semaphore>,
     metrics: Arc<Metrics>,
 }
 
@@ -69,12 +65,7 @@ impl Planner {
         summaries: Option<Arc<Summaries>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self {
-            shared: Arc::new(Shared::new(config, ways, summaries)),
-            heavy: Arc::new(Semaphore::new(cores)),
-            metrics,
-        }
+        Self { shared: Arc::new(Shared::new(config, ways, summaries)), metrics }
     }
 
     /// The same by another configuration: what is remembered goes on.
@@ -86,7 +77,6 @@ impl Planner {
     ) -> Self {
         Self {
             shared: Arc::new(self.shared.renewed(config, ways, summaries)),
-            heavy: Arc::clone(&self.heavy),
             metrics: Arc::clone(&self.metrics),
         }
     }
@@ -165,7 +155,7 @@ impl Planner {
         work: impl FnOnce(&Shared, Job) -> Result<T, Stop> + Send + 'static,
     ) -> Result<T, ProxyError> {
         let queued = Instant::now();
-        let place = Arc::clone(&self.heavy).acquire_owned().await;
+        let place = Arc::clone(&self.shared.heavy).acquire_owned().await;
         self.metrics.waited(Queue::Planner, queued.elapsed());
         let shared = Arc::clone(&self.shared);
         let done = tokio::task::spawn_blocking(move || {
@@ -231,19 +221,35 @@ mod tests {
         guarded_by(&shared, &job, Pace::Unhurried, |_, _| panic!("a fault on purpose"))
     }
 
+    fn conversation(messages: usize) -> String {
+        let turns = (0..messages).map(|number| {
+            let role = if number % 2 == 0 { "user" } else { "assistant" };
+            let text = format!("turn_{number} says \\\"é\\\" \\n").repeat(100);
+            format!(r#"{{"role":"{role}","content":"{text}"}}"#)
+        });
+        let turns = turns.collect::<Vec<_>>().join(",");
+        format!(r#"{{"model":"gpt-4o","messages":[{turns}],"stream":false}}"#)
+    }
+
+    #[test]
+    fn several_threads_plan_what_one_does() {
+        let job = job(conversation(201), Some(20_000));
+        let Ok(alone) = guarded(&shared(), &job, Pace::Unhurried) else { panic!("it fits") };
+        let mut several = shared();
+        several.heavy = Arc::new(tokio::sync::Semaphore::new(3));
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let _entered = runtime.enter();
+        let Ok(planned) = guarded(&several, &job, Pace::Unhurried) else { panic!("it fits") };
+        assert!(planned.cuts > 0);
+        assert_eq!(planned, alone);
+    }
+
     #[test]
     fn what_is_read_on_is_planned_as_what_is_read_anew() {
         let shared = shared();
         let mut taken_up = 0;
         for messages in (1..80).step_by(2) {
-            let turns = (0..messages).map(|number| {
-                let role = if number % 2 == 0 { "user" } else { "assistant" };
-                let text = format!("turn_{number} says \\\"é\\\" \\n").repeat(100);
-                format!(r#"{{"role":"{role}","content":"{text}"}}"#)
-            });
-            let turns = turns.collect::<Vec<_>>().join(",");
-            let body = format!(r#"{{"model":"gpt-4o","messages":[{turns}],"stream":false}}"#);
-            let job = job(body, Some(20_000));
+            let job = job(conversation(messages), Some(20_000));
             let looked = shared.memory.beginnings.look(job.tenant, &job.body);
             taken_up += usize::from(looked.is_some_and(|looked| looked.known.is_some()));
             let Ok(on) = guarded(&shared, &job, Pace::Unhurried) else { panic!("it fits") };

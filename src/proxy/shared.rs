@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
+use tokio::sync::Semaphore;
+
 use super::Tenant;
 use super::memory::Memory;
 use super::planner::{INLINE_BYTES, Pace, Stop};
@@ -23,6 +25,9 @@ pub(super) struct Shared {
     pub(super) summaries: Option<Arc<Summaries>>,
     /// The ways that requests may go, with what their upstreams have taught.
     pub(super) ways: Arc<Ways>,
+    /// How many threads may work on bodies beside the async ones: one a core, so that large bodies
+    /// queue here and not on the cores.
+    pub(super) heavy: Arc<Semaphore>,
 }
 
 /// How many unknown models are remembered as warned about.
@@ -34,12 +39,14 @@ impl Shared {
         ways: Arc<Ways>,
         summaries: Option<Arc<Summaries>>,
     ) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             memory: Arc::new(Memory::new(&config.cache)),
             warned: Arc::default(),
             ways,
             config,
             summaries,
+            heavy: Arc::new(Semaphore::new(cores)),
         }
     }
 
@@ -56,7 +63,8 @@ impl Shared {
             true => Arc::clone(&self.memory),
             false => Arc::new(Memory::new(&config.cache)),
         };
-        Self { memory, warned: Arc::clone(&self.warned), ways, config, summaries }
+        let (warned, heavy) = (Arc::clone(&self.warned), Arc::clone(&self.heavy));
+        Self { memory, warned, ways, config, summaries, heavy }
     }
 
     /// Tokens of what stands beside the messages, counted once for each content.

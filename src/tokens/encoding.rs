@@ -1,15 +1,10 @@
 //! Texts by encoding: count, and the longest head or tail within a number of tokens.
 //!
-//! `o200k_base` and `cl100k_base` are counted by `tiktoken` where the text is plain, which it is
-//! several times faster on, else by `bpe-openai`, which is linear on any input. Both are exact, so
-//! that the choice changes no count. The older public encodings are counted by `tiktoken-rs`, those
-//! of open models by `open.rs` and, where there is a file, `own.rs`; everything else is estimated.
+//! `o200k_base` and `cl100k_base` are counted by `bpe/`, exactly and in linear time for any text. The
+//! older public encodings are counted by `tiktoken-rs`, those of open models by `open.rs` and, where
+//! there is a file, `own.rs`; everything else is estimated.
 
-use std::collections::VecDeque;
-use std::sync::OnceLock;
-
-use bpe_openai::Tokenizer;
-
+use super::bpe::{self, Bpe};
 use super::estimate;
 use super::open::Open;
 use super::own::Own;
@@ -76,10 +71,8 @@ impl Encoding {
             return 0;
         }
         let tokens = match self {
-            Self::O200kBase => by_lines(text, "o200k_base", &PLAIN_O200K, bpe_openai::o200k_base()),
-            Self::Cl100kBase => {
-                by_lines(text, "cl100k_base", &PLAIN_CL100K, bpe_openai::cl100k_base())
-            }
+            Self::O200kBase => bpe::o200k().count(text),
+            Self::Cl100kBase => bpe::cl100k().count(text),
             Self::P50kBase => by_blocks(tiktoken_rs::p50k_base_singleton(), text),
             Self::P50kEdit => by_blocks(tiktoken_rs::p50k_edit_singleton(), text),
             Self::R50kBase => by_blocks(tiktoken_rs::r50k_base_singleton(), text),
@@ -106,8 +99,8 @@ impl Encoding {
     /// Bytes of the longest head of `text` found to take at most `tokens`, on a character border.
     pub fn head_bytes(self, text: &str, tokens: u64) -> usize {
         match self {
-            Self::O200kBase => bpe_head(bpe_openai::o200k_base(), text, tokens),
-            Self::Cl100kBase => bpe_head(bpe_openai::cl100k_base(), text, tokens),
+            Self::O200kBase => bpe_head(bpe::o200k(), text, tokens),
+            Self::Cl100kBase => bpe_head(bpe::cl100k(), text, tokens),
             _ => self.longest(text.len(), tokens, |bytes| &text[..floor_border(text, bytes)]),
         }
     }
@@ -115,8 +108,8 @@ impl Encoding {
     /// Bytes of the longest tail of `text` found to take at most `tokens`, on a character border.
     pub fn tail_bytes(self, text: &str, tokens: u64) -> usize {
         match self {
-            Self::O200kBase => bpe_tail(bpe_openai::o200k_base(), text, tokens),
-            Self::Cl100kBase => bpe_tail(bpe_openai::cl100k_base(), text, tokens),
+            Self::O200kBase => bpe_tail(bpe::o200k(), text, tokens),
+            Self::Cl100kBase => bpe_tail(bpe::cl100k(), text, tokens),
             _ => self.longest(text.len(), tokens, |bytes| {
                 &text[ceil_border(text, text.len() - bytes)..]
             }),
@@ -200,168 +193,30 @@ fn block_bytes(text: &str) -> usize {
         .unwrap_or_else(|| floor_border(text, BLOCK_BYTES))
 }
 
-/// The longest run of one kind of character in a plain text: past it `tiktoken` takes more than
-/// linear time.
-const PLAIN_RUN: usize = 64;
-
-type Plain = OnceLock<Option<&'static tiktoken::CoreBpe>>;
-static PLAIN_O200K: Plain = OnceLock::new();
-static PLAIN_CL100K: Plain = OnceLock::new();
-
-/// Counts runs of plain lines by one tokenizer and the lines between them by the other. Neither
-/// encoding has a token that goes over a line's end to what the next line says, so the parts add up
-/// to the whole.
-fn by_lines(text: &str, name: &str, plain: &Plain, other: &Tokenizer) -> usize {
-    let Some(plain) = plain.get_or_init(|| tiktoken::get_encoding(name)) else {
-        return other.count(text);
-    };
-    if is_plain(text) {
-        return plain.count(text);
-    }
-    let mut tokens = 0;
-    let mut run = 0..0;
-    let mut is_run_plain = true;
-    let count = |run: std::ops::Range<usize>, is_plain: bool| match is_plain {
-        true => plain.count(&text[run]),
-        false => other.count(&text[run]),
-    };
-    while run.end < text.len() {
-        let line = run.end..line_end(text, run.end);
-        let is_plain = is_plain(&text[line.clone()]);
-        if is_plain != is_run_plain {
-            tokens += count(run.clone(), is_run_plain);
-            run.start = line.start;
-            is_run_plain = is_plain;
-        }
-        run.end = line.end;
-    }
-    tokens + count(run, is_run_plain)
-}
-
-/// Where the line that begins at `start` ends: behind a line's end that a letter, digit or sign
-/// follows, with nothing between them but blanks. A slash must not follow at once: a sign takes it
-/// along over line ends.
-fn line_end(text: &str, start: usize) -> usize {
-    let bytes = text.as_bytes();
-    let mut at = start;
-    while let Some(length) = bytes[at..].iter().position(|byte| *byte == b'\n') {
-        let end = at + length + 1;
-        let blanks = bytes[end..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-        at = end + blanks;
-        match bytes.get(at) {
-            Some(b'/') if blanks == 0 => {}
-            Some(byte) if byte.is_ascii_graphic() => return end,
-            _ => {}
-        }
-    }
-    bytes.len()
-}
-
-/// Whether a text is ASCII without long runs of one kind, as nearly all of what agents send is.
-fn is_plain(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    // Block by block and without a branch inside, which compilers turn into wide instructions.
-    let is_all_plain =
-        |block: &[u8]| block.iter().fold(true, |all, byte| all & is_plain_byte(*byte));
-    bytes.chunks(256).all(is_all_plain) && !has_long_run(bytes)
-}
-
-fn is_plain_byte(byte: u8) -> bool {
-    (0x20..=0x7e).contains(&byte) | (byte == b'\t') | (byte == b'\r') | (byte == b'\n')
-}
-
-/// Whether more than [`PLAIN_RUN`] bytes of one kind follow each other. Looks at windows of so
-/// many bytes from their ends: one that ends in a short run is left behind at once, and each run
-/// is walked at most twice.
-fn has_long_run(bytes: &[u8]) -> bool {
-    let kind = |byte: u8| KINDS[usize::from(byte)];
-    let mut start = 0;
-    while let Some(window) = bytes.get(start..=start + PLAIN_RUN) {
-        let own = kind(window[PLAIN_RUN]);
-        match window.iter().rposition(|byte| kind(*byte) != own) {
-            Some(other) => start += other + 1,
-            None => return true,
-        }
-    }
-    false
-}
-
-/// The kind of bytes that a plain text does not hold.
-const OTHER: u8 = 4;
-
-/// The kind of each byte: letter, digit, white space, sign, other.
-const KINDS: [u8; 256] = {
-    let mut kinds = [OTHER; 256];
-    let mut byte = 0;
-    while byte < 128 {
-        kinds[byte] = match byte as u8 {
-            b'a'..=b'z' | b'A'..=b'Z' => 0,
-            b'0'..=b'9' => 1,
-            b' ' | b'\t' | b'\r' | b'\n' => 2,
-            0x21..=0x7e => 3,
-            _ => OTHER,
-        };
-        byte += 1;
-    }
-    kinds
-};
-
-fn bpe_head(tokenizer: &Tokenizer, text: &str, tokens: u64) -> usize {
-    let mut left = tokens as usize;
-    let mut bytes = 0;
-    for piece in tokenizer.split(text) {
-        match tokenizer.bpe.count_till_limit(piece.as_bytes(), left) {
-            Some(count) => {
-                left -= count;
-                bytes += piece.len();
-            }
-            None => {
-                let ids = tokenizer.bpe.encode_via_backtracking(piece.as_bytes());
-                bytes +=
-                    ids.iter().take(left).map(|id| tokenizer.bpe.token_len(*id)).sum::<usize>();
-                break;
-            }
-        }
-    }
-    floor_border(text, bytes)
+fn bpe_head(bpe: &Bpe, text: &str, tokens: u64) -> usize {
+    floor_border(text, bpe.head_bytes(text, to_usize(tokens)))
 }
 
 /// Reads the text's end in growing stretches, so that the cost follows `tokens` and not the text.
-fn bpe_tail(tokenizer: &Tokenizer, text: &str, tokens: u64) -> usize {
-    let tokens = tokens as usize;
+fn bpe_tail(bpe: &Bpe, text: &str, tokens: u64) -> usize {
+    let tokens = to_usize(tokens);
     if tokens == 0 {
         return 0;
     }
     let mut stretch = tokens.saturating_mul(6).max(64);
     loop {
         let from = ceil_border(text, text.len().saturating_sub(stretch));
-        let bytes = bpe_tail_within(tokenizer, &text[from..], tokens);
-        if bytes < text.len() - from || from == 0 {
+        let rest = &text[from..];
+        let bytes = rest.len() - ceil_border(rest, rest.len() - bpe.tail_bytes(rest, tokens));
+        if bytes < rest.len() || from == 0 {
             return bytes;
         }
         stretch = stretch.saturating_mul(2);
     }
 }
 
-fn bpe_tail_within(tokenizer: &Tokenizer, text: &str, tokens: usize) -> usize {
-    let mut kept: VecDeque<(&str, usize)> = VecDeque::new();
-    let mut count = 0;
-    for piece in tokenizer.split(text) {
-        let own = tokenizer.bpe.count(piece.as_bytes());
-        kept.push_back((piece, own));
-        count += own;
-        while count > tokens && kept.len() > 1 {
-            count -= kept.pop_front().map_or(0, |(_, own)| own);
-        }
-    }
-    let mut bytes: usize = kept.iter().map(|(piece, _)| piece.len()).sum();
-    if count > tokens {
-        // One piece is larger than what may stay: cut it between its tokens.
-        let piece = kept.front().map_or("", |(piece, _)| piece);
-        let ids = tokenizer.bpe.encode_via_backtracking(piece.as_bytes());
-        bytes = ids.iter().rev().take(tokens).map(|id| tokenizer.bpe.token_len(*id)).sum();
-    }
-    text.len() - ceil_border(text, text.len() - bytes)
+fn to_usize(tokens: u64) -> usize {
+    usize::try_from(tokens).unwrap_or(usize::MAX)
 }
 
 fn floor_border(text: &str, mut bytes: usize) -> usize {
@@ -396,93 +251,6 @@ mod tests {
         Encoding::R50kBase,
         Encoding::Estimate,
     ];
-
-    #[test]
-    fn a_text_is_plain_without_long_runs_and_odd_bytes() {
-        let run = |letter: &str, length: usize| letter.repeat(length);
-        for (text, plain) in [
-            (String::new(), true),
-            ("Plain text,\r\n\t12345 {\"json\": [1, 2]}".to_owned(), true),
-            (run("a", PLAIN_RUN), true),
-            (run("a", PLAIN_RUN + 1), false),
-            (run("aZ", PLAIN_RUN), false),
-            (format!("1{}1{}", run("a", PLAIN_RUN), run("b", PLAIN_RUN)), true),
-            (format!("x {}", run("-", PLAIN_RUN + 1)), false),
-            (
-                format!("{}{}{}", run("ab 12,", 99), run(" ", PLAIN_RUN + 1), run("ab 12,", 99)),
-                false,
-            ),
-            (format!("{}{}{}", run("ab 12,", 99), run(" ", PLAIN_RUN), run("ab 12,", 99)), true),
-            (format!("{}\u{7f}", run("ab ", 300)), false),
-            (format!("{}\0{}", run("ab ", 300), run("ab ", 300)), false),
-            (format!("{}é", run("ab ", 300)), false),
-        ] {
-            assert_eq!(is_plain(&text), plain, "{text:?}");
-        }
-        // Against the plainest way to say it, over runs of all lengths about the longest.
-        let mut random = 1_u64;
-        for _ in 0..2000 {
-            let mut text = String::new();
-            for _ in 0..6 {
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                let length =
-                    (random >> 33) as usize % 3 * (PLAIN_RUN / 2) + (random >> 40) as usize % 3;
-                text.push_str(&["a", "7", " ", "+"][(random >> 50) as usize % 4].repeat(length));
-            }
-            let kinds: Vec<u8> = text.bytes().map(|byte| KINDS[usize::from(byte)]).collect();
-            let longest = kinds.chunk_by(|left, right| left == right).map(<[u8]>::len).max();
-            assert_eq!(is_plain(&text), longest.unwrap_or(0) <= PLAIN_RUN, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn lines_add_up_to_the_whole() {
-        let pieces = [
-            "\n",
-            "\r\n",
-            "\n\n",
-            " ",
-            "    ",
-            "\t",
-            "/",
-            "//",
-            "'s",
-            "'",
-            "a",
-            "Word",
-            "été",
-            "…",
-            "漢",
-            "12345",
-            ",",
-            "--",
-            "\u{2028}",
-            "\u{b}",
-            "\u{a0}",
-            "{\"a\":",
-            "#",
-            "👩‍👩‍👧",
-            "\u{301}",
-        ];
-        let mut random = 1_u64;
-        for round in 0..3000 {
-            let mut text = String::new();
-            for _ in 0..round % 40 {
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                text.push_str(pieces[(random >> 33) as usize % pieces.len()]);
-            }
-            for (encoding, whole) in [
-                (Encoding::O200kBase, bpe_openai::o200k_base().count(&text)),
-                (Encoding::Cl100kBase, bpe_openai::cl100k_base().count(&text)),
-            ] {
-                assert_eq!(encoding.count(&text), whole as u64, "{text:?}");
-            }
-        }
-    }
 
     #[test]
     fn a_scaled_count_has_digits_one_by_one() {

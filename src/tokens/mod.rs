@@ -2,6 +2,7 @@
 //! content and the encoding alone, and is the same warm or cold, on every machine.
 
 mod blocks;
+mod bpe;
 pub mod encoding;
 pub mod estimate;
 mod growth;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use memchr::memchr2;
 use serde::de::{self, Deserializer, Visitor};
 
 use super::walk::Walk;
@@ -15,6 +16,9 @@ pub fn string(raw: &str) -> Option<Cow<'_, str>> {
     if !inner.contains('\\') {
         return Some(Cow::Borrowed(inner));
     }
+    if let Some(text) = unescaped(inner) {
+        return Some(Cow::Owned(text));
+    }
     let mut deserializer = serde_json::Deserializer::from_str(raw);
     let bytes = deserializer.deserialize_bytes(Bytes).ok()?;
     Some(Cow::Owned(match String::from_utf8(bytes) {
@@ -23,10 +27,68 @@ pub fn string(raw: &str) -> Option<Cow<'_, str>> {
     }))
 }
 
+/// The text of a literal whose inside is `inner`, where that is valid and holds no surrogates, which is
+/// nearly always. Several times faster than serde_json, which takes the rest.
+fn unescaped(inner: &str) -> Option<String> {
+    let bytes = inner.as_bytes();
+    if bytes.iter().fold(u8::MAX, |least, byte| least.min(*byte)) < b' ' {
+        return None;
+    }
+    let mut text = String::with_capacity(inner.len());
+    let mut from = 0;
+    while let Some(length) = memchr2(b'"', b'\\', &bytes[from..]) {
+        let at = from + length;
+        if bytes[at] == b'"' {
+            return None;
+        }
+        text.push_str(&inner[from..at]);
+        from = at + 2;
+        text.push(match bytes.get(at + 1)? {
+            own @ (b'"' | b'\\' | b'/') => char::from(*own),
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'u' => {
+                from = at + 6;
+                let digits = bytes.get(at + 2..from)?.iter();
+                let digit = |code, own: &u8| Some(code * 16 + char::from(*own).to_digit(16)?);
+                char::from_u32(digits.copied().try_fold(0, |code, own| digit(code, &own))?)?
+            }
+            _ => return None,
+        });
+    }
+    text.push_str(&inner[from..]);
+    Some(text)
+}
+
 /// Appends `text` to `out` as the inside of a JSON string literal.
 pub fn escape_into(text: &str, out: &mut String) {
-    let quoted = serde_json::Value::String(text.to_owned()).to_string();
-    out.push_str(&quoted[1..quoted.len() - 1]);
+    out.reserve(text.len());
+    let mut from = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        let escape = match byte {
+            b'"' => "\\\"",
+            b'\\' => "\\\\",
+            b'\n' => "\\n",
+            b'\r' => "\\r",
+            b'\t' => "\\t",
+            0x08 => "\\b",
+            0x0c => "\\f",
+            ..b' ' => "",
+            _ => continue,
+        };
+        out.push_str(&text[from..at]);
+        out.push_str(escape);
+        if escape.is_empty() {
+            let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or('0');
+            out.push_str("\\u00");
+            out.extend([digit(byte >> 4), digit(byte & 15)]);
+        }
+        from = at + 1;
+    }
+    out.push_str(&text[from..]);
 }
 
 /// Collects the bytes of a string, WTF-8 where it holds lone surrogates.
@@ -178,6 +240,37 @@ mod tests {
         assert!(lone.starts_with('x') && lone.ends_with('y') && lone.contains('\u{fffd}'));
         assert_eq!(string("12"), None);
         assert_eq!(string("null"), None);
+    }
+
+    #[test]
+    fn strings_are_read_and_written_as_serde_json_does() {
+        let all: String =
+            (0..0x250_u32).chain(0xfff0..0x1_0010).filter_map(char::from_u32).collect();
+        let mut escaped = String::new();
+        escape_into(&all, &mut escaped);
+        assert_eq!(format!("\"{escaped}\""), serde_json::Value::from(all.as_str()).to_string());
+        assert_eq!(unescaped(&escaped), Some(all));
+        for inner in
+            ["", r#"a\"b"#, r#"\u00e9\n\u00E9\/\u0000"#, r#"\b\f\r\t\\u0041"#, "\\n\u{7f}é\u{85}"]
+        {
+            let read: Option<String> = serde_json::from_str(&format!("\"{inner}\"")).ok();
+            assert_eq!(unescaped(inner), read, "{inner}");
+        }
+        // serde_json's to read, or to refuse.
+        for inner in [
+            r#"a"b"#,
+            "a\nb\\n",
+            r#"\ud83d\ude00"#,
+            r#"\ud800"#,
+            r#"\u12"#,
+            r#"\u+123"#,
+            r#"\u 123"#,
+            r#"\x"#,
+            r#"\é"#,
+            r#"\"#,
+        ] {
+            assert_eq!(unescaped(inner), None, "{inner}");
+        }
     }
 
     #[test]

@@ -54,6 +54,148 @@ fn hostile_strings_count_as_the_reference_does() {
     texts.iter().for_each(|text| assert_exact(text));
 }
 
+/// Texts of one kind throughout, longer than what is merged at once, whose pieces are as long as they are.
+#[test]
+fn long_pieces_count_as_the_reference_does() {
+    let mut random = Random(7);
+    let mut texts = Vec::new();
+    let alphabets: [&[&str]; 9] = [
+        &["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "t", "x"],
+        &["x", "q", "z"],
+        &["a", "A"],
+        &["=", "-", "*", "#", "/", "\\", "<", ">", "|"],
+        &[" ", "\t", "\n", "\u{a0}", "\u{3000}"],
+        &["漢", "字", "的", "一", "是", "不", "了", "人", "龘", "我", "在", "有", "他", "这"],
+        &["é", "ß", "å", "ø", "ı"],
+        &["\u{301}", "\u{335}", "e", "\u{20dd}"],
+        &["ก", "า", "ร", "ม", "น", "้", "่"],
+    ];
+    for alphabet in alphabets {
+        for bytes in [129, 1000, 2100, 9000, 60_000] {
+            texts.push(random.text(alphabet, bytes));
+        }
+    }
+    for text in texts {
+        for (encoding, reference) in &pairs()[..2] {
+            let expected = reference.encode_ordinary(&text).len() as u64;
+            assert_eq!(encoding.count(&text), expected, "{encoding:?} {:?}", text.get(..30));
+        }
+    }
+}
+
+/// What the patterns look for, in any order.
+#[test]
+fn texts_of_all_that_parts_them_count_as_the_reference_does() {
+    let pieces = [
+        "\n",
+        "\r\n",
+        "\r",
+        "\n\n",
+        " ",
+        "    ",
+        "\t",
+        "/",
+        "//",
+        "'s",
+        "'",
+        "'LL",
+        "'Re",
+        "'ſ",
+        "a",
+        "Word",
+        "CAPS",
+        "été",
+        "É",
+        "ǅ",
+        "ʰ",
+        "…",
+        "漢",
+        "Я",
+        "я",
+        "12345",
+        "Ⅷ",
+        "½",
+        ",",
+        "--",
+        "\u{2028}",
+        "\u{b}",
+        "\u{85}",
+        "\u{a0}",
+        "\u{3000}",
+        "{\"a\":",
+        "#",
+        "👩‍👩‍👧",
+        "\u{301}",
+        "\u{0}",
+        "<|endoftext|>",
+        "<|im_start|>",
+    ];
+    let mut random = Random(1);
+    for round in 0..6000 {
+        let bytes = round % 120;
+        let text = random.text(&pieces, bytes);
+        for (encoding, reference) in &pairs()[..2] {
+            let expected = reference.encode_ordinary(&text).len() as u64;
+            assert_eq!(encoding.count(&text), expected, "{encoding:?} {text:?}");
+        }
+    }
+}
+
+/// Each character alone, after a letter and before one.
+#[test]
+fn characters_count_as_the_reference_does() {
+    for start in (0..0x11_0000_u32).step_by(64) {
+        let characters = (start..start + 64).filter_map(char::from_u32);
+        let text: String =
+            characters.flat_map(|own| ['a', own, 'B', own, ' ', own, own, '.']).collect();
+        for (encoding, reference) in &pairs()[..2] {
+            let expected = reference.encode_ordinary(&text).len() as u64;
+            assert_eq!(encoding.count(&text), expected, "{encoding:?} from {start:#x}");
+        }
+    }
+}
+
+/// A generator of numbers that gives the same ones each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+
+    fn text(&mut self, pieces: &[&str], bytes: usize) -> String {
+        let mut text = String::new();
+        while text.len() < bytes {
+            text.push_str(pieces[self.below(pieces.len())]);
+        }
+        text
+    }
+}
+
+/// The vocabulary files of the program, written by this test with `UPDATE_GOLDEN=1`.
+#[test]
+fn vocabulary_files_are_those_of_the_reference() {
+    let is_update = std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1");
+    for (name, count, reference) in [
+        ("o200k_base", 199_998_u32, tiktoken_rs::o200k_base_singleton()),
+        ("cl100k_base", 100_256, tiktoken_rs::cl100k_base_singleton()),
+    ] {
+        let tokens = (0..count).map(|rank| reference.decode_bytes(&[rank]).expect("a token"));
+        let tokens: Vec<Vec<u8>> = tokens.collect();
+        let lengths = tokens.iter().map(|token| u8::try_from(token.len()).expect("a short token"));
+        let mut file = count.to_le_bytes().to_vec();
+        file.extend(lengths);
+        file.extend(tokens.iter().flatten());
+        let path = format!("{}/src/tokens/bpe/{name}.tokens", env!("CARGO_MANIFEST_DIR"));
+        if is_update {
+            std::fs::write(&path, &file).expect("it can be written");
+        }
+        assert!(std::fs::read(&path).expect("it is there") == file, "{name} differs");
+    }
+}
+
 #[test]
 fn real_conversations_count_as_the_reference_does() {
     let mut texts = 0;

@@ -2,6 +2,7 @@
 //! shares nothing with weir's own.
 
 mod adversarial;
+mod bursts;
 mod clients;
 mod count;
 mod excerpts;

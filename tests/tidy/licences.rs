@@ -115,8 +115,13 @@ fn every_vocabulary_in_the_program_has_an_allowed_licence_and_a_notice() {
     let read = |name: &str| std::fs::read_to_string(format!("{root}{name}")).expect("it is there");
     let (manifest, notice) = (read("Cargo.toml"), read("NOTICE"));
     let line = manifest.lines().find(|line| line.starts_with("tiktoken = ")).expect("it is used");
+    let own = format!("{root}src/tokens/bpe");
+    let own =
+        std::fs::read_dir(own).expect("a folder").map(|file| file.expect("a file").file_name());
+    let own: Vec<String> = own.filter_map(|name| name.into_string().ok()).collect();
+    let own = own.iter().filter_map(|name| name.strip_suffix(".tokens"));
     let mut vocabularies: Vec<&str> =
-        line.split('"').filter_map(|word| word.strip_prefix("vocab-")).collect();
+        line.split('"').filter_map(|word| word.strip_prefix("vocab-")).chain(own).collect();
     vocabularies.sort_unstable();
     let known: Vec<&str> = VOCABULARIES.iter().map(|(name, _)| *name).collect();
     assert_eq!(vocabularies, known);

@@ -36,7 +36,7 @@ const RANKS: &[(&str, u8)] = &[
     ("cli", 6),
 ];
 const LAST_PURE_RANK: u8 = 2;
-const MAX_FILE_LINES: usize = 500;
+const MAX_FILE_LINES: usize = 800;
 const MAX_FUNCTION_LINES: usize = 70;
 
 /// What the pure layers must not reach.

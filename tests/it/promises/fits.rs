@@ -19,7 +19,7 @@ pub fn tools_tokens(weir: &Weir, tools: usize) -> u64 {
 }
 
 /// The first message of the newest turn of a valid conversation.
-fn newest_from(body: &Body<'_>) -> usize {
+pub fn newest_from(body: &Body<'_>) -> usize {
     let last = body.messages().len() - 1;
     let call = (0..=last).rev().find(|message| body.role(*message) == "assistant");
     if body.is_result(last) { call.unwrap_or(last) } else { last }

@@ -210,7 +210,7 @@ impl Run<'_> {
     }
 
     /// What was sent before opens what is sent now, but where a cut happened; and one leaves notes
-    /// of excerpts as they are, or writes all anew.
+    /// of excerpts as they are, or writes all anew, or the last alone where it was provisional.
     fn check_grown(&self, earlier: &Sent, sent: &Sent) -> Result<(), String> {
         let (Some(before), Some(now)) = (&earlier.lasting, &sent.lasting) else { return Ok(()) };
         if earlier.cuts == sent.cuts {
@@ -218,7 +218,8 @@ impl Run<'_> {
             let grows = now.strip_prefix(opening).is_some_and(|rest| rest.starts_with([',', ']']));
             return if grows { Ok(()) } else { Err("what was sent changed".to_owned()) };
         }
-        let is_same = sent.notes.starts_with(&earlier.notes);
+        let lasting = &earlier.notes[..earlier.notes.len().saturating_sub(1)];
+        let is_same = sent.notes.starts_with(lasting);
         let is_anew = !sent.notes.iter().any(|note| earlier.notes.contains(note));
         if self.policy.notes == Notes::Excerpts && !is_same && !is_anew {
             return Err("some notes of earlier cuts changed".to_owned());
