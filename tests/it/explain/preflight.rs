@@ -47,8 +47,6 @@ fn contents_are_judged_at_their_borders() {
         (Category::System, room, Advice::Send),
         (Category::Message, LIMIT, Advice::Refuse),
         (Category::System, LIMIT, Advice::Refuse),
-        // Nothing is shortened to less than a thousand tokens.
-        (Category::ToolResult, LIMIT, Advice::Refuse),
     ] {
         let own = judged(LIMIT, category, words(tokens));
         assert_eq!(own.advice, advice, "{tokens} of {category:?}: {own:?}");
@@ -68,12 +66,14 @@ fn contents_are_judged_at_their_borders() {
 
 #[test]
 fn results_too_large_are_to_be_shortened() {
-    const LIMIT: u64 = 3000;
-    for category in [Category::ToolResult, Category::File, Category::Error] {
-        for tokens in [LIMIT, 20 * LIMIT] {
-            let own = judged(LIMIT, category, words(tokens));
+    for limit in [1000, 3000] {
+        for (category, tokens) in [Category::ToolResult, Category::File, Category::Error]
+            .into_iter()
+            .flat_map(|category| [(category, limit), (category, 20 * limit)])
+        {
+            let own = judged(limit, category, words(tokens));
             assert_eq!((own.advice, own.fits), (Advice::Shorten, false), "{own:?}");
-            assert!(own.request_tokens <= LIMIT, "{own:?}");
+            assert!(own.request_tokens <= limit, "{own:?}");
             assert!((1..own.content_tokens).contains(&own.content_sent_tokens), "{own:?}");
         }
     }
