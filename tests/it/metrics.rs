@@ -274,7 +274,11 @@ async fn metrics_agree_with_the_journal() {
     };
     assert_eq!(actions("action=\"evict\""), in_rows("evict"));
     assert_eq!(actions("action=\"evict\""), 2.0);
-    assert_eq!(sum(&samples, "weir_compactions_total", &[]), 1.0, "the second request had it already");
+    assert_eq!(
+        sum(&samples, "weir_compactions_total", &[]),
+        1.0,
+        "the second request had it already"
+    );
     let received: u64 = rows.iter().filter_map(|row| row.received_tokens).sum();
     let counted = sum(&samples, "weir_conversation_tokens_total", &["kind=\"received\""]);
     assert_eq!(counted, received as f64);
