@@ -379,12 +379,12 @@ mod tests {
 
     #[test]
     fn what_notes_show_does_not_come_back() {
-        let told = ["The train to Oslo leaves at nine.", "Good to know."];
+        // Notes keep the short messages of users.
+        let told = ["Fine.", "The train to Oslo leaves at nine."];
         let raws = dialogue(&told, "When does the train to Oslo leave?");
         let with_notes = |policy: &mut Policy| {
             policy.notes = Notes::Excerpts;
             (policy.low_permille, policy.tail_permille) = (750, 100);
-            (policy.thrift_permille, policy.min_growth_permille) = (0, 0);
         };
         assert_eq!(tail_of(&raws, with_notes), None);
     }

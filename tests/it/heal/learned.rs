@@ -239,27 +239,25 @@ async fn a_larger_upstream_is_found_out_step_by_step_without_a_refusal() {
 
 #[tokio::test]
 async fn an_upstream_that_is_as_it_was_refuses_once_an_hour_and_nobody_notices() {
-    for vendor in ["openai", "unnumbered"] {
-        let name = format!("same-{vendor}");
-        let (upstream, file) = learned_before(vendor, &name, 2 * HOUR_MS).await;
-        let (one, two) = (
-            before(&upstream, &file.open(), |_| {}).await,
-            before(&upstream, &file.open(), |_| {}).await,
-        );
-        let sends = upstream.requests().len();
-        for exchanges in [20, 21, 24, 25, 28, 29] {
-            let body = ending_long(exchanges);
-            let (first, second) =
-                tokio::join!(ask_with(&one, WINDOW, &body), ask_with(&two, WINDOW, &body));
-            assert_eq!((first.status(), second.status()), (200, 200), "{vendor}");
-        }
-        let seen = statuses(&upstream.requests()[sends..]);
-        let refused = seen.iter().filter(|status| **status == 400).count();
-        assert_eq!((refused, seen.len()), (1, 13), "{vendor}: {seen:?}");
-        let rows = limits_rows(&file.open(), 10).await.expect("readable");
-        let [row] = rows.as_slice() else { panic!("one model: {rows:?}") };
-        assert!(row.value.learned_ms + HOUR_MS > now_ms(), "it stands for another hour");
+    // A vendor that says its numbers: a limit that was learned in steps may still be too high.
+    let (upstream, file) = learned_before("openai", "same-openai", 2 * HOUR_MS).await;
+    let (one, two) = (
+        before(&upstream, &file.open(), |_| {}).await,
+        before(&upstream, &file.open(), |_| {}).await,
+    );
+    let sends = upstream.requests().len();
+    for exchanges in [20, 21, 24, 25, 28, 29] {
+        let body = ending_long(exchanges);
+        let (first, second) =
+            tokio::join!(ask_with(&one, WINDOW, &body), ask_with(&two, WINDOW, &body));
+        assert_eq!((first.status(), second.status()), (200, 200));
     }
+    let seen = statuses(&upstream.requests()[sends..]);
+    let refused = seen.iter().filter(|status| **status == 400).count();
+    assert_eq!((refused, seen.len()), (1, 13), "{seen:?}");
+    let rows = limits_rows(&file.open(), 10).await.expect("readable");
+    let [row] = rows.as_slice() else { panic!("one model: {rows:?}") };
+    assert!(row.value.learned_ms + HOUR_MS > now_ms(), "it stands for another hour");
 }
 
 #[tokio::test]

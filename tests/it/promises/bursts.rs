@@ -231,7 +231,7 @@ fn a_note_written_under_an_outsized_turn_is_written_again() {
     for number in 0..20 {
         messages.extend(match number {
             OUTSIZED => {
-                let large = format!("{} and no more", "plain words ".repeat(2400));
+                let large = format!("{} and no more", "plain words ".repeat(3400));
                 step_with(&mut numbers, number, &large)
             }
             _ => step(&mut numbers, number),
