@@ -162,7 +162,7 @@ pub fn measure(
         reports.push(Report {
             case: case.name,
             body_bytes: whole.len(),
-            body_tokens: bpe_openai::o200k_base().count(whole.as_str()),
+            body_tokens: weir::tokens::Encoding::O200kBase.count(whole.as_str()) as usize,
             rows: rows(targets, &measured),
         });
     }

@@ -289,7 +289,7 @@ impl Passing {
             }
             Source::Stream(Some(body)) if names_a_model(&method, &target, &headers) => {
                 let is_plain = !headers.contains_key(CONTENT_ENCODING);
-                let body = if is_plain { Watched::new(body, Arc::clone(&named)) } else { body };
+                let body = if is_plain { Watched::wrap(body, Arc::clone(&named)) } else { body };
                 Source::Stream(Some(body))
             }
             body => body,
@@ -319,7 +319,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(body: Body, named: Arc<OnceLock<String>>) -> Body {
+    fn wrap(body: Body, named: Arc<OnceLock<String>>) -> Body {
         Body::new(Self { body, finder: ModelFinder::default(), named })
     }
 }

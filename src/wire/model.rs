@@ -100,7 +100,7 @@ impl ModelFinder {
             } else {
                 let end = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
                 self.keep(&bytes[..end]);
-                let Some(mark) = bytes.get(end) else { return None };
+                let mark = bytes.get(end)?;
                 bytes = &bytes[end + 1..];
                 if *mark == b'\\' {
                     self.keep(b"\\");

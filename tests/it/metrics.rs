@@ -238,7 +238,8 @@ async fn metrics_agree_with_the_journal() {
     let of = |figure: fn(&Settlement) -> Option<u64>| {
         rows.iter().filter_map(|row| figure(&row.settlement)).sum::<u64>() as f64
     };
-    let kinds: [(&str, fn(&Settlement) -> Option<u64>); 3] = [
+    type Figure = fn(&Settlement) -> Option<u64>;
+    let kinds: [(&str, Figure); 3] = [
         ("prompt", |own| own.prompt_tokens),
         ("completion", |own| own.completion_tokens),
         ("cached", |own| own.cached_tokens),

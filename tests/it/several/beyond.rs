@@ -99,7 +99,7 @@ async fn lane(lane: u64, mut random: Random, race: Arc<Race>) {
         let request = chat(&headers, 20 + random.below(160), members);
         let request = request.replacen("host:", "connection: close\r\nhost:", 1);
         let answer = send(address, &request, random.below(20) == 0).await;
-        if lane % 2 == 0 && random.below(4) == 0 {
+        if lane.is_multiple_of(2) && random.below(4) == 0 {
             race.upstream.release();
         }
         if answer.contains("insufficient_quota") {
