@@ -97,8 +97,11 @@ impl<'a> Judge<'a> {
             let is_either = is_refusal || answer.status == 200;
             self.check(Check::Answered, length, require(is_either, told));
         } else if least_tokens > self.budget_tokens {
+            // Calls' arguments and short results may have been clipped, which the least does not know of:
+            // whether the answered request fits is judged by the upstream's count.
             self.tally.infeasible += 1;
-            self.check(Check::Refused, length, require(is_refusal, told));
+            let is_clipped = answer.status == 200 && answer.action.contains("fit");
+            self.check(Check::Refused, length, require(is_refusal || is_clipped, told));
         } else {
             let reason = || {
                 let (budget, tools) = (self.budget_tokens, self.tools_tokens);
@@ -279,7 +282,9 @@ fn check_notes(
     };
     let (old, new) = (notes(before), notes(pieces));
     let is_same = |(old, new): (&Piece, &Piece)| old.is_same(new, conversation);
-    let is_added_to = old.len() <= new.len() && old.iter().zip(&new).all(is_same);
+    // The last note is provisional if it was written beside an outsized turn.
+    let settled = old.len().saturating_sub(1);
+    let is_added_to = settled <= new.len() && old[..settled].iter().zip(&new).all(is_same);
     let stayed = new.iter().any(|new| old.iter().any(|old| old.is_same(new, conversation)));
     if is_added_to || !stayed {
         Ok(())

@@ -194,7 +194,11 @@ impl<'a> Tracer<'a> {
         let sent: Value = serde_json::from_str(raw).map_err(|error| error.to_string())?;
         let clipped = (next..length).find(|index| {
             let message = &messages[*index];
-            message.role == Role::Tool && is_clipped(&sent, &message.raw)
+            match message.role {
+                Role::Tool => is_clipped(&sent, &message.raw),
+                Role::Assistant => has_clipped_arguments(&sent, &message.raw),
+                _ => false,
+            }
         });
         let index = clipped.ok_or("no message becomes it by a note or by clipping")?;
         Ok((Some(index), ChangeKind::Clip, Note::default()))
@@ -250,6 +254,47 @@ fn inserted(raw: &str, own: &str) -> Option<String> {
         let notes = after.or_else(before)?;
         serde_json::from_str(&format!("\"{notes}\"")).ok()
     })
+}
+
+/// Whether `sent` is the message `raw` with nothing changed but texts in its calls' arguments whose middle
+/// is left out.
+fn has_clipped_arguments(sent: &Value, raw: &str) -> bool {
+    let Ok(mut own) = serde_json::from_str::<Value>(raw) else { return false };
+    let mut sent = sent.clone();
+    let take = |message: &mut Value| -> Vec<Value> {
+        let calls = message["tool_calls"].as_array_mut().map_or(&mut [][..], Vec::as_mut_slice);
+        calls.iter_mut().map(|call| call["function"]["arguments"].take()).collect()
+    };
+    let (calls_sent, calls_own) = (take(&mut sent), take(&mut own));
+    let is_same = |(sent, own): (&Value, &Value)| match (sent.as_str(), own.as_str()) {
+        (Some(sent), Some(own)) => match (serde_json::from_str(sent), serde_json::from_str(own)) {
+            (Ok(sent), Ok(own)) => has_clipped_texts(&sent, &own),
+            (_, Err(_)) => is_clipped_content(&sent.into(), &own.into()),
+            _ => false,
+        },
+        _ => sent == own,
+    };
+    sent == own
+        && calls_sent.len() == calls_own.len()
+        && calls_sent.iter().zip(&calls_own).all(is_same)
+}
+
+/// Whether two values differ in texts alone whose middle is left out.
+fn has_clipped_texts(sent: &Value, own: &Value) -> bool {
+    match (sent, own) {
+        (Value::String(_), Value::String(_)) => sent == own || is_clipped_content(sent, own),
+        (Value::Array(sent), Value::Array(own)) => {
+            sent.len() == own.len()
+                && sent.iter().zip(own).all(|(sent, own)| has_clipped_texts(sent, own))
+        }
+        (Value::Object(sent), Value::Object(own)) => {
+            sent.len() == own.len()
+                && own.iter().all(|(key, own)| {
+                    sent.get(key).is_some_and(|sent| has_clipped_texts(sent, own))
+                })
+        }
+        _ => sent == own,
+    }
 }
 
 /// Whether `sent` is the message `raw` with nothing changed but texts whose middle is left out.

@@ -44,7 +44,9 @@ impl Check {
     pub fn title(self) -> &'static str {
         match self {
             Self::Answered => "a feasible request is answered",
-            Self::Refused => "an infeasible request gets 400 context_length_exceeded",
+            Self::Refused => {
+                "an infeasible request is clipped further, or gets 400 context_length_exceeded"
+            }
             Self::Valid => "the upstream finds the request valid",
             Self::Fits => "the upstream counts no more than the budget",
             Self::PassIdentical => "`pass` means byte for byte as received",

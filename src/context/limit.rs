@@ -59,16 +59,6 @@ impl Limits {
         self.input_beside(self.reserve(asked))
     }
 
-    /// Whether a prompt of `tokens` may be sent: within the limit, or above it by no more than the
-    /// reply priming. Priming comes with every request, belongs to none of its messages, and whoever
-    /// sets a limit of their own counts it or leaves it out as weir does. The model's own limit holds
-    /// exactly.
-    pub fn admits(&self, tokens: u64) -> bool {
-        let models_own = Self { operator_tokens: None, header_tokens: None, ..*self };
-        let most_tokens = self.input_tokens().saturating_add(REPLY_PRIMING);
-        tokens <= self.input_tokens().max(most_tokens.min(models_own.input_tokens()))
-    }
-
     /// What sets the limit.
     pub fn bound(&self) -> Bound {
         let rows = [
@@ -203,16 +193,6 @@ mod tests {
             (Limits { operator_tokens: Some(900_000), ..gpt5 }, Bound::ModelInput),
         ] {
             assert_eq!(limits.bound(), bound, "{limits:?}");
-        }
-    }
-
-    #[test]
-    fn reply_priming_is_no_reason_to_refuse_but_by_the_models_own_limit() {
-        let gpt4o = limits(128_000, None, Some(16_384));
-        let header = Limits { header_tokens: Some(8000), ..gpt4o };
-        let close = Limits { operator_tokens: Some(111_999), ..gpt4o };
-        for (limits, most) in [(gpt4o, 112_000), (header, 8003), (close, 112_000)] {
-            assert!(limits.admits(most) && !limits.admits(most + 1), "{limits:?}");
         }
     }
 

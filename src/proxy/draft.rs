@@ -332,7 +332,7 @@ impl<'a> Draft<'a> {
             true => received_tokens,
             false => end.sent_tokens() + self.overhead_tokens,
         };
-        if !self.limits.admits(sent_tokens) && !is_observed {
+        if sent_tokens > self.limits.input_tokens() && !is_observed {
             let unfit = self.unfit(&end, received_tokens, sent_tokens);
             return Err(refusal::cannot_fit(&unfit).into());
         }

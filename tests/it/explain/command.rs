@@ -122,8 +122,8 @@ fn it_has_other_forms() {
         "gpt-4o: pass, 20 → 20 of 112K tokens (0 %), 112K left, 0 gone, 0 masked, 0 clipped of 2 messages, \
          0 cuts, full\n"
     );
-    let refused = explained(&["-", "--compact", "--max-input-tokens", "16"], BODY);
-    let expected = "gpt-4o: refuse, 20 tokens needed, the limit is 16, 2 messages\n";
+    let refused = explained(&["-", "--compact", "--max-input-tokens", "19"], BODY);
+    let expected = "gpt-4o: refuse, 20 tokens needed, the limit is 19, 2 messages\n";
     assert_eq!(refused.as_deref(), Ok(expected));
     let other = explained(&["-", "--compact"], r#"{"model":"gpt-4o","input":"hello"}"#);
     let other = other.expect("it is explained");

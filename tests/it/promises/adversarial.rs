@@ -89,8 +89,7 @@ fn check_one(weir: &Weir, policy: &Policy, body: &str, limit_tokens: u64) -> Res
     if planned.action.contains("fault") {
         return Err("a fault".to_owned());
     }
-    // Reply priming, which is no message's, may pass a limit that the caller has set.
-    if planned.sent_tokens > planned.limit_tokens + 3 {
+    if planned.sent_tokens > planned.limit_tokens {
         return Err(format!("{} tokens are sent", planned.sent_tokens));
     }
     let Some(sent) = &planned.body else { return Ok(()) };

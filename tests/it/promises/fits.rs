@@ -52,8 +52,7 @@ pub fn fits(case: &Case, is_valid: bool) -> Result<(), String> {
             let bytes = planned.body.as_deref().unwrap_or(body.as_bytes());
             let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
             let tokens = Body::read(text)?.tokens() + tools + 3;
-            // Reply priming, which is no message's, may pass a limit that the caller has set.
-            if tokens > limit + 3 || tokens > planned.sent_tokens {
+            if tokens > limit || tokens > planned.sent_tokens {
                 let said = planned.sent_tokens;
                 return Err(format!("{tokens} tokens, said to be {said}, under {limit}"));
             }
@@ -68,7 +67,7 @@ pub fn fits(case: &Case, is_valid: bool) -> Result<(), String> {
         }
         Err(error) if is_valid => {
             let rounding = if tools > 0 { limit.div_ceil(50) } else { 0 };
-            let floor = floor_tokens(&received) + tools + rounding;
+            let floor = floor_tokens(&received) + tools + rounding + 3;
             if floor + 64 <= limit {
                 return Err(format!("{floor} tokens have to stay: {}", error.message));
             }

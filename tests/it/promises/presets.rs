@@ -82,8 +82,7 @@ fn fits(policy: &Policy, case: &Case, is_valid: bool) -> Result<(), String> {
             if planned.action.contains("fault") {
                 return Err("a fault".to_owned());
             }
-            // Reply priming, which is no message's, may pass a limit that the caller has set.
-            if tokens > planned.limit_tokens + 3 || tokens > planned.sent_tokens {
+            if tokens > planned.limit_tokens || tokens > planned.sent_tokens {
                 let (said, limit) = (planned.sent_tokens, planned.limit_tokens);
                 return Err(format!("{tokens} tokens, said to be {said}, under {limit}"));
             }

@@ -235,18 +235,3 @@ fn a_users_text_is_refused_rather_than_clipped() {
     let read = read.expect("a weir in front of this one reads it");
     assert_eq!(read.window_tokens, Some(6000), "{read:?}");
 }
-
-/// Three tokens that come with every request are no reason to refuse one.
-#[test]
-fn reply_priming_alone_refuses_nothing() {
-    let weir = super::harness::Weir::new();
-    let body = serde_json::json!({"model": MODEL,
-        "messages": [{"role": "user", "content": "level ".repeat(500)}]});
-    let body = body.to_string();
-    let received = weir.plan(&body, 10_000).expect("it fits").received_tokens;
-    for (limit, is_sent) in [(received, true), (received - 3, true), (received - 4, false)] {
-        let planned = weir.plan(&body, limit);
-        assert_eq!(planned.is_ok(), is_sent, "{limit} of {received}");
-        assert!(planned.is_ok_and(|planned| planned.body.is_none()) || !is_sent, "as received");
-    }
-}
