@@ -139,5 +139,7 @@ fn what_was_told_early_can_be_read_when_it_is_asked_for_late() {
     let [before, after] = [&without.1, &with.1].map(|total| number(total, "billed_per_none"));
     println!("billed: {before:.3} without, {after:.3} with");
     assert!(after < before * 1.15, "billed {before} to {after}");
-    assert_eq!(without.1["cuts"], with.1["cuts"], "no cut moves");
+    // Dialogues keep the room of what may come back free, so that compactions come a little earlier.
+    let [before, after] = [&without.1, &with.1].map(|total| number(total, "cuts"));
+    assert!(after <= before * 1.1, "{before} compactions without, {after} with");
 }
