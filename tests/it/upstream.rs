@@ -266,7 +266,7 @@ async fn an_upstream_that_does_not_begin_to_answer_is_given_up() {
     upstream.left.recv().await.expect("the connection is given up");
     let line = log_line();
     assert_eq!(line["outcome"], "upstream_timeout");
-    assert_eq!(line["status"], serde_json::Value::Null);
+    assert_eq!(line["status"], 504);
 }
 
 #[tokio::test]
