@@ -1,6 +1,6 @@
-//! What holding and settling costs a request: in no budget, in three in this process, and in three in
-//! Redis (`WEIR_TEST_REDIS` names one), one caller after the other and 64 at once who all have the same
-//! key. One iteration of `64 at once` is 64 requests.
+//! Cost of holding and settling per request, for one caller and for 64 concurrent callers with the
+//! same key. Measured without budgets, with three in this process, and with three in Redis
+//! (`WEIR_TEST_REDIS` names one). One iteration of `64 at once` is 64 requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +11,14 @@ use jiff::tz::TimeZone;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use weir::budget::{Ask, Budget, BudgetId, OutputBound};
-use weir::store::budgets::Applied;
-use weir::store::counters::{Counters, Owner, RedisOptions, Reservation, Spending};
-use weir::store::ledger::{KeyNames, RequestId};
-use weir::store::redis::Redis;
-use weir::store::{Store, now_ms};
+use weir_store::budget::{Ask, Budget, BudgetId, OutputBound};
+use weir_store::budgets::Applied;
+use weir_store::counters::{Counters, Owner, RedisOptions, Reservation, Spending};
+use weir_store::ledger::{KeyNames, RequestId};
+use weir_store::redis::Redis;
+use weir_store::{Store, now_ms};
 
-/// Budgets that are never reached.
+/// Budgets that are never exhausted.
 const BUDGETS: [&str; 3] = ["all/usd/day", "team:search/usd/month", "key:key_1/tokens/24h"];
 const LIMIT: u64 = 1 << 52;
 
@@ -34,12 +34,12 @@ fn applied() -> Vec<Applied> {
         .collect()
 }
 
-/// What a caller needs for its requests.
+/// Shared data of the callers.
 #[derive(Clone)]
 struct Load {
     counters: Counters,
     owner: Owner,
-    /// None where requests are in no budget.
+    /// Empty if requests have no budget.
     applied: Vec<Applied>,
     count: Arc<AtomicU64>,
 }
@@ -85,7 +85,7 @@ impl Load {
         held.settle(Spending { nano_usd: 700_000, tokens: 1561 }).await;
     }
 
-    /// How long `at_once` callers take for `rounds` requests each.
+    /// Returns the time of `at_once` callers for `rounds` requests each.
     async fn time(&self, rounds: u64, at_once: u64) -> Duration {
         let began = Instant::now();
         let mut callers = JoinSet::new();

@@ -1,8 +1,10 @@
-//! What planning costs, in process: cold, with counts at hand, and for the next request of a
-//! conversation, over lengths and limits. The text is that of the recorded conversations in
-//! `tests/data`, varied where it repeats. Ratios between rows of one run tell; absolute times are
-//! the machine's.
+//! Benchmark of the exact counter (alone with `-- counting`) and of planning, in process: cold,
+//! with cached counts, and for the next request of a conversation, over lengths and limits. The
+//! text is that of the recorded conversations in `tests/data`, varied where it repeats. Compare
+//! rows of one run; absolute times depend on the machine.
 
+#[path = "support/counting.rs"]
+mod counting;
 #[path = "support/recorded.rs"]
 mod recorded;
 
@@ -10,24 +12,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group};
 use tokio::runtime::Runtime;
 use weir::config::Config;
 use weir::proxy::Tenant;
-use weir::proxy::planner::{Asked, Planned, Planner};
-use weir::tokens::Encoding;
-use weir::wire::Protocol;
+use weir::proxy::planner::{Planned, Planner, RequestOptions};
+use weir_engine::tokens::Encoding;
+use weir_engine::wire::Protocol;
 
-/// Far below most of the lengths, so that many cuts are made on the way.
+/// Far below most of the lengths, so that a conversation has many compactions.
 const LOW_LIMIT_TOKENS: u64 = 16_000;
-/// What the next request adds: a call and its result.
+/// Added by the next request: a call and its result.
 const NEXT: [&str; 2] = [
     r#"{"role":"assistant","content":"Let me look at the parser next.","tool_calls":[{"id":"next","type":"function","function":{"name":"read_file","arguments":"{\"path\":\"src/parser/tokens.py\"}"}}]}"#,
     r#"{"role":"tool","tool_call_id":"next","content":"12: def split(text):\n13:     return [part.strip() for part in text.split(',')]\n14: \n15: def join(parts, sep=','):\n16:     return sep.join(parts)\n"}"#,
 ];
 
-/// The recorded conversations, one behind the other and again with other names and numbers, until
-/// they take `tokens`.
+/// Concatenates the recorded conversations, and again with other names and numbers, up to `tokens`.
 fn conversation(tokens: u64) -> Vec<String> {
     let recorded = recorded::conversations();
     let mut messages = Vec::new();
@@ -38,7 +39,7 @@ fn conversation(tokens: u64) -> Vec<String> {
                 if message["role"] == "system" && !messages.is_empty() {
                     continue;
                 }
-                // A request ends with what the model is to answer.
+                // A request ends before an answer of the model.
                 if written >= tokens && message["role"] == "assistant" {
                     return messages;
                 }
@@ -57,7 +58,8 @@ fn body<'a>(messages: impl IntoIterator<Item = &'a str>) -> Bytes {
 }
 
 fn plan(runtime: &Runtime, planner: &Planner, body: Bytes, limit_tokens: u64) -> Planned {
-    let asked = Asked { max_input_tokens: Some(limit_tokens), ..Asked::default() };
+    let asked =
+        RequestOptions { max_input_tokens: Some(limit_tokens), ..RequestOptions::default() };
     let planned = planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked);
     runtime.block_on(planned).unwrap_or_else(|error| panic!("{}", error.message))
 }
@@ -94,7 +96,7 @@ fn engine(criterion: &mut Criterion) {
             let mut other_limit = limit_tokens;
             group.bench_function(id("counts at hand"), |bencher| {
                 bencher.iter(|| {
-                    // Another limit is another profile: the fold is made anew from known counts.
+                    // Another limit is another profile: compaction restarts with known counts.
                     other_limit += 1;
                     plan(&runtime, &planner, whole.clone(), other_limit)
                 });
@@ -112,4 +114,11 @@ fn engine(criterion: &mut Criterion) {
 }
 
 criterion_group!(benches, engine);
-criterion_main!(benches);
+
+fn main() {
+    counting::run();
+    if std::env::args().all(|argument| argument != "counting") {
+        benches();
+        Criterion::default().configure_from_args().final_summary();
+    }
+}

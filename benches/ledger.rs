@@ -1,7 +1,7 @@
-//! What the journal costs a request: its intent and its settlement, one caller after the other and
-//! 64 at once, in a file in the temporary folder, in memory, and in the PostgreSQL database that
-//! `WEIR_TEST_POSTGRES` names, if it does; its tables stay there. One iteration of `64 at once` is 64
-//! requests.
+//! Cost of the journal per request, its intent and its settlement, for one caller and for 64
+//! concurrent ones. Measured in a file in the temporary folder, in memory, and in the PostgreSQL
+//! database in `WEIR_TEST_POSTGRES`, if set; its tables stay there. One iteration of `64 at once`
+//! is 64 requests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use weir::store::ledger::{Caller, Intent, KeyNames, RequestId, Settlement};
-use weir::store::{Store, Tenant, now_ms};
+use weir_store::ledger::{Caller, Intent, KeyNames, RequestId, Settlement};
+use weir_store::{Store, Tenant, now_ms};
 
-/// A folder of its own that is gone when this is.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -28,7 +28,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is the system's to clear.
+        // If removal fails, the system cleans up.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -81,8 +81,8 @@ async fn request(store: &Store, number: u64) {
     assert!(is_new, "ids differ");
 }
 
-/// How long `at_once` callers take for `rounds` requests each, on threads of the runtime as requests
-/// are.
+/// Returns the time of `at_once` callers for `rounds` requests each, on runtime threads as in the
+/// server.
 async fn time(store: &Store, count: &Arc<AtomicU64>, rounds: u64, at_once: u64) -> Duration {
     let began = Instant::now();
     let mut callers = JoinSet::new();
@@ -101,7 +101,7 @@ async fn time(store: &Store, count: &Arc<AtomicU64>, rounds: u64, at_once: u64) 
 fn ledger(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let folder = Folder::new();
-    // The writer's thread ends with the store, before the runtime and the folder do.
+    // The writer's thread ends with the store, before the runtime and the folder.
     let file = Store::open(&folder.0.join("weir.db")).expect("the folder can be written");
     let memory = Store::in_memory().expect("there is memory");
     let count = Arc::new(AtomicU64::new(0));

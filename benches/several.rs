@@ -1,10 +1,10 @@
-//! What a request costs where one, two or four weirs share a PostgreSQL and a Redis, in which a budget
-//! is held: CPU time of the weirs by request, the three in turn within each round. Linux alone. It is
-//! told twice: where each weir has so many requests a second, which leaves the machine room; and where
-//! each has callers that never pause, so that all the programs are in each other's way.
+//! Cost per request of one, two or four weirs that share a PostgreSQL and a Redis with a budget. It
+//! is the weirs' CPU time per request, with the three setups in turn within each round. Linux only.
+//! Two loads: a fixed rate per weir, which leaves the machine spare capacity; and callers that
+//! never pause, so that all programs compete for the CPU.
 //!
-//! `WEIR_TEST_POSTGRES` and `WEIR_TEST_REDIS` name the servers; a schema and keys of the bench's own are
-//! left on them.
+//! `WEIR_TEST_POSTGRES` and `WEIR_TEST_REDIS` name the servers; the bench leaves its own schema and
+//! keys on them.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -20,11 +20,11 @@ use tokio::time::{Instant, sleep_until};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_weir");
 const INSTANCES: [usize; 3] = [1, 2, 4];
 const ROUNDS: usize = 15;
-/// Connections to each weir, so that all that serve are as busy as one alone.
+/// Connections to each weir, so that several weirs are as busy as a single one.
 const CONNECTIONS: usize = 16;
-/// Requests of one connection in one round.
+/// Requests per connection and round.
 const REQUESTS: usize = 50;
-/// Requests a second to each weir, where they are paced.
+/// Requests per second to each weir with the fixed rate.
 const PACED_PER_SECOND: usize = 150;
 const PACED_ROUNDS: usize = 9;
 const PACED_ROUND: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ const ANSWER: &str = "{\"model\":\"gpt-4o-mini\",\"choices\":[{\"index\":0,\"mes
 \"content\":\"Water.\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":3,\
 \"total_tokens\":15}}";
 
-/// A weir that serves, killed in the end.
+/// A running weir, killed on drop.
 struct Weir {
     process: Child,
     address: SocketAddr,
@@ -60,12 +60,12 @@ impl Weir {
             }
             said = said + &line + "\n";
         };
-        // What it logs is read, so that it never waits for a reader.
+        // Its log is drained, so that it never blocks on output.
         std::thread::spawn(move || lines.for_each(drop));
         Ok(Self { process, address })
     }
 
-    /// CPU time so far, of all threads that live.
+    /// Returns the CPU time so far, of all living threads.
     fn cpu_ns(&self) -> u64 {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id()));
         let spent = tasks.into_iter().flatten().flatten().filter_map(|task| {
@@ -102,7 +102,7 @@ async fn message(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<()> {
     }
 }
 
-/// An upstream that answers everything at once.
+/// Starts an upstream that answers everything at once.
 async fn upstream() -> Result<SocketAddr, Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -125,17 +125,17 @@ async fn upstream() -> Result<SocketAddr, Box<dyn Error>> {
     Ok(address)
 }
 
-/// How requests come.
+/// Arrival of requests.
 #[derive(Clone, Copy)]
 enum Load {
-    /// So many a second to each weir.
+    /// At a fixed rate per weir.
     Paced,
-    /// Each as soon as its connection has the answer before it.
+    /// Each as soon as its connection has the previous answer.
     Endless,
 }
 
 impl Load {
-    /// Of each connection.
+    /// Returns the number of requests per connection.
     fn requests(self) -> usize {
         match self {
             Self::Paced => PACED_PER_SECOND * PACED_ROUND.as_secs() as usize / CONNECTIONS,
@@ -143,7 +143,7 @@ impl Load {
         }
     }
 
-    /// Between two requests of one connection.
+    /// Returns the pause between two requests of one connection.
     fn pause(self) -> Duration {
         match self {
             Self::Paced => Duration::from_secs(1) * CONNECTIONS as u32 / PACED_PER_SECOND as u32,
@@ -168,7 +168,7 @@ async fn send(load: Load, addresses: &[SocketAddr]) -> Result<(), Box<dyn Error>
         callers.spawn(async move {
             let mut stream = TcpStream::connect(address).await.ok()?;
             let mut buffer = Vec::new();
-            // One after the other, and not all at the same moment.
+            // Staggered, not all at the same moment.
             let first = start + pause * connection as u32 / connections as u32;
             for number in 0..load.requests() {
                 sleep_until(first + pause * number as u32).await;

@@ -1,6 +1,6 @@
-//! How long a month's usage takes to tell out of a journal of ten million requests. Fills a store
-//! with them by SQL, through the tables that weir makes itself, asks, and deletes it. It must not
-//! judge: it prints times and ends with 0.
+//! Time of a month's usage query on a journal of ten million requests. Fills a store by SQL,
+//! through the tables that weir creates itself, queries it, and deletes it. It does not judge: it
+//! prints times and exits with 0.
 
 #![expect(clippy::disallowed_methods, reason = "a bench times itself")]
 
@@ -14,46 +14,46 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use rusqlite::{Connection, params};
 use tokio::runtime::Runtime;
-use weir::store::Store;
-use weir::store::ledger::{Column, DAY_MS, UsageQuery};
+use weir_store::Store;
+use weir_store::ledger::{Column, DAY_MS, UsageQuery};
 
-/// Rows that one transaction writes.
+/// Rows per transaction.
 const ROWS_AT_ONCE: u64 = 500_000;
-/// The first day, counted from 1970: 2024-10-04.
+/// First day, counted from 1970: 2024-10-04.
 const FIRST_DAY: u64 = 20_000;
 const DAYS: u64 = 90;
 const MONTH_DAYS: u64 = 30;
-/// How often it is tried to delete the store.
+/// Attempts to delete the store.
 const REMOVALS: usize = 50;
 const BETWEEN_REMOVALS: Duration = Duration::from_millis(20);
-/// How often each question is asked.
+/// Repetitions of each query.
 const ROUNDS: usize = 5;
 
 #[derive(Parser)]
-#[command(about = "The time that a month's usage takes out of a large journal")]
+#[command(about = "Time of a month's usage query on a large journal")]
 struct Flags {
     #[arg(long, default_value_t = 10_000_000)]
     rows: u64,
-    /// Each of a team of ten.
+    /// Number of keys, in teams of ten.
     #[arg(long, default_value_t = 500)]
     keys: u64,
     #[arg(long, default_value_t = 10)]
     models: u64,
-    /// Where the store is made, in a folder of its own that is deleted in the end.
+    /// Folder for the store, which is created in a subfolder and deleted at the end.
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// Given by `cargo bench` to every bench.
+    /// Passed by `cargo bench` to every bench.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// A folder of its own that is gone when this is.
+/// A temporary folder, removed on drop.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // The store's own threads may still close files in it, which then vanish under the removal.
-        // What cannot be removed in the end is for whoever named the place.
+        // The store's threads may still close files in it, which then disappear during the removal.
+        // If files remain, their removal is left to the user.
         for _ in 0..REMOVALS {
             if fs::remove_dir_all(&self.0).is_ok() {
                 return;
@@ -70,13 +70,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(&folder.0)?;
     let path = folder.0.join("weir.db");
     let runtime = Runtime::new()?;
-    // weir makes the tables.
+    // weir creates the tables.
     drop(Store::open(&path)?);
     let began = Instant::now();
     fill(&path, &flags)?;
     let sums = add_up(&path)?;
     println!(
-        "{} rows over {DAYS} days, {sums} sums of a day, {:.2} GB, filled in {:.0} s",
+        "{} rows over {DAYS} days, {sums} daily totals, {:.2} GB, filled in {:.0} s",
         flags.rows,
         fs::metadata(&path)?.len() as f64 / 1e9,
         began.elapsed().as_secs_f64()
@@ -102,7 +102,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let began = Instant::now();
             let told = runtime.block_on(store.usage(query.clone()))?;
             times_ms.push(began.elapsed().as_secs_f64() * 1e3);
-            (rows, requests) = (told.len(), told.iter().map(|row| row.sums.requests).sum::<u64>());
+            (rows, requests) =
+                (told.len(), told.iter().map(|row| row.totals.requests).sum::<u64>());
         }
         let first_ms = times_ms[0];
         times_ms.sort_by(f64::total_cmp);
@@ -118,7 +119,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Times `weir usage` as its user does, from its start to its end.
+/// Times `weir usage` as a user runs it, from start to exit.
 fn command(path: &Path, by: &str) -> Result<(), Box<dyn Error>> {
     let began = Instant::now();
     let output = Command::new(env!("CARGO_BIN_EXE_weir"))
@@ -134,7 +135,7 @@ fn command(path: &Path, by: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes the rows of requests in their order, evenly over the days.
+/// Inserts the rows of requests in order, evenly over the days.
 fn fill(path: &Path, flags: &Flags) -> Result<(), Box<dyn Error>> {
     let mut connection = Connection::open(path)?;
     let first_ms = FIRST_DAY * DAY_MS;
@@ -172,7 +173,7 @@ fn fill(path: &Path, flags: &Flags) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Adds the rows up by day, to the sums that the journal would have kept; how many those are.
+/// Adds the rows up by day into the totals that the journal would have kept; returns their number.
 fn add_up(path: &Path) -> Result<u64, Box<dyn Error>> {
     let connection = Connection::open(path)?;
     let sums = connection.execute(

@@ -1,8 +1,8 @@
-//! The baseline of the benches: what any proxy on weir's stack pays before it does anything.
-//! hyper in front, reqwest with rustls behind, the crates, features and socket options that weir
-//! uses. Method, path, headers and body go through as a stream both ways. With `--buffer` the
-//! request's body is read whole first, as every program must that wants to read it.
-//! It must not look at a body, and must not be used for anything but measuring.
+//! Baseline of the benches: the cost of any proxy on weir's stack before it does anything. hyper in
+//! front, reqwest with rustls behind, with the crates, features and socket options that weir uses.
+//! Method, path, headers and body are streamed both ways. With `--buffer` the request's body is
+//! read whole first, as in every program that needs to read it. Must not look at a body, and must
+//! not be used for anything but measuring.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -21,24 +21,24 @@ use tokio::net::TcpListener;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Anything that can go wrong here ends in a message or a 502.
+/// Any error here ends in a message or a 502.
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 /// Forward every request to one upstream and do nothing else.
 #[derive(Parser)]
 struct Flags {
-    /// Address to listen on; port 0 takes a free one.
+    /// Address to listen on; port 0 selects a free one.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: String,
-    /// Base URL of the upstream; a leading `/v1` of the caller's path is replaced by it.
+    /// Base URL of the upstream; it replaces a leading `/v1` of the caller's path.
     #[arg(long)]
     upstream: String,
-    /// Read each request's body whole before it is sent on.
+    /// Read each request's body whole before forwarding it.
     #[arg(long)]
     buffer: bool,
 }
 
-/// What a request needs to be forwarded.
+/// State needed to forward a request.
 struct Proxy {
     client: reqwest::Client,
     upstream: String,
@@ -73,7 +73,8 @@ impl Proxy {
     }
 }
 
-/// Framing belongs to one connection; both ends of the stack write their own.
+/// Removes headers about framing, which belongs to one connection; both ends of the stack write
+/// their own.
 fn remove_hop_headers(headers: &mut HeaderMap) {
     headers.remove(CONNECTION);
     headers.remove(TRANSFER_ENCODING);
@@ -105,7 +106,7 @@ async fn main() -> Result<(), Fault> {
             });
             let mut server = auto::Builder::new(TokioExecutor::new());
             server.http1().timer(TokioTimer::new());
-            // A caller that breaks off is no event for a baseline.
+            // A caller that disconnects does not matter to a baseline.
             let _ = server.serve_connection(TokioIo::new(stream), service).await;
         });
     }

@@ -1,6 +1,6 @@
-//! Plays recorded conversations through weir with a scripted summariser, beside a weir without one, and
-//! tells what summaries take: time at the cut, calls and tokens, and what a restart and a second
-//! process find.
+//! Plays recorded conversations through a weir with a scripted summariser, and through one without.
+//! Reports the cost of summaries: time at compactions, calls and tokens, and how many are found
+//! after a restart and by a second process.
 
 #[expect(dead_code, reason = "the server has more to offer than is used here")]
 #[path = "scripted_upstream/server.rs"]
@@ -19,45 +19,45 @@ use tokio::time::Instant;
 use weir::config::{Config, SummaryMode};
 use weir::proxy::Proxy;
 use weir::proxy::summaries::Summaries;
-use weir::replay::conversation::Conversation;
 use weir::server::Server;
-use weir::store::Store;
 use weir::upstream::Client;
+use weir_eval::conversation::Conversation;
+use weir_store::Store;
 
-/// A summary of about as many words as it may have tokens would say more; this one has the sections.
+/// A summary of its maximum size would contain more; this one has the sections.
 const SAID: &str = "## Task\nGo on with what was asked.\n## Decisions\nNumber {id} was chosen.";
 
 #[derive(Parser)]
 #[command(about = "Plays recorded conversations through weir with a scripted summariser")]
 struct Flags {
-    /// Conversations, one JSON object a line, plain or in gzip
+    /// Conversations, one JSON object per line, plain or gzip
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Each conversation's limit, as a share of its last request
     #[arg(long, default_value_t = 0.5)]
     limit: f64,
-    /// So many of the longest conversations
+    /// Number of longest conversations to play
     #[arg(long, default_value_t = 20)]
     longest: usize,
-    /// The most that a summary may take
+    /// Maximum size of a summary
     #[arg(long, default_value_t = 800)]
     max_tokens: u64,
-    /// Sends each request as soon as the one before is answered. Else what is summed up in the
-    /// background is waited for in between, as a model's own time would have it.
+    /// Send each request as soon as the previous one is answered. By default, background summaries
+    /// finish in between, as they would during a model's own time.
     #[arg(long)]
     at_once: bool,
 }
 
 type Problem = Box<dyn std::error::Error>;
 
-/// A weir in this process.
+/// Weir in this process.
 struct Weir {
     url: String,
     summaries: Option<Arc<Summaries>>,
     client: reqwest::Client,
 }
 
-/// One answer, as far as it is looked at.
+/// One answer, as far as it is examined.
 struct Answer {
     look: Option<String>,
     taken: Duration,
@@ -136,7 +136,7 @@ fn read(files: &[PathBuf]) -> Result<Vec<Conversation>, Problem> {
     Ok(conversations)
 }
 
-/// The body of a conversation's request that has so many messages.
+/// Returns the body of a conversation's request with this many messages.
 fn body(conversation: &Conversation, messages: usize) -> String {
     let raws: Vec<&str> =
         conversation.messages[..messages].iter().map(|message| &*message.raw).collect();
@@ -148,7 +148,8 @@ fn median(mut taken: Vec<Duration>) -> f64 {
     taken.get(taken.len() / 2).map_or(f64::NAN, |middle| middle.as_secs_f64() * 1e3)
 }
 
-/// Times at cuts whose summary was ready, and at all other requests, with summaries and without.
+/// Times of compactions with a ready summary, and of all other requests, with summaries and
+/// without.
 #[derive(Default)]
 struct Times {
     ready: Vec<[Duration; 2]>,
@@ -200,12 +201,12 @@ async fn play(flags: &Flags, folder: &Path) -> Result<(), Problem> {
         let before = names.map(|name| with.figure(name));
         for (turn, &messages) in one.turns.iter().enumerate() {
             let body = body(one, messages);
-            // In turn, since whoever comes second finds the model's own counts at hand.
+            // In turn, since the second one finds the model's own counts at hand.
             let early = match turn % 2 {
                 0 => None,
                 _ => Some(without.send(&body, limit_tokens).await),
             };
-            // What cannot fit is refused by both alike.
+            // Both refuse a request that cannot fit.
             let Ok(first) = with.send(&body, limit_tokens).await else { continue };
             let sent = model.requests().last().map(|seen| seen.body.clone());
             if !flags.at_once {
@@ -271,7 +272,8 @@ async fn again(
     Ok(())
 }
 
-/// Two processes on one store, the requests of each conversation in turn to one and the other.
+/// Runs two processes on one store, with the requests of each conversation alternating between
+/// them.
 async fn shared(
     flags: &Flags,
     folder: &Path,
@@ -289,7 +291,7 @@ async fn shared(
         let limit_tokens = (one.last_request_tokens() as f64 * flags.limit) as u64;
         for (turn, &messages) in one.turns.iter().enumerate() {
             let weir = &pair[turn % 2];
-            // One that cannot fit is refused by both alike.
+            // Both refuse a request that cannot fit.
             let _ = weir.send(&body(one, messages), limit_tokens).await;
             if !flags.at_once {
                 weir.settle().await;

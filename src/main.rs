@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Bodies of all sizes come and go on many threads, which the system's allocator is slow at.
+/// mimalloc, because bodies of all sizes are allocated and freed on many threads, which is slow
+/// with the system allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,7 +1,9 @@
-//! The rules of the tree that a compiler does not hold: layers, purity, lengths, heads, names of
-//! files, and what must not be mentioned. Each rule is a pure function over one text, in
-//! `tidy/rules.rs`, and is shown there to find what it is for.
+//! Rules of the tree that the compiler does not check: layers, purity, lengths, heads, names of
+//! files, forbidden mentions, plain words, and documents. Each rule is a pure function over one
+//! text, in `tidy/rules.rs` and `tidy/documents.rs`, with tests that show its findings.
 
+#[path = "tidy/documents.rs"]
+mod documents;
 #[path = "tidy/licences.rs"]
 mod licences;
 #[path = "tidy/rules.rs"]
@@ -14,7 +16,7 @@ use std::path::Path;
 use rules::Finding;
 use source::Source;
 
-/// What is made by tools and belongs to nobody's checkout.
+/// Folders that tools create and that are not part of a checkout.
 const NOT_OURS: &[&str] = &[
     ".git",
     "target",
@@ -26,7 +28,7 @@ const NOT_OURS: &[&str] = &[
     "artifacts",
 ];
 
-/// The files of the tree by their paths from its root, sorted.
+/// Returns the tree's files by their paths from its root, sorted.
 fn files() -> Vec<String> {
     fn walk(folder: &Path, root: &Path, found: &mut Vec<String>) {
         let entries = std::fs::read_dir(folder).expect("the tree can be read");
@@ -52,7 +54,7 @@ fn files() -> Vec<String> {
     found
 }
 
-/// The file's text, if it is text.
+/// Returns the file's text, if it is text.
 fn read(path: &str) -> Option<String> {
     let bytes = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path));
     String::from_utf8(bytes.expect("it was just listed")).ok()
@@ -76,12 +78,12 @@ fn check(folders: &[&str], rule: impl Fn(&str, &Source) -> Vec<Finding>) {
 
 #[test]
 fn imports_point_to_lower_layers_alone() {
-    check(&["src/"], rules::layers);
+    check(&["src/", "crates/"], rules::layers);
 }
 
 #[test]
 fn the_lower_layers_are_pure() {
-    check(&["src/"], rules::purity);
+    check(&["src/", "crates/"], rules::purity);
 }
 
 #[test]
@@ -91,35 +93,43 @@ fn modules_stand_in_layer_order() {
 
 #[test]
 fn files_are_short() {
-    check(&["src/"], |_, source| rules::file_length(source));
+    check(&["src/", "crates/"], |_, source| rules::file_length(source));
 }
 
 #[test]
 fn functions_are_short() {
-    check(&["src/", "examples/", "benches/"], |_, source| rules::function_lengths(source));
+    check(&["src/", "crates/", "examples/", "benches/"], |_, source| {
+        rules::function_lengths(source)
+    });
 }
 
 #[test]
 fn files_say_what_they_are() {
-    let folders = ["src/", "examples/", "benches/", "tests/", "fuzz/"];
+    let folders = ["src/", "crates/", "examples/", "benches/", "tests/", "fuzz/"];
     check(&folders, |_, source| rules::head(source));
 }
 
 #[test]
 fn nothing_is_left_half_done() {
-    check(&["src/"], rules::leftovers);
+    check(&["src/", "crates/"], rules::leftovers);
 }
 
 #[test]
-fn paths_in_the_documents_exist() {
-    let files = files();
-    let mut lines = Vec::new();
-    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
-        let text = read(document).expect("documents are UTF-8");
-        let findings = rules::named_paths(&text, &files);
-        lines.extend(findings.iter().map(|finding| finding.show(document)));
+fn the_engine_depends_on_no_runtime() {
+    let tree = std::process::Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--offline", "--package", "weir-engine"])
+        .args(["--edges", "normal", "--prefix", "none", "--format", "{p}"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    let problem = String::from_utf8_lossy(&tree.stderr);
+    assert!(tree.status.success(), "{problem}");
+    let tree = String::from_utf8(tree.stdout).expect("cargo writes text");
+    let names: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains(&"tiktoken-rs"), "the tree was listed: {names:?}");
+    for runtime in ["tokio", "hyper", "tracing", "figment", "reqwest", "rusqlite", "moka"] {
+        assert!(!names.contains(&runtime), "weir-engine depends on {runtime}");
     }
-    assert!(lines.is_empty(), "\n{}\n", lines.join("\n"));
 }
 
 #[test]

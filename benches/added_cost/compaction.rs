@@ -1,5 +1,5 @@
-//! What the first compaction of a long conversation costs: one request at a time, each after a pause,
-//! as requests of a conversation come. Every program gets the same bodies in the same round.
+//! Cost of the first compaction of a long conversation: one request at a time, each after a pause,
+//! as in a real conversation. Every program gets the same bodies in the same round.
 
 use std::error::Error;
 use std::io;
@@ -16,12 +16,12 @@ use crate::process::{self, CpuTimes, Subject};
 use crate::report::{Spread, print_spread};
 use crate::{CREDENTIAL, SEED, Target, recorded};
 
-/// A conversation of about so many tokens, and the limit that its first request is compacted to.
+/// A conversation of a given size, and the limit that its first request is compacted to.
 struct Case {
     name: &'static str,
     body_bytes: usize,
     limit: &'static str,
-    /// Another limit, under which the conversation was sent before where its counts are known.
+    /// Limit under which the conversation is sent earlier, in the phase with known counts.
     earlier_limit: &'static str,
 }
 
@@ -47,24 +47,24 @@ const CASES: [Case; 3] = [
     },
 ];
 
-/// How many requests of the conversation follow its first one.
+/// Number of requests that follow the conversation's first one.
 const NEXT_REQUESTS: usize = 3;
-/// Before each measured request: long enough for the allocator to have given memory back.
+/// Pause before each measured request: long enough for the allocator to return memory.
 const PAUSE: Duration = Duration::from_millis(40);
-/// Behind it: what goes on in the background is part of its CPU time.
+/// Pause after it: background work is part of its CPU time.
 const BACKGROUND: Duration = Duration::from_millis(40);
-/// A process is started for each round only in so many of them.
+/// Number of rounds in which processes are restarted.
 const STARTED_ROUNDS: usize = 5;
 
-/// What is measured of a conversation.
+/// Measured phase of a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Phase {
-    /// The first long conversation that a process has seen.
+    /// First long conversation of a process.
     AfterStart,
     /// A conversation that the process has not seen.
     Cold,
-    /// One that it has seen under another limit.
+    /// A conversation that it has seen under another limit.
     Counted,
     /// The requests that follow the first one.
     Next,
@@ -83,7 +83,7 @@ impl Phase {
     }
 }
 
-/// What one request took.
+/// Cost of one request.
 #[derive(Clone, Copy)]
 struct Taken {
     wall_ms: f64,
@@ -91,7 +91,7 @@ struct Taken {
     page_faults: Option<f64>,
 }
 
-/// The requests of one phase: by round, the mean of its requests.
+/// Requests of one phase: per round, the mean of its requests.
 #[derive(Default)]
 struct Measured {
     taken: Vec<Taken>,
@@ -112,20 +112,26 @@ struct Row {
     phase: Phase,
     subject: String,
     wall_ms: Option<Spread>,
-    /// Against the streaming baseline in the same round.
+    /// Compared with the streaming baseline in the same round.
     added_wall_ms: Option<Spread>,
     cpu_ms: Option<Spread>,
     added_cpu_ms: Option<Spread>,
+    /// CPU time above the baseline's, divided by that of [`OTHER`] in the same round.
+    added_cpu_ratio: Option<Spread>,
     page_faults: Option<Spread>,
     actions: Vec<String>,
     failures: Vec<String>,
 }
 
-/// The place of the baseline among the targets.
+/// Index of the baseline among the targets.
 const BASE: usize = 1;
+/// The name of this build of weir.
+pub const OWN: &str = "weir";
+/// The name of the build that it is compared with.
+pub const OTHER: &str = "other";
 
-/// Measures all cases whose name contains `only`. `subjects` are the programs behind all targets but the
-/// first, which is the upstream itself.
+/// Measures all cases whose name contains `only`. `subjects` are the programs behind all targets
+/// except the first, which is the upstream itself.
 pub fn measure(
     targets: &[Target],
     subjects: &[Subject],
@@ -139,7 +145,7 @@ pub fn measure(
     for case in wanted {
         eprintln!("measuring: {}", case.name);
         let mut measured: Vec<[Measured; 4]> = targets.iter().map(|_| Default::default()).collect();
-        // In the first round, which is not kept, the processes grow to the size that the case needs.
+        // The first round is discarded: the processes grow to the size of the case in it.
         for round in 0..=rounds {
             let bodies = Bodies::of(case, &recorded, round);
             for turn in 0..targets.len() {
@@ -162,14 +168,14 @@ pub fn measure(
         reports.push(Report {
             case: case.name,
             body_bytes: whole.len(),
-            body_tokens: weir::tokens::Encoding::O200kBase.count(whole.as_str()) as usize,
+            body_tokens: weir_engine::tokens::Encoding::O200kBase.count(whole.as_str()) as usize,
             rows: rows(targets, &measured),
         });
     }
     Ok(reports)
 }
 
-/// The bodies of one round: conversations that no program has seen.
+/// Bodies of one round: conversations that no program has seen.
 struct Bodies {
     small: Vec<u8>,
     /// A first request and those that follow.
@@ -186,13 +192,13 @@ impl Bodies {
     }
 }
 
-/// A conversation of recorded text, of which no message is one of another `seed`'s: a first body of
-/// about `first_bytes`, and so many that follow it.
+/// Creates a conversation of recorded text that shares no message with another `seed`: a first body
+/// of about `first_bytes`, and `next` more.
 fn growing(recorded: &[Vec<Value>], first_bytes: usize, seed: u64, next: usize) -> Vec<Vec<u8>> {
     let mut body = String::from(r#"{"model":"gpt-4.1","max_tokens":1024,"messages":["#);
     let mut bodies = Vec::new();
     let mut is_grown = false;
-    // Others begin with another record.
+    // Other seeds begin with another record.
     let rounds = (0_u64..).flat_map(|round| recorded.iter().map(move |messages| (round, messages)));
     let records = rounds.skip(7 * seed as usize % recorded.len());
     for (number, (round, message)) in
@@ -202,7 +208,7 @@ fn growing(recorded: &[Vec<Value>], first_bytes: usize, seed: u64, next: usize) 
         if message["role"] == "system" && !is_first {
             continue;
         }
-        // A request ends with what the model is to answer.
+        // A request ends before an answer of the model.
         if message["role"] == "assistant" && is_grown && body.len() >= first_bytes {
             bodies.push(format!("{body}]}}").into_bytes());
             if bodies.len() > next {
@@ -242,14 +248,14 @@ fn run(case: &Case, target: &Target, bodies: &Bodies) -> Vec<Kept> {
     kept
 }
 
-/// The first long request of a process that has answered short ones alone.
+/// Measures the first long request of a process that has answered only short ones.
 fn first(case: &Case, target: &Target, bodies: &Bodies) -> Kept {
     let timed = opened(target, case.limit, &bodies.small)
         .and_then(|mut client| timed(target, &mut client, &bodies.cold[..1]));
     (Phase::AfterStart, timed)
 }
 
-/// A connection that has been used.
+/// Opens a connection and uses it once.
 fn opened(target: &Target, headers: &str, small: &[u8]) -> io::Result<Client> {
     let mut client = Client::open(target.address, &target.credential, headers)?;
     client.exchange(small)?;
@@ -314,11 +320,13 @@ fn record(measured: &mut [Measured; 4], kept: Vec<Kept>) {
     }
 }
 
-/// Phase by phase, in the order of `targets`.
+/// Returns the rows by phase, in the order of `targets`.
 fn rows(targets: &[Target], measured: &[[Measured; 4]]) -> Vec<Row> {
     let mut rows = Vec::new();
+    let other = targets.iter().position(|target| target.name == OTHER);
     for phase in Phase::ALL {
         let base = &measured[BASE][phase as usize];
+        let other = other.map(|place| &measured[place][phase as usize]);
         for (target, own) in targets.iter().zip(measured) {
             let own = &own[phase as usize];
             if own.taken.is_empty() && own.failures.is_empty() {
@@ -326,11 +334,18 @@ fn rows(targets: &[Target], measured: &[[Measured; 4]]) -> Vec<Row> {
             }
             let spread =
                 |of: fn(&Taken) -> Option<f64>| Spread::of(own.taken.iter().filter_map(of));
-            // Round by round: what slows the machine for a while slows both.
+            // Per round: slow moments of the machine affect both sides.
             let added = |of: fn(&Taken) -> Option<f64>| {
                 let pairs = own.taken.iter().zip(&base.taken);
                 Spread::of(pairs.filter_map(|(own, base)| Some(of(own)? - of(base)?)))
             };
+            let ratio = other.filter(|_| target.name == OWN).and_then(|other| {
+                let rounds = own.taken.iter().zip(&other.taken).zip(&base.taken);
+                Spread::of(rounds.filter_map(|((own, other), base)| {
+                    let base = base.cpu_ms?;
+                    Some((own.cpu_ms? - base) / (other.cpu_ms? - base))
+                }))
+            });
             rows.push(Row {
                 phase,
                 subject: target.name.clone(),
@@ -338,6 +353,7 @@ fn rows(targets: &[Target], measured: &[[Measured; 4]]) -> Vec<Row> {
                 added_wall_ms: added(|taken| Some(taken.wall_ms)),
                 cpu_ms: spread(|taken| taken.cpu_ms),
                 added_cpu_ms: added(|taken| taken.cpu_ms),
+                added_cpu_ratio: ratio,
                 page_faults: spread(|taken| taken.page_faults),
                 actions: own.actions.clone(),
                 failures: own.failures.clone(),
@@ -347,11 +363,11 @@ fn rows(targets: &[Target], measured: &[[Measured; 4]]) -> Vec<Row> {
     rows
 }
 
-/// The table, one block of lines a case and phase.
+/// Prints the table, one block of lines per case and phase.
 pub fn print_table(reports: &[Report]) {
     println!(
-        "{:<12} {:>22} {:>22} {:>20} {:>20} {:>8}  answers",
-        "times in ms", "wall p50", "above streaming", "CPU", "above streaming", "faults"
+        "{:<12} {:>22} {:>22} {:>20} {:>20} {:>17} {:>8}  answers",
+        "times in ms", "wall p50", "above streaming", "CPU", "above streaming", "÷ other", "faults"
     );
     for report in reports {
         let Report { case, body_bytes, body_tokens, .. } = report;
@@ -364,12 +380,13 @@ pub fn print_table(reports: &[Report]) {
             }
             let faults = row.page_faults.map_or("-".to_owned(), |own| format!("{:.0}", own.median));
             println!(
-                "{:<12} {:>22} {:>22} {:>20} {:>20} {faults:>8}  {}",
+                "{:<12} {:>22} {:>22} {:>20} {:>20} {:>17} {faults:>8}  {}",
                 row.subject,
                 print_spread(row.wall_ms),
                 print_spread(row.added_wall_ms),
                 print_spread(row.cpu_ms),
                 print_spread(row.added_cpu_ms),
+                row.added_cpu_ratio.map_or(String::new(), |ratio| print_spread(Some(ratio))),
                 row.actions.join(", ")
             );
             if let Some(failure) = row.failures.first() {

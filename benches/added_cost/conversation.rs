@@ -1,6 +1,6 @@
-//! The bodies of the load: an agent's conversations in English, code, logs and JSON, made from a
-//! seed, so that every run sends the same bytes. It must not repeat itself from one conversation
-//! to the next: what a cache has seen must be only what a real conversation would have shown it.
+//! Bodies of the load: an agent's conversations in English, code, logs and JSON, generated from a
+//! seed, so that every run sends the same bytes. Conversations must not repeat each other: a cache
+//! may only contain text that a real conversation would have shown it.
 
 use std::fmt::Write;
 
@@ -84,11 +84,10 @@ const VERBS: &[&str] = &[
     "encode", "refresh", "attach", "reduce", "acquire", "release",
 ];
 
-/// Tokens of room for the answer that each request asks for: little, so that the window is left
-/// to the conversation.
+/// Output limit of each request: small, to leave the window to the conversation.
 const MAX_TOKENS: u32 = 1024;
 
-/// SplitMix64: small, seeded and the same everywhere.
+/// SplitMix64 generator: small, seeded and identical on all platforms.
 pub struct Random(u64);
 
 impl Random {
@@ -113,7 +112,7 @@ impl Random {
     }
 }
 
-/// A request of about 1 KB: a system prompt and one question.
+/// Creates a request of about 1 KB: a system prompt and one question.
 pub fn small(random: &mut Random, streamed: bool) -> Vec<u8> {
     let mut body = opening(streamed, false);
     push_message(&mut body, "system", &prose(random, 300));
@@ -123,8 +122,8 @@ pub fn small(random: &mut Random, streamed: bool) -> Vec<u8> {
     body.into_bytes()
 }
 
-/// A growing conversation: the first body has about `start_bytes`, and each of the `steps` that
-/// follow is the one before it, a new assistant message and what was said to it.
+/// Creates a growing conversation: the first body has about `start_bytes`; each of the `steps` that
+/// follow adds an assistant message and the reply to it.
 pub fn growing(
     random: &mut Random,
     streamed: bool,
@@ -176,7 +175,8 @@ fn opening(streamed: bool, with_tools: bool) -> String {
     body
 }
 
-/// About 5 KB: three times in four a tool call and its result, else prose and a user's next wish.
+/// Adds about 5 KB: three times in four a tool call and its result, otherwise prose and the user's
+/// next request.
 fn push_turn(random: &mut Random, body: &mut String, turn: usize) {
     if turn % 4 == 3 {
         body.push(',');

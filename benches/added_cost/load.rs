@@ -1,6 +1,5 @@
-//! The load: a minimal HTTP/1.1 client on blocking sockets, and one round of requests with the
-//! clock and the CPU counter around it. It must cost little, and must not build bodies while
-//! the clock runs.
+//! Load generator: a minimal HTTP/1.1 client on blocking sockets, and one round of requests with
+//! wall time and CPU time. Low cost, and no body is built while the clock runs.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,38 +9,38 @@ use std::time::{Duration, Instant};
 
 use crate::process::CpuTimes;
 
-/// How long any single read may take before the request counts as failed.
+/// Timeout of a single read; after it the request counts as failed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// After the last answer a server still ends tasks and parks threads; that is part of its cost.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// The bodies of one round; every subject is given the same ones.
+/// Bodies of one round, identical for every subject.
 pub struct Batch {
-    /// Sent once by each connection before anything is measured.
+    /// Sent once by each connection before the measurement.
     pub warm_up: Vec<u8>,
-    /// Measured, dealt out over the connections in order.
+    /// Measured, distributed over the connections in order.
     pub requests: Vec<Vec<u8>>,
     /// Extra header lines, each with its line end.
     pub headers: &'static str,
     pub connections: usize,
 }
 
-/// What the client saw of one request.
+/// Client-side times of one request.
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub first_byte: Duration,
     pub total: Duration,
 }
 
-/// What one round of one subject gave.
+/// Results of one round of one subject.
 #[derive(Default)]
 pub struct Round {
     pub cpu_ns_per_request: Option<f64>,
     pub samples: Vec<Sample>,
     /// `x-weir-action` of each answer that has one.
     pub actions: Vec<String>,
-    /// Everything but a complete 200, described.
+    /// Descriptions of all results other than a complete 200.
     pub failures: Vec<String>,
 }
 
@@ -64,7 +63,7 @@ pub fn run(address: SocketAddr, credential: &str, pid: Option<u32>, batch: &Batc
         let before = pid.map(CpuTimes::of);
         barrier.wait();
         for worker in workers {
-            round.absorb(worker.join().expect("a worker reports its faults and does not panic"));
+            round.absorb(worker.join().expect("a worker reports errors and does not panic"));
         }
         thread::sleep(SETTLE);
         if let (Some(pid), Some(before)) = (pid, before)
@@ -96,7 +95,7 @@ impl Round {
     }
 }
 
-/// One connection's part of a round. Both barriers are passed whatever fails.
+/// Runs one connection's part of a round. It passes both barriers even after a failure.
 fn work<'a>(
     address: SocketAddr,
     credential: &str,
@@ -127,7 +126,7 @@ pub struct Exchange {
     pub sample: Sample,
     pub complete: bool,
     pub action: Option<String>,
-    /// The first characters of the answer, for a failure's description.
+    /// First characters of the answer, to describe a failure.
     pub opening: String,
 }
 
@@ -195,10 +194,10 @@ impl Client {
     }
 }
 
-/// How an answer is framed.
+/// Framing of an answer.
 struct Frame {
     head_bytes: usize,
-    /// None: chunked.
+    /// `None` if chunked.
     body_bytes: Option<usize>,
 }
 
@@ -210,7 +209,7 @@ impl Frame {
         Some(Self { head_bytes, body_bytes })
     }
 
-    /// No event of the canned answers ends like a last chunk, so its end is looked for as it is.
+    /// No event of the canned answers ends like a last chunk, so a plain search finds the end.
     fn ends(&self, answer: &[u8]) -> bool {
         match self.body_bytes {
             Some(body_bytes) => answer.len() >= self.head_bytes + body_bytes,
@@ -219,7 +218,8 @@ impl Frame {
     }
 }
 
-/// A header's value in an answer whose names are in lower case, as hyper and the upstream write them.
+/// Returns a header's value from an answer with lower-case names, as hyper and the upstream write
+/// them.
 fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     let head = answer.split("\r\n\r\n").next()?;
     head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)

@@ -1,6 +1,6 @@
-//! What weir adds to a request, against a proxy on the same stack that does nothing, in separate
-//! processes, under the same load, in one run. README.md in the folder above says how to read it.
-//! It measures and does not judge: it ends with 0 whatever the figures are.
+//! Cost that weir adds to a request, compared with a proxy on the same stack that does nothing, in
+//! separate processes, under the same load, in one run. README.md in the parent folder explains the
+//! figures. The bench measures and does not judge: it exits with 0 for any figures.
 
 #![expect(
     clippy::disallowed_methods,
@@ -30,13 +30,13 @@ use crate::process::{Process, Subject};
 use crate::report::{CaseReport, Figure, Goal, Measured, Ratio};
 
 const SEED: u64 = 20_260_301;
-/// What callers bring where nobody looks at it.
+/// Callers' credential if nothing checks it.
 const CREDENTIAL: &str = "sk-bench";
 
-/// What the rows of a run are compared by.
+/// Comparison of a run's rows.
 struct Comparison {
     ratios: [Ratio; 2],
-    /// In place of the cases' own.
+    /// Replaces the cases' own goals.
     goal: Option<Goal>,
 }
 
@@ -52,40 +52,41 @@ const PROXIES: Comparison = Comparison {
 #[derive(Parser)]
 #[command(about = "CPU, latency and memory that weir adds to a request")]
 struct Flags {
-    /// A short run: a sixth of the rounds.
+    /// Short run: a sixth of the rounds.
     #[arg(long)]
     quick: bool,
-    /// Print JSON in place of the table.
+    /// Print JSON instead of the table.
     #[arg(long)]
     json: bool,
-    /// Rounds of a streamed case, 30 unless told; a plain one, whose rounds are short, has four times as many.
+    /// Rounds of a streamed case (default 30); a plain one, with short rounds, has four times as
+    /// many.
     #[arg(long)]
     rounds: Option<usize>,
-    /// Only the cases whose name contains this.
+    /// Run only the cases whose name contains this text.
     #[arg(long)]
     only: Option<String>,
-    /// Measure what virtual keys and the journal add to weir, in place of what weir adds.
+    /// Measure the cost of virtual keys and the journal instead.
     #[arg(long)]
     ledger: bool,
-    /// Measure what budgets add to that, in place of what weir adds.
+    /// Measure the additional cost of budgets instead.
     #[arg(long, conflicts_with = "ledger")]
     budgets: bool,
-    /// Measure the first compaction of long conversations, in place of what weir adds to each request.
+    /// Measure the first compaction of long conversations instead.
     #[arg(long, conflicts_with_all = ["ledger", "budgets"])]
     compaction: bool,
-    /// Measure this build of weir, too, in a row `other`.
+    /// Also measure this build of weir, in a row `other`.
     #[arg(long)]
     weir: Option<PathBuf>,
-    /// Measure this program, which takes `--listen` and `--upstream`, in place of `weir serve`.
+    /// Measure this program, which takes `--listen` and `--upstream`, instead of `weir serve`.
     #[arg(long)]
     subject: Option<PathBuf>,
-    /// A do-nothing proxy that is built already.
+    /// Use a do-nothing proxy that is already built.
     #[arg(long)]
     baseline: Option<PathBuf>,
-    /// Given by `cargo bench` to every bench.
+    /// Passed by `cargo bench` to every bench.
     #[arg(long, hide = true)]
     bench: bool,
-    /// Be the canned upstream.
+    /// Run as the canned upstream.
     #[arg(long, hide = true)]
     canned_upstream: bool,
 }
@@ -96,8 +97,8 @@ struct Case {
     shape: Shape,
     streamed: bool,
     connections: usize,
-    /// Measured requests of one connection in one round: few, so that the targets take turns often
-    /// and what disturbs the machine for a while disturbs them alike.
+    /// Measured requests per connection and round: few, so that the targets alternate often and
+    /// disturbances affect them equally.
     requests: usize,
     headers: &'static str,
     goal_cpu_ratio: Option<f64>,
@@ -106,16 +107,16 @@ struct Case {
 #[derive(Clone, Copy)]
 enum Shape {
     Small,
-    /// One conversation, its first request the warm-up.
+    /// One conversation; its first request is the warm-up.
     Growing,
-    /// Conversations of the same size that were never seen before.
+    /// Conversations of the same size that were never sent before.
     Cold,
 }
 
-/// The first body of a growing conversation; 16 turns of about 5 KB later it has 440 KB.
+/// First body of a growing conversation; 16 turns of about 5 KB later it has 440 KB.
 const GROWING_START_BYTES: usize = 360_000;
 const GROWING_TURNS: usize = 16;
-/// A plain round lasts a few milliseconds, a streamed one as long as the upstream pauses.
+/// A plain round lasts a few milliseconds, a streamed one as long as the upstream's pauses.
 const PLAIN_ROUNDS_FACTOR: usize = 4;
 
 const COLD_BYTES: usize = 400_000;
@@ -150,8 +151,8 @@ const CASES: [Case; 10] = [
 ];
 
 impl Case {
-    /// The bodies of one round: new text in each, so that nothing but what the case itself
-    /// repeats is found in a cache.
+    /// Creates the bodies of one round: new text in each, so that caches contain only the
+    /// repetition within the case.
     fn batch(&self, round: usize) -> Batch {
         let mut random = Random::new(SEED ^ (round as u64) << 32 ^ fingerprint(self.name));
         let (warm_up, requests) = match self.shape {
@@ -181,12 +182,12 @@ fn fingerprint(name: &str) -> u64 {
     name.bytes().fold(0, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)))
 }
 
-/// Where a load goes: the upstream itself, or a process in front of it.
+/// Target of a load: the upstream itself, or a process in front of it.
 struct Target {
     name: String,
     address: SocketAddr,
     credential: String,
-    /// None for the upstream, whose cost is nobody's concern.
+    /// `None` for the upstream, whose cost is not measured.
     process: Option<Process>,
 }
 
@@ -269,7 +270,7 @@ fn first_compactions(flags: &Flags, upstream: SocketAddr) -> Result<(), Box<dyn 
     Ok(())
 }
 
-/// Both baselines and what is compared with them.
+/// Returns both baselines and the programs compared with them.
 fn subjects(flags: &Flags) -> Result<Vec<Subject>, Box<dyn Error>> {
     let baseline = match &flags.baseline {
         Some(path) => path.clone(),
@@ -277,9 +278,9 @@ fn subjects(flags: &Flags) -> Result<Vec<Subject>, Box<dyn Error>> {
     };
     let subject = match &flags.subject {
         Some(path) => subject("subject", path, &[], &[]),
-        None => weir("weir", Path::new(env!("CARGO_BIN_EXE_weir"))),
+        None => weir(compaction::OWN, Path::new(env!("CARGO_BIN_EXE_weir"))),
     };
-    let other = flags.weir.as_ref().map(|path| weir("other", path));
+    let other = flags.weir.as_ref().map(|path| weir(compaction::OTHER, path));
     let baselines = [
         self::subject("streaming", &baseline, &[], &[]),
         self::subject("buffering", &baseline, &[], &["--buffer"]),
@@ -287,8 +288,8 @@ fn subjects(flags: &Flags) -> Result<Vec<Subject>, Box<dyn Error>> {
     Ok(baselines.into_iter().chain([subject]).chain(other).collect())
 }
 
-/// The upstream itself, both baselines, and the subject where it starts. A subject that does not
-/// start leaves the baselines to be measured.
+/// Starts the upstream, both baselines, and the subject. If the subject fails to start, the
+/// baselines are still measured.
 fn start_targets(flags: &Flags, upstream: SocketAddr) -> Result<Vec<Target>, Box<dyn Error>> {
     let mut targets = vec![Target::upstream(upstream)];
     for subject in subjects(flags)? {
@@ -301,7 +302,7 @@ fn start_targets(flags: &Flags, upstream: SocketAddr) -> Result<Vec<Target>, Box
     Ok(targets)
 }
 
-/// Where logs, and what else a run needs, are kept.
+/// Returns the folder for logs and other files of a run.
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
@@ -316,17 +317,18 @@ fn subject(name: &str, program: &Path, leading: &[&str], trailing: &[&str]) -> S
     }
 }
 
-/// weir as an operator would start it. Cargo builds this package's own, optimised, before this bench.
+/// Describes weir as an operator would start it. Cargo builds this package's own, optimised, before
+/// this bench.
 fn weir(name: &str, program: &Path) -> Subject {
     subject(name, program, &["serve"], &["--log-level", "info", "--store", ":memory:"])
 }
 
-/// Cargo builds no examples for a bench, so it is asked to, into the same target folder.
+/// Builds the baseline into the same target folder, since Cargo builds no examples for a bench.
 fn build_baseline() -> Result<PathBuf, Box<dyn Error>> {
     let bench = std::env::current_exe()?;
     let release =
-        bench.parent().and_then(Path::parent).ok_or("the bench stands in no target folder")?;
-    let target = release.parent().ok_or("the bench stands in no target folder")?;
+        bench.parent().and_then(Path::parent).ok_or("the bench is not in a target folder")?;
+    let target = release.parent().ok_or("the bench is not in a target folder")?;
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let status = Command::new(cargo)
         .args(["build", "--quiet", "--release", "--example", "do_nothing_proxy", "--target-dir"])
@@ -340,19 +342,19 @@ fn build_baseline() -> Result<PathBuf, Box<dyn Error>> {
     Ok(target.join("release/examples/do_nothing_proxy"))
 }
 
-/// All rounds of one case, the targets taking turns within each round and changing who begins.
+/// Measures all rounds of one case. The targets alternate within each round, in changing order.
 fn measure(case: &Case, targets: &[Target], comparison: &Comparison, rounds: usize) -> CaseReport {
     for pid in targets.iter().filter_map(Target::pid) {
         process::reset_peak_memory(pid);
     }
     let mut measured: Vec<Vec<Round>> = targets.iter().map(|_| Vec::new()).collect();
     let mut middle = Vec::new();
-    // The first round is not kept: in it the processes grow to the size that the case needs, and
-    // the kernel's work for their fresh pages would outweigh the rest.
+    // The first round is discarded: the processes grow to the size of the case in it, and the
+    // kernel's work for fresh pages would dominate.
     for round in 0..=rounds {
         let mut batch = case.batch(round);
         for turn in 0..targets.len() {
-            // Backwards every other round, so that no target always follows the same one.
+            // Every other round runs backwards, so that no target always follows the same one.
             let turn = if round % 2 == 0 { turn } else { targets.len() - 1 - turn };
             let index = (round / 2 + turn) % targets.len();
             let target = &targets[index];

@@ -1,6 +1,6 @@
-//! Pairs that show what keeping account costs: weir as a plain proxy, and the same binary with virtual
-//! keys and the journal, its store in a file; and that one beside one with budgets. The two of a pair
-//! must not differ in anything else.
+//! Pairs that isolate the cost of accounting. One is weir as a plain proxy, against the same binary
+//! with virtual keys and the journal in a file store. The other is that one against one with
+//! budgets. A pair must not differ in anything else.
 
 use std::error::Error;
 use std::fs;
@@ -12,7 +12,7 @@ use std::process::Command;
 use crate::report::{Figure, Goal, Ratio};
 use crate::{CREDENTIAL, Comparison, Target, folder, subject};
 
-/// The metered one against the bare one.
+/// The metered weir against the bare one.
 pub const COMPARISON: Comparison = Comparison {
     ratios: [
         Ratio { name: "CPU ÷ bare", figure: Figure::CpuPerRequest, base: 1 },
@@ -21,7 +21,7 @@ pub const COMPARISON: Comparison = Comparison {
     goal: Some(Goal { of: "CPU and p50", ratio: 1.15 }),
 };
 
-/// The one with budgets against the one without.
+/// The weir with budgets against the one without.
 pub const BUDGETS: Comparison = Comparison {
     ratios: [
         Ratio { name: "CPU ÷ metered", figure: Figure::CpuPerRequest, base: 1 },
@@ -29,12 +29,12 @@ pub const BUDGETS: Comparison = Comparison {
     ],
     goal: None,
 };
-/// Those of every request of the bench: none is ever reached.
+/// Budgets of every request of the bench; none is ever exhausted.
 const LIMITS: [&str; 3] = ["all/usd/day", "team:bench/usd/month", "key:*/tokens/24h"];
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_weir");
 
-/// The upstream itself, weir in open mode without a journal, and weir with both.
+/// Starts the upstream, weir in open mode without a journal, and weir with keys and a journal.
 pub fn start(upstream: SocketAddr) -> Result<Vec<Target>, Box<dyn Error>> {
     let folder = emptied("added_cost-ledger")?;
     let bare = written(&folder, "bare.toml", "[ledger]\nenabled = false\n")?;
@@ -45,7 +45,7 @@ pub fn start(upstream: SocketAddr) -> Result<Vec<Target>, Box<dyn Error>> {
     ])
 }
 
-/// The upstream itself, weir with keys and a journal, and the same with budgets.
+/// Starts the upstream, weir with keys and a journal, and the same with budgets.
 pub fn start_budgets(upstream: SocketAddr) -> Result<Vec<Target>, Box<dyn Error>> {
     let (without, with) = (emptied("added_cost-metered")?, emptied("added_cost-budgets")?);
     Ok(vec![
@@ -64,7 +64,7 @@ fn emptied(name: &str) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// weir with a key, a journal and these budgets.
+/// Starts weir with a key, a journal and these budgets.
 fn metered(
     name: &str,
     folder: &Path,
@@ -84,12 +84,12 @@ fn metered(
     Ok(Target::start(weir(name, &config, &store), upstream, &secret)?)
 }
 
-/// Sets a budget that no bench reaches.
+/// Sets a budget that the bench never exhausts.
 fn set_budget(config: &Path, store: &Path, budget: &str) -> Result<(), Box<dyn Error>> {
     let mut parts = budget.split('/');
     let (Some(scope), Some(measure), Some(window)) = (parts.next(), parts.next(), parts.next())
     else {
-        return Err(format!("{budget} names no budget").into());
+        return Err(format!("{budget} is not a budget").into());
     };
     let limit = if measure == "usd" { "1000000" } else { "1000000000000" };
     let measure = format!("--{measure}");
@@ -115,7 +115,7 @@ fn weir(name: &str, config: &Path, store: &Path) -> crate::Subject {
 fn written(folder: &Path, name: &str, content: &str) -> io::Result<PathBuf> {
     let path = folder.join(name);
     fs::write(&path, content)?;
-    // Keys are read only from files that are their owner's alone.
+    // Keys are read only from files that are private to their owner.
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -124,7 +124,7 @@ fn written(folder: &Path, name: &str, content: &str) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Makes a virtual key in the store, which the server then finds there.
+/// Creates a virtual key in the store, which the server then finds there.
 fn make_key(config: &Path, store: &Path) -> Result<String, Box<dyn Error>> {
     let made = Command::new(PROGRAM)
         .args(["keys", "create", "bench", "--team", "bench", "--json"])
@@ -135,5 +135,5 @@ fn make_key(config: &Path, store: &Path) -> Result<String, Box<dyn Error>> {
         .output()?;
     let shown: serde_json::Value = serde_json::from_slice(&made.stdout)
         .map_err(|_| String::from_utf8_lossy(&made.stderr).into_owned())?;
-    Ok(shown["secret"].as_str().ok_or("weir keys create shows no secret")?.to_owned())
+    Ok(shown["secret"].as_str().ok_or("weir keys create printed no secret")?.to_owned())
 }

@@ -1,5 +1,5 @@
-//! The processes of a run: started on free loopback ports, waited for, their CPU time and memory
-//! read from `/proc`, ended when dropped. It must not measure anything by itself.
+//! Processes of a run: start on free loopback ports, readiness, CPU time and memory from `/proc`,
+//! and termination on drop. Contains no measurement logic.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,14 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a process may take until it answers.
+/// Time limit for a process to answer after its start.
 const START_DEADLINE: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The kernel's clock tick, the unit of `/proc/PID/stat`: 100 a second on every Linux in use.
+/// The kernel's clock tick, the unit of `/proc/PID/stat`: 100 per second on every Linux in use.
 const TICK_NS: u64 = 10_000_000;
 
-/// Variables of the caller's shell that would redirect or reconfigure what is measured.
+/// Variables of the caller's shell that would redirect or reconfigure the measured programs.
 const CLEARED_VARIABLES: [&str; 8] = [
     "HTTP_PROXY",
     "http_proxy",
@@ -29,14 +29,14 @@ const CLEARED_VARIABLES: [&str; 8] = [
     "RUST_LOG",
 ];
 
-/// A program that listens and forwards, and the flags it takes.
+/// A program that listens and forwards, with its flags.
 #[derive(Clone)]
 pub struct Subject {
     pub name: String,
     pub program: PathBuf,
-    /// Before `--listen ADDRESS --upstream URL`.
+    /// Flags before `--listen ADDRESS --upstream URL`.
     pub leading: Vec<String>,
-    /// After them.
+    /// Flags after them.
     pub trailing: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl Process {
         let folder = log.parent().unwrap_or(Path::new("/"));
         let log = File::create(log)?;
         let child = command(&subject.program.canonicalize()?)
-            // Away from the package, so that no configuration file lies beside it.
+            // Outside the package, so that no configuration file is found.
             .current_dir(folder)
             .args(&subject.leading)
             .args(["--listen", &address.to_string()])
@@ -67,7 +67,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Starts this program again as the canned upstream, which says on stdout where it listens.
+    /// Starts this program again as the canned upstream, which prints its address on stdout.
     pub fn start_upstream() -> io::Result<Self> {
         let mut child = command(&std::env::current_exe()?)
             .arg("--canned-upstream")
@@ -79,7 +79,7 @@ impl Process {
         }
         let address = line.trim().strip_prefix("listening on http://").map(str::parse);
         let Some(Ok(address)) = address else {
-            return Err(io::Error::other("the canned upstream did not say where it listens"));
+            return Err(io::Error::other("the canned upstream did not print its address"));
         };
         Ok(Self { child, address })
     }
@@ -92,7 +92,7 @@ impl Process {
         let begun = Instant::now();
         while begun.elapsed() < START_DEADLINE {
             if let Some(status) = self.child.try_wait()? {
-                return Err(io::Error::other(format!("it ended at once: {status}")));
+                return Err(io::Error::other(format!("it exited at once: {status}")));
             }
             if is_healthy(self.address) {
                 return Ok(());
@@ -105,7 +105,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself; there is nothing else to do about it either way.
+        // It may have ended by itself; there is nothing else to do in either case.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -125,7 +125,7 @@ fn command(program: &Path) -> Command {
     command
 }
 
-/// A port that was free a moment ago. Another program may take it first: the start then fails.
+/// Returns a port that was free a moment ago. If another program takes it first, the start fails.
 fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
@@ -142,10 +142,10 @@ fn is_healthy(address: SocketAddr) -> bool {
     ask().is_ok_and(|status| status == b"HTTP/1.1 200")
 }
 
-/// A process's CPU time at one moment, thread by thread.
+/// CPU time of a process at one moment, by thread.
 pub struct CpuTimes {
     thread_ns: BTreeMap<String, u64>,
-    /// Of the whole process, ended threads included, in whole ticks.
+    /// Of the whole process, including ended threads, in whole ticks.
     ticks_ns: u64,
 }
 
@@ -153,7 +153,7 @@ impl CpuTimes {
     pub fn of(pid: u32) -> Self {
         let mut thread_ns = BTreeMap::new();
         for entry in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-            // A thread may end between the listing and the reading.
+            // A thread may end between listing and reading.
             let spent = fs::read_to_string(entry.path().join("schedstat")).ok();
             let spent = spent.and_then(|text| text.split(' ').next()?.parse().ok());
             if let Some(spent_ns) = spent {
@@ -163,8 +163,8 @@ impl CpuTimes {
         Self { thread_ns, ticks_ns: ticks(pid).unwrap_or(0) * TICK_NS }
     }
 
-    /// What was spent since `earlier`. The ticks correct what a thread that has ended took with it,
-    /// and stand in where the kernel keeps no `schedstat`.
+    /// Returns the CPU time since `earlier`. The ticks account for ended threads, and replace
+    /// `schedstat` if the kernel has none.
     pub fn since_ns(&self, earlier: &Self) -> u64 {
         let ticks_ns = self.ticks_ns.saturating_sub(earlier.ticks_ns);
         if self.thread_ns.is_empty() {
@@ -175,12 +175,13 @@ impl CpuTimes {
             .iter()
             .map(|(id, ns)| ns.saturating_sub(earlier.thread_ns.get(id).copied().unwrap_or(0)))
             .sum::<u64>();
-        // Truncation to ticks, of user and of system time, can exceed the truth by two ticks.
+        // Truncation to ticks, of user and of system time, can exceed the true value by two ticks.
         fine_ns.max(ticks_ns.saturating_sub(2 * TICK_NS))
     }
 }
 
-/// `utime + stime`, fields 14 and 15; the second field may hold spaces and is skipped by its bracket.
+/// Returns `utime + stime`, fields 14 and 15; the second field may contain spaces and is skipped by
+/// its bracket.
 fn ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
@@ -189,19 +190,20 @@ fn ticks(pid: u32) -> Option<u64> {
     Some(user + system)
 }
 
-/// Pages that the kernel had to give a process so far, disk left aside: field 10 of `/proc/PID/stat`.
+/// Returns the minor page faults of a process so far, without disk access: field 10 of
+/// `/proc/PID/stat`.
 pub fn page_faults(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(7)?.parse().ok()
 }
 
-/// Sets the peak of a process's memory back to what it holds now.
+/// Resets the peak of a process's memory to its current size.
 pub fn reset_peak_memory(pid: u32) {
-    // Where the kernel refuses, the peak is that of the whole run so far: an upper bound.
+    // If the kernel refuses, the peak is that of the whole run so far: an upper bound.
     let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
 
-/// The peak of resident memory, `VmHWM`.
+/// Returns the peak of resident memory, `VmHWM`.
 pub fn peak_memory_kib(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,5 +1,5 @@
-//! Rounds into figures, and figures into a table or JSON. It must not judge: a goal stands
-//! beside its figure and the reader compares.
+//! Statistics of rounds, and their output as a table or JSON. It does not judge: each goal is
+//! printed next to its figure for the reader to compare.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::load::{Round, Sample};
 
-/// The rounds of one subject in one case, and what its process held at most.
+/// Rounds of one subject in one case, and the peak memory of its process.
 pub struct Measured {
     pub name: String,
     pub rounds: Vec<Round>,
@@ -22,18 +22,18 @@ pub struct CaseReport {
     pub body_bytes: usize,
     pub body_tokens: usize,
     pub rounds: usize,
-    /// For the last row.
+    /// Goal of the last row.
     pub goal: Option<Goal>,
     pub ratios: [Ratio; 2],
     pub rows: Vec<Row>,
 }
 
-/// What is compared with another subject of the same round.
+/// Ratio to another subject in the same round.
 #[derive(Clone, Copy, Serialize)]
 pub struct Ratio {
     pub name: &'static str,
     pub figure: Figure,
-    /// The place of the row that is divided by.
+    /// Index of the row to divide by.
     pub base: usize,
 }
 
@@ -44,7 +44,7 @@ pub enum Figure {
     TotalP50,
 }
 
-/// The most that a ratio should be.
+/// Upper limit for a ratio.
 #[derive(Clone, Copy, Serialize)]
 pub struct Goal {
     pub of: &'static str,
@@ -57,11 +57,11 @@ pub struct Row {
     pub requests: usize,
     /// Over the rounds.
     pub cpu_us_per_request: Option<Spread>,
-    /// Over the ratios in each round, in the order of [`CaseReport::ratios`].
+    /// Over the ratios of each round, in the order of [`CaseReport::ratios`].
     pub ratios: [Option<Spread>; 2],
     pub total_us: Quantiles,
     pub first_byte_us: Quantiles,
-    /// Against the same load sent straight to the upstream.
+    /// Relative to the same load sent directly to the upstream.
     pub added_total_us: Quantiles,
     pub added_first_byte_us: Quantiles,
     pub peak_memory_mib: Option<f64>,
@@ -88,13 +88,13 @@ impl Quantiles {
     }
 }
 
-/// Nearest rank in sorted values; not a number where there are none.
+/// Returns the nearest rank in sorted values; NaN if there are none.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// The middle of some rounds' figures and how far they scatter.
+/// Median and quartiles of per-round figures.
 #[derive(Clone, Copy, Serialize)]
 pub struct Spread {
     pub median: f64,
@@ -114,7 +114,7 @@ impl Spread {
     }
 }
 
-/// Rows in the order of `measured`, whose first is straight to the upstream.
+/// Returns the rows in the order of `measured`, whose first goes directly to the upstream.
 pub fn rows(measured: &[Measured], ratios: &[Ratio; 2]) -> Vec<Row> {
     measured.iter().map(|one| row(one, measured, ratios)).collect()
 }
@@ -155,7 +155,7 @@ fn cpu_us(round: &Round) -> Option<f64> {
 }
 
 impl Ratio {
-    /// Round by round, because what slows the machine for a while slows both halves of a round.
+    /// Compares per round: slow moments of the machine affect both sides.
     fn between(self, one: &Measured, base: &Measured) -> Option<Spread> {
         let figure = |round: &Round| match self.figure {
             Figure::CpuPerRequest => cpu_us(round),
@@ -169,7 +169,7 @@ impl Ratio {
     }
 }
 
-/// The table, one block of lines a case.
+/// Prints the table, one block of lines per case.
 pub fn print_table(cases: &[CaseReport]) {
     let names = cases.first().map_or(["", ""], |case| case.ratios.map(|ratio| ratio.name));
     println!(
@@ -202,7 +202,7 @@ pub fn print_table(cases: &[CaseReport]) {
     }
 }
 
-/// A median with its quartiles.
+/// Formats a median with its quartiles.
 pub fn print_spread(value: Option<Spread>) -> String {
     value.map_or("-".to_owned(), |value| {
         let Spread { median, lower_quartile, upper_quartile } = value;

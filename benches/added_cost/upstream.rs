@@ -1,20 +1,20 @@
-//! The canned upstream of the load: reads a request's body to its end, then writes a fixed
-//! answer, plain or as server-sent events. Blocking threads and fixed bytes, because it shares the
-//! machine with what is measured. It must not check anything: `examples/` has servers that do.
+//! Canned upstream of the load: reads a request's body to its end, then writes a fixed answer,
+//! plain or as server-sent events. Blocking threads and fixed bytes, because it shares the machine
+//! with the measured programs. It checks nothing: `examples/` has servers that do.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-/// Events in a streamed answer, the closing `[DONE]` aside.
+/// Events in a streamed answer, without the final `[DONE]`.
 pub const EVENTS: usize = 32;
 
-/// Pause between two events, so that each arrives by itself as a model's do. Back to back they
-/// would melt into a few reads, and how few would depend on the speed of the proxy.
+/// Pause between two events, so that each arrives separately, as from a model. Without pauses they
+/// would merge into a few reads, and their number would depend on the proxy's speed.
 const EVENT_GAP: Duration = Duration::from_micros(200);
 
-/// A body asks for a stream within its first bytes, where the bench writes it.
+/// A streamed request has this text within its first bytes, where the bench writes it.
 const STREAM_MARK: &[u8] = b"\"stream\":true";
 const STREAM_MARK_WITHIN_BYTES: usize = 512;
 
@@ -24,7 +24,7 @@ const EVENT: &str = r#"{"id":"chatcmpl-bench","object":"chat.completion.chunk","
 
 const USAGE_EVENT: &str = r#"{"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1760000000,"model":"gpt-4o-2024-08-06","choices":[],"usage":{"prompt_tokens":1200,"completion_tokens":31,"total_tokens":1231,"prompt_tokens_details":{"cached_tokens":1024,"audio_tokens":0}}}"#;
 
-/// Serves until the process is ended; the first line on stdout says where.
+/// Serves until the process is ended; prints its address as the first line on stdout.
 pub fn serve() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("listening on http://{}", listener.local_addr()?);
@@ -32,13 +32,13 @@ pub fn serve() -> io::Result<()> {
     let answers: &'static Answers = Box::leak(Box::new(Answers::new()));
     for stream in listener.incoming() {
         let stream = stream?;
-        // A connection that breaks off has nobody left to be told.
+        // If a connection breaks, there is no peer to report to.
         thread::spawn(move || converse(stream, answers));
     }
     Ok(())
 }
 
-/// The bytes of both answers, made once.
+/// Bytes of both answers, built once.
 struct Answers {
     plain: Vec<u8>,
     stream_head: Vec<u8>,
@@ -94,7 +94,7 @@ fn converse(mut stream: TcpStream, answers: &Answers) -> io::Result<()> {
     }
 }
 
-/// Reads one request to its end; says whether it asks for a stream, or nothing at end of file.
+/// Reads one request to its end; returns whether it asks for a stream, or `None` at end of file.
 fn read_request(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<bool>> {
     let mut filled = 0;
     let head_end = loop {

@@ -1,12 +1,12 @@
-//! The text of the recorded conversations in `tests/data`, with other names and numbers where it is used
-//! again. Several benches share it.
+//! Text of the recorded conversations in `tests/data`, with other names and numbers in repetitions.
+//! Shared by several benches.
 
 use std::io::Read as _;
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-/// The messages of each conversation.
+/// Returns the messages of each conversation.
 pub fn conversations() -> Vec<Vec<Value>> {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/sample.jsonl.gz");
     let bytes = std::fs::File::open(file).expect("the sample is there");
@@ -22,7 +22,7 @@ pub fn conversations() -> Vec<Vec<Value>> {
     text.lines().map(messages).collect()
 }
 
-/// Names and numbers become others, everywhere alike.
+/// Replaces names and numbers consistently.
 pub fn vary(value: Value, round: u8) -> Value {
     match value {
         Value::String(text) => {
@@ -31,7 +31,7 @@ pub fn vary(value: Value, round: u8) -> Value {
                 'e' => char::from(b'a' + (4 + round) % 26),
                 other => other,
             };
-            // Plain words stay; the rest is what values are made of.
+            // Plain words stay; other words are part of values.
             let words = text.split(' ').map(|word| {
                 let is_name = word.contains(['_', '.', '/', '='])
                     || word.contains(|letter: char| letter.is_ascii_digit());

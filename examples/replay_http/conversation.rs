@@ -1,6 +1,6 @@
 //! Recorded conversations, read from files and counted once by the judge's own rule.
 //!
-//! It keeps the bytes of each message as they stand in the file and knows nothing of proxies.
+//! Keeps the bytes of each message as in the file and knows nothing of proxies.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -15,8 +15,8 @@ use tiktoken_rs::o200k_base_singleton;
 
 const MESSAGE_TOKENS: u64 = 4;
 const CALL_TOKENS: u64 = 8;
-/// The least that a tool result can be clipped to.
-const FLOOR_TOKENS: u64 = 1024;
+/// Maximum size of a tool result after the last step of clipping.
+const FLOOR_TOKENS: u64 = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -26,12 +26,13 @@ pub enum Role {
     Tool,
 }
 
-/// A message in the caller's own bytes.
+/// Message in the caller's own bytes.
 pub struct Message {
     pub raw: Box<str>,
     pub role: Role,
     pub tokens: u64,
     text_tokens: u64,
+    calls: usize,
 }
 
 pub struct Conversation {
@@ -39,9 +40,9 @@ pub struct Conversation {
     pub source: String,
     pub tools: Option<Box<str>>,
     pub messages: Vec<Message>,
-    /// How many messages each request has: all that stood before an answer of the assistant.
+    /// Number of messages in each request: all before an assistant's answer.
     pub turns: Vec<usize>,
-    /// Tokens of the first so many messages.
+    /// Prefix sums of tokens: entry `n` covers the first `n` messages.
     sums: Vec<u64>,
 }
 
@@ -55,7 +56,7 @@ struct Line<'a> {
     tools: Option<&'a RawValue>,
 }
 
-/// Reads JSON lines, plain or in gzip. What is wrong with a line is said with its number.
+/// Reads JSON lines, plain or gzip. Errors give the line number.
 pub fn read(path: &Path) -> Result<Vec<Conversation>, String> {
     let place = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let file = File::open(path).map_err(|error| place(&error))?;
@@ -67,7 +68,7 @@ pub fn read(path: &Path) -> Result<Vec<Conversation>, String> {
     let lines = lines.map_err(|error| place(&error))?;
     let lines: Vec<_> = lines.iter().enumerate().filter(|(_, line)| !line.is_empty()).collect();
     let threads = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    // Taken in turn, so that each thread has its part of the long ones.
+    // Interleaved, so that each thread gets a share of the long ones.
     let share = |first: usize| -> Vec<(usize, Result<Conversation, String>)> {
         let own = lines.iter().skip(first).step_by(threads);
         own.map(|(number, line)| (*number, read_line(line))).collect()
@@ -84,7 +85,7 @@ pub fn read(path: &Path) -> Result<Vec<Conversation>, String> {
     read.into_iter().map(located).collect()
 }
 
-/// Reads one conversation from its line.
+/// Parses one conversation from its line.
 pub fn read_line(line: &str) -> Result<Conversation, String> {
     let line: Line<'_> = serde_json::from_str(line).map_err(|error| error.to_string())?;
     let messages = line.messages.iter().map(|raw| Message::read(raw.get()));
@@ -104,6 +105,25 @@ pub fn read_line(line: &str) -> Result<Conversation, String> {
 }
 
 impl Conversation {
+    /// Whether each call of message `index` has its result among the first `length` messages.
+    pub fn is_answered(&self, index: usize, length: usize) -> bool {
+        let calls = self.messages[index].calls;
+        let results = self.messages[index + 1..length].iter();
+        calls > 0 && results.take_while(|own| own.role == Role::Tool).count() >= calls
+    }
+
+    /// Returns the index at which the newest turn of the first `length` messages begins: the last
+    /// message, or the message with the calls that the trailing results answer.
+    pub fn newest_from(&self, length: usize) -> usize {
+        let messages = &self.messages[..length];
+        match messages.last() {
+            Some(last) if last.role == Role::Tool => {
+                messages.iter().rposition(|own| own.role != Role::Tool).unwrap_or(0)
+            }
+            _ => length.saturating_sub(1),
+        }
+    }
+
     /// Tokens of the request of the first `length` messages, all of them sent.
     pub fn full_tokens(&self, length: usize) -> u64 {
         self.sums[length]
@@ -114,18 +134,15 @@ impl Conversation {
         self.turns.last().map_or(0, |length| self.full_tokens(*length))
     }
 
-    /// The least that the request of the first `length` messages can be brought to: its system
-    /// messages and its last turn, with the results of that at the floor.
+    /// Minimum size of the request of the first `length` messages: its system messages and its last
+    /// turn, with that turn's results at the floor.
     pub fn least_tokens(&self, length: usize) -> u64 {
         let messages = &self.messages[..length];
         let is_system = |message: &&Message| message.role == Role::System;
         let system: u64 = messages.iter().filter(is_system).map(|message| message.tokens).sum();
-        let before_results = messages.iter().rposition(|message| message.role != Role::Tool);
-        let start = match messages.last() {
-            Some(last) if last.role == Role::Tool => before_results.unwrap_or(0),
-            _ => length.saturating_sub(1),
-        };
-        let turn = messages[start..].iter().filter(|message| message.role != Role::System);
+        let turn = messages[self.newest_from(length)..]
+            .iter()
+            .filter(|message| message.role != Role::System);
         system + turn.map(Message::least_tokens).sum::<u64>()
     }
 }
@@ -141,10 +158,9 @@ impl Message {
             _ => return Err("a message has no role that is known here".to_owned()),
         };
         let text_tokens = text_tokens(&value["content"]);
-        let calls = value["tool_calls"].as_array();
-        let calls: u64 = calls.into_iter().flatten().map(call_tokens).sum();
-        let tokens = MESSAGE_TOKENS + text_tokens + calls;
-        Ok(Self { raw: raw.into(), role, tokens, text_tokens })
+        let calls = value["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+        let tokens = MESSAGE_TOKENS + text_tokens + calls.iter().map(call_tokens).sum::<u64>();
+        Ok(Self { raw: raw.into(), role, tokens, text_tokens, calls: calls.len() })
     }
 
     fn least_tokens(&self) -> u64 {
@@ -155,7 +171,7 @@ impl Message {
     }
 }
 
-/// Tokens of a message by the judge's rule: 4 beside its texts, and 8 beside each call.
+/// Counts a message by the judge's rule: its texts, plus 4, plus 8 for each call.
 pub fn count(raw: &str) -> Result<u64, String> {
     Message::read(raw).map(|message| message.tokens)
 }

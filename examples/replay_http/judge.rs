@@ -1,45 +1,57 @@
-//! Judges one conversation at one budget, request by request, by what the caller was answered and
-//! what the upstream received.
+//! Judge of one conversation at one budget, request by request. Uses the answers to the caller and
+//! the bytes that the upstream received.
 //!
-//! It sends nothing itself.
+//! Sends nothing itself.
 
 use super::conversation::{Conversation, Role};
+use super::rewritten::{Notes, Sizes};
 use super::scripted_upstream::Seen;
 use super::sent::{Piece, Tracer, callers, whole};
 use super::tally::{Check, Tally};
-use super::weir::Answer;
+use super::weir::{Answer, Plan};
 
-/// So near to the budget the judge's count and another's may come to different ends.
+/// Within this distance of the budget, the judge's count and another one may lead to different
+/// decisions.
 const BORDERLINE_TOKENS: u64 = 60;
+/// Tokens that prime the reply, part of every request.
+const PRIMING_TOKENS: u64 = 3;
 const CONTEXT_LENGTH_EXCEEDED: &str = "context_length_exceeded";
 
-/// The course of one conversation so far.
+/// State of one conversation so far.
 pub struct Judge<'a> {
     conversation: &'a Conversation,
-    /// For the messages alone.
+    /// Budget for the messages alone.
     budget_tokens: u64,
-    /// By the upstream's count.
+    /// Tokens of the tools by the upstream's count.
     tools_tokens: u64,
     tracer: Tracer<'a>,
-    /// The last request that was sent on, and how many messages it had when it came.
+    /// The last forwarded request, and its number of messages on arrival.
     previous: Option<(Vec<Piece>, usize)>,
-    /// The size at which the conversation first exceeded the budget.
+    /// Size at which the conversation first exceeded the budget.
     exceeded_at_tokens: Option<u64>,
-    /// Whether weir said of a request so far that it is larger than its limit.
+    /// Whether weir has reported a request as larger than its limit.
     said_above: bool,
+    /// Bytes of the previous request, up to the end of its messages.
+    opening: Vec<u8>,
+    /// Number of compactions that weir has reported so far.
+    compactions: u64,
+    /// Whether the last note was written next to an outsized turn.
+    is_last_thin: Option<bool>,
     pub tally: Tally,
 }
 
-/// One request and all that came of it.
+/// One request, its answer and its effects.
 pub struct Exchange<'a> {
-    /// How many of the caller's messages it has.
+    /// Number of the caller's messages in it.
     pub length: usize,
     pub body: &'a [u8],
-    /// The body's bytes before and after its messages.
+    /// Bytes of the body before and after its messages.
     pub frame: (&'a [u8], &'a [u8]),
     pub answer: Result<Answer, String>,
-    /// What the upstream saw of it; nothing where it never came there.
+    /// The upstream's view of it; `None` if it never arrived there.
     pub seen: Option<Seen>,
+    /// Weir's explanation of it, if one was requested.
+    pub plan: Option<Plan>,
 }
 
 impl<'a> Judge<'a> {
@@ -52,8 +64,20 @@ impl<'a> Judge<'a> {
             previous: None,
             exceeded_at_tokens: None,
             said_above: false,
+            opening: Vec::new(),
+            compactions: 0,
+            is_last_thin: None,
             tally: Tally { conversations: 1, ..Tally::default() },
         }
+    }
+
+    /// Whether weir's explanation of a request is needed: the sent request does not extend the
+    /// previous one.
+    pub fn asks_for_plan(&self, exchange: &Exchange<'_>) -> bool {
+        let is_changed = exchange.answer.as_ref().is_ok_and(|answer| answer.action != "pass");
+        let goes_on = |seen: &Seen| seen.body.starts_with(&self.opening);
+        let seen = exchange.seen.as_ref();
+        seen.is_some_and(|seen| (is_changed && self.opening.is_empty()) || !goes_on(seen))
     }
 
     pub fn judge(&mut self, exchange: Exchange<'_>) {
@@ -70,10 +94,12 @@ impl<'a> Judge<'a> {
             Ok(answer) => answer,
             Err(problem) => return self.check(Check::Answered, length, Err(problem.clone())),
         };
-        self.judge_answer(length, answer);
+        self.judge_answer(length, answer, exchange.seen.as_ref());
         if let Some(seen) = &exchange.seen {
             self.judge_upstream(length, answer, seen);
             self.judge_sent(&exchange, answer, seen);
+            let end = seen.body.len().saturating_sub(exchange.frame.1.len());
+            self.opening = seen.body[..end].to_vec();
         }
         let is_above = |(received, limit)| received > limit;
         self.said_above |= answer.own_error.as_deref() == Some(CONTEXT_LENGTH_EXCEEDED)
@@ -84,23 +110,31 @@ impl<'a> Judge<'a> {
         self.tally.check(check, self.conversation, length, outcome);
     }
 
-    /// Whether it was answered where it could be brought within the budget, and refused where not.
-    fn judge_answer(&mut self, length: usize, answer: &Answer) {
+    /// Checks that the request was answered if it could fit the budget, and refused otherwise.
+    fn judge_answer(&mut self, length: usize, answer: &Answer, seen: Option<&Seen>) {
         let least_tokens = self.conversation.least_tokens(length);
         let told = || format!("{} {}", answer.status, answer.message);
         let is_refusal = answer.status == 400
             && answer.own_error.as_deref() == Some(CONTEXT_LENGTH_EXCEEDED)
             && !answer.message.is_empty();
+        if is_refusal {
+            self.tally.refused += 1;
+            let is_barely = too_many(&answer.message).is_some_and(|own| own <= PRIMING_TOKENS);
+            self.tally.refused_by_priming += u64::from(is_barely);
+        }
         if least_tokens.abs_diff(self.budget_tokens) <= BORDERLINE_TOKENS {
             self.tally.borderline += 1;
             self.tally.borderline_refused += u64::from(is_refusal);
             let is_either = is_refusal || answer.status == 200;
             self.check(Check::Answered, length, require(is_either, told));
         } else if least_tokens > self.budget_tokens {
-            // Calls' arguments and short results may have been clipped, which the least does not know of:
-            // whether the answered request fits is judged by the upstream's count.
+            // Clipped arguments of the newest turn's calls are not part of the minimum. In that
+            // case the upstream's count has to fit.
             self.tally.infeasible += 1;
-            let is_clipped = answer.status == 200 && answer.action.contains("fit");
+            let most_tokens = self.budget_tokens + self.tools_tokens;
+            let fits =
+                seen.and_then(|seen| seen.prompt_tokens).is_some_and(|own| own <= most_tokens);
+            let is_clipped = answer.status == 200 && answer.action.contains("fit") && fits;
             self.check(Check::Refused, length, require(is_refusal || is_clipped, told));
         } else {
             let reason = || {
@@ -112,7 +146,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What the upstream says of the request.
+    /// Checks the upstream's verdict on the request.
     fn judge_upstream(&mut self, length: usize, answer: &Answer, seen: &Seen) {
         let is_size = seen.prompt_tokens.is_some() && seen.status != 200;
         let is_valid = seen.status == 200 || is_size;
@@ -133,12 +167,12 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What the bytes say that the upstream received.
+    /// Checks the bytes that the upstream received.
     fn judge_sent(&mut self, exchange: &Exchange<'_>, answer: &Answer, seen: &Seen) {
         let length = exchange.length;
         let is_identical = seen.body == exchange.body;
         if answer.action == "pass" {
-            let reason = || "the upstream received other bytes".to_owned();
+            let reason = || "the upstream received different bytes".to_owned();
             self.check(Check::PassIdentical, length, require(is_identical, reason));
         }
         let traced = if is_identical {
@@ -146,7 +180,7 @@ impl<'a> Judge<'a> {
         } else {
             let (before, after) = exchange.frame;
             let framed = seen.body.starts_with(before) && seen.body.ends_with(after);
-            require(framed, || "something beside the messages changed".to_owned())
+            require(framed, || "something other than the messages changed".to_owned())
                 .and_then(|()| self.tracer.trace(&seen.body, length))
         };
         let pieces = match traced {
@@ -158,11 +192,11 @@ impl<'a> Judge<'a> {
         };
         self.check(Check::OnlyKnownChanges, length, Ok(()));
         self.judge_pieces(length, answer, &pieces);
-        self.compare(length, &pieces);
+        self.compare(exchange, &pieces);
         self.previous = Some((pieces, length));
     }
 
-    /// By how much weir's own size may lie above the judge's: it takes tools in steps of a fiftieth
+    /// Maximum excess of weir's own size over the judge's. Weir rounds tools in steps of a fiftieth
     /// of the limit, and counts a few tokens for the seam of each note.
     fn slack_tokens(&self) -> u64 {
         (self.budget_tokens + self.tools_tokens) / 50 + BORDERLINE_TOKENS
@@ -182,6 +216,20 @@ impl<'a> Judge<'a> {
         let reason = || format!("it differs, with action {}", answer.action);
         self.check(Check::LastVerbatim, length, require(is_last_right, reason));
 
+        // In the newest turn, only results and the arguments of calls can be shortened.
+        let newest_from = conversation.newest_from(length);
+        let is_newest = |piece: &&Piece| piece.index.is_some_and(|index| index >= newest_from);
+        let mut newest = pieces.iter().filter(is_newest);
+        let is_infeasible =
+            conversation.least_tokens(length) > self.budget_tokens + BORDERLINE_TOKENS;
+        if is_infeasible {
+            let is_clipped =
+                newest.any(|piece| piece.is_clipped() && role(piece) == Role::Assistant);
+            let reason =
+                || "it is sent, and no arguments of its newest calls are clipped".to_owned();
+            self.check(Check::Refused, length, require(is_clipped, reason));
+        }
+
         let is_spoken = |role: &Role| *role != Role::System;
         let sent_first = pieces.iter().map(role).find(is_spoken);
         let own_first = messages.iter().map(|message| message.role).find(is_spoken);
@@ -196,9 +244,10 @@ impl<'a> Judge<'a> {
         self.tally.clipped += u64::from(pieces.iter().any(Piece::is_clipped));
     }
 
-    /// Compares what was sent with what was sent before: cost, cuts and whether they are real.
-    fn compare(&mut self, length: usize, pieces: &[Piece]) {
-        let conversation = self.conversation;
+    /// Compares the sent request with the previous one: cost, compactions, whether each is
+    /// justified, and their notes.
+    fn compare(&mut self, exchange: &Exchange<'_>, pieces: &[Piece]) {
+        let (conversation, length) = (self.conversation, exchange.length);
         let tokens = |pieces: &[Piece]| -> u64 {
             pieces.iter().map(|piece| piece.tokens(conversation)).sum()
         };
@@ -210,7 +259,7 @@ impl<'a> Judge<'a> {
             let pairs = before.iter().zip(pieces);
             pairs.take_while(|(old, new)| old.is_same(new, conversation)).count()
         };
-        // What bore on the last question is no part of what is to be repeated, but was paid for.
+        // Recalled text for the last question need not be repeated, but was paid for.
         let paid = shared(before);
         let before: Vec<Piece> = before.iter().map(Piece::without_tail).collect();
         let (before, shared) = (before.as_slice(), shared(&before));
@@ -229,17 +278,103 @@ impl<'a> Judge<'a> {
         } else {
             Ok(())
         };
-        // A first request that was cut down broke no prefix, but is a cut all the same.
+        // A compacted first request breaks no prefix, but is a compaction, too.
         let is_first_cut = self.previous.is_none() && callers(pieces) < length;
         self.tally.cuts += u64::from(is_cut || is_first_cut);
+        let before = before.to_vec();
+        let noted = match exchange.plan {
+            Some(plan) => {
+                self.judge_notes((&before, before_length), (pieces, length), is_cut, plan)
+            }
+            None if is_cut => Err("what was sent changed, and weir was not asked why".to_owned()),
+            None => Ok(()),
+        };
         self.check(Check::PrefixHeld, length, outcome);
+        self.check(Check::NotesHeld, length, noted);
+    }
+
+    /// Checks that a changed request comes with a compaction in weir's own account, and that notes
+    /// are rewritten only if the sizes permit it.
+    fn judge_notes(
+        &mut self,
+        (before, before_length): (&[Piece], usize),
+        (pieces, length): (&[Piece], usize),
+        is_cut: bool,
+        plan: Plan,
+    ) -> Result<(), String> {
+        let conversation = self.conversation;
+        let earlier = std::mem::replace(&mut self.compactions, plan.compactions);
+        if plan.compactions <= earlier {
+            return require(!is_cut, || "what was sent changed without a compaction".to_owned());
+        }
+        let is_same = |old: &Piece, new: &Piece| old.is_same(new, conversation);
+        let (old, new) = (notes_of(before), notes_of(pieces));
+        let is_new = new.last().is_some_and(|new| !old.iter().any(|old| is_same(old, new)));
+        // The sizes are unknown after several compactions, or after one at a point that is no
+        // request here.
+        if plan.compactions > earlier + 1 || plan.messages != length {
+            if is_new {
+                self.is_last_thin = None;
+            }
+            return Ok(());
+        }
+        let is_sent = |pieces: &[Piece], own| pieces.iter().any(|piece| piece.index == Some(own));
+        let stood = |own: &usize| *own >= before_length || is_sent(before, *own);
+        let sizes = self.sizes(length, stood, plan.low_tokens);
+        let first_user = conversation.messages.iter().position(|own| own.role == Role::User);
+        let takes_first_user =
+            first_user.is_some_and(|own| own < length && stood(&own) && !is_sent(pieces, own));
+        let is_last_thin = self.is_last_thin;
+        if is_new {
+            self.is_last_thin = sizes.is_outsized().filter(|_| !takes_first_user);
+        }
+        let notes = Notes { old: &old, new: &new, is_last_thin, takes_first_user };
+        notes.check(&sizes, is_same, |note| note.tokens(conversation))
+    }
+
+    /// Returns the sizes at a compaction of the first `length` messages; `stood` selects those sent
+    /// before it.
+    fn sizes(&self, length: usize, stood: impl Fn(&usize) -> bool, low_tokens: u64) -> Sizes {
+        let messages = &self.conversation.messages[..length];
+        let is_system = |index: &usize| messages[*index].role == Role::System;
+        let is_user = |index: &usize| messages[*index].role == Role::User;
+        let tokens = |index: usize| messages[index].tokens;
+        let newest_from = self.conversation.newest_from(length);
+        let system_run = (0..length).take_while(is_system).count();
+        let first_user = (0..newest_from).find(is_user).filter(&stood);
+        let fixed_tokens = self.tools_tokens
+            + PRIMING_TOKENS
+            + (0..system_run).chain(first_user).map(tokens).sum::<u64>();
+        let newest_turn_tokens =
+            (newest_from..length).filter(|own| !is_system(own)).map(tokens).sum();
+        let question = match messages[newest_from].role {
+            Role::User => None,
+            _ => (0..newest_from).rfind(is_user).filter(&stood),
+        };
+        let question = question.filter(|own| Some(*own) != first_user);
+        let late_systems = (system_run..length).filter(is_system);
+        Sizes {
+            limit_tokens: self.budget_tokens + self.tools_tokens,
+            low_tokens,
+            fixed_tokens,
+            newest_turn_tokens,
+            staying_tokens: fixed_tokens
+                + newest_turn_tokens
+                + late_systems.chain(question).map(tokens).sum::<u64>(),
+            slack_tokens: self.slack_tokens(),
+        }
     }
 }
 
-/// Whether what broke the prefix was a real cut, given the messages sent and how many there were,
-/// before and now: something more is gone, clipped or told in a note, or what was sent before does
-/// not fit any more; nothing that had gone has come back, and notes of earlier cuts stay as they are
-/// but where all of them are written anew.
+/// Returns the number of excess tokens that a refusal reports.
+fn too_many(message: &str) -> Option<u64> {
+    let (before, _) = message.split_once(" too many")?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+/// Whether a justified compaction broke the prefix, given the messages and their number before and
+/// now. Something more is removed, clipped or counted in a note, or the previous messages no longer
+/// fit; and no removed message has returned.
 fn explain_cut(
     conversation: &Conversation,
     (before, before_length): (&[Piece], usize),
@@ -252,9 +387,8 @@ fn explain_cut(
         (piece.is_clipped() || piece.is_noted()) && !piece.has_tail() && !was_sent(piece)
     };
     if gone.1 <= gone.0 && !is_forced && !pieces.iter().any(is_new) {
-        return Err(format!("no more is gone ({} messages), clipped or told", gone.0));
+        return Err(format!("no more is gone ({} messages), clipped or noted", gone.0));
     }
-    check_notes(conversation, before, pieces)?;
     let own = |piece: &&Piece| piece.index.map(|index| &conversation.messages[index].raw);
     let mut old = before.iter().filter_map(|piece| own(&piece));
     let callers: Vec<_> = pieces.iter().filter_map(|piece| own(&piece)).collect();
@@ -267,30 +401,13 @@ fn explain_cut(
     }
 }
 
-/// Whether the notes in messages of their own were added to, or are all new.
-fn check_notes(
-    conversation: &Conversation,
-    before: &[Piece],
-    pieces: &[Piece],
-) -> Result<(), String> {
-    let notes = |pieces: &[Piece]| -> Vec<Piece> {
-        let quotes = |piece: &&Piece| {
-            piece.is_apart()
-                && piece.change.as_ref().is_some_and(|change| !change.note.quoted.is_empty())
-        };
-        pieces.iter().filter(quotes).cloned().collect()
+/// Returns the notes of excerpts that are messages of their own.
+fn notes_of(pieces: &[Piece]) -> Vec<Piece> {
+    let quotes = |piece: &&Piece| {
+        piece.is_apart()
+            && piece.change.as_ref().is_some_and(|change| !change.note.quoted.is_empty())
     };
-    let (old, new) = (notes(before), notes(pieces));
-    let is_same = |(old, new): (&Piece, &Piece)| old.is_same(new, conversation);
-    // The last note is provisional if it was written beside an outsized turn.
-    let settled = old.len().saturating_sub(1);
-    let is_added_to = settled <= new.len() && old[..settled].iter().zip(&new).all(is_same);
-    let stayed = new.iter().any(|new| old.iter().any(|old| old.is_same(new, conversation)));
-    if is_added_to || !stayed {
-        Ok(())
-    } else {
-        Err("some notes of earlier cuts changed, others did not".to_owned())
-    }
+    pieces.iter().filter(quotes).cloned().collect()
 }
 
 fn require(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
@@ -305,7 +422,7 @@ mod tests {
     use super::super::conversation::read_line;
     use super::*;
 
-    /// System, question, call, result, answer, question, answer; each its own letter.
+    /// System, question, call, result, answer, question, answer; one letter each.
     const SYSTEM: &str = r#"{"role":"system","content":"s"}"#;
     const FIRST: &str = r#"{"role":"user","content":"first"}"#;
     const CALL: &str = r#"{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}"#;
@@ -331,7 +448,7 @@ mod tests {
             .expect("it is sound")
     }
 
-    /// An answer, and what the upstream saw, of a request of which `sent` was sent.
+    /// Builds an answer, and the upstream's view, for a request whose sent messages are `sent`.
     fn exchanged(action: &str, received: u64, sent: &[&str]) -> (Answer, Seen) {
         let body = format!(r#"{{"messages":[{}]}}"#, sent.join(","));
         let seen = Seen {
@@ -361,7 +478,18 @@ mod tests {
         (answer, seen)
     }
 
-    /// Which checks the exchanges fail, each of the first so many messages.
+    /// Judges an exchange. If weir's explanation is needed, it reports one more compaction, down to
+    /// 75 tokens, and at least one for each note.
+    fn judged(judge: &mut Judge<'_>, exchange: Exchange<'_>) {
+        let is_asked = judge.asks_for_plan(&exchange);
+        let sent = exchange.seen.as_ref().map(|seen| String::from_utf8_lossy(&seen.body));
+        let notes = sent.map_or(0, |sent| sent.matches("[weir: ").count()) as u64;
+        let compactions = notes.max(judge.compactions + 1);
+        let plan = Plan { compactions, messages: exchange.length, low_tokens: 75 };
+        judge.judge(Exchange { plan: is_asked.then_some(plan), ..exchange });
+    }
+
+    /// Returns the checks that the exchanges fail; each exchange has the first `length` messages.
     fn failed(
         budget_tokens: u64,
         exchanges: Vec<(usize, Answer, Option<Seen>)>,
@@ -374,7 +502,8 @@ mod tests {
             let body = format!(r#"{{"messages":[{}]}}"#, own.join(","));
             let frame = (&br#"{"messages":["#[..], &b"]}"[..]);
             let answer = Ok(answer);
-            judge.judge(Exchange { length, body: body.as_bytes(), frame, answer, seen });
+            let body = body.as_bytes();
+            judged(&mut judge, Exchange { length, body, frame, answer, seen, plan: None });
         }
         let failures = Check::ALL.map(|check| (check, judge.tally.of(check).failed));
         failures.into_iter().filter(|(_, count)| *count > 0).collect()
@@ -414,7 +543,8 @@ mod tests {
         }
         check_sent(6, "fit", 101, &[SYSTEM, SECOND, FIRST], &[Check::OnlyKnownChanges]);
         for wrong in [
-            // It quotes what is sent, tells of more than is gone, quotes what was never said.
+            // The notes quote a sent message, claim more messages than are removed, and quote text
+            // that nobody said.
             &[SYSTEM, FIRST, APART, CALL, RESULT, SECOND][..],
             &[SYSTEM, FIRST, APART, APART_ANEW, SECOND],
             &[SYSTEM, FIRST, &APART.replace("tail", "other"), SECOND],
@@ -449,7 +579,7 @@ mod tests {
         assert_eq!(failed(least_tokens + BORDERLINE_TOKENS, vec![(2, refusal(), None)]), []);
         let other = Answer { own_error: Some("internal".to_owned()), ..refusal() };
         assert_eq!(failed(1000, vec![(2, other, None)]), [(Check::Answered, 1)]);
-        // Nothing so small is judged infeasible, but for a long last message.
+        // Nothing this small is judged infeasible, except a long last message.
         let long = format!(r#"{{"role":"user","content":"{}"}}"#, "word ".repeat(100));
         let line = format!(r#"{{"id":"c","source":"s","messages":[{SYSTEM},{long},{ANSWER}]}}"#);
         let conversation = read_line(&line).expect("it is sound");
@@ -457,7 +587,7 @@ mod tests {
             let mut judge = Judge::new(&conversation, 20, 0);
             let frame = (&b""[..], &b""[..]);
             let answer = Ok(answer);
-            judge.judge(Exchange { length: 2, body: b"", frame, answer, seen: None });
+            judge.judge(Exchange { length: 2, body: b"", frame, answer, seen: None, plan: None });
             assert_eq!(judge.tally.of(Check::Refused).failed, failures);
             assert_eq!(judge.tally.infeasible, 1);
         }
@@ -473,30 +603,45 @@ mod tests {
         let broken = [(Check::PrefixHeld, 1)];
         assert_eq!(run(&[SYSTEM, NOTED, SECOND, ANSWER, THIRD]), []);
         assert_eq!(run(&[SYSTEM, NOTED, THIRD]), []);
-        // What bears on a question is gone with the next request.
+        // Recalled text for a question is gone with the next request.
         let tailed = THIRD.replace("third", &format!("third{TAIL}"));
         assert_eq!(run(&[SYSTEM, NOTED, SECOND, ANSWER, &tailed]), []);
-        // The note went and nothing else did, though all of it would have fitted.
+        // Only the note was removed, though everything would have fitted.
         assert_eq!(run(&[SYSTEM, FIRST, SECOND, ANSWER, THIRD]), broken);
-        // What had gone came back.
+        // A removed message returned.
         assert_eq!(run(&[SYSTEM, CALL, RESULT, THIRD]), broken);
     }
 
     #[test]
-    fn notes_change_only_all_at_once() {
-        let run = |first: &[&str], second: &[&str]| {
+    fn notes_are_judged_by_the_sizes_at_their_compaction() {
+        let run = |budget_tokens: u64, first: &[&str], second: &[&str]| {
             let (first_answer, first) = exchanged("evict", 101, first);
             let (answer, seen) = exchanged("evict", 120, second);
-            failed(1000, vec![(6, first_answer, Some(first)), (8, answer, Some(seen))])
+            failed(budget_tokens, vec![(6, first_answer, Some(first)), (8, answer, Some(seen))])
         };
-        let broken = [(Check::PrefixHeld, 1)];
         let apart = [SYSTEM, FIRST, APART, ANSWER, SECOND];
-        assert_eq!(run(&apart, &[SYSTEM, FIRST, APART, APART_MORE, THIRD]), []);
-        assert_eq!(run(&apart, &[SYSTEM, FIRST, APART_ANEW, SECOND, ANSWER, THIRD]), []);
-        assert_eq!(run(&apart, &[SYSTEM, FIRST, APART, APART_MORE, SECOND, ANSWER, THIRD]), []);
-        assert_eq!(run(&apart, &[SYSTEM, FIRST, ANSWER, SECOND, ANSWER, THIRD]), broken);
         let two = [SYSTEM, FIRST, APART, APART_MORE, SECOND];
-        assert_eq!(run(&two, &[SYSTEM, FIRST, APART_MORE, THIRD]), broken);
+        // Only sizes outside the slack are certain to differ.
+        assert_eq!(run(1000, &apart, &[SYSTEM, FIRST, APART, APART_MORE, THIRD]), []);
+        let broken = [(Check::NotesHeld, 1)];
+        assert_eq!(run(1000, &two, &[SYSTEM, FIRST, APART_MORE, THIRD]), broken);
+    }
+
+    #[test]
+    fn what_changes_without_a_compaction_is_found() {
+        let conversation = conversation();
+        let mut judge = Judge::new(&conversation, 1000, 0);
+        let frame = (&br#"{"messages":["#[..], &b"]}"[..]);
+        for (length, sent) in [
+            (6, &[SYSTEM, FIRST, APART, SECOND][..]),
+            (8, &[SYSTEM, FIRST, APART_MORE, SECOND, ANSWER, THIRD]),
+        ] {
+            let (answer, seen) = exchanged("evict", 101, sent);
+            let plan = Some(Plan { compactions: 1, messages: 6, low_tokens: 75 });
+            let (answer, seen) = (Ok(answer), Some(seen));
+            judge.judge(Exchange { length, body: b"", frame, answer, seen, plan });
+        }
+        assert_eq!(judge.tally.of(Check::NotesHeld).failed, 1);
     }
 
     #[test]
@@ -511,7 +656,8 @@ mod tests {
         ] {
             let (answer, seen) = exchanged("evict", 101, sent);
             let answer = Ok(answer);
-            judge.judge(Exchange { length, body: b"", frame, answer, seen: Some(seen) });
+            let seen = Some(seen);
+            judged(&mut judge, Exchange { length, body: b"", frame, answer, seen, plan: None });
         }
         assert_eq!(judge.tally.cuts, 1);
         let full = |length| conversation.full_tokens(length);

@@ -1,6 +1,6 @@
-//! Replays recorded conversations through weir and judges what comes of them.
+//! Replays recorded conversations through weir and judges the results.
 //!
-//! Only the command lies here: flags, the bar of progress and the exit code.
+//! This file holds only the command: flags, progress bar and exit code.
 
 #![expect(
     clippy::disallowed_methods,
@@ -29,36 +29,36 @@ use replay::conversation::{self, Conversation};
 use replay::{Budget, Plan};
 
 /// Replays conversations turn by turn through a weir process to a scripted upstream, and judges
-/// each request by the upstream's own count and rules. Ends with 1 where a check fails.
+/// each request by the upstream's own count and rules. Exits with 1 if a check fails.
 ///
-/// Files hold one conversation a line, `{"id", "source", "messages", "tools"?}`, plain or in gzip.
-/// Each answer of the assistant to a user or a tool makes one request: all that stood before it.
+/// Files hold one conversation per line, `{"id", "source", "messages", "tools"?}`, plain or gzip.
+/// Each answer of the assistant to a user or a tool makes one request: everything before it.
 #[derive(Parser)]
 #[command(name = "replay_http", verbatim_doc_comment)]
 struct Flags {
     /// Conversations to replay.
     files: Vec<PathBuf>,
-    /// Prompt tokens for messages: a share of the conversation's last request, or a number for
-    /// those whose last request is a quarter larger. May be given several times.
+    /// Token budget for messages: a share of the conversation's last request, or a number for those
+    /// whose last request is a quarter larger. May be given several times.
     #[arg(long, value_name = "30%|8k", value_delimiter = ',', default_values = ["30%", "50%", "70%", "8k"])]
     budget: Vec<Budget>,
-    /// A key of weir's configuration and its value. May be given several times.
+    /// Key of weir's configuration and its value. May be given several times.
     #[arg(long, value_name = "context.low=0.6", value_parser = setting)]
     policy: Vec<(String, String)>,
-    /// Only so many conversations, evenly taken from each file.
+    /// Maximum number of conversations, evenly sampled from each file.
     #[arg(long, value_name = "N")]
     limit_conversations: Option<usize>,
-    /// Conversations replayed at once.
+    /// Number of conversations replayed at once.
     #[arg(long, value_name = "N", default_value_t = 4)]
     concurrency: usize,
-    /// The weir to judge; without it the one built beside this program.
+    /// The weir to judge; by default the one built with this program.
     #[arg(long, value_name = "PATH")]
     weir: Option<PathBuf>,
     /// A conversation whose last message, a tool result, fits no window: sent as it is, and as a
     /// user message.
     #[arg(long, value_name = "FILE")]
     stress: Option<PathBuf>,
-    /// Print JSON in place of tables.
+    /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
 }
@@ -82,7 +82,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Does what the flags say, and tells whether all checks held.
+/// Runs as the flags say, and returns whether all checks passed.
 async fn run(flags: Flags) -> Result<bool, String> {
     if flags.files.is_empty() && flags.stress.is_none() {
         return Err("name files of conversations, or one with --stress".to_owned());
@@ -125,7 +125,7 @@ async fn run(flags: Flags) -> Result<bool, String> {
     Ok(passed)
 }
 
-/// The binary of the same build: it lies in the folder above that of the examples.
+/// Returns the binary of the same build, in the folder above that of the examples.
 fn built_weir() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let name = format!("weir{}", std::env::consts::EXE_SUFFIX);
@@ -155,7 +155,7 @@ fn conversations(flags: &Flags) -> Result<Vec<Conversation>, String> {
     Ok(taken)
 }
 
-/// Shows on a terminal how far the replay is.
+/// Progress bar on a terminal.
 struct Bar {
     done: AtomicUsize,
     total: usize,
@@ -178,7 +178,7 @@ impl Bar {
         let filled = BAR_WIDTH * done / self.total;
         let (full, free) = ("#".repeat(filled), " ".repeat(BAR_WIDTH - filled));
         let mut stderr = std::io::stderr().lock();
-        // A terminal that is gone needs no bar.
+        // A closed terminal needs no bar.
         write!(stderr, "\r[{full}{free}] {done} of {} requests", self.total).unwrap_or_default();
         if done == self.total {
             writeln!(stderr).unwrap_or_default();

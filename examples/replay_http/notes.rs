@@ -1,6 +1,6 @@
-//! Notes of weir's own, read as the model reads them and held against what was really said.
+//! Parser of weir's own notes, which checks them against the conversation.
 //!
-//! It knows the form that notes have, and nothing of how they are written.
+//! Knows the form of notes, and nothing of how they are written.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,39 +10,39 @@ use serde_json::value::RawValue;
 
 use super::conversation::{Conversation, Role};
 
-/// What opens everything that weir writes into a conversation.
+/// Opening of everything that weir writes into a conversation.
 pub const MARK: &str = "[weir: ";
-/// What a note of excerpts opens with, and one that only counts, behind the number.
+/// End of the first line of a note of excerpts, and of one that only counts, after the number.
 const EXCERPTS: &str = ", shortened to fit; … = left out]";
 const COUNTS: &str = " left out here to fit the context window]";
-/// What the note opens with that stands behind a question and tells what bears on it.
+/// Opening of recalled text at the end of a question.
 const TAIL: &str = "[weir: earlier messages that may bear on this; … = left out]";
-/// The last line of a note of excerpts before a user's own words.
+/// Last line of a note of excerpts before a user's own words.
 const END: &str = "[weir: end of earlier messages]";
-/// Parts two pieces of one line, and stands for what is left out between two lines.
+/// Separates two pieces of one line, and marks text left out between two lines.
 const GAP: &str = " … ";
 const GAP_LINE: &str = "…";
-/// Before names, before a line that could be taken for one of the note's own, before a call.
+/// Prefixes of names, of a line that looks like one of the note's own, and of a call.
 const NAMES: &str = "also: ";
 const QUOTED: &str = "| ";
 const CALL: &str = "> ";
 
-/// What a note says of the conversation.
+/// Contents of a note.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Note {
-    /// How many messages it says are gone.
+    /// Number of messages it claims are gone.
     pub told: usize,
-    /// The messages it quotes.
+    /// Messages it quotes.
     pub quoted: Vec<usize>,
-    /// Whether it is for the one request alone.
+    /// Whether it applies to this one request only.
     pub is_tail: bool,
 }
 
-/// What each message of a conversation says, decoded where a note quotes it.
+/// Contents of a conversation's messages, decoded if a note quotes them.
 pub struct Said<'a> {
     conversation: &'a Conversation,
     texts: RefCell<HashMap<usize, String>>,
-    /// The first message found to hold a name.
+    /// First message found to contain a name.
     names: RefCell<HashMap<String, usize>>,
 }
 
@@ -51,8 +51,8 @@ impl<'a> Said<'a> {
         Self { conversation, texts: RefCell::default(), names: RefCell::default() }
     }
 
-    /// Reads one or several notes that follow one another, of which all must have been said in the
-    /// first `length` messages. The error says what was not.
+    /// Reads one or several consecutive notes, whose text must all occur in the first `length`
+    /// messages. The error says which part does not.
     pub fn read_all(&self, text: &str, length: usize) -> Result<Note, String> {
         let mut all = Note::default();
         let mut rest = Some(text);
@@ -72,7 +72,7 @@ impl<'a> Said<'a> {
         let (head, lines) = text.split_once('\n').unwrap_or((text, ""));
         let is_tail = head == TAIL;
         let (told, is_excerpts) = if is_tail { Some((0, true)) } else { told(head) }
-            .ok_or("a note opens in no known way")?;
+            .ok_or("a note has an unknown opening")?;
         if lines.is_empty() == is_excerpts {
             return Err("a note of excerpts holds none, or another one holds some".to_owned());
         }
@@ -92,7 +92,7 @@ impl<'a> Said<'a> {
         Ok(note)
     }
 
-    /// What a tool says must not be put into the user's mouth.
+    /// Checks the speaker: a tool's output must not be attributed to the user.
     fn check_speaker(&self, number: usize, speaker: &str) -> Result<(), String> {
         let is_right = match self.conversation.messages[number].role {
             Role::User => speaker == "user",
@@ -110,7 +110,7 @@ impl<'a> Said<'a> {
             let unsaid = names.split(", ").find(|name| !self.holds_name(name, number, length));
             return match unsaid {
                 None => Ok(()),
-                // A line of what was said may begin like a list.
+                // A quoted line may begin like a list.
                 Some(_) if number.is_some_and(|number| self.holds(number, line)) => Ok(()),
                 Some(_) => Err(format!("a note lists a name that was never said, at {number:?}")),
             };
@@ -157,7 +157,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// How many messages a note's first line says are gone, and whether excerpts follow.
+/// Parses the first line of a note: the number of messages gone, and whether excerpts follow.
 fn told(head: &str) -> Option<(usize, bool)> {
     let (number, rest) = head.strip_prefix(MARK)?.split_once(" earlier message")?;
     let number = number.parse().ok().filter(|number| *number > 0)?;
@@ -167,13 +167,14 @@ fn told(head: &str) -> Option<(usize, bool)> {
     (rest == EXCERPTS || counts).then_some((number, rest == EXCERPTS))
 }
 
-/// The message that a line says is quoted next, and who it is from.
+/// Parses a header: the message quoted next, and its speaker.
 fn header(line: &str) -> Option<(usize, &str)> {
     let (number, speaker) = line.strip_prefix('#')?.split_once(' ')?;
     Some((number.parse().ok()?, speaker.strip_suffix(':')?))
 }
 
-/// All that a message says: its texts, and the arguments of its calls as a reader sees them.
+/// Returns the text of a message: its content, and the arguments of its calls as a reader sees
+/// them.
 fn text_of(raw: &str) -> String {
     let mut said = String::new();
     let Ok(message) = serde_json::from_str::<Value>(raw) else { return said };

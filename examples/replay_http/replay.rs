@@ -1,13 +1,14 @@
-//! Replay of recorded conversations, turn by turn, through a weir process to the scripted
-//! upstream, and what its judge finds.
+//! Replay of recorded conversations, turn by turn, through a weir process to the scripted upstream,
+//! and the findings of its judge.
 //!
-//! It is the root of one module tree: the example's `main.rs` runs it as a command and the
-//! integration tests include it in their own. It shares no code with the proxy it judges and must
-//! never import from it. Where it is included, `scripted_upstream` lies beside it.
+//! Root of one module tree: the example's `main.rs` runs it as a command and the integration tests
+//! include it in their own. It shares no code with the proxy it judges and must never import from
+//! it. If included elsewhere, `scripted_upstream` must be next to it.
 
 pub mod conversation;
 mod judge;
 mod notes;
+pub mod rewritten;
 mod sent;
 pub mod tally;
 pub mod weir;
@@ -27,21 +28,21 @@ use tally::Tally;
 use weir::{Answer, Asked, Weir};
 
 pub const MODEL: &str = "gpt-4o";
-/// Entries of the upstream's log: more than there are callers at once, so that each finds its own.
+/// Entries of the upstream's log: more than simultaneous callers, so that each finds its own.
 const LOG_ENTRIES: usize = 1024;
 const LOG_BODY_BYTES: usize = 128 * 1024 * 1024;
 
-/// How many tokens the messages of a conversation may take.
+/// Token budget for the messages of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// Of the conversation's last request.
+    /// Share of the conversation's last request, in percent.
     Percent(u64),
-    /// For conversations whose last request is at least a quarter larger.
+    /// Number of tokens, for conversations whose last request is at least a quarter larger.
     Tokens(u64),
 }
 
 impl Budget {
-    /// What it comes to for a conversation, where it is meant for that at all.
+    /// Returns the budget of a conversation in tokens, if it applies to it.
     pub fn tokens(self, conversation: &Conversation) -> Option<u64> {
         let last_tokens = conversation.last_tokens();
         match self {
@@ -85,7 +86,7 @@ pub struct Plan {
     pub concurrency: usize,
 }
 
-/// What was found at one budget.
+/// Results at one budget.
 pub struct Found {
     pub budget: Budget,
     pub sources: BTreeMap<String, Tally>,
@@ -98,7 +99,7 @@ pub struct Outcome {
     pub complaints: Vec<String>,
 }
 
-/// The scripted upstream in this process and weir before it in another.
+/// The scripted upstream in this process, with weir in front of it in another.
 pub struct Stage {
     upstream: Server,
     pub weir: Weir,
@@ -116,7 +117,7 @@ impl Stage {
         Ok(Self { upstream, weir })
     }
 
-    /// What the upstream saw of a request that has been answered.
+    /// Returns the upstream's view of an answered request.
     pub async fn seen(&self, request: &str) -> Option<Seen> {
         let found = Mutex::new(None);
         let is_it = |seen: &&Seen| {
@@ -133,7 +134,7 @@ impl Stage {
     }
 }
 
-/// Replays all conversations at all budgets. `progress` is told of each request done.
+/// Replays all conversations at all budgets. Calls `progress` after each request.
 pub async fn replay(
     conversations: Arc<Vec<Conversation>>,
     plan: &Plan,
@@ -177,13 +178,13 @@ pub async fn replay(
     })
 }
 
-/// How many requests a replay makes.
+/// Number of requests in a replay.
 pub fn request_count(conversations: &[Conversation], budgets: &[Budget]) -> usize {
     let jobs = jobs(conversations, budgets);
     jobs.iter().map(|job| conversations[job.conversation].turns.len()).sum()
 }
 
-/// One conversation at one budget, each by its place in its list.
+/// One conversation at one budget, each by its index.
 #[derive(Clone, Copy)]
 struct Job {
     budget: usize,
@@ -191,7 +192,7 @@ struct Job {
     budget_tokens: u64,
 }
 
-/// All jobs, the longest first, so that none is left alone at the end.
+/// Returns all jobs, the longest first, so that no long one is left at the end.
 fn jobs(conversations: &[Conversation], budgets: &[Budget]) -> Vec<Job> {
     let mut jobs = Vec::new();
     for (budget, kind) in budgets.iter().enumerate() {
@@ -221,12 +222,12 @@ fn add_up<'a>(
     found
 }
 
-/// One conversation with all that its replay needs.
+/// One conversation with everything that its replay needs.
 struct Scene<'a> {
     stage: &'a Stage,
     caller: &'a reqwest::Client,
     conversation: &'a Conversation,
-    /// What no other replay in this run is called; its own key, so that it shares no cache.
+    /// Unique name in this run; also its key, so that it shares no cache.
     name: String,
 }
 
@@ -241,7 +242,7 @@ impl Scene<'_> {
         let mut judge = Judge::new(conversation, budget_tokens, tools_tokens);
         let base_url = self.stage.weir.base_url();
         let (before, after) = frame(conversation.tools.as_deref());
-        // Grows by what each request adds to the one before.
+        // Grows by the messages that each request adds to the one before.
         let mut opened = before.clone();
         let mut written = 0;
         for length in conversation.turns.iter().copied() {
@@ -261,7 +262,12 @@ impl Scene<'_> {
             }
             let seen = self.stage.seen(&request).await;
             let frame = (before.as_slice(), after.as_slice());
-            judge.judge(Exchange { length, body: &body, frame, answer, seen });
+            let mut exchange = Exchange { length, body: &body, frame, answer, seen, plan: None };
+            if judge.asks_for_plan(&exchange) {
+                let asked = self.asked(&base_url, &request, limit_tokens, body.clone());
+                exchange.plan = Some(weir::explain(self.caller, asked).await?);
+            }
+            judge.judge(exchange);
             progress();
         }
         Ok(judge.tally)
@@ -274,12 +280,21 @@ impl Scene<'_> {
         limit_tokens: Option<u64>,
         body: Vec<u8>,
     ) -> Result<Answer, String> {
-        let asked = Asked { base_url, key: &self.name, request, limit_tokens, body };
-        weir::ask(self.caller, asked).await
+        weir::ask(self.caller, self.asked(base_url, request, limit_tokens, body)).await
     }
 
-    /// What the tools take, by the upstream's own count: the first request with them, less the
-    /// same without.
+    fn asked<'a>(
+        &'a self,
+        base_url: &'a str,
+        request: &'a str,
+        limit_tokens: Option<u64>,
+        body: Vec<u8>,
+    ) -> Asked<'a> {
+        Asked { base_url, key: &self.name, request, limit_tokens, body }
+    }
+
+    /// Measures the tools' tokens by the upstream's own count: the first request with them, less
+    /// the same without.
     async fn tools_tokens(&self) -> Result<u64, String> {
         let conversation = self.conversation;
         let (Some(tools), Some(length)) = (&conversation.tools, conversation.turns.first()) else {
@@ -301,7 +316,7 @@ impl Scene<'_> {
     }
 }
 
-/// A request's bytes before and after its messages.
+/// Returns a request's bytes before and after its messages.
 fn frame(tools: Option<&str>) -> (Vec<u8>, Vec<u8>) {
     let before = format!(r#"{{"model":"{MODEL}","messages":["#);
     let after = match tools {
@@ -311,7 +326,7 @@ fn frame(tools: Option<&str>) -> (Vec<u8>, Vec<u8>) {
     (before.into_bytes(), after.into_bytes())
 }
 
-/// The request of the first `length` messages.
+/// Builds the request of the first `length` messages.
 pub fn body(conversation: &Conversation, length: usize, tools: Option<&str>) -> Vec<u8> {
     let messages: Vec<&str> =
         conversation.messages[..length].iter().map(|message| &*message.raw).collect();

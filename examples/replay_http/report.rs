@@ -1,4 +1,4 @@
-//! Tables for people and JSON for programs, of what a replay found.
+//! Results of a replay as tables for people and JSON for programs.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use super::replay::tally::{Check, Tally};
 use super::replay::{Budget, Found, Outcome};
 
-/// The budget at which the pooled figures have bounds.
+/// Budget at which the pooled figures have bounds.
 const BOUNDED: Budget = Budget::Percent(50);
 const LEAST_CACHE_HIT: f64 = 0.85;
 const MOST_CUTS: f64 = 1.0;
-/// Offenders named of each check.
+/// Number of failures listed for each check.
 const SHOWN: usize = 5;
 
 pub fn passed(outcome: &Outcome) -> bool {
@@ -21,7 +21,7 @@ pub fn passed(outcome: &Outcome) -> bool {
     outcome.found.iter().all(holds)
 }
 
-/// What is asked of the pooled figures: what, how much, whether it holds.
+/// Returns the bounds on the pooled figures: description, value, whether it holds.
 fn bounds(found: &Found) -> Vec<(String, f64, bool)> {
     let pooled = &found.pooled;
     if found.budget != BOUNDED || pooled.requests == 0 {
@@ -105,6 +105,8 @@ fn print_checks(found: &Found) {
     }
     let (near, refused) = (found.pooled.borderline, found.pooled.borderline_refused);
     println!("     {near} requests within 60 tokens of being infeasible, {refused} refused");
+    let (refused, barely) = (found.pooled.refused, found.pooled.refused_by_priming);
+    println!("     {refused} requests refused, {barely} of them for no more than reply priming");
 }
 
 pub fn json(outcome: &Outcome, elapsed: Duration) -> Value {
@@ -158,6 +160,8 @@ fn json_of_tally(tally: &Tally) -> Value {
         "infeasible": tally.infeasible,
         "borderline": tally.borderline,
         "borderline_refused": tally.borderline_refused,
+        "refused": tally.refused,
+        "refused_by_priming": tally.refused_by_priming,
         "clipped": tally.clipped,
         "cuts": tally.cuts,
         "growth_quarters": tally.growth_quarters,

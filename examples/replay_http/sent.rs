@@ -1,6 +1,5 @@
-//! What of a conversation reached the upstream: each message received there traced back to one of
-//! the caller's, byte for byte or by one of the changes that a proxy may make, or to a note of its
-//! own.
+//! Tracing of messages at the upstream. Each is traced to one of the caller's, byte for byte or
+//! through a permitted change of the proxy, or to a note of the proxy's own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,33 +11,33 @@ use serde_json::value::RawValue;
 use super::conversation::{Conversation, Role, count};
 use super::notes::{MARK, Note, Said};
 
-/// Stands between a note and what the message itself says, as JSON writes two newlines.
+/// Separator between a note and the message's own text: two newlines in JSON.
 const SEAM: &str = r"\n\n";
 
-/// One message as the upstream received it.
+/// Message as the upstream received it.
 #[derive(Clone)]
 pub struct Piece {
-    /// The caller's message that it is, or was made of; none where it is weir's own.
+    /// Index of the caller's message that it is, or was made from; `None` for weir's own.
     pub index: Option<usize>,
     pub change: Option<Arc<Change>>,
 }
 
-/// A message that is not the caller's byte for byte.
+/// Message that differs from the caller's bytes.
 pub struct Change {
     pub kind: ChangeKind,
     pub raw: Box<str>,
     pub tokens: u64,
-    /// What the notes in it say.
+    /// Contents of the notes in it.
     pub note: Note,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// A user message of weir's own that is a note and nothing else.
+    /// User message of weir's own that contains only a note.
     Apart,
-    /// A user message with a note of weir's beside what it says.
+    /// User message with a note added to its text.
     Note,
-    /// A tool result with its middle left out.
+    /// A tool result, or the arguments of calls that are answered, with their middle left out.
     Clip,
 }
 
@@ -89,12 +88,12 @@ impl Piece {
         self.is_changed_by(ChangeKind::Apart)
     }
 
-    /// Whether it carries what bears on it, for this one request.
+    /// Whether it carries recalled text for this one request.
     pub fn has_tail(&self) -> bool {
         self.change.as_ref().is_some_and(|change| change.note.is_tail)
     }
 
-    /// What of it the next request is to begin with.
+    /// Returns the part with which the next request must begin.
     pub fn without_tail(&self) -> Self {
         if self.has_tail() { Self { index: self.index, change: None } } else { self.clone() }
     }
@@ -104,12 +103,12 @@ impl Piece {
     }
 }
 
-/// How many of `pieces` are the caller's messages.
+/// Number of the caller's messages in `pieces`.
 pub fn callers(pieces: &[Piece]) -> usize {
     pieces.iter().filter(|piece| piece.index.is_some()).count()
 }
 
-/// All of a request, untouched.
+/// All messages of a request, untouched.
 pub fn whole(length: usize) -> Vec<Piece> {
     (0..length).map(|index| Piece { index: Some(index), change: None }).collect()
 }
@@ -120,7 +119,7 @@ struct Body<'a> {
     messages: Vec<&'a RawValue>,
 }
 
-/// Traces requests of one conversation, and remembers the changed messages that it has met.
+/// Traces requests of one conversation, and remembers the changed messages it has seen.
 pub struct Tracer<'a> {
     conversation: &'a Conversation,
     said: Said<'a>,
@@ -133,21 +132,22 @@ impl<'a> Tracer<'a> {
     }
 
     /// Traces each message in `body` to one of the first `length` of the caller's, in order, or to
-    /// a note of what of them is gone. The error says which message is none of them, and why.
+    /// a note about the messages that are gone. The error names the message that cannot be traced,
+    /// and why.
     pub fn trace(&mut self, body: &[u8], length: usize) -> Result<Vec<Piece>, String> {
         let body: Body<'_> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         let mut next = 0;
         let mut pieces = Vec::with_capacity(body.messages.len());
         for (position, raw) in body.messages.iter().enumerate() {
             let piece = self.find(raw.get(), next, length).map_err(|reason| {
-                format!("message {position} of those sent is none of the caller's: {reason}")
+                format!("message {position} of those sent is not the caller's: {reason}")
             })?;
             next = piece.index.map_or(next, |index| index + 1);
             pieces.push(piece);
         }
         let last = pieces.len().saturating_sub(1);
         if pieces[..last].iter().any(Piece::has_tail) {
-            return Err("what bears on a question stands behind another message".to_owned());
+            return Err("recalled text follows a message other than the last question".to_owned());
         }
         self.check_told(&pieces, length)?;
         Ok(pieces)
@@ -160,7 +160,7 @@ impl<'a> Tracer<'a> {
             return Ok(Piece { index: exact, change: None });
         }
         if !raw.contains(MARK) {
-            return Err("no mark is on it".to_owned());
+            return Err("it has no mark".to_owned());
         }
         let known = self.changes.get(raw);
         if let Some((index, change)) = known.filter(|known| known.0.is_none_or(|own| own >= next)) {
@@ -173,7 +173,7 @@ impl<'a> Tracer<'a> {
         Ok(Piece { index, change: Some(change) })
     }
 
-    /// The message that `raw` was made of, how, and what the notes in it say.
+    /// Returns the message that `raw` was made from, the change, and the contents of its notes.
     fn origin(
         &self,
         raw: &str,
@@ -196,22 +196,25 @@ impl<'a> Tracer<'a> {
             let message = &messages[*index];
             match message.role {
                 Role::Tool => is_clipped(&sent, &message.raw),
-                Role::Assistant => has_clipped_arguments(&sent, &message.raw),
+                Role::Assistant => {
+                    self.conversation.is_answered(*index, length)
+                        && has_clipped_arguments(&sent, &message.raw)
+                }
                 _ => false,
             }
         });
-        let index = clipped.ok_or("no message becomes it by a note or by clipping")?;
+        let index = clipped.ok_or("no message yields it through a note or clipping")?;
         Ok((Some(index), ChangeKind::Clip, Note::default()))
     }
 
-    /// Notes speak of what is gone, and of no more than that.
+    /// Checks that notes describe only messages that are gone, and not more of them.
     fn check_told(&self, pieces: &[Piece], length: usize) -> Result<(), String> {
         let mut is_sent = vec![false; length];
         for index in pieces.iter().filter_map(|piece| piece.index) {
             is_sent[index] = true;
         }
         let notes = || pieces.iter().filter_map(|piece| Some(&piece.change.as_ref()?.note));
-        // Of several messages that are the same, nothing tells which was sent.
+        // If several messages are equal, it is unknown which one was sent.
         let is_one_of_several = |quoted: &usize| {
             let messages = &self.conversation.messages;
             messages[..length].iter().filter(|own| own.raw == messages[*quoted].raw).count() > 1
@@ -224,21 +227,21 @@ impl<'a> Tracer<'a> {
         let told: usize = notes().map(|note| note.told).sum();
         let gone = length - callers(pieces);
         if told > gone {
-            return Err(format!("notes tell of {told} messages, and {gone} are gone"));
+            return Err(format!("notes count {told} messages, but {gone} are gone"));
         }
         Ok(())
     }
 }
 
-/// What a message says that is a note and nothing else.
+/// Returns the text of a message that contains only a note.
 fn note_apart(raw: &str) -> Option<String> {
     let content = raw.strip_prefix(r#"{"role":"user","content":"#)?.strip_suffix('}')?;
     let text: String = serde_json::from_str(content).ok()?;
     text.starts_with(MARK).then_some(text)
 }
 
-/// The notes that `raw` holds beside all that `own` says, one behind the other; none where it is
-/// not `own` with notes put in.
+/// Returns the notes that `raw` contains in addition to all of `own`, in sequence; `None` if it is
+/// not `own` with inserted notes.
 fn inserted(raw: &str, own: &str) -> Option<String> {
     let length = raw.len().checked_sub(own.len())?;
     raw.match_indices(MARK).find_map(|(at, _)| {
@@ -256,8 +259,8 @@ fn inserted(raw: &str, own: &str) -> Option<String> {
     })
 }
 
-/// Whether `sent` is the message `raw` with nothing changed but texts in its calls' arguments whose middle
-/// is left out.
+/// Whether `sent` is the message `raw` with no change except clipped texts in the arguments of its
+/// calls.
 fn has_clipped_arguments(sent: &Value, raw: &str) -> bool {
     let Ok(mut own) = serde_json::from_str::<Value>(raw) else { return false };
     let mut sent = sent.clone();
@@ -279,7 +282,7 @@ fn has_clipped_arguments(sent: &Value, raw: &str) -> bool {
         && calls_sent.iter().zip(&calls_own).all(is_same)
 }
 
-/// Whether two values differ in texts alone whose middle is left out.
+/// Whether two values differ only in texts that are clipped.
 fn has_clipped_texts(sent: &Value, own: &Value) -> bool {
     match (sent, own) {
         (Value::String(_), Value::String(_)) => sent == own || is_clipped_content(sent, own),
@@ -297,7 +300,7 @@ fn has_clipped_texts(sent: &Value, own: &Value) -> bool {
     }
 }
 
-/// Whether `sent` is the message `raw` with nothing changed but texts whose middle is left out.
+/// Whether `sent` is the message `raw` with no change except clipped texts.
 fn is_clipped(sent: &Value, raw: &str) -> bool {
     let Ok(mut own) = serde_json::from_str::<Value>(raw) else { return false };
     let mut sent = sent.clone();
@@ -319,7 +322,8 @@ fn is_clipped_content(sent: &Value, own: &Value) -> bool {
     }
 }
 
-/// Whether `sent` is the head of `own`, a marker that says truly how much is left out, and the tail.
+/// Whether `sent` is the head of `own`, a marker with the correct number of bytes left out, and the
+/// tail.
 fn is_clipped_text(sent: &str, own: &str) -> bool {
     sent.match_indices(MARK).any(|(start, _)| {
         let Some(length) = sent[start..].find(']') else { return false };

@@ -1,4 +1,4 @@
-//! The hardest single request: a conversation whose last message alone is larger than any window.
+//! Hardest single request: a conversation whose last message alone is larger than any window.
 //!
 //! As a tool result it must be clipped and answered; as a user message it must be refused.
 
@@ -11,7 +11,7 @@ use super::replay::conversation::{self, Conversation, Role};
 use super::replay::weir::{self, Answer, Asked};
 use super::replay::{Stage, body};
 
-/// What became of one such request.
+/// Result of one such request.
 pub struct Stressed {
     name: &'static str,
     body_bytes: usize,
@@ -24,8 +24,8 @@ pub struct Stressed {
     is_refusal_due: bool,
 }
 
-/// Sends the request of the first conversation in `file` up to its largest message, as it is and
-/// with that message as the user's, each to a weir of its own.
+/// Sends the request of the first conversation in `file` up to its largest message, unchanged and
+/// with that message as the user's, each to its own weir.
 pub async fn stress(
     file: &Path,
     program: &Path,
@@ -38,7 +38,7 @@ pub async fn stress(
     let index = largest.ok_or("the conversation has no messages")?;
     let message = &conversation.messages[index];
     if message.role != Role::Tool {
-        return Err("the largest message of the conversation is no tool result".to_owned());
+        return Err("the largest message of the conversation is not a tool result".to_owned());
     }
     let tools = conversation.tools.as_deref();
     let as_result = body(conversation, index + 1, tools);
@@ -49,8 +49,8 @@ pub async fn stress(
     ])
 }
 
-/// The request with message `index`, a tool result, said by the user; the call that it answers is
-/// left out.
+/// Returns the request with message `index`, a tool result, as a user message; the call that it
+/// answers is removed.
 fn as_user(conversation: &Conversation, index: usize) -> Result<Vec<u8>, String> {
     let before = conversation.messages[..index].iter();
     let call = before.clone().rposition(|message| message.role == Role::Assistant);

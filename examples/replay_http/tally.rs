@@ -1,16 +1,16 @@
-//! What a replay adds up to: figures for each source, and for each check how often it was made and
-//! what failed it.
+//! Totals of a replay: figures for each source, and for each check the number of passes and
+//! failures.
 
 use super::conversation::Conversation;
 
-/// Below this a provider caches nothing.
+/// Minimum number of tokens that a provider caches.
 const CACHE_FLOOR_TOKENS: u64 = 1024;
-/// What a cached token costs of an uncached one.
+/// Cost of a cached token relative to an uncached one.
 const CACHED_PRICE: f64 = 0.1;
-/// Failures kept of each check, for the report in JSON; all are counted.
+/// Failures kept for each check, for the JSON report; all are counted.
 const MAX_KEPT: usize = 1000;
 
-/// What must hold of each request.
+/// Rule that each request must satisfy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
     Answered,
@@ -24,10 +24,11 @@ pub enum Check {
     SystemKept,
     OnlyKnownChanges,
     PrefixHeld,
+    NotesHeld,
 }
 
 impl Check {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Answered,
         Self::Refused,
         Self::Valid,
@@ -39,6 +40,7 @@ impl Check {
         Self::SystemKept,
         Self::OnlyKnownChanges,
         Self::PrefixHeld,
+        Self::NotesHeld,
     ];
 
     pub fn title(self) -> &'static str {
@@ -56,15 +58,16 @@ impl Check {
             Self::SystemKept => "every system message is kept",
             Self::OnlyKnownChanges => "all else is the caller's bytes, a note or a clipped result",
             Self::PrefixHeld => "what was sent before opens what is sent, but for cuts",
+            Self::NotesHeld => "only a compaction changes notes, and only thin or full ones",
         }
     }
 }
 
-/// One thing that went wrong. It names places and numbers, never content.
+/// Failure of a check. It names places and numbers, never content.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub conversation: String,
-    /// Messages in the request.
+    /// Number of messages in the request.
     pub turn: usize,
     pub reason: String,
 }
@@ -73,11 +76,11 @@ pub struct Failure {
 pub struct CheckTally {
     pub made: u64,
     pub failed: u64,
-    /// The first of them.
+    /// The first failures.
     pub failures: Vec<Failure>,
 }
 
-/// The figures of one source at one budget, or of all.
+/// Figures of one source at one budget, or of all.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub conversations: u64,
@@ -85,14 +88,17 @@ pub struct Tally {
     /// Requests above the budget.
     pub above: u64,
     pub infeasible: u64,
-    /// So near to the line between feasible and not that either answer is right.
+    /// Requests so close to the feasibility limit that either answer is right.
     pub borderline: u64,
     pub borderline_refused: u64,
+    pub refused: u64,
+    /// Refused requests whose excess is at most the reply priming.
+    pub refused_by_priming: u64,
     pub cuts: u64,
     pub clipped: u64,
     /// Growth since the budget was first exceeded, in quarters of the budget.
     pub growth_quarters: f64,
-    /// Requests above the budget that were sent: their tokens whole, and as sent.
+    /// Tokens of the sent requests above the budget, whole and as sent.
     pub above_full_tokens: u64,
     pub above_sent_tokens: u64,
     pub sent: Cost,
@@ -102,8 +108,8 @@ pub struct Tally {
     pub checks: [CheckTally; Check::ALL.len()],
 }
 
-/// Input tokens by the cache model: the messages that the request before began with too, whole,
-/// unless they are too few.
+/// Input tokens by the cache model: whole messages shared with the beginning of the previous
+/// request are cached, unless they are too few.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     pub tokens: u64,
@@ -124,7 +130,7 @@ impl Cost {
 }
 
 impl Tally {
-    /// Notes that a check was made, and why it failed where it did.
+    /// Records a check, and the reason if it failed.
     pub fn check(
         &mut self,
         check: Check,
@@ -151,7 +157,7 @@ impl Tally {
         self.checks.iter().map(|check| check.failed).sum()
     }
 
-    /// Cuts for each quarter of the budget that the conversations grew beyond it.
+    /// Compactions for each quarter of the budget that the conversations grew beyond it.
     pub fn cuts_per_quarter(&self) -> f64 {
         ratio(self.cuts as f64, self.growth_quarters)
     }
@@ -164,12 +170,12 @@ impl Tally {
         ratio(self.upstream_cached_tokens as f64, self.upstream_prompt_tokens as f64)
     }
 
-    /// Against sending everything.
+    /// Bill relative to sending everything.
     pub fn billed(&self) -> f64 {
         ratio(self.sent.billed(), self.full.billed())
     }
 
-    /// How much of the requests above the budget was sent.
+    /// Share of the requests above the budget that was sent.
     pub fn sent_share(&self) -> f64 {
         ratio(self.above_sent_tokens as f64, self.above_full_tokens as f64)
     }
@@ -181,6 +187,8 @@ impl Tally {
         self.infeasible += other.infeasible;
         self.borderline += other.borderline;
         self.borderline_refused += other.borderline_refused;
+        self.refused += other.refused;
+        self.refused_by_priming += other.refused_by_priming;
         self.cuts += other.cuts;
         self.clipped += other.clipped;
         self.growth_quarters += other.growth_quarters;

@@ -1,7 +1,6 @@
-//! The proxy under judgement: a process of its own, started on a free port and killed when
-//! dropped, and what it answers to a request.
+//! The proxy under test: a process on a free port, killed on drop, and its answers to requests.
 //!
-//! It knows of weir what any caller knows: flags, environment and headers.
+//! Uses only the interface of any caller: flags, environment and headers.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -17,14 +16,14 @@ use std::time::Duration;
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap};
 use serde_json::Value;
 
-/// The header that tells the upstream's log entries apart.
+/// Header that identifies a request in the upstream's log.
 pub const REQUEST_NAME: &str = "x-replay-request";
 const LIMIT_NAME: &str = "x-weir-max-input-tokens";
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// How many of its complaints are kept.
+/// Maximum number of warnings and errors kept.
 const MAX_COMPLAINTS: usize = 20;
 
-/// A running weir.
+/// Running weir.
 pub struct Weir {
     child: Mutex<Child>,
     pid: u32,
@@ -33,7 +32,7 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// Starts `weir serve` in front of `upstream`. A setting is a key of the configuration such as
+    /// Starts `weir serve` in front of `upstream`. A setting is a configuration key such as
     /// `context.low`, and its value.
     pub fn start(
         program: &Path,
@@ -54,7 +53,7 @@ impl Weir {
             command.env(format!("WEIR_{name}"), value);
         }
         command
-            // Away from the package, so that no configuration file lies beside it.
+            // Outside the package, so that no configuration file is found.
             .current_dir(std::env::temp_dir())
             .args(["serve", "--listen", "127.0.0.1:0", "--upstream", upstream])
             .args(["--log-format", "json", "--store", ":memory:"])
@@ -78,25 +77,25 @@ impl Weir {
         Ok(weir)
     }
 
-    /// The base URL an SDK is given.
+    /// Base URL for an SDK.
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
 
-    /// The warnings and errors that it logged last, and what it said that is no log line.
+    /// The last warnings and errors in its log, and output that is not a log line.
     pub fn complaints(&self) -> Vec<String> {
         let complaints = self.complaints.lock().unwrap_or_else(PoisonError::into_inner);
         complaints.iter().cloned().collect()
     }
 
-    /// How it ended, where it did: it is not meant to.
+    /// Returns how the process ended, if it did: it should not.
     pub fn ended(&self) -> Option<String> {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let status = child.try_wait().ok().flatten()?;
         Some(format!("weir ended in the middle ({status}): {:?}", self.complaints()))
     }
 
-    /// The peak of its resident memory so far, where the system tells.
+    /// Peak of its resident memory so far, if the system reports it.
     pub fn peak_memory_kib(&self) -> Option<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -106,19 +105,19 @@ impl Weir {
 
 impl Drop for Weir {
     fn drop(&mut self) {
-        // It may have ended by itself; there is nothing else to do about it either way.
+        // It may have ended by itself; there is nothing else to do in either case.
         let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
         child.kill().unwrap_or_default();
         child.wait().map(drop).unwrap_or_default();
     }
 }
 
-/// Reads the log to its end: tells the address that it names first, and keeps what is no routine.
+/// Reads the log to its end: sends the first address in it, and keeps lines that are not routine.
 fn follow(stderr: ChildStderr, address: &mpsc::Sender<SocketAddr>, kept: &Mutex<VecDeque<String>>) {
     for line in BufReader::new(stderr).lines() {
         let Ok(line) = line else { return };
         if let Some(found) = listening_on(&line) {
-            // Nobody listens any more once the deadline has passed.
+            // Nobody listens any more after the deadline.
             address.send(found).unwrap_or_default();
         }
         if !line.contains(r#""level":"INFO""#) {
@@ -136,7 +135,7 @@ fn listening_on(line: &str) -> Option<SocketAddr> {
     rest.split(',').next()?.parse().ok()
 }
 
-/// One request to make.
+/// Request to send.
 pub struct Asked<'a> {
     pub base_url: &'a str,
     pub key: &'a str,
@@ -145,7 +144,7 @@ pub struct Asked<'a> {
     pub body: Vec<u8>,
 }
 
-/// What came back, without what the model said.
+/// Answer, without the model's text.
 #[derive(Debug, Default)]
 pub struct Answer {
     pub status: u16,
@@ -153,32 +152,52 @@ pub struct Answer {
     pub action: String,
     pub received_tokens: Option<u64>,
     pub limit_tokens: Option<u64>,
-    /// The code of an error of weir's own; `None` where the answer is the upstream's.
+    /// Error code of weir's own error; `None` if the answer is the upstream's.
     pub own_error: Option<String>,
-    /// The message of an error, whoever made it.
+    /// Message of an error from either.
     pub message: String,
 }
 
-/// A caller with connections of its own that are kept for its next request.
+/// Creates a caller with its own connections, kept for its next request.
 pub fn caller() -> Result<reqwest::Client, String> {
-    // The client wants a TLS provider even where all it speaks is plain HTTP. Another caller may
-    // have installed it before.
+    // The client needs a TLS provider even for plain HTTP. Another caller may have installed it
+    // before.
     rustls::crypto::ring::default_provider().install_default().ok();
     let builder = reqwest::Client::builder().no_proxy().tcp_nodelay(true);
     builder.build().map_err(|error| error.to_string())
 }
 
+/// Weir's report on a compacted request.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Number of compactions up to this request.
+    pub compactions: u64,
+    /// Number of messages in the conversation at the last compaction.
+    pub messages: usize,
+    pub low_tokens: u64,
+}
+
+/// Asks weir to explain its plan of a request.
+pub async fn explain(caller: &reqwest::Client, asked: Asked<'_>) -> Result<Plan, String> {
+    let url = asked.base_url.replace("/v1", "/weir/v1/plan");
+    let answer = send(caller, url, asked).await?;
+    let status = answer.status();
+    let body = answer.bytes().await.map_err(|error| format!("{error:?}"))?;
+    let report: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let own = &report["compaction"];
+    let last = &own["last_cut"]["messages"];
+    match (own["cuts"].as_u64(), last.as_u64(), own["low_tokens"].as_u64()) {
+        (Some(compactions), Some(messages), Some(low_tokens)) => {
+            Ok(Plan { compactions, messages: messages as usize, low_tokens })
+        }
+        (Some(0), None, Some(low_tokens)) => Ok(Plan { compactions: 0, messages: 0, low_tokens }),
+        _ => Err(format!("{status}: weir explains no plan: {report}")),
+    }
+}
+
 /// Makes a chat completion request and reads the answer to its end.
 pub async fn ask(caller: &reqwest::Client, asked: Asked<'_>) -> Result<Answer, String> {
-    let mut request = caller
-        .post(format!("{}/chat/completions", asked.base_url))
-        .header(CONTENT_TYPE, "application/json")
-        .header(AUTHORIZATION, format!("Bearer {}", asked.key))
-        .header(REQUEST_NAME, asked.request);
-    if let Some(tokens) = asked.limit_tokens {
-        request = request.header(LIMIT_NAME, tokens);
-    }
-    let answer = request.body(asked.body).send().await.map_err(|error| format!("{error:?}"))?;
+    let answer = send(caller, format!("{}/chat/completions", asked.base_url), asked).await?;
     let status = answer.status().as_u16();
     let text = |name: &str| text(answer.headers(), name);
     let mut read = Answer {
@@ -195,6 +214,22 @@ pub async fn ask(caller: &reqwest::Client, asked: Asked<'_>) -> Result<Answer, S
         read.message = body["error"]["message"].as_str().unwrap_or("").to_owned();
     }
     Ok(read)
+}
+
+async fn send(
+    caller: &reqwest::Client,
+    url: String,
+    asked: Asked<'_>,
+) -> Result<reqwest::Response, String> {
+    let mut request = caller
+        .post(url)
+        .header(CONTENT_TYPE, "application/json")
+        .header(AUTHORIZATION, format!("Bearer {}", asked.key))
+        .header(REQUEST_NAME, asked.request);
+    if let Some(tokens) = asked.limit_tokens {
+        request = request.header(LIMIT_NAME, tokens);
+    }
+    request.body(asked.body).send().await.map_err(|error| format!("{error:?}"))
 }
 
 fn text(headers: &HeaderMap, name: &str) -> Option<String> {

@@ -1,6 +1,6 @@
 //! Writes answers in OpenAI's shapes: completions, chunks, and usage.
 //!
-//! It gives bytes in pieces and knows no connection. The same request gets the same bytes, but
+//! Produces bytes in pieces and knows no connection. The same request gets the same bytes, except
 //! for the cached tokens.
 
 use bytes::Bytes;
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use super::chat::Verdict;
 
-/// The one moment at which everything here is made, so that answers can be compared.
+/// Creation time of every answer, so that answers can be compared.
 pub const CREATED: u64 = 1_700_000_000;
 const FINGERPRINT: &str = "fp_scripted";
-/// Arguments are streamed in pieces of so many bytes.
+/// Size of the pieces in which arguments are streamed.
 const ARGUMENTS_PIECE_BYTES: usize = 12;
 const CALL_TOKENS: u64 = 7;
 
-/// An answer before anything goes wrong with it.
+/// Answer before any fault is applied.
 pub struct Answer {
     pub status: u16,
     pub content_type: &'static str,
@@ -27,7 +27,7 @@ pub enum Content {
     Whole(Bytes),
     /// Pieces that a model would send one by one.
     Events(Vec<Bytes>),
-    /// So many bytes of the pattern, with or without their length told.
+    /// Bytes of the pattern, with or without a declared length.
     Pattern {
         bytes: u64,
         chunked: bool,
@@ -53,7 +53,7 @@ impl Answer {
     }
 }
 
-/// What the model says.
+/// Output of the model.
 struct Said {
     pieces: Vec<String>,
     calls: Vec<(String, String)>,
@@ -61,7 +61,8 @@ struct Said {
     tokens: u64,
 }
 
-/// The answer to a request found good, and the output it reports; `id` tells it from others.
+/// Builds the answer to a valid request, and its number of output tokens; `id` distinguishes it
+/// from others.
 pub fn chat(verdict: &Verdict, id: u64) -> (Answer, u64) {
     let said = say(verdict);
     let completion_tokens = said.tokens * verdict.choices as u64;
@@ -146,7 +147,7 @@ fn say(verdict: &Verdict) -> Said {
     }
 }
 
-/// Each word with the space before it, which is how most tokens begin.
+/// Splits a text into words with the space before each, as most tokens begin.
 fn words_of(text: &str) -> Vec<&str> {
     let spaces = text.match_indices(' ').map(|(at, _)| at).filter(|at| *at > 0);
     let mut words = Vec::new();
@@ -224,7 +225,8 @@ fn chunks(verdict: &Verdict, said: &Said, id: u64, usage: &Value) -> Vec<Bytes> 
     events
 }
 
-/// The steps in which one choice comes; the last is empty and carries the reason of its end.
+/// Returns the steps in which one choice is streamed; the last is empty and carries the finish
+/// reason.
 fn deltas(said: &Said, id: u64, choice: usize) -> Vec<Value> {
     let content = if said.pieces.is_empty() && !said.calls.is_empty() {
         Value::Null

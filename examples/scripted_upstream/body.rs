@@ -1,6 +1,6 @@
 //! Answers as bytes on a connection: steps that send, hold, stall or cut, and gzip around them.
 //!
-//! It knows no JSON and no route.
+//! Knows no JSON and no route.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -15,25 +15,25 @@ use hyper::body::{Body, Frame, SizeHint};
 use super::log::Ticket;
 
 const PATTERN_FRAME_BYTES: usize = 64 * 1024;
-/// Byte `i` of the large download is `i % 251`: a prime, so that no shift goes unseen.
+/// Byte `i` of the large download is `i % 251`: a prime, so that any shift is detected.
 const PATTERN_PERIOD: usize = 251;
 
-/// One thing that an answer does next.
+/// Step of an answer.
 pub enum Step {
     Send(Bytes),
-    /// Send this many bytes of the pattern.
+    /// Sends this many bytes of the pattern.
     Pattern(u64),
-    /// Lets the connection write out what it has before the next step.
+    /// Lets the connection flush its data before the next step.
     Breathe(u8),
     /// Waits until this future ends.
     Hold(Pin<Box<dyn Future<Output = ()> + Send>>),
     /// Silence for as long as the caller stays.
     Stall,
-    /// Break off.
+    /// Breaks off.
     Cut,
 }
 
-/// Why a connection broke off.
+/// Reason why a connection broke off.
 #[derive(Debug)]
 pub struct Dropped;
 
@@ -45,10 +45,10 @@ impl std::fmt::Display for Dropped {
 
 impl std::error::Error for Dropped {}
 
-/// The body of an answer, and the log entry that follows its end.
+/// Body of an answer, and the log entry that is closed at its end.
 pub struct Reply {
     steps: VecDeque<Step>,
-    /// Set where the length is told up front; then the steps hold exactly so much.
+    /// Set if the length is declared up front; the steps then have exactly this length.
     length: Option<u64>,
     pattern_at: u64,
     ticket: Ticket,
@@ -146,7 +146,7 @@ fn pattern(at: u64, left: u64) -> Bytes {
     Bytes::from_static(&PERIODS[start..start + length])
 }
 
-/// Compresses pieces so that each can be read as soon as it has come.
+/// Compresses pieces so that each can be read on arrival.
 pub fn gzip(pieces: &[Bytes]) -> Vec<Bytes> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let mut compressed = Vec::with_capacity(pieces.len() + 1);

@@ -1,6 +1,7 @@
-//! Judges a chat completion request: is it valid, does it fit, what of it was seen before.
+//! Judges a chat completion request: whether it is valid, whether it fits, which part was seen
+//! before.
 //!
-//! It decides and counts; `answer.rs` writes what is answered.
+//! Decides and counts; `answer.rs` writes the answer.
 
 use std::sync::Arc;
 
@@ -15,14 +16,14 @@ use super::script::Script;
 use super::strict::{self, Messages, Top};
 use super::validate::{self, Message, Refusal, Role, kind_of};
 
-/// Below this the provider caches nothing.
+/// Minimum number of tokens that the provider caches.
 const CACHE_FLOOR_TOKENS: u64 = 1024;
 const MAX_TOOLS: usize = 128;
 const MAX_CHOICES: u64 = 128;
 
-/// What came beside the body.
+/// Request data outside the body.
 pub struct Asker {
-    /// The deployment in an Azure path, which names the model.
+    /// Deployment in an Azure path, which names the model.
     pub deployment: Option<String>,
     pub credential: String,
     pub script: Option<String>,
@@ -30,7 +31,7 @@ pub struct Asker {
     pub context_tokens: u64,
 }
 
-/// A request found good, and all that its answer depends on.
+/// Valid request, with everything that its answer depends on.
 pub struct Verdict {
     pub model: String,
     pub stream: bool,
@@ -147,7 +148,7 @@ fn has_tools(top: &Top<'_>) -> bool {
         .any(|raw| !matches!(raw.get(), "null" | "[]"))
 }
 
-/// The prompt in the order in which a provider caches it: definitions first.
+/// Returns the prompt in the order in which a provider caches it: definitions first.
 fn with_definitions(
     state: &State,
     top: &Top<'_>,
@@ -223,7 +224,7 @@ fn check_tools(name: &str, tools: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What the API calls its own; anything else at the top level is refused.
+/// Members that the API knows; any other top-level member is refused.
 const KNOWN_MEMBERS: &str = "model messages stream stream_options n max_tokens max_completion_tokens \
     temperature top_p frequency_penalty presence_penalty logit_bias logprobs top_logprobs stop seed user \
     tools tool_choice parallel_tool_calls functions function_call response_format modalities audio \
@@ -299,7 +300,7 @@ fn model_of(state: &State, top: &Top<'_>, deployment: Option<&str>) -> Result<St
     Ok(model)
 }
 
-/// Refuses a model that the options rule out.
+/// Refuses a model that the options exclude.
 pub fn known_model(state: &State, model: &str) -> Result<(), Refusal> {
     let models = &state.options.models;
     let known = if models.is_empty() {

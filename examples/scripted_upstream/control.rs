@@ -1,6 +1,6 @@
-//! The routes under `/scripted/` by which another process reads the log and steers the server.
+//! Routes under `/scripted/` through which another process reads the log and controls the server.
 //!
-//! Their requests are not logged themselves.
+//! Their requests are not logged.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
-//! Prompt tokens by tiktoken-rs and the published framing rules, kept by content.
+//! Prompt token counts by tiktoken-rs and the published framing rules, cached by content.
 //!
-//! It shares nothing with the proxy's own counting, which it is there to judge.
+//! Shares no code with the proxy's own counting, which it judges.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -21,7 +21,7 @@ const NAME_TOKENS: u64 = 1;
 const CALL_TOKENS: u64 = 7;
 const LEGACY_CALL_TOKENS: u64 = 3;
 const TOOLS_TOKENS: u64 = 9;
-/// Less, since both share one frame.
+/// Tools after a system message cost less, since both share one frame.
 const TOOLS_BESIDE_SYSTEM_TOKENS: u64 = 5;
 const IMAGE_BASE_TOKENS: u64 = 85;
 const IMAGE_TILE_TOKENS: u64 = 170;
@@ -31,23 +31,23 @@ const MAX_REMEMBERED: usize = 100_000;
 pub enum Encoding {
     O200k,
     Cl100k,
-    /// Of models whose names begin with `foreign`: what `--tokenizer` names, or else `Cl100k` with a
-    /// token for each digit.
+    /// Models whose names begin with `foreign`: the vocabulary from `--tokenizer`, or else `Cl100k`
+    /// with one token per digit.
     Foreign,
-    /// Of models called `foreign-` and a name in `OPEN`: that open model's vocabulary.
+    /// Models called `foreign-` and a name in `OPEN`: that open model's vocabulary.
     Deepseek,
     Mistral,
     Qwen,
 }
 
-/// The vocabularies of open models that there are.
+/// Available vocabularies of open models.
 const OPEN: [(&str, Encoding); 3] = [
     ("deepseek_v3", Encoding::Deepseek),
     ("mistral_v3", Encoding::Mistral),
     ("qwen2", Encoding::Qwen),
 ];
 
-/// The vocabulary of `--tokenizer`.
+/// The vocabulary from `--tokenizer`.
 static FOREIGN: OnceLock<Vocabulary> = OnceLock::new();
 
 enum Vocabulary {
@@ -140,12 +140,12 @@ impl Encoding {
     }
 }
 
-/// The tokens of one piece of a prompt, and what tells it from others.
+/// Tokens of one piece of a prompt, and its identity.
 pub struct Tally {
     encoding: Encoding,
     pub ranks: Vec<u32>,
     framing: u64,
-    /// What bears on identity and is no text, such as an image.
+    /// Identity of parts that are not text, such as an image.
     other: Xxh3,
 }
 
@@ -305,8 +305,8 @@ fn type_of(schema: &Value, depth: usize, source: &mut String) {
     }
 }
 
-/// By the published tile rule where the size can be seen, else the base: a judge must not charge
-/// for what it cannot know.
+/// Counts an image by the published tile rule if its size is known, else the base: a judge must not
+/// charge for unknown parts.
 fn image_tokens(url: &str, detail: &str) -> u64 {
     let size = if detail == "low" { None } else { png_size(url) };
     let Some((width, height)) = size else {
@@ -326,7 +326,7 @@ fn png_size(url: &str) -> Option<(u32, u32)> {
     Some((side(16)?, side(20)?))
 }
 
-/// What is known of messages and tool lists, by their bytes.
+/// Known messages and tool lists, by their bytes.
 pub struct Counts {
     known: Mutex<Generations<Arc<Message>>>,
 }
@@ -338,13 +338,13 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// What `read` makes of `text`, made once for each `purpose`.
+    /// Returns the result of `read` for `text`, computed once for each `purpose`.
     pub fn recall(&self, text: &str, purpose: u64, read: impl Fn() -> Message) -> Arc<Message> {
         let key = xxh3_128_with_seed(text.as_bytes(), purpose);
         if let Some(known) = locked(&self.known).find(key) {
             return known.clone();
         }
-        // Two requests may read the same text at once; both come to the same result.
+        // Two requests may read the same text at once; both get the same result.
         let message = Arc::new(read());
         locked(&self.known).insert(key, message.clone());
         message

@@ -1,6 +1,6 @@
-//! The routes beside chat: models, embeddings, responses, speech, downloads and the echo.
+//! Routes other than chat: models, embeddings, responses, speech, downloads and the echo.
 //!
-//! Simple on purpose: they are there to be passed through.
+//! Simple on purpose: they exist to be forwarded.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -64,7 +64,7 @@ fn pattern(content_type: &'static str, bytes: u64, chunked: bool) -> Answer {
     }
 }
 
-/// Tells what came, so that a test sees what a proxy made of it.
+/// Returns the received request, so that a test sees the proxy's changes to it.
 fn echo(call: &Call) -> Answer {
     let headers: Vec<Value> = call
         .head
@@ -135,7 +135,7 @@ fn embeddings(state: &State, call: &Call) -> Result<Answer, Refusal> {
             Value::String(text) => Encoding::Cl100k.count(text),
             other => other.as_array().map_or(0, Vec::len) as u64,
         };
-        // Simple fractions, which survive any way of writing them.
+        // Simple fractions, which survive any notation.
         let vector = (0..dimensions).map(|at| (at as f32 + index as f32) / 16.0);
         let embedding = if body["encoding_format"] == "base64" {
             let bytes: Vec<u8> = vector.flat_map(f32::to_le_bytes).collect();
@@ -197,7 +197,7 @@ fn responses(state: &State, call: &Call) -> Result<Answer, Refusal> {
     Ok(Answer::events(response_events(&output[0], &started, &completed)))
 }
 
-/// The events in which an answer's only item is streamed.
+/// Returns the events in which an answer's only item is streamed.
 fn response_events(item: &Value, started: &Value, completed: &Value) -> Vec<Bytes> {
     let text = item["content"][0]["text"].as_str().unwrap_or("");
     let about = |kind: &str, more: Value| {

@@ -1,12 +1,11 @@
-//! Faults on purpose: their names.
+//! Names of deliberate faults.
 //!
-//! It parses; carrying them out is for `routes.rs` and `body.rs`, wording refusals for size for
-//! `overflow.rs`.
+//! Parses them; `routes.rs` and `body.rs` apply them, and `overflow.rs` words refusals for size.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-/// What goes wrong with an answer.
+/// Fault of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// An error of this status instead of the answer, with `retry-after` if given.
@@ -15,21 +14,21 @@ pub enum Fault {
     Reset,
     /// FIN before any answer.
     Close,
-    /// A good answer; the connection closes when the next request comes on it.
+    /// A good answer; the connection closes when the next request arrives on it.
     CloseIdle,
     /// Silence instead of the answer.
     StallHead,
-    /// Silence after so many pieces.
+    /// Silence after this many pieces.
     StallAfter(usize),
     /// Nothing until the test releases it.
     HoldHead,
-    /// So many pieces, the others when the test releases them.
+    /// This many pieces, the others when the test releases them.
     HoldAfter(usize),
-    /// So many pieces and half of the next, then the connection breaks off.
+    /// This many pieces and half of the next, then the connection breaks off.
     TruncateAfter(usize),
-    /// Bytes that are no JSON where JSON belongs.
+    /// Bytes that are not JSON instead of JSON.
     Garbage,
-    /// Pieces that end inside a character; whole once put together.
+    /// Pieces that end inside a character; valid once joined.
     HalfUtf8,
     /// A good body under `text/html`.
     WrongContentType,
@@ -40,7 +39,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The request gets no answer of a model, so that nothing of it is worth caching.
+    /// Whether the request gets no answer from a model, so that none of it is worth caching.
     pub fn refuses(&self) -> bool {
         matches!(
             self,
@@ -49,7 +48,7 @@ impl Fault {
     }
 }
 
-/// Reads a list of faults, where `none` is a request without one.
+/// Parses a list of faults; `none` is a request without one.
 pub fn queue(names: &[impl AsRef<str>]) -> Result<Vec<Option<Fault>>, String> {
     names
         .iter()
@@ -60,7 +59,7 @@ pub fn queue(names: &[impl AsRef<str>]) -> Result<Vec<Option<Fault>>, String> {
         .collect()
 }
 
-/// Reads one fault, such as `status:429:retry-after=2` or `stall_after:3`.
+/// Parses one fault, such as `status:429:retry-after=2` or `stall_after:3`.
 pub fn parse(name: &str) -> Result<Fault, String> {
     let unknown = || format!("no such fault: {name}");
     let (kind, argument) = name.split_once(':').unwrap_or((name, ""));
@@ -92,7 +91,7 @@ pub fn parse(name: &str) -> Result<Fault, String> {
     }
 }
 
-/// The body of an error of this status, in OpenAI's shape.
+/// Returns the body of an error of this status, in OpenAI's shape.
 pub fn status_body(code: u16) -> Value {
     let (message, kind, error_code) = match code {
         401 => ("Incorrect API key provided.", "invalid_request_error", json!("invalid_api_key")),

@@ -1,6 +1,6 @@
-//! Uploads kept in memory and given back byte for byte.
+//! Uploads kept in memory and returned byte for byte.
 //!
-//! The oldest are forgotten when there are too many.
+//! The oldest are dropped if there are too many.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -42,7 +42,7 @@ impl File {
     }
 }
 
-/// Answers what concerns uploads; `None` is for other routes.
+/// Answers requests about uploads; `None` for other routes.
 pub fn answer(state: &State, call: &Call, route: &[&str]) -> Option<Result<Answer, Refusal>> {
     let method = &call.head.method;
     let answer = match (method, route) {
@@ -110,7 +110,7 @@ fn named<'a>(parts: &'a [Part], name: &str) -> Result<&'a Part, Refusal> {
     parts.iter().find(|part| part.name == name).ok_or_else(missing)
 }
 
-/// Splits a multipart form as far as SDKs make use of the format.
+/// Splits a multipart form, as far as SDKs use the format.
 fn parts(call: &Call) -> Result<Vec<Part>, Refusal> {
     let malformed = || Refusal::invalid("The multipart form could not be read.");
     let content_type = call.header("content-type").unwrap_or("");

@@ -1,6 +1,6 @@
-//! The record of every request: what came, what was found in it and how it ended.
+//! Record of every request: its contents, the findings about it, and how it ended.
 //!
-//! It holds no more than its bounds allow and knows nothing of what requests mean.
+//! Holds no more than its bounds allow and knows nothing of the meaning of requests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -18,39 +18,39 @@ use super::locked;
 /// One request as this server saw it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Counts the requests from 1, in order of arrival.
+    /// Number of the request from 1, in order of arrival.
     pub number: u64,
-    /// Counts the connections from 1, in order of acceptance.
+    /// Number of the connection from 1, in order of acceptance.
     pub connection: u64,
     pub version: Version,
     pub method: Method,
     /// Path and query as received.
     pub path: String,
     pub headers: HeaderMap,
-    /// Empty where the log's bound on bodies did not let it stay.
+    /// Empty if the log's bound on bodies dropped it.
     pub body: Bytes,
     pub body_bytes: usize,
     pub prompt_tokens: Option<u64>,
     pub cached_tokens: Option<u64>,
-    /// The output of a whole answer, whether or not all of it was sent.
+    /// Output tokens of a whole answer, whether or not all of it was sent.
     pub completion_tokens: Option<u64>,
-    /// The status answered; 0 where there is none.
+    /// Status of the answer; 0 if there is none.
     pub status: u16,
     /// The whole answer was handed to the connection.
     pub completed: bool,
-    /// The caller went before that.
+    /// The caller left before that.
     pub client_left: bool,
-    /// This server broke it off before that, as a fault told it to.
+    /// This server broke it off before that, because of a fault.
     pub cut: bool,
 }
 
 impl Seen {
-    /// Nothing more will happen to it.
+    /// Whether nothing more will happen to it.
     pub fn ended(&self) -> bool {
         self.completed || self.client_left || self.cut
     }
 
-    /// As `GET /scripted/log` shows it.
+    /// Renders it for `GET /scripted/log`.
     pub fn to_json(&self, with_body: bool) -> Value {
         let headers: Vec<Value> = self
             .headers
@@ -90,11 +90,11 @@ pub struct Log {
 #[derive(Default)]
 struct Entries {
     seen: VecDeque<Seen>,
-    /// The number of the first entry in `seen`.
+    /// Number of the first entry in `seen`.
     first: u64,
     next: u64,
     body_bytes: usize,
-    /// Entries before this number have given their bodies up.
+    /// Entries before this number have dropped their bodies.
     bodies_from: u64,
 }
 
@@ -125,7 +125,7 @@ impl Log {
         }
     }
 
-    /// Writes a request down; its ticket tells the rest.
+    /// Records a request; its ticket completes the entry.
     pub fn open(self: &Arc<Self>, head: &Parts, connection: u64) -> Ticket {
         let path = head.uri.path_and_query().map_or("", |path| path.as_str());
         let mut entries = locked(&self.entries);
@@ -159,7 +159,7 @@ impl Log {
         Ticket { log: self.clone(), number, open: true }
     }
 
-    /// A ticket of no entry, for answers that are not part of the record.
+    /// Returns a ticket without an entry, for answers that are not recorded.
     pub fn unlogged(self: &Arc<Self>) -> Ticket {
         Ticket { log: self.clone(), number: 0, open: false }
     }
@@ -168,7 +168,7 @@ impl Log {
         use_entries(locked(&self.entries).seen.make_contiguous())
     }
 
-    /// Forgets what was seen; requests still open go on unrecorded.
+    /// Clears the log; requests still open continue unrecorded.
     pub fn clear(&self) {
         let mut entries = locked(&self.entries);
         entries.seen.clear();
@@ -181,7 +181,7 @@ impl Log {
         loop {
             let changed = self.changed.notified();
             let mut changed = std::pin::pin!(changed);
-            // Listening begins before the look, so that no change falls between the two.
+            // Waiting is registered before the check, so that no change is missed.
             changed.as_mut().enable();
             if self.read(&holds) {
                 return;
@@ -191,7 +191,7 @@ impl Log {
     }
 }
 
-/// The right to finish one entry. Dropped while open, the caller has gone.
+/// Right to finish one entry. If it is dropped while open, the caller has left.
 pub struct Ticket {
     log: Arc<Log>,
     number: u64,
@@ -242,7 +242,7 @@ impl Ticket {
         }
     }
 
-    /// This server ends the exchange on its own account.
+    /// Records that this server ends the exchange itself.
     pub fn cut(&mut self) {
         if std::mem::replace(&mut self.open, false) {
             self.change(|seen| seen.cut = true);

@@ -1,6 +1,6 @@
 //! Runs the scripted upstream as a process: flags in, one line with its address out.
 //!
-//! Nothing but the process lives here; the server itself is `server.rs`.
+//! This file holds only the process; the server itself is `server.rs`.
 
 #[path = "server.rs"]
 mod server;
@@ -17,7 +17,7 @@ const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 struct Flags {
     #[command(flatten)]
     options: Options,
-    /// Leave once this many requests have ended, instead of at Ctrl-C.
+    /// Exit after this many requests have ended, instead of at Ctrl-C.
     #[arg(long)]
     exit_after: Option<usize>,
 }

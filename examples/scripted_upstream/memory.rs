@@ -1,6 +1,6 @@
-//! Bounded memory of what came before: by content, and by prefix as a provider's prompt cache.
+//! Bounded memory of earlier requests: by content, and by prefix as a provider's prompt cache.
 //!
-//! It is told what a prompt is made of and never reads one.
+//! Receives the pieces of a prompt and never reads one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,10 @@ use super::locked;
 use super::validate::Message;
 
 const MAX_PREFIXES: usize = 100_000;
-/// Different continuations remembered of one prefix.
+/// Maximum number of continuations remembered for one prefix.
 const MAX_BRANCHES: usize = 16;
 
-/// A map that forgets what was not asked for during the last `max` insertions or more.
+/// Map that forgets entries not requested during the last `max` insertions or more.
 pub struct Generations<V> {
     young: HashMap<u128, V>,
     old: HashMap<u128, V>,
@@ -53,7 +53,7 @@ impl Default for PrefixCache {
 }
 
 impl PrefixCache {
-    /// Tokens at the front of `prompt` that an earlier one under `root` began with too.
+    /// Tokens at the front of `prompt` shared with an earlier one under `root`.
     pub fn shared_tokens(&self, root: u128, prompt: &[Arc<Message>]) -> u64 {
         let mut nodes = locked(&self.nodes);
         let mut node = root;
@@ -73,7 +73,7 @@ impl PrefixCache {
         shared
     }
 
-    /// Makes `prompt` one of the earlier ones.
+    /// Adds `prompt` to the earlier ones.
     pub fn remember(&self, root: u128, prompt: &[Arc<Message>]) {
         let mut nodes = locked(&self.nodes);
         let mut node = root;

@@ -1,9 +1,8 @@
-//! How each vendor words a refusal for size. Their sources stand in
-//! `tests/golden/overflow/texts.jsonl`.
+//! Wording of each vendor's refusal for size. Sources are in `tests/golden/overflow/texts.jsonl`.
 
 use serde_json::{Value, json};
 
-/// What a refusal for size says: the prompt, the room asked for the answer, and the window.
+/// Facts of a refusal for size: the prompt, the output limit, and the window.
 #[derive(Clone, Copy, Debug)]
 pub struct Overflow {
     pub prompt_tokens: u64,
@@ -11,7 +10,8 @@ pub struct Overflow {
     pub context_tokens: u64,
 }
 
-/// Status and body of a refusal for size in one vendor's words; `empty` is a 200 without a body.
+/// Returns the status and body of a refusal for size in one vendor's words; `empty` is a 200
+/// without a body.
 pub fn refusal(vendor: &str, size: Overflow) -> (u16, Option<Value>) {
     let status = match vendor {
         "empty" => return (200, None),
@@ -40,7 +40,7 @@ fn says(vendor: &str, size: Overflow) -> String {
         "vllm" => format!(
             "This model's maximum context length is {window} tokens. However, your request has {prompt} input tokens. Please reduce the length of the input messages."
         ),
-        // It stops counting where the limit is passed.
+        // It stops counting once the limit is passed.
         "vllm_new" | "openrouter_raw" => format!(
             "This model's maximum context length is {window} tokens. However, you requested {output} output tokens and your prompt contains at least {} input tokens, for a total of at least {} tokens. Please reduce the length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value={})",
             window + 1 - output.min(window),

@@ -1,6 +1,6 @@
-//! From a request to an answer: paths, keys, logging, and faults carried out.
+//! From a request to an answer: paths, keys, logging, and the application of faults.
 //!
-//! What an answer says is decided in `chat.rs`, `extras.rs` and `files.rs`.
+//! `chat.rs`, `extras.rs` and `files.rs` decide on the contents of answers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,14 +26,14 @@ use super::{Link, State, control, extras, files, locked};
 const FAULT_NAME: &str = "x-upstream-fault";
 const CONTEXT_NAME: &str = "x-upstream-context-tokens";
 const COMPRESS_NAME: &str = "x-upstream-compress";
-/// Above this a body is judged off the async threads.
+/// Larger bodies are judged off the async threads.
 const INLINE_BYTES: usize = 32 * 1024;
-/// Turns given to the connection to write out a piece before the next.
+/// Turns given to the connection to write a piece before the next.
 const BREATHS: u8 = 4;
-/// HTTP/2 forgets what it has not yet written when a stream is cut, so a cut comes late.
+/// HTTP/2 drops data that is not yet written when a stream is cut, so a cut is delayed.
 const PAUSE_BEFORE_CUT: Duration = Duration::from_millis(20);
 
-/// A request whose body has been read.
+/// Request whose body has been read.
 pub struct Call {
     pub head: Parts,
     pub body: Bytes,
@@ -72,7 +72,7 @@ pub async fn answer(
     if head.uri.path().starts_with("/scripted/") {
         return control::answer(&state, head, body).await;
     }
-    // Holding begins here, so that a release after the request is logged is never missed.
+    // The hold begins here, so that a release after the request is logged is never missed.
     let mut released = state.released.subscribe();
     let mut ticket = state.log.open(&head, link.number);
     if link.close_on_next.load(Ordering::Acquire) {
@@ -87,7 +87,7 @@ pub async fn answer(
             let refusal = Refusal::new(413, "The request body is too large.");
             return Ok(respond(refused(&refusal), ticket));
         }
-        // The ticket, dropped open, says that the caller left.
+        // The ticket, dropped open, records that the caller left.
         Err(_) => return Err(Dropped),
     };
     ticket.body(&body);
@@ -140,7 +140,7 @@ fn refused(refusal: &Refusal) -> Answer {
     Answer::json(refusal.status, &refusal.body())
 }
 
-/// The answer, and what is to go wrong with it on its way.
+/// Decides on the answer, and the fault to apply to it.
 async fn decide(state: &Arc<State>, call: &Call, ticket: &Ticket) -> (Answer, Option<Fault>) {
     let fault = match call.header(FAULT_NAME).map(fault::parse) {
         Some(Ok(fault)) => Some(fault),
@@ -177,7 +177,7 @@ async fn complete(
         None => state.options.context_tokens,
         Some(Ok(tokens)) => tokens,
         Some(Err(_)) => {
-            let refusal = Refusal::invalid(format!("{CONTEXT_NAME} is no number"));
+            let refusal = Refusal::invalid(format!("{CONTEXT_NAME} is not a number"));
             return (refused(&refusal), fault);
         }
     };
@@ -224,7 +224,7 @@ async fn complete(
 }
 
 fn too_long(vendor: &str, size: Overflow) -> Answer {
-    // Some say it within a stream that has begun well.
+    // Some vendors report it within a stream that began well.
     let within = [("_event", ""), ("_error_event", "event: error\n")];
     for (end, name) in within.into_iter().rev() {
         if let Some(vendor) = vendor.strip_suffix(end)
@@ -239,7 +239,7 @@ fn too_long(vendor: &str, size: Overflow) -> Answer {
     }
 }
 
-/// Puts another answer in this one's place, where the fault wants that.
+/// Replaces this answer by another if the fault requires that.
 fn apply(answer: Answer, fault: Option<&Fault>, size: Option<Overflow>) -> Answer {
     match fault {
         Some(Fault::Status(code, retry_after)) => {
@@ -272,7 +272,7 @@ fn apply(answer: Answer, fault: Option<&Fault>, size: Option<Overflow>) -> Answe
 
 type Held = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// An answer with nothing wrong on its way.
+/// Sends an answer without faults.
 pub fn respond(answer: Answer, ticket: Ticket) -> Response<Reply> {
     respond_with(answer, None, ticket, Box::pin(std::future::ready(())))
 }
@@ -317,7 +317,7 @@ fn respond_with(
     builder.body(reply).expect("status and headers are made from valid parts")
 }
 
-/// The steps of an answer that goes wrong on its way, or `None` where it does not.
+/// Returns the steps of an answer with a fault, or `None` if it has none.
 fn interfere(pieces: Vec<Bytes>, fault: Option<&Fault>, held: Held) -> Option<Vec<Step>> {
     let upto = |count: &usize| (*count).min(pieces.len() - 1);
     let mut steps = Vec::with_capacity(pieces.len() + 4);
@@ -374,7 +374,7 @@ fn check_key(state: &State, call: &Call) -> Result<(), Refusal> {
     }
 }
 
-/// The route after the base path, and the deployment where an Azure path names one.
+/// Returns the route after the base path, and the deployment if an Azure path names one.
 fn split_path(path: &str) -> (Vec<String>, Option<String>) {
     let segments = |rest: &str| {
         let parts = rest.split('/').filter(|part| !part.is_empty());

@@ -1,13 +1,14 @@
-//! What a request may ask this server to answer: a script in a header or in the last user message.
+//! Script with which a request controls this server's answer, in a header or in the last user
+//! message.
 //!
-//! Whatever is not asked for is deterministic and echoes nothing of what was sent.
+//! Everything that the script leaves open is deterministic and echoes none of the request.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::fault::Fault;
 
-/// Begins the script, in a header of this name or on a line of the last message.
+/// Name of the script's header, or prefix of its line in the last message.
 pub const SCRIPT_NAME: &str = "x-upstream-script";
 
 const WORDS: [&str; 8] = ["the", "river", "runs", "over", "the", "low", "wall", "and"];
@@ -15,12 +16,12 @@ const WORDS: [&str; 8] = ["the", "river", "runs", "over", "the", "low", "wall", 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
-    /// The answer's text.
+    /// Text of the answer.
     pub text: Option<String>,
-    /// Or so many words of filler.
+    /// Or a number of filler words.
     pub words: Option<usize>,
     pub tool_calls: Vec<ScriptCall>,
-    /// As in `x-upstream-fault`, which wins over it.
+    /// As in `x-upstream-fault`, which takes precedence.
     pub fault: Option<String>,
     pub finish_reason: Option<String>,
 }
@@ -29,7 +30,7 @@ pub struct Script {
 #[serde(deny_unknown_fields)]
 pub struct ScriptCall {
     pub name: String,
-    /// A string is taken as it is, anything else written as JSON.
+    /// A string is used as it is, anything else is written as JSON.
     #[serde(default)]
     pub arguments: Value,
 }
@@ -49,12 +50,12 @@ impl Script {
         serde_json::from_str(text).map_err(|error| format!("{SCRIPT_NAME}: {error}"))
     }
 
-    /// Whether it leaves open what is said.
+    /// Whether it leaves the content open.
     pub fn is_silent(&self) -> bool {
         self.text.is_none() && self.words.is_none() && self.tool_calls.is_empty()
     }
 
-    /// The answer's text, where the script or the request's form leaves a say.
+    /// Returns the answer's text, as far as the script or the request's form leaves it open.
     pub fn answer_text(&self, messages: usize, wants_json: bool, fault: Option<&Fault>) -> String {
         if let Some(text) = &self.text {
             return text.clone();
@@ -76,7 +77,7 @@ impl Script {
     }
 }
 
-/// The script on a line of its own in a message's text.
+/// Returns the script on its own line in a message's text.
 pub fn line_of(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once(SCRIPT_NAME)?;
     let script = rest.strip_prefix(':')?;

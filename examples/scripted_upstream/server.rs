@@ -1,8 +1,8 @@
-//! The scripted upstream: an OpenAI-shaped server on loopback that judges what it is sent.
+//! Scripted upstream: an OpenAI-shaped server on loopback that judges the requests it receives.
 //!
-//! It is the root of one module tree: the example's `main.rs` runs it as a process and the
-//! integration tests include it in their own. It shares no code with the proxy it judges, must
-//! never import from it, and counts tokens with tiktoken-rs alone.
+//! Root of one module tree: the example's `main.rs` runs it as a process and the integration tests
+//! include it in their own. It shares no code with the proxy it judges, must never import from it,
+//! and counts tokens with tiktoken-rs alone.
 
 mod answer;
 mod body;
@@ -40,69 +40,70 @@ use tokio::task::{JoinHandle, JoinSet};
 use fault::Fault;
 pub use log::Seen;
 
-/// What the server is told at its start; the flags of the process are the same.
+/// Options of the server; the flags of the process are the same.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "scripted_upstream")]
 pub struct Options {
-    /// Address to listen on; port 0 takes a free one.
+    /// Address to listen on; port 0 selects a free one.
     #[arg(long, default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
-    /// Tokens that prompt and answer share; `x-upstream-context-tokens` overrides it for one request.
+    /// Window shared by prompt and answer, in tokens; `x-upstream-context-tokens` overrides it for
+    /// one request.
     #[arg(long, default_value_t = 128_000)]
     pub context_tokens: u64,
-    /// Largest `max_tokens` accepted; without it any.
+    /// Largest `max_tokens` accepted; unlimited if absent.
     #[arg(long)]
     pub max_output_tokens: Option<u64>,
     /// Refuse two user or two assistant messages in a row, and a late system message.
     #[arg(long)]
     pub strict_alternation: bool,
-    /// Accept members that the API does not know, but for those that begin with `weir`.
+    /// Accept members that the API does not know, except those that begin with `weir`.
     #[arg(long)]
     pub allow_unknown: bool,
-    /// Refuse `stream_options`, as vendors do that do not know it.
+    /// Refuse `stream_options`, like vendors that do not know it.
     #[arg(long)]
     pub refuse_stream_options: bool,
-    /// The only key accepted; without it any request is.
+    /// The only key accepted; by default any request is.
     #[arg(long)]
     pub require_key: Option<String>,
     /// Answer 404 to every path that does not begin with /v1.
     #[arg(long)]
     pub only_v1: bool,
-    /// The only models known; without it every name that does not begin with `missing`.
+    /// The only models known; by default every name that does not begin with `missing`.
     #[arg(long, value_delimiter = ',')]
     pub models: Vec<String>,
-    /// Compress answers with gzip where the request allows it.
+    /// Compress answers with gzip if the request allows it.
     #[arg(long)]
     pub compress: bool,
     /// Cached tokens are reported in multiples of this.
     #[arg(long, default_value_t = 1)]
     pub cache_step_tokens: u64,
-    /// What it says where no script tells; `{id}` stands for the request's own number.
+    /// Text of answers without a script; `{id}` stands for the request's own number.
     #[arg(long)]
     pub say: Option<String>,
-    /// What the model's chat template adds to every prompt.
+    /// Tokens that the model's chat template adds to every prompt.
     #[arg(long, default_value_t = 0)]
     pub template_tokens: u64,
-    /// Whose words a refusal for size uses.
+    /// Vendor whose words a refusal for size uses.
     #[arg(long, default_value = "openai")]
     pub overflow_style: String,
     /// The vocabulary of models whose names begin with `foreign`: one of Mistral's `tekken_….json`,
     /// or a `tokenizer.json`.
     #[arg(long)]
     pub tokenizer: Option<PathBuf>,
-    /// Faults of the first requests, one each, in order; `none` leaves one alone.
+    /// Faults of the first requests, one each, in order; `none` is no fault.
     #[arg(long, value_delimiter = ',')]
     pub faults: Vec<String>,
-    /// Entries kept in the log; the oldest go first.
+    /// Entries kept in the log; the oldest are dropped first.
     #[arg(long, default_value_t = 100_000)]
     pub log_entries: usize,
-    /// Bytes of request bodies kept in the log; the oldest go first, 0 keeps none.
+    /// Bytes of request bodies kept in the log; the oldest are dropped first, 0 keeps none.
     #[arg(long, default_value_t = 268_435_456)]
     pub log_body_bytes: usize,
     /// Largest request body accepted.
     #[arg(long, default_value_t = 268_435_456)]
     pub max_body_bytes: usize,
-    /// How long `Server::wait_for` waits: a test that reaches it has hung.
+    /// Timeout of `Server::wait_for`: a test that reaches it has hung.
     #[arg(skip = Duration::from_secs(60))]
     pub wait_limit: Duration,
 }
@@ -113,7 +114,7 @@ impl Default for Options {
     }
 }
 
-/// All that the connections share.
+/// State shared by all connections.
 struct State {
     options: Options,
     log: Arc<log::Log>,
@@ -127,7 +128,7 @@ struct State {
     connections: AtomicU64,
 }
 
-/// A running server. Dropping it closes every connection.
+/// Running server. Dropping it closes every connection.
 pub struct Server {
     pub addr: SocketAddr,
     state: Arc<State>,
@@ -135,7 +136,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens and serves on the runtime that it is called from.
+    /// Listens and serves on the current runtime.
     pub async fn start(options: Options) -> std::io::Result<Self> {
         let faults = fault::queue(&options.faults)
             .map_err(|problem| std::io::Error::new(std::io::ErrorKind::InvalidInput, problem))?;
@@ -161,36 +162,36 @@ impl Server {
         Ok(Self { addr, state, accepting })
     }
 
-    /// The base URL an SDK is given.
+    /// Base URL for an SDK.
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.addr)
     }
 
-    /// A copy of the log, oldest first.
+    /// Returns a copy of the log, oldest first.
     pub fn requests(&self) -> Vec<Seen> {
         self.state.log.read(<[Seen]>::to_vec)
     }
 
-    /// Connections accepted so far.
+    /// Number of connections accepted so far.
     pub fn connections(&self) -> u64 {
         self.state.connections.load(Ordering::Relaxed)
     }
 
-    /// Returns once `holds` is true of the log; it is asked again at every change.
+    /// Waits until `holds` is true of the log; checks again at every change.
     pub async fn wait_for(&self, holds: impl Fn(&[Seen]) -> bool) {
         tokio::time::timeout(self.state.options.wait_limit, self.state.log.wait_for(holds))
             .await
-            .expect("the log comes to hold what the caller waits for within the limit");
+            .expect("the log meets the caller's condition within the limit");
     }
 
-    /// Appends faults for the next requests, one each, in the words of `--faults`.
+    /// Appends faults for the next requests, one each, in the syntax of `--faults`.
     pub fn queue_faults(&self, faults: &[&str]) -> Result<(), String> {
         let faults = fault::queue(faults)?;
         locked(&self.state.faults).extend(faults);
         Ok(())
     }
 
-    /// Lets every answer go on that a `hold_…` fault is keeping at this moment.
+    /// Releases every answer that a `hold_…` fault is currently holding.
     pub fn release(&self) {
         self.state.released.send_modify(|count| *count += 1);
     }
@@ -222,7 +223,7 @@ async fn accept(listener: TcpListener, state: Arc<State>, mut stop: watch::Recei
                     let number = state.connections.fetch_add(1, Ordering::Relaxed) + 1;
                     connections.spawn(serve(stream, state.clone(), number));
                 }
-                // Out of descriptors, say: the others must be able to give theirs back.
+                // Out of descriptors, for example: the others must be able to release theirs.
                 Err(_) => tokio::task::yield_now().await,
             }
         }
@@ -232,7 +233,7 @@ async fn accept(listener: TcpListener, state: Arc<State>, mut stop: watch::Recei
 }
 
 async fn serve(stream: TcpStream, state: Arc<State>, number: u64) {
-    // Where this fails the peer has gone already, and the first read will say so.
+    // If this fails, the peer is gone, and the first read will report it.
     stream.set_nodelay(true).unwrap_or_default();
     let link = Arc::new(Link {
         number,
@@ -244,13 +245,13 @@ async fn serve(stream: TcpStream, state: Arc<State>, number: u64) {
     let service = service_fn(|request| routes::answer(state.clone(), link.clone(), request));
     let builder = auto::Builder::new(TokioExecutor::new());
     tokio::select! {
-        // How a connection ended is told by the log entries of its requests.
+        // The log entries of its requests show how a connection ended.
         _ = builder.serve_connection(TokioIo::new(socket), service) => {}
         () = link.ended.notified() => {}
     }
 }
 
-/// What a request may do to the connection that it came on.
+/// Control of a request over its connection.
 struct Link {
     number: u64,
     reset: AtomicBool,
@@ -266,7 +267,7 @@ impl Link {
     }
 }
 
-/// A TCP stream that leaves with RST instead of FIN when its link says so.
+/// TCP stream that closes with RST instead of FIN if its link requests that.
 struct Socket {
     stream: TcpStream,
     link: Arc<Link>,
@@ -314,7 +315,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// A lock that a panicked test cannot poison for the others.
+/// Locks a mutex, even if a test panicked while it held the lock.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,7 @@
-//! JSON read as strictly as a judge must: no key twice, and messages found without copying them.
+//! Strict JSON parser for the judge: refuses duplicate keys, and finds messages without copying
+//! them.
 //!
-//! It knows JSON alone and nothing of what the members mean.
+//! Knows only JSON, and nothing of the meaning of members.
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// The top level of a request: small members as text, messages as slices of the body.
+/// Top level of a request: small members as text, messages as slices of the body.
 pub struct Top<'a> {
     pub members: Vec<(String, &'a RawValue)>,
     pub messages: Option<Messages<'a>>,
@@ -21,7 +22,7 @@ impl<'a> Top<'a> {
         serde_json::from_slice(body)
     }
 
-    /// A member as a value; `None` where it is absent or null.
+    /// Returns a member as a value; `None` if it is absent or null.
     pub fn value(&self, name: &str) -> Result<Option<Value>, serde_json::Error> {
         match self.raw(name) {
             None => Ok(None),
@@ -35,7 +36,7 @@ impl<'a> Top<'a> {
     }
 }
 
-/// Reads a value, refusing a key that stands twice in any object of it.
+/// Parses a value; refuses a key that occurs twice in any object of it.
 pub fn value(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str::<Strict>(text).map(|strict| strict.0)
 }

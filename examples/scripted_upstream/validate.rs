@@ -1,6 +1,6 @@
-//! What the API refuses, in its own words: members, messages, pairing and alternation.
+//! Validation as the API does it, in its own words: members, messages, pairing and alternation.
 //!
-//! It reads requests and answers none; sizes are judged in `chat.rs`.
+//! Reads requests and answers none; `chat.rs` judges sizes.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use super::count::{Encoding, Tally};
 use super::script;
 use super::strict;
 
-/// A refusal in OpenAI's shape.
+/// Refusal in OpenAI's shape.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub status: u16,
@@ -37,7 +37,7 @@ impl Refusal {
         Self::invalid(message).param(param).code(code)
     }
 
-    /// A member that must be there and is not.
+    /// Refuses a missing member.
     pub fn missing(place: impl Into<String>) -> Self {
         let place = place.into();
         let message = format!("Missing required parameter: '{place}'.");
@@ -58,7 +58,7 @@ impl Refusal {
         json!({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}})
     }
 
-    /// Moves a refusal found inside a message to where that message stands.
+    /// Moves a refusal found inside a message to that message's position.
     fn at(&self, index: usize) -> Self {
         let place = format!("messages[{index}]");
         let mut refusal = self.clone();
@@ -68,7 +68,7 @@ impl Refusal {
     }
 }
 
-/// Stands for a message's place in what is said of it, since one text may stand in many places.
+/// Placeholder for a message's position in error texts, since one text may occur at many positions.
 const HERE: &str = "{here}";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub enum Role {
     Definitions,
 }
 
-/// All that is known of one message, or of definitions.
+/// Known facts of one message, or of definitions.
 pub struct Message {
     pub role: Role,
     pub tokens: u64,
@@ -109,7 +109,7 @@ impl Message {
         }
     }
 
-    /// Reads and counts one message; what is wrong with it is kept until its place is known.
+    /// Reads and counts one message; its errors are kept until its position is known.
     pub fn read(text: &str, encoding: Encoding, suffix: &str, allow_unknown: bool) -> Self {
         let mut tally = Tally::new(encoding);
         let value = match strict::value(text) {
@@ -324,7 +324,7 @@ fn check_calls(calls: Option<&Value>, role: Role) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A member of the proxy's own, which must never reach an upstream.
+/// Whether a member belongs to the proxy and must never reach an upstream.
 pub fn is_private(name: &str) -> bool {
     name.starts_with("weir") || name.starts_with("x_weir") || name.starts_with("x-weir")
 }
@@ -350,7 +350,7 @@ pub fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// Judges messages in their order: each by itself, then calls and their results.
+/// Judges messages in order: each by itself, then calls and their results.
 pub fn conversation<M: AsRef<Message>>(messages: &[M]) -> Result<(), Refusal> {
     let mut open: Vec<&str> = Vec::new();
     for (index, message) in messages.iter().enumerate() {
@@ -383,7 +383,7 @@ fn unanswered(open: &[&str], before: usize) -> Refusal {
     Refusal::invalid(message).param(format!("messages.[{before}].role"))
 }
 
-/// The rule of strict chat templates: no two of a kind in a row, system messages first only.
+/// Checks the rule of strict chat templates: roles alternate, and system messages come first only.
 pub fn alternation<M: AsRef<Message>>(messages: &[M]) -> Result<(), Refusal> {
     let mut previous = Role::System;
     for (index, message) in messages.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Gives libFuzzer's inputs to the properties of `config`; holds none of its own.
+//! Passes libFuzzer's inputs to the properties of `config`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Gives libFuzzer's inputs to the properties of `target`; holds none of its own.
+//! Passes libFuzzer's inputs to the properties of `target`.
 
 #![no_main]
 

@@ -1,30 +1,27 @@
-//! Request bodies: read, measured, folded and spliced as the planner does it, without its caches.
+//! Request bodies: read and planned as in the proxy, without its caches.
 //!
-//! An input is three bytes of control, by which limit, counting and policy vary, and a body.
-
-use std::sync::Arc;
+//! An input is three control bytes, which select limit, counting and policy, and a body.
 
 use serde_json::value::RawValue;
-use weir::context::preset::{PRESETS, preset};
-use weir::context::{
-    self, Fact, Fate, Fold, Limits, Measure, Notes, Policy, Profile, RequestSource,
-};
-use weir::tokens::media::ImageRule;
-use weir::tokens::{Encoding, REPLY_PRIMING, tools};
-use weir::wire::{Edit, ExtraKind, Message, Protocol, Request, splice};
+use weir_engine::context::preset::{PRESETS, preset};
+use weir_engine::context::report::Treatment;
+use weir_engine::context::{Fate, Fold, Limits, Measure, Notes, Policy, Profile};
+use weir_engine::plan::{NoSummaries, Plan, PlanError, PlanOptions, plan};
+use weir_engine::tokens::Encoding;
+use weir_engine::wire::{Edit, Message, Protocol, Request, splice};
 
 const PROTOCOL: Protocol = Protocol::Chat;
 const MAX_MESSAGES: usize = 256;
-/// What each `~` of an input stands for where its control says so: long texts, which clipping
-/// needs, would take a fuzzer long to find and longer to vary.
+/// Replacement of each `~` in an input, if its control asks for it: a fuzzer would take long to
+/// find and vary the long texts that clipping needs.
 const LONG_TEXT: &str = "2024-05-01 12:00:00 INFO worker-7 wrote 512 rows to \\\"t\\\" in 12 ms\\n\
     caf\u{e9} \\u00e9 \u{6f22}\u{5b57} \u{1f600}\\ud83d\\ude00 [======>   ] 0xdeadbeef \\t}{)(*&^%$";
-/// How often [`LONG_TEXT`] stands in the place of one `~`.
+/// Number of copies of [`LONG_TEXT`] per `~`.
 const REPEATS: usize = 24;
-/// How many `~` are replaced.
+/// Maximum number of `~` replaced.
 const MAX_LONG_TEXTS: usize = 8;
 
-/// What the control bytes choose.
+/// Choices of the control bytes.
 struct Control {
     limit_tokens: u64,
     encoding: Encoding,
@@ -37,7 +34,7 @@ impl Control {
         let switch = |bit: u8| switches >> bit & 1 == 1;
         let hard_permille = if switch(4) { 800 } else { 1000 };
         if switches & 3 == 3 {
-            // One of the policies by name, as it is but for what depends on the model.
+            // One of the named policies, unchanged except for model-dependent values.
             let name = PRESETS[usize::from(policy) % PRESETS.len()];
             let policy = Policy {
                 notes_apart: !switch(2) && !switch(7),
@@ -97,65 +94,45 @@ fn check_body(body: &[u8], control: &Control) {
     assert_eq!(splice::apply(PROTOCOL, &request, &[]).as_bytes(), body, "no edit, no changed byte");
 
     let model = request.model.as_deref().unwrap_or_default();
-    let measure = Measure { encoding: control.encoding, images: ImageRule::of_model(model) };
-    let Some(facts) = facts(&request, measure) else { return };
-    let extras_tokens = request.extras.iter().map(|extra| match extra.kind {
-        ExtraKind::Tools | ExtraKind::Functions => tools::count_list(measure.encoding, extra.raw),
-        ExtraKind::ResponseFormat => tools::count_response_format(measure.encoding, extra.raw),
-        ExtraKind::Prediction => measure.encoding.count(extra.raw),
-    });
-    let extras_tokens = extras_tokens.sum();
-    let limits = Limits {
-        window_tokens: control.limit_tokens.max(1000) * 2,
-        max_input_tokens: None,
-        max_output_tokens: None,
-        operator_tokens: None,
-        header_tokens: Some(control.limit_tokens),
-        asked_output_tokens: request.max_output_tokens,
-        counting: control.policy.counting,
+    let window_tokens = control.limit_tokens.max(1000) * 2;
+    let options = PlanOptions::new(model, control.encoding, window_tokens);
+    let options = PlanOptions {
+        limits: Limits { header_tokens: Some(control.limit_tokens), ..options.limits },
+        policy: control.policy.clone(),
+        ..options
     };
-    let profile = Arc::new(limits.profile(extras_tokens, control.policy.clone(), measure));
-    let source = RequestSource::new(PROTOCOL, &request.messages, measure.encoding);
-    let fold = fold(&facts, &profile, &source);
-    check_fold(&fold, &profile);
-
-    let mut edits = context::edits(&fold);
-    let mut planned_tokens = fold.sent_tokens();
-    let left = profile.limit_tokens.saturating_sub(planned_tokens + profile.overhead_tokens);
-    if let Some(tail) = context::tail(&fold, &source).filter(|tail| tail.tokens <= left) {
-        planned_tokens += tail.tokens;
-        edits.push((tail.message, Edit::Append(tail.text)));
+    if !are_readable(&request, options.measure) {
+        return;
     }
-    let spliced = splice::apply(PROTOCOL, &request, &edits);
-    let counted_tokens = check_spliced(&request, &fold, &edits, &spliced, measure);
-    let sent_tokens = fold.sent_tokens() + extras_tokens + REPLY_PRIMING;
-    if sent_tokens <= limits.input_tokens() {
-        // The limit holds for what is sent, counted afresh, and not just for what was planned.
-        assert!(
-            counted_tokens <= planned_tokens,
-            "{counted_tokens} tokens are sent, {planned_tokens} were planned: {spliced}"
-        );
-    }
+    let plan = match plan(&request, &options, &NoSummaries) {
+        Ok(plan) => plan,
+        Err(PlanError::CannotFit(unfit)) => {
+            let profile = options.profile(&request, unfit.plan.tools_tokens());
+            return check_fold(&unfit.plan.end, &profile);
+        }
+        Err(error) => panic!("each message was read before: {error}"),
+    };
+    check_fold(&plan.end, &options.profile(&request, plan.tools_tokens()));
+    let counted_tokens = check_spliced(&request, &plan, options.measure);
+    // The limit holds for the forwarded body, counted again, not only for the plan.
+    let planned_tokens = plan.sent_tokens - plan.overhead_tokens;
+    assert!(plan.sent_tokens <= plan.limit_tokens);
+    assert!(
+        counted_tokens <= planned_tokens,
+        "{counted_tokens} tokens are sent, {planned_tokens} were planned: {:?}",
+        plan.body
+    );
 }
 
-/// What the engine knows of each message; `None` where one cannot be read.
-fn facts(request: &Request<'_>, measure: Measure) -> Option<Vec<Fact>> {
-    let read = request.messages.iter().map(|raw| {
-        let message = PROTOCOL.read_message(raw).ok()?;
+/// Returns whether the engine can read each message.
+fn are_readable(request: &Request<'_>, measure: Measure) -> bool {
+    request.messages.iter().all(|raw| {
+        let Ok(message) = PROTOCOL.read_message(raw) else { return false };
         assert_eq!(message.raw, *raw);
         let fact = measure.fact(&message);
         assert!(fact.text_tokens <= fact.tokens);
-        Some(fact)
-    });
-    read.collect()
-}
-
-fn fold(facts: &[Fact], profile: &Arc<Profile>, source: &RequestSource<'_>) -> Fold {
-    let mut fold = Fold::new(Arc::clone(profile));
-    for fact in facts {
-        fold.push(*fact, source);
-    }
-    fold.ended(source).into_owned()
+        true
+    })
 }
 
 fn check_fold(fold: &Fold, profile: &Profile) {
@@ -163,34 +140,30 @@ fn check_fold(fold: &Fold, profile: &Profile) {
     assert_eq!(fold.received_tokens(), received_tokens);
     let is_within = received_tokens + profile.overhead_tokens <= profile.limit_tokens;
     if is_within && profile.policy.hard_permille == 1000 {
-        assert!(fold.is_untouched(), "what fits is left alone");
+        assert!(fold.is_untouched(), "a request that fits is unchanged");
     }
     assert_ne!(fold.fates().last(), Some(&Fate::Gone), "the last message stays");
     for (fate, fact) in fold.fates().iter().zip(fold.facts()) {
-        let is_system = fact.role == weir::wire::Role::System;
+        let is_system = fact.role == weir_engine::wire::Role::System;
         assert!(!is_system || *fate == Fate::Kept, "system messages stay whole");
     }
 }
 
-/// Holds the spliced body against the one received, and counts its messages afresh.
-fn check_spliced(
-    request: &Request<'_>,
-    fold: &Fold,
-    edits: &[(usize, Edit)],
-    spliced: &str,
-    measure: Measure,
-) -> u64 {
+/// Compares the spliced body with the received one, and counts its messages again.
+fn check_spliced(request: &Request<'_>, plan: &Plan, measure: Measure) -> u64 {
+    let (edits, spliced) = (&plan.changes, plan.body.as_deref().unwrap_or(request.text));
     assert_json(spliced);
-    let sent = PROTOCOL.read(spliced.as_bytes(), MAX_MESSAGES).expect("what is sent can be read");
+    let sent =
+        PROTOCOL.read(spliced.as_bytes(), MAX_MESSAGES).expect("the forwarded body is valid");
     assert_eq!(sent.model, request.model);
     assert_eq!(sent.stream, request.stream);
     assert_eq!(sent.max_output_tokens, request.max_output_tokens);
     assert_eq!(sent.extras, request.extras);
-    assert_eq!(outside(&sent), outside(request), "what is beside the messages keeps its bytes");
+    assert_eq!(outside(&sent), outside(request), "bytes outside the messages are unchanged");
 
-    let fates = fold.fates().iter().enumerate();
-    let kept: Vec<usize> =
-        fates.filter(|(_, fate)| **fate != Fate::Gone).map(|(index, _)| index).collect();
+    let is_compacted = plan.treatment == Treatment::Compacted;
+    let is_sent = |index: &usize| !is_compacted || plan.fates()[*index] != Fate::Gone;
+    let kept: Vec<usize> = (0..request.messages.len()).filter(is_sent).collect();
     let inserted = |index: usize, side: fn(&Edit) -> bool| {
         let own = edits.iter().filter(move |(edited, edit)| *edited == index && side(edit));
         own.map(|_| None)
@@ -203,21 +176,25 @@ fn check_spliced(
                 .chain(inserted(index, |edit| matches!(edit, Edit::InsertAfter(_))))
         })
         .collect();
-    assert_eq!(sent.messages.len(), expected.len(), "what is sent is what was kept, and notes");
+    assert_eq!(
+        sent.messages.len(),
+        expected.len(),
+        "the forwarded messages are the kept ones and summary blocks"
+    );
     let mut counted_tokens = 0;
     for (raw, index) in sent.messages.iter().zip(expected) {
         let Some(index) = index else {
-            let note = PROTOCOL.read_message(raw).expect("a note is a message");
-            assert_eq!(note.role, weir::wire::Role::User);
+            let note = PROTOCOL.read_message(raw).expect("a summary block is a message");
+            assert_eq!(note.role, weir_engine::wire::Role::User);
             counted_tokens += measure.fact(&note).tokens;
             continue;
         };
         let received = request.messages[index];
-        let message = PROTOCOL.read_message(raw).expect("what is sent can be read");
+        let message = PROTOCOL.read_message(raw).expect("the forwarded body is valid");
         assert!(message.weir.is_none(), "the product's own member is never forwarded");
         let is_own = |edit: &Edit| !matches!(edit, Edit::InsertBefore(_) | Edit::InsertAfter(_));
         if !edits.iter().any(|(edited, edit)| *edited == index && is_own(edit)) {
-            assert_eq!(*raw, received, "a message without edit keeps its bytes");
+            assert_eq!(*raw, received, "a message without an edit is unchanged");
         } else {
             assert_same_beside_texts(&message, received);
         }
@@ -226,7 +203,7 @@ fn check_spliced(
     counted_tokens
 }
 
-/// All of the body before the first message and after the last one.
+/// Returns the body before the first message and after the last one.
 fn outside<'a>(request: &Request<'a>) -> (&'a str, &'a str) {
     let (Some(first), Some(last)) = (request.messages.first(), request.messages.last()) else {
         return (request.text, "");

@@ -1,5 +1,5 @@
-//! Configuration: any text as a file and any variables beside it give a configuration or say what
-//! is wrong, each problem with a message.
+//! Configuration: any text as a file, with any variables, gives a configuration or problems, each
+//! with a message.
 //!
 //! An input is TOML, then lines `WEIR_NAME=VALUE` after a line that is `%%`.
 
@@ -10,7 +10,7 @@ use figment::value::{Dict, Map};
 use figment::{Error, Metadata, Profile, Provider, Source};
 use weir::cli::sources;
 use weir::config::{Config, load};
-use weir::context::Limits;
+use weir_engine::context::Limits;
 
 pub fn check(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
@@ -26,7 +26,7 @@ pub fn check(input: &[u8]) {
             assert!(warnings.iter().all(|warning| !warning.to_string().is_empty()));
         }
         Err(problems) => {
-            assert!(!problems.is_empty(), "a refusal says why");
+            assert!(!problems.is_empty(), "a problem has a message");
             for problem in problems {
                 assert!(!problem.message.is_empty());
                 assert_eq!(problem.to_string().lines().count(), 1, "{problem}");
@@ -35,7 +35,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// A configuration that was accepted is of use.
+/// Asserts that an accepted configuration is usable.
 fn check_config(config: &Config) {
     let policy = &config.context.policy;
     assert!(policy.low_permille < policy.hard_permille && policy.hard_permille <= 1000);
@@ -57,7 +57,7 @@ fn check_config(config: &Config) {
     }
 }
 
-/// TOML that counts as a file, so that its values have to be of their types.
+/// TOML that counts as a file, so that its values must have their types.
 struct File<'a>(&'a str);
 
 impl Provider for File<'_> {

@@ -1,7 +1,7 @@
-//! Compressed request bodies: whatever they claim to be, no more comes out than is allowed, and
-//! all memory that was asked for is given back.
+//! Compressed request bodies: for any claimed encoding, the output never exceeds the limit, and all
+//! reserved memory is released.
 //!
-//! An input is a `content-encoding` on a line of its own, and a body.
+//! An input is a `content-encoding` on a separate line, and a body.
 
 use bytes::Bytes;
 use weir::server::Bodies;
@@ -9,7 +9,7 @@ use weir::server::decode::{decode, encodings};
 
 /// Small, so that inputs reach it.
 const MAX_BYTES: usize = 16 * 1024;
-/// Holds a decoded body and what it was decoded from, but not much more.
+/// Holds a decoded body and its input, but not much more.
 const MAX_HELD_BYTES: usize = 3 * MAX_BYTES;
 
 pub fn check(input: &[u8]) {
@@ -23,14 +23,14 @@ pub fn check(input: &[u8]) {
         if encodings.is_empty() {
             assert_eq!(decoded, body);
         } else {
-            assert!(decoded.len() <= MAX_BYTES, "{} bytes came out", decoded.len());
-            // What is returned is counted, and nothing else is any more.
+            assert!(decoded.len() <= MAX_BYTES, "{} bytes of output", decoded.len());
+            // Only the returned body is still counted.
             let room_bytes = MAX_HELD_BYTES - decoded.len();
             assert!(permit.grow(room_bytes).is_ok() && permit.grow(1).is_err());
         }
         let again = decode(&body, &encodings, MAX_BYTES, &mut Bodies::new(usize::MAX).permit());
-        assert_eq!(again, Ok(decoded), "the same bytes come out each time");
+        assert_eq!(again, Ok(decoded), "decoding is deterministic");
     }
     drop(permit);
-    assert!(bodies.permit().grow(MAX_HELD_BYTES).is_ok(), "all that was held is given back");
+    assert!(bodies.permit().grow(MAX_HELD_BYTES).is_ok(), "all memory is released");
 }

@@ -1,8 +1,8 @@
-//! What must hold of any bytes at all, one module for each fuzz target. Each has one function,
-//! `check`, that takes an input of libFuzzer's and panics where a property does not hold.
+//! Properties that hold for any bytes, one module per fuzz target. Each has one function, `check`,
+//! that takes a libFuzzer input and panics if a property is violated.
 //!
-//! `tests/it/seeds.rs` reads these files too, so that the seeds are tried without a fuzzer; they
-//! name the product as the crate `weir` and use no dependency that it lacks.
+//! `tests/it/seeds.rs` includes these files too, to run the seeds without a fuzzer; they refer to
+//! the product as the crate `weir` and use only its dependencies.
 
 pub mod body;
 pub mod config;

@@ -1,14 +1,14 @@
-//! Server-sent events: split and metered the same wherever the bytes are cut, by rules written
-//! down a second time here.
+//! Server-sent events: splitting and metering give the same results for any chunking of the bytes,
+//! compared with a second implementation here.
 //!
-//! An input is two bytes of control, by which the limit and the cuts vary, and a stream.
+//! An input is two control bytes, which select the limit and the chunks, and a stream.
 
-use weir::wire::sse::{Event, Splitter};
-use weir::wire::usage::{Meter, Metered, Usage};
+use weir_engine::wire::sse::{Event, Splitter};
+use weir_engine::wire::usage::{Meter, Metered, Usage};
 
-/// Names and ids up to this long are believed.
+/// Names and ids up to this length are accepted.
 const MAX_FIELD_BYTES: usize = 256;
-/// What name and id may hold beside the event, each with what a vector keeps in reserve.
+/// Maximum memory for name and id besides the event, including a vector's spare capacity.
 const FIELDS_BYTES: usize = 2 * 2 * MAX_FIELD_BYTES;
 /// More than any input holds.
 const NO_LIMIT_BYTES: usize = 1 << 20;
@@ -46,7 +46,8 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// `stream` in pieces of up to `longest` bytes, of lengths that follow from `seed`; some are empty.
+/// Splits `stream` into chunks of up to `longest` bytes, with lengths derived from `seed`; some are
+/// empty.
 pub fn cut(stream: &[u8], longest: u32, seed: u32) -> Vec<&[u8]> {
     let mut state = seed;
     let mut pieces = Vec::new();
@@ -61,7 +62,7 @@ pub fn cut(stream: &[u8], longest: u32, seed: u32) -> Vec<&[u8]> {
     pieces
 }
 
-/// The events of a stream and how many were too large.
+/// Returns the events of a stream, and the number of events that were too large.
 fn split(max_event_bytes: usize, pieces: &[&[u8]]) -> (Vec<Owned>, u64) {
     let mut events = Vec::new();
     let mut on_event = |event: Event<'_>| {
@@ -85,8 +86,8 @@ fn meter(content_type: &str, pieces: &[&[u8]]) -> Metered {
     meter.finish()
 }
 
-/// The events of a whole stream by the WHATWG's rules, but that an end of the stream ends the
-/// event too and overlong names and ids are absent.
+/// Parses the events of a whole stream by the WHATWG's rules, except that the end of the stream
+/// also ends an event, and overlong names and ids are dropped.
 fn by_the_book(stream: &[u8]) -> Vec<Owned> {
     let stream = stream.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(stream);
     let mut events = Vec::new();
@@ -119,7 +120,7 @@ fn by_the_book(stream: &[u8]) -> Vec<Owned> {
     events
 }
 
-/// Lines end with a line feed, a carriage return or both.
+/// Splits lines at a line feed, a carriage return or both.
 fn lines(stream: &[u8]) -> Vec<&[u8]> {
     let mut lines = Vec::new();
     let mut start = 0;

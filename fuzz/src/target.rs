@@ -1,7 +1,7 @@
-//! Paths mapped onto an upstream: none leaves the base's own host and path, none arrives as
-//! another than was sent.
+//! Paths mapped onto an upstream: none leaves the base's host and path, and none changes on the
+//! way.
 //!
-//! An input is a base URL on a line of its own, and a path with its query.
+//! An input is a base URL on a separate line, and a path with its query.
 
 use reqwest::Url;
 use weir::upstream::{Base, Target};
@@ -28,33 +28,33 @@ fn check_base(base: &Base, parsed: &Url) {
 fn check_target(base: &Base, parsed: &Url, path: &str, target: &Target) {
     let sent = &target.path_and_query;
     let whole = format!("{}{sent}", base.origin());
-    let url = Url::parse(&whole).expect("what is sent is a URL");
-    assert_eq!(url.as_str(), whole, "it is sent as it stands");
+    let url = Url::parse(&whole).expect("the target is a URL");
+    assert_eq!(url.as_str(), whole, "it is sent unchanged");
     assert_eq!(url.origin(), parsed.origin(), "it goes to the base's host");
     assert!(url.username().is_empty() && url.password().is_none());
-    let uri: http::Uri = whole.parse().expect("what is sent is a URI to the HTTP library too");
+    let uri: http::Uri = whole.parse().expect("the target is a URI for the HTTP library");
     assert_eq!(uri.path_and_query().map(|both| both.as_str()), Some(sent.as_str()));
 
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let (sent_path, sent_query) = sent.split_once('?').unwrap_or((sent, ""));
     assert_eq!(target.path(), sent_path);
     assert!(sent_query.starts_with(query), "the caller's query keeps its bytes");
-    assert!(!has_dot_segment(sent_path), "{sent_path} walks");
+    assert!(!has_dot_segment(sent_path), "{sent_path} has a dot segment");
 
     let base_path = parsed.path().trim_end_matches('/');
     let is_under_base = sent_path.strip_prefix(base_path).is_some_and(|rest| {
-        // Without a base path, nothing at all stands for the root.
+        // Without a base path, an empty path stands for the root.
         path.ends_with(rest) || (rest == "/" && base_path.is_empty())
     });
-    // Azure's paths go beside the part of the base that leads to OpenAI's endpoints.
+    // Azure's paths are appended next to the part of the base that leads to OpenAI's endpoints.
     let is_under_root = path.starts_with("/openai/")
         && sent_path.strip_suffix(path).is_some_and(|root| base_path.starts_with(root));
     assert!(is_under_base || is_under_root, "{path} became {sent_path} on {base_path}");
     let _ = target.protocol();
 }
 
-/// Whether a segment between slashes or backslashes, either of them plain or encoded, is one or
-/// two dots, plain or encoded.
+/// Returns whether a segment between slashes or backslashes, plain or encoded, is one or two dots,
+/// plain or encoded.
 fn has_dot_segment(path: &str) -> bool {
     let mut plain = path.to_ascii_lowercase();
     for (encoded, character) in [("%2e", "."), ("%2f", "/"), ("%5c", "/"), ("\\", "/")] {

@@ -1,15 +1,15 @@
-//! Usage taken out of streams: the same wherever the bytes are cut, what a second implementation
-//! written for its plainness takes out, and nothing where there is none.
+//! Removal of usage from streams: the result is the same for any chunking of the bytes, equals that
+//! of a second, simpler implementation, and is unchanged if there is no usage.
 //!
-//! An input is two bytes of control, by which the limit and the cuts vary, and a stream.
+//! An input is two control bytes, which select the limit and the chunks, and a stream.
 
-use weir::wire::unasked::Filter;
+use weir_engine::wire::unasked::Filter;
 
 use super::sse::cut;
 
 /// More than any input holds.
 const NO_LIMIT_BYTES: usize = 1 << 20;
-/// As much is held from one event to the next, whatever the limit.
+/// Memory kept from one event to the next, for any limit.
 const KEPT_BYTES: usize = 64 << 10;
 
 const ENVELOPE: &str =
@@ -86,7 +86,7 @@ fn lines(stream: &[u8]) -> Vec<Line<'_>> {
     lines
 }
 
-/// The value of a line that is a `data` field.
+/// Returns the value of a line that is a `data` field.
 fn data<'s>(line: &Line<'s>, is_first: bool) -> Option<&'s [u8]> {
     let mark = b"\xEF\xBB\xBF";
     let text = if is_first { line.0.strip_prefix(mark).unwrap_or(line.0) } else { line.0 };
@@ -106,8 +106,8 @@ fn without_usage(max_event_bytes: usize, event: &[Line<'_>], is_first: bool) -> 
     if is_overlong || std::str::from_utf8(&whole).is_err() {
         return whole;
     }
-    // Each byte of the data with the bytes of the event that it stands for; what lies between two
-    // lines of data belongs to the line feed that joins them.
+    // Each byte of the data with the event's bytes it stands for; bytes between two lines of data
+    // belong to the line feed that joins them.
     let mut bytes: Vec<(u8, Vec<u8>)> = Vec::new();
     let mut before = Vec::new();
     let mut others = Vec::new();
@@ -157,12 +157,12 @@ fn without_usage(max_event_bytes: usize, event: &[Line<'_>], is_first: bool) -> 
         if !is_kept(member) {
             gone[member.start..member.next].fill(true);
         } else if !members[index + 1..].iter().any(is_kept) && index + 1 < members.len() {
-            // The comma before what goes at the end.
+            // The comma before members removed at the end.
             gone[member.comma..member.next].fill(true);
         }
     }
     if let Some(last) = members.last().filter(|last| !is_kept(last)) {
-        // What stands between the last value and the brace stays.
+        // Bytes between the last value and the brace stay.
         gone[last.comma..].fill(false);
     }
     let kept = bytes.iter().zip(gone).filter(|(_, gone)| !gone).flat_map(|((_, own), _)| own);
@@ -172,15 +172,15 @@ fn without_usage(max_event_bytes: usize, event: &[Line<'_>], is_first: bool) -> 
 struct Member {
     name: String,
     value: String,
-    /// Where its name begins.
+    /// Start of its name.
     start: usize,
-    /// Where its comma stands; of the last, where its value ends.
+    /// Position of its comma; for the last member, end of its value.
     comma: usize,
-    /// Where the next begins; of the last, the closing brace.
+    /// Start of the next member; for the last, the closing brace.
     next: usize,
 }
 
-/// The members of a JSON object; `None` where it is none.
+/// Returns the members of a JSON object; `None` for other values.
 fn members(text: &[u8]) -> Option<Vec<Member>> {
     let text = std::str::from_utf8(text).ok()?;
     serde_json::from_str::<&serde_json::value::RawValue>(text).ok()?;
@@ -210,7 +210,7 @@ fn members(text: &[u8]) -> Option<Vec<Member>> {
     Some(members)
 }
 
-/// Where the value that begins at `start` ends; the text is known to be JSON.
+/// Returns the end of the value that begins at `start`; the text must be JSON.
 fn end_of_value(text: &str, start: usize) -> usize {
     let mut depth = 0;
     let mut in_string = false;

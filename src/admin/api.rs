@@ -1,4 +1,4 @@
-//! The admin API's routes: what is asked of a key or a list of them, and what is answered.
+//! Routes of the admin API: parses requests on keys and budgets and renders the results.
 
 use std::sync::Arc;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{METRICS, Refusal, Shared};
-use crate::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
-use crate::store::budgets::{Applied, BudgetError};
-use crate::store::counters::{Counters, Standing};
-use crate::store::keys::{KeyChange, KeyError, MAX_PAGE, NewKey};
-use crate::store::{StoreError, now_ms};
+use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
+use weir_store::budgets::{Applied, BudgetError};
+use weir_store::counters::{Counters, Standing};
+use weir_store::keys::{KeyChange, KeyError, MAX_PAGE, NewKey};
+use weir_store::{StoreError, now_ms};
 
-/// Where everything is.
+/// Path prefix of all routes.
 const ROOT: &str = "/admin/v1/";
 
-/// A page of a list. `next` is what `after` has to be for the next one.
+/// Page of a list. `next` is the value of `after` for the next page.
 #[derive(Serialize)]
 struct Page<'a, T> {
     object: &'static str,
@@ -24,24 +24,24 @@ struct Page<'a, T> {
     next: Option<&'a str>,
 }
 
-/// What a key is replaced with.
+/// Request body of a key rotation.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Rotation {
-    /// How much longer the old secret is good.
+    /// Milliseconds for which the old secret stays valid.
     overlap_ms: u64,
 }
 
-/// A budget to be set.
+/// Request body that sets a budget.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WantedBudget {
     scope: String,
     per: String,
-    /// Dollars, as a text or a number.
+    /// Dollars, as text or a number.
     usd: Option<Value>,
     tokens: Option<u64>,
-    /// A share from 0 to 1.
+    /// Share from 0 to 1.
     warn_at: Option<f64>,
 }
 
@@ -96,7 +96,7 @@ impl From<BudgetError> for Refusal {
 type Answer = Result<(StatusCode, String), Refusal>;
 
 impl Shared {
-    /// Does what is asked.
+    /// Routes a request to its action.
     pub(super) async fn act(&self, method: &Method, uri: &Uri, body: &[u8]) -> Answer {
         if uri.path() == METRICS {
             return self.metrics(method).await;
@@ -122,7 +122,7 @@ impl Shared {
                 _,
                 ["keys" | "teams" | "budgets"] | ["keys", _] | ["keys", _, "rotate" | "revoke"],
             ) => {
-                let message = "This is not done to this path. See the README.";
+                let message = "This path does not support this method. See docs/keys.md.";
                 Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message))
             }
             _ => {
@@ -150,30 +150,30 @@ impl Shared {
         self.standings(budgets).await
     }
 
-    /// What weir has counted.
+    /// Renders the metrics.
     async fn metrics(&self, method: &Method) -> Answer {
         match (self.proxy.get(), method) {
             (Some(proxy), &Method::GET) => Ok((StatusCode::OK, proxy().metrics_page().await)),
             (None, &Method::GET) => {
-                let message = "weir does not serve requests yet";
+                let message = "weir does not serve requests yet; try again shortly";
                 Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message))
             }
             _ => {
-                let message = "metrics are read by GET";
+                let message = "send GET to read metrics";
                 Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message))
             }
         }
     }
 
-    /// How budgets stand by what is written down.
+    /// Reports the state of budgets from the store.
     async fn standings(&self, budgets: Vec<Budget>) -> Answer {
         let counters = Counters::in_memory(self.store.clone(), self.time_zone.clone());
         let applied = budgets.into_iter().map(|budget| {
             let scope = budget.id.scope.clone();
             Applied { budget: Arc::new(budget), scope }
         });
-        let told = counters.standings(applied.collect(), now_ms()).await?;
-        let data: Vec<Value> = told.iter().map(Standing::json).collect();
+        let standings = counters.standings(applied.collect(), now_ms()).await?;
+        let data: Vec<Value> = standings.iter().map(Standing::json).collect();
         done(&serde_json::json!({"object": "list", "data": data}))
     }
 
@@ -202,7 +202,7 @@ impl Shared {
         let organisation = text(&mut members, "organisation")?;
         let change: KeyChange =
             serde_json::from_value(Value::Object(members)).map_err(|error| invalid(&error))?;
-        change.check_policies(&self.rules().policies)?;
+        change.check_policies(|name| self.rules().policies.read_name(name))?;
         let issued = self.store.create_key(NewKey { team, organisation, change }, now_ms()).await?;
         acted("create", &issued.facts.key.id);
         Ok((StatusCode::CREATED, issued.json()))
@@ -210,7 +210,7 @@ impl Shared {
 
     async fn change(&self, id: &str, body: &[u8]) -> Answer {
         let change: KeyChange = read(body)?;
-        change.check_policies(&self.rules().policies)?;
+        change.check_policies(|name| self.rules().policies.read_name(name))?;
         let changed = self.store.change_key(id, change).await?;
         acted("limit", &changed.key.id);
         done(&changed)
@@ -224,7 +224,7 @@ impl Shared {
     }
 }
 
-/// Notes what was done, and to which key.
+/// Logs an action and the key it changed.
 fn acted(action: &'static str, key: &str) {
     tracing::info!(target: "weir::admin", action, key, "a key was changed");
 }
@@ -258,11 +258,11 @@ fn text(
 }
 
 fn invalid(error: &serde_json::Error) -> Refusal {
-    let message = format!("The body is not what is wanted here: {error}.");
+    let message = format!("The body does not fit this request: {error}.");
     Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
 }
 
-/// The parameters of these names; others are refused.
+/// Parses the query parameters of these names; refuses others.
 fn query<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], Refusal> {
     let mut found = [const { None }; N];
     let url = format!("http://localhost/?{}", uri.query().unwrap_or_default());
@@ -270,7 +270,10 @@ fn query<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>;
     let url = reqwest::Url::parse(&url).map_err(|error| wrong(error.to_string()))?;
     for (name, value) in url.query_pairs() {
         let Some(place) = names.iter().position(|known| *known == name) else {
-            return Err(wrong(format!("The parameters here are {}.", names.join(", "))));
+            return Err(wrong(format!(
+                "Unknown parameter. This path takes: {}.",
+                names.join(", ")
+            )));
         };
         found[place] = Some(value.into_owned());
     }

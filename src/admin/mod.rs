@@ -1,5 +1,5 @@
-//! Where virtual keys are looked after over HTTP: a listener of its own, for whoever has its token.
-//! What is done is `store::keys`'; this reads requests and renders answers.
+//! Admin API over HTTP: manages virtual keys on its own listener, protected by a token. Reads
+//! requests and renders answers; `store::keys` does the work.
 
 mod api;
 mod token;
@@ -30,29 +30,29 @@ use tokio::task::JoinSet;
 pub use token::{Token, load_or_make};
 
 use crate::config::{Config, Policies};
-use crate::proxy::host::Hosts;
+use crate::proxy::admit::host::Hosts;
 use crate::proxy::{Proxy, metrics};
-use crate::store::Store;
 use crate::tls::{HTTP1, Stream, Tls, TlsError};
+use weir_store::Store;
 
-/// Where a scraper reads what weir has counted.
+/// Path of the metrics page for scrapers.
 const METRICS: &str = "/metrics";
-/// The most that a request may hold.
+/// Maximum size of a request body.
 const MAX_BODY_BYTES: usize = 64 << 10;
 const MAX_HEAD_BYTES: usize = 16 << 10;
-/// How long a head and a body may take.
+/// Maximum time for a request's head and body.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections at once; others wait in the system's queue.
+/// Maximum number of simultaneous connections; others wait in the system's queue.
 const MAX_CONNECTIONS: usize = 64;
-/// How long to wait when the system cannot give a connection, and for what is under way at the end.
+/// Pause if the system cannot supply a connection, and grace period for open requests at shutdown.
 const PAUSE: Duration = Duration::from_millis(100);
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// The admin API, bound to its address.
+/// Admin API, bound to its address.
 pub struct Admin {
     listener: TcpListener,
     address: SocketAddr,
-    /// `None` where plain HTTP is spoken.
+    /// `None` if the listener speaks plain HTTP.
     tls: Option<Tls>,
     shared: Arc<Shared>,
 }
@@ -60,18 +60,18 @@ pub struct Admin {
 /// Returns the proxy that is in force.
 type ProxySource = Box<dyn Fn() -> Arc<Proxy> + Send + Sync>;
 
-/// What all requests need.
+/// State shared by all requests.
 struct Shared {
     store: Store,
     time_zone: TimeZone,
     token: Token,
-    /// The proxy whose metrics are shown, once there is one.
+    /// Proxy whose metrics are shown; set once it exists.
     proxy: OnceLock<ProxySource>,
-    /// What requests go by that come now.
+    /// Rules for new requests.
     rules: RwLock<Arc<Rules>>,
 }
 
-/// What another configuration changes.
+/// Settings that a reload can change.
 struct Rules {
     policies: Policies,
     hosts: Hosts,
@@ -86,7 +86,7 @@ impl Rules {
     }
 }
 
-/// Has the admin API go by other configurations while it serves.
+/// Handle that applies other configurations while the admin API serves.
 #[derive(Clone)]
 pub struct AdminRenewal {
     tls: Option<Tls>,
@@ -94,8 +94,8 @@ pub struct AdminRenewal {
 }
 
 impl AdminRenewal {
-    /// Makes all that is to have requests go by `config`, and new connections by its certificate.
-    /// Nothing changes until what is given back is called.
+    /// Prepares `config` for new requests and its certificate for new connections. Nothing changes
+    /// until the returned function is called.
     pub fn prepare(&self, config: &Config) -> Result<impl FnOnce() + use<>, TlsError> {
         let tls = self.tls.clone().map(|tls| tls.prepare(&config.admin.tls).map(|new| (tls, new)));
         let tls = tls.transpose()?;
@@ -110,7 +110,7 @@ impl AdminRenewal {
 }
 
 impl Admin {
-    /// Binds to `address`, to look after the keys in `store` for whoever has `token`.
+    /// Binds to `address` and manages the keys in `store` for holders of `token`.
     pub async fn bind(
         address: SocketAddr,
         config: &Config,
@@ -130,21 +130,21 @@ impl Admin {
 
     /// Shows the metrics of the proxy that `proxy` returns.
     pub fn show_metrics(&self, proxy: impl Fn() -> Arc<Proxy> + Send + Sync + 'static) {
-        // The first one stays.
+        // Only the first call has an effect.
         let _ = self.shared.proxy.set(Box::new(proxy));
     }
 
-    /// Where it listens, the port as the system gave it.
+    /// Returns the listen address, with the port that the system assigned.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What has it go by another configuration.
+    /// Returns a handle that applies other configurations.
     pub fn renewal(&self) -> AdminRenewal {
         AdminRenewal { tls: self.tls.clone(), shared: Arc::clone(&self.shared) }
     }
 
-    /// Serves until `ended`, and a little longer what is under way then.
+    /// Serves until `ended`, then gives open requests a short grace period.
     pub async fn run(self, ended: impl Future<Output = ()>) {
         let mut ended = pin!(ended);
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -184,12 +184,12 @@ impl Admin {
             while open.try_join_next().is_some() {}
         }
         let finished = async { while open.join_next().await.is_some() {} };
-        // What is then still under way is a connection that nobody uses.
+        // After the grace period only idle connections remain.
         let _ = tokio::time::timeout(FAREWELL, finished).await;
     }
 }
 
-/// A connection, safe where there is TLS.
+/// Completes TLS on a connection, if the listener uses it.
 async fn opened(tls: Option<Tls>, stream: TcpStream) -> Option<Stream> {
     let Some(tls) = tls else { return Some(Stream::Plain(stream)) };
     match tokio::time::timeout(PATIENCE, tls.accept(stream)).await {
@@ -202,7 +202,7 @@ async fn opened(tls: Option<Tls>, stream: TcpStream) -> Option<Stream> {
     }
 }
 
-/// An answer that says no: status, code, message.
+/// Error answer: status, code, message.
 #[derive(Debug)]
 struct Refusal {
     status: StatusCode,
@@ -241,7 +241,7 @@ impl Shared {
         }
     }
 
-    /// Checks who asks before anything else of the request is looked at.
+    /// Authenticates the caller before it reads anything else of the request.
     async fn admitted(&self, request: Request<Incoming>) -> Result<(StatusCode, String), Refusal> {
         let (parts, body) = request.into_parts();
         self.rules().hosts.check(parts.version, &parts.uri, &parts.headers).map_err(|error| {
@@ -252,7 +252,7 @@ impl Shared {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
         }
         if !self.is_authorized(&parts.headers) {
-            let message = "The admin API wants its token: 'Authorization: Bearer TOKEN'. weir \
+            let message = "The admin API needs its token: 'Authorization: Bearer TOKEN'. weir \
                            printed it when it first started, and keeps it in admin.token_file.";
             return Err(Refusal::new(StatusCode::UNAUTHORIZED, "invalid_token", message));
         }
@@ -261,14 +261,14 @@ impl Shared {
             Ok(Ok(body)) => body.to_bytes(),
             _ => {
                 let message =
-                    format!("The body must come whole and have at most {MAX_BODY_BYTES} bytes.");
+                    format!("The body must be complete and have at most {MAX_BODY_BYTES} bytes.");
                 return Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message));
             }
         };
         self.act(&parts.method, &parts.uri, &body).await
     }
 
-    /// What requests go by that come now.
+    /// Returns the rules for new requests.
     fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,5 @@
-//! The token of the admin API: made where there is none, kept in a file for its owner's eyes alone.
+//! Token of the admin API: generated if it does not exist, and kept in a file that only its owner
+//! can read.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,13 +10,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::config::Secret;
 
-/// What a token begins with, so that whoever finds one knows what it opens.
+/// Prefix of generated tokens, so that a leaked one shows its purpose.
 const PREFIX: &str = "weir-admin-";
 const RANDOM_BYTES: usize = 32;
-/// A token that somebody wrote by hand has at least so many characters.
+/// Minimum length of a token written by hand.
 const MIN_CHARACTERS: usize = 32;
 
-/// The token, in the form that it is compared in.
+/// The token as a hash, the form used for comparison.
 #[derive(Clone)]
 pub struct Token(blake3::Hash);
 
@@ -24,15 +25,15 @@ impl Token {
         Self(blake3::hash(secret.expose().as_bytes()))
     }
 
-    /// Whether `given` is the token, in a time that does not tell how much of it is right.
+    /// Checks `given` in constant time.
     pub fn is(&self, given: &str) -> bool {
         // Hashes compare in constant time.
         self.0 == blake3::hash(given.as_bytes())
     }
 }
 
-/// The token in the file at `path`; a new one where there is no file, or none is named. Gives
-/// whether it is new.
+/// Loads the token from the file at `path`, or generates one if the file does not exist or no path
+/// is set. Also returns whether it is new.
 pub fn load_or_make(path: Option<&Path>) -> io::Result<(Secret, bool)> {
     let Some(path) = path else { return Ok((random()?, true)) };
     match load(path) {
@@ -41,7 +42,7 @@ pub fn load_or_make(path: Option<&Path>) -> io::Result<(Secret, bool)> {
     }
     let token = random()?;
     match write(path, &token) {
-        // Another weir was faster.
+        // Another weir created the file first.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             load(path).map(|token| (token, false))
         }
@@ -53,14 +54,14 @@ fn load(path: &Path) -> io::Result<Secret> {
     let text = fs::read_to_string(path)?;
     let token = text.trim();
     if token.len() < MIN_CHARACTERS || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let said = "it holds no token; remove it, and weir makes a new one";
+        let said = "it holds no token; remove the file, and weir generates a new one";
         return Err(io::Error::new(io::ErrorKind::InvalidData, said));
     }
     close_to_others(path)?;
     Ok(Secret::new(token))
 }
 
-/// Writes the whole file or none, and never over another.
+/// Writes the file completely or not at all, and never overwrites an existing one.
 fn write(path: &Path, token: &Secret) -> io::Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(format!(".{}.new", std::process::id()));
@@ -90,17 +91,20 @@ fn write_private(path: &Path, token: &Secret) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Takes a file's permissions from all but its owner.
+/// Removes a file's permissions for all but its owner. If that is not possible, its group may read
+/// it: a Secret that Kubernetes mounts is read-only, and belongs to root and the pod's group.
 #[cfg(unix)]
 fn close_to_others(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    let mode = fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
     }
-    Ok(())
+    let closed = fs::set_permissions(path, fs::Permissions::from_mode(0o600));
+    if mode & 0o007 == 0 { Ok(()) } else { closed }
 }
 
-/// Elsewhere a file has the permissions of its folder, which is the user's own.
+/// On other systems a file inherits the permissions of its folder, which is the user's own.
 #[cfg(not(unix))]
 fn close_to_others(_path: &Path) -> io::Result<()> {
     Ok(())

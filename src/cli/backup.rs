@@ -1,10 +1,10 @@
-//! `weir backup`: a copy of the store as it is at one moment, also while a weir serves from it.
+//! `weir backup`: copies the store as of one moment, also while a weir serves from it.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::own_store;
+use super::store_path;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -12,15 +12,15 @@ Examples:
   weir backup /backups/weir.db --store /var/lib/weir/weir.db
       another store than the default one
 
-To restore it, end weir and start it with --store and the copy, or put the copy where the store \
-was. A store on a PostgreSQL server is copied by pg_dump. The copy holds what the store does: keys \
-(as hashes), usage, and originals if they are kept.";
+To restore it, stop weir and start it with --store and the copy, or move the copy to the store's \
+path. Copy a store on a PostgreSQL server with pg_dump. The copy has the store's contents: keys \
+(as hashes), usage, and originals if weir keeps them.";
 
 /// Copies the store to a new file, also while weir serves from it
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct BackupArgs {
-    /// The file to make; one that is there is left alone
+    /// The file to create; an existing one is left alone
     file: PathBuf,
     /// A configuration file in TOML
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
@@ -33,10 +33,10 @@ pub struct BackupArgs {
 
 /// Runs `weir backup`.
 pub fn run(args: &BackupArgs) -> Result<(), String> {
-    let store = own_store::existing(args.config.as_deref(), args.store.clone())?;
+    let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
-        .map_err(|error| format!("cannot begin: {error}"))?;
+        .map_err(|error| format!("cannot start: {error}"))?;
     let shown = args.file.display();
     runtime
         .block_on(store.backup(&args.file))

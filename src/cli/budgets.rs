@@ -1,5 +1,5 @@
-//! `weir budgets`: sets, lists and removes budgets in the store, whether or not a weir serves from it.
-//! What they do to requests is `proxy::budgets`'.
+//! `weir budgets`: sets, lists and removes budgets in the store, whether or not a weir serves from
+//! it. `proxy::hold::budgets` applies them to requests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use clap::{Args, Subcommand};
 use jiff::tz::TimeZone;
 
 use super::moments::moment;
-use super::{own_store, print};
-use crate::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
+use super::{print, store_path};
 use crate::config::Config;
-use crate::store::budgets::Applied;
-use crate::store::counters::{Counters, Standing};
-use crate::store::{Store, now_ms};
+use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
+use weir_store::budgets::Applied;
+use weir_store::counters::{Counters, Standing};
+use weir_store::{Store, now_ms};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,10 +28,10 @@ Examples:
 
 A request counts in every budget whose scope it matches, and is sent only if it fits into all of \
 them; otherwise the caller gets 429 insufficient_quota and nothing is sent. Hours, days, weeks and \
-months are those of budgets.time_zone. A change counts from the next request on. Give these \
-commands the --config or --store of the weir that serves.";
+months follow budgets.time_zone. A change counts from the next request on. Give these \
+commands the same --config or --store as the weir that serves.";
 
-/// Looks after budgets: sets, lists and removes them
+/// Sets, lists and removes budgets
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct BudgetsArgs {
@@ -43,33 +43,33 @@ pub struct BudgetsArgs {
     /// The store's file [default: weir/weir.db in the user's state folder]
     #[arg(long, value_name = "FILE", global = true)]
     store: Option<String>,
-    /// Prints JSON, as the admin API answers it
+    /// Prints JSON, in the form of the admin API
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum BudgetsCommand {
-    /// Sets a budget, in place of one with the same scope, measure and window
+    /// Sets a budget, or replaces the one with the same scope, measure and window
     #[command(
         after_help = EXAMPLES,
         override_usage = "weir budgets set [OPTIONS] SCOPE --per WINDOW <--usd AMOUNT|--tokens N>"
     )]
     Set {
-        /// all, organisation:NAME, team:NAME, user:NAME, key:ID or model:NAME; * in place of a name
-        /// is each by itself
+        /// all, organisation:NAME, team:NAME, user:NAME, key:ID or model:NAME; * instead of a name
+        /// is a separate budget for each
         #[arg(value_parser = Scope::parse)]
         scope: Scope,
         #[command(flatten)]
         amount: Amount,
-        /// hour, day, week, month, total, or a time that rolls along, such as 24h or 30d
+        /// hour, day, week, month, total, or a rolling window such as 24h or 30d
         #[arg(long, value_name = "WINDOW", value_parser = Window::parse)]
         per: Window,
-        /// From which share of it on answers, the log and the webhook warn; 0 for never
+        /// Share at which answers, the log and the webhook start to warn; 0 for never
         #[arg(long, value_name = "SHARE", default_value = "0.8", value_parser = share)]
         warn_at: u16,
     },
-    /// Lists budgets: the limit, what is spent and left, and when it resets
+    /// Lists budgets: the limit, amounts spent and left, and the time of reset
     #[command(after_help = EXAMPLES)]
     List,
     /// Removes a budget
@@ -81,20 +81,20 @@ enum BudgetsCommand {
     },
 }
 
-/// How much.
+/// Limit of a budget.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct Amount {
     /// Dollars, such as 12.50
     #[arg(long, value_name = "AMOUNT", value_parser = dollars)]
     usd: Option<NanoUsd>,
-    /// Tokens, of prompts and answers together
+    /// Tokens of prompts and answers together
     #[arg(long, value_name = "N", value_parser = whole)]
     tokens: Option<u64>,
 }
 
 impl Amount {
-    fn told(&self) -> (Measure, u64) {
+    fn limit_of(&self) -> (Measure, u64) {
         match self.usd {
             Some(NanoUsd(amount)) => (Measure::NanoUsd, amount),
             None => (Measure::Tokens, self.tokens.unwrap_or(0)),
@@ -110,29 +110,29 @@ fn whole(text: &str) -> Result<u64, String> {
     text.replace('_', "").parse().map_err(|_| "write a number, such as 1_000_000".to_owned())
 }
 
-/// A share from 0 to 1, in thousandths.
+/// Parses a share from 0 to 1, in thousandths.
 fn share(text: &str) -> Result<u16, String> {
     let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
     let share = share.ok_or_else(|| "write a share from 0 to 1, such as 0.8".to_owned())?;
-    // At most 1000, and no fraction is left.
+    // At most 1000, with no fraction left.
     Ok((share * 1000.0).round() as u16)
 }
 
 /// Runs `weir budgets …`.
 pub fn run(args: &BudgetsArgs) -> Result<(), String> {
-    let config = own_store::configuration(args.config.as_deref(), args.store.clone())?;
-    let store = own_store::kept(&config)?;
+    let config = store_path::configuration(args.config.as_deref(), args.store.clone())?;
+    let store = store_path::kept(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
-        .map_err(|error| format!("cannot begin: {error}"))?;
+        .map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(act(args, &config, &store))
 }
 
 async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), String> {
     let shown = match &args.command {
         BudgetsCommand::Set { scope, amount, per, warn_at } => {
-            let (measure, limit) = amount.told();
+            let (measure, limit) = amount.limit_of();
             let id = BudgetId { scope: scope.clone(), measure, window: *per };
             let warn_permille = Some(*warn_at).filter(|permille| *permille > 0);
             let budget = Budget { id, limit, warn_permille };
@@ -145,9 +145,7 @@ async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), S
             let is_removed =
                 store.remove_budget(budget).await.map_err(|error| error.to_string())?;
             if !is_removed {
-                return Err(format!(
-                    "there is no budget {budget}; `weir budgets list` tells which are"
-                ));
+                return Err(format!("there is no budget {budget}; `weir budgets list` lists them"));
             }
             return print(&format!("removed {budget}\n"));
         }
@@ -160,7 +158,8 @@ async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), S
     print(&table(&standings, &config.budgets.time_zone, now_ms()))
 }
 
-/// How budgets stand by what is written down; what is under way is known to the weirs that serve.
+/// Computes the state of budgets from the store. Only the weirs that serve know their requests in
+/// flight.
 async fn standings(
     config: &Config,
     store: &Store,
@@ -171,11 +170,11 @@ async fn standings(
         let scope = budget.id.scope.clone();
         Applied { budget: Arc::new(budget), scope }
     });
-    let told = counters.standings(applied.collect(), now_ms()).await;
-    told.map_err(|error| format!("the journal cannot be read: {error}"))
+    let standings = counters.standings(applied.collect(), now_ms()).await;
+    standings.map_err(|error| format!("the journal cannot be read: {error}"))
 }
 
-/// When a budget is whole again, or some of it is.
+/// Describes when all or part of a budget becomes available again.
 fn resets(standing: &Standing, zone: &TimeZone, now_ms: u64) -> String {
     let window = standing.budget.id.window;
     let freed_ms = match window {
@@ -188,7 +187,7 @@ fn resets(standing: &Standing, zone: &TimeZone, now_ms: u64) -> String {
     };
     match (freed_ms, window) {
         (Some(freed_ms), Window::Hours(_) | Window::Days(_)) => {
-            format!("bit by bit from {} UTC on", moment(freed_ms))
+            format!("gradually from {} UTC on", moment(freed_ms))
         }
         (Some(freed_ms), _) => format!("{} UTC", moment(freed_ms)),
         (None, _) => format!("{window} after it is spent"),
@@ -197,7 +196,8 @@ fn resets(standing: &Standing, zone: &TimeZone, now_ms: u64) -> String {
 
 fn table(standings: &[Standing], zone: &TimeZone, now_ms: u64) -> String {
     if standings.is_empty() {
-        return "there are no budgets; `weir budgets set --help` tells how to set one\n".to_owned();
+        return "there are no budgets; `weir budgets set --help` explains how to set one\n"
+            .to_owned();
     }
     let head = ["BUDGET", "LIMIT", "SPENT", "LEFT", "RESETS"].map(str::to_owned);
     let rows = standings.iter().map(|one| {

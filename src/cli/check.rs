@@ -1,5 +1,5 @@
-//! `weir check`: says of a configuration what `weir serve` would say of it, and what would follow from it
-//! for live conversations. Serves nothing and changes nothing.
+//! `weir check`: reports the problems that `weir serve` would find in a configuration, and the
+//! effect of its changes on live conversations. Serves nothing and changes nothing.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 
 use super::connect::{self, Outcome, Tried};
 use super::serve::BAD_CONFIGURATION;
+use super::settings::{self, Flags};
 use super::sources::Document;
-use super::told::{self, Flags};
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{self, Config, Problem, Warning};
 
 const LONG_ABOUT: &str = "\
 Reads the configuration as `weir serve` would, flags and environment included, and reports each \
-problem with its key, file and line, and what would be right. Keys of providers, certificates and \
+problem with its key, file and line, and how to fix it. Keys of providers, certificates and \
 other files that it names are read. Nothing is served, and without --connect nothing is sent.";
 
 const EXAMPLES: &str = "\
 Examples:
   weir check --config weir.toml
-      reports what is wrong, or that nothing is
+      reports all problems, or none
   weir check --connect --upstream http://127.0.0.1:8000/v1
       also tries the store, Redis and the upstream
   weir check --config new.toml --against weir.toml
@@ -35,32 +35,32 @@ Examples:
 --connect asks each upstream for its list of models. If weir has a key for it, one question of a \
 few tokens is sent to its cheapest model, so that a bad key or an empty account shows here.
 
-Exit codes: 0 nothing is wrong (warnings aside), 2 bad configuration, or something that was tried \
+Exit codes: 0 no problem (warnings aside), 2 bad configuration, or a connection that was tried \
 does not work.";
 
 #[derive(Debug, Args)]
-#[command(about = "Says what is wrong with a configuration", long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+#[command(about = "Reports problems in a configuration", long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
 pub struct CheckArgs {
     #[command(flatten)]
     flags: Flags,
-    /// The configuration file in force; tells what the changes since would do
+    /// The configuration file in force; also reports the effect of the changes since
     #[arg(long, value_name = "FILE")]
     against: Option<String>,
-    /// Tries the store, Redis and each upstream too: asks for its models and, if weir has a key for it,
-    /// one question of a few tokens
+    /// Also tries the store, Redis and each upstream: requests its models and, if weir has a key
+    /// for it, sends one question of a few tokens
     #[arg(long)]
     connect: bool,
-    /// Answers in JSON
+    /// Prints JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What was found.
+/// Results of the check.
 struct Findings {
     problems: Vec<Problem>,
     warnings: Vec<Warning>,
     changes: Option<Vec<Change>>,
-    /// What `--connect` tried.
+    /// Connections tried by `--connect`.
     tried: Vec<Tried>,
 }
 
@@ -98,21 +98,21 @@ fn look(args: &CheckArgs) -> Findings {
         let old = args.flags.figment_with(Some(&Document::file(Path::new(file))));
         match config::load(old.clone()) {
             Ok(_) => findings.changes = Some(changes::changes(&old, &figment)),
-            Err(problems) => findings.problems.extend(told::located_in(file, problems)),
+            Err(problems) => findings.problems.extend(settings::located_in(file, problems)),
         }
     }
     findings
 }
 
-/// Limits that hold for chat completions alone, as long as weir does not read other routes.
+/// Warns of limits that apply to chat completions only, as long as weir does not read other routes.
 fn limits_on_unread_routes(config: &Config) -> Vec<Warning> {
     let has_limit = |row: &config::Route| row.max_input_tokens.is_some();
     let keys = [
         ("limits", !config.limits.is_empty()),
         ("routes", config.routes.rows.iter().any(has_limit)),
     ];
-    let message = "max_input_tokens holds for chat completions. weir does not read /v1/responses, \
-                   /v1/messages and /v1/completions yet: what goes there is sent as it came, with \
+    let message = "max_input_tokens applies to chat completions only. weir does not read /v1/responses, \
+                   /v1/messages and /v1/completions yet: those requests are sent unchanged, with \
                    x-weir-action: unread";
     let warnings = keys.iter().filter(|(_, is_set)| *is_set);
     warnings
@@ -123,7 +123,7 @@ fn limits_on_unread_routes(config: &Config) -> Vec<Warning> {
 fn in_words(args: &CheckArgs, findings: &Findings) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = writeln!(text, "{line}");
     };
     for tried in findings.tried.iter().filter(|tried| tried.outcome == Outcome::Works) {
@@ -140,8 +140,11 @@ fn in_words(args: &CheckArgs, findings: &Findings) -> String {
         line(format!("warning: {}{place}: {}", warning.key, warning.message));
     }
     let kinds = [
-        (Effect::MovesCuts, "moves cuts in live conversations (one cache rewrite each)"),
-        (Effect::NextRequest, "holds from the next request on"),
+        (
+            Effect::MovesCompactions,
+            "moves compactions in live conversations (one cache rewrite each)",
+        ),
+        (Effect::NextRequest, "applies from the next request on"),
         (Effect::Restart, "needs a restart"),
     ];
     for change in findings.changes.iter().flatten() {
@@ -153,7 +156,7 @@ fn in_words(args: &CheckArgs, findings: &Findings) -> String {
         line("no change".to_owned());
     }
     if findings.problems.is_empty() {
-        line("the configuration can be used".to_owned());
+        line("the configuration is valid".to_owned());
     }
     text
 }
@@ -183,22 +186,22 @@ fn in_json(args: &CheckArgs, findings: &Findings) -> String {
         })
     };
     let list = |values: Vec<Value>| Value::Array(values);
-    let mut told = json!({
+    let mut answer = json!({
         "ok": findings.problems.is_empty(),
         "problems": list(findings.problems.iter().map(problem).collect()),
         "warnings": list(findings.warnings.iter().map(warning).collect()),
     });
     if args.connect {
         let tried = |own: &Tried| json!({ "key": own.key, "outcome": own.outcome.name(), "message": own.message });
-        told["tried"] = list(findings.tried.iter().map(tried).collect());
+        answer["tried"] = list(findings.tried.iter().map(tried).collect());
     }
     if let Some(changes) = &findings.changes {
-        told["changes"] = list(changes.iter().map(change).collect());
+        answer["changes"] = list(changes.iter().map(change).collect());
     }
-    format!("{told:#}\n")
+    format!("{answer:#}\n")
 }
 
-/// The file and line of a key, where it stands in one.
+/// Returns the file and line of a key, if a file sets it.
 fn place(args: &CheckArgs, key: &str) -> Option<String> {
     let line = args.flags.line_of(key)?;
     Some(format!("{}:{line}", args.flags.config.as_deref()?))

@@ -1,5 +1,5 @@
-//! What `weir check --connect` tries: the store, Redis and each upstream, with one line for each. Sends
-//! no conversation; an upstream for which weir has a key gets one question of a few tokens.
+//! Connection tests of `weir check --connect`: the store, Redis and each upstream, one line each.
+//! Sends no conversation; an upstream for which weir has a key gets one question of a few tokens.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::own_store;
+use super::store_path;
 use crate::config::{Config, Secret, Upstream, upstreams};
-use crate::store::redis::Redis;
 use crate::upstream::{
-    Client, Endpoint, Inbound, ModelsAnswer, Outbound, OutboundBody, OwnKey, Route, Target,
+    Client, Endpoint, Inbound, ModelsAnswer, Outbound, OutboundBody, ProviderKey, Route, Target,
     ask_models, find_api,
 };
-use crate::wire::clamp;
+use weir_engine::wire::clamp;
+use weir_store::redis::Redis;
 
-/// How long one answer of an upstream is waited for.
+/// Timeout of one answer of an upstream.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// The longest answer that is read.
+/// Maximum size of an answer that is read.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
-/// The most characters of an upstream's own message that are shown.
+/// Maximum length of an upstream's own message in the output.
 const MAX_MESSAGE_CHARS: usize = 200;
-/// The most output that the question asks for. Some models refuse less.
+/// Output limit of the test question. Some models refuse less.
 const QUESTION_OUTPUT_TOKENS: u64 = 16;
-/// Parts of the names of models that answer no chat.
+/// Parts of the names of models that do not chat.
 const NO_CHAT: [&str; 20] = [
     "audio",
     "babbage",
@@ -49,17 +49,17 @@ const NO_CHAT: [&str; 20] = [
     "whisper",
 ];
 
-/// What came of trying something.
+/// Result of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Works,
-    /// It may work; it could not be found out.
+    /// Could not be determined; it may work.
     Unclear,
     Fails,
 }
 
 impl Outcome {
-    /// The word for it in JSON.
+    /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Works => "works",
@@ -69,12 +69,12 @@ impl Outcome {
     }
 }
 
-/// Something that was tried.
+/// Connection that was tested.
 pub struct Tried {
-    /// The configuration's key that it is about.
+    /// Configuration key of the connection.
     pub key: String,
     pub outcome: Outcome,
-    /// What was found, and what to do about it.
+    /// Finding, and how to fix it.
     pub message: String,
 }
 
@@ -84,9 +84,9 @@ impl Tried {
     }
 }
 
-/// Tries all that weir needs besides itself, in the order in which it is listed.
+/// Tests everything that weir needs besides itself, in the order listed.
 pub fn connect(config: Config) -> Vec<Tried> {
-    // Redis and PostgreSQL are reached on a runtime of their own; a command has none.
+    // Redis and PostgreSQL need a runtime; a command has none.
     let tried = std::thread::spawn(move || {
         let mut tried = vec![store(&config)];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -99,19 +99,20 @@ pub fn connect(config: Config) -> Vec<Tried> {
         }
         tried
     });
-    let lost = || vec![Tried::new("store", Outcome::Fails, "could not be tried: a fault in weir")];
+    let lost =
+        || vec![Tried::new("store", Outcome::Fails, "could not be tried because of a bug in weir")];
     tried.join().unwrap_or_else(|_| lost())
 }
 
 fn store(config: &Config) -> Tried {
     let key = if config.store.url.is_some() { "store.url" } else { "store.path" };
-    match own_store::open_or_say(config, std::env::vars_os()) {
+    match store_path::open_or_say(config, std::env::vars_os()) {
         Err(said) => Tried::new(key, Outcome::Fails, said),
         Ok(store) => {
             let message = match store.file() {
                 Some(file) => format!("{} can be written", file.display()),
                 None if config.store.url.is_some() => "the PostgreSQL server answers".to_owned(),
-                None => "in memory: nothing outlives the process".to_owned(),
+                None => "in memory: its contents are lost when the process ends".to_owned(),
             };
             Tried::new(key, Outcome::Works, message)
         }
@@ -126,14 +127,14 @@ async fn over_the_network(config: &Config) -> Vec<Tried> {
     tried
 }
 
-/// Whether Redis answers, where there is one.
+/// Tests whether Redis answers, if it is configured.
 async fn redis(config: &Config) -> Option<Tried> {
     let key = "redis.url";
-    let redis = match Redis::configured(&config.redis) {
+    let redis = match Redis::configured(&config.redis.url, &config.redis.key_prefix) {
         Ok(redis) => redis?,
         Err(error) => return Some(Tried::new(key, Outcome::Fails, error.to_string())),
     };
-    Some(match redis.reached().await {
+    Some(match redis.ping().await {
         Ok(()) => Tried::new(key, Outcome::Works, "Redis answers"),
         Err(error) => Tried::new(
             key,
@@ -143,20 +144,20 @@ async fn redis(config: &Config) -> Option<Tried> {
     })
 }
 
-/// An upstream, as it is asked.
+/// An upstream under test.
 struct Asking<'a> {
     section: String,
     own: &'a Upstream,
     client: Client,
-    own_key: Option<OwnKey>,
+    provider_key: Option<ProviderKey>,
 }
 
 impl Asking<'_> {
-    /// The headers that weir sends there of its own.
+    /// Returns the headers that weir adds for this upstream.
     fn headers(&self, endpoint: &Endpoint) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        if let Some(own_key) = &self.own_key {
-            own_key.put_into(&mut headers, endpoint);
+        if let Some(provider_key) = &self.provider_key {
+            provider_key.put_into(&mut headers, endpoint);
         }
         let plain = self.own.headers.iter().map(|(name, value)| (name, value.as_str()));
         let secret = self.own.secret_headers.iter().map(|(name, value)| (name, value.expose()));
@@ -174,7 +175,7 @@ impl Asking<'_> {
         Tried::new(format!("{}.{key}", self.section), outcome, message)
     }
 
-    /// The key of the configuration that names weir's own key for the provider.
+    /// Configuration key that names weir's own key for the provider.
     fn key_of_key(&self) -> &'static str {
         if self.own.api_key_env.is_empty() { "api_key_file" } else { "api_key_env" }
     }
@@ -186,20 +187,20 @@ impl Asking<'_> {
         };
         let said = self.said(body);
         let message = format!(
-            "{} refuses the key ({status}{said}). Put a key that is good there into {place}",
+            "{} refuses the key ({status}{said}). Put a valid key into {place}",
             self.client.base().url()
         );
         self.tried(self.key_of_key(), Outcome::Fails, message)
     }
 
-    /// An upstream's own message, in brackets' company: short, on one line, without the key.
+    /// Formats an upstream's own message for parentheses: short, on one line, without the key.
     fn said(&self, body: &[u8]) -> String {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let places = [&body["error"]["message"], &body["message"], &body["error"], &body["detail"]];
         let said = places.into_iter().find_map(Value::as_str).unwrap_or_default();
         let secrets = self.own.secret_headers.iter().map(|(_, secret)| secret);
         let said = secrets
-            .chain(&self.own.own_key)
+            .chain(&self.own.provider_key)
             .map(Secret::expose)
             .filter(|secret| !secret.is_empty())
             .fold(said.to_owned(), |said, secret| said.replace(secret, "***"));
@@ -209,7 +210,7 @@ impl Asking<'_> {
     }
 }
 
-/// Whether an upstream lists its models, and answers a question where weir has a key for it.
+/// Tests whether an upstream lists its models and, if weir has a key for it, answers a question.
 async fn upstream(config: &Config, name: &str, own: &Upstream) -> Vec<Tried> {
     let section = upstreams::section(name);
     let client = match Client::new(own) {
@@ -219,8 +220,9 @@ async fn upstream(config: &Config, name: &str, own: &Upstream) -> Vec<Tried> {
             return vec![Tried::new(format!("{section}.url"), Outcome::Fails, message)];
         }
     };
-    let own_key = own.own_key.as_ref().and_then(|key| OwnKey::new(key, client.base()));
-    let asking = Asking { section, own, client, own_key };
+    let provider_key =
+        own.provider_key.as_ref().and_then(|key| ProviderKey::new(key, client.base()));
+    let asking = Asking { section, own, client, provider_key };
     let headers = asking.headers(&Endpoint::Models);
     let base = asking.client.base();
     let url = base.url();
@@ -238,14 +240,15 @@ async fn upstream(config: &Config, name: &str, own: &Upstream) -> Vec<Tried> {
             return vec![denied(&asking, status, &body)];
         }
         Ok(Ok(ModelsAnswer::Other { status, body })) if base.names_deployment() => {
-            let message = format!("{url} lists no models ({status}{})", asking.said(&body));
+            let message =
+                format!("{url} does not list its models ({status}{})", asking.said(&body));
             (asking.tried("url", Outcome::Unclear, message), Vec::new())
         }
         Ok(Ok(ModelsAnswer::Other { status, body })) => {
             return vec![no_list(&asking, &headers, status, &body).await];
         }
         Ok(Ok(ModelsAnswer::List(models))) => {
-            let whose = match (&asking.own_key, own.gets_callers_key()) {
+            let whose = match (&asking.provider_key, own.gets_callers_key()) {
                 (Some(_), _) => "",
                 (None, true) => "; weir has no key for it, callers send their own",
                 (None, false) => "; weir sends it no key",
@@ -259,25 +262,25 @@ async fn upstream(config: &Config, name: &str, own: &Upstream) -> Vec<Tried> {
     };
     let (listed, models) = models;
     let mut tried = vec![listed];
-    if asking.own_key.is_some() {
+    if asking.provider_key.is_some() {
         tried.push(question(config, &asking, &models).await);
     }
     tried
 }
 
-/// What to say to a 401 or 403.
+/// Explains a 401 or 403.
 fn denied(asking: &Asking<'_>, status: StatusCode, body: &[u8]) -> Tried {
     let url = asking.client.base().url();
-    match (&asking.own_key, asking.own.gets_callers_key()) {
+    match (&asking.provider_key, asking.own.gets_callers_key()) {
         (Some(_), _) => asking.key_is_refused(status, body),
         (None, true) => {
             let message =
-                format!("{url} answers and wants a key ({status}); callers send their own");
+                format!("{url} answers and requires a key ({status}); callers send their own");
             asking.tried("url", Outcome::Works, message)
         }
         (None, false) => {
             let message = format!(
-                "{url} wants a key ({status}), and weir has none for it: name the variable that holds \
+                "{url} requires a key ({status}), and weir has none for it: name the variable that holds \
                  one, such as {}.api_key_env = \"PROVIDER_KEY\"",
                 asking.section
             );
@@ -286,7 +289,7 @@ fn denied(asking: &Asking<'_>, status: StatusCode, body: &[u8]) -> Tried {
     }
 }
 
-/// What to say of an upstream that does not list its models under its base URL.
+/// Explains why an upstream does not list its models under its base URL.
 async fn no_list(
     asking: &Asking<'_>,
     headers: &HeaderMap,
@@ -310,7 +313,7 @@ async fn no_list(
         None => {
             let message = format!(
                 "{url} answers {status} to GET /models{said}, and has no list under /v1 either. If \
-                 requests fail, correct the URL: it is the base URL that an SDK would be given"
+                 requests fail, correct the URL: use the base URL that you would give to an SDK"
             );
             asking.tried("url", Outcome::Unclear, message)
         }
@@ -323,12 +326,12 @@ async fn question(config: &Config, asking: &Asking<'_>, models: &[String]) -> Tr
     let url = base.url();
     let unclear = |message: String| asking.tried(key, Outcome::Unclear, message);
     let Ok(target) = Target::map(base, "/v1/chat/completions") else {
-        return unclear(format!("{url} cannot be asked a question"));
+        return unclear(format!("{url} cannot be tested with a question"));
     };
     let named = target.path_model.clone();
     let model = named.as_deref().or_else(|| cheapest(config, models));
     let Some(model) = model else {
-        return unclear(format!("no question was asked: {url} lists no chat model"));
+        return unclear(format!("no question was sent: {url} lists no chat model"));
     };
     let body = json!({
         "model": model,
@@ -357,20 +360,20 @@ async fn question(config: &Config, asking: &Asking<'_>, models: &[String]) -> Tr
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => asking.key_is_refused(status, &body),
         StatusCode::PAYMENT_REQUIRED | StatusCode::TOO_MANY_REQUESTS => {
             let message = format!(
-                "the key is good, but {model} answers {status}{said}. Look at the key's plan, balance \
+                "the key works, but {model} answers {status}{said}. Look at the key's plan, balance \
                  and rate limits at the provider"
             );
             asking.tried(key, Outcome::Fails, message)
         }
         status if status.is_success() => {
-            let message = format!("the key is good: {model} answered a question of a few tokens");
+            let message = format!("the key works: {model} answered a question of a few tokens");
             asking.tried(key, Outcome::Works, message)
         }
         status => unclear(format!("{model} answered {status} to a question of a few tokens{said}")),
     }
 }
 
-/// The model that costs least by what weir knows; the first that may answer a chat where it knows no price.
+/// Returns the cheapest model by known prices, or the first that may chat if no price is known.
 fn cheapest<'a>(config: &Config, models: &'a [String]) -> Option<&'a str> {
     let may_chat = |name: &&String| {
         let name = name.to_ascii_lowercase();

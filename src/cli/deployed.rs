@@ -1,5 +1,5 @@
-//! The examples of deployment against the program that they deploy: each command, variable and key in them
-//! is one that weir knows.
+//! Tests of the deployment examples against this program: each command, variable and key in them
+//! must be valid.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const CONTAINER: &str = include_str!("../../deploy/Containerfile");
 const KUBERNETES: &str = include_str!("../../deploy/kubernetes.yaml");
 const UNIT: &str = include_str!("../../deploy/weir.service");
 
-/// A program's arguments, as weir reads them.
+/// Parses a program's arguments as weir does.
 fn understood(arguments: &[&str]) {
     let all = ["weir"].iter().chain(arguments);
     if let Err(error) = Arguments::command().try_get_matches_from(all) {
@@ -23,7 +23,7 @@ fn understood(arguments: &[&str]) {
     }
 }
 
-/// The configuration that a file and variables make.
+/// Loads the configuration from a file and variables.
 fn configured(file: &str, variables: &[(String, String)]) -> Config {
     let folder = std::env::temp_dir();
     let number = variables.len() + file.len();
@@ -50,7 +50,7 @@ fn texts(node: &Yaml<'_>) -> Vec<String> {
     node.as_sequence().expect("a list").iter().map(text).collect()
 }
 
-/// The lines of a unit's section, by name.
+/// Returns the lines of a unit's section, by name.
 fn unit(name: &str) -> Vec<String> {
     let lines = UNIT.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let pairs = lines
@@ -67,7 +67,7 @@ fn the_unit_runs_what_there_is() {
     assert_eq!(own.iter().map(|words| words[0]).collect::<Vec<_>>(), ["serve", "check"]);
     own.iter().for_each(|words| understood(words));
     assert!(commands.iter().any(|command| command.ends_with("kill -HUP $MAINPID")));
-    // What may be put in by taking a mark away counts as well.
+    // Lines that users may uncomment count, too.
     let env =
         UNIT.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix("Environment="));
     let variables: Vec<(String, String)> = env
@@ -81,6 +81,47 @@ fn the_unit_runs_what_there_is() {
     let stop: u64 = unit("TimeoutStopSec")[0].parse().expect("seconds");
     assert!(Duration::from_secs(stop) > Duration::from_millis(config.server.drain_deadline_ms));
     assert_eq!(unit("RestartPreventExitStatus"), [super::serve::BAD_CONFIGURATION.to_string()]);
+}
+
+const POD_IP: &str = "10.0.0.7";
+
+/// A value of the Secret, for the variable of this name.
+fn secret(name: &str) -> &'static str {
+    match name {
+        "WEIR_STORE__URL" => "postgres://weir:secret@postgres:5432/weir?sslmode=require",
+        "WEIR_REDIS__URL" => "rediss://:secret@redis:6379",
+        _ => "sk-secret",
+    }
+}
+
+/// Metrics are read from each pod by its address, on a port that no Service has.
+fn metrics_are_in_reach(config: &Config, documents: &[Yaml<'_>]) {
+    let of = |kind: &str| {
+        documents.iter().find(|document| document["kind"].as_str() == Some(kind)).expect(kind)
+    };
+    let pod = &of("Deployment")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let admin = config.admin_listen().expect("it listens");
+    assert!(admin.ip().is_unspecified(), "it is reached from outside its pod");
+    assert!(config.server.allowed_hosts.iter().any(|host| host == POD_IP));
+    let port = &container["ports"][1];
+    assert_eq!(port["containerPort"].as_integer(), Some(i64::from(admin.port())));
+    assert_eq!(of("Service")["spec"]["ports"].as_sequence().map(Vec::len), Some(1));
+
+    let open = of("NetworkPolicy")["spec"]["ingress"].as_sequence().expect("a list");
+    let names: Vec<String> = open.iter().map(|open| text(&open["ports"][0]["port"])).collect();
+    assert_eq!(names, [text(&container["ports"][0]["name"]), text(&port["name"])]);
+    let is_bounded: Vec<bool> =
+        open.iter().map(|open| open.as_mapping_get("from").is_some()).collect();
+    assert_eq!(is_bounded, [false, true]);
+
+    let volume = &pod["volumes"][1];
+    assert_eq!(text(&volume["name"]), text(&container["volumeMounts"][1]["name"]));
+    let (folder, item) =
+        (&container["volumeMounts"][1]["mountPath"], &volume["secret"]["items"][0]);
+    let file = format!("{}/{}", text(folder), text(&item["path"]));
+    assert_eq!(config.admin.token_file, file);
+    assert!(KUBERNETES.contains(&format!("--from-literal={}=", text(&item["key"]))));
 }
 
 #[test]
@@ -100,13 +141,17 @@ fn the_pods_run_what_there_is() {
         .iter()
         .map(|variable| {
             let name = text(&variable["name"]);
-            assert_eq!(text(&variable["valueFrom"]["secretKeyRef"]["name"]), "weir");
             let value = match name.as_str() {
-                "WEIR_STORE__URL" => "postgres://weir:secret@postgres:5432/weir?sslmode=require",
-                "WEIR_REDIS__URL" => "rediss://:secret@redis:6379",
-                _ => "sk-secret",
+                "POD_IP" => POD_IP.to_owned(),
+                "WEIR_SERVER__ALLOWED_HOSTS" => {
+                    text(&variable["value"]).replace("$(POD_IP)", POD_IP)
+                }
+                _ => {
+                    assert_eq!(text(&variable["valueFrom"]["secretKeyRef"]["name"]), "weir");
+                    secret(&name).to_owned()
+                }
             };
-            (name, value.to_owned())
+            (name, value)
         })
         .collect();
     let file = text(&of("ConfigMap")["data"]["weir.toml"]);
@@ -116,7 +161,7 @@ fn the_pods_run_what_there_is() {
     assert!(variables.iter().any(|(name, _)| *name == config.upstream.api_key_env));
     assert!(config.store.url.is_some() && !config.redis.url.expose().is_empty());
 
-    // The mounted file is the one that is read, and the ports are weir's.
+    // The mounted file is the one that weir reads, and the ports are weir's.
     let folder = text(&container["volumeMounts"][0]["mountPath"]);
     assert_eq!(arguments.last(), Some(&format!("{folder}/weir.toml")));
     assert_eq!(
@@ -134,7 +179,9 @@ fn the_pods_run_what_there_is() {
     let service_name = text(&service["metadata"]["name"]);
     assert!(config.server.allowed_hosts.contains(&service_name), "callers are answered by it");
 
-    // It is asked for its health where it tells of it, and has the time that it takes to end.
+    metrics_are_in_reach(&config, &documents);
+
+    // Probes use the health endpoints, and the grace period covers the shutdown.
     for (probe, path) in [("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")] {
         assert_eq!(text(&container[probe]["httpGet"]["path"]), path);
     }
@@ -183,8 +230,8 @@ fn the_containers_run_what_there_is() {
 /// Commands in the comments of the examples, which people copy.
 #[test]
 fn what_is_told_to_type_can_be_typed() {
-    let told = KUBERNETES.lines().filter_map(|line| line.split_once("exec deploy/weir -- weir "));
-    let told: Vec<Vec<&str>> = told.map(|(_, rest)| rest.split(' ').collect()).collect();
-    assert_eq!(told.len(), 1);
-    told.iter().for_each(|words| understood(words));
+    let given = KUBERNETES.lines().filter_map(|line| line.split_once("exec deploy/weir -- weir "));
+    let given: Vec<Vec<&str>> = given.map(|(_, rest)| rest.split(' ').collect()).collect();
+    assert_eq!(given.len(), 1);
+    given.iter().for_each(|words| understood(words));
 }

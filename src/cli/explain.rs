@@ -1,5 +1,5 @@
-//! `weir explain`: a request from a file, and what weir would send in its place. Plans nothing
-//! itself and sends nothing; see `crate::proxy` for the plan and `crate::context::report` for words.
+//! `weir explain`: prints the plan for a request from a file. Plans nothing itself and sends
+//! nothing; `crate::proxy` makes the plan and `weir_engine::context::report` describes it.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clap::builder::PossibleValuesParser;
 
-use super::{own_tokenizer, sources};
+use super::{sources, tokenizer_file};
 use crate::config::{self, Config};
-use crate::context::report::{self, Category};
-use crate::proxy::planner::{Asked, Planner};
+use crate::proxy::planner::{Planner, RequestOptions};
 use crate::proxy::{Explained, Question, Tenant};
-use crate::wire::Protocol;
+use weir_engine::context::report::{self, Category};
+use weir_engine::wire::Protocol;
 
-/// Width of the table on a terminal that does not say its own.
+/// Table width on a terminal that does not report its own.
 const WIDTH: usize = 80;
-/// Width in a file, so that no first words are lost.
+/// Table width in a file, wide enough to keep the first words.
 const WIDTH_IN_FILES: usize = 160;
 
 const HELP: &str = "\
@@ -30,59 +30,59 @@ Examples:
   weir explain request.json --policy zones --compact
   weir explain request.json --content big.log --category tool_result
   curl -s http://127.0.0.1:8400/weir/v1/plan -d @request.json
-      asks a weir that runs, with its configuration
+      asks a running weir, with its configuration
 
 Columns of the table:
   before, after  tokens as received and as sent
   fate           kept; masked: replaced by a placeholder; clipped: its middle
                  left out; gone: not sent
-  why            the reason, or which cut removed it and which note replaces it
-  note rows      notes that cuts wrote in place of what they removed
+  why            the reason, or the compaction and note that replaced it
+  note rows      notes that compactions wrote for removed messages
 
 Without --all the messages of a run that were treated alike share a row. With it the window, \
 budget, tokens by role, section and file, and shares stand under the table.
 
---content and --category judge a content that may come next: whether it would fit, whether older \
+--content and --category judge content that may come next: whether it would fit, whether older \
 content would be removed for it, and what to do with it.";
 
-/// Shows what weir would send in place of a request, and why
+/// Shows what weir would send for a request, and why
 ///
-/// Nothing is sent. The configuration is what `weir serve` would use here: the file, the
+/// Nothing is sent. The configuration is the one that `weir serve` would use here: the file, the
 /// environment, the defaults.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = HELP)]
 pub struct ExplainArgs {
-    /// The body of a chat completion request, or its messages alone, as JSON; - for standard input
+    /// The body of a chat completion request, or only its messages, as JSON; - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The model to plan for, in place of the one that the request names
+    /// The model to plan for, instead of the one that the request names
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Lowers the limit on prompt tokens, as the header x-weir-max-input-tokens does
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_input_tokens: Option<u64>,
-    /// The policy to plan by, in place of the configured one
+    /// The policy to plan with, instead of the configured one
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// Everything, as POST /weir/v1/plan answers it
+    /// Prints everything as JSON, like POST /weir/v1/plan
     #[arg(long, conflicts_with_all = ["text", "compact"])]
     json: bool,
-    /// The conversation that would be sent, as "User: … / Assistant: …"
+    /// Prints the conversation that would be sent, as "User: … / Assistant: …"
     #[arg(long, conflicts_with = "compact")]
     text: bool,
-    /// One line
+    /// Prints one line
     #[arg(long)]
     compact: bool,
-    /// Each message in a row of its own, and tokens by role, section, share and file
+    /// Prints each message in its own row, and tokens by role, section, share and file
     #[arg(long, visible_alias = "verbose", conflicts_with_all = ["json", "text", "compact"])]
     all: bool,
     /// Width of the table [default: the terminal's, or 160]
     #[arg(long, value_name = "CHARACTERS")]
     width: Option<usize>,
-    /// A content that may come next: would it fit?
+    /// Content that may come next: would it fit?
     #[arg(long, value_name = "FILE", requires = "category")]
     content: Option<PathBuf>,
-    /// What that content is
+    /// The category of that content
     #[arg(long, value_name = "CATEGORY", requires = "content",
           value_parser = PossibleValuesParser::new(Category::NAMES.map(|(name, _)| name)))]
     category: Option<String>,
@@ -101,7 +101,7 @@ pub fn run(args: &ExplainArgs) -> Result<(), String> {
     let question = question(args, config.server.max_body_bytes)?;
     let explained = explain(args, config, body, question)?;
     std::io::stdout()
-        .write_all(told(args, &explained).as_bytes())
+        .write_all(rendered(args, &explained).as_bytes())
         .map_err(|error| format!("cannot write to standard output: {error}"))
 }
 
@@ -111,11 +111,11 @@ fn configuration(args: &ExplainArgs) -> Result<Config, String> {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nweir: ")
     };
     let (mut config, _) = config::load(figment).map_err(lines)?;
-    own_tokenizer::read_all(&mut config).map_err(|problems| problems.join("\nweir: "))?;
+    tokenizer_file::read_all(&mut config).map_err(|problems| problems.join("\nweir: "))?;
     Ok(config)
 }
 
-/// The bytes of a file or of standard input, as many as a request may have.
+/// Reads a file or standard input, up to the maximum size of a request.
 fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let mut bytes = Vec::new();
@@ -126,7 +126,7 @@ fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
     };
     read.map_err(|error| format!("{shown}: {error}"))?;
     if bytes.len() > max_bytes {
-        return Err(format!("{shown}: is larger than {max_bytes} bytes (server.max_body_bytes)"));
+        return Err(format!("{shown} is larger than {max_bytes} bytes (server.max_body_bytes)"));
     }
     Ok(bytes)
 }
@@ -152,21 +152,21 @@ fn explain(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(|error| format!("cannot start threads: {error}"))?;
-    let asked = Asked {
+    let options = RequestOptions {
         max_input_tokens: args.max_input_tokens,
         policy: args.policy.clone(),
-        ..Asked::default()
+        ..RequestOptions::default()
     };
     let planner = Planner::new(Arc::new(config));
     let model = args.model.as_deref();
     let tenant = Tenant::ANONYMOUS;
     runtime
-        .block_on(planner.explain(tenant, Protocol::Chat, body, model, asked, Some(question)))
+        .block_on(planner.explain(tenant, Protocol::Chat, body, model, options, Some(question)))
         .map_err(|error| format!("{}: {}", args.file.display(), error.message))
 }
 
-/// What is printed.
-fn told(args: &ExplainArgs, explained: &Explained) -> String {
+/// Formats the output.
+fn rendered(args: &ExplainArgs, explained: &Explained) -> String {
     if args.json {
         return explained.json() + "\n";
     }

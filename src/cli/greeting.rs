@@ -1,5 +1,5 @@
-//! What `weir serve` says when it begins: where requests go, what it keeps where, what it was configured by,
-//! which limits hold, and how to use it. Decides nothing.
+//! Startup message of `weir serve`: where requests go, where data is kept, the sources of the
+//! configuration, the limits in force, and how to use weir. Decides nothing.
 
 use std::io::{IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -8,17 +8,17 @@ use figment::Figment;
 
 use super::sources;
 use crate::config::{self, AuthMode, Config, LogFormat, Mode};
-use crate::store::Store;
+use weir_store::Store;
 
-/// As many upstreams, limits and sources of the configuration as are named.
+/// Maximum number of upstreams, limits and configuration sources that are listed.
 const MAX_NAMED: usize = 16;
 const MAX_LIMITS: usize = 4;
 const MAX_SOURCES: usize = 8;
-/// The width of the lines' names.
+/// Width of the line labels.
 const NAME_WIDTH: usize = 15;
 
-/// Says where weir is and how it is used, one line for each thing. On a terminal the lines stand by
-/// themselves, in the log each is one of its own.
+/// Prints weir's address and setup, one line per item. On a terminal they are plain lines, in the
+/// log each is a log line.
 pub fn greet(config: &Config, figment: &Figment, store: &Store, address: SocketAddr) {
     let lines = lines(config, figment, store);
     let local = local_url(&config.server, address);
@@ -26,7 +26,7 @@ pub fn greet(config: &Config, figment: &Figment, store: &Store, address: SocketA
     let is_terminal = std::io::stderr().is_terminal() && config.log.format == LogFormat::Text;
     if is_terminal && tracing::enabled!(target: "weir", tracing::Level::INFO) {
         let lines: String = lines.iter().map(|(name, said)| line(name, said) + "\n").collect();
-        // A terminal that is gone has nobody to greet.
+        // A closed terminal needs no message.
         let _ = writeln!(std::io::stderr().lock(), "{lines}{last}");
     } else {
         for (name, said) in lines {
@@ -36,13 +36,13 @@ pub fn greet(config: &Config, figment: &Figment, store: &Store, address: SocketA
     }
     if config.auth.mode == AuthMode::Open && !address.ip().to_canonical().is_loopback() {
         let whose = match lends(config) {
-            true => "and spends weir's own key for the provider (auth.allow_anonymous)",
+            true => "and uses weir's own key for the provider (auth.allow_anonymous)",
             false => "each with a key of their own",
         };
         tracing::warn!(
             target: "weir",
-            "anybody who reaches {address} can use it, {whose}; callers are answered by loopback's \
-             names and those in server.allowed_hosts"
+            "anybody who reaches {address} can use it, {whose}; it accepts loopback's host names \
+             and those in server.allowed_hosts"
         );
     }
 }
@@ -51,7 +51,7 @@ fn line(name: &str, said: &str) -> String {
     format!("{name:<NAME_WIDTH$}{said}")
 }
 
-/// What is said before the address, each line with its name.
+/// Builds the lines before the address, each with its label.
 fn lines(config: &Config, figment: &Figment, store: &Store) -> [(&'static str, String); 5] {
     [
         ("forwarding to", format!("{}{}", shown_url(&config.upstream.url), others(config))),
@@ -62,12 +62,12 @@ fn lines(config: &Config, figment: &Figment, store: &Store) -> [(&'static str, S
     ]
 }
 
-/// A URL without the values of its query, one of which may be a credential.
+/// Removes the values of a URL's query, which may hold a credential.
 fn shown_url(url: &str) -> String {
     url.split_once('?').map_or_else(|| url.to_owned(), |(before, _)| format!("{before}?…"))
 }
 
-/// Where else requests may go, in few words.
+/// Summarises the other upstreams.
 fn others(config: &Config) -> String {
     if !config.is_routed() {
         return String::new();
@@ -77,7 +77,7 @@ fn others(config: &Config) -> String {
     format!(" (other upstreams: {names}; routes: {})", config.routes.rows.len())
 }
 
-/// The first of these, and how many more there are; `None` where there are none.
+/// Lists the first of these, and the number of others; `None` if there are none.
 fn named<'a>(names: impl Iterator<Item = &'a str>, most: usize) -> Option<String> {
     let names: Vec<&str> = names.collect();
     let more = names.len().saturating_sub(most);
@@ -97,7 +97,7 @@ fn kept(config: &Config, store: &Store) -> String {
     let place = match store.file() {
         Some(file) => file.display().to_string(),
         None if config.store.url.is_some() => "PostgreSQL (store.url)".to_owned(),
-        None => "memory: nothing outlives this process".to_owned(),
+        None => "memory: lost when this process ends".to_owned(),
     };
     format!("{place}{counted}")
 }
@@ -105,7 +105,7 @@ fn kept(config: &Config, store: &Store) -> String {
 fn sources(figment: &Figment) -> String {
     let origins = sources::origins(figment);
     let origins = named(origins.iter().map(String::as_str), MAX_SOURCES);
-    origins.unwrap_or_else(|| "defaults alone (--config FILE names a file)".to_owned())
+    origins.unwrap_or_else(|| "defaults only (--config FILE names a file)".to_owned())
 }
 
 fn limits(config: &Config) -> String {
@@ -131,13 +131,13 @@ fn mode(config: &Config) -> String {
     format!("{callers}, {conversations}")
 }
 
-/// Whether callers may spend a key of weir's.
+/// Whether callers may use one of weir's own keys.
 fn lends(config: &Config) -> bool {
     config.all_upstreams().any(|(_, upstream)| upstream.lends())
 }
 
-/// A URL by which a server that listens on `address` is reached, from this machine if from no
-/// other. A certificate is for a name.
+/// Returns a URL for a server that listens on `address`, reachable at least from this machine. A
+/// certificate is issued for a name.
 fn local_url(server: &config::Server, address: SocketAddr) -> String {
     let (scheme, port) = (server.tls.scheme(), address.port());
     let host = match (address.ip(), &server.allowed_hosts[..]) {
@@ -151,7 +151,7 @@ fn local_url(server: &config::Server, address: SocketAddr) -> String {
     format!("{scheme}://{host}:{port}")
 }
 
-/// An address as a URL has it.
+/// Formats an address for a URL.
 pub fn url_ip(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => ip.to_string(),

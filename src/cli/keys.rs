@@ -1,34 +1,34 @@
-//! `weir keys`: looks after virtual keys in the store's file, whether or not a weir serves from it.
-//! What may be done to a key is `store::keys`'.
+//! `weir keys`: manages virtual keys in the store, whether or not a weir serves from it.
+//! `store::keys` implements the operations.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
 use super::moments::{moment, span_ms};
-use super::own_store;
+use super::store_path;
 use crate::config::{AuthMode, Config};
-use crate::store::keys::{
+use weir_store::keys::{
     Issued, KeyChange, KeyFacts, KeySettings, MAX_PAGE, NewKey, SecretFacts, Standing,
 };
-use crate::store::{Store, now_ms};
+use weir_store::{Store, now_ms};
 
 const EXAMPLES: &str = "\
 Examples:
   weir keys create ci --team search --models 'gpt-4o*,o3'
-      makes a key and shows its secret, this once
+      creates a key and shows its secret, this once
   weir keys list --team search
   weir keys show key_0123456789ab
   weir keys limit key_0123456789ab --tokens-per-minute 100000
   weir keys rotate key_0123456789ab --overlap 24h
-      gives it a new secret; the old one is good for a day longer
+      gives it a new secret; the old one stays valid for another day
   weir keys revoke key_0123456789ab
-      ends it, from its next request on
+      revokes it, from its next request on
 
-Keys count if auth.mode is \"keys\". These commands work on the store, also while weir serves from \
-it: give them the same --config or --store.";
+Keys are checked if auth.mode is \"keys\". These commands work on the store, also while weir \
+serves from it: give them the same --config or --store.";
 
-/// Looks after virtual keys: makes, shows, limits, replaces and revokes them
+/// Creates, shows, limits, rotates and revokes virtual keys
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct KeysArgs {
@@ -41,23 +41,23 @@ pub struct KeysArgs {
     /// folder]
     #[arg(long, value_name = "FILE", global = true)]
     store: Option<String>,
-    /// Prints JSON, as the admin API answers it
+    /// Prints JSON, in the form of the admin API
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 enum KeysCommand {
-    /// Makes a key and shows its secret, this once
+    /// Creates a key and shows its secret, this once
     #[command(after_help = EXAMPLES)]
     Create {
-        /// What it is called
+        /// Name of the key
         name: String,
-        /// The team it belongs to, made if need be; its keys share originals and usage
-        /// [default: default]
+        /// Its team, created if it does not exist; its keys share originals and usage [default:
+        /// default]
         #[arg(long)]
         team: Option<String>,
-        /// The organisation of a team that is made [default: default]
+        /// The organisation of a new team [default: default]
         #[arg(long)]
         organisation: Option<String>,
         #[command(flatten)]
@@ -66,25 +66,25 @@ enum KeysCommand {
     /// Lists keys
     #[command(after_help = EXAMPLES)]
     List {
-        /// Only this team's
+        /// Only keys of this team
         #[arg(long)]
         team: Option<String>,
-        /// Also those that have expired or were revoked
+        /// Also expired and revoked keys
         #[arg(long)]
         all: bool,
     },
     /// Shows one key
     #[command(after_help = EXAMPLES)]
     Show {
-        /// The key's id, as `weir keys list` shows it
+        /// The key's ID, as `weir keys list` shows it
         id: String,
     },
-    /// Changes what a key may do; what is not named stays
+    /// Changes a key's permissions and limits; others stay
     #[command(after_help = EXAMPLES)]
     Limit {
-        /// The key's id, as `weir keys list` shows it
+        /// The key's ID, as `weir keys list` shows it
         id: String,
-        /// Calls it otherwise
+        /// New name
         #[arg(long)]
         name: Option<String>,
         #[command(flatten)]
@@ -93,54 +93,54 @@ enum KeysCommand {
     /// Gives a key a new secret and shows it, this once
     #[command(after_help = EXAMPLES)]
     Rotate {
-        /// The key's id, as `weir keys list` shows it
+        /// The key's ID, as `weir keys list` shows it
         id: String,
-        /// How much longer the old secret is good, such as 24h
+        /// How much longer the old secret stays valid, such as 24h
         #[arg(long, value_name = "SPAN", value_parser = span_ms, default_value = "0s")]
         overlap: u64,
     },
-    /// Ends a key permanently, from its next request on
+    /// Revokes a key permanently, from its next request on
     #[command(after_help = EXAMPLES)]
     Revoke {
-        /// The key's id, as `weir keys list` shows it
+        /// The key's ID, as `weir keys list` shows it
         id: String,
     },
 }
 
-/// What a key may do.
+/// Permissions and limits of a key.
 #[derive(Debug, Args)]
 struct Limits {
-    /// Whose it is
+    /// User that the key belongs to
     #[arg(long)]
     user: Option<String>,
-    /// The models it may use, separated by commas; * stands for any characters, `any` for all
+    /// Models it may use, separated by commas; * matches any characters, `any` allows all
     #[arg(long, value_name = "PATTERNS", value_parser = names)]
     models: Option<String>,
-    /// The policies its callers may choose by x-weir-policy, separated by commas; `configured` for
+    /// Policies its callers may choose with x-weir-policy, separated by commas; `configured` for
     /// those of context.allowed_policies
     #[arg(long, value_name = "NAMES", value_parser = names)]
     policies: Option<String>,
-    /// The policy of its requests that choose none, or `none`
+    /// Policy of its requests that choose none, or `none`
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// Whether it may use what weir does not meter: files, batches, stored responses
+    /// Whether it may use routes that weir does not meter: files, batches, stored responses
     #[arg(long, value_name = "true|false", num_args = 0..=1, default_missing_value = "true")]
     passthrough: Option<bool>,
-    /// Requests a minute, or `none`
+    /// Requests per minute, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
     requests_per_minute: Option<Given>,
-    /// Tokens a minute, prompts and answers, or `none`
+    /// Tokens per minute, prompts and answers, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
     tokens_per_minute: Option<Given>,
-    /// Requests at once, or `none`
+    /// Simultaneous requests, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
     max_concurrent: Option<Given>,
-    /// How long from now it is good, such as 90d, or `never` ends
+    /// Lifetime from now, such as 90d, or `never`
     #[arg(long, value_name = "SPAN", value_parser = expiry)]
     expires: Option<Given>,
 }
 
-/// A list that names something: an empty one, such as a variable that is not set, is no wish.
+/// Checks that a list is not empty: an empty one, such as from an unset variable, is a mistake.
 fn names(text: &str) -> Result<String, String> {
     match text.split(',').any(|name| !name.trim().is_empty()) {
         true => Ok(text.to_owned()),
@@ -150,7 +150,7 @@ fn names(text: &str) -> Result<String, String> {
     }
 }
 
-/// A number that is given, or taken away.
+/// Number that is set, or removed.
 #[derive(Debug, Clone, Copy)]
 struct Given(Option<u64>);
 
@@ -168,11 +168,11 @@ fn expiry(text: &str) -> Result<Given, String> {
 
 impl Limits {
     fn change(&self, name: Option<&str>, now_ms: u64) -> KeyChange {
-        let list = |told: &Option<String>, all: &str| {
-            let told = told.as_deref()?;
-            let items = told.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let list = |shown: &Option<String>, all: &str| {
+            let shown = shown.as_deref()?;
+            let items = shown.split(',').map(str::trim).filter(|item| !item.is_empty());
             let items: Vec<String> = items.map(str::to_owned).collect();
-            Some(if told == all { Vec::new() } else { items })
+            Some(if shown == all { Vec::new() } else { items })
         };
         let policy = self.policy.as_ref();
         KeyChange {
@@ -194,21 +194,21 @@ impl Limits {
 
 /// Runs `weir keys …`.
 pub fn run(args: &KeysArgs) -> Result<(), String> {
-    let config = own_store::configuration(args.config.as_deref(), args.store.clone())?;
-    let store = own_store::kept(&config)?;
+    let config = store_path::configuration(args.config.as_deref(), args.store.clone())?;
+    let store = store_path::kept(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
-        .map_err(|error| format!("cannot begin: {error}"))?;
+        .map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(act(args, &config, &store))
 }
 
 async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), String> {
-    let said = |error: crate::store::keys::KeyError| error.to_string();
+    let said = |error: weir_store::keys::KeyError| error.to_string();
     let now_ms = now_ms();
     match &args.command {
         KeysCommand::Create { name, team, organisation, limits } => {
             let change = limits.change(Some(name), now_ms);
-            change.check_policies(&config.context.policies).map_err(said)?;
+            change.check_policies(|name| config.context.policies.read_name(name)).map_err(said)?;
             let new = NewKey { team: team.clone(), organisation: organisation.clone(), change };
             warn_where_unchecked(config);
             show_issued(&store.create_key(new, now_ms).await.map_err(said)?, args.json, now_ms);
@@ -228,10 +228,11 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
         KeysCommand::Limit { id, name, limits } => {
             let change = limits.change(name.as_deref(), now_ms);
             if change == KeyChange::default() {
-                return Err("nothing is to be changed; `weir keys limit --help` tells what can be"
-                    .to_owned());
+                return Err(
+                    "nothing to change; `weir keys limit --help` lists the settings".to_owned()
+                );
             }
-            change.check_policies(&config.context.policies).map_err(said)?;
+            change.check_policies(|name| config.context.policies.read_name(name)).map_err(said)?;
             show(&store.change_key(id, change).await.map_err(said)?, args.json, now_ms)?;
         }
         KeysCommand::Rotate { id, overlap } => {
@@ -246,19 +247,19 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
     Ok(())
 }
 
-/// Warns, where JSON is not disturbed by it, if no weir with this configuration checks keys.
+/// Warns if no weir with this configuration checks keys, unless the output is JSON.
 fn warn_where_unchecked(config: &Config) {
     if config.auth.mode == AuthMode::Keys {
         return;
     }
     eprintln!(
-        "warning: keys are not switched on: auth.mode is \"open\" in this configuration. A weir that \
+        "warning: keys are not checked: auth.mode is \"open\" in this configuration. A weir that \
          runs with it refuses virtual keys. Set mode = \"keys\" under [auth], or \
          WEIR_AUTH__MODE=keys."
     );
 }
 
-/// All keys, of all teams or one, by team and name.
+/// Lists all keys, of all teams or one, by team and name.
 async fn all_keys(store: &Store, team: Option<&str>) -> Result<Vec<KeyFacts>, String> {
     let mut keys: Vec<KeyFacts> = Vec::new();
     loop {
@@ -286,7 +287,7 @@ fn show(facts: &KeyFacts, json: bool, now_ms: u64) -> Result<(), String> {
     if json {
         return print_json(facts);
     }
-    print!("{}", told(facts, now_ms));
+    print!("{}", shown(facts, now_ms));
     Ok(())
 }
 
@@ -295,13 +296,13 @@ fn show_issued(issued: &Issued, json: bool, now_ms: u64) {
         println!("{}", issued.json());
         return;
     }
-    print!("{}", told(&issued.facts, now_ms));
+    print!("{}", shown(&issued.facts, now_ms));
     println!("\n{}\n", issued.secret.expose());
-    println!("This is shown once and kept nowhere. Give it to the SDK as its API key.");
+    println!("This secret is shown once and not stored. Give it to the SDK as its API key.");
 }
 
-/// A key, a line for each thing that there is to say.
-fn told(facts: &KeyFacts, now_ms: u64) -> String {
+/// Formats a key, one line per fact.
+fn shown(facts: &KeyFacts, now_ms: u64) -> String {
     let key = &facts.key;
     let settings = &key.settings;
     let number = |limit: Option<u64>| limit.map_or("no limit".to_owned(), |n| n.to_string());
@@ -349,7 +350,7 @@ fn state(facts: &KeyFacts, now_ms: u64) -> String {
     }
 }
 
-/// Keys as a table, moments in UTC.
+/// Formats keys as a table, times in UTC.
 fn table(keys: &[KeyFacts], now_ms: u64) -> String {
     let head = ["ID", "NAME", "TEAM", "USER", "MODELS", "LIMITS", "STATE"].map(str::to_owned);
     let rows = keys.iter().map(|facts| {

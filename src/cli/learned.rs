@@ -1,27 +1,27 @@
-//! `weir models learned`: the limits and ratios that weir has learned of models, where they come from
-//! and when they end; `weir models forget` removes limits.
+//! `weir models learned`: lists the limits and ratios that weir has learned of models, their
+//! sources and expiry. `weir models forget` removes limits.
 
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
 use super::moments::moment;
-use super::own_store;
+use super::store_path;
 use super::usage::aligned;
-use crate::proxy::learned::{self, LimitsRow, RatioRow};
-use crate::proxy::shelf::Stored;
-use crate::store::Store;
+use crate::proxy::upstreams::learned::{self, LimitsRow, RatioRow};
+use crate::proxy::upstreams::learned_store::Stored;
+use weir_store::Store;
 
-/// The most rows of each kind that are shown.
+/// Maximum number of rows of each kind.
 const MAX_ROWS: usize = 10_000;
 
 const EXAMPLES: &str = "\
 Examples:
   weir models learned
-      windows and token ratios that upstreams' answers have taught weir
+      windows and token ratios learned from upstreams' answers
   weir models learned --json";
 
-/// Shows what was learned of models from their upstreams' answers
+/// Lists facts about models learned from upstreams' answers
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct LearnedArgs {
@@ -39,16 +39,16 @@ pub struct LearnedArgs {
 
 /// Runs `weir models learned`.
 pub fn run(args: &LearnedArgs) -> Result<(), String> {
-    let store = own_store::existing(args.config.as_deref(), args.store.clone())?;
+    let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
-        .map_err(|error| format!("cannot begin: {error}"))?;
-    super::print(&runtime.block_on(told(&store, args.json))?)
+        .map_err(|error| format!("cannot start: {error}"))?;
+    super::print(&runtime.block_on(listing(&store, args.json))?)
 }
 
-/// Removes limits that were learned of models from their upstreams' refusals
+/// Removes limits that were learned from upstreams' refusals
 ///
-/// A weir that serves from the same store goes by what is configured again within a second.
+/// A weir that serves from the same store uses the configured limits again within a second.
 #[derive(Debug, clap::Args)]
 pub struct ForgetArgs {
     /// The model, as `weir models learned` shows it
@@ -68,14 +68,14 @@ pub struct ForgetArgs {
 
 /// Runs `weir models forget`.
 pub fn forget(args: &ForgetArgs) -> Result<(), String> {
-    let store = own_store::existing(args.config.as_deref(), args.store.clone())?;
+    let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
-        .map_err(|error| format!("cannot begin: {error}"))?;
+        .map_err(|error| format!("cannot start: {error}"))?;
     super::print(&runtime.block_on(forgotten(&store, args.name.as_deref()))?)
 }
 
-/// Removes the limits of the model `name`, or of all models; what was removed.
+/// Removes the limits of the model `name`, or of all models, and lists them.
 async fn forgotten(store: &Store, name: Option<&str>) -> Result<String, String> {
     let is_meant = |model: &str| name.is_none_or(|name| name == model);
     let mut models = learned::forget_limits(store, is_meant, MAX_ROWS)
@@ -93,7 +93,7 @@ async fn forgotten(store: &Store, name: Option<&str>) -> Result<String, String> 
     }
 }
 
-async fn told(store: &Store, as_json: bool) -> Result<String, String> {
+async fn listing(store: &Store, as_json: bool) -> Result<String, String> {
     let said = |error| format!("the store cannot be read: {error}");
     let limits = learned::limits_rows(store, MAX_ROWS).await.map_err(said)?;
     let ratios = learned::ratio_rows(store, MAX_ROWS).await.map_err(said)?;
@@ -116,7 +116,7 @@ fn source(row: &LimitsRow) -> &'static str {
     if row.raised_ms.is_some() {
         return "a longer prompt that was accepted after a refusal";
     }
-    if row.is_told { "told in a refusal" } else { "stepping down after a refusal" }
+    if row.is_told { "stated in a refusal" } else { "stepping down after a refusal" }
 }
 
 fn limits_line(row: &Stored<LimitsRow>) -> Vec<String> {
@@ -149,7 +149,7 @@ fn ratio_line(row: &Stored<RatioRow>) -> Vec<String> {
     .to_vec()
 }
 
-/// How the model reads numbers, where it is not digit by digit.
+/// Describes how the model counts digits, if not one by one.
 fn digits(row: &RatioRow) -> &'static str {
     if row.has_digits_in_threes { ", digits by threes" } else { "" }
 }
@@ -191,14 +191,14 @@ fn ratio_json(row: &Stored<RatioRow>) -> Value {
 mod tests {
     use super::*;
     use crate::config::Learning;
-    use crate::context::{Configured, LearnedLimits};
     use crate::proxy::Tenant;
-    use crate::proxy::learned::Learned;
+    use crate::proxy::upstreams::learned::Learned;
+    use weir_engine::context::{Configured, LearnedLimits};
 
     #[tokio::test]
     async fn what_is_learned_is_told_with_its_source_and_its_end() {
         let store = Store::in_memory().expect("there is memory");
-        let empty = told(&store, false).await.expect("readable");
+        let empty = listing(&store, false).await.expect("readable");
         assert_eq!(empty, "Nothing has been learned of any model yet.\n");
         let learned = Learned::new(store.clone(), "http://up:1".into(), false, Learning::default());
         for (model, is_told) in [("one", true), ("two", false)] {
@@ -211,14 +211,14 @@ mod tests {
             let configured = Configured { window_tokens: 128_000, max_input_tokens: None };
             learned.keep_limits(Tenant([1; 16]), model, limits, configured).await;
         }
-        let text = told(&store, false).await.expect("readable");
+        let text = listing(&store, false).await.expect("readable");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3, "{text}");
-        assert!(lines[1].starts_with("one") && lines[1].ends_with("told in a refusal"), "{text}");
+        assert!(lines[1].starts_with("one") && lines[1].ends_with("stated in a refusal"), "{text}");
         assert!(lines[1].contains("http://up:1") && lines[1].contains("(output counted in)"));
         assert!(lines[2].ends_with("stepping down after a refusal"), "{text}");
         let json: Value =
-            serde_json::from_str(&told(&store, true).await.expect("readable")).expect("JSON");
+            serde_json::from_str(&listing(&store, true).await.expect("readable")).expect("JSON");
         assert_eq!(json["limits"][0]["window_tokens"], 8192);
         assert_eq!(json["limits"][1]["source"], "stepped");
         assert_eq!(json["ratios"], json!([]));
@@ -226,10 +226,10 @@ mod tests {
             forgotten(&store, Some("one")).await.expect("writable"),
             "forgot the limit of one\n"
         );
-        let text = told(&store, false).await.expect("readable");
+        let text = listing(&store, false).await.expect("readable");
         assert!(!text.contains("\none") && text.contains("\ntwo"), "{text}");
         assert!(forgotten(&store, Some("one")).await.is_err(), "it is gone");
         assert_eq!(forgotten(&store, None).await.expect("writable"), "forgot the limit of two\n");
-        assert_eq!(told(&store, false).await.expect("readable"), empty);
+        assert_eq!(listing(&store, false).await.expect("readable"), empty);
     }
 }

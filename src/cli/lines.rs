@@ -1,9 +1,9 @@
-//! The lines of a configuration file that its keys stand on. Finds keys; judges none.
+//! Line numbers of keys in a configuration file. Judges no key.
 
 use toml_edit::{ImDocument, Item, Key, Table};
 
-/// The line that `key` stands on in a TOML text, such as `limits[0].model`; where it does not stand there,
-/// that of the table which it belongs into, if that is there.
+/// Returns the line of `key`, such as `limits[0].model`, in a TOML text. If the key is absent,
+/// returns the line of its table, if present.
 pub fn line_of(text: &str, key: &str) -> Option<usize> {
     let document = ImDocument::parse(text).ok()?;
     let parts = parts(key)?;
@@ -19,15 +19,15 @@ pub fn line_of(text: &str, key: &str) -> Option<usize> {
     Some(before.matches('\n').count() + 1)
 }
 
-/// The parts of a key as messages show it.
+/// Splits a key as messages show it into its parts.
 fn parts(key: &str) -> Option<Vec<String>> {
-    // Rows stand in brackets there.
+    // Messages show row numbers in brackets.
     let dotted = key.replace("].", ".").replace(']', "").replace('[', ".");
     let parsed = Key::parse(&dotted).ok()?;
     Some(parsed.iter().map(|part| part.get().to_owned()).collect())
 }
 
-/// Somewhere that keys stand in.
+/// Container of keys.
 enum Place<'a> {
     Table(&'a Table),
     Item(&'a Item),
@@ -35,12 +35,12 @@ enum Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What `part` leads to, and where that begins.
+    /// Enters `part`, and returns its contents and position.
     fn enter(&self, part: &str) -> Option<(Option<Place<'a>>, Option<usize>)> {
         let start = |span: Option<std::ops::Range<usize>>| span.map(|span| span.start);
         match self {
             Self::Table(table) => {
-                // Names of models are shown in lower case, however they are written.
+                // Messages show model names in lower case, however they are written.
                 let alike = || table.iter().find(|(name, _)| name.eq_ignore_ascii_case(part));
                 let (key, item) =
                     table.get_key_value(part).or_else(|| table.get_key_value(alike()?.0))?;
@@ -103,7 +103,7 @@ mod tests {
             ("limits[1].model", Some(12)),
             ("limits[1].max_input_tokens", Some(13)),
             ("policies.mine.low", Some(15)),
-            // What is missing belongs into what is there.
+            // A missing key belongs to the table that is present.
             ("limits[0].max_input_tokens", Some(9)),
             ("server.allowed_hosts", Some(2)),
             ("models.\"a/b.c\".window_tokens", Some(6)),

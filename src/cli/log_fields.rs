@@ -1,5 +1,5 @@
-//! The fields of a log line for people: `name=value`, text in quotes. The same as the subscriber
-//! writes by itself, at a fraction of its cost, since each request writes twenty of them.
+//! Fields of a log line for people: `name=value`, text in quotes. Same output as the subscriber's
+//! own, at a fraction of the cost, since each request writes twenty of them.
 
 use std::fmt::{self, Debug, Write as _};
 
@@ -8,7 +8,7 @@ use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::Writer;
 
-/// Writes fields for people.
+/// Formatter of fields for people.
 pub struct PlainFields;
 
 impl<'writer> FormatFields<'writer> for PlainFields {
@@ -26,7 +26,7 @@ struct Plain<'writer> {
 }
 
 impl Plain<'_> {
-    /// Writes what stands before a field's value. The message stands without its name.
+    /// Writes the name before a field's value. The message has no name.
     fn name(&mut self, field: &Field) -> fmt::Result {
         if !self.is_first {
             self.writer.write_char(' ')?;
@@ -48,7 +48,7 @@ impl Plain<'_> {
 
 impl Visit for Plain<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // What a message or a displayed value quotes may come from outside.
+        // Text quoted by a message or a displayed value may come from outside.
         self.write(field, |writer| write!(Escaping(writer), "{value:?}"));
     }
 
@@ -74,7 +74,7 @@ impl Visit for Plain<'_> {
     }
 }
 
-/// Passes text on with everything escaped that a terminal or a reader of lines might obey.
+/// Writer that escapes everything that a terminal or a line reader might interpret.
 struct Escaping<'a, 'writer>(&'a mut Writer<'writer>);
 
 impl fmt::Write for Escaping<'_, '_> {
@@ -90,7 +90,7 @@ fn is_harmless(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, 0x20..0x7f))
 }
 
-/// `text` with everything escaped that a terminal or a reader of lines might obey.
+/// Escapes everything in `text` that a terminal or a line reader might interpret.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for own in text.chars() {
@@ -102,10 +102,10 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// As many digits as the largest number has.
+/// Number of digits of the largest number.
 const MAX_DIGITS: usize = 20;
 
-/// `value` in digits, at the end of `digits`. The general formatter takes four times as long.
+/// Writes `value` in digits at the end of `digits`. The general formatter takes four times as long.
 fn decimal(mut value: u64, digits: &mut [u8; MAX_DIGITS]) -> &str {
     let mut start = MAX_DIGITS;
     loop {
@@ -149,7 +149,7 @@ pub mod tests {
         }
     }
 
-    /// What one event gives, with and without the fields' own writer.
+    /// Formats one event, with and without this formatter.
     fn line(is_own: bool) -> String {
         let lines = Lines::default();
         let builder = tracing_subscriber::fmt().with_writer(lines.clone()).without_time();

@@ -1,5 +1,5 @@
-//! Log lines for a person at a terminal: short, and coloured unless the environment says no. A line
-//! about a request has what one looks for first; the formats for files and programs have all of it.
+//! Log lines for people at a terminal: short, and coloured unless the environment disables it. A
+//! request's line shows the main facts; the formats for files and programs have all of them.
 
 use std::ffi::OsString;
 use std::fmt::{self, Debug};
@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use super::log_fields::escaped;
-use crate::store::now_ms;
+use weir_store::now_ms;
 
 const GREEN: &str = "32";
 const YELLOW: &str = "33";
@@ -21,14 +21,14 @@ const DIM: &str = "2";
 /// The one path that is not shown: nearly all requests have it.
 const USUAL_PATH: &str = "/v1/chat/completions";
 
-/// Writes log lines for a terminal.
+/// Formatter of log lines for a terminal.
 pub struct TerminalLines {
     has_colours: bool,
     clock: fn() -> u64,
 }
 
 impl TerminalLines {
-    /// With colours unless `NO_COLOR` is set or `TERM` is a terminal without them.
+    /// Uses colours unless `NO_COLOR` is set or `TERM` is a terminal without them.
     pub fn new(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let is_refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
         let is_dumb = variable("TERM").is_some_and(|value| value == "dumb");
@@ -42,7 +42,7 @@ impl TerminalLines {
         }
     }
 
-    /// The time of day, UTC.
+    /// Writes the time of day, UTC.
     fn time(&self, writer: &mut Writer<'_>) -> fmt::Result {
         let seconds = (self.clock)() / 1000 % 86_400;
         let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
@@ -118,7 +118,7 @@ where
     }
 }
 
-/// What a line shows of a request.
+/// Facts of a request that a line shows.
 #[derive(Default)]
 struct Request {
     status: Option<u64>,
@@ -170,7 +170,7 @@ impl Request {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with its thousands separated.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);

@@ -1,5 +1,5 @@
-//! Log lines on their way to standard error, off the threads that serve: a reader of the log that
-//! stops must not stop weir, and a line must not cost a request a system call.
+//! Asynchronous writer of log lines to standard error. A stalled reader of the log must not block
+//! weir, and a line must not cost a request a system call.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines held while the log's reader is slow; further ones are dropped, and counted.
+/// Maximum size of lines held while the log's reader is slow; further ones are dropped and counted.
 const MAX_HELD_BYTES: usize = 1 << 20;
-/// How long lines are gathered before they are written together.
+/// How long lines are collected before they are written together.
 const GATHER: Duration = Duration::from_millis(10);
-/// How long the last lines may take at the end.
+/// Maximum time for the last lines at the end.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Takes lines from any thread.
+/// Accepts lines from any thread.
 #[derive(Clone)]
 pub struct LogWriter {
     shared: Arc<Shared>,
@@ -45,7 +45,7 @@ impl Shared {
     }
 }
 
-/// Writes what is still held when it is dropped.
+/// Writes the remaining lines on drop.
 #[must_use = "dropping it ends the log"]
 pub struct LogEnd {
     shared: Arc<Shared>,
@@ -61,7 +61,7 @@ impl Drop for LogEnd {
     }
 }
 
-/// A writer of lines to `out`, and what ends it.
+/// Creates a writer of lines to `out`, and the handle that ends it.
 pub fn log_writer(out: impl Write + Send + 'static) -> io::Result<(LogWriter, LogEnd)> {
     let shared = Arc::new(Shared::default());
     let writing = Arc::clone(&shared);
@@ -86,12 +86,12 @@ fn write_lines(shared: &Shared, mut out: impl Write) {
         if dropped_lines > 0 {
             lines.extend_from_slice(
                 format!(
-                    "weir: {dropped_lines} log lines were dropped, the log's reader is too slow\n"
+                    "weir: {dropped_lines} log lines were dropped because the log's reader is too slow\n"
                 )
                 .as_bytes(),
             );
         }
-        // A log that cannot be written is nothing that a request should fail for.
+        // No request should fail because the log cannot be written.
         let _ = out.write_all(&lines).and_then(|()| out.flush());
         lines.clear();
         if is_last {
@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// Hands on what is written, and waits to be allowed to.
+    /// Passes on written lines, and waits for permission.
     struct Gate {
         allowed: mpsc::Receiver<()>,
         written: mpsc::Sender<Vec<u8>>,
@@ -161,7 +161,8 @@ mod tests {
         let (written, lines) = mpsc::channel();
         let (mut writer, end) = log_writer(Gate { allowed, written }).expect("a thread");
         let line = vec![b'x'; 64 * 1024];
-        // More than twice what is held: whatever the gate has taken already, some must go.
+        // More than twice the capacity: however much the gate has taken, some lines must be
+        // dropped.
         for _ in 0..40 {
             writer.write_all(&line).expect("never fails");
         }
@@ -172,8 +173,8 @@ mod tests {
         drop(allow);
         let all: Vec<u8> = lines.try_iter().flatten().collect();
         assert!(all.len() < 40 * line.len());
-        let told = String::from_utf8_lossy(&all[all.len() - 70..]).into_owned();
-        assert!(told.contains("log lines were dropped"), "{told}");
+        let text = String::from_utf8_lossy(&all[all.len() - 70..]).into_owned();
+        assert!(text.contains("log lines were dropped"), "{text}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! The command line: one file for each command. Here is only what tells them apart.
+//! Command line: one file per command. This file only dispatches.
 
 mod backup;
 mod budgets;
 mod check;
+mod config_files;
 mod connect;
 #[cfg(test)]
 mod deployed;
@@ -14,18 +15,19 @@ mod lines;
 mod log_fields;
 mod log_lines;
 mod log_writer;
+mod loop_check;
 mod models;
 mod moments;
-mod own_address;
-mod own_files;
-mod own_key;
-mod own_store;
-mod own_tokenizer;
+#[cfg(test)]
+mod pages;
+mod provider_key;
 mod reload;
 mod replay;
 mod serve;
+mod settings;
 pub mod sources;
-mod told;
+mod store_path;
+mod tokenizer_file;
 mod usage;
 mod watch;
 
@@ -36,7 +38,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 const ABOUT: &str = "\
 An OpenAI-compatible reverse proxy that keeps every conversation inside its model's context window.
 
-Start `weir serve`, point your SDK's base URL at it and change nothing else.";
+Start `weir serve` and point your SDK's base URL at it; no other change is needed.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,13 +49,13 @@ Examples:
   weir check --config weir.toml --connect
       checks a configuration, and whether the upstream answers
   weir explain request.json
-      shows what would be sent of a request, and why
+      shows the plan for a request, and why
   weir keys create NAME
-      makes a virtual key, for auth.mode = \"keys\"
+      creates a virtual key, for auth.mode = \"keys\"
   weir budgets set all --usd 20 --per day
       ends spending at 20 dollars a day
   weir usage --by day,model
-      shows what requests used and cost
+      shows the usage and cost of requests
 
 `weir help COMMAND` explains a command.";
 
@@ -73,12 +75,12 @@ enum Command {
     Budgets(budgets::BudgetsArgs),
     Usage(usage::UsageArgs),
     Backup(backup::BackupArgs),
-    /// Looks after the catalogue of models and their windows
+    /// Manages the catalogue of models and their windows
     Models(models::ModelsArgs),
     Replay(replay::ReplayArgs),
 }
 
-/// Does what the command line says.
+/// Runs the command that the command line names.
 pub fn run() -> ExitCode {
     match Arguments::parse().command {
         Some(Command::Serve(args)) => serve::run(&args),
@@ -97,7 +99,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Prints `text`. A reader that has closed its end, such as `head`, has what it wanted.
+/// Prints `text`. A reader that closed its end, such as `head`, is no error.
 fn print(text: &str) -> Result<(), String> {
     match std::io::Write::write_all(&mut std::io::stdout().lock(), text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -107,7 +109,7 @@ fn print(text: &str) -> Result<(), String> {
     }
 }
 
-/// The exit code, after what went wrong was said.
+/// Prints the error, if any, and returns the exit code.
 fn end(outcome: Result<(), String>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,25 +1,24 @@
-//! `weir models import`: makes `config/models.toml` out of a price list. Decides what the list's
-//! numbers mean; looks nothing up and changes no file.
+//! `weir models import`: builds `config/models.toml` from a price list. Decides the meaning of the
+//! list's numbers; downloads nothing and changes no file.
 //!
-//! A price list says `max_input_tokens` and means, by the maker, either the window that input and
-//! output share or the most input that is taken beside the output. What the makers publish:
+//! The `max_input_tokens` of a price list means, depending on the maker, either the window shared
+//! by input and output or the maximum input in addition to the output. The makers publish:
 //!
 //! - **OpenAI, GPT-5 and later**: the model pages give a context window and a maximum output, and
-//!   input may not pass their difference. 400,000 with 128,000 out leaves 272,000; 1,050,000 leaves
-//!   922,000; Azure's chat models take 111,616 of 128,000. Lists give either figure.
+//!   input may not exceed their difference. 400,000 with 128,000 output leaves 272,000; 1,050,000
+//!   leaves 922,000; Azure's chat models accept 111,616 of 128,000. Lists give either figure.
 //! - **OpenAI before** (GPT-4o, GPT-4.1, the o series, GPT-4, GPT-3.5): one shared window.
-//! - **Google Gemini**: an "input token limit" and an "output token limit", each for itself.
-//! - **Alibaba's Qwen on its own platform**: a context window, and a "maximum input" some
-//!   thousands below it; lists give the latter.
+//! - **Google Gemini**: separate "input token limit" and "output token limit".
+//! - **Alibaba's Qwen on its own platform**: a context window, and a "maximum input" some thousands
+//!   below it; lists give the latter.
 //! - **All others** (Anthropic, DeepSeek, Mistral, Meta, xAI, Moonshot, Z.ai, MiniMax, Cohere,
-//!   Amazon, …): one context window, shared. This is also the careful reading, and so the one for
-//!   whatever is not named here.
+//!   Amazon, …): one shared context window. This is also the cautious reading, and so the default.
 //!
-//! Prices are read as texts, never as floats, and rounded to the nearest nano-dollar for a million
-//! tokens: lists carry figures such as 2.0000000000000002e-07. What costs nothing by a list is free
-//! there or not known, and so gets no price; nor does what has no price for output, embeddings apart.
-//! A host's price says nothing of other hosts: a bare name gets its own price or its maker's, and
-//! that of hosts only where all agree.
+//! Prices are parsed as text, never as floats, and rounded to the nearest nano-dollar per million
+//! tokens: lists contain figures such as 2.0000000000000002e-07. A zero price in a list means free
+//! or unknown, so the model gets no price; nor does one without a price for output, except
+//! embeddings. A host's price does not apply to other hosts: a bare name gets its own price or its
+//! maker's, and that of hosts only if all agree.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,19 +31,19 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::learned::{self, ForgetArgs, LearnedArgs};
-use crate::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD_PER_MTOK};
-use crate::budget::{Price, Rates, Tier, money};
 use crate::config::models::UNKNOWN_PRICE;
 use crate::config::names;
+use weir_store::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD_PER_MTOK};
+use weir_store::budget::{Price, Rates, Tier, money};
 
 const EXAMPLES: &str = "\
 Examples:
   weir models learned
-      windows and token ratios that upstreams' answers have taught weir
+      windows and token ratios learned from upstreams' answers
   weir models import PRICES.json > config/models.toml
-      makes the catalogue of models again, from a price list";
+      rebuilds the catalogue of models from a price list";
 
-/// Looks after the catalogue of models.
+/// Manages the catalogue of models.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct ModelsArgs {
@@ -54,10 +53,10 @@ pub struct ModelsArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Writes a catalogue (TOML) to standard output, made from a JSON price list.
+    /// Writes a catalogue (TOML) to standard output, built from a JSON price list.
     #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
     Import {
-        /// An object of names, each with `mode`, `provider`, `max_input_tokens`,
+        /// An object keyed by model name, each with `mode`, `provider`, `max_input_tokens`,
         /// `max_output_tokens`, `input_cost_per_token` and other costs in dollars.
         file: PathBuf,
     },
@@ -81,27 +80,28 @@ pub fn run(args: &ModelsArgs) -> Result<(), String> {
 }
 
 const HEAD: &str = "\
-# What models accept, in tokens, and what they cost; one line each, sorted. Made by
+# Limits of models, in tokens, and their prices; one line each, sorted. Generated by
 #
 #     weir models import PRICES.json > config/models.toml
 #
-# so change the importer (src/cli/models.rs tells its rules) and not this file. For a model of your
-# own, or other numbers, write [models.\"NAME\"] in your configuration.
+# so change the importer (src/cli/models.rs lists its rules), not this file. For your own models or
+# other numbers, write [models.\"NAME\"] in your configuration.
 #
 #   window_tokens        input and output together
-#   max_input_tokens     a separate cap on input, where the provider has one
-#   max_output_tokens    where it is less than the window
+#   max_input_tokens     separate input limit, if the provider has one
+#   max_output_tokens    output limit, if it is below the window
 #   strict_alternation   the model refuses two user or two assistant messages in a row
-#   usd_per_mtok         dollars for a million tokens: in(put), cached input, cache write, write1h
-#                        (entries that live an hour), out(put), reasoning where it is priced apart;
+#   usd_per_mtok         dollars per million tokens: in(put), cached input, cache write, write1h
+#                        (entries that live an hour), out(put), reasoning if priced separately;
 #                        then the same for prompts above a size
 #
-# A name with a provider's prefix is listed only where its numbers differ from the bare name's; where
-# its price alone does, with that alone.
+# A name with a provider's prefix is listed only if its numbers differ from the bare name's; if only
+# its price differs, with the price alone.
 
 ";
 
-/// The platforms of models' makers, whose word on a model goes before other hosts'.
+/// Platforms of model makers, whose figures for their models take precedence over those of other
+/// hosts.
 const MAKERS: &[&str] = &[
     "ai21",
     "amazon_nova",
@@ -125,13 +125,13 @@ const MAKERS: &[&str] = &[
     "zai",
 ];
 
-/// Alibaba's platforms, by the names that lists give them.
+/// Names of Alibaba's platforms in price lists.
 const ALIBABA: &[&str] = &["dashscope", "qwen_ai_platform", "qwencloud"];
 
-/// The sizes that Qwen's context windows come in.
+/// Usual context window sizes of Qwen models.
 const QWEN_WINDOWS: &[u64] = &[8_192, 32_768, 131_072, 262_144, 1_000_000];
 
-/// One model of a price list; whatever else it says is left aside.
+/// Model of a price list; its other members are ignored.
 #[derive(Deserialize)]
 struct Listed {
     mode: Option<String>,
@@ -143,15 +143,15 @@ struct Listed {
     max_output_tokens: Value,
 }
 
-/// What a list's numbers of a model mean.
+/// Interpretation of a list's numbers for a model.
 struct Model {
     limits: Limits,
     price: Option<Price>,
     provider: String,
 }
 
-/// What a model accepts, in the catalogue's three fields. Ordered so that the least is the most
-/// careful.
+/// Limits of a model, in the catalogue's three fields. Ordered so that the smallest is the most
+/// cautious.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Limits {
     window_tokens: u64,
@@ -159,7 +159,7 @@ struct Limits {
     max_output_tokens: Option<u64>,
 }
 
-/// The catalogue made of the price list `json`.
+/// Builds the catalogue from the price list `json`.
 fn import(json: &str) -> Result<String, String> {
     let listed: BTreeMap<String, &RawValue> =
         serde_json::from_str(json).map_err(|error| error.to_string())?;
@@ -173,7 +173,8 @@ fn import(json: &str) -> Result<String, String> {
             Entry::Vacant(place) => {
                 place.insert(model);
             }
-            // The same name in other letters: the more careful limits, and a price if they agree.
+            // The same name in other letter case: the more cautious limits, and a price if they
+            // agree.
             Entry::Occupied(mut known) => {
                 let known = known.get_mut();
                 known.limits = known.limits.min(model.limits);
@@ -188,7 +189,7 @@ fn import(json: &str) -> Result<String, String> {
     Ok(write(&lean(&models), &lean_prices(&models)))
 }
 
-/// What the list says of `name`; `None` where it is no model that answers in tokens or has no
+/// Reads a list's entry for `name`; `None` if it is not a model that answers in tokens, or has no
 /// numbers.
 fn read(name: &str, json: &str) -> Option<Model> {
     let listed: Listed = serde_json::from_str(json).ok()?;
@@ -206,8 +207,8 @@ fn read(name: &str, json: &str) -> Option<Model> {
     (is_used && named).then_some(Model { limits, price, provider })
 }
 
-/// The members of a list that hold rates, in the order of [`KINDS`]; of tiers, with `_above_200k_tokens`
-/// and the like behind them.
+/// Members of a list that hold rates, in the order of [`KINDS`]; tiers add suffixes such as
+/// `_above_200k_tokens`.
 const COSTS: [&str; KINDS.len()] = [
     "input_cost_per_token",
     "cache_read_input_token_cost",
@@ -219,7 +220,7 @@ const COSTS: [&str; KINDS.len()] = [
     "output_cost_per_audio_token",
 ];
 
-/// The price of one model of a list; `None` where it is not known.
+/// Reads the price of one model of a list; `None` if it is unknown.
 fn price(json: &str, is_embedding: bool) -> Option<Price> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_str(json).ok()?;
     let rates = |suffix: &str| {
@@ -227,7 +228,7 @@ fn price(json: &str, is_embedding: bool) -> Option<Price> {
         if is_embedding {
             parts[OUTPUT] = parts[OUTPUT].or(Some(0));
         }
-        // Parts of the input that a list gives for nothing are those that it has no price for.
+        // Input kinds that a list gives for nothing are those without a price.
         for part in [1, 2, 3] {
             parts[part] = parts[part].filter(|&rate| rate > 0);
         }
@@ -249,16 +250,16 @@ fn price(json: &str, is_embedding: bool) -> Option<Price> {
     Some(Price { tiers, ..Price::flat(base) })
 }
 
-/// The place of output among [`KINDS`].
+/// Index of output in [`KINDS`].
 const OUTPUT: usize = 4;
 
-/// Dollars for a token as nano-dollars for a million tokens.
+/// Converts dollars per token to nano-dollars per million tokens.
 fn nano_usd_per_mtok(value: &RawValue) -> Option<u64> {
     let (rate, _) = money::scaled(value.get(), 9 + 6)?;
     (rate < RATE_END_NANO_USD_PER_MTOK).then_some(rate)
 }
 
-/// What a list's two numbers mean for the model called `name` (bare).
+/// Interprets a list's two numbers for the model called `name` (bare).
 fn limits(name: &str, provider: &str, input_tokens: u64, output_tokens: Option<u64>) -> Limits {
     let output = output_tokens.unwrap_or(0);
     let (window_tokens, max_input_tokens) = if names::is_recent_openai(name) {
@@ -278,7 +279,7 @@ fn limits(name: &str, provider: &str, input_tokens: u64, output_tokens: Option<u
     }
 }
 
-/// The window and the cap on input of one of OpenAI's models, of which a list gives either.
+/// Determines the window and the input limit of one of OpenAI's models; a list gives either.
 fn openai_window(input_tokens: u64, output_tokens: u64) -> (u64, Option<u64>) {
     match (input_tokens, output_tokens) {
         (111_616, 16_384) => (128_000, Some(111_616)),
@@ -293,7 +294,7 @@ fn is_gemini(name: &str) -> bool {
         || name.starts_with("learnlm-")
 }
 
-/// The limits worth a line: each bare name's, and those of a longer one that has its own.
+/// Selects the limits to list: those of each bare name, and those of longer names that differ.
 fn lean(models: &BTreeMap<String, Model>) -> BTreeMap<String, Limits> {
     let mut kept = BTreeMap::new();
     for name in bare_names(models) {
@@ -304,8 +305,8 @@ fn lean(models: &BTreeMap<String, Model>) -> BTreeMap<String, Limits> {
     kept
 }
 
-/// The prices worth a line: that of each bare name which has one, and that of a longer one where it
-/// differs; `None` where a longer one has none.
+/// Selects the prices to list: those of each bare name, and those of longer names that differ;
+/// `None` if a longer name has none.
 fn lean_prices(models: &BTreeMap<String, Model>) -> BTreeMap<String, Option<Price>> {
     let mut kept = BTreeMap::new();
     for name in bare_names(models) {
@@ -314,7 +315,7 @@ fn lean_prices(models: &BTreeMap<String, Model>) -> BTreeMap<String, Option<Pric
         }
     }
     add_longer(&mut kept, models, |model, known| match (&model.price, known) {
-        // A name whose shorter ones have no price either needs no line that says so.
+        // A name needs no line if neither it nor its shorter forms have a price.
         (None, None) => None,
         (price, _) => Some(price.clone()),
     });
@@ -325,7 +326,7 @@ fn bare_names(models: &BTreeMap<String, Model>) -> BTreeSet<String> {
     models.keys().map(|name| names::bare(name).into_owned()).collect()
 }
 
-/// Adds each longer name to `kept` whose value is not the one that it would be found by.
+/// Adds each longer name to `kept` whose value differs from the one found by lookup.
 fn add_longer<T: PartialEq>(
     kept: &mut BTreeMap<String, T>,
     models: &BTreeMap<String, Model>,
@@ -348,8 +349,8 @@ fn add_longer<T: PartialEq>(
     }
 }
 
-/// The limits of a bare name: its own in the list, else its maker's, else those that most hosts
-/// give; the smaller of two that are as good.
+/// Determines the limits of a bare name: its own in the list, else its maker's, else those that
+/// most hosts give. Of two equally common ones, the smaller.
 fn of_bare(name: &str, models: &BTreeMap<String, Model>) -> Limits {
     if let Some(model) = models.get(name) {
         return model.limits;
@@ -370,8 +371,8 @@ fn of_bare(name: &str, models: &BTreeMap<String, Model>) -> Limits {
         .expect("a bare name comes from a model in the list")
 }
 
-/// The price of a bare name: its own in the list, else the one on which its maker's platforms agree,
-/// else the one on which all hosts that have one agree.
+/// Determines the price of a bare name. Its own price in the list comes first, then one on which
+/// its maker's platforms agree, then one on which all hosts with a price agree.
 fn price_of_bare(name: &str, models: &BTreeMap<String, Model>) -> Option<Price> {
     if let Some(model) = models.get(name) {
         return model.price.clone();
@@ -385,13 +386,13 @@ fn price_of_bare(name: &str, models: &BTreeMap<String, Model>) -> Option<Price> 
     })
 }
 
-/// The one price in `prices`, if they are all the same.
+/// Returns the common price in `prices`, if all are equal.
 fn agreed<'a>(mut prices: impl Iterator<Item = &'a Price>) -> Option<Price> {
     let first = prices.next()?;
     prices.all(|price| price == first).then(|| first.clone())
 }
 
-/// The models that are known as `name` without what stands before it.
+/// Returns the models that are known as `name` without a prefix.
 fn hosts<'a>(name: &str, models: &'a BTreeMap<String, Model>) -> impl Iterator<Item = &'a Model> {
     models.iter().filter(move |(full, _)| names::bare(full) == name).map(|(_, model)| model)
 }
@@ -417,7 +418,8 @@ fn write(models: &BTreeMap<String, Limits>, prices: &BTreeMap<String, Option<Pri
             let price = price.as_ref().map_or(UNKNOWN_PRICE.to_owned(), Price::to_string);
             fields.push(format!("usd_per_mtok = \"{price}\""));
         }
-        writeln!(text, "\"{name}\" = {{ {} }}", fields.join(", ")).expect("a string takes all");
+        writeln!(text, "\"{name}\" = {{ {} }}", fields.join(", "))
+            .expect("writing to a string cannot fail");
     }
     text
 }

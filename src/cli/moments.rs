@@ -1,14 +1,14 @@
-//! Moments and spans of time as people write them. Reads no clock.
+//! Times and durations as people write them. Reads no clock.
 
-use crate::budget::calendar::{DAY_MS, shown_day};
+use weir_store::budget::calendar::{DAY_MS, shown_day};
 
 const SECOND_MS: u64 = 1000;
-/// About a century; what is longer is meant to be for ever.
+/// About a century; a longer duration is meant to be unlimited.
 const MAX_SPAN_MS: u64 = 36_500 * DAY_MS;
 
-/// Reads a span such as `30d`, `12h`, `90m` or `45s`, in milliseconds.
+/// Parses a duration such as `30d`, `12h`, `90m` or `45s`, in milliseconds.
 pub fn span_ms(text: &str) -> Result<u64, String> {
-    let wanted = || format!("{text:?} is no span of time; write one such as 30d, 12h, 90m or 45s");
+    let wanted = || format!("{text:?} is not a duration; write one such as 30d, 12h, 90m or 45s");
     let unit = text.chars().last().ok_or_else(wanted)?;
     let unit_ms = match unit {
         'd' => DAY_MS,
@@ -22,7 +22,7 @@ pub fn span_ms(text: &str) -> Result<u64, String> {
     if span_ms > MAX_SPAN_MS { Err(wanted()) } else { Ok(span_ms) }
 }
 
-/// A moment (milliseconds since 1970) as `2026-01-31 08:30`, in UTC.
+/// Formats a time (milliseconds since 1970) as `2026-01-31 08:30`, in UTC.
 pub fn moment(moment_ms: u64) -> String {
     let minutes = moment_ms / (60 * SECOND_MS);
     let day = shown_day(moment_ms / DAY_MS);

@@ -1,6 +1,6 @@
-//! The configuration read anew while weir serves: when its file changes or one that it names, and on
-//! SIGHUP. One that cannot be used is said and changes nothing; what only a restart can change is said,
-//! and the rest holds.
+//! Reload of the configuration while weir serves: when its file or a file that it names changes,
+//! and on SIGHUP. An invalid configuration is logged and changes nothing. Changes that need a
+//! restart are logged, and the rest applies.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,47 +9,47 @@ use std::time::Duration;
 
 use figment::{Figment, Provider};
 
-use super::told::{self, Flags, Gathered};
+use super::settings::{self, Flags, Gathered};
 use super::watch::Watch;
-use super::{own_address, own_files, serve};
+use super::{config_files, loop_check, serve};
 use crate::admin::AdminRenewal;
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{Config, Problem};
 use crate::server::{Hangups, Renewal};
-use crate::tokens::Encoding;
+use weir_engine::tokens::Encoding;
 
-/// How often files are looked at. They are few and small.
+/// Interval at which files are checked. They are few and small.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// What is renewed, and by what.
+/// Reloads the configuration, and the parts that a reload updates.
 pub struct Reload {
     pub flags: Flags,
-    /// What is in force, as it was gathered.
-    pub told: Gathered,
-    /// Where that stands.
+    /// Gathered configuration in force.
+    pub gathered: Gathered,
+    /// Files that it was read from.
     pub files: Vec<PathBuf>,
-    /// What the vocabularies are that it names files of.
+    /// Tokenizers loaded from the files that it names.
     pub vocabularies: Vocabularies,
     pub server: Renewal,
-    /// Where that listens.
+    /// Address that weir listens on.
     pub listening: SocketAddr,
     pub admin: Option<AdminRenewal>,
     pub log: serve::LogLevel,
 }
 
-/// Vocabularies of models that are read from files, by the models' names.
+/// Tokenizers loaded from files, by model name.
 pub type Vocabularies = BTreeMap<String, Encoding>;
 
-/// Those of `config`.
+/// Collects the tokenizers in `config`.
 pub fn vocabularies(config: &Config) -> Vocabularies {
     let own = config.model_settings.iter().filter(|(_, settings)| settings.tokenizer.is_some());
     own.map(|(name, _)| (name.clone(), config.models.find(name).entry.encoding)).collect()
 }
 
-/// What is looked at from before it was first read.
+/// Watched files, from before their first read.
 pub struct Before {
     watch: Watch,
-    /// Whether the configuration's file can be read no more than once, such as a pipe.
+    /// Whether the configuration's file can be read only once, such as a pipe.
     is_read_once: bool,
 }
 
@@ -62,25 +62,25 @@ impl Before {
         Self { watch, is_read_once }
     }
 
-    /// What is watched.
+    /// Returns the watched files.
     pub fn files(&self) -> Vec<PathBuf> {
         self.watch.paths()
     }
 
-    /// Watches what `config` names as well, which is read next.
+    /// Also watches the files that `config` names, which are read next.
     pub fn look(&mut self, config: &Config) {
-        let named = own_files::named(config).into_iter().map(PathBuf::from);
+        let named = config_files::named(config).into_iter().map(PathBuf::from);
         self.watch.follow(self.watch.paths().into_iter().chain(named).collect::<Vec<_>>());
     }
 }
 
 impl Reload {
-    /// Looks after the files until the runtime ends.
+    /// Watches the files until the runtime ends.
     pub async fn run(mut self, mut before: Before, mut hangups: Hangups) {
         if before.is_read_once {
             tracing::warn!(
                 target: "weir::reload",
-                "the configuration's file is no regular file: it was read once and is not watched"
+                "the configuration's file is not a regular file: it was read once and is not watched"
             );
         }
         let mut interval = tokio::time::interval(INTERVAL);
@@ -90,7 +90,7 @@ impl Reload {
                 () = hangups.next() => true,
                 _ = interval.tick() => false,
             };
-            // Reading files is no work for an async thread.
+            // Reading files would block an async thread.
             let done = tokio::task::spawn_blocking(move || {
                 if is_told {
                     before.watch.note();
@@ -105,24 +105,24 @@ impl Reload {
         }
     }
 
-    /// Reads all anew and goes by it.
+    /// Reads everything again and applies it.
     fn renew(&mut self, before: &mut Before) {
-        let told = match before.is_read_once {
-            true => Gathered { figment: self.told.figment.clone(), ..self.told },
+        let gathered = match before.is_read_once {
+            true => Gathered { figment: self.gathered.figment.clone(), ..self.gathered },
             false => self.flags.gather_again(),
         };
-        if let Err(problems) = self.changed(told, before) {
+        if let Err(problems) = self.changed(gathered, before) {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             self.refuse(&lines);
         }
     }
 
-    /// Goes by what is told now, where it can be.
-    fn changed(&mut self, mut told: Gathered, before: &mut Before) -> Result<(), Vec<Problem>> {
-        self.not_lost(&told)?;
-        let (config, figment, mut changes) = self.complete(&told.figment, before)?;
+    /// Applies the gathered configuration, if possible.
+    fn changed(&mut self, mut gathered: Gathered, before: &mut Before) -> Result<(), Vec<Problem>> {
+        self.not_lost(&gathered)?;
+        let (config, figment, mut changes) = self.complete(&gathered.figment, before)?;
         if config.server.listen != self.listening {
-            let own = own_address::refuse(&config, self.listening);
+            let own = loop_check::refuse(&config, self.listening);
             if !own.is_empty() {
                 return Err(self.flags.located_in(&figment, own));
             }
@@ -134,43 +134,44 @@ impl Reload {
         self.go_by(config).map_err(|said| vec![Problem::with("", said)])?;
         (self.log)(&level);
         self.server.note_refused(false);
-        told.figment = figment;
-        (self.told, self.vocabularies, self.files) = (told, vocabularies, files);
+        gathered.figment = figment;
+        (self.gathered, self.vocabularies, self.files) = (gathered, vocabularies, files);
         before.watch.follow(self.files.clone());
         tell(&changes);
         Ok(())
     }
 
-    /// Refuses what looks like a file that was cut off or emptied, since everything would go to where
-    /// nobody sent it.
-    fn not_lost(&self, told: &Gathered) -> Result<(), Vec<Problem>> {
+    /// Refuses a file that looks truncated or emptied, since all requests would go to an upstream
+    /// that nobody configured.
+    fn not_lost(&self, gathered: &Gathered) -> Result<(), Vec<Problem>> {
         let Some(file) = &self.flags.config else { return Ok(()) };
-        if told.is_empty && !self.told.is_empty {
+        if gathered.is_empty && !self.gathered.is_empty {
             return Err(vec![Problem::with("", format!("{file} is empty"))]);
         }
-        if self.told.is_ended && !told.is_ended && told.figment.data().is_ok() {
+        if self.gathered.is_ended && !gathered.is_ended && gathered.figment.data().is_ok() {
             let said = format!(
-                "{file} ends in the middle of a line, as what was cut off does; end it with a line's end"
+                "{file} ends in the middle of a line and may be truncated; end it with a newline"
             );
             return Err(vec![Problem::with("", said)]);
         }
-        if self.told.names_upstream && told.has_default_upstream {
+        if self.gathered.names_upstream && gathered.has_default_upstream {
             let said = format!(
-                "is gone from {file}; write it there, also if it is https://api.openai.com/v1"
+                "is missing from {file}; set it there, even if it is https://api.openai.com/v1"
             );
             return Err(vec![Problem::with("upstream.url", said)]);
         }
         Ok(())
     }
 
-    /// The file itself and those that are named.
+    /// Returns the file itself and those that it names.
     fn files(&self, config: &Config, before: &Before) -> Vec<PathBuf> {
         let own = self.flags.config.clone().filter(|_| !before.is_read_once);
-        own.into_iter().chain(own_files::named(config)).map(PathBuf::from).collect()
+        own.into_iter().chain(config_files::named(config)).map(PathBuf::from).collect()
     }
 
-    /// What is told now, as far as it can hold without a restart, and what is other than it was. What it
-    /// names is watched beside what is in force names, also where it is refused.
+    /// Builds the configuration from all values that can change without a restart, and lists the
+    /// changes. The files that it names are watched in addition to the current ones, even if it is
+    /// refused.
     fn complete(
         &self,
         figment: &Figment,
@@ -184,30 +185,33 @@ impl Reload {
         for warning in warnings {
             tracing::warn!(target: "weir::config", "{warning}");
         }
-        let changes = changes::changes(&self.told.figment, figment);
+        let changes = changes::changes(&self.gathered.figment, figment);
         if changes.iter().all(|change| change.effect != Effect::Restart) {
             return Ok((config, figment.clone(), changes));
         }
-        let figment = changes::without_restarts(&self.told.figment, figment);
-        let config = told::complete_from(&figment).map_err(|problems| {
+        let figment = changes::without_restarts(&self.gathered.figment, figment);
+        let config = settings::complete_from(&figment).map_err(|problems| {
             let keys = keys(&changes, Effect::Restart);
-            let with = Problem::with("", format!("without a restart for {keys} this cannot hold:"));
+            let with =
+                Problem::with("", format!("this cannot apply without a restart for {keys}:"));
             [vec![with], problems].concat()
         })?;
         Ok((config, figment, changes))
     }
 
-    /// The vocabularies that are others under the same name.
+    /// Lists the tokenizers that changed under the same name.
     fn changed_files(&self, now: &Vocabularies) -> Vec<Change> {
         let is_other = |(name, encoding): &(&String, &Encoding)| {
             self.vocabularies.get(*name).is_some_and(|before| before != *encoding)
         };
         let others = now.iter().filter(is_other);
         let key = |name: &String| format!("models.{name:?}.tokenizer (its file)");
-        others.map(|(name, _)| Change { key: key(name), effect: Effect::MovesCuts }).collect()
+        others
+            .map(|(name, _)| Change { key: key(name), effect: Effect::MovesCompactions })
+            .collect()
     }
 
-    /// Makes all that is needed first, so that all of it holds or none.
+    /// Prepares everything first, so that all of it applies or none.
     fn go_by(&self, config: Config) -> Result<(), String> {
         let admin = self.admin.as_ref().map(|admin| admin.prepare(&config)).transpose();
         let admin = admin.map_err(|error| format!("admin.tls.{error}"))?;
@@ -233,29 +237,29 @@ impl Reload {
     }
 }
 
-/// Says what holds from now on, and what does not yet.
+/// Logs the changes that apply now, and those that do not yet.
 fn tell(changes: &[Change]) {
     let said = |effect| Some(keys(changes, effect)).filter(|keys| !keys.is_empty());
     tracing::info!(
         target: "weir::reload",
-        moves_cuts = said(Effect::MovesCuts),
+        moves_cuts = said(Effect::MovesCompactions),
         next_request = said(Effect::NextRequest),
         needs_restart = said(Effect::Restart),
-        "the configuration was read anew, with its keys and certificates"
+        "the configuration was reloaded, with its keys and certificates"
     );
-    if let Some(keys) = said(Effect::MovesCuts) {
+    if let Some(keys) = said(Effect::MovesCompactions) {
         tracing::warn!(
             target: "weir::reload",
-            "{keys}: live conversations may be cut elsewhere than before, which costs each one rewrite \
+            "{keys}: live conversations may be compacted at other points, which costs each one rewrite \
              of the provider's cache"
         );
     }
     if let Some(keys) = said(Effect::Restart) {
-        tracing::warn!(target: "weir::reload", "{keys}: holds once weir is started anew");
+        tracing::warn!(target: "weir::reload", "{keys}: applies after a restart of weir");
     }
 }
 
-/// The keys of changes with this effect.
+/// Returns the keys of changes with this effect.
 fn keys(changes: &[Change], effect: Effect) -> String {
     let keys = changes.iter().filter(|change| change.effect == effect);
     keys.map(|change| change.key.as_str()).collect::<Vec<_>>().join(", ")
@@ -273,10 +277,11 @@ mod tests {
     use crate::config::{Secret, Upstream};
     use crate::proxy::Proxy;
     use crate::server::Server;
-    use crate::store::Store;
     use crate::upstream::Client;
+    use weir_store::Store;
 
-    /// What the admin API at `address` says first to somebody who calls it `host`.
+    /// Returns the first line that the admin API at `address` sends to a client that calls it
+    /// `host`.
     async fn said(address: SocketAddr, host: &str) -> String {
         let mut stream = TcpStream::connect(address).await.expect("it listens");
         let request =
@@ -287,7 +292,7 @@ mod tests {
         answer.lines().next().expect("a line").to_owned()
     }
 
-    /// A configuration of a server with TLS.
+    /// Creates a configuration of a server with TLS.
     fn configured() -> Config {
         let pair = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
         let pair = pair.expect("a certificate");
@@ -312,7 +317,7 @@ mod tests {
         let bound = bound.expect("a free port");
         let (address, flags) = (bound.address(), Flags::default());
         let reload = Reload {
-            told: flags.gather(),
+            gathered: flags.gather(),
             flags,
             files: Vec::new(),
             vocabularies: Vocabularies::new(),
@@ -327,7 +332,7 @@ mod tests {
 
         let mut good = config;
         good.server.allowed_hosts = vec!["new.example".to_owned()];
-        // What is prepared behind the admin API, and what is prepared last.
+        // One failure after the admin API is prepared, and one in the last step.
         let mut no_upstream = good.clone();
         let mut upstream = Upstream::new("https://other.example/v1");
         upstream.tls.ca_file = "ca.pem".to_owned();

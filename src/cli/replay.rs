@@ -1,5 +1,5 @@
-//! `weir replay`: reads recorded conversations from files, replays them on all cores and prints
-//! what came of it. Measures nothing itself; see `crate::replay`.
+//! `weir replay`: reads recorded conversations from files, replays them on all cores and prints the
+//! results. `weir_eval` does the measuring.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
@@ -13,12 +13,12 @@ use flate2::read::MultiGzDecoder;
 
 use super::sources::{self, Flag};
 use crate::config::{self, Config, SAME_MODEL};
-use crate::context::Policy;
-use crate::replay::baseline::Baseline;
-use crate::replay::conversation::Conversation;
-use crate::replay::report::Report;
-use crate::replay::summaries::{Price, Stub};
-use crate::replay::{Budget, Kind, Named, Outcome, html, replay, show, table::table};
+use weir_engine::context::Policy;
+use weir_eval::baseline::Baseline;
+use weir_eval::conversation::Conversation;
+use weir_eval::report::Report;
+use weir_eval::summaries::{Price, Stub};
+use weir_eval::{Budget, Kind, Named, Outcome, html, replay, show, table::table};
 
 const HELP: &str = "\
 Examples:
@@ -52,27 +52,28 @@ pooled):
   cuts/¼B       requests that rewrite what was sent, for each quarter of the
                 budget that the conversation grows";
 
-/// The policy that is weir's own.
+/// Name of weir's own policy.
 const OWN: &str = "default";
 
-/// Replays recorded conversations: what compaction keeps of them, and what it costs
+/// Replays recorded conversations: how much compaction keeps of them, and its cost
 ///
-/// Each conversation is taken request by request, as an agent or a chat would have sent it, under
-/// each policy at each budget. No model is asked: the real answers tell what was needed.
+/// Each conversation is replayed request by request, as an agent or a chat would have sent it,
+/// under each policy at each budget. No model is called: the real answers show which parts were
+/// needed.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = HELP)]
 pub struct ReplayArgs {
     /// JSON lines, plain or gzip: conversations `{id, source, messages}`, or recorded request
-    /// bodies `{model, messages}`, each of which is one conversation
+    /// bodies `{model, messages}`, each being one conversation
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// What may be sent: a share of each conversation's last request, or tokens, for conversations
-    /// that grow at least a quarter beyond
+    /// Token budget: a share of each conversation's last request, or tokens, for conversations that
+    /// grow to at least a quarter more
     #[arg(long = "budget", value_name = "30%|8k", value_parser = Budget::read,
           default_values = ["30%", "50%", "70%", "8k"])]
     budgets: Vec<Budget>,
-    /// A policy of weir's: `default` as configured, `scored`, `zones`, `extract`, `shares`, `tiers` or
-    /// one of [policies]; or one in common use: `none`, `drop_oldest`, `sticky_drop`, `mask_obs`
+    /// A policy of weir's: `default` as configured, `scored`, `zones`, `extract`, `shares`, `tiers`
+    /// or one of [policies]; or one in common use: `none`, `drop_oldest`, `sticky_drop`, `mask_obs`
     #[arg(long = "policy", value_name = "NAME", default_values = [OWN])]
     policies: Vec<String>,
     /// The configuration whose [context] the policy `default` follows; the shipped one if none
@@ -81,43 +82,44 @@ pub struct ReplayArgs {
     /// A key of [context] for the policy `default`, such as low=0.7
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     settings: Vec<(String, String)>,
-    /// A row more for each policy of weir's: with summaries of so many tokens at most that say nothing,
-    /// of what the next cut would take at 80 % of the way there, where weir would ask for one
+    /// Adds a row for each policy of weir's, with empty summaries of at most so many tokens. They
+    /// cover the messages of the next compaction, and are requested at 80 % of the way there, if
+    /// weir would request them
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     summaries: Option<u64>,
-    /// With --summaries: the summariser's price, as a share of the conversation's own model's; or
-    /// `same` for that model, which is asked behind the conversation and finds it in its cache
+    /// With --summaries: the summariser's price as a share of the conversation's own model's; or
+    /// `same` for that model, which reads the conversation from its cache
     #[arg(long, value_name = "SHARE|same", default_value = "1", value_parser = price, requires = "summaries")]
     summary_price: Price,
     /// Only conversations whose source holds this text
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
     /// Only conversations whose last request has so many tokens. In shorter ones a share of it may
-    /// be little more than the system's text
+    /// be little more than the system prompt
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     min_tokens: u64,
     /// At most so many conversations
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// A row for each source too
+    /// Also prints a row for each source
     #[arg(long)]
     by_source: bool,
-    /// All figures, for each source and conversation, as JSON
+    /// Prints all figures, for each source and conversation, as JSON
     #[arg(long)]
     json: bool,
     /// Writes a page with charts and all rows to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Prints so many of the deep values that each run lost, in place of the table
+    /// Prints so many of the deep values that each run lost, instead of the table
     #[arg(long, value_name = "N", conflicts_with = "json")]
     lost: Option<usize>,
-    /// Prints what is sent of this conversation at its last request, in place of the table
+    /// Prints the messages sent for this conversation's last request, instead of the table
     #[arg(long, value_name = "ID", conflicts_with_all = ["json", "lost", "html"])]
     show: Option<String>,
-    /// With --show: the request of so many messages, or the one before, in place of the last
+    /// With --show: the request of so many messages, or the one before, instead of the last
     #[arg(long, value_name = "MESSAGES", requires = "show")]
     turn: Option<usize>,
-    /// Shows no progress
+    /// Hides progress
     #[arg(long)]
     no_progress: bool,
 }
@@ -127,7 +129,7 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// A share as thousandths, or the same model.
+/// Parses a share in thousandths, or the same model.
 fn price(text: &str) -> Result<Price, String> {
     if text == SAME_MODEL {
         return Ok(Price::Same);
@@ -147,7 +149,7 @@ pub fn run(args: &ReplayArgs) -> Result<(), String> {
         Some(id) => shown(args, &conversations, id, &policies)?,
         None => {
             let outcomes = replay_all(&conversations, &policies, &args.budgets, is_shown);
-            told(args, &Report::new(&conversations, &policies, &args.budgets, outcomes))?
+            rendered(args, &Report::new(&conversations, &policies, &args.budgets, outcomes))?
         }
     };
     std::io::stdout()
@@ -187,7 +189,7 @@ fn policy(config: &Config, name: &str) -> Result<Policy, String> {
     Ok(config.policy(Some(name), None))
 }
 
-/// The configuration, with the settings of the command line on top of the policy `default`.
+/// Loads the configuration, and applies the settings of the command line to the policy `default`.
 fn config(args: &ReplayArgs) -> Result<Config, String> {
     let flag = |(key, value): &(String, String)| Flag {
         name: "--set".into(),
@@ -202,11 +204,11 @@ fn config(args: &ReplayArgs) -> Result<Config, String> {
     config::load(figment).map(|(config, _)| config).map_err(lines)
 }
 
-/// What is printed in the end, after the page is written where one is asked for.
-fn told(args: &ReplayArgs, report: &Report) -> Result<String, String> {
+/// Formats the output, after it writes the page if one is requested.
+fn rendered(args: &ReplayArgs, report: &Report) -> Result<String, String> {
     if let Some(path) = &args.html {
         std::fs::write(path, html::page(report))
-            .map_err(|error| format!("{}: cannot be written: {error}", path.display()))?;
+            .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
     }
     Ok(match args.lost {
         Some(count) => report.lost(count) + &report.unused_budgets(),
@@ -236,7 +238,7 @@ fn shown(
     }
 }
 
-/// Reads all files' conversations, in order.
+/// Reads the conversations of all files, in order.
 fn read_all(args: &ReplayArgs, is_shown: bool) -> Result<Vec<Conversation>, String> {
     let mut texts = Vec::new();
     for path in &args.files {
@@ -262,7 +264,7 @@ fn read_all(args: &ReplayArgs, is_shown: bool) -> Result<Vec<Conversation>, Stri
     conversations.retain(|conversation| conversation.last_request_tokens() >= args.min_tokens);
     conversations.truncate(args.limit.unwrap_or(usize::MAX));
     match conversations.is_empty() {
-        true => Err("the files hold no such conversation".to_owned()),
+        true => Err("no conversation in the files matches".to_owned()),
         false => Ok(conversations),
     }
 }
@@ -283,7 +285,7 @@ fn replay_all(
     budgets: &[Budget],
     is_shown: bool,
 ) -> Vec<Vec<Option<Outcome>>> {
-    // The longest first, so that no core is left with one at the end.
+    // The longest first, so that no core is left with a long one at the end.
     let mut order: Vec<usize> = (0..conversations.len()).collect();
     order.sort_by_key(|place| std::cmp::Reverse(conversations[*place].last_request_tokens()));
     let progress = Progress::new(is_shown, "replaying", order.len());
@@ -297,7 +299,7 @@ fn replay_all(
     sorted.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// The results of `work` for the first `count` numbers, in order.
+/// Runs `work` for the first `count` numbers on all cores, and returns the results in order.
 fn on_all_cores<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(count));
@@ -320,7 +322,7 @@ fn on_all_cores<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A bar on standard error that goes when the work is done.
+/// Progress bar on standard error, removed at the end.
 struct Progress {
     is_shown: bool,
     what: &'static str,
@@ -335,7 +337,7 @@ impl Progress {
         Self { is_shown, what, count, done: Mutex::new(0) }
     }
 
-    /// One more is done.
+    /// Counts one more item as done.
     fn step(&self) {
         if !self.is_shown {
             return;
@@ -344,7 +346,7 @@ impl Progress {
         *done += 1;
         let full = *done * Self::WIDTH / self.count.max(1);
         let bar = "#".repeat(full) + &".".repeat(Self::WIDTH - full);
-        // A bar that cannot be shown is no reason to stop.
+        // If the bar cannot be shown, the work continues.
         let _ = write!(std::io::stderr(), "\r{:10} [{bar}] {done}/{}", self.what, self.count);
     }
 }

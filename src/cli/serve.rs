@@ -1,5 +1,5 @@
-//! `weir serve`: reads what it is told, sets up the log, serves, and says in plain words what
-//! went wrong. Decides nothing about requests.
+//! `weir serve`: reads the configuration, sets up the log, serves, and explains failures. Decides
+//! nothing about requests.
 
 use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
@@ -14,30 +14,30 @@ use super::greeting::{greet, url_ip};
 use super::log_fields::PlainFields;
 use super::log_lines::TerminalLines;
 use super::log_writer::{LogEnd, log_writer};
-use super::own_address;
-use super::own_store;
+use super::loop_check;
 use super::reload::{self, Before, Reload};
-use super::told::{Flags, Gathered};
+use super::settings::{Flags, Gathered};
+use super::store_path;
 use crate::admin::{self, Admin, AdminRenewal};
 use crate::config::{AuthMode, Config, Log, LogFormat, Problem};
 use crate::proxy::Proxy;
 use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
-use crate::store::Store;
-use crate::tokens::Encoding;
 use crate::upstream::Client;
+use weir_engine::tokens::Encoding;
+use weir_store::Store;
 
-/// The configuration is at fault.
+/// The configuration is invalid.
 pub const BAD_CONFIGURATION: u8 = 2;
-/// weir could not begin to serve.
+/// weir could not start to serve.
 const CANNOT_SERVE: u8 = 1;
-/// A second signal cut short what was in flight.
+/// A second signal cut short requests in flight.
 const CUT_SHORT: u8 = 130;
 
 const LONG_ABOUT: &str = "\
 Listens for requests and forwards them, each with its caller's own key.
 
-A conversation that outgrows its model's context window is made to fit; everything else is \
-forwarded as it came. Flags take precedence over the environment (WEIR_SECTION__KEY, such as \
+A conversation that outgrows its model's context window is compacted; everything else is \
+forwarded unchanged. Flags take precedence over the environment (WEIR_SECTION__KEY, such as \
 WEIR_UPSTREAM__URL), that over the file, the file over OPENAI_BASE_URL, and that over the \
 defaults.";
 
@@ -50,7 +50,7 @@ Examples:
   weir check --config weir.toml --connect
       checks a configuration and the upstream, without serving
   weir serve --listen 0.0.0.0:8400 --config weir.toml
-      serves other machines; server.allowed_hosts names what they call it
+      serves other machines; server.allowed_hosts lists its host names
 
 Then point an application at it:
   OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
@@ -68,9 +68,9 @@ pub struct ServeArgs {
     flags: Flags,
 }
 
-/// Serves until told to end.
+/// Serves until shutdown.
 pub fn run(args: &ServeArgs) -> ExitCode {
-    // Before anything is read: who wants it read anew must not end it.
+    // Before anything is read: a signal to reload must not end the process.
     let listening = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let listening = listening.and_then(|runtime| {
         let hangups = runtime.block_on(async { Hangups::listen() })?;
@@ -84,9 +84,9 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         }
     };
     let mut before = Before::new(&args.flags);
-    let told = args.flags.gather();
+    let gathered = args.flags.gather();
     let look = |config: &Config| before.look(config);
-    let (config, warnings) = match args.flags.configuration(&told.figment, look) {
+    let (config, warnings) = match args.flags.configuration(&gathered.figment, look) {
         Ok(config) => config,
         Err(problems) => return refuse(&problems),
     };
@@ -95,19 +95,19 @@ pub fn run(args: &ServeArgs) -> ExitCode {
         Err(problem) => return refuse(&[Problem::with("", problem)]),
     };
     std::panic::set_hook(Box::new(|panic| {
-        // Where, and never what: a panic's text may quote what it was about.
+        // The place only: a panic's message may quote request content.
         let place = panic.location().map(ToString::to_string);
-        tracing::error!(target: "weir::fault", place, "a fault in weir");
+        tracing::error!(target: "weir::fault", place, "weir panicked; this is a bug");
     }));
-    // The encoding of nearly all requests; others load their tables when they are first asked for.
+    // The encoding of nearly all requests; others load their tables on first use.
     std::thread::spawn(|| Encoding::O200kBase.warm());
     for warning in warnings {
         tracing::warn!(target: "weir::config", "{warning}");
     }
     let flags = args.flags.clone();
-    let told = Told { flags, told, before, level, hangups };
-    let served = runtime.block_on(serve(Arc::new(config), told));
-    // A count or a decoding that is still under way is for nobody any more.
+    let startup = Startup { flags, gathered, before, level, hangups };
+    let served = runtime.block_on(serve(Arc::new(config), startup));
+    // Nobody waits any more for a count or a decoding that is still running.
     runtime.shutdown_background();
     drop(log_end);
     match served {
@@ -120,46 +120,46 @@ pub fn run(args: &ServeArgs) -> ExitCode {
     }
 }
 
-/// Lists what is wrong with the configuration.
+/// Lists the problems in the configuration.
 fn refuse(problems: &[Problem]) -> ExitCode {
     eprintln!("weir: the configuration cannot be used:");
     for problem in problems {
         eprintln!("  - {problem}");
     }
-    eprintln!("`weir serve --help` tells what can be set.");
+    eprintln!("`weir serve --help` lists the options.");
     ExitCode::from(BAD_CONFIGURATION)
 }
 
-/// What is read again when it changes.
-struct Told {
+/// Inputs that are read again when they change.
+struct Startup {
     flags: Flags,
-    told: Gathered,
+    gathered: Gathered,
     before: Before,
     level: LogLevel,
     hangups: Hangups,
 }
 
-impl Told {
-    /// Has all of it read again when it changes, until the runtime ends.
+impl Startup {
+    /// Starts a task that reloads all of it on changes, until the runtime ends.
     fn watch(
         self,
         (server, listening): (Renewal, SocketAddr),
         admin: Option<AdminRenewal>,
         config: &Config,
     ) {
-        let Self { flags, told, before, level, hangups } = self;
+        let Self { flags, gathered, before, level, hangups } = self;
         let vocabularies = reload::vocabularies(config);
         let files = before.files();
         let log = level;
-        let reload = Reload { flags, told, files, vocabularies, server, listening, admin, log };
+        let reload = Reload { flags, gathered, files, vocabularies, server, listening, admin, log };
         tokio::spawn(reload.run(before, hangups));
     }
 }
 
-/// Has the log say more or less from now on.
+/// Changes the log level.
 pub type LogLevel = Box<dyn Fn(&str) + Send>;
 
-/// Why serving did not begin.
+/// Reason why serving did not start.
 struct Failure {
     code: u8,
     message: String,
@@ -175,7 +175,7 @@ impl Failure {
     }
 }
 
-async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
+async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, Failure> {
     let deaf = |error| Failure::cannot_serve(format!("cannot listen for signals: {error}"));
     let mut signals = Signals::listen().map_err(deaf)?;
     let client = Client::new(&config.upstream)
@@ -184,10 +184,10 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     let admin = admin(&config, &store).await?;
     let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_store)?;
     let originals = Arc::clone(proxy.originals());
-    // Before anything new is written down, so that a bill is whole as soon as weir answers.
+    // Before anything new is written, so that bills are complete as soon as weir answers.
     proxy.journal().tend().await;
     for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
-        tokio::spawn(own_store::sweep(store.clone()));
+        tokio::spawn(store_path::sweep(store.clone()));
     }
     let server = Server::bind(&config, proxy).await.map_err(|error| match error {
         BindError::Listen(error) => cannot_bind(config.server.listen, &error),
@@ -195,13 +195,13 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     })?;
     let address = server.address();
     refuse_loops(&config, address).await?;
-    greet(&config, &told.told.figment, &store, address);
+    greet(&config, &startup.gathered.figment, &store, address);
     let renewal = server.renewal();
     let in_force = renewal.clone();
     let journal = move || Arc::clone(in_force.proxy().journal());
-    tokio::spawn(own_store::tend(journal, config.store.url.is_some()));
+    tokio::spawn(store_path::tend(journal, config.store.url.is_some()));
     let admins = admin.as_ref().map(Admin::renewal);
-    told.watch((renewal.clone(), address), admins, &config);
+    startup.watch((renewal.clone(), address), admins, &config);
     let shutdown = server.shutdown();
     if let Some(admin) = admin {
         tracing::info!(target: "weir", "the admin API listens on {}", admin.address());
@@ -212,13 +212,13 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     }
     tokio::spawn(async move {
         signals.next().await;
-        tracing::info!(target: "weir", "finishing what is in flight; a second signal ends at once");
+        tracing::info!(target: "weir", "finishing requests in flight; a second signal ends at once");
         shutdown.drain();
         signals.next().await;
         shutdown.end();
     });
     let ending = server.run().await;
-    // What is in force at the end knows of all that went before.
+    // The proxy in force at the end shares the state of all earlier ones.
     let proxy = renewal.proxy();
     let summaries = proxy.summaries();
     if let Some(summaries) = summaries.filter(|_| ending != Ending::Forced) {
@@ -226,28 +226,28 @@ async fn serve(config: Arc<Config>, told: Told) -> Result<Ending, Failure> {
     }
     proxy.journal().finish().await;
     if ending != Ending::Forced {
-        // What the last requests left out is saved before the process ends.
+        // The originals of the last requests are saved before the process ends.
         originals.settle(|_| true).await;
     }
     if let Err(error) = store.sync().await {
         tracing::warn!(
             target: "weir::store",
             %error,
-            "what was written last may not survive a loss of power"
+            "the last writes may not survive a power loss"
         );
     }
     tell_ending(&ending, &config);
     Ok(ending)
 }
 
-/// Refuses upstreams that are weir itself, where it listens elsewhere than the configuration says, as on
+/// Refuses upstreams that are weir itself, if it listens elsewhere than configured, for example on
 /// a port that the system chose.
 async fn refuse_loops(config: &Arc<Config>, address: SocketAddr) -> Result<(), Failure> {
     if address == config.server.listen {
         return Ok(());
     }
     let config = Arc::clone(config);
-    let looked = tokio::task::spawn_blocking(move || own_address::refuse(&config, address));
+    let looked = tokio::task::spawn_blocking(move || loop_check::refuse(&config, address));
     match looked.await.unwrap_or_default().first() {
         Some(problem) => Err(Failure::bad_configuration(problem.to_string())),
         None => Ok(()),
@@ -256,34 +256,33 @@ async fn refuse_loops(config: &Arc<Config>, address: SocketAddr) -> Result<(), F
 
 fn open_store(config: &Config) -> Result<Store, Failure> {
     match config.auth.mode {
-        AuthMode::Open => own_store::open(config, std::env::vars_os()).map_err(no_store),
-        // Without its keys weir would know nobody.
-        AuthMode::Keys => own_store::open_or_say(config, std::env::vars_os())
+        AuthMode::Open => store_path::open(config, std::env::vars_os()).map_err(no_store),
+        // Without its keys weir could not identify anyone.
+        AuthMode::Keys => store_path::open_or_say(config, std::env::vars_os())
             .map_err(|said| Failure::cannot_serve(no_keys(&said))),
     }
 }
 
 fn tell_ending(ending: &Ending, config: &Config) {
     match ending {
-        Ending::Finished => tracing::info!(target: "weir", "ended, with everything finished"),
+        Ending::Finished => tracing::info!(target: "weir", "shut down cleanly"),
         Ending::Overdue(connections) => tracing::warn!(
             target: "weir",
             connections,
             drain_deadline_ms = config.server.drain_deadline_ms,
-            "ended at the drain deadline (server.drain_deadline_ms) with connections unfinished"
+            "shut down at the drain deadline (server.drain_deadline_ms) with unfinished connections"
         ),
-        Ending::Forced => tracing::warn!(target: "weir", "ended at once, as told"),
+        Ending::Forced => tracing::warn!(target: "weir", "shut down at once after a second signal"),
     }
 }
 
-/// The admin API, bound where there is to be one. Its token is printed when it is made, and not
-/// logged.
+/// Binds the admin API, if it is configured. A new token is printed, but not logged.
 async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, Failure> {
     let Some(address) = config.admin_listen() else { return Ok(None) };
-    let told = &config.admin.token_file;
-    let path = match told.is_empty() {
-        false => Some(told.into()),
-        true => own_store::file(&config.store, std::env::vars_os())
+    let token_file = &config.admin.token_file;
+    let path = match token_file.is_empty() {
+        false => Some(token_file.into()),
+        true => store_path::file(&config.store, std::env::vars_os())
             .map(|store| store.with_file_name("admin.token")),
     };
     let shown = path.as_ref().map_or_else(String::new, |path| format!(" {}", path.display()));
@@ -291,26 +290,26 @@ async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, Failure>
         Failure::cannot_serve(format!("admin.token_file:{shown} cannot be used: {error}"))
     })?;
     if is_new {
-        let kept = if path.is_some() { format!("kept in{shown}") } else { "kept nowhere".into() };
+        let kept = if path.is_some() { format!("kept in{shown}") } else { "not stored".into() };
         eprintln!("The admin API's token, shown this once and {kept}:\n\n  {}\n", token.expose());
     }
     let bound = Admin::bind(address, config, store.clone(), admin::Token::new(&token)).await;
     bound.map(Some).map_err(|error| {
         Failure::cannot_serve(format!(
             "the admin API cannot listen on {address}: {error}. Choose another address with \
-             admin.listen, or \"off\" to look after keys with `weir keys` alone."
+             admin.listen, or \"off\" to manage keys with `weir keys` only."
         ))
     })
 }
 
 fn no_store(said: impl std::fmt::Display) -> Failure {
-    Failure::cannot_serve(format!("cannot keep anything: {said}"))
+    Failure::cannot_serve(format!("no store is available: {said}"))
 }
 
 fn no_keys(said: &str) -> String {
     format!(
-        "with auth.mode = \"keys\" the store must be there, since it holds the keys: {said}. Name a \
-         file that can be written with --store FILE (store.path), or a PostgreSQL server (store.url)"
+        "with auth.mode = \"keys\" a store is required, since it holds the keys: {said}. Name a \
+         writable file with --store FILE (store.path), or a PostgreSQL server (store.url)"
     )
 }
 
@@ -319,16 +318,16 @@ fn cannot_bind(address: SocketAddr, error: &io::Error) -> Failure {
     let cure = match error.kind() {
         io::ErrorKind::AddrInUse => format!(
             "Another program has the port, perhaps another weir (`ss -ltnp 'sport = :{port}'` or \
-             `lsof -i :{port}` tells which). End it, or choose another port with `--listen \
+             `lsof -i :{port}` shows which). End it, or choose another port with `--listen \
              {ip}:PORT`.",
             ip = url_ip(address.ip())
         ),
         io::ErrorKind::PermissionDenied => {
-            "Ports below 1024 want privileges. Choose another port with `--listen ADDRESS:PORT`."
+            "Ports below 1024 need privileges. Choose another port with `--listen ADDRESS:PORT`."
                 .to_owned()
         }
         io::ErrorKind::AddrNotAvailable => {
-            "That is no address of this machine. Choose one with `--listen ADDRESS:PORT`."
+            "This machine does not have that address. Choose one with `--listen ADDRESS:PORT`."
                 .to_owned()
         }
         _ => "Choose another address with `--listen ADDRESS:PORT`.".to_owned(),
@@ -336,7 +335,7 @@ fn cannot_bind(address: SocketAddr, error: &io::Error) -> Failure {
     Failure::cannot_serve(format!("cannot listen on {address}: {error}. {cure}"))
 }
 
-/// Starts the log; it lasts until what is given back is dropped.
+/// Starts the log, which lasts until the returned handle is dropped.
 fn start_log(log: &Log) -> Result<(LogLevel, LogEnd), String> {
     let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level: {error}"))?;
     let failed = |error: &dyn std::fmt::Display| format!("the log cannot be set up: {error}");
@@ -361,11 +360,12 @@ fn start_log(log: &Log) -> Result<(LogLevel, LogEnd), String> {
     started.map(|()| (level, end)).map_err(|error| failed(&error))
 }
 
-/// What changes how much is logged. A level that the configuration has checked is one.
+/// Returns the function that changes the log level. The configuration has checked that the level is
+/// valid.
 fn level<S: 'static>(handle: Handle<EnvFilter, S>) -> LogLevel {
     Box::new(move |level| {
         if let Ok(filter) = EnvFilter::try_new(level) {
-            // An error says that there is no log any more.
+            // An error means that the log has ended.
             let _ = handle.reload(filter);
         }
     })

@@ -1,5 +1,5 @@
-//! Gathers the configuration from where it is written: the embedded defaults, `OPENAI_BASE_URL`, a
-//! file, the environment, flags. Checks nothing; `config::load` does.
+//! Sources of the configuration: the embedded defaults, `OPENAI_BASE_URL`, a file, the environment,
+//! flags. Checks nothing; `config::load` does.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -9,33 +9,32 @@ use figment::providers::{Format, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Error, Figment, Metadata, Profile, Provider, Source};
 
-use super::own_files;
-use crate::config::{DEFAULT_TOML, Problem};
+use super::config_files;
+use crate::config::{DEFAULT_TOML, DEFAULTS, Problem};
 
-/// The beginning of the variables that set keys.
+/// Prefix of variables that set keys.
 const ENV_PREFIX: &str = "WEIR_";
-/// Variables with this beginning that are no keys: the path of the file itself.
+/// Variables with this prefix that are not keys: the path of the file itself.
 const ENV_NOT_KEYS: &[&str] = &["WEIR_CONFIG"];
 
-/// What the sources are called that are documents.
-const DEFAULTS: &str = "defaults";
+/// Name of the file among the sources.
 const FILE: &str = "file";
 
-/// Whether `key` says in `figment` what the file says.
+/// Whether the value of `key` in `figment` comes from the file.
 pub fn is_of_file(figment: &Figment, key: &str) -> bool {
     figment.find_metadata(key).is_some_and(|metadata| metadata.name == FILE)
 }
 
-/// Whether nobody has told `figment` what `key` says.
+/// Whether the value of `key` in `figment` is the default.
 pub fn is_default(figment: &Figment, key: &str) -> bool {
     figment.find_metadata(key).is_some_and(|metadata| metadata.name == DEFAULTS)
 }
 
-/// What `figment` was gathered from besides the defaults: the file by its path, variables and flags by
-/// their names.
+/// Lists the sources of `figment` besides the defaults: the file by its path, variables and flags
+/// by their names.
 pub fn origins(figment: &Figment) -> Vec<String> {
-    let told = figment.metadata().filter(|metadata| metadata.name != DEFAULTS);
-    let mut origins: Vec<String> = told
+    let given = figment.metadata().filter(|metadata| metadata.name != DEFAULTS);
+    let mut origins: Vec<String> = given
         .map(|metadata| match &metadata.source {
             Some(Source::File(path)) => path.display().to_string(),
             _ => metadata.name.to_string(),
@@ -46,17 +45,17 @@ pub fn origins(figment: &Figment) -> Vec<String> {
     origins
 }
 
-/// Names the variables and flags that keys in `problems` were set by, where nobody has said so yet.
+/// Adds to `problems` the variables and flags that set their keys, if no origin is known yet.
 pub fn name_origins(figment: &Figment, problems: &mut [Problem]) {
     for problem in problems.iter_mut().filter(|problem| problem.origin.is_empty()) {
-        let told = figment.find_metadata(&problem.key);
-        if let Some(metadata) = told.filter(|it| it.name != FILE && it.name != DEFAULTS) {
+        let given = figment.find_metadata(&problem.key);
+        if let Some(metadata) = given.filter(|it| it.name != FILE && it.name != DEFAULTS) {
             problem.origin = metadata.name.to_string();
         }
     }
 }
 
-/// A key given on the command line.
+/// Key given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flag {
     /// As typed, such as `--listen`.
@@ -66,8 +65,8 @@ pub struct Flag {
     pub value: String,
 }
 
-/// All sources, each going before those listed earlier: the defaults, `OPENAI_BASE_URL` (as
-/// `upstream.url`), the file, `WEIR_SECTION__KEY` among `env`, `flags`.
+/// Combines all sources; each takes precedence over those before it: the defaults,
+/// `OPENAI_BASE_URL` (as `upstream.url`), the file, `WEIR_SECTION__KEY` among `env`, `flags`.
 pub fn figment(
     file: Option<&Path>,
     openai_base_url: Option<String>,
@@ -77,7 +76,7 @@ pub fn figment(
     figment_of(file.map(Document::file).as_ref(), openai_base_url, env, flags)
 }
 
-/// The same with a file that was read before.
+/// Combines the sources with a file that was read before.
 pub fn figment_of(
     file: Option<&Document>,
     openai_base_url: Option<String>,
@@ -102,11 +101,11 @@ pub fn figment_of(
             let key = key.to_lowercase();
             let mut path: Vec<&str> = key.split("__").collect();
             if path.len() == 1 {
-                // No key is this short. Beside the section's keys it is refused; in their place
-                // it would hide what the file says of them.
+                // No key is this short. Next to the section's keys it is refused; instead of them
+                // it would hide the file's values.
                 path.push("");
             }
-            // Text that is no Unicode is refused with the rest that is wrong, not dropped.
+            // Text that is not Unicode is refused with other errors, not dropped.
             let value = value.to_string_lossy().into_owned();
             figment = figment.merge(Given::new(&name, path, value));
         }
@@ -117,29 +116,29 @@ pub fn figment_of(
     figment
 }
 
-/// A TOML document, read and parsed when it was made.
+/// TOML document, read and parsed at creation.
 pub struct Document {
     metadata: Metadata,
     parsed: Result<Dict, String>,
-    /// Whether its last line has an end.
+    /// Whether its last line is complete.
     is_ended: bool,
 }
 
 impl Document {
     fn defaults() -> Self {
-        // As a file, so that its values have to be of their types.
+        // Parsed like a file, so that its values must have the right types.
         let metadata = Metadata::from(DEFAULTS, Source::File("the defaults".into()));
         Self { metadata, parsed: parse(DEFAULT_TOML), is_ended: true }
     }
 
-    /// What stands in a file now.
+    /// Reads a file.
     pub fn file(path: &Path) -> Self {
         Self::read(path, std::fs::read_to_string(path))
     }
 
-    /// The same, of a regular file alone.
+    /// Reads a file only if it is a regular one.
     pub fn regular_file(path: &Path) -> Self {
-        Self::read(path, own_files::open(path).and_then(std::io::read_to_string))
+        Self::read(path, config_files::open(path).and_then(std::io::read_to_string))
     }
 
     fn read(path: &Path, text: std::io::Result<String>) -> Self {
@@ -151,12 +150,12 @@ impl Document {
         }
     }
 
-    /// Whether its last line has an end, as what was written to its end mostly has.
+    /// Whether its last line ends with a newline, as in nearly all complete files.
     pub fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// Whether it could be read and says nothing: no more than blanks, comments and headings.
+    /// Whether it could be read and sets nothing: only blanks, comments and headings.
     pub fn is_empty(&self) -> bool {
         fn says_nothing(value: &Value) -> bool {
             value.as_dict().is_some_and(|dict| dict.values().all(says_nothing))
@@ -169,7 +168,7 @@ fn parse(text: &str) -> Result<Dict, String> {
     Toml::from_str(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = before.map_or(0, |before| before.matches('\n').count()) + 1;
-        format!("line {line} is no TOML: {}", error.message())
+        format!("line {line} is not valid TOML: {}", error.message())
     })
 }
 
@@ -190,7 +189,7 @@ impl Provider for &Document {
     }
 }
 
-/// One key given as text under a name of its own.
+/// Single key given as text, under its own name.
 struct Given {
     name: String,
     dict: Dict,
@@ -225,7 +224,7 @@ mod tests {
     use super::*;
     use crate::config::{Config, load};
 
-    /// A file that is gone when this is.
+    /// File that is removed on drop.
     struct Temporary(PathBuf);
 
     impl Temporary {
@@ -238,7 +237,7 @@ mod tests {
 
     impl Drop for Temporary {
         fn drop(&mut self) {
-            // What cannot be removed is the system's to clear.
+            // If the removal fails, the system cleans up.
             let _ = std::fs::remove_file(&self.0);
         }
     }
@@ -292,8 +291,22 @@ mod tests {
         assert_eq!(config.server.allowed_hosts, ["a.example", "b.example"]);
         assert!(config.cors.allow_origins.is_empty());
         assert_eq!(config.context.policy.low_permille, 500);
-        assert_eq!(config.context.policy.notes, crate::context::Notes::Nothing);
+        assert_eq!(config.context.policy.notes, weir_engine::context::Notes::Nothing);
         assert_eq!(config.log.level, "debug");
+    }
+
+    #[test]
+    fn a_variable_goes_before_the_file_by_either_name() {
+        let file = Temporary::new("names.toml", "[context.advanced]\nsoft = 0.9");
+        let variables = |all: &[(&str, &str)]| figment(Some(&file.0), None, env(all), []);
+        let old = ("WEIR_CONTEXT__SOFT", "0.8");
+        let config = loaded(variables(&[old]));
+        assert_eq!(config.context.policy.zones.soft_permille, 800);
+        assert_eq!(
+            problems(variables(&[old, ("WEIR_CONTEXT__ADVANCED__SOFT", "0.8")])),
+            ["context.soft (WEIR_CONTEXT__SOFT): is the old name of context.advanced.soft, which \
+              is set too; keep one of them"]
+        );
     }
 
     #[test]
@@ -307,14 +320,14 @@ mod tests {
         assert_eq!(
             problems(figment(Some(&file.0), openai, variables, flags)),
             [
-                "server.listen (--listen): \"here\" is no address to listen on; write a port, such as 8400, \
-                 or an IP address and a port, such as 127.0.0.1:8400 (0.0.0.0:8400 for all of this \
-                 machine's addresses)",
+                "server.listen (--listen): \"here\" is not a listen address; write a port, such as \
+                 8400, or an IP address and a port, such as 127.0.0.1:8400 (0.0.0.0:8400 for all \
+                 of this machine's addresses)",
                 &format!(
                     "server.max_messages ({path}): \"9\" is not a whole number from 1 to 10000000"
                 ),
-                "upstream.url (OPENAI_BASE_URL): does not begin with https:// or http://; write it as an \
-                 SDK would be given it, such as https://api.openai.com/v1",
+                "upstream.url (OPENAI_BASE_URL): does not begin with https:// or http://; write it \
+                 as you would for an SDK, such as https://api.openai.com/v1",
                 "context.low (WEIR_CONTEXT__LOW): \"low\" is not a share from 0.001 to 1 with at most \
                  three decimals, like 0.625",
                 &format!(
@@ -335,7 +348,7 @@ mod tests {
 
         let file = Temporary::new("syntax.toml", "[log]\nlevel = info\n");
         let problem = problems(figment(Some(&file.0), None, [], []));
-        let start = format!("{}: line 2 is no TOML: ", file.0.display());
+        let start = format!("{}: line 2 is not valid TOML: ", file.0.display());
         assert!(matches!(&problem[..], [one] if one.starts_with(&start)), "{problem:?}");
     }
 

@@ -1,24 +1,22 @@
-//! `weir usage`: what requests used, read from the store's file whether or not a weir serves from it.
-//! Adds nothing up itself.
+//! `weir usage`: lists the usage of requests from the store, whether or not a weir serves from it.
+//! The store computes the sums.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
 use super::moments::moment;
-use super::own_store;
-use crate::budget::calendar::{DAY_MS, read_day, read_month};
-use crate::store::Store;
-use crate::store::ledger::{
-    Column, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow,
-};
+use super::store_path;
+use weir_store::Store;
+use weir_store::budget::calendar::{DAY_MS, read_day, read_month};
+use weir_store::ledger::{Column, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
 
 const NANO_USD_PER_USD: u64 = 1_000_000_000;
 
 const EXAMPLES: &str = "\
 Examples:
   weir usage
-      what each model used, from the first day on
+      usage per model since the first day
   weir usage --month 2026-11 --by team,model
   weir usage --since 2026-11-01 --by day --csv > november.csv
   weir usage --key key_0123456789ab --by day
@@ -31,7 +29,7 @@ Costs are the tokens that the provider reported at the known prices. `estimated`
 whose end was not seen, `unpriced` those of models without a known price ([prices] and \
 [models.\"NAME\"] in the configuration set them). Days are UTC.";
 
-/// Shows what requests used and cost: by key, team, user, model and day
+/// Shows usage and cost of requests: by key, team, user, model and day
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub struct UsageArgs {
@@ -47,7 +45,7 @@ pub struct UsageArgs {
     /// One month, such as 2026-11
     #[arg(long, value_name = "MONTH", value_parser = month, conflicts_with_all = ["since", "until"])]
     month: Option<(u64, u64)>,
-    /// Only this key's, by its id
+    /// Only this key's, by its ID
     #[arg(long)]
     key: Option<String>,
     /// Only this team's
@@ -65,11 +63,11 @@ pub struct UsageArgs {
     /// Lists single requests instead, newest first
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "50")]
     requests: Option<usize>,
-    /// Of single requests only those of this route, such as chat/completions; `summary` is what weir
-    /// had a model sum up
+    /// With --requests: only those of this route, such as chat/completions; `summary` is for
+    /// summaries that weir requested
     #[arg(long, requires = "requests")]
     route: Option<String>,
-    /// Of single requests only those that are flagged
+    /// With --requests: only flagged ones
     #[arg(long, requires = "requests")]
     flagged: bool,
     /// Prints JSON
@@ -97,20 +95,20 @@ fn month(text: &str) -> Result<(u64, u64), String> {
 
 /// Runs `weir usage`.
 pub fn run(args: &UsageArgs) -> Result<(), String> {
-    let store = own_store::existing(args.config.as_deref(), args.store.clone())?;
+    let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
-        .map_err(|error| format!("cannot begin: {error}"))?;
-    let told = runtime.block_on(async {
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let table = runtime.block_on(async {
         match args.requests {
             Some(limit) => requests(args, limit, &store).await,
             None => sums(args, &store).await,
         }
     })?;
-    super::print(&told)
+    super::print(&table)
 }
 
-/// The first day, and the first that is no longer wanted.
+/// Returns the first day, and the first day after the last.
 fn days(args: &UsageArgs) -> (Option<u64>, Option<u64>) {
     match args.month {
         Some((from, until)) => (Some(from), Some(until)),
@@ -138,11 +136,11 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
     let rows = store.usage(query).await.map_err(said)?;
     let total = store.usage(total).await.map_err(said)?;
     if rows.len() == MAX_ROWS {
-        eprintln!("weir: these are the first {MAX_ROWS} rows; ask for fewer days or columns");
+        eprintln!("weir: only the first {MAX_ROWS} rows are shown; select fewer days or columns");
     }
     if rows.is_empty() {
         let all = store.usage(all).await.map_err(said)?;
-        let note = nothing(args, store, all.first().map_or(0, |all| all.sums.requests));
+        let note = nothing(args, store, all.first().map_or(0, |all| all.totals.requests));
         if !args.json && !args.csv {
             return Ok(note);
         }
@@ -168,7 +166,7 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
     Ok(aligned(&table, args.by.len()))
 }
 
-/// The figures of a table; JSON and CSV have more.
+/// Columns of a table; JSON and CSV have more.
 const HEADS: [&str; 8] =
     ["requests", "failed", "prompt", "cached", "output", "cost", "saved", "not exact"];
 
@@ -178,32 +176,32 @@ fn line(row: &UsageRow, by: &[Column], first: &str) -> Vec<String> {
         (first, 0) => first.to_owned(),
         _ => String::new(),
     });
-    let sums = &row.sums;
-    let signed = match sums.saved_nano_usd {
+    let totals = &row.totals;
+    let signed = match totals.saved_nano_usd {
         saved if saved < 0 => format!("-{}", dollars(saved.unsigned_abs())),
         saved => dollars(saved.unsigned_abs()),
     };
     let figures = [
-        sums.requests.to_string(),
-        sums.failed.to_string(),
-        sums.prompt_tokens.to_string(),
-        sums.cached_tokens.to_string(),
-        sums.completion_tokens.to_string(),
-        dollars(sums.cost_nano_usd),
+        totals.requests.to_string(),
+        totals.failed.to_string(),
+        totals.prompt_tokens.to_string(),
+        totals.cached_tokens.to_string(),
+        totals.completion_tokens.to_string(),
+        dollars(totals.cost_nano_usd),
         signed,
         not_exact(row),
     ];
     names.chain(figures).collect()
 }
 
-/// Dollars for a table, rounded up to four decimals, which all of them have.
+/// Formats dollars for a table, rounded up to four decimals.
 fn dollars(nano_usd: u64) -> String {
     const STEPS_PER_USD: u64 = 10_000;
     let steps = nano_usd.div_ceil(NANO_USD_PER_USD / STEPS_PER_USD);
     format!("${}.{:04}", steps / STEPS_PER_USD, steps % STEPS_PER_USD)
 }
 
-/// Says that there is nothing to show, and what to do about it. `requests` are there in all.
+/// Explains an empty result. The store has `requests` in total.
 fn nothing(args: &UsageArgs, store: &Store, requests: u64) -> String {
     let place = store.file().map_or("the store".to_owned(), |file| file.display().to_string());
     let filters = [
@@ -233,13 +231,13 @@ fn nothing(args: &UsageArgs, store: &Store, requests: u64) -> String {
     }
 }
 
-/// How many of the requests are estimated, and how many have no price or none for a part.
+/// Counts the requests that are estimated, and those without a price or with a partial one.
 fn not_exact(row: &UsageRow) -> String {
-    let sums = &row.sums;
+    let totals = &row.totals;
     let parts = [
-        (sums.estimated, "estimated"),
-        (sums.partly_priced, "partly priced"),
-        (sums.unpriced, "unpriced"),
+        (totals.estimated, "estimated"),
+        (totals.partly_priced, "partly priced"),
+        (totals.unpriced, "unpriced"),
     ];
     let said: Vec<String> = parts
         .iter()
@@ -272,7 +270,7 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
     if rows.is_empty() {
         let all = UsageQuery { by: Vec::new(), ..UsageQuery::default() };
         let all = store.usage(all).await.map_err(|error| error.to_string())?;
-        let note = nothing(args, store, all.first().map_or(0, |all| all.sums.requests));
+        let note = nothing(args, store, all.first().map_or(0, |all| all.totals.requests));
         if !args.json && !args.csv {
             return Ok(note);
         }
@@ -319,7 +317,7 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
     Ok(aligned(&table, 5))
 }
 
-/// The last line of a list of requests: what those above it add up to.
+/// Sums up a list of requests for its last line.
 fn total_of(rows: &[RequestRow]) -> Vec<String> {
     let sum = |figure: fn(&RequestRow) -> Option<u64>| -> u64 {
         rows.iter().filter_map(figure).fold(0, u64::saturating_add)
@@ -336,13 +334,13 @@ fn total_of(rows: &[RequestRow]) -> Vec<String> {
     line
 }
 
-/// One JSON value a line.
+/// Formats one JSON value per line.
 fn lines_of(rows: &[serde_json::Value]) -> Result<String, String> {
     Ok(rows.iter().map(|row| format!("{row}\n")).collect())
 }
 
-/// Rows of RFC 4180, but with plain line ends. A cell that a spreadsheet would take for a formula is
-/// text by an apostrophe: names in it are callers'.
+/// Formats rows by RFC 4180, but with plain line ends. A cell that a spreadsheet would take for a
+/// formula gets an apostrophe: names in it come from callers.
 fn csv(rows: impl Iterator<Item = Vec<String>>) -> String {
     let cell = |text: &String| {
         let is_formula = text.starts_with(['=', '+', '@', '\t', '\r'])
@@ -356,8 +354,7 @@ fn csv(rows: impl Iterator<Item = Vec<String>>) -> String {
     rows.map(|row| row.iter().map(cell).collect::<Vec<_>>().join(",") + "\n").collect()
 }
 
-/// Columns one beside the other: the first `names` to the left, figures to the right, and the last
-/// as it is.
+/// Aligns columns: the first `names` to the left, figures to the right, and the last as it is.
 pub fn aligned(rows: &[Vec<String>], names: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

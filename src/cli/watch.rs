@@ -1,30 +1,30 @@
-//! Whether files say something else than before. Looks at what stands in them and at nothing else: editors
-//! and orchestrators replace files, folders and links by each other, and say so in many ways or in none.
+//! Detection of changed files by their contents alone: editors and orchestrators replace files,
+//! folders and links in many ways, some without a notification.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::own_files;
+use super::config_files;
 
-/// As much of a file as is looked at.
+/// Maximum part of a file that is examined.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What each file says.
+/// Hash of each file's contents.
 type Said = BTreeMap<PathBuf, blake3::Hash>;
 
-/// Files whose content matters.
+/// Files whose contents matter.
 #[derive(Default)]
 pub struct Watch {
-    /// What they said when somebody last went by them.
+    /// Contents when they were last applied.
     known: Said,
-    /// What they said when they were last looked at.
+    /// Contents when they were last checked.
     seen: Said,
 }
 
 impl Watch {
-    /// Watches these files and no others from now on: those that it knows by what they said then, others
-    /// by what they say now. Whoever goes by them reads them afterwards, so that no change is missed.
+    /// Watches these files only: known ones with their known contents, others with their current
+    /// contents. Files are read after this call, so no change is missed.
     pub fn follow(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         let (mut known, mut seen) = (Said::new(), Said::new());
         for path in paths {
@@ -35,19 +35,19 @@ impl Watch {
         (self.known, self.seen) = (known, seen);
     }
 
-    /// What is watched.
+    /// Returns the watched files.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.known.keys().cloned().collect()
     }
 
-    /// Takes what they say now as known.
+    /// Records the current contents as known.
     pub fn note(&mut self) {
         self.seen = self.now();
         self.known.clone_from(&self.seen);
     }
 
-    /// Whether the files say something else than before, and said the same when they were last looked
-    /// at: what is still being written is left alone until then.
+    /// Whether the files differ from their known contents and were the same at the last check: a
+    /// file that is still being written is left alone.
     pub fn has_changed(&mut self) -> bool {
         let now = self.now();
         let has_changed = now == self.seen && now != self.known;
@@ -63,10 +63,11 @@ impl Watch {
     }
 }
 
-/// What a file says. One that cannot be read says that.
+/// Hashes a file. One that cannot be read has a hash of its own.
 fn digest(path: &Path) -> blake3::Hash {
     let mut bytes = Vec::new();
-    let read = own_files::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
+    let read =
+        config_files::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
     let mut hasher = blake3::Hasher::new();
     hasher.update(&[u8::from(read.is_ok())]);
     hasher.update(&bytes);
@@ -114,7 +115,7 @@ mod tests {
         let look = |watch: &mut Watch| [watch.has_changed(), watch.has_changed()];
         let mut watch = Watch::default();
         watch.follow([first.clone()]);
-        // Read here, and another comes before what it names is followed.
+        // Read here, and replaced before the files that it names are followed.
         write(&first);
         watch.follow([first.clone(), second.clone()]);
         assert_eq!(look(&mut watch), [false, true]);

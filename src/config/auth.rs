@@ -1,70 +1,49 @@
-//! `[auth]`, `[admin]` and weir's own key for the provider: who may call, and where keys are looked
-//! after. Reads no file and no environment; it says which of them hold what.
+//! `[auth]`, `[admin]` and the provider key: who may call, and where keys are managed. Reads no
+//! file and no environment variable; it records their names.
 
-use std::fmt;
 use std::net::SocketAddr;
 
 use super::checks::listen_address;
+use super::keys::{ADMIN, ADMIN_TLS, AUTH};
 use super::reader::Reader;
 use super::tls::{self, ListenTls};
-use super::{Config, set, upstreams};
+use super::{Config, upstreams};
 
-/// Where the admin API is in keys mode, unless it is told.
+/// Default address of the admin API in keys mode.
 const ADMIN_LISTEN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8410);
-
-/// A text that nobody is shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// The text itself.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
 
 /// Who may call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AuthMode {
-    /// Anybody, with a key of their own for the provider.
+    /// Anyone, with their own provider key.
     #[default]
     Open,
     /// Holders of virtual keys.
     Keys,
 }
 
-/// `[auth]`: who may call.
+/// `[auth]`: caller authentication.
 #[derive(Debug, Clone, Default)]
 pub struct Auth {
     pub mode: AuthMode,
-    /// Whether, in open mode, callers on other machines may spend weir's own key.
+    /// Whether, in open mode, callers on other machines may use weir's provider key.
     pub allow_anonymous: bool,
 }
 
-/// `[admin]`: where keys are looked after.
+/// `[admin]`: the admin API.
 #[derive(Debug, Clone, Default)]
 pub struct Admin {
     pub listen: AdminListen,
-    /// The file of its token; empty for `admin.token` beside the store.
+    /// File of the admin token; empty for `admin.token` next to the store.
     pub token_file: String,
     pub tls: ListenTls,
 }
 
-/// Where the admin API is.
+/// Address setting of the admin API.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AdminListen {
-    /// On loopback in keys mode, else nowhere.
+    /// On loopback in keys mode, otherwise off.
     #[default]
     ByMode,
     Nowhere,
@@ -72,7 +51,7 @@ pub enum AdminListen {
 }
 
 impl Config {
-    /// Where the admin API is, if anywhere.
+    /// Returns the address of the admin API, if it is on.
     pub fn admin_listen(&self) -> Option<SocketAddr> {
         match (self.admin.listen, self.auth.mode) {
             (AdminListen::At(address), _) => Some(address),
@@ -82,29 +61,34 @@ impl Config {
     }
 }
 
-/// Reads both sections, once those of the upstreams are read.
-pub(super) fn read(reader: &mut Reader, config: &mut Config) {
-    let modes = [("open", AuthMode::Open), ("keys", AuthMode::Keys)];
-    set(&mut config.auth.mode, reader.choice(&["auth", "mode"], &modes));
-    set(&mut config.auth.allow_anonymous, reader.switch(&["auth", "allow_anonymous"]));
-    set(&mut config.admin.listen, reader.text_or_whole(&["admin", "listen"], admin_listen));
-    set(&mut config.admin.token_file, reader.text(&["admin", "token_file"], file));
-    tls::read_listener(reader, &["admin", "tls"], &mut config.admin.tls);
-    agree(reader, config);
+/// Reads `[auth]`.
+pub(super) fn read_auth(reader: &mut Reader) -> Auth {
+    let mut keys = reader.section(&AUTH);
+    Auth { mode: keys.get("mode"), allow_anonymous: keys.get("allow_anonymous") }
 }
 
-/// Refuses what does not go together.
-fn agree(reader: &mut Reader, config: &Config) {
+/// Reads `[admin]`.
+pub(super) fn read_admin(reader: &mut Reader) -> Admin {
+    let mut keys = reader.section(&ADMIN);
+    Admin {
+        listen: keys.text("listen", admin_listen),
+        token_file: keys.text("token_file", file),
+        tls: tls::read_listener(&mut reader.section(&ADMIN_TLS)),
+    }
+}
+
+/// Rejects contradicting keys.
+pub(super) fn agree(reader: &mut Reader, config: &Config) {
     let is_keys = config.auth.mode == AuthMode::Keys;
     if is_keys && !config.upstream.has_own_key() {
         let message = "is missing: with auth.mode = \"keys\" callers have weir's virtual keys, and \
                        weir needs the provider's. Name the variable that holds it, such as \
-                       \"OPENAI_API_KEY\", or its file in upstream.api_key_file. Where the upstream \
-                       asks for no key, any text will do";
+                       \"OPENAI_API_KEY\", or its file in upstream.api_key_file. If the upstream \
+                       needs no key, any text will do";
         reader.refuse(&["upstream", "api_key_env"], message);
     }
     for (name, _) in config.upstreams.iter().filter(|(_, own)| is_keys && own.forward_caller_key) {
-        let message = "is true, yet with auth.mode = \"keys\" callers have weir's virtual keys, \
+        let message = "is true, but with auth.mode = \"keys\" callers have weir's virtual keys, \
                        which go to no upstream";
         reader.refuse(&["upstreams", name, "forward_caller_key"], message);
     }
@@ -116,36 +100,38 @@ fn agree(reader: &mut Reader, config: &Config) {
         && !config.auth.allow_anonymous
     {
         let message = format!(
-            "is false, yet weir listens on {listen} and has a key of its own ({section}.api_key_env, \
-             api_key_file, header_envs, headers or url), which anybody who reaches it could spend. Give callers keys with \
-             auth.mode = \"keys\", listen on loopback, or set this to true if that is what you want"
+            "is false, but weir listens on {listen} and has a key of its own \
+             ({section}.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
+             can reach it could use. Give callers keys with auth.mode = \"keys\", listen on \
+             loopback, or set this to true if you intend that"
         );
         reader.refuse(&["auth", "allow_anonymous"], message);
     }
     if config.admin_listen().is_some_and(|admin| admin == listen && admin.port() != 0) {
-        let message = format!("is {listen}, as server.listen is; give it a port of its own");
+        let message = format!("is {listen}, the same as server.listen; choose another port");
         reader.refuse(&["admin", "listen"], message);
     }
 }
 
-/// The name of a variable. What is written here by mistake may be the key itself, so that it is
-/// not repeated.
+/// Parses the name of a variable. The text is not repeated in the error: it may be the key itself,
+/// written here by mistake.
 pub(super) fn variable(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if text.bytes().all(plain) && !text.starts_with(|first: char| first.is_ascii_digit()) {
         return Ok(text.to_owned());
     }
-    Err("is no name of an environment variable, such as \"OPENAI_API_KEY\"; the key itself does not \
-         belong into the configuration"
+    Err("is not the name of an environment variable, such as \"OPENAI_API_KEY\"; do not write the \
+         key itself into the configuration"
         .to_owned())
 }
 
-/// The path of a file, which may hold a secret in its place by mistake, and is not repeated.
+/// Parses a file path. The text is not repeated in the error: it may be a secret, written here by
+/// mistake.
 pub(super) fn file(text: &str) -> Result<String, String> {
     if text.starts_with('~') {
-        Err("begins with ~, which only shells know; write the whole path".to_owned())
+        Err("begins with ~, which only shells expand; write the full path".to_owned())
     } else if text.contains('\0') || text.ends_with('/') {
-        Err("is no path of a file, such as \"/etc/weir/provider.key\"".to_owned())
+        Err("is not a file path, such as \"/etc/weir/provider.key\"".to_owned())
     } else {
         Ok(text.to_owned())
     }
@@ -164,11 +150,12 @@ fn admin_listen(text: &str) -> Result<AdminListen, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Secret;
 
     #[test]
     fn a_secret_is_not_shown() {
         let upstream = super::super::Upstream {
-            own_key: Some(Secret::new("sk-of-the-provider")),
+            provider_key: Some(Secret::new("sk-of-the-provider")),
             ..Config::default().upstream
         };
         let shown = format!("{upstream:?} {upstream:#?}");

@@ -1,111 +1,30 @@
-//! What differs between two configurations, key by key, and what follows from it: whether it moves cuts
-//! in live conversations, holds from the next request on, or only after a restart. Shows no value.
+//! Differences between two configurations, by key, with their effect: new compaction points in live
+//! conversations, from the next request on, or only after a restart. Shows no values.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
+pub use super::keys::Effect;
+use super::keys::effect;
 use super::reader::label;
+use super::renamed::{Renamed, find, put};
+use Effect::Restart;
 
-/// A key's parts.
+/// A key, split into its parts.
 type Path = Vec<String>;
 
-/// A key that says something else than before.
+/// A changed key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Such as `context.low`.
+    /// Full key, such as `context.low`.
     pub key: String,
     pub effect: Effect,
 }
 
-/// What follows from a changed key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Effect {
-    /// Live conversations may be cut elsewhere than before: one rewrite of the provider's cache for each.
-    MovesCuts,
-    /// It holds from the next request on, and moves nothing.
-    NextRequest,
-    /// It holds once weir is started anew.
-    Restart,
-}
-
-impl Effect {
-    /// A word for machines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::MovesCuts => "moves_cuts",
-            Self::NextRequest => "next_request",
-            Self::Restart => "restart",
-        }
-    }
-}
-
-use Effect::{MovesCuts, NextRequest, Restart};
-
-/// What follows from a change, by the beginning of the key; the longest that fits holds. `*` stands for one
-/// part, whatever it is.
-const EFFECTS: &[(&str, Effect)] = &[
-    ("server", Restart),
-    ("server.allowed_hosts", NextRequest),
-    ("server.max_body_bytes", NextRequest),
-    ("server.max_messages", NextRequest),
-    ("server.tls.*", NextRequest),
-    ("cors", NextRequest),
-    ("auth", Restart),
-    ("auth.allow_anonymous", NextRequest),
-    ("admin", Restart),
-    ("admin.tls.*", NextRequest),
-    ("upstream", NextRequest),
-    // What was learned of limits and counts is of an upstream.
-    ("upstream.url", MovesCuts),
-    ("upstreams", NextRequest),
-    ("upstreams.*.url", MovesCuts),
-    ("routes", MovesCuts),
-    ("routes.*.fallback", NextRequest),
-    ("routes.*.price", NextRequest),
-    ("context", MovesCuts),
-    ("context.allow_bypass", NextRequest),
-    ("context.allowed_policies", NextRequest),
-    ("context.cache_tier_requests", NextRequest),
-    ("context.cache_target_tokens", NextRequest),
-    ("context.originals", Restart),
-    ("context.originals_lifetime_ms", Restart),
-    ("context.originals_max_bytes", Restart),
-    ("policies", MovesCuts),
-    ("policies.*.cache_tier_requests", NextRequest),
-    ("policies.*.cache_target_tokens", NextRequest),
-    ("summaries", NextRequest),
-    ("summaries.mode", MovesCuts),
-    ("summaries.model", MovesCuts),
-    ("summaries.lifetime_ms", Restart),
-    ("summaries.max_concurrent", Restart),
-    ("summaries.cache_bytes", Restart),
-    ("summaries.max_bytes", Restart),
-    ("learning", MovesCuts),
-    ("limits", MovesCuts),
-    ("models", NextRequest),
-    ("models.*.window_tokens", MovesCuts),
-    ("models.*.max_input_tokens", MovesCuts),
-    ("models.*.max_output_tokens", MovesCuts),
-    ("models.*.encoding", MovesCuts),
-    ("models.*.strict_alternation", MovesCuts),
-    ("models.*.policy", MovesCuts),
-    ("models.*.token_ratio", MovesCuts),
-    ("models.*.tokenizer", MovesCuts),
-    ("models.*.late_system", MovesCuts),
-    ("prices", NextRequest),
-    ("cache", Restart),
-    ("store", Restart),
-    ("redis", Restart),
-    ("ledger", Restart),
-    ("budgets", Restart),
-    ("log", Restart),
-    ("log.level", NextRequest),
-];
-
-/// Lists of tables whose rows are known by what stands under a key of theirs, wherever they stand; those
-/// of others are known by their places. Whether it matters which row stands before which.
+/// Lists of tables, the key that identifies their rows, and whether the order of rows matters. Rows
+/// of other lists are identified by position.
 const ROWS: &[(&str, &str, bool)] = &[
     ("routes", "models", true),
     ("limits", "model", false),
@@ -113,23 +32,25 @@ const ROWS: &[(&str, &str, bool)] = &[
     ("routes.*.price.tiers", "above_prompt_tokens", false),
 ];
 
-/// What differs from `old` in `new`, both as gathered, by their keys. A row that came or went is one
-/// change.
+/// Lists the keys that differ between `old` and `new`, both as merged from their sources. An added
+/// or removed row is one change.
 pub fn changes(old: &Figment, new: &Figment) -> Vec<Change> {
-    let differing = differing(&dict(old), &dict(new)).into_iter();
+    let (Ok(old), Ok(new)) = (Renamed::new(old), Renamed::new(new)) else { return Vec::new() };
+    let differing = differing(&old.root, &new.root).into_iter();
+    let name = |path: &Path| new.as_written(label(&parts(path)));
     differing
-        .map(|((path, what), effect)| Change { key: label(&parts(&path)) + what.said(), effect })
+        .map(|((path, what), effect)| Change { key: name(&path) + what.said(), effect })
         .collect()
 }
 
-/// What differs at a path.
+/// Kind of difference at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    /// What stands there.
+    /// The value differs.
     Value,
-    /// A row that was there and is not; its path ends with what it was known by.
+    /// A row was removed; the path ends with its identifier.
     Removed,
-    /// Which of the rows there stands before which.
+    /// The order of the rows differs.
     Order,
 }
 
@@ -143,14 +64,14 @@ impl What {
     }
 }
 
-/// The paths of what differs, and what follows from each.
+/// Returns the paths that differ, with their effects.
 fn differing(old: &Dict, new: &Dict) -> BTreeMap<(Path, What), Effect> {
     let mut found = BTreeSet::new();
     for name in old.keys().chain(new.keys()) {
         compare(&mut vec![name.clone()], old.get(name), new.get(name), &mut found);
     }
     let effect = |path: &Path| match parts(path)[..] {
-        // A listener that speaks TLS or none goes on so.
+        // A listener keeps TLS on or off until a restart.
         [section, "tls", _] if has_tls(old, section) != has_tls(new, section) => Restart,
         ref parts => effect(parts),
     };
@@ -163,7 +84,7 @@ fn differing(old: &Dict, new: &Dict) -> BTreeMap<(Path, What), Effect> {
         .collect()
 }
 
-/// Notes the paths from `path` on at which two values differ.
+/// Collects the paths below `path` at which two values differ.
 fn compare(
     path: &mut Path,
     old: Option<&Value>,
@@ -191,7 +112,7 @@ fn compare(
     }
 }
 
-/// Whether a value is a list of tables.
+/// Returns whether a value is a list of tables.
 fn is_rows(value: &Value) -> bool {
     value.as_array().is_some_and(|rows| rows.iter().all(|row| row.as_dict().is_some()))
 }
@@ -200,7 +121,7 @@ fn rows(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).unwrap_or_default()
 }
 
-/// The same of two lists of tables.
+/// Compares two lists of tables.
 fn compare_rows(path: &mut Path, [old, new]: [&[Value]; 2], found: &mut BTreeSet<(Path, What)>) {
     let own = ROWS.iter().find(|(pattern, ..)| fits(pattern, &parts(path)) == Some(path.len()));
     let names = |rows: &[Value]| -> Vec<Option<String>> {
@@ -229,8 +150,8 @@ fn compare_rows(path: &mut Path, [old, new]: [&[Value]; 2], found: &mut BTreeSet
     }
 }
 
-/// Where each of the old rows stands among the new: where its name does, and where neither name is known
-/// to the other side, where it stood before.
+/// Maps each old row to its new position: by identifier, or by position if neither identifier
+/// exists on the other side.
 fn places(old: &[Option<String>], new: &[Option<String>]) -> Vec<Option<usize>> {
     let mut free: BTreeMap<&str, VecDeque<usize>> = BTreeMap::new();
     for (place, name) in new.iter().enumerate() {
@@ -256,7 +177,8 @@ fn has_tls(dict: &Dict, section: &str) -> bool {
     find(dict, &[section, "tls", "cert_file"]).is_some_and(|file| !plain(file).is_empty())
 }
 
-/// What `new` says, but for what only a restart can change: there, what `old` says. Both as gathered.
+/// Returns `new` with the values of `old` for all keys that only a restart can change. Both are
+/// merged configurations.
 pub fn without_restarts(old: &Figment, new: &Figment) -> Figment {
     let (old, mut merged) = (dict(old), dict(new));
     let differing = differing(&old, &merged);
@@ -266,37 +188,12 @@ pub fn without_restarts(old: &Figment, new: &Figment) -> Figment {
     Figment::from(Merged(merged))
 }
 
-/// The value at `path`.
-fn find<'a>(dict: &'a Dict, path: &[&str]) -> Option<&'a Value> {
-    let (last, tables) = path.split_last()?;
-    tables.iter().try_fold(dict, |dict, part| dict.get(*part)?.as_dict())?.get(*last)
-}
-
-/// Puts a value at `path`, or nothing.
-fn put(dict: &mut Dict, path: &[&str], value: Option<Value>) {
-    match (path, value) {
-        ([], _) => {}
-        ([last], Some(value)) => {
-            dict.insert((*last).to_owned(), value);
-        }
-        ([last], None) => {
-            dict.remove(*last);
-        }
-        ([first, rest @ ..], value) => {
-            let table = dict.entry((*first).to_owned()).or_insert_with(|| Dict::new().into());
-            if let Value::Dict(_, table) = table {
-                put(table, rest, value);
-            }
-        }
-    }
-}
-
-/// What was gathered before, as a source of its own.
+/// The merged configuration in force, as a configuration source.
 struct Merged(Dict);
 
 impl Provider for Merged {
     fn metadata(&self) -> Metadata {
-        Metadata::named("what is in force")
+        Metadata::named("the configuration in force")
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
@@ -304,15 +201,7 @@ impl Provider for Merged {
     }
 }
 
-/// What follows where the value at `path` changes.
-fn effect(path: &[&str]) -> Effect {
-    let fitting =
-        EFFECTS.iter().filter_map(|(pattern, effect)| Some((fits(pattern, path)?, *effect)));
-    // What nobody has thought of is safest after a restart.
-    fitting.max_by_key(|(parts, _)| *parts).map_or(Restart, |(_, effect)| effect)
-}
-
-/// How many parts `pattern` has, where `path` begins with it; a `*` in it is any one part.
+/// Returns the number of parts in `pattern` if `path` begins with it; `*` matches any one part.
 fn fits(pattern: &str, path: &[&str]) -> Option<usize> {
     let parts: Vec<&str> = pattern.split('.').collect();
     let is_one = |(part, own): (&&str, &&str)| *part == "*" || part == own;
@@ -320,11 +209,10 @@ fn fits(pattern: &str, path: &[&str]) -> Option<usize> {
 }
 
 fn dict(figment: &Figment) -> Dict {
-    let data = figment.data().ok().and_then(|mut data| data.remove(&Profile::Default));
-    data.unwrap_or_default()
+    Renamed::new(figment).map(|renamed| renamed.root).unwrap_or_default()
 }
 
-/// A value as text, the same whatever source it is from: a variable's `9` is a file's 9.
+/// Formats a value independent of its source: `9` from a variable equals 9 from a file.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(_, text) => text.trim().to_owned(),
@@ -348,14 +236,14 @@ mod tests {
     use super::*;
     use crate::config::DEFAULT_TOML;
 
-    fn told(old: &str, new: &str) -> Vec<(String, &'static str)> {
+    fn listed(old: &str, new: &str) -> Vec<(String, &'static str)> {
         let figment =
             |text: &str| Figment::from(Toml::string(DEFAULT_TOML)).merge(Toml::string(text));
         let changes = changes(&figment(old), &figment(new));
         changes.into_iter().map(|change| (change.key, change.effect.name())).collect()
     }
 
-    /// Routes for these models, each as itself or as another.
+    /// Routes for these models, each sent under its own name or another.
     fn rows(models: &str) -> String {
         let row = |model: &str| match model.split_once('=') {
             Some((model, sent)) => {
@@ -433,8 +321,18 @@ mod tests {
         ] {
             let expected: Vec<_> =
                 expected.iter().map(|(key, effect)| ((*key).to_owned(), *effect)).collect();
-            assert_eq!(told(old, new), expected, "{old} -> {new}");
+            assert_eq!(listed(old, new), expected, "{old} -> {new}");
         }
+    }
+
+    #[test]
+    fn a_renamed_key_is_no_change() {
+        let renamed = ["[context]\nwindow = 0.5", "[context.advanced]\nmask_window = 0.5"];
+        let changed =
+            [("context.window", "moves_cuts")].map(|(key, effect)| (key.to_owned(), effect));
+        assert_eq!(listed(renamed[0], renamed[1]), []);
+        assert_eq!(listed(renamed[1], renamed[0]), []);
+        assert_eq!(listed("", renamed[0]), changed);
     }
 
     #[test]
@@ -466,17 +364,5 @@ mod tests {
         assert_eq!(config.cors.allow_origins, ["http://a"]);
         assert_eq!(config.redis.url.expose(), "redis://h:1");
         assert_eq!(config.server.listen.port(), 8400);
-    }
-
-    /// A policy's keys are the fold's business but for a few that are named.
-    #[test]
-    fn every_section_has_an_effect() {
-        let figment = Figment::from(Toml::string(DEFAULT_TOML));
-        for section in dict(&figment).keys() {
-            let has_one = EFFECTS
-                .iter()
-                .any(|(pattern, _)| pattern.split('.').next() == Some(section.as_str()));
-            assert!(has_one, "{section}");
-        }
     }
 }

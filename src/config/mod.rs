@@ -1,9 +1,11 @@
-//! Configuration as used: complete, checked, every key with its unit last.
+//! Validated configuration: complete, with units at the end of key names.
 
 mod auth;
 mod budgets;
 pub mod changes;
 mod checks;
+mod choices;
+pub mod keys;
 mod learning;
 pub mod models;
 pub mod names;
@@ -14,6 +16,7 @@ mod prices;
 mod raw;
 mod reader;
 mod redis;
+mod renamed;
 pub mod routes;
 mod summaries;
 mod tls;
@@ -25,9 +28,7 @@ use std::net::SocketAddr;
 use figment::Figment;
 use ipnet::IpNet;
 
-use crate::budget::Price;
-use crate::context::Policy;
-pub use auth::{Admin, AdminListen, Auth, AuthMode, Secret};
+pub use auth::{Admin, AdminListen, Auth, AuthMode};
 pub use budgets::Budgets;
 pub use checks::is_database_url;
 pub use learning::Learning;
@@ -35,20 +36,24 @@ pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
 pub use reader::{Problem, Warning};
 pub use redis::Redis;
+pub use renamed::DEFAULTS;
 pub use routes::{LargerWhen, Route, Routes};
 pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
 pub use tls::{ConnectTls, ListenTls};
 pub use upstreams::{DEFAULT_UPSTREAM, Upstream};
+use weir_engine::context::Policy;
+pub use weir_store::Secret;
+use weir_store::budget::Price;
 
-/// Every key with its default and what it is for, as TOML.
+/// Every key with its default and its description, as TOML.
 pub const DEFAULT_TOML: &str = include_str!("../../config/default.toml");
 
-/// Checks and completes what `figment` gathered; all problems at once.
+/// Validates and completes the merged configuration; returns all problems at once.
 pub fn load(figment: Figment) -> Result<(Config, Vec<Warning>), Vec<Problem>> {
     raw::read(reader::Reader::new(figment)?)
 }
 
-/// Everything weir is told, from defaults, file, environment and flags.
+/// The whole configuration, from defaults, file, environment and flags.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub server: Server,
@@ -56,17 +61,18 @@ pub struct Config {
     pub auth: Auth,
     pub admin: Admin,
     pub upstream: Upstream,
-    /// The others, by name.
+    /// Named upstreams.
     pub upstreams: BTreeMap<String, Upstream>,
     pub routes: Routes,
     pub context: Context,
     pub summaries: Summaries,
     pub learning: Learning,
-    /// Lower limits by model pattern, for a whole organisation; the least that matches wins.
+    /// Lower limits by model pattern, for the whole organisation; the lowest match applies.
     pub limits: Vec<Limit>,
-    /// Windows and prices by model: the shipped catalogue with the configuration's own entries on top.
+    /// Windows and prices by model: the shipped catalogue, overridden by the configuration's own
+    /// entries.
     pub models: Catalogue,
-    /// What is set for models beside that, by the catalogue's name.
+    /// Other settings per model, by catalogue name.
     pub model_settings: BTreeMap<String, ModelSettings>,
     pub prices: Prices,
     pub cache: Cache,
@@ -78,29 +84,30 @@ pub struct Config {
 }
 
 impl Config {
-    /// The least of the configured limits for `model`, if any matches.
+    /// Returns the lowest configured limit for `model`, if any matches.
     pub fn configured_limit_tokens(&self, model: &str) -> Option<u64> {
         let matching = self.limits.iter().filter(|limit| limit.matches(model));
         matching.map(|limit| limit.max_input_tokens).min()
     }
 
-    /// All upstreams, the default first, each by its name.
+    /// Returns all upstreams with their names, the default first.
     pub fn all_upstreams(&self) -> impl Iterator<Item = (&str, &Upstream)> {
         let named = self.upstreams.iter().map(|(name, upstream)| (name.as_str(), upstream));
         std::iter::once((DEFAULT_UPSTREAM, &self.upstream)).chain(named)
     }
 
-    /// Whether requests may go elsewhere than to the default upstream, or otherwise than as they are.
+    /// Returns whether requests may go to another upstream than the default, or be changed on the
+    /// way.
     pub fn is_routed(&self) -> bool {
         !self.upstreams.is_empty() || !self.routes.rows.is_empty()
     }
 
-    /// What is set for the model that the catalogue calls `name`.
+    /// Returns the settings of the model with the catalogue name `name`.
     pub fn settings(&self, name: Option<&str>) -> ModelSettings {
         name.and_then(|name| self.model_settings.get(name)).cloned().unwrap_or_default()
     }
 
-    /// What `model` costs, or what is done where nobody knows.
+    /// Returns the price of `model`, or the rule for unknown prices.
     pub fn price(&self, model: &str) -> Priced<'_> {
         match (self.models.price(model), self.prices.unknown, &self.prices.default) {
             (Some(price), _, _) => Priced::Known(price),
@@ -110,7 +117,8 @@ impl Config {
         }
     }
 
-    /// The policy for a request that asks for `asked`, of a model that is set to `by_model`.
+    /// Returns the policy for a request: `asked` by the request, or `by_model` from the model's
+    /// settings.
     pub fn policy(&self, asked: Option<&str>, by_model: Option<&str>) -> Policy {
         let context = &self.context;
         let name = asked.or(by_model).unwrap_or(&context.default_policy);
@@ -118,28 +126,21 @@ impl Config {
     }
 }
 
-/// Puts what was read, if anything, in the place of the default.
-fn set<T>(place: &mut T, read: Option<T>) {
-    if let Some(value) = read {
-        *place = value;
-    }
-}
-
-/// `[server]`: the listening side.
+/// `[server]`: the listener.
 #[derive(Debug, Clone)]
 pub struct Server {
     pub listen: SocketAddr,
-    /// Names, beside loopback's, that a `Host` header may carry.
+    /// Names, besides those of loopback, that a `Host` header may carry.
     pub allowed_hosts: Vec<String>,
     pub max_connections: usize,
     pub max_header_bytes: usize,
     pub max_body_bytes: usize,
-    /// Bytes of request bodies held at once, over all requests.
+    /// Maximum bytes of request bodies held at once, over all requests.
     pub max_bodies_in_flight_bytes: usize,
     pub max_messages: usize,
     pub header_timeout_ms: u64,
     pub drain_deadline_ms: u64,
-    /// Where connections come from whose first bytes tell whose they are.
+    /// Networks whose connections start with a PROXY protocol header.
     pub proxy_protocol_from: Vec<IpNet>,
     pub tls: ListenTls,
 }
@@ -150,80 +151,80 @@ pub struct Cors {
     pub allow_origins: Vec<String>,
 }
 
-/// When a streamed chat whose caller does not ask for its usage is asked for it all the same.
+/// When weir requests usage for a streamed chat whose caller did not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AskUsage {
-    /// Always, but where the upstream has refused it for the model.
+    /// Always, except for models for which the upstream refused it.
     Auto,
-    /// Always; one that refuses is asked again with each request.
+    /// Always; an upstream that has refused it is asked again with each request.
     Always,
     Never,
 }
 
-/// `[context]`: what becomes of a conversation that grows.
+/// `[context]`: compaction of growing conversations.
 #[derive(Debug, Clone)]
 pub struct Context {
     pub mode: Mode,
     pub allow_bypass: bool,
-    /// What the section's own keys say: the policy `default`.
+    /// The section's own keys: the policy `default`.
     pub policy: Policy,
-    /// The others, by name.
+    /// Other policies, by name.
     pub policies: Policies,
-    /// The policy where neither the request nor the model names one.
+    /// Policy used if neither the request nor the model names one.
     pub default_policy: String,
-    /// The policies that a caller may choose.
+    /// Policies that callers may choose.
     pub allowed_policies: Vec<String>,
     pub originals: Originals,
-    /// How long an original is kept after the last request that it was left out of.
+    /// How long an original is kept after the last request that left it out.
     pub originals_lifetime_ms: u64,
-    /// What all originals together may weigh, book-keeping included.
+    /// Maximum total size of all originals, including overhead.
     pub originals_max_bytes: u64,
 }
 
-/// Where messages that are not sent whole are kept, so that they can be asked for.
+/// Where the full text of shortened or removed messages is kept for later retrieval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Originals {
     /// Nowhere.
     Off,
-    /// In this process alone.
+    /// In this process only.
     Memory,
     /// In the store.
     Store,
 }
 
-/// What is set for one model beside its windows.
+/// Settings of one model besides its windows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelSettings {
     pub policy: Option<String>,
-    /// Whether its provider takes `cache_control`.
+    /// Whether its provider accepts `cache_control`.
     pub cache_control: bool,
     pub late_system: LateSystem,
-    /// Tokens of the model's own for a thousand of weir's estimate; nothing is learned of it then.
+    /// The model's own tokens per thousand of weir's estimate; disables learning of the ratio.
     pub token_permille: Option<u32>,
-    /// The file of its vocabulary, a `tokenizer.json`.
+    /// Path of its vocabulary, a `tokenizer.json`.
     pub tokenizer: Option<String>,
 }
 
-/// What becomes of a system message that stands behind others.
+/// Handling of a system message after other messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LateSystem {
-    /// It stays as it is.
+    /// It stays unchanged.
     #[default]
     Keep,
-    /// It becomes a user's, for templates that refuse it.
+    /// It becomes a user message, for chat templates that refuse it.
     User,
 }
 
-/// What weir does with a conversation past its mark.
+/// Handling of a conversation above its high mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Brings it inside the limit.
+    /// Compacts it below the limit.
     Compact,
-    /// Plans and reports, and forwards it unchanged.
+    /// Plans and reports, but forwards it unchanged.
     Observe,
 }
 
-/// `[[limits]]`: a lower limit for models that match.
+/// `[[limits]]`: a lower limit for matching models.
 #[derive(Debug, Clone)]
 pub struct Limit {
     /// A model name; `*` stands for any run of characters.
@@ -232,87 +233,87 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Whether the limit holds for `model`, by its name or by any shorter name it is known by: a
-    /// provider's prefix is no way around a limit.
+    /// Returns whether the limit applies to `model`, by its name or any shorter name: a provider's
+    /// prefix does not bypass a limit.
     pub fn matches(&self, model: &str) -> bool {
         let pattern = self.model.to_ascii_lowercase();
         names::candidates(model).iter().any(|name| names::fits_pattern(name, &pattern))
     }
 }
 
-/// `[prices]`: what becomes of models whose price nobody knows.
+/// `[prices]`: models without a known price.
 #[derive(Debug, Clone)]
 pub struct Prices {
     pub unknown: UnknownPrice,
-    /// What they are taken to cost where `unknown` says so.
+    /// Price to assume if `unknown` selects it.
     pub default: Option<Price>,
 }
 
-/// What a request costs whose model has no known price.
+/// Cost of a request whose model has no known price.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownPrice {
-    /// Nothing, and its record says that it has no price.
+    /// Zero; its record is marked as unpriced.
     Zero,
-    /// It is refused.
+    /// The request is refused.
     Reject,
-    /// What the default price says.
+    /// The default price applies.
     Default,
 }
 
-/// What the configuration knows of a model's price.
+/// Price of a model, or the rule if it is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priced<'a> {
     Known(&'a Price),
-    /// Not known: the price that is set for such models.
+    /// Unknown: the configured default price.
     Default(&'a Price),
-    /// Not known: metered at no cost, which is worth a warning.
+    /// Unknown: metered at no cost, with a warning.
     Unpriced,
-    /// Not known: not to be served.
+    /// Unknown: not served.
     Refused,
 }
 
-/// `[cache]`: memory for counts and folds; never changes a result.
+/// `[cache]`: memory for token counts and compaction plans; never changes a result.
 #[derive(Debug, Clone)]
 pub struct Cache {
     pub counts_bytes: u64,
     pub folds_bytes: u64,
 }
 
-/// `[store]`: what outlives a request, and the process.
+/// `[store]`: data that outlives requests and the process.
 #[derive(Debug, Clone)]
 pub struct Store {
-    /// The file; empty for the usual place in the user's state folder, `:memory:` for none.
+    /// The file; empty for the default place in the user's state folder, `:memory:` for none.
     pub path: String,
-    /// A database server in the place of a file. Its password is in it.
+    /// URL of a database server instead of a file. Contains its password.
     pub url: Option<Secret>,
 }
 
-/// `[ledger]`: what requests used, written down.
+/// `[ledger]`: the journal of requests' usage.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    /// Whether requests are written down at all.
+    /// Whether requests are recorded.
     pub enabled: bool,
     pub on_failure: OnFailure,
-    /// How long an answer is read on for its usage when its caller has left; 0 is not at all.
+    /// How long an answer is read for its usage after its caller has left; 0 stops at once.
     pub drain_ms: u64,
-    /// How long what is written down may wait until it survives a loss of power as well.
+    /// How long a record may wait until it survives a power loss as well.
     pub sync_interval_ms: u64,
-    /// How long the rows of single requests are kept.
+    /// How long rows of single requests are kept.
     pub retention_days: u64,
-    /// How long the sums over days are kept.
+    /// How long daily totals are kept.
     pub sums_retention_days: u64,
 }
 
-/// What becomes of a request that cannot be written down before it is sent.
+/// Handling of a request that cannot be recorded before it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// It is sent all the same.
+    /// It is sent anyway.
     Open,
     /// It is refused.
     Closed,
 }
 
-/// `[log]`: one line a request, never with content.
+/// `[log]`: one line per request, never with content.
 #[derive(Debug, Clone)]
 pub struct Log {
     pub format: LogFormat,

@@ -1,5 +1,4 @@
-//! The catalogue of models: windows, encodings and prices by name. Looks names up; what a name's parts
-//! mean is `names`'s.
+//! Model catalogue: windows, encodings and prices by name. Looks names up; `names` parses them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,27 +6,27 @@ use std::fmt;
 use std::sync::{LazyLock, OnceLock};
 
 use super::names;
-use crate::budget::Price;
-use crate::tokens::Encoding;
-use crate::tokens::own::Vocabulary;
+use weir_engine::tokens::Encoding;
+use weir_engine::tokens::own::Vocabulary;
+use weir_store::budget::Price;
 
-/// What an unknown model is taken to accept.
+/// Assumed input limit of an unknown model.
 const UNKNOWN_INPUT_TOKENS: u64 = 128_000;
-/// What a catalogue writes of a price that is not known, though that of a shorter name is.
+/// Catalogue word for an unknown price of a model, although a shorter name has a known one.
 pub const UNKNOWN_PRICE: &str = "unknown";
-/// What an unknown model is taken to write at most.
+/// Assumed output limit of an unknown model.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 4_096;
 
 static SHIPPED: LazyLock<Listed<'static>> = LazyLock::new(|| {
     parse(include_str!("../../config/models.toml")).expect("a test parses the shipped catalogue")
 });
 
-/// What is known of one model. Tokens throughout.
+/// Facts about one model. All sizes in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelEntry {
     /// Input and output together.
     pub window_tokens: u64,
-    /// A separate cap on input, where the provider has one.
+    /// Separate input limit, if the provider has one.
     pub max_input_tokens: Option<u64>,
     pub max_output_tokens: Option<u64>,
     pub encoding: Encoding,
@@ -36,7 +35,7 @@ pub struct ModelEntry {
 }
 
 impl ModelEntry {
-    /// What is assumed of a model that nothing is known of but its name.
+    /// Returns the assumptions for a model known only by name.
     fn unknown(name: &str) -> Self {
         Self {
             window_tokens: UNKNOWN_INPUT_TOKENS + UNKNOWN_OUTPUT_TOKENS,
@@ -47,7 +46,7 @@ impl ModelEntry {
         }
     }
 
-    /// The same with no more input than an unknown model's.
+    /// Lowers the input to that of an unknown model.
     fn in_doubt(mut self) -> Self {
         if self.max_input_tokens.unwrap_or(self.window_tokens) > UNKNOWN_INPUT_TOKENS {
             self.window_tokens =
@@ -58,15 +57,15 @@ impl ModelEntry {
     }
 }
 
-/// What a catalogue's file says.
+/// Contents of a catalogue file.
 #[derive(Debug, Default)]
 pub struct Listed<'a> {
     pub entries: BTreeMap<&'a str, ModelEntry>,
     pub prices: BTreeMap<&'a str, ListedPrice<'a>>,
 }
 
-/// A price in a catalogue, read when it is asked for: of thousands few ever are, and reading all of
-/// them would make each start longer. A test reads every price that is shipped.
+/// A catalogue price, parsed on first use: few of thousands are ever used, and parsing all would
+/// slow down each start. A test parses every shipped price.
 #[derive(Debug)]
 pub struct ListedPrice<'a> {
     text: &'a str,
@@ -78,45 +77,45 @@ impl<'a> ListedPrice<'a> {
         Self { text, read: OnceLock::new() }
     }
 
-    /// The price; `None` where it is said to be unknown, though that of a shorter name is known.
+    /// Returns the price; `None` if it is marked unknown although a shorter name's price is known.
     pub fn price(&self) -> Option<&Price> {
         self.read.get_or_init(|| Price::parse(self.text).map(Box::new)).as_deref()
     }
 }
 
-/// How well a model is known.
+/// Quality of a catalogue match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// By this very name, but for case and the prefixes of providers.
+    /// By this exact name, except for case and providers' prefixes.
     Exact,
     /// By the beginning of its name.
     Prefix,
-    /// Not at all: the entry is an assumption, worth a warning.
+    /// No match: the entry is an assumption, worth a warning.
     Unknown,
 }
 
-/// What the catalogue says to a name.
+/// Result of a catalogue lookup.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<'a> {
     pub entry: ModelEntry,
     pub known: Known,
-    /// The catalogue's name for it; `None` if unknown.
+    /// The matched catalogue name; `None` if unknown.
     pub name: Option<&'a str>,
 }
 
 /// Windows and prices by model name.
 #[derive(Clone)]
 pub struct Catalogue {
-    /// The configuration's own entries, which come first.
+    /// The configuration's entries, which take precedence.
     own: BTreeMap<String, ModelEntry>,
     own_prices: BTreeMap<String, Price>,
     shipped: &'static Listed<'static>,
-    /// What entries are counted by that came from files, for as long as anybody has this catalogue.
+    /// Vocabularies loaded from files for entries; they live as long as this catalogue is used.
     vocabularies: Vec<Vocabulary>,
 }
 
 impl Catalogue {
-    /// The catalogue that comes with the program.
+    /// Returns the catalogue shipped with the program.
     pub fn shipped() -> Self {
         Self {
             own: BTreeMap::new(),
@@ -126,12 +125,12 @@ impl Catalogue {
         }
     }
 
-    /// Adds `entry`, or puts it in the place of what was known of `name`.
+    /// Adds or replaces the entry of `name`.
     pub fn insert(&mut self, name: &str, entry: ModelEntry) {
         self.own.insert(name.to_ascii_lowercase(), entry);
     }
 
-    /// Has the tokens of `name` counted by `vocabulary`.
+    /// Makes `vocabulary` count the tokens of `name`.
     pub fn count_by(&mut self, name: &str, vocabulary: Vocabulary) {
         let entry = self.find(name).entry;
         let encoding = Encoding::Own(vocabulary.own());
@@ -139,14 +138,15 @@ impl Catalogue {
         self.insert(name, ModelEntry { encoding, ..entry });
     }
 
-    /// Sets the price of `name`, in the place of what was known of it.
+    /// Sets or replaces the price of `name`.
     pub fn insert_price(&mut self, name: &str, price: Price) {
         self.own_prices.insert(name.to_ascii_lowercase(), price);
     }
 
-    /// What `model` costs, if that is known: found as in [`Catalogue::find`], but never by a name
-    /// that may be another model's, nor by that of a base for one that was tuned, nor for a `:free`
-    /// variant. What the configuration says, of any of its names, goes before the shipped list.
+    /// Returns the price of `model`, if known. Matches as [`Catalogue::find`] does, with three
+    /// exceptions. A name that may be another model's, the base of a fine-tuned model and a `:free`
+    /// variant never match. A configured price of any of its names takes precedence over the
+    /// shipped list.
     pub fn price(&self, model: &str) -> Option<&Price> {
         let candidates = names::candidates(model);
         let own = |name: &str| {
@@ -162,10 +162,9 @@ impl Catalogue {
         price.filter(|_| names::is_same_price(&candidates[0], name))
     }
 
-    /// What is known of `model`: by its name, then by its name without the provider's prefixes,
-    /// then by the longest beginning that ends where a part of the name ends. What is known by
-    /// its beginning alone gets the whole of that entry when only a date or a tag follows, and
-    /// else no more than an unknown model.
+    /// Looks up `model`: by its name, then without the provider's prefixes, then by the longest
+    /// beginning that ends at a boundary between parts. A match by beginning gets the whole entry
+    /// if only a date or a tag follows; otherwise its input is capped at that of an unknown model.
     pub fn find(&self, model: &str) -> Found<'_> {
         let candidates = names::candidates(model);
         let exact = candidates.iter().find_map(|name| self.entry(name));
@@ -194,18 +193,18 @@ impl Catalogue {
         own.or_else(|| shipped().map(|(name, entry)| (*name, *entry)))
     }
 
-    /// Whether `wanted` holds for any name in the catalogue.
+    /// Returns whether any catalogue name satisfies `wanted`.
     pub fn any_name(&self, wanted: impl Fn(&str) -> bool) -> bool {
         let shipped = self.shipped.entries.keys().copied();
         self.own.keys().map(String::as_str).chain(shipped).any(wanted)
     }
 }
 
-/// A name in a list, with its price if that is known.
+/// A listed name, with its price if known.
 type Priced<'a> = (&'a str, Option<&'a Price>);
 
-/// What a list says to the first of these names that it has; else to a beginning of one that leaves
-/// the model the same.
+/// Returns the price of the first of these names in a list, else of a beginning that leaves the
+/// model the same.
 fn price_among<'a>(
     candidates: &[Cow<'_, str>],
     list: impl Fn(&str) -> Option<Priced<'a>>,
@@ -236,20 +235,20 @@ impl fmt::Debug for Catalogue {
     }
 }
 
-/// Reads a catalogue as `config/models.toml` is written: comments, and one model a line,
-/// `"name" = { key = value, … }`. That is TOML, and a test reads the file as TOML too; a TOML reader
-/// takes tens of milliseconds for it, at every start.
+/// Parses a catalogue in the format of `config/models.toml`: comments, and one model per line,
+/// `"name" = { key = value, … }`. A test parses the file as TOML too; a TOML parser would add tens
+/// of milliseconds to every start.
 pub fn parse(text: &str) -> Result<Listed<'_>, String> {
     let mut listed = Listed::default();
     for (number, line) in text.lines().enumerate() {
         if !line.is_empty() && !line.starts_with('#') && parse_line(line, &mut listed).is_none() {
-            return Err(format!("line {} is no model: {line}", number + 1));
+            return Err(format!("line {} is not a model: {line}", number + 1));
         }
     }
     Ok(listed)
 }
 
-/// Takes what one line says; `None` where it is no model.
+/// Parses one line; `None` if it is not a model.
 fn parse_line<'a>(line: &'a str, listed: &mut Listed<'a>) -> Option<()> {
     let (name, fields) = line.strip_prefix('"')?.split_once("\" = { ")?;
     let mut window_tokens = None;
@@ -302,7 +301,7 @@ mod tests {
 
     use super::*;
 
-    /// A line as TOML sees it.
+    /// A line as TOML parses it.
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Line {
@@ -379,11 +378,11 @@ mod tests {
             "\"a\" = { strict_alternation = true, usd_per_mtok = \"in 1 out 1\" }",
         ] {
             let error = parse(wrong).map(|_| ()).expect_err("it has not the form");
-            assert_eq!(error, format!("line 1 is no model: {wrong}"));
+            assert_eq!(error, format!("line 1 is not a model: {wrong}"));
         }
     }
 
-    /// What the makers publish: window, cap on input, cap on output.
+    /// The makers' published window, input limit and output limit.
     #[test]
     fn the_families_that_matter_have_their_published_limits() {
         let none = None;
@@ -462,7 +461,7 @@ mod tests {
         check("gpt-5.4-tiny", Some("gpt-5.4"), Known::Prefix, 128_000);
     }
 
-    /// What the makers publish, in dollars for a million tokens.
+    /// The makers' published prices, in dollars per million tokens.
     #[test]
     fn the_families_that_matter_have_their_published_prices() {
         for (name, price) in [

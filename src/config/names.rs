@@ -1,17 +1,17 @@
-//! What a model's name tells: the shorter names it may be known by, where a name ends and a
-//! version begins, and which family it belongs to. Knows no numbers and no catalogue.
+//! Parsing of model names: shorter alternatives, boundaries between name and version, and model
+//! families. Contains no numbers and no catalogue.
 
 use std::borrow::Cow;
 
 use tiktoken_rs::tokenizer::{Tokenizer, get_tokenizer};
 
 use super::open_models;
-use crate::tokens::Encoding;
+use weir_engine::tokens::Encoding;
 
-/// Names longer than this are nobody's; looking them up would be work for a stranger.
+/// Longer names match nothing; a lookup would let callers cause unbounded work.
 pub const MAX_NAME_BYTES: usize = 256;
 
-/// Regions and makers that stand before a model's name with a dot, as Amazon Bedrock writes them.
+/// Regions and makers before a model's name, separated by a dot, as in Amazon Bedrock.
 const DOTTED_PREFIXES: &[&str] = &[
     "ai21",
     "amazon",
@@ -42,14 +42,14 @@ const DOTTED_PREFIXES: &[&str] = &[
     "zai",
 ];
 
-/// What OpenAI puts before the name of the model that was tuned.
+/// OpenAI's prefix of fine-tuned models.
 const TUNED: &str = "ft:";
 
-/// Words after a name that do not make it another model.
+/// Suffixes that do not make it another model.
 const TAGS: &[&str] = &["beta", "default", "exp", "latest", "preview", "stable"];
 
-/// The names `name` may be known by, most specific first: itself in lower case, then without the
-/// provider's prefixes, without the wrapping of a fine-tuned model, without region and maker.
+/// Returns the names to look up for `name`, most specific first. They are in lower case, and
+/// successively without provider prefixes, fine-tuning wrapper, region and maker.
 pub fn candidates(name: &str) -> Vec<Cow<'_, str>> {
     let lower: Cow<'_, str> = if name.chars().any(|c| c.is_ascii_uppercase()) {
         Cow::Owned(name.to_ascii_lowercase())
@@ -66,7 +66,7 @@ pub fn candidates(name: &str) -> Vec<Cow<'_, str>> {
     found
 }
 
-/// `name` with its outermost wrapping taken off.
+/// Removes the outermost wrapping from `name`.
 fn shorten(name: &str) -> Option<String> {
     let shorter = if let Some((_, rest)) = name.split_once('/') {
         rest.to_owned()
@@ -88,13 +88,13 @@ fn shorten(name: &str) -> Option<String> {
     (!shorter.is_empty()).then_some(shorter)
 }
 
-/// The shortest name that `name` may be known by.
+/// Returns the shortest candidate for `name`.
 pub fn bare(name: &str) -> Cow<'_, str> {
     candidates(name).pop().unwrap_or(Cow::Borrowed(name))
 }
 
-/// The beginnings of `name` that end where a part of it ends, longest first, each with the rest.
-/// A dot between digits is inside a version: `gpt-4` is no beginning of `gpt-4.5`.
+/// Returns the beginnings of `name` that end at a boundary, longest first, each with the rest. A
+/// dot between digits is part of a version: `gpt-4` is not a beginning of `gpt-4.5`.
 pub fn beginnings(name: &str) -> impl Iterator<Item = (&str, &str)> {
     let bytes = name.as_bytes();
     let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -108,8 +108,8 @@ pub fn beginnings(name: &str) -> impl Iterator<Item = (&str, &str)> {
         .map(|at| name.split_at(at))
 }
 
-/// Whether what follows a known name (`-2030-01-01`, `-latest`, `:free`) leaves it the same model.
-/// A word such as `-mini`, or the next small number, may well make it another.
+/// Returns whether the rest after a known name (`-2030-01-01`, `-latest`, `:free`) leaves the model
+/// the same. A word such as `-mini`, or the next small number, may mean another model.
 pub fn is_same_model(rest: &str) -> bool {
     if rest.starts_with([':', '@']) {
         return true;
@@ -122,14 +122,14 @@ pub fn is_same_model(rest: &str) -> bool {
         && parts.all(|part| number(part) || tag(part))
 }
 
-/// Whether a model called `name`, that is known as `known`, costs what that one costs. One that was
-/// tuned costs more than its base, and one offered for nothing nothing.
+/// Returns whether the model `name`, matched as `known`, has the same price. A fine-tuned model
+/// costs more than its base; a free offer costs nothing.
 pub fn is_same_price(name: &str, known: &str) -> bool {
     let tuned = |name: &str| name.starts_with(TUNED) || name.contains("/ft:");
     tuned(name) == tuned(known) && name.ends_with(":free") == known.ends_with(":free")
 }
 
-/// The encoding of the model called `name`, by its family.
+/// Returns the encoding of the model `name`, by family.
 pub fn encoding(name: &str) -> Encoding {
     let name = bare(name);
     match get_tokenizer(&name) {
@@ -143,7 +143,8 @@ pub fn encoding(name: &str) -> Encoding {
     }
 }
 
-/// Whether `name` (bare) is one of OpenAI's since GPT-4o, beyond the names that tiktoken lists.
+/// Returns whether `name` (bare) is an OpenAI model since GPT-4o that tiktoken's list does not
+/// cover.
 pub fn is_recent_openai(name: &str) -> bool {
     const PREFIXES: &[&str] = &[
         "chat-latest",
@@ -163,7 +164,7 @@ pub fn is_recent_openai(name: &str) -> bool {
         || generation(name, "o").is_some_and(|number| number >= 1)
 }
 
-/// The number right after `family` in `name`, where a version may end.
+/// Returns the number directly after `family` in `name`, if a version may end there.
 fn generation(name: &str, family: &str) -> Option<u32> {
     let rest = name.strip_prefix(family)?;
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -173,8 +174,8 @@ fn generation(name: &str, family: &str) -> Option<u32> {
         .flatten()
 }
 
-/// Whether the model's own template refuses two user or two assistant messages in a row: Mistral's
-/// models and Gemma, whoever serves them.
+/// Returns whether the model's template refuses two user or two assistant messages in a row:
+/// Mistral's models and Gemma, from any provider.
 pub fn strict_alternation(name: &str) -> bool {
     const PREFIXES: &[&str] = &[
         "codestral",
@@ -194,7 +195,7 @@ pub fn strict_alternation(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether `name` fits `pattern`, in which `*` stands for any run of characters.
+/// Returns whether `name` matches `pattern`; `*` stands for any run of characters.
 pub fn fits_pattern(name: &str, pattern: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return name == pattern;
@@ -205,7 +206,7 @@ pub fn fits_pattern(name: &str, pattern: &str) -> bool {
     let mut parts: Vec<&str> = rest.split('*').collect();
     let tail = parts.pop().unwrap_or_default();
     for part in parts {
-        // The earliest place leaves the most for what follows.
+        // The earliest match leaves the most for the rest.
         let Some(at) = name.find(part) else {
             return false;
         };
@@ -214,7 +215,7 @@ pub fn fits_pattern(name: &str, pattern: &str) -> bool {
     name.ends_with(tail)
 }
 
-/// Whether `host` is this machine, as far as its name tells.
+/// Returns whether `host` is a local name or address.
 pub fn is_local_host(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost")

@@ -1,13 +1,13 @@
-//! Which open models have which vocabulary, by name. Only names that leave no doubt: a model that is
-//! counted by another's vocabulary would not be corrected by what its upstream reports.
+//! Vocabularies of open models, by name. Lists only unambiguous names: a count with the wrong
+//! vocabulary is not corrected by the upstream's reports.
 
-use crate::tokens::open::Open;
+use weir_engine::tokens::open::Open;
 
-/// Words of models that their makers do not give away, though others of the family are.
+/// Words in names of closed models within otherwise open families.
 const CLOSED: &[&str] = &["flash", "max", "plus", "turbo"];
 
-/// Beginnings of the names of Mistral's models that read with Tekken. Others, and names that move from
-/// one model to the next, read with older vocabularies or nobody says.
+/// Prefixes of Mistral models that use the Tekken vocabulary. Other models, and names that move
+/// from one model to the next, use older or undocumented vocabularies.
 const TEKKEN: &[&str] = &[
     "devstral-small",
     "magistral-small",
@@ -26,18 +26,18 @@ const TEKKEN: &[&str] = &[
     "voxtral-small",
 ];
 
-/// The vocabulary of the model called `name` (bare, in lower case), where it is one of weir's.
+/// Returns the vocabulary of the model `name` (bare, in lower case), if weir includes it.
 pub fn vocabulary(name: &str) -> Option<Open> {
     llama(name).or_else(|| deepseek(name)).or_else(|| qwen(name)).or_else(|| mistral(name))
 }
 
-/// Llama 3.0 to 3.3, by any size; Llama 4 has another.
+/// Llama 3.0 to 3.3, any size; Llama 4 differs.
 fn llama(name: &str) -> Option<Open> {
     let own = name.strip_prefix("meta-").unwrap_or(name);
     version(own, "llama").filter(|version| version.major == 3).map(|_| Open::Llama3)
 }
 
-/// DeepSeek since V3. What R1 has taught to other models has their vocabulary, and Ollama calls those
+/// DeepSeek since V3. Models distilled from R1 keep their own base's vocabulary; Ollama names those
 /// `deepseek-r1` with a size.
 fn deepseek(name: &str) -> Option<Open> {
     let rest = name.strip_prefix("deepseek-")?;
@@ -56,7 +56,7 @@ fn deepseek(name: &str) -> Option<Open> {
     (is_whole && !model.contains("distill")).then_some(Open::DeepseekV3)
 }
 
-/// Qwen 2, 2.5 and 3, and QwQ; Qwen 3.5 has another.
+/// Qwen 2, 2.5 and 3, and QwQ; Qwen 3.5 differs.
 fn qwen(name: &str) -> Option<Open> {
     if name.starts_with("qwq-32b") {
         return Some(Open::Qwen2);
@@ -77,15 +77,15 @@ fn mistral(name: &str) -> Option<Open> {
     is_tekken.then_some(Open::MistralV3)
 }
 
-/// What stands behind a family's name.
+/// The part of a name after its family.
 struct Version<'a> {
     major: u32,
     minor: Option<u32>,
     rest: &'a str,
 }
 
-/// The version in `name` behind `family`: `3.1`, `-3.1`, `3-1`, `-v3p1`. Sizes (`-8b`) and dates are no
-/// part of one.
+/// Parses the version in `name` after `family`: `3.1`, `-3.1`, `3-1`, `-v3p1`. Sizes (`-8b`) and
+/// dates are not versions.
 fn version<'a>(name: &'a str, family: &str) -> Option<Version<'a>> {
     let rest = name.strip_prefix(family)?;
     let rest = rest.strip_prefix('-').unwrap_or(rest);
@@ -102,14 +102,14 @@ fn version<'a>(name: &'a str, family: &str) -> Option<Version<'a>> {
     }
 }
 
-/// The number of one or two digits that `text` begins with, and what follows.
+/// Parses a number of one or two digits at the start of `text`; also returns the rest.
 fn number(text: &str) -> Option<(u32, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
     (digits.len() <= 2).then(|| digits.parse().ok()).flatten().map(|number| (number, rest))
 }
 
-/// Whether a part of a name tells how large the model is, such as `70b` or `a22b` or `0.6b`.
+/// Returns whether a part of a name is a model size, such as `70b`, `a22b` or `0.6b`.
 fn is_size(part: &str) -> bool {
     let part = part.strip_prefix('a').unwrap_or(part);
     part.strip_suffix('b').is_some_and(|digits| {

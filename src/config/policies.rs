@@ -1,22 +1,20 @@
-//! Policies as written: the keys that `[context]` and each `[policies.NAME]` have in common, and
-//! which policy holds where. Knows what may be written; what it means is `context`'s.
+//! Policy keys: those shared by `[context]` and each `[policies.NAME]`, and which policy applies.
+//! Defines the allowed values; `context` defines their meaning.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::reader::Reader;
-use super::{Context, set};
-use crate::context::anchors::{Anchors, MAX_PATTERN_BYTES};
-use crate::context::policy::{FileHints, Fill, Importance, Notes, Policy, Restart};
-use crate::context::preset::{PRESETS, preset};
+use super::keys::{POLICIES, POLICIES_ADVANCED, Section, decimal};
+use super::reader::{Keys, Readable, Reader};
+use weir_engine::context::anchors::{Anchors, MAX_PATTERN_BYTES};
+use weir_engine::context::policy::Policy;
+use weir_engine::context::preset::{PRESETS, preset};
 
-/// More than any model's window; less than what arithmetic on tokens could overflow with.
-const MAX_TOKENS: u64 = 1_000_000_000_000;
-/// The longest notice.
+/// Maximum length of a notice.
 const MAX_NOTICE_BYTES: usize = 500;
-/// The longest name of a policy.
+/// Maximum length of a policy name.
 const MAX_NAME_BYTES: usize = 64;
-/// The most policies that can be named.
+/// Maximum number of named policies.
 const MAX_POLICIES: usize = 256;
 
 /// Policies by name.
@@ -26,7 +24,7 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// The policy of a name, `context` being that of `[context]`'s own keys.
+    /// Returns the policy with this name; `context` is that of `[context]`.
     pub fn find(&self, name: &str, context: &Policy) -> Option<Policy> {
         match name {
             "default" => Some(context.clone()),
@@ -34,53 +32,46 @@ impl Policies {
         }
     }
 
-    /// Whether there is a policy of this name.
+    /// Returns whether a policy with this name exists.
     pub fn has(&self, name: &str) -> bool {
         self.names().contains(&name)
     }
 
-    /// All names, presets included.
+    /// Returns all names, including presets.
     fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = PRESETS.to_vec();
         names.extend(self.own.keys().map(String::as_str).filter(|own| !PRESETS.contains(own)));
         names
     }
 
-    /// Reads the name of a policy that there is.
+    /// Parses the name of an existing policy.
     pub fn read_name(&self, text: &str) -> Result<String, String> {
         let names = self.names();
         match names.contains(&text) {
             true => Ok(text.to_owned()),
             false => {
                 let names: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-                Err(format!("{text:?} is no policy; there are {}", names.join(", ")))
+                Err(format!("{text:?} is not a policy; the policies are {}", names.join(", ")))
             }
         }
     }
 }
 
-/// Reads `[policies]`, and which of them hold where nothing else is said.
-pub(super) fn policies(reader: &mut Reader, context: &mut Context) {
+/// Reads `[policies]`; a policy without a preset starts from `context`.
+pub(super) fn named(reader: &mut Reader, context: &Policy) -> Policies {
     let mut own = BTreeMap::new();
     for name in reader.names("policies") {
-        let path = ["policies", &name];
+        let path = ["policies", name.as_str()];
         if let Some(message) = wrong_name(&name, own.len()) {
             reader.refuse(&path, message);
         }
-        let bases: Vec<(&str, &str)> = PRESETS.iter().map(|name| (*name, *name)).collect();
-        let base = reader.choice(&["policies", &name, "preset"], &bases);
-        let named =
-            base.or(Some(name.as_str())).filter(|name| *name != "default" || base.is_some());
-        let mut policy = named.and_then(preset).unwrap_or_else(|| context.policy.clone());
-        read(reader, &path, &mut policy);
+        let base: Option<String> = reader.at(&POLICIES, &path).written("preset");
+        let named = base.as_deref().or(Some(&name).filter(|name| *name != "default").map(|n| &**n));
+        let mut policy = named.and_then(preset).unwrap_or_else(|| context.clone());
+        read(reader, &path, [&POLICIES, &POLICIES_ADVANCED], &mut policy);
         own.insert(name, policy);
     }
-    context.policies = Policies { own };
-    let name = reader.text(&["context", "policy"], |text| context.policies.read_name(text));
-    let allowed =
-        reader.list(&["context", "allowed_policies"], |text| context.policies.read_name(text));
-    set(&mut context.default_policy, name);
-    set(&mut context.allowed_policies, allowed);
+    Policies { own }
 }
 
 fn wrong_name(name: &str, known: usize) -> Option<String> {
@@ -88,15 +79,21 @@ fn wrong_name(name: &str, known: usize) -> Option<String> {
     if name == "default" {
         Some("is the policy of [context] itself: write its keys there".to_owned())
     } else if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.chars().all(plain) {
-        Some(format!("is no name of at most {MAX_NAME_BYTES} letters, digits, '-', '_' and '.'"))
+        Some(format!("is not a name of at most {MAX_NAME_BYTES} letters, digits, '-', '_' and '.'"))
     } else {
-        (known >= MAX_POLICIES).then(|| format!("is one more than {MAX_POLICIES} policies"))
+        (known >= MAX_POLICIES).then(|| format!("exceeds the maximum of {MAX_POLICIES} policies"))
     }
 }
 
-/// Reads the keys of a policy that stand under `section`.
-pub(super) fn read(reader: &mut Reader, section: &[&str], policy: &mut Policy) {
-    let mut keys = Keys { reader, section };
+/// Reads the policy keys under `path`, of users and advanced.
+pub(super) fn read(
+    reader: &mut Reader,
+    path: &[&str],
+    sections: [&'static Section; 2],
+    policy: &mut Policy,
+) {
+    let advanced = [path, &["advanced"]].concat();
+    let mut keys = PolicyKeys { reader, sections, paths: [path.to_vec(), advanced] };
     marks(&mut keys, policy);
     masks(&mut keys, policy);
     eviction(&mut keys, policy);
@@ -104,136 +101,87 @@ pub(super) fn read(reader: &mut Reader, section: &[&str], policy: &mut Policy) {
     keys.agree(policy);
 }
 
-fn marks(keys: &mut Keys<'_>, policy: &mut Policy) {
-    keys.share("hard", 10, &mut policy.hard_permille);
-    keys.share("low", 1, &mut policy.low_permille);
-    keys.share("min_growth", 0, &mut policy.min_growth_permille);
+fn marks(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
+    keys.read("hard", &mut policy.hard_permille);
+    keys.read("low", &mut policy.low_permille);
+    keys.read("min_growth", &mut policy.min_growth_permille);
     let zones = &mut policy.zones;
-    keys.share("soft", 0, &mut zones.soft_permille);
-    keys.tokens("trigger_tokens", &mut zones.trigger_tokens);
-    keys.share("min_progress", 0, &mut zones.min_progress_permille);
-    keys.choice(
-        "restart_at",
-        &[
-            ("off", Restart::Never),
-            ("second_hard", Restart::SecondHard),
-            ("exhausted", Restart::Exhausted),
-        ],
-        &mut zones.restart,
-    );
-    keys.count("carryover_turns", 0, &mut zones.carryover_turns);
+    keys.read("soft", &mut zones.soft_permille);
+    keys.read("trigger_tokens", &mut zones.trigger_tokens);
+    keys.read("min_progress", &mut zones.min_progress_permille);
+    keys.read("restart_at", &mut zones.restart);
+    keys.read("carryover_turns", &mut zones.carryover_turns);
     keys.notice("notice_mask", &mut zones.notices.mask);
     keys.notice("notice_wind_down", &mut zones.notices.wind_down);
     keys.notice("notice_restart", &mut zones.notices.restart);
     let counting = &mut policy.counting;
-    keys.share("margin", 0, &mut counting.margin_permille);
-    keys.tokens("reserve_tokens", &mut counting.reserve_tokens);
-    keys.choice("encoding", &[("model", false), ("estimate", true)], &mut counting.is_estimated);
+    keys.read("margin", &mut counting.margin_permille);
+    keys.read("reserve_tokens", &mut counting.reserve_tokens);
+    keys.read("encoding", &mut counting.is_estimated);
 }
 
-fn masks(keys: &mut Keys<'_>, policy: &mut Policy) {
+fn masks(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
     let mask = &mut policy.mask;
-    for (key, place) in [
-        ("mask", &mut mask.results),
-        ("mask_repeats", &mut mask.repeats),
-        ("mask_images", &mut mask.images),
-        ("mask_arguments", &mut mask.arguments),
-    ] {
-        keys.choice(key, &[("off", false), ("placeholder", true)], place);
-    }
-    keys.count("mask_batch", 1, &mut mask.batch);
-    keys.share("window", 0, &mut mask.window_permille);
+    keys.read("mask", &mut mask.results);
+    keys.read("mask_repeats", &mut mask.repeats);
+    keys.read("mask_images", &mut mask.images);
+    keys.read("mask_arguments", &mut mask.arguments);
+    keys.read("mask_batch", &mut mask.batch);
+    keys.read("mask_window", &mut mask.window_permille);
 }
 
-fn eviction(keys: &mut Keys<'_>, policy: &mut Policy) {
-    keys.count("recent_messages", 0, &mut policy.recent_messages);
-    keys.share("recent", 0, &mut policy.recent_permille);
-    keys.share("pinned", 0, &mut policy.pinned_permille);
+fn eviction(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
+    keys.read("recent_messages", &mut policy.recent_messages);
+    keys.read("recent", &mut policy.recent_permille);
+    keys.read("pinned", &mut policy.pinned_permille);
     keys.anchors(policy);
     let eviction = &mut policy.eviction;
-    keys.choice(
-        "importance",
-        &[("role", Importance::Role), ("reference", Importance::Reference)],
-        &mut eviction.importance,
-    );
-    keys.choice(
-        "fill",
-        &[("low_mark", Fill::LowMark), ("greedy", Fill::Greedy)],
-        &mut eviction.fill,
-    );
-    keys.count("keep_messages", 0, &mut eviction.keep_messages);
-    keys.choice(
-        "notes",
-        &[
-            ("off", Notes::Nothing),
-            ("count", Notes::Count),
-            ("extract", Notes::Extract),
-            ("excerpts", Notes::Excerpts),
-        ],
-        &mut policy.notes,
-    );
-    keys.multiple("thrift", &mut policy.thrift_permille);
-    keys.share("tail", 0, &mut policy.tail_permille);
-    keys.share("extract", 0, &mut policy.extract.permille);
-    keys.count("request_characters", 1, &mut policy.extract.request_characters);
+    keys.read("importance", &mut eviction.importance);
+    keys.read("fill", &mut eviction.fill);
+    keys.read("keep_messages", &mut eviction.keep_messages);
+    keys.read("notes", &mut policy.notes);
+    keys.read("excerpt_cost", &mut policy.thrift_permille);
+    keys.read("recall", &mut policy.tail_permille);
+    keys.read("extract", &mut policy.extract.permille);
+    keys.read("request_characters", &mut policy.extract.request_characters);
 }
 
-fn shares(keys: &mut Keys<'_>, policy: &mut Policy) {
+fn shares(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
     let shares = &mut policy.shares;
-    keys.choice("attack", &[("steps", false), ("shares", true)], &mut shares.is_attacked);
-    keys.share("system_share", 0, &mut shares.system_permille);
-    keys.share("anchors_share", 0, &mut shares.anchors_permille);
-    keys.share("conversation_share", 0, &mut shares.conversation_permille);
-    keys.tokens("oversize_tokens", &mut shares.oversize_tokens);
-    keys.choice(
-        "file_hints",
-        &[
-            ("off", FileHints::Off),
-            ("minimal", FileHints::Minimal),
-            ("normal", FileHints::Normal),
-            ("full", FileHints::Full),
-        ],
-        &mut shares.file_hints,
-    );
-    keys.count("cache_tier_requests", 0, &mut policy.breakpoints.tier_requests);
-    keys.tokens("cache_target_tokens", &mut policy.breakpoints.target_tokens);
+    keys.read("order", &mut shares.is_attacked);
+    keys.read("system_share", &mut shares.system_permille);
+    keys.read("anchors_share", &mut shares.anchors_permille);
+    keys.read("conversation_share", &mut shares.conversation_permille);
+    keys.read("oversize_tokens", &mut shares.oversize_tokens);
+    keys.read("file_hints", &mut shares.file_hints);
+    keys.read("cache_tier_requests", &mut policy.breakpoints.tier_requests);
+    keys.read("cache_target_tokens", &mut policy.breakpoints.target_tokens);
 }
 
-/// A reader of the keys of one section.
-struct Keys<'a> {
+/// Reads the keys of one policy.
+struct PolicyKeys<'a> {
     reader: &'a mut Reader,
-    section: &'a [&'a str],
+    /// Its keys for users, and the advanced ones.
+    sections: [&'static Section; 2],
+    paths: [Vec<&'a str>; 2],
 }
 
-impl Keys<'_> {
-    fn share(&mut self, key: &str, least: u32, place: &mut u32) {
-        let read = self.reader.share_permille(&[self.section, &[key]].concat(), least..=1000);
-        set(place, read);
+impl<'a> PolicyKeys<'a> {
+    /// Returns the keys of the section that has `key`.
+    fn of(&mut self, key: &str) -> Keys<'_, 'a> {
+        let section = usize::from(self.sections[0].find(key).is_none());
+        self.reader.at(self.sections[section], &self.paths[section])
     }
 
-    /// A share that may be more than the whole.
-    fn multiple(&mut self, key: &str, place: &mut u32) {
-        let read = self.reader.share_permille(&[self.section, &[key]].concat(), 0..=100_000);
-        set(place, read);
+    /// Replaces the value of `key`, if it is written.
+    fn read<T: Readable>(&mut self, key: &'static str, place: &mut T) {
+        if let Some(value) = self.of(key).written(key) {
+            *place = value;
+        }
     }
 
-    fn tokens(&mut self, key: &str, place: &mut u64) {
-        let read = self.reader.whole(&[self.section, &[key]].concat(), 0..=MAX_TOKENS);
-        set(place, read);
-    }
-
-    fn count(&mut self, key: &str, least: u64, place: &mut u32) {
-        let read = self.reader.whole(&[self.section, &[key]].concat(), least..=10_000);
-        set(place, read.and_then(|number| u32::try_from(number).ok()));
-    }
-
-    fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)], place: &mut T) {
-        let read = self.reader.choice(&[self.section, &[key]].concat(), choices);
-        set(place, read);
-    }
-
-    fn notice(&mut self, key: &str, place: &mut Option<Arc<str>>) {
-        let read = self.reader.text(&[self.section, &[key]].concat(), |text| {
+    fn notice(&mut self, key: &'static str, place: &mut Option<Arc<str>>) {
+        let read = self.of(key).written_text(key, |text| {
             match text.len() > MAX_NOTICE_BYTES || text.contains(['\n', '[', ']']) {
                 true => Err(format!(
                     "is not one line of at most {MAX_NOTICE_BYTES} bytes without brackets"
@@ -241,12 +189,14 @@ impl Keys<'_> {
                 false => Ok((!text.is_empty()).then(|| Arc::from(text))),
             }
         });
-        set(place, read);
+        if let Some(notice) = read {
+            *place = notice;
+        }
     }
 
     fn anchors(&mut self, policy: &mut Policy) {
-        let path = [self.section, &["anchors"]].concat();
-        let patterns = self.reader.list(&path, |text| match text.is_empty() {
+        let mut keys = self.of("anchors");
+        let patterns = keys.list("anchors", |text| match text.is_empty() {
             true => Err("has an empty pattern, which would match everything".to_owned()),
             false => Ok(text.to_owned()),
         });
@@ -254,41 +204,42 @@ impl Keys<'_> {
             Some(Ok(anchors)) => policy.anchors = anchors,
             Some(Err(error)) => {
                 let message = format!(
-                    "is no list of regular expressions of at most {MAX_PATTERN_BYTES} bytes each: \
-                     {error}"
+                    "is not a list of regular expressions of at most {MAX_PATTERN_BYTES} bytes \
+                     each: {error}"
                 );
-                self.reader.refuse(&path, message);
+                keys.refuse("anchors", message);
             }
             None => {}
         }
     }
 
-    /// What must agree among the keys.
+    /// Rejects contradicting keys.
     fn agree(&mut self, policy: &Policy) {
-        let decimal = |permille: u32| f64::from(permille) / 1000.0;
-        let name = |key: &str| [self.section, &[key]].concat().join(".");
         let (hard, soft) = (policy.hard_permille, policy.zones.soft_permille);
-        let mut wrong: Vec<(&str, String)> = Vec::new();
+        let mut wrong: Vec<(&'static str, String)> = Vec::new();
         if policy.low_permille >= hard {
             let shown = decimal(hard);
-            let hard = name("hard");
-            wrong.push(("low", format!("is not below {hard} ({shown}): a cut would free nothing")));
+            let hard = self.of("hard").name("hard");
+            wrong.push((
+                "low",
+                format!("is not below {hard} ({shown}): a compaction would free nothing"),
+            ));
         }
         if soft > 0 && (soft > hard || policy.low_permille >= soft) {
-            let (low, hard) = (name("low"), name("hard"));
-            wrong.push(("soft", format!("does not lie above {low} and up to {hard}")));
+            let [low, hard] = ["low", "hard"].map(|key| self.of(key).name(key));
+            wrong.push(("soft", format!("must be above {low} and at most {hard}")));
         }
         let shares = &policy.shares;
         let sum = shares.system_permille + shares.anchors_permille + shares.conversation_permille;
         if sum > 1000 {
-            let message = format!("makes all shares {} together, more than 1", decimal(sum));
+            let message = format!("raises the sum of all shares to {}, above 1", decimal(sum));
             wrong.push(("conversation_share", message));
         }
         if policy.counting.margin_permille > 900 {
             wrong.push(("margin", "leaves less than a tenth of the limit".to_owned()));
         }
         for (key, message) in wrong {
-            self.reader.refuse(&[self.section, &[key]].concat(), message);
+            self.of(key).refuse(key, message);
         }
     }
 }

@@ -1,14 +1,12 @@
-//! The keys that set prices, read into exact figures. Knows what a price is made of, and nothing of
-//! what is billed.
+//! Reading of price keys into exact figures.
 
-use super::reader::{Decimal, Reader};
-use super::{Prices, UnknownPrice, set};
-use crate::budget::price::{KINDS, MAX_TIERS, RATE_END_NANO_USD_PER_MTOK};
-use crate::budget::{NanoUsd, Price, Rates, ServiceTier, Tier};
+use super::keys::{PRICE, PRICES};
+use super::reader::{Keys, Reader};
+use super::{Prices, UnknownPrice};
+use weir_store::budget::price::{KINDS, MAX_TIERS};
+use weir_store::budget::{NanoUsd, Price, Rates, ServiceTier, Tier};
 
-/// The largest prompt that a tier can begin above.
-const MAX_TIER_TOKENS: u64 = 1_000_000_000_000;
-/// The tables beside a price for other service tiers.
+/// Tables within a price for other service tiers.
 const SERVICE_TIERS: [(&str, ServiceTier); 3] = [
     ("flex", ServiceTier::Flex),
     ("priority", ServiceTier::Priority),
@@ -16,82 +14,71 @@ const SERVICE_TIERS: [(&str, ServiceTier); 3] = [
 ];
 
 /// Reads `[prices]`.
-pub(super) fn read(reader: &mut Reader, prices: &mut Prices) {
-    let choices = [
-        ("zero", UnknownPrice::Zero),
-        ("reject", UnknownPrice::Reject),
-        ("default", UnknownPrice::Default),
-    ];
-    let unknown = reader.choice(&["prices", "unknown"], &choices);
-    set(&mut prices.unknown, unknown);
-    let default = ["prices", "default"];
-    if !reader.is_absent(&default) {
-        prices.default = price(reader, &default, true);
-    } else if prices.unknown == UnknownPrice::Default {
+pub(super) fn read(reader: &mut Reader) -> Prices {
+    let unknown = reader.section(&PRICES).get("unknown");
+    let path = ["prices", "default"];
+    let default = match reader.is_absent(&path) {
+        true => None,
+        false => price(reader, &path, true),
+    };
+    if reader.is_absent(&path) && unknown == UnknownPrice::Default {
         let message = "is missing: prices.unknown is \"default\", so write [prices.default] with \
                        input_usd_per_mtok and output_usd_per_mtok";
-        reader.refuse(&default, message);
+        reader.refuse(&path, message);
     }
+    Prices { unknown, default }
 }
 
-/// The price under `path`, where any of it is written or it `is_needed`. Nothing of another price is
-/// mixed with it.
+/// Reads the price under `path`, if any of it is written or `is_needed`. It is not merged with
+/// another price.
 pub(super) fn price(reader: &mut Reader, path: &[&str], is_needed: bool) -> Option<Price> {
     let inside = |name| [path, &[name]].concat();
     let has_more = !reader.is_absent(&inside("tiers"))
         || SERVICE_TIERS.iter().any(|(name, _)| !reader.is_absent(&inside(name)));
-    let rates = rates(reader, path, is_needed || has_more);
+    let rates = rates(&mut reader.at(&PRICE, path), is_needed || has_more);
     let tiers = tiers(reader, &inside("tiers"));
     let mut service_tiers = Vec::new();
     for (name, service_tier) in SERVICE_TIERS {
         let path = inside(name);
         if !reader.is_absent(&path) {
-            let rates = self::rates(reader, &path, true);
+            let rates = self::rates(&mut reader.at(&PRICE, &path), true);
             service_tiers.extend(rates.map(|rates| (service_tier, rates)));
         }
     }
     Some(Price { rates: rates?, tiers, service_tiers })
 }
 
-/// The rates under `path`, refused where one is written, or they are needed, and not both are there
-/// that every price has.
-fn rates(reader: &mut Reader, path: &[&str], is_needed: bool) -> Option<Rates> {
-    let key = |name| [path, &[name]].concat();
-    let parts = KINDS.map(|(_, name)| reader.decimal(&key(name), RATE).map(|NanoUsd(rate)| rate));
-    if is_needed || KINDS.iter().any(|(_, name)| !reader.is_absent(&key(name))) {
+/// Reads rates. Rejects rates without both input and output if any is written or `is_needed`.
+fn rates(keys: &mut Keys<'_, '_>, is_needed: bool) -> Option<Rates> {
+    let parts = KINDS.map(|(_, name)| keys.written(name).map(|NanoUsd(rate)| rate));
+    if is_needed || KINDS.iter().any(|(_, name)| !keys.is_absent(name)) {
         for name in ["input_usd_per_mtok", "output_usd_per_mtok"] {
-            if reader.is_absent(&key(name)) {
+            if keys.is_absent(name) {
                 let message = "is missing: a price needs at least input_usd_per_mtok and \
-                               output_usd_per_mtok; write 0 for what costs nothing";
-                reader.refuse(&key(name), message);
+                               output_usd_per_mtok; write 0 if it is free";
+                keys.refuse(name, message);
             }
         }
     }
     Rates::from_parts(parts)
 }
 
-const RATE: Decimal = Decimal {
-    end: NanoUsd(RATE_END_NANO_USD_PER_MTOK),
-    wanted: "dollars for a million tokens, from 0 to below 1000000 with at most nine decimals, \
-             like \"2.50\"",
-};
-
-/// The tiers in the list at `path`.
+/// Reads the list of tiers at `path`.
 fn tiers(reader: &mut Reader, path: &[&str]) -> Vec<Tier> {
     let rows = reader.rows_at(path);
     let mut tiers: Vec<Tier> = Vec::new();
     for row in 0..rows {
         let row = row.to_string();
-        let path = [path, &[&row]].concat();
-        let above = [&path[..], &["above_prompt_tokens"]].concat();
-        let tokens = reader.whole(&above, 1..=MAX_TIER_TOKENS);
-        if reader.is_absent(&above) {
-            reader.refuse(&above, "is missing: a tier begins above a size of prompt");
+        let mut keys = reader.at(&PRICE, &[path, &[&row]].concat());
+        let above = "above_prompt_tokens";
+        let tokens = keys.written(above);
+        if keys.is_absent(above) {
+            keys.refuse(above, "is missing: a tier needs the prompt size that it begins above");
         }
-        let rates = rates(reader, &path, true);
+        let rates = rates(&mut keys, true);
         let last = tiers.last().map(|last| last.above_prompt_tokens);
         if tokens.is_some() && tokens <= last {
-            reader.refuse(&above, "does not lie above that of the tier before");
+            keys.refuse(above, "must be above that of the previous tier");
         } else if let (Some(above_prompt_tokens), Some(rates)) = (tokens, rates) {
             tiers.push(Tier { above_prompt_tokens, rates });
         }
@@ -108,8 +95,8 @@ mod tests {
     use figment::providers::{Format, Toml};
     use proptest::prelude::*;
 
-    use crate::budget::Price;
     use crate::config::{Config, Priced, load};
+    use weir_store::budget::Price;
 
     fn loaded(text: &str) -> Config {
         load(Figment::from(Toml::string(text))).expect("this configuration is right").0
@@ -154,7 +141,7 @@ mod tests {
              audio_in 0 audio_out 0.1 above 1000 in 6 out 7 above 2000 in 8 out 9"
         );
         let [(tier, rates)] = price.service_tiers[..] else { panic!("one service tier") };
-        assert_eq!(tier, crate::budget::ServiceTier::Flex);
+        assert_eq!(tier, weir_store::budget::ServiceTier::Flex);
         assert_eq!(Price::flat(rates).to_string(), "in 1 out 5");
     }
 
@@ -183,14 +170,14 @@ mod tests {
         let price = Price::parse("in 3 out 15").expect("a price");
         assert_eq!(config.price(unknown), Priced::Default(&price));
         assert!(matches!(config.price("gpt-4o"), Priced::Known(_)));
-        // A name that may be another model's is not known by its beginning.
+        // A name that may be another model's does not match by its beginning.
         assert_eq!(config.price("gpt-4o-unheard"), Priced::Default(&price));
     }
 
-    const WANTED: &str = "is not dollars for a million tokens, from 0 to below 1000000 with at most \
+    const WANTED: &str = "is not dollars per million tokens, from 0 to below 1000000 with at most \
                           nine decimals, like \"2.50\"";
     const MISSING: &str = "is missing: a price needs at least input_usd_per_mtok and \
-                           output_usd_per_mtok; write 0 for what costs nothing";
+                           output_usd_per_mtok; write 0 if it is free";
 
     #[test]
     fn hostile_figures_are_refused() {
@@ -250,16 +237,16 @@ mod tests {
             (
                 format!("[models.o1]\n{both}{}", tier("")),
                 vec![
-                    "models.o1.tiers[0].above_prompt_tokens: is missing: a tier begins above a \
-                     size of prompt"
+                    "models.o1.tiers[0].above_prompt_tokens: is missing: a tier needs the prompt \
+                     size that it begins above"
                         .to_owned(),
                 ],
             ),
             (
                 format!("[models.o1]\n{both}{}{}", tier(above), tier(above)),
                 vec![
-                    "models.o1.tiers[1].above_prompt_tokens: does not lie above that of the tier \
-                     before"
+                    "models.o1.tiers[1].above_prompt_tokens: must be above that of the previous \
+                     tier"
                         .to_owned(),
                 ],
             ),
@@ -312,12 +299,12 @@ mod tests {
     }
 
     proptest! {
-        /// A number in TOML becomes a float on the way. Every price there is survives that.
+        /// TOML parses a number as a float. Every valid price survives that exactly.
         #[test]
         fn a_price_written_as_a_number_is_that_price(
-            nanos in 0..crate::budget::price::RATE_END_NANO_USD_PER_MTOK,
+            nanos in 0..weir_store::budget::price::RATE_END_NANO_USD_PER_MTOK,
         ) {
-            let text = crate::budget::NanoUsd(nanos).to_decimal();
+            let text = weir_store::budget::NanoUsd(nanos).to_decimal();
             let config = loaded(&format!(
                 "[models.o1]\ninput_usd_per_mtok = {text}\noutput_usd_per_mtok = \"{text}\""
             ));

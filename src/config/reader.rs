@@ -1,33 +1,35 @@
-//! Reads a merged configuration leaf by leaf: keeps every problem, with where each value came from,
-//! and tells at the end which keys nobody asked for. Knows no key itself.
+//! Reader of a merged configuration, value by value. Collects every problem with the value's
+//! origin, and at the end reports keys that nothing has read. Contains no key itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::RangeInclusive;
 
+use figment::providers::{Format, Toml};
 use figment::value::{Dict, Value};
-use figment::{Figment, Metadata, Profile, Provider, Source};
+use figment::{Figment, Metadata, Source};
 
 use super::checks::edit_distance;
-use crate::budget::NanoUsd;
+use super::keys::{Choice, Key, Kind, Section};
+use super::renamed::Renamed;
+use weir_store::budget::NanoUsd;
 
-/// Something in the configuration that is wrong, with its cure.
+/// An error in the configuration, with its fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The key, such as `server.listen`; empty where a whole source cannot be read.
+    /// The key, such as `server.listen`; empty if a whole source cannot be read.
     pub key: String,
-    /// The file, environment variable or flag that the value came from.
+    /// The file, environment variable or flag of the value.
     pub origin: String,
-    /// The line of that file, where somebody has looked for it.
+    /// The line in that file, if known.
     pub line: Option<usize>,
-    /// What is wrong and what would be right.
+    /// The error and the fix.
     pub message: String,
-    /// What would be right, where it is one of a few.
+    /// The right value, if it is one of a few.
     pub suggestion: Option<String>,
 }
 
 impl Problem {
-    /// A problem with the value of `key`, wherever that comes from.
+    /// Creates a problem with the value of `key`, of any origin.
     pub fn with(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             key: key.into(),
@@ -38,7 +40,7 @@ impl Problem {
         }
     }
 
-    /// The file or variable, with the line where that is known.
+    /// Returns the file or variable, with the line if known.
     fn place(&self) -> String {
         let line = self.line.map(|line| format!(":{line}")).unwrap_or_default();
         format!("{}{line}", self.origin)
@@ -51,7 +53,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Something in the configuration that is allowed and probably not meant.
+/// A valid setting that is probably unintended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     pub key: String,
@@ -74,16 +76,22 @@ fn one_line(f: &mut fmt::Formatter<'_>, key: &str, origin: &str, message: &str) 
     }
 }
 
-/// A value as written, and by whom.
-struct Written {
+/// A value with its origin.
+pub(super) struct Written {
     value: Value,
     origin: String,
-    /// Whether it came as text, from the environment or a flag: then numbers, switches and lists
-    /// are read out of the text.
+    /// Whether it was given as text by the environment or a flag, so that numbers, switches and
+    /// lists are parsed from text.
     as_text: bool,
 }
 
 impl Written {
+    /// Returns the declared default of `key`.
+    fn default_of(key: &Key) -> Option<Self> {
+        let mut dict = Toml::from_str::<Dict>(&format!("value = {}", key.value)).ok()?;
+        Some(Self { value: dict.remove("value")?, origin: String::new(), as_text: false })
+    }
+
     fn text(&self) -> Option<&str> {
         self.value.as_str().filter(|_| self.as_text)
     }
@@ -103,14 +111,14 @@ impl Written {
             (_, Some(text)) => text.trim().parse().ok(),
             (Value::Num(_, number), None) => number
                 .to_f64()
-                // Shares are small: a whole number that a float cannot hold is none.
+                // Shares are small: a whole number beyond `i32` is not a share.
                 .or_else(|| i32::try_from(self.whole()?).ok().map(f64::from)),
             _ => None,
         }
     }
 
-    /// Dollars, exactly: from text in quotes, or from a number. TOML gives the latter as a float,
-    /// whose shortest decimal is what was written wherever that has at most 15 digits.
+    /// Returns exact dollars: from quoted text or from a number. TOML parses a number as a float;
+    /// its shortest decimal equals the written one up to 15 digits.
     fn dollars(&self) -> Option<NanoUsd> {
         match (&self.value, self.whole()) {
             (Value::String(_, text), _) => NanoUsd::parse(text.trim()),
@@ -145,7 +153,7 @@ impl Written {
         }
     }
 
-    /// The value as it may be shown in a message.
+    /// Returns the value as shown in messages.
     fn shown(&self) -> String {
         const MAX_CHARS: usize = 80;
         match &self.value {
@@ -168,147 +176,135 @@ impl Written {
     }
 }
 
-/// An amount of money that a key takes.
-#[derive(Clone, Copy)]
-pub struct Decimal {
-    /// All amounts lie below this.
-    pub end: NanoUsd,
-    /// What is said to be right where another value stands.
-    pub wanted: &'static str,
+/// A type of values that a declared key can have.
+pub(super) trait Readable: Sized {
+    /// Parses a value; `None` if `kind` does not accept it.
+    fn read(written: &Written, kind: Kind) -> Option<Self>;
 }
 
-/// A merged configuration being read.
+impl Readable for u64 {
+    fn read(written: &Written, kind: Kind) -> Option<Self> {
+        let Kind::Whole(from, to) = kind else { return None };
+        Self::try_from(written.whole()?).ok().filter(|number| (from..=to).contains(number))
+    }
+}
+
+impl Readable for usize {
+    fn read(written: &Written, kind: Kind) -> Option<Self> {
+        Self::try_from(u64::read(written, kind)?).ok()
+    }
+}
+
+/// A whole number, or a share in thousandths.
+impl Readable for u32 {
+    fn read(written: &Written, kind: Kind) -> Option<Self> {
+        let Kind::Share(from, to) = kind else { return u64::read(written, kind)?.try_into().ok() };
+        let thousandths = written.decimal()? * 1000.0;
+        (from..=to).find(|&share| (f64::from(share) - thousandths).abs() < 1e-6)
+    }
+}
+
+/// A switch, or a choice of two words; the second is `true`.
+impl Readable for bool {
+    fn read(written: &Written, kind: Kind) -> Option<Self> {
+        let Kind::Choice(words) = kind else { return written.switch() };
+        Some(words().iter().position(|word| written.value.as_str() == Some(word))? == 1)
+    }
+}
+
+impl Readable for NanoUsd {
+    fn read(written: &Written, kind: Kind) -> Option<Self> {
+        let Kind::Dollars { end, .. } = kind else { return None };
+        written.dollars().filter(|&amount| amount < end)
+    }
+}
+
+impl Readable for String {
+    fn read(written: &Written, kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::Choice(words) => words()
+                .into_iter()
+                .find(|word| written.value.as_str() == Some(word))
+                .map(str::to_owned),
+            Kind::TextOrWhole(_) => {
+                let text = written.value.as_str().map(str::to_owned);
+                text.or_else(|| written.whole().map(|number| number.to_string()))
+            }
+            _ => written.value.as_str().map(str::to_owned),
+        }
+    }
+}
+
+impl Readable for Vec<String> {
+    fn read(written: &Written, _: Kind) -> Option<Self> {
+        written.list()
+    }
+}
+
+/// Texts by name.
+impl Readable for Vec<(String, String)> {
+    fn read(written: &Written, _: Kind) -> Option<Self> {
+        let pair = |(name, value): (&String, &Value)| {
+            value.as_str().map(|value| (name.clone(), value.to_owned()))
+        };
+        written.value.as_dict()?.iter().map(pair).collect()
+    }
+}
+
+impl<T: Choice> Readable for T {
+    fn read(written: &Written, _: Kind) -> Option<Self> {
+        let text = written.value.as_str()?;
+        let mut all = Self::WORDS.iter().chain(Self::OLD_WORDS);
+        all.find(|(word, _)| *word == text).map(|(_, value)| *value)
+    }
+}
+
+/// Reader of a merged configuration.
 pub struct Reader {
     figment: Figment,
-    root: Dict,
-    /// The keys of values asked for so far.
+    renamed: Renamed,
+    /// Keys read so far.
     keys: BTreeSet<String>,
-    /// The tables and lists that these are in.
+    /// Current names of the keys read so far, by old names.
+    old_names: BTreeMap<String, String>,
+    /// Tables and lists that contain these keys.
     groups: BTreeSet<String>,
-    /// What should be lists of tables and is not: of what stands in it nothing is said.
+    /// Values that should be lists of tables but are not; their contents are not reported again.
     misshapen: BTreeSet<String>,
     problems: Vec<Problem>,
 }
 
 impl Reader {
-    /// A reader of what `figment` holds; the problem where it could not even be gathered.
+    /// Creates a reader of `figment`, or returns the problem that prevented merging.
     pub fn new(figment: Figment) -> Result<Self, Vec<Problem>> {
-        let mut data = figment.data().map_err(|errors| {
-            let problem = |error: figment::Error| Problem {
-                origin: error.metadata.as_ref().map(origin_name).unwrap_or_default(),
-                ..Problem::with(error.path.join("."), error.kind.to_string())
-            };
-            errors.into_iter().map(problem).collect::<Vec<_>>()
-        })?;
+        let mut renamed = Renamed::new(&figment)?;
         Ok(Self {
-            root: data.remove(&Profile::Default).unwrap_or_default(),
+            problems: std::mem::take(&mut renamed.problems),
+            renamed,
             figment,
             keys: BTreeSet::new(),
+            old_names: BTreeMap::new(),
             groups: BTreeSet::new(),
             misshapen: BTreeSet::new(),
-            problems: Vec::new(),
         })
     }
 
-    /// A whole number in `range`.
-    pub fn whole(&mut self, path: &[&str], range: RangeInclusive<u64>) -> Option<u64> {
-        let wanted = format!("a whole number from {} to {}", range.start(), range.end());
-        self.read(path, &wanted, |written| {
-            u64::try_from(written.whole()?).ok().filter(|number| range.contains(number))
-        })
+    /// Returns the keys of a section without names or rows.
+    pub(super) fn section(&mut self, section: &'static Section) -> Keys<'_, 'static> {
+        Keys { reader: self, section, path: section.path.split('.').collect() }
     }
 
-    /// A share in `range` (in thousandths), written as a decimal.
-    pub fn share_permille(&mut self, path: &[&str], range: RangeInclusive<u32>) -> Option<u32> {
-        let [from, to] = [*range.start(), *range.end()].map(|share| f64::from(share) / 1000.0);
-        let wanted = format!("a share from {from} to {to} with at most three decimals, like 0.625");
-        self.read(path, &wanted, |written| {
-            let thousandths = written.decimal()? * 1000.0;
-            range.clone().find(|&share| (f64::from(share) - thousandths).abs() < 1e-6)
-        })
+    /// Returns the keys of a section at `path`.
+    pub(super) fn at<'p>(&mut self, section: &'static Section, path: &[&'p str]) -> Keys<'_, 'p> {
+        Keys { reader: self, section, path: path.to_vec() }
     }
 
-    /// An amount of dollars, as a number or as a decimal in quotes.
-    pub fn decimal(&mut self, path: &[&str], decimal: Decimal) -> Option<NanoUsd> {
-        self.read(path, decimal.wanted, |written| {
-            written.dollars().filter(|&amount| amount < decimal.end)
-        })
-    }
-
-    /// `true` or `false`.
-    pub fn switch(&mut self, path: &[&str]) -> Option<bool> {
-        self.read(path, "true or false", Written::switch)
-    }
-
-    /// One of the words in `choices`.
-    pub fn choice<T: Copy>(&mut self, path: &[&str], choices: &[(&str, T)]) -> Option<T> {
-        let words: Vec<_> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
-        self.read(path, &format!("one of {}", words.join(", ")), |written| {
-            let text = written.value.as_str()?;
-            choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice)
-        })
-    }
-
-    /// Text that `check` accepts; `check` says what is wrong with other text.
-    pub fn text<T>(
-        &mut self,
-        path: &[&str],
-        check: impl Fn(&str) -> Result<T, String>,
-    ) -> Option<T> {
-        let text =
-            self.read(path, "text in quotes", |written| written.value.as_str().map(str::to_owned))?;
-        self.checked(path, check(&text))
-    }
-
-    /// The same, of a whole number as well, which `check` sees as its digits.
-    pub fn text_or_whole<T>(
-        &mut self,
-        path: &[&str],
-        check: impl Fn(&str) -> Result<T, String>,
-    ) -> Option<T> {
-        let text = self.read(path, "text in quotes, or a whole number", |written| {
-            let text = written.value.as_str().map(str::to_owned);
-            text.or_else(|| written.whole().map(|number| number.to_string()))
-        })?;
-        self.checked(path, check(&text))
-    }
-
-    /// A list of texts that `check` accepts, each problem reported.
-    pub fn list<T>(
-        &mut self,
-        path: &[&str],
-        check: impl Fn(&str) -> Result<T, String>,
-    ) -> Option<Vec<T>> {
-        let items =
-            self.read(path, "a list of texts, such as [\"one\", \"two\"]", Written::list)?;
-        let items: Vec<_> = items.iter().map(|item| self.checked(path, check(item))).collect();
-        items.into_iter().collect()
-    }
-
-    /// A table of texts that `check` accepts with their names, each problem reported.
-    pub fn texts<T>(
-        &mut self,
-        path: &[&str],
-        check: impl Fn(&str, &str) -> Result<T, String>,
-    ) -> Option<Vec<T>> {
-        let wanted = "a table of texts, such as { \"http-referer\" = \"https://example.com\" }";
-        let pairs = self.read(path, wanted, |written| {
-            let pair = |(name, value): (&String, &Value)| {
-                value.as_str().map(|value| (name.clone(), value.to_owned()))
-            };
-            written.value.as_dict()?.iter().map(pair).collect::<Option<Vec<_>>>()
-        })?;
-        let checked = pairs.iter().map(|(name, value)| self.checked(path, check(name, value)));
-        let checked: Vec<_> = checked.collect();
-        checked.into_iter().collect()
-    }
-
-    /// How many tables stand under `[[key]]`.
+    /// Returns the number of tables under `[[key]]`.
     pub fn rows(&mut self, key: &str) -> usize {
         self.rows_at(&[key])
     }
 
-    /// How many tables stand in the list at `path`.
+    /// Returns the number of tables in the list at `path`.
     pub fn rows_at(&mut self, path: &[&str]) -> usize {
         let key = label(path);
         let rows = match self.value(path) {
@@ -324,14 +320,14 @@ impl Reader {
         rows
     }
 
-    /// The names of the tables under `[key."name"]`.
+    /// Returns the names of the tables under `[key."name"]`.
     pub fn names(&mut self, key: &str) -> Vec<String> {
         self.groups.insert(key.to_owned());
-        let names = self.root.get(key).and_then(Value::as_dict).map(Dict::keys);
+        let names = self.renamed.root.get(key).and_then(Value::as_dict).map(Dict::keys);
         names.into_iter().flatten().cloned().collect()
     }
 
-    /// Whether nothing was written at `path`.
+    /// Returns whether nothing is written at `path`.
     pub fn is_absent(&self, path: &[&str]) -> bool {
         self.value(path).is_none()
     }
@@ -339,30 +335,30 @@ impl Reader {
     /// Adds a problem with the value at `path`.
     pub fn refuse(&mut self, path: &[&str], message: impl Into<String>) {
         let origin = self.value(path).map(|value| self.origin(value)).unwrap_or_default();
-        self.problems.push(Problem { origin, ..Problem::with(label(path), message) });
+        self.problems.push(Problem { origin, ..Problem::with(self.name(path), message) });
     }
 
-    /// All keys asked for.
+    /// Returns the name of the key at `path`, as written.
+    pub fn name(&self, path: &[&str]) -> String {
+        self.renamed.as_written(label(path))
+    }
+
+    /// Returns all keys read so far.
     #[cfg(test)]
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().map(String::as_str)
     }
 
-    /// Ends reading: all problems, those of keys that nobody asked for last.
+    /// Finishes reading and returns all problems; unknown keys come last.
     pub fn finish(mut self) -> Vec<Problem> {
-        let root = std::mem::take(&mut self.root);
+        let root = std::mem::take(&mut self.renamed.root);
         for (key, value) in &root {
             self.look_for_unknown(&[key], value);
         }
         self.problems
     }
 
-    fn read<T>(
-        &mut self,
-        path: &[&str],
-        wanted: &str,
-        parse: impl FnOnce(&Written) -> Option<T>,
-    ) -> Option<T> {
+    fn read<T: Readable>(&mut self, path: &[&str], kind: Kind) -> Option<T> {
         self.keys.insert(label(path));
         for end in 1..path.len() {
             self.groups.insert(label(&path[..end]));
@@ -374,13 +370,14 @@ impl Reader {
             origin: self.origin(value),
             as_text: !matches!(metadata, Some(Metadata { source: Some(Source::File(_)), .. })),
         };
-        let parsed = parse(&written);
+        let parsed = T::read(&written, kind);
         if parsed.is_none() {
+            let wanted = kind.wanted();
             let message = format!("{} is not {wanted}", written.shown());
             self.problems.push(Problem {
                 origin: written.origin,
-                suggestion: Some(wanted.to_owned()),
-                ..Problem::with(label(path), message)
+                suggestion: Some(wanted),
+                ..Problem::with(self.name(path), message)
             });
         }
         parsed
@@ -392,7 +389,7 @@ impl Reader {
 
     fn value(&self, path: &[&str]) -> Option<&Value> {
         let (first, rest) = path.split_first()?;
-        rest.iter().try_fold(self.root.get(*first)?, |value, part| match value {
+        rest.iter().try_fold(self.renamed.root.get(*first)?, |value, part| match value {
             Value::Dict(_, dict) => dict.get(*part),
             Value::Array(_, items) => items.get(part.parse::<usize>().ok()?),
             _ => None,
@@ -433,18 +430,20 @@ impl Reader {
         self.problems.push(Problem { origin, suggestion, ..Problem::with(key, message) });
     }
 
-    /// What to say of `key`, which does not exist, and what may have been meant.
+    /// Returns the message for the unknown `key`, and the probably intended key.
     fn unknown(&self, key: &str) -> (String, Option<String>) {
         let known = || self.keys.iter().chain(&self.groups);
         let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
-        let distances = known().map(|known| {
-            // The right name in the wrong section is nearer than any misspelling.
-            let moved = usize::from(last(known) != last(key));
-            (moved * edit_distance(known, key), known)
+        let named = known().map(|known| (known, known)).chain(&self.old_names);
+        let distances = named.map(|(name, known)| {
+            // The right name in the wrong section is closer than any misspelling.
+            let moved = usize::from(last(name) != last(key));
+            (moved * edit_distance(name, key), known)
         });
         let mut near: Vec<_> =
             distances.filter(|&(distance, _)| distance <= 1 + key.len() / 4).collect();
         near.sort();
+        near.dedup();
         if let Some(&(least, _)) = near.first() {
             let nearest = near.iter().take_while(|&&(distance, _)| distance == least);
             let nearest: Vec<_> = nearest.map(|(_, known)| known.as_str()).collect();
@@ -464,7 +463,108 @@ impl Reader {
     }
 }
 
-/// `path` as it is written in TOML; the rows of a list are counted from 0, empty parts left out.
+/// Reader of the keys of one section.
+pub(super) struct Keys<'r, 'p> {
+    pub reader: &'r mut Reader,
+    section: &'static Section,
+    path: Vec<&'p str>,
+}
+
+impl<'p> Keys<'_, 'p> {
+    /// Reads `name`, or returns its default.
+    pub fn get<T: Readable>(&mut self, name: &'static str) -> T {
+        let key = self.key(name);
+        let read = self.written(name).or_else(|| T::read(&Written::default_of(key)?, key.kind));
+        read.expect("a test reads every default")
+    }
+
+    /// Reads `name`, if it is written.
+    pub fn written<T: Readable>(&mut self, name: &'static str) -> Option<T> {
+        let (path, key) = (self.path(name), self.key(name));
+        if let Some(old) = key.old {
+            let section = self.section;
+            let dropped = usize::from(section.old_path() != section.path);
+            let table = &self.path[..self.path.len() - dropped];
+            let old = label(&[table, &[old]].concat());
+            self.reader.old_names.insert(old, label(&path));
+        }
+        self.reader.read(&path, key.kind)
+    }
+
+    /// Reads text that `check` accepts, or returns the default; `check` returns the error for other
+    /// text.
+    pub fn text<T>(&mut self, name: &'static str, check: impl Fn(&str) -> Result<T, String>) -> T {
+        let default = Written::default_of(self.key(name));
+        let default = default.and_then(|written| check(written.value.as_str()?).ok());
+        self.written_text(name, check).or(default).expect("a test reads every default")
+    }
+
+    /// Reads text that `check` accepts, if it is written.
+    pub fn written_text<T>(
+        &mut self,
+        name: &'static str,
+        check: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text: String = self.written(name)?;
+        let path = self.path(name);
+        self.reader.checked(&path, check(&text))
+    }
+
+    /// Reads a list of texts that `check` accepts, if it is written; reports each problem.
+    pub fn list<T>(
+        &mut self,
+        name: &'static str,
+        check: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let items: Vec<String> = self.written(name)?;
+        let path = self.path(name);
+        let checked = items.iter().map(|item| self.reader.checked(&path, check(item)));
+        let checked: Vec<_> = checked.collect();
+        checked.into_iter().collect()
+    }
+
+    /// Reads a table of texts that `check` accepts with their names, if it is written; reports each
+    /// problem.
+    pub fn texts<T>(
+        &mut self,
+        name: &'static str,
+        check: impl Fn(&str, &str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let pairs: Vec<(String, String)> = self.written(name)?;
+        let path = self.path(name);
+        let checked =
+            pairs.iter().map(|(name, value)| self.reader.checked(&path, check(name, value)));
+        let checked: Vec<_> = checked.collect();
+        checked.into_iter().collect()
+    }
+
+    /// Returns whether `name` is not written.
+    pub fn is_absent(&self, name: &'static str) -> bool {
+        self.reader.is_absent(&self.path(name))
+    }
+
+    /// Adds a problem with `name`.
+    pub fn refuse(&mut self, name: &'static str, message: impl Into<String>) {
+        let path = self.path(name);
+        self.reader.refuse(&path, message);
+    }
+
+    /// Returns the full name of `name`, as written.
+    pub fn name(&self, name: &'static str) -> String {
+        self.reader.name(&self.path(name))
+    }
+
+    /// Returns the path of `name`.
+    pub fn path(&self, name: &'static str) -> Vec<&'p str> {
+        [&self.path[..], &[name]].concat()
+    }
+
+    fn key(&self, name: &str) -> &'static Key {
+        self.section.find(name).expect("a test reads every key")
+    }
+}
+
+/// Formats `path` as in TOML, counting rows from 0 and omitting empty parts.
 pub(super) fn label(path: &[&str]) -> String {
     let mut label = String::new();
     for part in path.iter().filter(|part| !part.is_empty()) {
@@ -485,8 +585,8 @@ pub(super) fn label(path: &[&str]) -> String {
     label
 }
 
-/// The file's path, or the name of the variable or flag.
-fn origin_name(metadata: &Metadata) -> String {
+/// Returns the file's path, or the name of the variable or flag.
+pub(super) fn origin_name(metadata: &Metadata) -> String {
     match &metadata.source {
         Some(Source::File(path)) => path.display().to_string(),
         _ => metadata.name.to_string(),

@@ -1,30 +1,26 @@
-//! `[redis]`: where several instances count together. Repeats no URL in a message: it may hold a
+//! `[redis]`: shared counters of several instances. Errors repeat no URL: it may contain a
 //! password.
 
+use super::Secret;
+use super::keys::REDIS;
 use super::reader::Reader;
-use super::{Secret, set};
 
-/// The longest beginning of keys.
+/// Maximum length of the key prefix.
 const MAX_PREFIX_BYTES: usize = 64;
 
-/// `[redis]`: where several instances count together.
+/// `[redis]`: shared counters of several instances.
 #[derive(Debug, Clone)]
 pub struct Redis {
-    /// Empty for none: each instance counts for itself.
+    /// Empty for none: each instance counts separately.
     pub url: Secret,
-    /// What all keys begin with, so that several weirs can share a Redis.
+    /// Prefix of all keys, so that several deployments can share one Redis.
     pub key_prefix: String,
 }
 
-impl Default for Redis {
-    fn default() -> Self {
-        Self { url: Secret::new(""), key_prefix: "weir".to_owned() }
-    }
-}
-
-pub(super) fn read(reader: &mut Reader, redis: &mut Redis) {
-    set(&mut redis.url, reader.text(&["redis", "url"], url));
-    set(&mut redis.key_prefix, reader.text(&["redis", "key_prefix"], key_prefix));
+/// Reads `[redis]`.
+pub(super) fn read(reader: &mut Reader) -> Redis {
+    let mut keys = reader.section(&REDIS);
+    Redis { url: keys.text("url", url), key_prefix: keys.text("key_prefix", key_prefix) }
 }
 
 fn url(text: &str) -> Result<Secret, String> {
@@ -34,7 +30,7 @@ fn url(text: &str) -> Result<Secret, String> {
     if text.is_empty() || host.is_some_and(|host| !host.is_empty() && !host.starts_with('/')) {
         Ok(Secret::new(text))
     } else {
-        Err("is no address of a Redis; write redis://HOST:PORT, or rediss:// for TLS, such as \
+        Err("is not a Redis address; write redis://HOST:PORT, or rediss:// for TLS, such as \
              redis://127.0.0.1:6379"
             .to_owned())
     }
@@ -46,7 +42,8 @@ fn key_prefix(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err(format!(
-            "{text:?} cannot begin keys; write at most {MAX_PREFIX_BYTES} letters, digits and -_.:"
+            "{text:?} is not a valid key prefix; write at most {MAX_PREFIX_BYTES} letters, digits \
+             and -_.:"
         ))
     }
 }

@@ -1,21 +1,20 @@
-//! `[[routes]]`: which model goes to which upstream, as what, and where to turn when that fails. Pure:
-//! names in, rows out.
+//! `[[routes]]`: upstream, sent name and fallbacks by model. Pure: names in, rows out.
 
 use std::collections::BTreeMap;
 
+use super::keys::ROUTES;
 use super::policies::Policies;
-use super::raw::MAX_TOKENS;
 use super::reader::Reader;
 use super::upstreams::{DEFAULT_UPSTREAM, Upstream};
-use super::{names, prices, set};
-use crate::budget::Price;
+use super::{names, prices};
+use weir_store::budget::Price;
 
-/// The most rows.
+/// Maximum number of rows.
 const MAX_ROUTES: usize = 1000;
-/// The most models that a row may fall back to.
+/// Maximum number of fallback models per row.
 const MAX_FALLBACKS: usize = 8;
 
-/// The rows, in their order.
+/// All rows, in configured order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routes {
     pub rows: Vec<Route>,
@@ -24,37 +23,37 @@ pub struct Routes {
 /// `[[routes]]`: one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Names, or patterns where `*` stands for any run of characters.
+    /// Names, or patterns in which `*` stands for any run of characters.
     pub models: Vec<String>,
-    /// The upstream's name.
+    /// Name of the upstream.
     pub upstream: String,
-    /// The model as the upstream gets it, where that is another name.
+    /// Model name sent to the upstream, if it differs.
     pub send_as: Option<String>,
-    /// Models to turn to where the upstream fails, in this order.
+    /// Models to try if the upstream fails, in this order.
     pub fallback: Vec<String>,
-    /// The model to turn to where a conversation does not fit.
+    /// Model to use if a conversation does not fit.
     pub larger: Option<String>,
     pub larger_when: LargerWhen,
-    /// A limit on the input of this row's requests, beside those by model.
+    /// Input limit of this row's requests, in addition to limits by model.
     pub max_input_tokens: Option<u64>,
-    /// The policy of this row's requests that name none.
+    /// Policy for this row's requests that name none.
     pub policy: Option<String>,
-    /// What this row's requests cost, in the place of what is known by the model's name.
+    /// Price of this row's requests, instead of the model's known price.
     pub price: Option<Price>,
 }
 
-/// When a conversation goes to the larger model.
+/// When a conversation moves to the larger model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LargerWhen {
-    /// Where it would be refused.
+    /// If it would be refused.
     #[default]
     Refused,
-    /// Where it would be cut, too.
+    /// Also if it would be compacted.
     Cut,
 }
 
 impl Route {
-    /// The names that are no patterns.
+    /// Returns the names that are not patterns.
     pub fn exact(&self) -> impl Iterator<Item = &str> {
         self.models.iter().map(String::as_str).filter(|name| !name.contains('*'))
     }
@@ -63,7 +62,7 @@ impl Route {
         self.models.iter().map(String::as_str).filter(|name| name.contains('*'))
     }
 
-    /// Whether `sent` is a model that this row may send.
+    /// Returns whether this row may send the model `sent`.
     pub fn may_send(&self, sent: &str) -> bool {
         match &self.send_as {
             Some(own) => own == sent,
@@ -77,9 +76,9 @@ impl Route {
 }
 
 impl Routes {
-    /// The number of the row for `model`: one that names it before one with a pattern, then the
-    /// first. It is looked for as it is spelled, then by shorter names that it is known by: what
-    /// stands under `router/*` is found there though its bare name has a row as well.
+    /// Returns the index of the row for `model`: exact names before patterns, then the first. It is
+    /// matched as spelled first, then by shorter names: `router/*` matches its models even if the
+    /// bare name has a row as well.
     pub fn find(&self, model: &str) -> Option<usize> {
         let first = |fits: &dyn Fn(&Route) -> bool| self.rows.iter().position(fits);
         if self.rows.is_empty() || model.is_empty() {
@@ -108,7 +107,7 @@ impl Routes {
     }
 }
 
-/// Reads all rows; `upstreams` are those that they may name.
+/// Reads all rows; `upstreams` are the ones they may name.
 pub(super) fn read(
     reader: &mut Reader,
     default: &Upstream,
@@ -136,7 +135,7 @@ pub(super) fn read(
         if upstream != DEFAULT_UPSTREAM && !upstreams.contains_key(upstream) {
             let known: Vec<&str> = upstreams.keys().map(String::as_str).collect();
             let message = format!(
-                "{upstream:?} is no upstream; there are {}",
+                "{upstream:?} is not an upstream; the upstreams are {}",
                 [&[DEFAULT_UPSTREAM], known.as_slice()].concat().join(", ")
             );
             reader.refuse(&["routes", text, "upstream"], message);
@@ -155,7 +154,7 @@ pub(super) fn read(
     routes
 }
 
-/// What a row may turn to.
+/// Check of the models that a row may fall back to.
 struct Turns<'a> {
     routes: &'a Routes,
     default: &'a Upstream,
@@ -163,13 +162,13 @@ struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// Refuses a turn to the row itself, and one that would carry a caller's credential along.
+    /// Rejects a fallback to the row itself, and one that would pass on a caller's credential.
     fn check(&self, number: usize, model: &str) -> Result<(), String> {
         let row = &self.routes.rows[number];
         let found = self.routes.find(model);
         let is_own_name = row.exact().any(|name| name.eq_ignore_ascii_case(model));
         if is_own_name || (found == Some(number) && row.send_as.is_some()) {
-            return Err(format!("{model:?} is what this row is for; name another model"));
+            return Err(format!("{model:?} is a model of this row itself; name another model"));
         }
         let there = found.map_or(DEFAULT_UPSTREAM, |found| &self.routes.rows[found].upstream);
         let upstream = match there {
@@ -178,10 +177,10 @@ impl Turns<'_> {
         };
         if there != row.upstream && upstream.is_some_and(Upstream::gets_callers_key) {
             return Err(format!(
-                "{model:?} goes to the upstream {there:?}, which would be sent the caller's own \
+                "{model:?} goes to the upstream {there:?}, which would receive the caller's own \
                  credential. The caller's credential goes only to the default route and to routes \
-                 with forward_caller_key; fallback never crosses to a route that would get it \
-                 otherwise. Give {there:?} a key of weir's own (api_key_env or api_key_file)"
+                 with forward_caller_key; fallback never leads to another route that would receive \
+                 it. Give {there:?} a key of weir's own (api_key_env or api_key_file)"
             ));
         }
         Ok(())
@@ -189,46 +188,46 @@ impl Turns<'_> {
 }
 
 fn route(reader: &mut Reader, row: &str, policies: &Policies) -> Route {
-    let at = |key| ["routes", row, key];
-    if reader.is_absent(&at("models")) {
-        reader.refuse(&at("models"), "is missing: a route is for models, such as [\"gpt-4o*\"]");
+    let path = ["routes", row];
+    let mut keys = reader.at(&ROUTES, &path);
+    if keys.is_absent("models") {
+        keys.refuse("models", "is missing: a route needs models, such as [\"gpt-4o*\"]");
     }
-    let models = reader.list(&at("models"), |text| match text.trim() {
+    let models = keys.list("models", |text| match text.trim() {
         "" => Err("has an empty name; write a model's name, such as \"gpt-4o*\"".to_owned()),
         text => Ok(text.to_owned()),
     });
+    let upstream = keys.written_text("upstream", |text| Ok(text.to_owned()));
     let mut route = Route {
         models: models.unwrap_or_default(),
-        upstream: DEFAULT_UPSTREAM.to_owned(),
-        send_as: reader.text(&at("send_as"), model_name),
-        fallback: reader.list(&at("fallback"), model_name).unwrap_or_default(),
-        larger: reader.text(&at("larger"), model_name),
-        larger_when: LargerWhen::default(),
-        max_input_tokens: reader.whole(&at("max_input_tokens"), 1..=MAX_TOKENS),
-        policy: reader.text(&at("policy"), |text| policies.read_name(text)),
+        upstream: upstream.unwrap_or_else(|| DEFAULT_UPSTREAM.to_owned()),
+        send_as: keys.written_text("send_as", model_name),
+        fallback: keys.list("fallback", model_name).unwrap_or_default(),
+        larger: keys.written_text("larger", model_name),
+        larger_when: keys.get("larger_when"),
+        max_input_tokens: keys.written("max_input_tokens"),
+        policy: keys.written_text("policy", |text| policies.read_name(text)),
         price: None,
     };
-    set(&mut route.upstream, reader.text(&at("upstream"), |text| Ok(text.to_owned())));
-    let when = [("refused", LargerWhen::Refused), ("cut", LargerWhen::Cut)];
-    set(&mut route.larger_when, reader.choice(&at("larger_when"), &when));
-    if !reader.is_absent(&at("price")) {
-        route.price = prices::price(reader, &at("price"), true);
-    }
-    if route.models.is_empty() && !reader.is_absent(&at("models")) {
-        reader.refuse(&at("models"), "is empty: a route is for models, such as [\"gpt-4o*\"]");
+    if route.models.is_empty() && !keys.is_absent("models") {
+        keys.refuse("models", "is empty: a route needs models, such as [\"gpt-4o*\"]");
     }
     let twice =
         route.fallback.iter().enumerate().find(|(at, model)| route.fallback[..*at].contains(model));
     if let Some((_, model)) = twice {
-        reader.refuse(&at("fallback"), format!("names {model:?} twice"));
+        keys.refuse("fallback", format!("names {model:?} twice"));
     }
     if route.fallback.len() > MAX_FALLBACKS {
-        reader.refuse(&at("fallback"), format!("has more than {MAX_FALLBACKS} models"));
+        keys.refuse("fallback", format!("has more than {MAX_FALLBACKS} models"));
+    }
+    let price = [path[0], path[1], "price"];
+    if !reader.is_absent(&price) {
+        route.price = prices::price(reader, &price, true);
     }
     route
 }
 
-/// One model's name.
+/// Parses one model's name.
 fn model_name(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("is empty; write a model's name".to_owned()),

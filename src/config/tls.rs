@@ -1,93 +1,88 @@
-//! TLS by files in PEM: what a listener shows and whom it lets in, and what weir trusts and shows where it
-//! connects. Reads no file: whoever starts weir puts what stands in them beside their names.
+//! TLS files in PEM: certificates of listeners, accepted client authorities, and trust and client
+//! certificates for upstreams. Reads no file: start-up code fills in their contents.
 
+use super::Secret;
 use super::auth::file;
-use super::reader::Reader;
-use super::{Secret, set};
+use super::reader::Keys;
 
-/// What a listener speaks TLS by; plain HTTP where it names no certificate.
+/// TLS settings of a listener; plain HTTP if no certificate is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListenTls {
-    /// The certificate and those that lead from it to a known authority.
+    /// Certificate chain.
     pub cert_file: String,
-    /// The certificate's private key.
+    /// Private key of the certificate.
     pub key_file: String,
-    /// The authorities one of which must have signed each caller's certificate; empty asks for none.
+    /// Authorities: every caller needs a certificate signed by one of them. Empty requests none.
     pub client_ca_file: String,
-    /// What stands in the files, which no configuration holds.
+    /// Contents of the files, filled in at start; not part of the configuration.
     pub cert: Option<Secret>,
     pub key: Option<Secret>,
     pub client_ca: Option<Secret>,
 }
 
 impl ListenTls {
-    /// Whether the listener speaks TLS.
+    /// Returns whether the listener uses TLS.
     pub fn is_on(&self) -> bool {
         !self.cert_file.is_empty()
     }
 
-    /// How URLs of the listener begin.
+    /// Returns the scheme of the listener's URLs.
     pub fn scheme(&self) -> &'static str {
         if self.is_on() { "https" } else { "http" }
     }
 }
 
-/// What weir goes by where it connects to an upstream by TLS.
+/// TLS settings of connections to an upstream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConnectTls {
-    /// Authorities that are trusted beside the system's; empty for none.
+    /// Trusted authorities in addition to the system's; empty for none.
     pub ca_file: String,
-    /// The certificate that weir shows, and those that lead from it to an authority; empty for none.
+    /// Client certificate chain that weir presents; empty for none.
     pub client_cert_file: String,
-    /// That certificate's private key.
+    /// Private key of that certificate.
     pub client_key_file: String,
-    /// What stands in the files, which no configuration holds.
+    /// Contents of the files, filled in at start; not part of the configuration.
     pub ca: Option<Secret>,
     pub client_cert: Option<Secret>,
     pub client_key: Option<Secret>,
 }
 
-/// Reads what stands under `section` of a listener.
-pub(super) fn read_listener(reader: &mut Reader, section: &[&str], tls: &mut ListenTls) {
-    let files = [
-        ("cert_file", &mut tls.cert_file),
-        ("key_file", &mut tls.key_file),
-        ("client_ca_file", &mut tls.client_ca_file),
-    ];
-    for (key, place) in files {
-        set(place, reader.text(&at(section, key), file));
-    }
-    pair(reader, section, ["cert_file", "key_file"], [&tls.cert_file, &tls.key_file]);
+/// Reads the TLS keys of a listener.
+pub(super) fn read_listener(keys: &mut Keys<'_, '_>) -> ListenTls {
+    let tls = ListenTls {
+        cert_file: keys.text("cert_file", file),
+        key_file: keys.text("key_file", file),
+        client_ca_file: keys.text("client_ca_file", file),
+        ..ListenTls::default()
+    };
+    pair(keys, ["cert_file", "key_file"], [&tls.cert_file, &tls.key_file]);
     if !tls.client_ca_file.is_empty() && !tls.is_on() {
-        let message = "is given without cert_file: callers show certificates where weir shows one";
-        reader.refuse(&at(section, "client_ca_file"), message);
+        let message =
+            "is set without cert_file: callers can present certificates only if weir presents one";
+        keys.refuse("client_ca_file", message);
     }
+    tls
 }
 
-/// Reads the keys of TLS that stand under `section`, an upstream.
-pub(super) fn read(reader: &mut Reader, section: &[&str], tls: &mut ConnectTls) {
-    let files = [
-        ("ca_file", &mut tls.ca_file),
-        ("client_cert_file", &mut tls.client_cert_file),
-        ("client_key_file", &mut tls.client_key_file),
-    ];
-    for (key, place) in files {
-        set(place, reader.text(&at(section, key), file));
-    }
-    let keys = ["client_cert_file", "client_key_file"];
-    pair(reader, section, keys, [&tls.client_cert_file, &tls.client_key_file]);
+/// Reads the TLS keys of an upstream.
+pub(super) fn read(keys: &mut Keys<'_, '_>) -> ConnectTls {
+    let tls = ConnectTls {
+        ca_file: keys.text("ca_file", file),
+        client_cert_file: keys.text("client_cert_file", file),
+        client_key_file: keys.text("client_key_file", file),
+        ..ConnectTls::default()
+    };
+    let names = ["client_cert_file", "client_key_file"];
+    pair(keys, names, [&tls.client_cert_file, &tls.client_key_file]);
+    tls
 }
 
-/// Refuses one of two files that have no use alone.
-fn pair(reader: &mut Reader, section: &[&str], keys: [&str; 2], files: [&String; 2]) {
+/// Rejects one of two files that only work together.
+fn pair(keys: &mut Keys<'_, '_>, names: [&'static str; 2], files: [&String; 2]) {
     for (missing, other) in [(0, 1), (1, 0)] {
         if files[missing].is_empty() && !files[other].is_empty() {
-            let message = format!("is missing: {} is given, and has no use alone", keys[other]);
-            reader.refuse(&at(section, keys[missing]), message);
+            let message = format!("is missing: {} is set, and has no effect alone", names[other]);
+            keys.refuse(names[missing], message);
         }
     }
-}
-
-fn at<'a>(section: &[&'a str], key: &'a str) -> Vec<&'a str> {
-    [section, &[key]].concat()
 }

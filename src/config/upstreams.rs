@@ -1,16 +1,17 @@
-//! `[upstream]` and `[upstreams.NAME]`: where requests may go, with what. Reads no variable and no key
-//! file; it says where they are.
+//! `[upstream]` and `[upstreams.NAME]`: targets of requests and their credentials. Reads no
+//! variable and no key file; it records their names.
 
 use std::collections::BTreeMap;
 
-use super::reader::Reader;
+use super::keys::{UPSTREAM, UPSTREAMS};
+use super::reader::{Keys, Reader};
 use super::tls::{self, ConnectTls};
-use super::{AskUsage, Secret, auth, checks, set};
+use super::{AskUsage, Config, Secret, auth, checks};
 
-/// The name of `[upstream]` among all upstreams.
+/// Name of `[upstream]` among all upstreams.
 pub const DEFAULT_UPSTREAM: &str = "default";
 
-/// Parameters that providers and gateways take a credential by.
+/// Query parameters in which providers and gateways accept a credential.
 pub const CREDENTIAL_PARAMETERS: [&str; 8] = [
     "access_token",
     "api-key",
@@ -21,7 +22,7 @@ pub const CREDENTIAL_PARAMETERS: [&str; 8] = [
     "subscription-key",
     "token",
 ];
-/// Headers that they take one by.
+/// Headers in which they accept a credential.
 const CREDENTIAL_HEADERS: [&str; 8] = [
     "api-key",
     "authorization",
@@ -33,7 +34,7 @@ const CREDENTIAL_HEADERS: [&str; 8] = [
     "x-goog-api-key",
 ];
 
-/// The section that the upstream called `name` is configured in.
+/// Returns the configuration section of the upstream `name`.
 pub fn section(name: &str) -> String {
     match name {
         DEFAULT_UPSTREAM => "upstream".to_owned(),
@@ -41,15 +42,13 @@ pub fn section(name: &str) -> String {
     }
 }
 
-/// The longest name of an upstream; it stands in headers and in the log.
+/// Maximum length of an upstream's name, which appears in headers and in the log.
 const MAX_NAME_BYTES: usize = 64;
-/// The most upstreams beside the default.
+/// Maximum number of upstreams besides the default.
 const MAX_UPSTREAMS: usize = 256;
-/// The most headers that an upstream may be given.
+/// Maximum number of headers per upstream.
 const MAX_HEADERS: usize = 64;
-const MAX_RETRIES: u64 = 10;
-const DAY_MS: u64 = 24 * 60 * 60 * 1000;
-/// Headers that are the connection's, the body's or weir's own.
+/// Headers that belong to the connection, the body or weir itself.
 const KEPT_HEADERS: [&str; 10] = [
     "accept-encoding",
     "connection",
@@ -63,64 +62,49 @@ const KEPT_HEADERS: [&str; 10] = [
     "via",
 ];
 
-/// `[upstream]` or `[upstreams.NAME]`: where requests go.
+/// `[upstream]` or `[upstreams.NAME]`: a target of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
-    /// The base URL, as an SDK would be given it.
+    /// Base URL, as you would give it to an SDK.
     pub url: String,
-    /// The variable that holds weir's own key for the provider; empty for none.
+    /// Variable with weir's provider key; empty for none.
     pub api_key_env: String,
-    /// The file that holds it; empty for none.
+    /// File with the key; empty for none.
     pub api_key_file: String,
-    /// The key itself, which no configuration holds: whoever starts weir reads it.
-    pub own_key: Option<Secret>,
-    /// Whether callers' own credentials are sent there, where weir has no key.
+    /// The key itself, filled in at start; the configuration never contains it.
+    pub provider_key: Option<Secret>,
+    /// Whether callers' own credentials are forwarded if weir has no key.
     pub forward_caller_key: bool,
-    /// Headers put on every request, by name.
+    /// Headers added to every request, by name.
     pub headers: Vec<(String, String)>,
-    /// Headers put on every request that are secrets: the variable that holds each, by name.
+    /// Secret headers added to every request: the variable with each value, by name.
     pub header_envs: Vec<(String, String)>,
-    /// What those variables hold: whoever starts weir reads them.
+    /// Values of those variables, filled in at start.
     pub secret_headers: Vec<(String, Secret)>,
     pub connect_timeout_ms: u64,
     pub first_byte_timeout_ms: u64,
     pub idle_timeout_ms: u64,
-    /// How often a request is sent again that failed in a way that may pass.
+    /// Maximum number of retries after a transient failure.
     pub max_retries: u32,
-    /// The longest that is waited before a request is sent again.
+    /// Maximum wait before a retry.
     pub retry_max_wait_ms: u64,
     pub ask_usage: AskUsage,
     pub tls: ConnectTls,
 }
 
 impl Upstream {
-    /// One at `url`, with the defaults of all keys.
+    /// Creates an upstream at `url` with default values.
     pub fn new(url: impl Into<String>) -> Self {
-        Self {
-            url: url.into(),
-            api_key_env: String::new(),
-            api_key_file: String::new(),
-            own_key: None,
-            forward_caller_key: false,
-            headers: Vec::new(),
-            header_envs: Vec::new(),
-            secret_headers: Vec::new(),
-            connect_timeout_ms: 10_000,
-            first_byte_timeout_ms: 600_000,
-            idle_timeout_ms: 300_000,
-            max_retries: 0,
-            retry_max_wait_ms: 30_000,
-            ask_usage: AskUsage::Auto,
-            tls: ConnectTls::default(),
-        }
+        let default = Config::default().upstream;
+        Self { url: url.into(), forward_caller_key: false, ..default }
     }
 
-    /// Whether weir has a key of its own for it.
+    /// Returns whether weir has a key for it.
     pub fn has_own_key(&self) -> bool {
-        self.own_key.is_some() || !self.api_key_env.is_empty() || !self.api_key_file.is_empty()
+        self.provider_key.is_some() || !self.api_key_env.is_empty() || !self.api_key_file.is_empty()
     }
 
-    /// Whether what weir sends there is worth something that callers do not have.
+    /// Returns whether weir adds anything of value to requests that callers do not have themselves.
     pub fn lends(&self) -> bool {
         let query = self.url.split_once('?').map_or("", |(_, query)| query);
         let keys = query.split('&').filter_map(|pair| pair.split('=').next());
@@ -130,21 +114,21 @@ impl Upstream {
         self.speaks_for_itself() || !self.header_envs.is_empty() || is_in_url
     }
 
-    /// Whether weir shows a credential of its own there, by whatever header.
+    /// Returns whether weir sends a credential of its own, in any header.
     fn speaks_for_itself(&self) -> bool {
         let mut headers = self.headers.iter().chain(&self.header_envs);
         self.has_own_key() || headers.any(|(name, _)| CREDENTIAL_HEADERS.contains(&&**name))
     }
 
-    /// Whether it gets the credentials that callers send.
+    /// Returns whether it receives callers' credentials.
     pub fn gets_callers_key(&self) -> bool {
         self.forward_caller_key && !self.speaks_for_itself()
     }
 }
 
-/// Reads `[upstream]`, which gets callers' credentials where weir has no key of its own.
-pub(super) fn read_default(reader: &mut Reader, upstream: &mut Upstream) {
-    read(reader, &["upstream"], upstream);
+/// Reads `[upstream]`, which receives callers' credentials if weir has no key.
+pub(super) fn read_default(reader: &mut Reader) -> Upstream {
+    Upstream { forward_caller_key: true, ..read(&mut reader.section(&UPSTREAM)) }
 }
 
 /// Reads `[upstreams.NAME]`.
@@ -164,95 +148,91 @@ pub(super) fn read_named(reader: &mut Reader) -> BTreeMap<String, Upstream> {
             reader.refuse(&path, message);
         } else if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(plain) {
             let message = format!(
-                "is no name for an upstream; write at most {MAX_NAME_BYTES} letters, digits and -_."
+                "is not an upstream name; write at most {MAX_NAME_BYTES} letters, digits and -_."
             );
             reader.refuse(&path, message);
         }
-        let mut upstream = Upstream::new("");
-        read(reader, &path, &mut upstream);
-        let key = [path[0], path[1], "forward_caller_key"];
-        set(&mut upstream.forward_caller_key, reader.switch(&key));
+        let mut keys = reader.at(&UPSTREAMS, &path);
+        let mut upstream = read(&mut keys);
+        upstream.forward_caller_key = keys.get("forward_caller_key");
         if upstream.forward_caller_key && upstream.has_own_key() {
-            let message = "is true beside a key of weir's own (api_key_env or api_key_file), which \
-                           goes out in the place of callers'; choose one";
-            reader.refuse(&key, message);
+            let message = "is true together with a key of weir's own (api_key_env or \
+                           api_key_file), which replaces callers' keys; choose one";
+            keys.refuse("forward_caller_key", message);
         }
-        let url = [path[0], path[1], "url"];
-        if reader.is_absent(&url) {
-            reader.refuse(&url, "is missing: an upstream needs its base URL");
+        if keys.is_absent("url") {
+            keys.refuse("url", "is missing: an upstream needs its base URL");
         }
         upstreams.insert(name, upstream);
     }
     upstreams
 }
 
-/// The keys that all upstreams have, under `path`.
-fn read(reader: &mut Reader, path: &[&str], upstream: &mut Upstream) {
-    let at = |key| [path, &[key]].concat();
-    set(&mut upstream.url, reader.text(&at("url"), checks::base_url));
-    set(&mut upstream.api_key_env, reader.text(&at("api_key_env"), auth::variable));
-    set(&mut upstream.api_key_file, reader.text(&at("api_key_file"), auth::file));
-    if !upstream.api_key_env.is_empty() && !upstream.api_key_file.is_empty() {
-        let section = path.join(".");
-        let message = format!("is given beside {section}.api_key_env; name one of them");
-        reader.refuse(&at("api_key_file"), message);
-    }
-    let timeouts = [
-        ("connect_timeout_ms", &mut upstream.connect_timeout_ms, 1),
-        ("first_byte_timeout_ms", &mut upstream.first_byte_timeout_ms, 1),
-        ("idle_timeout_ms", &mut upstream.idle_timeout_ms, 1),
-        ("retry_max_wait_ms", &mut upstream.retry_max_wait_ms, 0),
-    ];
-    for (key, place, least) in timeouts {
-        set(place, reader.whole(&at(key), least..=DAY_MS));
-    }
-    let retries = reader.whole(&at("max_retries"), 0..=MAX_RETRIES);
-    set(&mut upstream.max_retries, retries.and_then(|retries| u32::try_from(retries).ok()));
-    let asks = [("auto", AskUsage::Auto), ("always", AskUsage::Always), ("never", AskUsage::Never)];
-    set(&mut upstream.ask_usage, reader.choice(&at("ask_usage"), &asks));
-    tls::read(reader, path, &mut upstream.tls);
-    set(&mut upstream.headers, reader.texts(&at("headers"), header));
+/// Reads the keys common to all upstreams.
+fn read(keys: &mut Keys<'_, '_>) -> Upstream {
     let secret = |name: &str, value: &str| {
         let name = header_name(name)?;
         match value {
-            "" => Err("names no variable".to_owned()),
+            "" => Err("does not name a variable".to_owned()),
             value => Ok((name, auth::variable(value)?)),
         }
     };
-    set(&mut upstream.header_envs, reader.texts(&at("header_envs"), secret));
+    let upstream = Upstream {
+        url: keys.text("url", checks::base_url),
+        api_key_env: keys.text("api_key_env", auth::variable),
+        api_key_file: keys.text("api_key_file", auth::file),
+        provider_key: None,
+        forward_caller_key: false,
+        connect_timeout_ms: keys.get("connect_timeout_ms"),
+        first_byte_timeout_ms: keys.get("first_byte_timeout_ms"),
+        idle_timeout_ms: keys.get("idle_timeout_ms"),
+        retry_max_wait_ms: keys.get("retry_max_wait_ms"),
+        max_retries: keys.get("max_retries"),
+        ask_usage: keys.get("request_usage"),
+        tls: tls::read(keys),
+        headers: keys.texts("headers", header).unwrap_or_default(),
+        header_envs: keys.texts("header_envs", secret).unwrap_or_default(),
+        secret_headers: Vec::new(),
+    };
+    if !upstream.api_key_env.is_empty() && !upstream.api_key_file.is_empty() {
+        let message =
+            format!("is set together with {}; keep one of them", keys.name("api_key_env"));
+        keys.refuse("api_key_file", message);
+    }
     let headers = upstream.headers.iter().chain(&upstream.header_envs);
     let mut names: Vec<String> = headers.map(|(name, _)| name.clone()).collect();
     if names.len() > MAX_HEADERS {
-        reader.refuse(&at("headers"), format!("are more than {MAX_HEADERS}, header_envs included"));
+        keys.refuse("headers", format!("are more than {MAX_HEADERS}, header_envs included"));
     }
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        reader.refuse(&at("headers"), format!("give {:?} twice, header_envs included", twice[0]));
+        keys.refuse("headers", format!("give {:?} twice, header_envs included", twice[0]));
     }
+    upstream
 }
 
 fn header(name: &str, value: &str) -> Result<(String, String), String> {
     let name = header_name(name)?;
     let is_plain = !value.is_empty() && value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    // What is written here by mistake may be a key, so that it is not repeated.
+    // The value is not repeated in the error: it may be a key, written here by mistake.
     match is_plain {
         true => Ok((name, value.to_owned())),
-        false => Err("has a value that is empty or holds other than plain characters".to_owned()),
+        false => Err("has a value that is empty or not printable ASCII".to_owned()),
     }
 }
 
-/// The name of a header that may be set, in lower case.
+/// Parses the name of a header that may be set, in lower case.
 fn header_name(text: &str) -> Result<String, String> {
     let name = text.to_ascii_lowercase();
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(token) {
-        return Err(format!("{text:?} is no name of a header, such as \"http-referer\""));
+        return Err(format!("{text:?} is not a header name, such as \"http-referer\""));
     }
     if KEPT_HEADERS.contains(&name.as_str())
         || name.starts_with("x-weir-")
         || name.starts_with("proxy-")
     {
-        return Err(format!("{text:?} is a header that weir sets by itself"));
+        return Err(format!("{text:?} is a header that weir sets itself"));
     }
     Ok(name)
 }

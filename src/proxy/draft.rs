@@ -1,77 +1,120 @@
-//! One request on its way to a plan: read, its limits found, folded and checked. Whether it may take its
-//! time, and what is done about a fault, is `planner.rs`'s.
+//! Planning of one request: finds its limits, looks up what is at hand, counts the rest, and has the
+//! engine plan it. `planner.rs` decides where it runs and handles panics.
 
 use std::borrow::Cow;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::beginnings::Looked;
-use super::edited::{self, Beside, Kind};
 use super::error::Subject;
-use super::memory::{Chain, Remembered};
-use super::planned::Folded;
-use super::planner::{INLINE_BYTES, Job, Pace, Planned, Stop};
+use super::plan_cache::{Chain, LastSent, Remembered};
+use super::planned::Progress;
+use super::planner::{INLINE_BYTES, Job, Planned};
+use super::prefix_cache::Looked;
 use super::refusal::{self, Unfit};
-use super::several;
-use super::shared::{Shared, shown};
-use super::summaries::Spans;
-use super::ways::Way;
-use super::{ErrorKind, LeftOut, ProxyError};
-use crate::budget::{Compaction, ServiceTier};
-use crate::config::{Known, Mode, ModelSettings, Originals};
-use crate::context::history::SummaryUse;
-use crate::context::reading::Reading;
-use crate::context::source::{ReadMany, Readings, read_one};
-use crate::context::tail::Tail;
-use crate::context::{
-    self, Bound, Fact, Fold, LearnedLimits, Limits, Measure, Profile, RequestSource, Zone,
+use super::shared::{Shared, extra_tokens};
+use super::summaries::{Spans, WaitMode, Wanted};
+use super::upstreams::routes::Route;
+use super::{LeftOut, ProxyError, several};
+use crate::config::{self, LateSystem, ModelSettings, Originals};
+use weir_engine::context::policy::Counting;
+use weir_engine::context::reading::Reading;
+use weir_engine::context::report::Treatment;
+use weir_engine::context::source::{Readings, read_one};
+use weir_engine::context::summary::Space;
+use weir_engine::context::{Bound, Fact, Fold, Limits, Measure, Zone};
+use weir_engine::plan::{
+    CannotFit, Known, Mode, Plan, PlanError, PlanOptions, cost, fits_as_received, plan_with,
 };
-use crate::tokens::media::ImageRule;
-use crate::tokens::{Digits, Encoding, REPLY_PRIMING};
-use crate::wire::{Edit, Request, clamp};
+use weir_engine::tokens::media::ImageRule;
+use weir_engine::tokens::{Digits, Encoding};
+use weir_engine::wire::{Beginning, Request};
+use weir_store::budget::{Compaction, ServiceTier};
 
-/// A request whose body is read and whose limits are known.
-pub(super) struct Draft<'a> {
-    pub(super) shared: &'a Shared,
-    pub(super) job: &'a Job,
-    pace: Pace,
-    pub(super) request: Request<'a>,
-    /// What was known of the body before; `None` of a short one.
-    looked: Option<Looked<'a>>,
-    pub(super) model: Cow<'a, str>,
+/// Name of the edit that replaces the requested model by another.
+const ALIAS: &str = "alias";
+
+/// Request whose limits are known, with all that is at hand of its plan. Holds no part of the body, so
+/// that another thread can continue with it.
+pub(super) struct Draft {
+    pub(super) model: String,
     pub(super) is_model_known: bool,
-    /// The way that the request goes.
-    pub(super) way: &'a Way,
-    pub(super) limits: Limits,
-    /// Tools, schemas and reply priming, as they are.
-    pub(super) overhead_tokens: u64,
-    profile: Arc<Profile>,
-    pub(super) settings: ModelSettings,
-    learned: LearnedLimits,
     is_calibrated: bool,
-    /// What its messages say, as far as that was asked for.
+    settings: ModelSettings,
+    /// Route of the request.
+    route: Arc<Route>,
+    options: PlanOptions,
+    /// Lookup in the prefix cache; `None` for a short body.
+    looked: Option<Looked>,
+    /// Positions in the body, for another thread.
+    beginning: Option<Beginning>,
+    /// Tokens of each item outside the messages, as far as they are counted.
+    extras: Vec<Option<u64>>,
+    /// `None` until all items outside the messages are counted.
+    conversation: Option<Conversation>,
+}
+
+/// State and counts of a conversation, as far as they are at hand.
+struct Conversation {
+    chain: Chain,
+    /// State to continue from, if any.
+    state: Option<Arc<Fold>>,
+    /// Number of messages in the remembered state, even if that is not used.
+    remembered_messages: Option<usize>,
+    /// Whether the state is that of all messages.
+    is_whole: bool,
+    looked_at: Instant,
+    last_sent: LastSent,
+    /// Facts of the messages after those of the state.
+    facts: Vec<Option<Fact>>,
+}
+
+impl Conversation {
+    /// Number of messages that the state holds.
+    fn start(&self) -> usize {
+        self.state.as_ref().map_or(0, |state| state.messages())
+    }
+}
+
+/// Result of planning.
+pub(super) struct Drafted {
+    pub(super) planned: Result<Planned, ProxyError>,
+    /// The engine's plan; `None` if a message cannot be read, or after a fault.
+    pub(super) plan: Option<Plan>,
+}
+
+/// Work at hand of a draft, for the engine.
+struct AtHand<'a> {
+    draft: &'a Draft,
+    shared: &'a Shared,
+    job: &'a Job,
+    spans: Option<&'a Spans<'a>>,
     readings: Rc<Readings>,
 }
 
-/// Reads a body, from the end of what is known of it on.
-fn read_body<'a>(
-    job: &'a Job,
-    looked: Option<&Looked<'_>>,
-    max_messages: usize,
-) -> Result<Request<'a>, Stop> {
-    let request = match looked.and_then(|looked| looked.known.as_ref()) {
-        Some(known) => job.protocol.read_on(&job.body, &known.read, max_messages),
-        None => job.protocol.read(&job.body, max_messages),
-    };
-    Ok(request.map_err(refusal::body)?)
+impl<'a> AtHand<'a> {
+    fn new(draft: &'a Draft, shared: &'a Shared, job: &'a Job) -> Self {
+        Self { draft, shared, job, spans: None, readings: Rc::default() }
+    }
 }
 
-/// The encoding to count by: an estimate if the policy asks for one, else the learned or configured
-/// ratio, else the model's own.
+/// Messages whose contents are parsed, by position; empty if there are none.
+pub(super) type Parsed = Vec<Option<Rc<Reading>>>;
+
+/// Result of a step towards a plan.
+pub(super) enum Step {
+    Done(Box<Drafted>),
+    /// The rest is more than the request's own task may do.
+    Long,
+    /// The job must be planned again, after the missing summary of its last compaction, if any, is
+    /// ready.
+    Waits(Option<Box<Wanted>>),
+}
+
+/// Selects the encoding to count with: an estimate if the policy asks for one, else the learned or
+/// configured ratio, else the model's own.
 fn encoding(own: Encoding, is_estimated: bool, ratio: Option<(u32, Digits)>) -> Encoding {
     match (is_estimated, ratio) {
         (true, _) => Encoding::Estimate,
@@ -80,447 +123,453 @@ fn encoding(own: Encoding, is_estimated: bool, ratio: Option<(u32, Digits)>) -> 
     }
 }
 
-impl<'a> Draft<'a> {
-    pub(super) fn read(shared: &'a Shared, job: &'a Job, pace: Pace) -> Result<Self, Stop> {
+/// Limits of a model, with none of the operator's or the caller's.
+fn of_model(entry: &config::ModelEntry, counting: Counting) -> Limits {
+    Limits {
+        window_tokens: entry.window_tokens,
+        max_input_tokens: entry.max_input_tokens,
+        max_output_tokens: entry.max_output_tokens,
+        operator_tokens: None,
+        header_tokens: None,
+        asked_output_tokens: None,
+        counting,
+    }
+}
+
+/// Handling of a request's conversation.
+fn mode(job: &Job, configured: config::Mode) -> Mode {
+    match configured {
+        _ if job.options.bypass => Mode::Bypass,
+        config::Mode::Observe => Mode::Observe,
+        config::Mode::Compact => Mode::Compact,
+    }
+}
+
+/// Model that the path or the body names; empty if neither does.
+fn requested_model<'a>(job: &'a Job, request: &Request<'a>) -> Cow<'a, str> {
+    match &job.path_model {
+        Some(model) => Cow::Borrowed(model.as_str()),
+        None => request.model.clone().unwrap_or(Cow::Borrowed("")),
+    }
+}
+
+impl Draft {
+    /// Finds limits, policy and counting of a request.
+    pub(super) fn new(
+        shared: &Shared,
+        job: &Job,
+        request: &Request<'_>,
+        looked: Option<Looked>,
+    ) -> Self {
         let config = &shared.config;
-        let looked = shared.memory.beginnings.look(job.tenant, &job.body);
-        if pace == Pace::Inline && looked.as_ref().is_some_and(|looked| looked.known.is_none()) {
-            // A long conversation that nobody has seen: there is much to count.
-            return Err(Stop::Heavy);
-        }
-        let request = read_body(job, looked.as_ref(), config.server.max_messages)?;
-        let model = match &job.path_model {
-            Some(model) => Cow::Borrowed(model.as_str()),
-            None => request.model.clone().unwrap_or(Cow::Borrowed("")),
-        };
+        let model = requested_model(job, request);
         let found = config.models.find(&model);
-        let is_model_known = !matches!(found.known, Known::Unknown);
+        let is_model_known = !matches!(found.known, config::Known::Unknown);
         if !is_model_known {
             shared.warn_once(&model, &found.entry);
         }
-        let way = job.way.as_ref().unwrap_or_else(|| shared.ways.unmatched());
+        let route = Arc::clone(job.route.as_ref().unwrap_or_else(|| shared.routes.unmatched()));
         let settings = config.settings(found.name);
-        let mut policy =
-            config.policy(job.asked.policy.as_deref(), way.policy().or(settings.policy.as_deref()));
+        let mut policy = config
+            .policy(job.options.policy.as_deref(), route.policy().or(settings.policy.as_deref()));
         policy.strict_alternation = found.entry.strict_alternation;
         policy.notes_apart = !found.entry.strict_alternation && is_model_known;
-        // An alias is no way around a limit, be it on the one name or on the other.
-        let by_name = [Some(model.as_ref()), job.alias_of.as_deref()];
-        let by_name = by_name.into_iter().flatten();
-        let operator_tokens = by_name.filter_map(|name| config.configured_limit_tokens(name));
+        // An alias does not bypass a limit, whether it is set for the one name or the other.
+        let by_name = [Some(model.as_ref()), job.alias_of.as_deref()].into_iter().flatten();
+        let by_name = by_name.filter_map(|name| config.configured_limit_tokens(name));
         let mut limits = Limits {
-            window_tokens: found.entry.window_tokens,
-            max_input_tokens: found.entry.max_input_tokens,
-            max_output_tokens: found.entry.max_output_tokens,
-            operator_tokens: operator_tokens.chain(way.max_input_tokens()).min(),
-            header_tokens: job.asked.max_input_tokens,
+            operator_tokens: by_name.chain(route.max_input_tokens()).min(),
+            header_tokens: job.options.max_input_tokens,
             asked_output_tokens: request.max_output_tokens,
-            counting: policy.counting,
+            ..of_model(&found.entry, policy.counting)
         };
-        let learned = match job.asked.learned {
+        let learned = match job.options.learned {
             Some(learned) => learned,
-            None => way.taught.learned.limits(job.tenant, &model, limits.configured()),
+            None => route.knowledge.learned.limits(job.tenant, &model, limits.configured()),
         };
         learned.apply(&mut limits, is_model_known);
         let known = settings.token_permille;
         let is_estimate = found.entry.encoding == Encoding::Estimate;
         let is_calibrated = is_estimate && known.is_none() && !policy.counting.is_estimated;
         let set = known.map(|permille| (permille, Digits::Apart));
-        let learned_ratio = || way.taught.learned.ratio(job.tenant, &model);
+        let learned_ratio = || route.knowledge.learned.ratio(job.tenant, &model);
         let ratio = set.or_else(|| learned_ratio().filter(|_| is_calibrated));
         let encoding = encoding(found.entry.encoding, policy.counting.is_estimated, ratio);
-        let measure = Measure { encoding, images: ImageRule::of_model(&model) };
-        let extras_tokens = shared.extras_tokens(job.tenant, &request, measure, pace)?;
-        let profile = Arc::new(limits.profile(extras_tokens, policy, measure));
-        let overhead_tokens = extras_tokens + REPLY_PRIMING;
-        Ok(Self {
-            shared,
-            job,
-            pace,
-            request,
-            looked,
-            model,
-            is_model_known,
-            way,
+        let may_ask =
+            !job.options.is_usage_refused && route.knowledge.usage_refusals.may_request(&model);
+        let asking = shared.summaries.as_ref().filter(|_| job.wait_mode != WaitMode::LookOnly);
+        let options = PlanOptions {
             limits,
-            overhead_tokens,
-            profile,
-            settings,
+            policy,
+            measure: Measure { encoding, images: ImageRule::of_model(&model) },
+            mode: mode(job, config.context.mode),
+            late_system_as_user: settings.late_system == LateSystem::User,
+            cache_control: settings.cache_control,
             learned,
+            max_output_tokens: job.options.max_output_tokens,
+            asks_usage: may_ask,
+            prefetch: asking.and_then(|summaries| summaries.asking()),
+            ..PlanOptions::new(&model, encoding, limits.window_tokens)
+        };
+        Self {
+            model: model.into_owned(),
+            is_model_known,
             is_calibrated,
-            readings: Rc::default(),
+            settings,
+            route,
+            options,
+            looked,
+            beginning: None,
+            extras: vec![None; request.extras.len()],
+            conversation: None,
+        }
+    }
+
+    /// Prepares to be continued by another thread, which reads the body again by
+    /// [`Self::read_again`].
+    pub(super) fn leave(mut self, request: &Request<'_>) -> Self {
+        self.beginning = request.protocol.beginning(request);
+        self
+    }
+
+    /// Reads the body of the draft's job again, without parsing its messages again.
+    pub(super) fn read_again<'a>(
+        &self,
+        shared: &Shared,
+        job: &'a Job,
+    ) -> Result<Request<'a>, ProxyError> {
+        read_body(shared, job, self.beginning.as_ref())
+    }
+
+    /// Looks up what is at hand, and counts the rest as long as it is no more than `most_bytes` at
+    /// once. Continues where an earlier call stopped. Returns the messages that it parsed, too.
+    pub(super) fn count(
+        &mut self,
+        shared: &Shared,
+        job: &Job,
+        request: &Request<'_>,
+        most_bytes: usize,
+    ) -> Result<Parsed, ProxyError> {
+        self.count_extras(shared, job, request, most_bytes);
+        let Some(extras_tokens) = self.extras.iter().copied().sum() else {
+            return Ok(Parsed::new());
+        };
+        if self.conversation.is_none() {
+            self.conversation = Some(self.look_up(shared, job, request, extras_tokens));
+        }
+        self.count_messages(shared, job, request, most_bytes)
+    }
+
+    /// Counts the items outside the messages, once for each content.
+    fn count_extras(
+        &mut self,
+        shared: &Shared,
+        job: &Job,
+        request: &Request<'_>,
+        most_bytes: usize,
+    ) {
+        let (memory, measure) = (&shared.memory, self.options.measure);
+        for (extra, counted) in request.extras.iter().zip(&mut self.extras) {
+            if counted.is_some() {
+                continue;
+            }
+            let key = memory.extra_key(job.tenant, measure, extra);
+            *counted = memory.extra(key);
+            if counted.is_none() && extra.raw.len() <= most_bytes {
+                let tokens = extra_tokens(measure, extra);
+                memory.keep_extra(key, tokens);
+                *counted = Some(tokens);
+            }
+        }
+    }
+
+    /// Looks up the state that an earlier request of the conversation left, and counts of its
+    /// messages.
+    fn look_up(
+        &self,
+        shared: &Shared,
+        job: &Job,
+        request: &Request<'_>,
+        extras_tokens: u64,
+    ) -> Conversation {
+        let profile = Arc::new(self.options.profile(request, extras_tokens));
+        let (memory, messages) = (&shared.memory, &request.messages);
+        let known = self.looked.as_ref().and_then(|looked| looked.known.as_ref());
+        // A known prefix with too many messages is not used.
+        let known = known.map(|known| &*known.hashes).filter(|known| known.len() <= messages.len());
+        let known = known.unwrap_or_default();
+        let chain = Chain::new(memory, job.tenant, &profile, messages, known);
+        if let Some(looked) = &self.looked
+            && let Some(read) = request.protocol.beginning(request)
+        {
+            memory.prefixes.keep(looked, &job.body, read, chain.own());
+        }
+        let remembered = memory.longest_fold(&chain);
+        let remembered_messages = remembered.as_ref().map(|earlier| earlier.fold.messages());
+        // Compacting again looks up all records, which renews their lifetime in the store.
+        let spans = self.spans(shared, job, request);
+        let is_stale = |earlier: &Remembered| {
+            spans.as_ref().is_some_and(|spans| spans.is_stale(earlier.looked_at))
+        };
+        let branched = remembered.as_ref().map(|earlier| earlier.last_sent.branch());
+        let usable = remembered.filter(|earlier| !is_stale(earlier));
+        let is_whole = usable.as_ref().is_some_and(|own| own.fold.messages() == messages.len());
+        let (state, last_sent, looked_at) = match usable {
+            Some(own) if is_whole => (Some(own.fold), own.last_sent, own.looked_at),
+            Some(own) => (Some(own.fold), branched.unwrap_or_default(), own.looked_at),
+            None => (None, branched.unwrap_or_default(), Instant::now()),
+        };
+        let start = state.as_ref().map_or(0, |state| state.messages());
+        let new = start..messages.len();
+        let facts = new.map(|index| memory.fact(chain.content_key(index))).collect();
+        Conversation { chain, state, remembered_messages, is_whole, looked_at, last_sent, facts }
+    }
+
+    /// Counts the messages that no request has brought before. If a compaction will ask what they say,
+    /// they are decoded once for both.
+    fn count_messages(
+        &mut self,
+        shared: &Shared,
+        job: &Job,
+        request: &Request<'_>,
+        most_bytes: usize,
+    ) -> Result<Parsed, ProxyError> {
+        let cost = cost(request, &self.options, &AtHand::new(self, shared, job));
+        let is_read = cost.is_read_likely && most_bytes > INLINE_BYTES;
+        let Some(conversation) = &mut self.conversation else { return Ok(Parsed::new()) };
+        if cost.uncounted_bytes > most_bytes || cost.uncounted_bytes == 0 {
+            return Ok(Parsed::new());
+        }
+        let start = conversation.start();
+        let facts = conversation.facts.iter().enumerate();
+        let unknown = facts.filter(|(_, fact)| fact.is_none()).map(|(place, _)| start + place);
+        let unknown: Vec<usize> = unknown.collect();
+        let (protocol, measure) = (request.protocol, self.options.measure);
+        let count = move |raw: &str| {
+            let message = protocol.read_message(raw)?;
+            if !is_read {
+                return Ok((measure.fact(&message), None));
+            }
+            let (fact, reading) = measure.read(&message);
+            Ok((fact, Some(reading)))
+        };
+        let mut parsed = vec![None; request.messages.len()];
+        for (index, counted) in unknown.iter().zip(map(shared, job, request, &unknown, count)) {
+            let (fact, reading): (Fact, _) = match counted {
+                Ok(counted) => counted,
+                Err(error) => return Err(self.about(refusal::message(*index, &error), None)),
+            };
+            shared.memory.keep_fact(conversation.chain.content_key(*index), fact);
+            conversation.facts[*index - start] = Some(fact);
+            parsed[*index] = reading.map(Rc::new);
+        }
+        Ok(parsed)
+    }
+
+    /// Whether the plan may take longer than the request's own task may.
+    pub(super) fn is_long_work(&self, shared: &Shared, job: &Job, request: &Request<'_>) -> bool {
+        let cost = cost(request, &self.options, &AtHand::new(self, shared, job));
+        // A long body is known, but nothing of its conversation under these options.
+        let conversation = self.conversation.as_ref();
+        let is_new = conversation.is_none_or(|own| own.remembered_messages.is_none());
+        (is_new && self.looked.is_some())
+            || cost.largest_uncounted_extra_bytes > INLINE_BYTES
+            || cost.uncounted_bytes > INLINE_BYTES
+            || cost.searched_bytes > INLINE_BYTES
+            || cost.is_compaction_due
+            || cost.is_recall_possible
+    }
+
+    /// Plans the request, which is counted completely.
+    pub(super) fn plan(
+        &self,
+        shared: &Shared,
+        job: &Job,
+        request: &Request<'_>,
+        parsed: Parsed,
+    ) -> Step {
+        let spans = self.spans(shared, job, request);
+        let status =
+            |gone: &[usize], space: Space| spans.as_ref().and_then(|own| own.status(gone, space));
+        let mut at_hand = AtHand::new(self, shared, job);
+        (at_hand.spans, at_hand.readings) = (spans.as_ref(), Rc::new(parsed.into()));
+        let plan = plan_with(request, &self.options, &status, &at_hand);
+        if let Some(wanted) = spans.as_ref().and_then(Spans::take_open) {
+            return Step::Waits(wanted);
+        }
+        Step::Done(Box::new(match plan {
+            Ok(mut plan) => {
+                let planned = self.planned(shared, job, request, &mut plan, spans.as_ref());
+                Drafted { planned: Ok(planned), plan: Some(plan) }
+            }
+            Err(PlanError::Message { index, error }) => {
+                let error = self.about(refusal::message(index, &error), None);
+                Drafted { planned: Err(error), plan: None }
+            }
+            Err(PlanError::CannotFit(unfit)) => {
+                let received_tokens = unfit.plan.received_tokens;
+                let error = self.about(self.refused(&unfit), Some(received_tokens));
+                Drafted { planned: Err(error), plan: Some(unfit.plan) }
+            }
+        }))
+    }
+
+    /// Adds the conversation to an error.
+    fn about(&self, mut error: ProxyError, received_tokens: Option<u64>) -> ProxyError {
+        error.subject.get_or_insert_with(|| {
+            let (model, limit_tokens) = (self.model.clone(), self.options.limits.input_tokens());
+            Box::new(Subject { model, received_tokens, limit_tokens })
+        });
+        error
+    }
+
+    /// Creates the error for a request that exceeds its limit.
+    fn refused(&self, unfit: &CannotFit) -> ProxyError {
+        let (plan, learned) = (&unfit.plan, &self.options.learned);
+        if unfit.is_bypassed() {
+            return refusal::bypass(plan.received_tokens, unfit.limit_tokens);
+        }
+        let is_learned = match plan.limits.bound() {
+            Bound::Window => learned.window_tokens == Some(plan.limits.window_tokens),
+            Bound::ModelInput => learned.max_input_tokens == plan.limits.max_input_tokens,
+            Bound::Operator | Bound::Header => false,
+        };
+        refusal::cannot_fit(&Unfit {
+            limits: plan.limits,
+            floor: unfit.floor(),
+            tools_tokens: plan.tools_tokens(),
+            received_tokens: plan.received_tokens,
+            least_tokens: plan.sent_tokens,
+            is_learned,
+            is_model_known: self.is_model_known,
         })
     }
 
-    pub(super) fn fold_and_plan(
-        &self,
-        fold: impl FnOnce(&Self, Option<&Spans<'_>>) -> Result<Folded, Stop>,
-    ) -> Result<Planned, Stop> {
-        let spans = self.spans();
-        let folded = fold(self, spans.as_ref()).map_err(|stop| self.about(stop, None))?;
-        let received_tokens = folded.fold.received_tokens() + self.overhead_tokens;
-        let planned = self.conclude(&folded, spans.as_ref());
-        planned.map_err(|stop| self.about(stop, Some(received_tokens)))
-    }
-
-    /// `stop`, with the conversation that it is about if it is an error.
-    fn about(&self, stop: Stop, received_tokens: Option<u64>) -> Stop {
-        let Stop::Refused(mut error) = stop else { return stop };
-        error.subject.get_or_insert_with(|| {
-            let (model, limit_tokens) = (self.model.to_string(), self.limits.input_tokens());
-            Box::new(Subject { model, received_tokens, limit_tokens })
-        });
-        Stop::Refused(error)
-    }
-
-    /// What stands for messages that cuts take, where a model sums up.
-    pub(super) fn spans(&self) -> Option<Spans<'_>> {
-        let (summaries, job) = (self.shared.summaries.as_ref()?, self.job);
-        let conversation = (self.request.messages.as_slice(), self.model.as_ref(), self.encoding());
+    /// Returns the records for messages that compactions remove, if summaries are enabled.
+    fn spans<'s>(
+        &'s self,
+        shared: &'s Shared,
+        job: &'s Job,
+        request: &'s Request<'s>,
+    ) -> Option<Spans<'s>> {
+        let summaries = shared.summaries.as_ref()?;
+        let encoding = self.options.measure.encoding;
+        let conversation = (request.messages.as_slice(), self.model.as_str(), encoding);
         Some(Spans::new(summaries, job, conversation))
     }
 
-    /// Takes the transcript up where an earlier request of the conversation left it, or from the
-    /// start, and remembers where it is now.
-    pub(super) fn fold(&self, spans: Option<&Spans<'_>>) -> Result<Folded, Stop> {
-        let memory = &self.shared.memory;
-        let chain = self.chain();
-        let remembered = memory.longest_fold(&chain);
-        let earlier = remembered.as_ref();
-        let last_sent = earlier.map(|earlier| earlier.last_sent.branch()).unwrap_or_default();
-        let looked_at = earlier.map(|earlier| earlier.looked_at);
-        // Folding anew asks for all that stands, which renews its life in the store.
-        let is_stale = spans.zip(looked_at).is_some_and(|(spans, at)| spans.is_stale(at));
-        let looked_at = looked_at.filter(|_| !is_stale).unwrap_or_else(Instant::now);
-        let mut fold = match earlier.filter(|_| !is_stale) {
-            Some(same) if same.fold.messages() == self.request.messages.len() => {
-                let (fold, last_sent) = (Arc::clone(&same.fold), same.last_sent.clone());
-                return Ok(Folded { fold, last_sent });
-            }
-            Some(earlier) => Fold::clone(&earlier.fold),
-            None => Fold::new(Arc::clone(&self.profile)),
-        };
-        if self.pace == Pace::Inline && earlier.is_none() && self.looked.is_some() {
-            return Err(Stop::Heavy);
-        }
-        let facts = self.facts_from(fold.messages(), &chain)?;
-        let more_tokens = facts.iter().map(|fact| fact.tokens).sum();
-        let is_heavy = || fold.is_above_mark(more_tokens) || self.is_slow_to_take(fold.messages());
-        if self.pace == Pace::Inline && is_heavy() {
-            return Err(Stop::Heavy);
-        }
-        let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
-        let read_many = |messages: &[usize]| self.read_many(messages);
-        let source = self.source(&read_many).with_summaries(&standing);
-        for fact in facts {
-            fold.push(fact, &source);
-        }
-        let fold = Arc::new(fold);
-        if spans.is_some_and(Spans::is_unsettled) {
-            // What nobody has settled is not to be taken up by requests that are sent.
-            return Ok(Folded { fold, last_sent });
-        }
-        let earlier_messages = earlier.map(|earlier| earlier.fold.messages());
-        let kept = Remembered { fold: Arc::clone(&fold), looked_at, last_sent: last_sent.clone() };
-        memory.keep_fold(&chain, kept, earlier_messages);
-        Ok(Folded { fold, last_sent })
+    /// Returns the name of the policy that the plan follows.
+    pub(super) fn policy_name<'s>(&'s self, shared: &'s Shared, job: &'s Job) -> &'s str {
+        let asked = job.options.policy.as_deref();
+        let by_model = self.route.policy().or(self.settings.policy.as_deref());
+        asked.or(by_model).unwrap_or(&shared.config.context.default_policy)
     }
 
-    /// The keys of the conversation. What was hashed of it is remembered for its next request.
-    fn chain(&self) -> Chain {
-        let (memory, messages) = (&self.shared.memory, &self.request.messages);
-        let known = self.looked.as_ref().and_then(|looked| looked.known.as_ref());
-        // A beginning whose messages are too many is not read on from.
-        let known = known.map(|known| &*known.hashes).filter(|known| known.len() <= messages.len());
-        let known = known.unwrap_or_default();
-        let chain = Chain::new(memory, self.job.tenant, &self.profile, messages, known);
-        if let Some(looked) = &self.looked
-            && let Some(read) = self.job.protocol.beginning(&self.request)
-        {
-            memory.beginnings.keep(looked, read, chain.own());
-        }
-        chain
-    }
-
-    /// Whether the policy has every message from `start` on searched, and these are many.
-    fn is_slow_to_take(&self, start: usize) -> bool {
-        let new = self.request.messages.iter().skip(start);
-        !self.profile.policy.anchors.is_empty()
-            && new.map(|raw| raw.len()).sum::<usize>() > INLINE_BYTES
-    }
-
-    /// The facts of the messages from `start` on, counted only where no request brought them yet.
-    fn facts_from(&self, start: usize, chain: &Chain) -> Result<Vec<Fact>, Stop> {
-        let memory = &self.shared.memory;
-        let messages = &self.request.messages;
-        let (mut new_bytes, mut unknown) = (0, Vec::new());
-        let mut facts = Vec::with_capacity(messages.len() - start);
-        for (index, raw) in messages.iter().enumerate().skip(start) {
-            let fact = memory.fact(chain.content_key(index));
-            if fact.is_none() {
-                new_bytes += raw.len();
-                if self.pace == Pace::Inline && new_bytes > INLINE_BYTES {
-                    return Err(Stop::Heavy);
-                }
-                unknown.push(index);
-            }
-            facts.push(fact);
-        }
-        let (protocol, measure) = (self.job.protocol, self.profile.measure);
-        let count = move |raw: &str| Ok(measure.fact(&protocol.read_message(raw)?));
-        for (index, fact) in unknown.iter().copied().zip(self.map(&unknown, count)) {
-            let fact = fact.map_err(|error| refusal::message(index, &error))?;
-            memory.keep_fact(chain.content_key(index), fact);
-            facts[index - start] = Some(fact);
-        }
-        Ok(facts.into_iter().flatten().collect())
-    }
-
-    /// What `work` makes of some of the messages, shared with other threads where it may take its time.
-    fn map<T: Send + 'static>(
-        &self,
-        messages: &[usize],
-        work: impl Fn(&str) -> T + Send + Sync + 'static,
-    ) -> Vec<T> {
-        let raws: Vec<&str> = messages.iter().map(|index| self.request.messages[*index]).collect();
-        match self.pace {
-            Pace::Inline => raws.into_iter().map(work).collect(),
-            Pace::Unhurried => several::map(&self.shared.heavy, &self.job.body, &raws, work),
-        }
-    }
-
-    /// Reads some of the messages for what they say.
-    pub(super) fn read_many(&self, messages: &[usize]) -> Vec<Reading> {
-        let protocol = self.job.protocol;
-        self.map(messages, move |raw| read_one(protocol, raw))
-    }
-
-    /// The messages as cuts see them. `read_many` is [`Self::read_many`].
-    pub(super) fn source<'s>(&'s self, read_many: &'s ReadMany<'s>) -> RequestSource<'s> {
-        let encoding = self.encoding();
-        RequestSource::new(self.job.protocol, &self.request.messages, encoding)
-            .with_readings(Rc::clone(&self.readings), read_many)
-    }
-
-    /// Checks the size against the limit and writes the body.
-    fn conclude(&self, folded: &Folded, spans: Option<&Spans<'_>>) -> Result<Planned, Stop> {
-        let (config, fold) = (&self.shared.config, &*folded.fold);
-        let limit_tokens = self.limits.input_tokens();
-        let received_tokens = fold.received_tokens() + self.overhead_tokens;
-        if self.job.asked.bypass {
-            let mut planned = self.bypass(received_tokens)?;
-            planned.progress = Some(folded.progress(0));
-            return Ok(planned);
-        }
-        let standing = |gone: &[usize], space| spans.and_then(|spans| spans.standing(gone, space));
-        let read_many = |messages: &[usize]| self.read_many(messages);
-        let source = self.source(&read_many).with_summaries(&standing);
-        if self.pace == Pace::Inline && fold.is_above_mark(0) {
-            return Err(Stop::Heavy);
-        }
-        let end = fold.ended(&source);
-        if let Some(wanted) = spans.and_then(Spans::take_open) {
-            return Err(Stop::Waits(wanted));
-        }
-        let is_observed = config.context.mode == Mode::Observe;
-        let needs_nothing = end.needs_nothing(limit_tokens, self.overhead_tokens);
-        let is_left_alone = is_observed || needs_nothing;
-        if self.pace == Pace::Inline && !is_left_alone && context::tail::is_possible(&end) {
-            return Err(Stop::Heavy);
-        }
-        let mut sent_tokens = match is_left_alone {
-            true => received_tokens,
-            false => end.sent_tokens() + self.overhead_tokens,
-        };
-        if sent_tokens > self.limits.input_tokens() && !is_observed {
-            let unfit = self.unfit(&end, received_tokens, sent_tokens);
-            return Err(refusal::cannot_fit(&unfit).into());
-        }
-        let kind = match (is_observed, needs_nothing) {
-            (true, _) => Kind::Observed,
-            (false, true) => Kind::LeftAlone,
-            (false, false) => Kind::Compacted,
-        };
-        let action = edited::action(&end, kind, needs_nothing);
-        let (mut edits, mut named) =
-            edited::edits(&end, &self.request, &source, &self.settings, kind);
-        if let Some(tail) = self.tail(&end, &source).filter(|_| kind == Kind::Compacted) {
-            sent_tokens += tail.tokens;
-            // Behind all other edits, as it stands behind the last message.
-            edits.push((tail.message, Edit::Append(tail.text)));
-        }
-        let beside = self.beside(sent_tokens, is_observed);
-        named.extend(beside.question.map(|_| edited::USAGE));
-        named.extend(beside.clamp.map(|_| edited::CLAMP));
-        let lowered = beside.clamp;
-        let (body, asked) =
-            edited::body(self.job.protocol, &self.request, &self.model, &edits, beside);
-        let cuts = if needs_nothing { 0 } else { end.cuts() };
-        let named = named.join(",");
-        let mut planned = self.planned(body, action, &named, received_tokens, sent_tokens, cuts);
-        planned.usage_asked = asked;
-        planned.is_clampable = !is_observed && clamp::is_possible(&self.request);
-        planned.zone = end.zone();
-        planned.is_cut_here = !is_left_alone && end.is_cut_here();
-        planned.max_output_tokens = lowered.or(self.request.max_output_tokens);
-        self.compare(&mut planned, folded, &end, kind);
-        let is_unfit = end.history().last().is_some_and(|cut| cut.summary == SummaryUse::Unfit);
-        planned.summary = spans.and_then(|spans| spans.told(is_unfit));
-        planned.ahead = spans.and_then(|spans| spans.ahead(&end, &source));
-        if !is_left_alone && config.context.originals != Originals::Off {
-            planned.left_out = LeftOut::of(&self.job.body, &self.request, end.fates());
-        }
-        Ok(planned)
-    }
-
-    /// Notes which compactions the request of the conversation that an upstream took last had not.
-    fn compare(&self, planned: &mut Planned, folded: &Folded, end: &Fold, kind: Kind) {
-        let compactions = if kind == Kind::Compacted { end.cuts() } else { 0 };
-        let before = folded.last_sent.get();
-        let compactions_before = before.map_or(0, |sent| sent.compactions);
-        planned.compaction.earlier_tokens =
-            before.map(|sent| sent.received_tokens + self.overhead_tokens);
-        planned.compaction.is_cut = compactions > compactions_before;
-        if planned.compaction.is_cut {
-            planned.compacted_by = edited::compacted_by(end, compactions_before);
-        }
-        planned.progress = Some(folded.progress(compactions));
-    }
-
-    /// What a refusal says of a request that cannot be made to fit.
-    fn unfit(&self, end: &Fold, received_tokens: u64, sent_tokens: u64) -> Unfit {
-        let learned = [self.learned.window_tokens, self.learned.max_input_tokens];
-        let is_learned = match self.limits.bound() {
-            Bound::Window => learned[0] == Some(self.limits.window_tokens),
-            Bound::ModelInput => learned[1] == self.limits.max_input_tokens,
-            Bound::Operator | Bound::Header => false,
-        };
-        Unfit {
-            limits: self.limits,
-            floor: end.floor(),
-            tools_tokens: self.overhead_tokens - REPLY_PRIMING,
-            received_tokens,
-            least_tokens: sent_tokens,
-            is_learned,
-            is_model_known: self.is_model_known,
-        }
-    }
-
-    /// What is changed beside the messages.
-    fn beside(&self, sent_tokens: u64, is_observed: bool) -> Beside {
-        let question = self.request.usage_question;
-        // What is estimated may be a little more.
-        let spare_tokens = if self.encoding().is_estimated() { sent_tokens / 32 } else { 0 };
-        let most_tokens = sent_tokens + spare_tokens;
-        let asked_output = self.request.max_output_tokens;
-        let learned = self.learned.clamped(&self.limits, most_tokens, asked_output);
-        let most = self.job.asked.max_output_tokens;
-        let budgeted = most.filter(|most| asked_output.is_none_or(|asked| asked > *most));
-        let clamp = learned.into_iter().chain(budgeted).min();
-        Beside {
-            question: question.filter(|_| self.may_ask_usage()),
-            clamp: clamp.filter(|_| !is_observed),
-        }
-    }
-
-    fn encoding(&self) -> Encoding {
-        self.profile.measure.encoding
-    }
-
-    fn may_ask_usage(&self) -> bool {
-        !self.job.asked.is_usage_refused && self.way.taught.refusers.may_be_asked(&self.model)
-    }
-
-    /// What is put after the last message of a request that ends in the state `end`.
-    pub(super) fn tail(&self, end: &Fold, source: &RequestSource<'_>) -> Option<Tail> {
-        let tail = context::tail(end, source)?;
-        let sent_tokens = end.sent_tokens() + self.overhead_tokens + tail.tokens;
-        (sent_tokens <= self.limits.input_tokens()).then_some(tail)
-    }
-
-    /// Forwards the request as received, within the operator's own limit.
-    fn bypass(&self, received_tokens: u64) -> Result<Planned, Stop> {
-        let operator = [self.limits.operator_tokens, self.limits.header_tokens];
-        let limit_tokens = operator.into_iter().flatten().min();
-        if let Some(limit_tokens) = limit_tokens.filter(|limit| received_tokens > *limit) {
-            return Err(refusal::bypass(received_tokens, limit_tokens).into());
-        }
-        Ok(self.planned(None, "bypass".into(), "", received_tokens, received_tokens, 0))
-    }
-
-    /// After a fault inside compaction: the original, where it can be shown to fit.
-    pub(super) fn forward_after_fault(&self) -> Result<Planned, Stop> {
-        tracing::error!(target: "weir::fault", model = %shown(&self.model), "compaction failed");
-        let limit_tokens = self.limits.input_tokens();
-        // No text takes more tokens than bytes; framing is what is counted beside it.
-        let most_tokens = self.job.body.len() as u64 + self.overhead_tokens;
-        let counted = || {
-            let facts = self.request.messages.iter().map(|raw| {
-                let message = self.job.protocol.read_message(raw).ok()?;
-                Some(self.profile.measure.fact(&message).tokens)
-            });
-            facts.sum::<Option<u64>>().map(|tokens| tokens + self.overhead_tokens)
-        };
-        let received = if most_tokens <= limit_tokens {
-            Some(most_tokens)
-        } else {
-            catch_unwind(AssertUnwindSafe(counted)).ok().flatten()
-        };
-        match received {
-            Some(tokens) if tokens <= limit_tokens => {
-                Ok(self.planned(None, "fault".into(), "", tokens, tokens, 0))
-            }
-            _ => Err(ProxyError::new(
-                ErrorKind::Internal,
-                "compaction failed, and the request does not fit without it",
-            )
-            .into()),
-        }
-    }
-
+    /// Describes the engine's plan for the rest of the request. Takes its body.
     fn planned(
         &self,
-        body: Option<Bytes>,
-        action: String,
-        edits: &str,
-        received_tokens: u64,
-        sent_tokens: u64,
-        cuts: u32,
+        shared: &Shared,
+        job: &Job,
+        request: &Request<'_>,
+        plan: &mut Plan,
+        spans: Option<&Spans<'_>>,
     ) -> Planned {
+        let mut planned = Planned {
+            body: plan.body.take().map(Bytes::from),
+            sent_tokens: plan.sent_tokens,
+            cuts: plan.compactions,
+            is_cut_here: plan.is_compacted_here,
+            usage_request: plan.usage_request,
+            zone: plan.zone,
+            max_output_tokens: plan.max_output_tokens,
+            is_clampable: plan.is_clampable,
+            ..self.as_received(job, request, &plan.action, &plan.edits, plan.received_tokens)
+        };
+        planned.compaction.sent_tokens = plan.sent_tokens;
+        if plan.treatment == Treatment::Compacted
+            && shared.config.context.originals != Originals::Off
+        {
+            planned.left_out = LeftOut::of(&job.body, request, plan.fates());
+        }
+        self.compare(&mut planned, plan);
+        if let Some(spans) = spans.filter(|_| plan.treatment != Treatment::Bypassed) {
+            planned.summary = spans.told(plan.is_summary_unfit());
+            let prefetch = plan.prefetch.as_ref();
+            planned.ahead = prefetch.and_then(|ahead| spans.prefetch(ahead, &plan.end));
+        }
+        planned
+    }
+
+    /// Determines the compactions that were not in the request of the conversation that an upstream
+    /// last accepted.
+    fn compare(&self, planned: &mut Planned, plan: &Plan) {
+        let Some(conversation) = &self.conversation else { return };
+        let is_compacted = plan.treatment == Treatment::Compacted;
+        let compactions = if is_compacted { plan.compactions } else { 0 };
+        let last_sent = &conversation.last_sent;
+        let progress = Progress::new(last_sent, plan.state.received_tokens(), compactions);
+        planned.progress = Some(progress);
+        if plan.treatment == Treatment::Bypassed {
+            return;
+        }
+        let before = last_sent.get();
+        let compactions_before = before.map_or(0, |sent| sent.compactions);
+        planned.compaction.earlier_tokens =
+            before.map(|sent| sent.received_tokens + plan.overhead_tokens);
+        planned.compaction.is_cut = compactions > compactions_before;
+        if planned.compaction.is_cut {
+            planned.compacted_by = plan.steps_after(compactions_before);
+        }
+    }
+
+    /// Describes a request that is sent as received after a fault, if it provably fits.
+    pub(super) fn after_fault(&self, job: &Job, request: &Request<'_>) -> Option<Planned> {
+        let tokens = fits_as_received(request, &self.options)?;
+        Some(self.as_received(job, request, "fault", &[], tokens))
+    }
+
+    /// Describes a request that is sent as received.
+    fn as_received(
+        &self,
+        job: &Job,
+        request: &Request<'_>,
+        action: &str,
+        edits: &[&str],
+        received_tokens: u64,
+    ) -> Planned {
+        let limits = self.options.limits;
+        let alias = job.alias_of.as_ref().map(|_| ALIAS);
+        let edits: Vec<&str> = alias.into_iter().chain(edits.iter().copied()).collect();
         Planned {
-            body,
-            action,
-            edits: match (&self.job.alias_of, edits) {
-                (None, edits) => edits.to_owned(),
-                (Some(_), "") => edited::ALIAS.to_owned(),
-                (Some(_), edits) => format!("{},{edits}", edited::ALIAS),
-            },
+            body: None,
+            action: action.to_owned(),
+            edits: edits.join(","),
             received_tokens,
-            sent_tokens,
-            limit_tokens: self.limits.input_tokens(),
-            messages: self.request.messages.len() as u32,
-            cuts,
+            sent_tokens: received_tokens,
+            limit_tokens: limits.input_tokens(),
+            messages: request.messages.len() as u32,
+            cuts: 0,
             is_cut_here: false,
             left_out: LeftOut::default(),
-            model: self.model.clone().into_owned(),
-            upstream: self.way.taught.origin.clone(),
-            stream: self.request.stream,
-            usage_asked: None,
+            model: self.model.clone(),
+            upstream: self.route.knowledge.origin.clone(),
+            stream: request.stream,
+            usage_request: None,
             zone: Zone::Continue,
             compaction: Compaction {
                 received_tokens,
-                sent_tokens,
+                sent_tokens: received_tokens,
                 earlier_tokens: None,
-                is_cut: cuts > 0,
-                max_input_tokens: self.limits.max_input_tokens.unwrap_or(self.limits.window_tokens),
+                is_cut: false,
+                max_input_tokens: limits.max_input_tokens.unwrap_or(limits.window_tokens),
             },
-            max_output_tokens: self.request.max_output_tokens,
-            choices: self.request.choices,
-            service_tier: self.request.service_tier.as_deref().map(ServiceTier::from_name),
+            max_output_tokens: request.max_output_tokens,
+            choices: request.choices,
+            service_tier: request.service_tier.as_deref().map(ServiceTier::from_name),
             is_clampable: false,
-            limits: self.limits,
+            limits,
             is_model_known: self.is_model_known,
-            encoding: self.encoding(),
+            encoding: self.options.measure.encoding,
             is_calibrated: self.is_calibrated,
             summary: None,
             ahead: None,
@@ -529,4 +578,67 @@ impl<'a> Draft<'a> {
             progress: None,
         }
     }
+}
+
+impl Known for AtHand<'_> {
+    fn extra_tokens(&self, extra: usize) -> Option<u64> {
+        self.draft.extras.get(extra).copied().flatten()
+    }
+
+    fn fact(&self, message: usize) -> Option<Fact> {
+        let conversation = self.draft.conversation.as_ref()?;
+        let place = message.checked_sub(conversation.start())?;
+        conversation.facts.get(place).copied().flatten()
+    }
+
+    fn state(&self) -> Option<Arc<Fold>> {
+        self.draft.conversation.as_ref()?.state.clone()
+    }
+
+    fn keep_state(&self, state: &Arc<Fold>) {
+        let Some(conversation) = &self.draft.conversation else { return };
+        // Records that are not settled must not be reused by requests that are sent.
+        if conversation.is_whole || self.spans.is_some_and(Spans::is_unsettled) {
+            return;
+        }
+        let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());
+        let kept = Remembered { fold: Arc::clone(state), looked_at, last_sent };
+        let Conversation { chain, remembered_messages, .. } = conversation;
+        self.shared.memory.keep_fold(chain, kept, *remembered_messages);
+    }
+
+    fn readings(&self) -> Rc<Readings> {
+        Rc::clone(&self.readings)
+    }
+
+    fn read_many(&self, request: &Request<'_>, messages: &[usize]) -> Vec<Reading> {
+        let protocol = request.protocol;
+        map(self.shared, self.job, request, messages, move |raw| read_one(protocol, raw))
+    }
+}
+
+/// Reads a job's body, starting after its known beginning.
+pub(super) fn read_body<'a>(
+    shared: &Shared,
+    job: &'a Job,
+    beginning: Option<&Beginning>,
+) -> Result<Request<'a>, ProxyError> {
+    let max_messages = shared.config.server.max_messages;
+    let request = match beginning {
+        Some(beginning) => job.protocol.read_on(&job.body, beginning, max_messages),
+        None => job.protocol.read(&job.body, max_messages),
+    };
+    request.map_err(refusal::body)
+}
+
+/// Applies `work` to some of the messages, shared with other threads if they are large.
+fn map<T: Send + 'static>(
+    shared: &Shared,
+    job: &Job,
+    request: &Request<'_>,
+    messages: &[usize],
+    work: impl Fn(&str) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let raws: Vec<&str> = messages.iter().map(|index| request.messages[*index]).collect();
+    several::map(&shared.heavy, &job.body, &raws, work)
 }

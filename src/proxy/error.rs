@@ -1,16 +1,16 @@
-//! What can go wrong with a request, as one type. Rendering it is `server::reply`'s.
+//! Errors of a request, as one type. `server::reply` renders them.
 
 use bytes::Bytes;
 use http::StatusCode;
 
 use crate::upstream::{SendError, TargetError};
 
-/// What happened. Few and fixed: the metric's label and the wire's `code`.
+/// Kind of error. Few and fixed: the metric's label and the wire's `code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     InvalidRequest,
     ContextLengthExceeded,
-    /// The caller's body stopped coming.
+    /// The caller's body stopped arriving.
     BodyTimeout,
     BodyTooLarge,
     TooManyMessages,
@@ -18,33 +18,33 @@ pub enum ErrorKind {
     OriginNotAllowed,
     HostNotAllowed,
     BypassNotAllowed,
-    /// Something stored was asked for by somebody unknown.
+    /// A caller without credential asked for something stored.
     CredentialRequired,
-    /// No virtual key, or none that is good.
+    /// No virtual key, or an invalid one.
     InvalidApiKey,
     /// A key may not use the model.
     ModelNotAllowed,
     /// A key may not use the route.
     PassthroughRequired,
-    /// A key has more requests, at once or in the minute, than it may.
+    /// A key exceeded its limit on requests, simultaneous or per minute.
     RequestRate,
-    /// A key has used more tokens in the minute than it may.
+    /// A key exceeded its limit on tokens per minute.
     TokenRate,
-    /// A budget has not enough left.
+    /// A budget has too little left.
     BudgetExhausted,
-    /// What a budget has left is held by others.
+    /// Other requests hold the rest of a budget.
     BudgetHeld,
-    /// The model has no known price, and such are not served.
+    /// The model has no known price, and such models are refused.
     ModelNotPriced,
     NotFound,
-    /// A page of weir's own was asked for in a way that it does not take.
+    /// One of weir's own pages does not support the method.
     MethodNotAllowed,
     UpgradeNotSupported,
     LoopDetected,
     Overloaded,
     StoreUnavailable,
     UpstreamConnect,
-    /// The upstream has no API under the base URL that is configured.
+    /// The upstream has no API under the configured base URL.
     UpstreamPath,
     UpstreamTimeout,
     UpstreamClosed,
@@ -52,7 +52,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The word for it in answers, logs and metrics.
+    /// Name of the error in answers, logs and metrics.
     pub fn code(self) -> &'static str {
         match self {
             Self::InvalidRequest => "invalid_request",
@@ -66,7 +66,7 @@ impl ErrorKind {
             Self::BypassNotAllowed => "bypass_not_allowed",
             Self::CredentialRequired => "credential_required",
             Self::InvalidApiKey => "invalid_api_key",
-            // OpenAI's word for both, so that nobody learns which models there are.
+            // OpenAI's code for both, so that nobody learns which models exist.
             Self::ModelNotAllowed => "model_not_found",
             Self::PassthroughRequired => "passthrough_required",
             Self::RequestRate | Self::TokenRate | Self::BudgetHeld => "rate_limit_exceeded",
@@ -88,7 +88,7 @@ impl ErrorKind {
 }
 
 impl ErrorKind {
-    /// The status of an answer that reports it.
+    /// HTTP status of an answer with this error.
     pub fn status(self) -> StatusCode {
         match self {
             Self::InvalidRequest
@@ -122,23 +122,23 @@ impl ErrorKind {
     }
 }
 
-/// Why a request has no answer from the model.
+/// Error of a request without an answer from the model.
 #[derive(Debug, Clone)]
 pub struct ProxyError {
     pub kind: ErrorKind,
-    /// For the caller: what is wrong and what to do. Never content, never a credential.
+    /// For the caller: the problem and its solution. Never content, never a credential.
     pub message: String,
-    /// The request field at fault, as OpenAI's `param`.
+    /// Request field at fault, as OpenAI's `param`.
     pub param: Option<String>,
-    /// When it is worth trying again.
+    /// Delay after which a retry is worthwhile.
     pub retry_after_ms: Option<u64>,
-    /// What the upstream had said, where that is the reason.
+    /// The upstream's answer, if it is the reason.
     pub upstream: Option<Box<UpstreamAnswer>>,
-    /// The conversation that could not be sent, for the log.
+    /// Conversation that could not be sent, for the log.
     pub subject: Option<Box<Subject>>,
 }
 
-/// A conversation that an error is about, as far as it was read.
+/// Conversation that an error is about, as far as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     pub model: String,
@@ -146,7 +146,7 @@ pub struct Subject {
     pub limit_tokens: u64,
 }
 
-/// An answer of the upstream's, complete.
+/// Complete answer of the upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamAnswer {
     pub status: u16,
@@ -154,7 +154,7 @@ pub struct UpstreamAnswer {
 }
 
 impl ProxyError {
-    /// An error of `kind` that says `message`.
+    /// Creates an error of `kind` with this message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { kind, message, param: None, retry_after_ms: None, upstream: None, subject: None }

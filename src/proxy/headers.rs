@@ -1,5 +1,4 @@
-//! Headers on their way through: what concerns one connection only, or weir only, goes no
-//! further.
+//! Headers of forwarded requests and answers: those for one connection, or for weir, go no further.
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -7,19 +6,20 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue};
 
-use super::planner::{Asked, Planned};
-use super::{Caller, ErrorKind, ProxyError};
+use super::planner::{Planned, RequestOptions};
 use crate::config::Context;
-use crate::context::Verbosity;
-use crate::store::ledger::RequestId;
-use crate::store::rates::MinuteLeft;
+use crate::proxy::admit::caller::Caller;
+use crate::proxy::error::{ErrorKind, ProxyError};
+use weir_engine::context::Verbosity;
+use weir_store::ledger::RequestId;
+use weir_store::rates::MinuteLeft;
 
 /// Lowers this request's limit on prompt tokens.
 const MAX_INPUT_TOKENS: &str = "x-weir-max-input-tokens";
 /// Forwards this request untouched.
 const BYPASS: &str = "x-weir-bypass";
 
-/// Names the policy to plan this request by.
+/// Names the policy for this request.
 const POLICY: &str = "x-weir-policy";
 
 const ACTION: HeaderName = HeaderName::from_static("x-weir-action");
@@ -40,7 +40,7 @@ const MODEL: HeaderName = HeaderName::from_static("x-weir-model");
 const ATTEMPTS: HeaderName = HeaderName::from_static("x-weir-attempts");
 const VERBOSITY: HeaderName = HeaderName::from_static("x-weir-verbosity");
 
-/// OpenAI's headers for what is left of a minute: the limit, what remains of it, when it is whole again.
+/// OpenAI's headers for the state of a minute: the limit, the remainder, the time until reset.
 const RATE_REQUESTS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit-requests"),
     HeaderName::from_static("x-ratelimit-remaining-requests"),
@@ -52,7 +52,7 @@ const RATE_TOKENS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
 
-/// The name this instance has in `via`.
+/// Name of this instance in `via`.
 #[derive(Clone)]
 pub struct Via {
     name: String,
@@ -60,7 +60,7 @@ pub struct Via {
 }
 
 impl Via {
-    /// A name that no other instance has.
+    /// Generates a unique name.
     pub fn random() -> Self {
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes).expect("the operating system gives random bytes at start");
@@ -81,12 +81,16 @@ impl Via {
     }
 }
 
-/// What the caller asks of the plan: by header, else by its key.
-pub fn asked(headers: &HeaderMap, context: &Context, caller: &Caller) -> Result<Asked, ProxyError> {
+/// Reads the caller's options for the plan, from headers or else from its key.
+pub fn options(
+    headers: &HeaderMap,
+    context: &Context,
+    caller: &Caller,
+) -> Result<RequestOptions, ProxyError> {
     let max_input_tokens = match only_value(headers, MAX_INPUT_TOKENS)? {
         None => None,
         Some(value) => match value.parse::<u64>() {
-            // The parser would let a sign pass.
+            // The parser would accept a sign.
             Ok(tokens) if tokens > 0 && !value.starts_with('+') => Some(tokens),
             _ => return Err(bad_value(MAX_INPUT_TOKENS, "a whole number above 0")),
         },
@@ -125,7 +129,7 @@ pub fn asked(headers: &HeaderMap, context: &Context, caller: &Caller) -> Result<
             Some(chosen.to_owned())
         }
     };
-    Ok(Asked { max_input_tokens, bypass, policy, ..Asked::default() })
+    Ok(RequestOptions { max_input_tokens, bypass, policy, ..RequestOptions::default() })
 }
 
 fn only_value<'a>(
@@ -150,10 +154,10 @@ fn bad_value(name: &str, wanted: &str) -> ProxyError {
     }
 }
 
-/// The action of a conversation that is forwarded without being read.
+/// Action of a conversation that is forwarded unread.
 pub const UNREAD: &str = "unread";
 
-/// A caller's headers as the upstream gets them; the client adds `host` and `content-length`.
+/// Prepares a caller's headers for the upstream; the client adds `host` and `content-length`.
 pub fn outbound(mut headers: HeaderMap, via: &Via) -> HeaderMap {
     remove_hop_by_hop(&mut headers);
     remove_where(&mut headers, |name| name.starts_with("x-weir-"));
@@ -164,13 +168,13 @@ pub fn outbound(mut headers: HeaderMap, via: &Via) -> HeaderMap {
     headers
 }
 
-/// The upstream's headers as the caller gets them. `content-length` stays: the body is the same.
+/// Prepares the upstream's headers for the caller. `content-length` stays: the body is the same.
 pub fn inbound(mut headers: HeaderMap) -> HeaderMap {
     remove_hop_by_hop(&mut headers);
     headers
 }
 
-/// Tells the caller what its request is called in the journal.
+/// Adds the request's ID in the journal.
 pub fn name(headers: &mut HeaderMap, id: Option<RequestId>) {
     headers.remove(REQUEST_ID);
     if let Some(id) = id {
@@ -178,8 +182,7 @@ pub fn name(headers: &mut HeaderMap, id: Option<RequestId>) {
     }
 }
 
-/// Tells the caller what was done to the conversation. What another weir behind this one said of
-/// its own doing gives way.
+/// Adds the report on the conversation. Replaces the report of another weir behind this one.
 pub fn report(headers: &mut HeaderMap, planned: &Planned) {
     headers.remove(EDITS);
     if !planned.edits.is_empty() {
@@ -212,20 +215,20 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
     }
 }
 
-/// Says that weir has not read a conversation, so that no limit of weir's holds for it.
+/// Reports that weir has not read a conversation, so that none of its limits applies.
 pub fn unread(headers: &mut HeaderMap) {
     headers.insert(ACTION, HeaderValue::from_static(UNREAD));
 }
 
-/// Tells which upstream took a request, as which model, where there are several ways to go; and how
-/// often it was sent, where that was more than once.
-pub fn way(headers: &mut HeaderMap, shown: Option<(&str, &str)>, attempts: u64) {
+/// Reports the upstream and model of a request if there are several routes, and the number of
+/// attempts if there was more than one.
+pub fn route(headers: &mut HeaderMap, shown: Option<(&str, &str)>, attempts: u64) {
     for name in [UPSTREAM, MODEL, ATTEMPTS] {
         headers.remove(name);
     }
     if let Some((upstream, model)) = shown {
         insert_text(headers, UPSTREAM, upstream);
-        // A name that no header can hold is told by the answer itself.
+        // If a header cannot carry the name, the answer itself contains it.
         if !model.is_empty() {
             insert_text(headers, MODEL, model);
         }
@@ -243,14 +246,14 @@ pub fn left_out(headers: &mut HeaderMap, names: &str) {
     }
 }
 
-/// How long a body is said to be; nothing where that is not said.
+/// Returns the declared length of a body; 0 if none is declared.
 pub fn length(headers: &HeaderMap) -> u64 {
     let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     told.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Tells what a key's minute has left, by OpenAI's headers, in the place of what the upstream tells of
-/// the account behind it.
+/// Reports the remaining limits of a key's minute in OpenAI's headers, instead of the upstream's
+/// figures for its account.
 pub fn rates(headers: &mut HeaderMap, left: &MinuteLeft) {
     let kinds = [(left.requests, &RATE_REQUESTS), (left.tokens, &RATE_TOKENS)];
     for (left, [limit, remaining, reset]) in kinds {
@@ -261,7 +264,7 @@ pub fn rates(headers: &mut HeaderMap, left: &MinuteLeft) {
     }
 }
 
-/// A span of time as OpenAI's headers have it: `6m0s`, `1.5s`, `120ms`.
+/// Formats a duration for OpenAI's headers: `6m0s`, `1.5s`, `120ms`.
 fn span(ms: u64) -> String {
     match (ms / 60_000, ms % 60_000) {
         (0, ms @ 0..1000) => format!("{ms}ms"),
@@ -271,8 +274,8 @@ fn span(ms: u64) -> String {
 }
 
 fn insert_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
-    // Actions and edits are fixed words; should one ever not be fit for a header, the answer
-    // matters more than the report.
+    // Actions and edits are fixed words. If one is ever invalid in a header, the answer matters
+    // more than the report.
     if let Ok(value) = HeaderValue::from_str(text) {
         headers.insert(name, value);
     }
@@ -314,12 +317,12 @@ mod tests {
             .collect()
     }
 
-    /// A caller in open mode.
+    /// Creates a caller in open mode.
     fn anybody() -> Caller {
         Caller::new(crate::proxy::Tenant::ANONYMOUS, None)
     }
 
-    /// A configuration that lets callers choose.
+    /// Creates a configuration that lets callers choose.
     fn allowing() -> Context {
         let allowed_policies = vec!["zones".to_owned(), "mine".to_owned()];
         Context { allow_bypass: true, allowed_policies, ..Config::default().context }
@@ -328,8 +331,8 @@ mod tests {
     #[test]
     fn a_policy_is_one_of_those_allowed() {
         let policy = |name: &'static str, context: &Context| {
-            asked(&headers(&[("x-weir-policy", name)]), context, &anybody())
-                .map(|asked| asked.policy)
+            options(&headers(&[("x-weir-policy", name)]), context, &anybody())
+                .map(|options| options.policy)
                 .map_err(|error| error.message)
         };
         assert_eq!(policy("mine", &allowing()), Ok(Some("mine".to_owned())));
@@ -357,8 +360,8 @@ mod tests {
             ("accept", "*/*", Ok((None, false))),
         ];
         for (name, value, expected) in rows {
-            let found = asked(&headers(&[(name, value)]), &allowing(), &anybody())
-                .map(|asked| (asked.max_input_tokens, asked.bypass));
+            let found = options(&headers(&[(name, value)]), &allowing(), &anybody())
+                .map(|options| (options.max_input_tokens, options.bypass));
             if let Err(error) = &found {
                 assert!(error.message.contains(name), "{}", error.message);
             }
@@ -369,19 +372,19 @@ mod tests {
     #[test]
     fn a_limit_said_twice_is_refused() {
         let twice = headers(&[("x-weir-max-input-tokens", "9"), ("x-weir-max-input-tokens", "8")]);
-        let error = asked(&twice, &allowing(), &anybody()).expect_err("which one counts?");
+        let error = options(&twice, &allowing(), &anybody()).expect_err("which one counts?");
         assert_eq!(error.kind, ErrorKind::InvalidRequest);
     }
 
     #[test]
     fn a_bypass_that_is_not_allowed_names_the_key() {
         let error =
-            asked(&headers(&[("x-weir-bypass", "1")]), &Config::default().context, &anybody())
+            options(&headers(&[("x-weir-bypass", "1")]), &Config::default().context, &anybody())
                 .expect_err("not allowed");
         assert_eq!(error.kind, ErrorKind::BypassNotAllowed);
         assert!(error.message.contains("context.allow_bypass"));
         assert!(
-            asked(&headers(&[("x-weir-bypass", "0")]), &Config::default().context, &anybody())
+            options(&headers(&[("x-weir-bypass", "0")]), &Config::default().context, &anybody())
                 .is_ok()
         );
     }

@@ -1,328 +1,311 @@
-//! One request, from plan to relay. Knows nothing of listeners or of how errors are rendered.
+//! Handling of one request, by phases: admit, plan, hold, send, relay, settle. [`Proxy::handle`]
+//! shows their order. Knows nothing of listeners or of how errors are rendered.
 
-mod admission;
-mod asking;
-mod beginnings;
-mod budgets;
-mod caller;
+pub mod admit;
 mod draft;
-mod drain;
-mod edited;
 pub mod error;
 mod explain;
 mod headers;
-mod heal;
-pub mod host;
-mod journal;
-pub mod learned;
-mod memory;
+pub mod hold;
 pub mod metrics;
-mod misplaced;
 mod models;
-mod opening;
 mod originals;
-mod outcome;
-mod passed;
+mod plan_cache;
 mod planned;
 pub mod planner;
-mod prices;
-mod probe;
+mod prefix_cache;
 mod question;
-mod record;
 mod refusal;
-mod relay;
-mod routed;
-mod settlement;
+pub mod relay;
+pub mod send;
+mod settings;
+pub mod settle;
 mod several;
 mod shared;
-pub mod shelf;
 mod spend;
 pub mod summaries;
-mod unasked;
-mod upstreams;
-mod ways;
+pub mod upstreams;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{HeaderMap, Method, Response};
+use serde_json::Value;
 
-pub use admission::Admission;
-use admission::Admissions;
-use budgets::Budgets;
-pub use caller::Caller;
-pub use drain::Drains;
-pub use error::{ErrorKind, ProxyError};
-pub use explain::Explained;
-pub use journal::Journal;
-pub use originals::{LeftOut, Originals};
-pub use question::Question;
-pub use spend::SpendQuery;
-
-use self::planner::Planner;
-use self::prices::{RoutePrices, Warned};
-pub use self::record::MAX_LOGGED_BYTES;
-use self::record::Record;
-use self::routed::Ready;
+pub use self::admit::admission::Admission;
+pub use self::admit::caller::Caller;
+pub use self::admit::host;
+pub use self::admit::request::{Call, Pass, PassBody};
+pub use self::error::{ErrorKind, ProxyError};
+pub use self::explain::Explained;
+pub use self::hold::journal::Journal;
+pub use self::originals::{LeftOut, Originals};
+pub use self::question::Question;
+pub use self::relay::drain::Drains;
+use self::send::chat::{Attempt, Chat, ChatRequest, PlannedAttempt};
+use self::send::passthrough::{self, PassRequest, Passthrough};
+use self::settings::{Runtime, Settings};
+pub use self::settle::record::MAX_LOGGED_BYTES;
+use self::settle::record::{Passed, Record};
+pub use self::spend::SpendQuery;
 use self::summaries::{Sent, Summaries};
-use self::upstreams::{Upstream, Upstreams};
-use self::ways::Ways;
+use self::upstreams::Upstream;
+pub use self::upstreams::{learned, learned_store};
 use crate::config::{Config, Routes};
-pub use crate::store::Tenant;
-use crate::store::redis::Redis;
-use crate::store::{OpenError, Store};
-use crate::upstream::{Base, Client, Target};
+use crate::upstream::{Base, Client, Endpoint, Inbound, Target};
 pub use crate::upstream::{Body, BoxError};
-use crate::wire::Protocol;
+pub use weir_store::Tenant;
+use weir_store::{OpenError, Store};
 
-/// A request on a route that weir reads, its body complete.
-pub struct Call {
-    pub protocol: Protocol,
-    pub target: Target,
-    pub method: Method,
-    pub headers: HeaderMap,
-    /// The body as received, perhaps compressed.
-    pub received: Bytes,
-    /// The same, decoded, where `received` was compressed.
-    pub decoded: Option<Bytes>,
-    pub caller: Caller,
-    /// The caller's place among its requests, kept to the end of the answer.
-    pub admission: Admission,
-    /// Gives the body's place in memory back when the call is dropped.
-    pub permit: Box<dyn Send>,
-}
-
-/// A request on any other route: streamed through.
-pub struct Pass {
-    pub caller: Caller,
-    /// The caller's place among its requests, kept to the end of the answer.
-    pub admission: Admission,
-    pub target: Target,
-    pub method: Method,
-    pub headers: HeaderMap,
-    pub body: PassBody,
-}
-
-/// A body that is passed on as it is.
-pub enum PassBody {
-    /// As it comes from the caller.
-    Streamed(Body),
-    /// Read before, because something in it had to be checked, or says where it goes.
-    Whole {
-        bytes: Bytes,
-        /// The same, decoded, where `bytes` are compressed.
-        decoded: Option<Bytes>,
-        /// Gives the body's place in memory back when the answer's head is here.
-        permit: Box<dyn Send>,
-    },
-}
-
-/// The way from a request to its answer.
+/// Handles requests from plan to answer.
 pub struct Proxy {
-    config: Arc<Config>,
-    upstreams: Upstreams,
-    /// Routes and models for which it was said that weir does not read them.
-    unread: Arc<Warned>,
-    planner: Planner,
-    store: Store,
-    originals: Arc<Originals>,
-    /// `None` where no model sums up what cuts take.
-    summaries: Option<Arc<Summaries>>,
-    journal: Arc<Journal>,
-    /// Answers that are read on without their callers.
-    drains: Drains,
-    admissions: Admissions,
-    /// What this instance writes into `via`, and knows its own requests by.
-    via: headers::Via,
+    settings: Settings,
+    runtime: Arc<Runtime>,
 }
 
 impl Proxy {
-    /// A proxy that sends by `client`, or to the other upstreams, as `config` says, and keeps in
-    /// `store` what outlives a request. Fails where what is to be kept in memory finds no place there.
+    /// Creates a proxy that sends through `client`, or to the other upstreams of `config`, and
+    /// keeps persistent data in `store`. Fails if memory for its caches is not available.
     pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, OpenError> {
-        let upstreams = Upstreams::new(&config, client, &store)?;
-        let ways = Ways::new(Arc::clone(&config), |name| Arc::clone(&upstreams.find(name).taught));
-        let redis = Redis::configured(&config.redis)
-            .map_err(|error| OpenError::System { said: format!("redis.url: {error}") })?;
-        let budgets = Budgets::new(Arc::clone(&config), &store, redis.clone());
-        let prices = RoutePrices::new(&config, |name| upstreams.find(name).origin.to_string());
-        let origin = upstreams.default.origin.to_string();
-        let journal = Journal::new(Arc::clone(&config), store.clone(), origin, budgets, prices);
-        let journal = Arc::new(journal);
-        let summaries = Summaries::new(&config, &upstreams.default, &journal, &store, None)
-            .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
-        let metrics = Arc::clone(journal.metrics());
-        let planner =
-            Planner::with(Arc::clone(&config), Arc::new(ways), summaries.clone(), metrics);
-        Ok(Self {
-            upstreams,
-            unread: Arc::default(),
-            admissions: Admissions::new(redis),
-            planner,
-            originals: Arc::new(Originals::new(&config.context, &store)?),
-            summaries,
-            journal,
-            drains: Drains::new(&config.ledger),
-            store,
-            config,
-            via: headers::Via::random(),
-        })
+        let runtime = Arc::new(Runtime::new(&config, store)?);
+        let settings = Settings::new(config, Some(client), &runtime, None)?;
+        Ok(Self { settings, runtime })
     }
 
-    /// The same by another configuration, for requests from now on: what is remembered, learned, held,
-    /// written down and under way goes on, and so do connections to what has not changed.
+    /// Creates the proxy for another configuration, for new requests.
     pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, OpenError> {
-        let upstreams = self.upstreams.renewed([&self.config, &config], &self.store)?;
-        let ways = Ways::new(Arc::clone(&config), |name| Arc::clone(&upstreams.find(name).taught));
-        let prices = RoutePrices::new(&config, |name| upstreams.find(name).origin.to_string());
-        let origin = upstreams.default.origin.to_string();
-        let journal = Arc::new(self.journal.renewed(Arc::clone(&config), origin, prices));
-        let before = self.summaries.as_deref();
-        let summaries = Summaries::new(&config, &upstreams.default, &journal, &self.store, before)
-            .map_err(|error| OpenError::System { said: format!("summaries.url: {error}") })?;
-        let planner = self.planner.renewed(Arc::clone(&config), Arc::new(ways), summaries.clone());
-        Ok(Self {
-            upstreams,
-            unread: Arc::clone(&self.unread),
-            admissions: self.admissions.clone(),
-            planner,
-            originals: Arc::clone(&self.originals),
-            summaries,
-            journal,
-            drains: self.drains.clone(),
-            store: self.store.clone(),
-            config,
-            via: self.via.clone(),
+        let settings = Settings::new(config, None, &self.runtime, Some(&self.settings))?;
+        Ok(Self { settings, runtime: Arc::clone(&self.runtime) })
+    }
+
+    /// Compacts the conversation to its limit, forwards it and relays the answer.
+    ///
+    /// The call, its body and its permit are released when the head of the answer arrives.
+    pub async fn handle(&self, mut call: Call) -> Result<Response<Body>, ProxyError> {
+        let settings = &self.settings;
+        let admission = std::mem::replace(&mut call.admission, Admission::unlimited());
+        let permit = std::mem::replace(&mut call.permit, Box::new(()));
+        let mut record = self.begin(&call.method, &call.target, &call.caller, admission);
+        let sent = async {
+            // Admit: caller and rates are known, the options are read.
+            self.refuse_loop(&call.headers)?;
+            let options = headers::options(&call.headers, &settings.config.context, &call.caller)?;
+            let (tenant, request) = (call.caller.tenant, ChatRequest::new(settings, call, options));
+            // Plan for the model of its route.
+            let mut chat = Chat::plan(settings, request.await?, &mut record).await?;
+            // Hold the cost and send, as often as there is a cause to send it again.
+            let inbound = send::send(&mut chat, &mut record).await?;
+            let mut current = chat.into_current();
+            record.edited(&current.planned);
+            if inbound.status.is_success() {
+                record.taken(&current.planned);
+                self.announce(&mut current);
+                // Only after the upstream accepted the request, which distinguishes a credential
+                // from noise.
+                let left_out = std::mem::take(&mut current.planned.left_out);
+                let readable = current.attempt.job.body.clone();
+                self.runtime.originals.keep(tenant, readable, left_out, permit);
+            }
+            Ok((inbound, current))
+        };
+        let (mut inbound, PlannedAttempt { attempt, planned }) = match sent.await {
+            Ok(sent) => sent,
+            Err(error) => return Err(record.failed(error).await),
+        };
+        inbound.headers = attempt.upstream.inbound(inbound.headers);
+        headers::report(&mut inbound.headers, &planned);
+        self.name(&mut inbound, &record, &attempt.upstream, &planned.model);
+        // Relay; the record settles at the end of the answer.
+        let response = relay::relay(inbound, record, &self.runtime.drains);
+        Ok(match planned.usage_request {
+            Some(_) => relay::strip_usage::without_usage(response),
+            None => response,
         })
     }
 
-    /// The store for all that outlives the process.
-    pub fn store(&self) -> &Store {
-        &self.store
+    /// Streams a request to the upstream, and its answer back.
+    pub async fn pass(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
+        let (settings, endpoint) = (&self.settings, pass.target.endpoint().clone());
+        if pass.method == Method::GET && endpoint == Endpoint::Models {
+            return self.models(pass).await;
+        }
+        let is_get = pass.method == Method::GET;
+        let is_unread = passthrough::is_unread(&pass.method, &pass.target);
+        let mut record = self.begin(&pass.method, &pass.target, &pass.caller, pass.admission);
+        let sent = async {
+            self.refuse_loop(&pass.headers)?;
+            // Tokens are unknown yet, but earlier use must leave some room.
+            record.take_tokens(0).await?;
+            let has_own_models = pass.caller.has_own_models();
+            let request =
+                PassRequest::new(pass.method, pass.headers, pass.target, pass.body, has_own_models);
+            let request = request.await?;
+            let action = is_unread.then_some(headers::UNREAD);
+            record.passed(Passed { model: Arc::clone(&request.named), action });
+            let mut passthrough = Passthrough::prepare(settings, request)?;
+            let inbound = send::send(&mut passthrough, &mut record).await?;
+            Ok((inbound, passthrough.into_current()))
+        };
+        let (mut inbound, attempt) = match sent.await {
+            Ok(sent) => sent,
+            Err(error) => return Err(record.failed(error).await),
+        };
+        if let Endpoint::Model(name) = &endpoint
+            && is_get
+        {
+            inbound = models::one(settings, name, record.caller(), inbound).await;
+        }
+        inbound.headers = attempt.upstream.inbound(inbound.headers);
+        if is_unread {
+            headers::unread(&mut inbound.headers);
+            if inbound.status.is_success() {
+                attempt.warn_unread(settings, &self.runtime.unread, record.passed_model());
+            }
+        }
+        self.name(&mut inbound, &record, &attempt.upstream, &attempt.model);
+        Ok(relay::relay(inbound, record, &self.runtime.drains))
     }
 
-    /// The originals of messages that were not sent whole.
-    pub fn originals(&self) -> &Arc<Originals> {
-        &self.originals
+    /// Returns the merged lists of models of all upstreams.
+    async fn models(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
+        let Pass { caller, admission, target, method, headers, .. } = pass;
+        let mut record = self.begin(&method, &target, &caller, admission);
+        let sent = async {
+            self.refuse_loop(&headers)?;
+            // Tokens are unknown yet, but earlier use must leave some room.
+            record.take_tokens(0).await?;
+            record.ready();
+            models::list(&self.settings, &caller, (method, target, headers)).await
+        };
+        let mut inbound = match sent.await {
+            Ok(inbound) => inbound,
+            Err(error) => return Err(record.failed(error).await),
+        };
+        headers::name(&mut inbound.headers, record.id());
+        headers::rates(&mut inbound.headers, &record.minute_left());
+        Ok(relay::relay(inbound, record, &self.runtime.drains))
     }
 
-    /// Where requests are written down.
-    pub fn journal(&self) -> &Arc<Journal> {
-        &self.journal
+    /// Explains the plan that [`Self::handle`] would carry out first. Sends nothing.
+    pub async fn explain(&self, call: Call) -> Result<Explained, ProxyError> {
+        let settings = &self.settings;
+        let options = headers::options(&call.headers, &settings.config.context, &call.caller)?;
+        let request = ChatRequest::new(settings, call, options).await?;
+        let attempt = Attempt::new(settings, &request, request.model.as_deref())?;
+        settings.planner.explain_job(attempt.job, None).await
+    }
+
+    fn begin(
+        &self,
+        method: &Method,
+        target: &Target,
+        caller: &Caller,
+        admission: Admission,
+    ) -> Record {
+        Record::begin(method, target, caller.clone(), admission, self.settings.journal.metrics())
+    }
+
+    /// Adds the headers that name the request, the minute's rest and the route to an answer.
+    fn name(&self, inbound: &mut Inbound, record: &Record, upstream: &Upstream, model: &str) {
+        headers::name(&mut inbound.headers, record.id());
+        headers::rates(&mut inbound.headers, &record.minute_left());
+        let shown = self.settings.shown_name(upstream).map(|name| (&**name, model));
+        headers::route(&mut inbound.headers, shown, record.attempts());
+    }
+
+    /// Prefetches the summary for the next compaction in the background.
+    fn announce(&self, current: &mut PlannedAttempt) {
+        let PlannedAttempt { attempt, planned } = current;
+        let Some((summaries, requester)) = self.summaries().zip(attempt.job.requester.as_ref())
+        else {
+            return;
+        };
+        summaries.note_taken(&requester.caller);
+        let Some(wanted) = planned.ahead.take() else { return };
+        let received = &attempt.job.body;
+        let body = planned.body.as_ref().unwrap_or(received).clone();
+        let sent = Sent { body, tokens: planned.sent_tokens };
+        summaries.announce(wanted, received, requester, Some(sent));
+    }
+
+    /// Refuses a request that has already passed through this instance.
+    fn refuse_loop(&self, headers: &HeaderMap) -> Result<(), ProxyError> {
+        if !self.settings.via.is_in(headers) {
+            return Ok(());
+        }
+        Err(ProxyError::new(
+            ErrorKind::LoopDetected,
+            "this request has returned to the weir that sent it: its upstream leads back to \
+             weir itself. Set its url (upstream.url, upstreams.NAME.url, or OPENAI_BASE_URL for weir \
+             alone) to the provider",
+        ))
+    }
+
+    /// Admits a request within the limits of the caller's key.
+    pub async fn admit(&self, caller: &Caller) -> Result<Admission, ProxyError> {
+        self.runtime.admissions.admit(caller).await
     }
 
     /// Counts a request that was refused before it reached the proxy.
     pub fn count_refused(&self, path: &str, problem: &ProxyError) {
         let target = Target::map(self.base(), path);
         let route = target.as_ref().map_or("other", |target| target.endpoint().label());
-        self.journal.metrics().refused(route, problem.kind);
+        self.journal().metrics().refused(route, problem.kind);
     }
 
-    /// What a model sums up; `None` where none does.
-    pub fn summaries(&self) -> Option<&Arc<Summaries>> {
-        self.summaries.as_ref()
-    }
-
-    /// Answers that are read on without their callers: what is to be waited for at the end.
-    pub fn drains(&self) -> &Drains {
-        &self.drains
-    }
-
-    /// Lets a request of the caller's in, as far as its key's limits go.
-    pub async fn admit(&self, caller: &Caller) -> Result<Admission, ProxyError> {
-        self.admissions.admit(caller).await
-    }
-
-    /// Which model goes where.
-    pub fn routes(&self) -> &Routes {
-        &self.config.routes
-    }
-
-    /// The base that callers' paths are mapped onto.
-    pub fn base(&self) -> &Base {
-        self.upstreams.default.client.base()
-    }
-
-    /// Whether the body of a request has to be read before it is known where it goes, or as what.
+    /// Whether the body of a request must be read to determine its route or model.
     pub fn needs_body(&self, method: &Method, target: &Target, headers: &HeaderMap) -> bool {
-        (self.planner.ways().are_several() || target.is_model_in_body)
-            && passed::names_a_model(method, target, headers)
+        (self.settings.planner.routes().are_several() || target.is_model_in_body)
+            && passthrough::names_a_model(method, target, headers)
     }
 
-    /// Brings the conversation inside its limit, forwards it and relays the answer.
-    ///
-    /// The call, its body and its permit are given back when the head of the answer is here.
-    pub async fn handle(&self, mut call: Call) -> Result<Response<Body>, ProxyError> {
-        let admission = std::mem::replace(&mut call.admission, Admission::unlimited());
-        let permit = std::mem::replace(&mut call.permit, Box::new(()));
-        let tenant = call.caller.tenant;
-        let metrics = self.journal.metrics();
-        let caller = call.caller.clone();
-        let mut record = Record::begin(&call.method, &call.target, caller, admission, metrics);
-        let sent = async {
-            self.refuse_loop(&call.headers)?;
-            let asked = headers::asked(&call.headers, &self.config.context, &call.caller)?;
-            let trip = self.trip(call, asked).await?;
-            let (inbound, mut ready) = self.send_routed(trip, &mut record).await?;
-            record.edited(&ready.planned);
-            if inbound.status.is_success() {
-                record.taken(&ready.planned);
-                self.announce(&mut ready);
-                // Only of what the upstream took: its answer is what tells a credential from noise.
-                let left_out = std::mem::take(&mut ready.planned.left_out);
-                self.originals.keep(tenant, ready.leg.readable.clone(), left_out, permit);
-            }
-            Ok((inbound, ready))
-        };
-        let (mut inbound, Ready { leg, planned, .. }) = match sent.await {
-            Ok(sent) => sent,
-            Err(error) => return Err(record.failed(error).await),
-        };
-        inbound.headers = leg.upstream.inbound(inbound.headers);
-        headers::report(&mut inbound.headers, &planned);
-        headers::name(&mut inbound.headers, record.id());
-        headers::rates(&mut inbound.headers, &record.minute_left());
-        let shown = self.shown_name(&leg.upstream).map(|name| (&**name, planned.model.as_str()));
-        headers::way(&mut inbound.headers, shown, record.attempts());
-        let response = relay::relay(inbound, record, &self.drains);
-        Ok(if planned.usage_asked.is_some() { unasked::without_usage(response) } else { response })
+    /// Returns the usage of `caller`: its key, or its whole team; without keys, its credential.
+    pub async fn spend(&self, caller: &Caller, query: SpendQuery) -> Result<Value, ProxyError> {
+        spend::usage(self.store(), caller, query).await
     }
 
-    /// An upstream's name, where there are several ways to go.
-    fn shown_name<'a>(&self, upstream: &'a Upstream) -> Option<&'a Arc<str>> {
-        self.planner.ways().are_several().then_some(&upstream.name)
+    /// Returns the state of the budgets that apply to `caller`'s requests.
+    pub async fn standings(&self, caller: &Caller) -> Result<Value, ProxyError> {
+        spend::standings(self.journal().budgets(), caller).await
     }
 
-    /// Has what the next cut will take summed up, in the background.
-    fn announce(&self, ready: &mut Ready) {
-        let Some((summaries, behalf)) = self.summaries.as_ref().zip(ready.behalf().cloned()) else {
-            return;
-        };
-        summaries.note_taken(&behalf.caller);
-        let Some(wanted) = ready.planned.ahead.take() else { return };
-        let received = &ready.leg.readable;
-        let body = ready.planned.body.as_ref().unwrap_or(received).clone();
-        let sent = Sent { body, tokens: ready.planned.sent_tokens };
-        summaries.announce(wanted, received, &behalf, Some(sent));
+    /// Renders all metrics in the OpenMetrics text format. Lists budgets by name: it is for
+    /// operators.
+    pub async fn metrics_page(&self) -> String {
+        metrics::page::render(self.journal(), self.store(), self.summaries()).await
     }
 
-    /// Tells what [`Self::handle`] would send in place of a request, and why. Sends nothing.
-    pub async fn explain(&self, call: Call) -> Result<Explained, ProxyError> {
-        let asked = headers::asked(&call.headers, &self.config.context, &call.caller)?;
-        let job = self.looked_at(call, asked).await?;
-        self.planner.explain_job(job, None).await
+    /// Returns the store for persistent data.
+    pub fn store(&self) -> &Store {
+        &self.runtime.store
     }
 
-    /// Refuses a request that has been through this very instance before.
-    fn refuse_loop(&self, headers: &HeaderMap) -> Result<(), ProxyError> {
-        if !self.via.is_in(headers) {
-            return Ok(());
-        }
-        Err(ProxyError::new(
-            ErrorKind::LoopDetected,
-            "this request has come back to the weir that sent it: the upstream that it went to leads to \
-             weir itself. Set its url (upstream.url, upstreams.NAME.url, or OPENAI_BASE_URL for weir \
-             alone) to the provider",
-        ))
+    /// Returns the originals of messages that were not sent whole.
+    pub fn originals(&self) -> &Arc<Originals> {
+        &self.runtime.originals
+    }
+
+    /// Returns the journal of requests.
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.settings.journal
+    }
+
+    /// Returns the summaries; `None` if they are disabled.
+    pub fn summaries(&self) -> Option<&Arc<Summaries>> {
+        self.settings.summaries.as_ref()
+    }
+
+    /// Returns the answers that are read without their callers, to wait for at shutdown.
+    pub fn drains(&self) -> &Drains {
+        &self.runtime.drains
+    }
+
+    /// Returns the routes of models.
+    pub fn routes(&self) -> &Routes {
+        &self.settings.config.routes
+    }
+
+    /// Returns the base onto which callers' paths are mapped.
+    pub fn base(&self) -> &Base {
+        self.settings.upstreams.default.client.base()
     }
 }

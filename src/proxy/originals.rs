@@ -1,5 +1,6 @@
-//! Messages that were not sent whole, kept for the caller that sent them. Saving never delays or
-//! fails a request: what cannot be saved now is tried again with the next request it is left out of.
+//! Originals of messages that were not sent whole, kept for their caller. Saving never delays or
+//! fails a request: a failed save is tried again with the next request from which the message is
+//! left out.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -10,34 +11,35 @@ use moka::sync::Cache;
 use tokio::sync::{Semaphore, watch};
 use xxhash_rust::xxh3::xxh3_128_with_secret;
 
-use super::{ErrorKind, ProxyError, Tenant};
 use crate::config;
-use crate::context::{Fate, is_reference, reference};
-use crate::store::{Entry, Kind, Life, OpenError, Store, StoreError, now_ms};
-use crate::wire::Request;
+use crate::proxy::error::{ErrorKind, ProxyError};
+use weir_engine::context::{Fate, is_reference, reference};
+use weir_engine::wire::Request;
+use weir_store::Tenant;
+use weir_store::{Entry, Kind, Life, OpenError, Store, StoreError, now_ms};
 
-/// The most that one request saves, and so the largest message there is an original of.
+/// Maximum bytes saved per request, and so the size of the largest original.
 const MAX_BATCH_BYTES: usize = 16 << 20;
-/// What all requests together may have copied and not yet saved.
+/// Maximum bytes that all requests together may have copied and not yet saved.
 const MAX_WAITING_BYTES: usize = 4 * MAX_BATCH_BYTES;
-/// Entries that are written in one step.
+/// Entries written in one step.
 const ENTRIES_AT_ONCE: usize = 256;
-/// How many requests may be saving at once.
+/// Maximum number of requests saving at once.
 const MAX_UNDER_WAY: usize = 1024;
-/// How many messages are remembered as saved.
+/// Maximum number of messages remembered as saved.
 const MAX_REMEMBERED: u64 = 1 << 18;
-/// How long a look-up, or the end of the process, waits for what is being saved.
+/// Maximum time that a lookup, or shutdown, waits for saves in progress.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What of a request's messages is not sent whole.
+/// Messages of a request that are not sent whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Where these messages stand in the decoded body.
+    /// Spans of these messages in the decoded body.
     pub spans: Vec<Range<usize>>,
 }
 
 impl LeftOut {
-    /// The messages of `request`, which was read from `body`, that are not `Kept`.
+    /// Collects the messages of `request`, parsed from `body`, that are not `Kept`.
     pub fn of(body: &[u8], request: &Request<'_>, fates: &[Fate]) -> Self {
         let pairs = request.messages.iter().zip(fates);
         let spans = pairs.filter(|(_, fate)| **fate != Fate::Kept).map(|(raw, _)| {
@@ -48,9 +50,9 @@ impl LeftOut {
     }
 }
 
-/// Keeps originals and finds them again.
+/// Stores and finds originals.
 pub struct Originals {
-    /// `None` where none are kept.
+    /// `None` if originals are not kept.
     store: Option<Store>,
     kind: Kind,
     lifetime_ms: u64,
@@ -58,12 +60,12 @@ pub struct Originals {
     saved: Cache<u128, ()>,
     secret: [u8; 192],
     waiting_bytes: Arc<Semaphore>,
-    /// Whose messages are being saved; a receiver's sender is dropped when that is over.
+    /// Tenants whose messages are being saved; the receiver's sender is dropped at the end.
     under_way: Mutex<Vec<(Tenant, watch::Receiver<()>)>>,
 }
 
 impl Originals {
-    /// Keeps originals as `context` says, perhaps in `store`.
+    /// Creates the originals as `context` configures them, possibly in `store`.
     pub fn new(context: &config::Context, store: &Store) -> Result<Self, OpenError> {
         let store = match context.originals {
             config::Originals::Off => None,
@@ -72,7 +74,7 @@ impl Originals {
         };
         let mut secret = [0; 192];
         getrandom::fill(&mut secret)
-            .map_err(|error| OpenError::System { said: format!("no random bytes: {error}") })?;
+            .map_err(|error| OpenError::System { message: format!("no random bytes: {error}") })?;
         let lifetime_ms = context.originals_lifetime_ms;
         Ok(Self {
             store,
@@ -88,13 +90,13 @@ impl Originals {
         })
     }
 
-    /// The store they are kept in, if any.
+    /// Returns the store that keeps them, if any.
     pub fn store(&self) -> Option<&Store> {
         self.store.as_ref()
     }
 
-    /// Saves what was left out of `body`, in the background. `permit` is the body's place in
-    /// memory, given back as soon as the body is.
+    /// Saves the messages left out of `body`, in the background. `permit` is the body's share of
+    /// memory, released together with the body.
     pub fn keep(
         self: &Arc<Self>,
         tenant: Tenant,
@@ -111,7 +113,7 @@ impl Originals {
             .ok()
             .and_then(|bytes| Arc::clone(&self.waiting_bytes).try_acquire_many_owned(bytes).ok());
         let (Some(room), Some(over)) = (room, self.begin(tenant)) else {
-            tracing::debug!(target: "weir::originals", "too much is being saved; passed over");
+            tracing::debug!(target: "weir::originals", "too many saves in progress; skipped");
             return;
         };
         let originals = Arc::clone(self);
@@ -122,14 +124,14 @@ impl Originals {
                 reader.read_new(tenant, &body, &left_out, bytes)
             });
             if let Ok(new) = read.await {
-                // The writer tells of its failures itself.
+                // The writer reports its own failures.
                 let _ = originals.save(&store, tenant, new).await;
             }
             drop((room, over));
         });
     }
 
-    /// Notes that something of `tenant` is being saved, until what this gives is dropped.
+    /// Registers a save of `tenant`, until the result is dropped.
     fn begin(&self, tenant: Tenant) -> Option<watch::Sender<()>> {
         let mut under_way = self.under_way.lock().ok()?;
         under_way.retain(|(_, over)| over.has_changed().is_ok());
@@ -141,8 +143,8 @@ impl Originals {
         Some(sender)
     }
 
-    /// The entries of messages not saved of late, of at most `max_bytes` together, each with what
-    /// it is remembered by. Takes as long as reading all that was left out.
+    /// Returns the entries of messages not saved recently, of at most `max_bytes` together, each
+    /// with its cache key. Reads all messages that were left out.
     fn read_new(
         &self,
         tenant: Tenant,
@@ -192,18 +194,18 @@ impl Originals {
         Ok(())
     }
 
-    /// The original that `tenant` sent and that has this reference, as it was sent.
+    /// Returns the original that `tenant` sent with this reference, as it was sent.
     pub async fn find(&self, tenant: Tenant, wanted: &str) -> Result<Bytes, ProxyError> {
         if tenant == Tenant::ANONYMOUS {
             return Err(ProxyError::new(
                 ErrorKind::CredentialRequired,
-                "originals are given only to the caller that sent them, who is known by its \
-                 credential: send the same one (authorization, api-key or x-api-key) as with the \
-                 conversation. weir keeps nothing for callers without one",
+                "Originals are per caller. \
+                 Send the same credential (authorization, api-key or x-api-key) as with the \
+                 conversation. weir keeps no originals for callers without one.",
             ));
         }
         let Some(store) = &self.store else {
-            let message = "weir keeps no originals here; the operator lets it with \
+            let message = "weir keeps no originals here; the operator can enable them with \
                            context.originals = \"memory\" or \"store\"";
             return Err(ProxyError::new(ErrorKind::NotFound, message));
         };
@@ -219,9 +221,9 @@ impl Originals {
         }
         Err(ProxyError::new(
             ErrorKind::NotFound,
-            "no original of this reference is kept for this credential: its lifetime is over \
-             (context.originals_lifetime_ms), others needed its room (context.originals_max_bytes), \
-             or it never was there",
+            "There is no original with this reference for this credential: its lifetime is over \
+             (context.originals_lifetime_ms), others took its room (context.originals_max_bytes), \
+             or it never existed.",
         ))
     }
 
@@ -235,14 +237,14 @@ impl Originals {
         let mut found =
             store.fetch(tenant, self.kind, keys, now_ms(), Life::Left).await.map_err(|error| {
                 tracing::warn!(target: "weir::store", %error, "the store cannot be read");
-                let message = "weir's store cannot be read at the moment. Try again shortly.";
+                let message = "weir cannot read its store at the moment. Try again shortly.";
                 ProxyError::new(ErrorKind::StoreUnavailable, message)
             })?;
         Ok(found.pop().flatten())
     }
 
-    /// Waits, within bounds, until what is being saved of these tenants is saved. Gives whether
-    /// there was anything.
+    /// Waits, within bounds, until all saves of these tenants finish. Returns whether there were
+    /// any.
     pub async fn settle(&self, of: impl Fn(Tenant) -> bool) -> bool {
         let waited_for: Vec<_> = self.under_way.lock().map_or_else(
             |_| Vec::new(),
@@ -257,7 +259,7 @@ impl Originals {
                 while over.changed().await.is_ok() {}
             }
         };
-        // At the end of the time what is still under way stays so.
+        // Saves that exceed the time continue.
         let _ = tokio::time::timeout(SETTLE_TIMEOUT, all_over).await;
         is_any
     }

@@ -1,5 +1,5 @@
-//! From a body to what is sent in its place: counts, fold and splice, with the caches that spare
-//! doing it again. The caches never change a result.
+//! Planner: from a body to the bytes to send, through counts, compaction and splice, with caches
+//! that save repeated work. The caches never change a result.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::draft::Draft;
+use super::draft::{Draft, Drafted, Step, read_body};
 use super::metrics::{Metrics, Queue};
-use super::planned::Folded;
-pub use super::planned::{Asked, Job, Planned};
-use super::shared::Shared;
-use super::summaries::{Patience, Spans, Summaries, Wanted};
-use super::ways::Ways;
+pub use super::planned::{Job, Planned, RequestOptions};
+use super::prefix_cache::Looked;
+use super::shared::{Shared, shown};
+use super::summaries::{Summaries, WaitMode};
+use super::upstreams::routes::Routes;
 use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::{Config, Mode};
-use crate::wire::Protocol;
+use weir_engine::wire::{Protocol, Request};
 
-/// As many bytes of messages not seen before as are counted on the request's own task.
+/// Maximum bytes of new messages counted on the request's own task.
 pub(super) const INLINE_BYTES: usize = 16 * 1024;
-/// Bodies above this are not even parsed there.
+/// Larger bodies are not even parsed there.
 const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 
 /// Plans requests for all tenants.
@@ -29,171 +29,229 @@ pub struct Planner {
     metrics: Arc<Metrics>,
 }
 
-/// Whether a job may take its time.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
-    Inline,
-    Unhurried,
+/// Work that is done when a job continues on another thread.
+enum Begun {
+    Nothing,
+    /// Its body was looked up in the prefix cache.
+    Looked(Option<Box<Looked>>),
+    /// Its limits were found.
+    Drafted(Box<Draft>),
 }
 
-/// Why a job has no plan yet.
-pub(super) enum Stop {
-    /// It takes longer than the request's own task may.
-    Heavy,
-    /// It is to be planned again, when the summary of its last cut is there if that is missing.
-    Waits(Option<Box<Wanted>>),
-    Refused(ProxyError),
-}
-
-impl From<ProxyError> for Stop {
-    fn from(error: ProxyError) -> Self {
-        Self::Refused(error)
-    }
+/// Result of the work on the request's own task.
+enum Start {
+    Planned(Box<Planned>),
+    /// The rest takes longer than that task may.
+    Long(Begun),
 }
 
 impl Planner {
-    /// A planner that has learned nothing of any upstream, and has no model to sum up with.
+    /// Creates a planner without learned values and without a summariser.
     pub fn new(config: Arc<Config>) -> Self {
-        let ways = Arc::new(Ways::untaught(&config));
-        Self::with(config, ways, None, Arc::default())
+        let routes = Arc::new(Routes::without_knowledge(&config));
+        Self::with(config, routes, None, Arc::default())
     }
 
-    /// A planner that goes by what upstreams have taught, and by what stands for what cuts took.
+    /// Creates a planner with the upstreams' learned values and the summary records.
     pub(super) fn with(
         config: Arc<Config>,
-        ways: Arc<Ways>,
+        routes: Arc<Routes>,
         summaries: Option<Arc<Summaries>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { shared: Arc::new(Shared::new(config, ways, summaries)), metrics }
+        Self { shared: Arc::new(Shared::new(config, routes, summaries)), metrics }
     }
 
-    /// The same by another configuration: what is remembered goes on.
+    /// Creates the planner for another configuration: its caches carry over.
     pub(super) fn renewed(
         &self,
         config: Arc<Config>,
-        ways: Arc<Ways>,
+        routes: Arc<Routes>,
         summaries: Option<Arc<Summaries>>,
     ) -> Self {
         Self {
-            shared: Arc::new(self.shared.renewed(config, ways, summaries)),
+            shared: Arc::new(self.shared.renewed(config, routes, summaries)),
             metrics: Arc::clone(&self.metrics),
         }
     }
 
-    /// Decides what to send of `body`. `path_model` is the model named by the path.
+    /// Plans `body`. `path_model` is the model named by the path.
     pub async fn plan(
         &self,
         tenant: Tenant,
         protocol: Protocol,
         body: Bytes,
         path_model: Option<&str>,
-        asked: Asked,
+        options: RequestOptions,
     ) -> Result<Planned, ProxyError> {
         let path_model = path_model.map(str::to_owned);
-        self.plan_job(&Job { path_model, ..Job::new(tenant, protocol, body, asked) }).await
+        self.plan_job(&Job { path_model, ..Job::new(tenant, protocol, body, options) }).await
     }
 
-    /// Decides what to send in place of a request. Where cuts wait for their summaries, these are
-    /// made on behalf of its caller.
+    /// Plans a job. If compactions wait for their summaries, these are made on behalf of its
+    /// caller.
     pub async fn plan_job(&self, job: &Job) -> Result<Planned, ProxyError> {
-        let mut job = Job { patience: self.patience(job), ..job.clone() };
-        if job.body.len() <= INLINE_BODY_BYTES {
-            match guarded(&self.shared, &job, Pace::Inline) {
-                Ok(planned) => return Ok(planned),
-                Err(Stop::Refused(error)) => return Err(error),
-                Err(Stop::Heavy | Stop::Waits(_)) => {}
-            }
-        }
+        let mut job = Job { wait_mode: self.wait_mode(job), ..job.clone() };
+        let mut begun = match start(&self.shared, &job)? {
+            Start::Planned(planned) => return Ok(*planned),
+            Start::Long(begun) => begun,
+        };
         loop {
-            let attempt = self.unhurried(job.clone(), |shared, job| {
-                match guarded(shared, &job, Pace::Unhurried) {
-                    Err(Stop::Waits(wanted)) => Ok(Err(wanted)),
-                    done => done.map(Ok),
-                }
-            });
+            let attempt = self.offloaded(job.clone(), |shared, job| finish(shared, &job, begun));
             let wanted = match attempt.await? {
-                Ok(planned) => return Ok(planned),
-                Err(wanted) => wanted,
+                Step::Done(drafted) => return drafted.planned,
+                Step::Waits(wanted) => wanted,
+                Step::Long => None,
             };
-            // What is missing when that is over stays so.
-            job.patience = Patience::Settles;
-            let (Some(summaries), Some(behalf), Some(wanted)) =
-                (&self.shared.summaries, &job.behalf, wanted)
+            begun = Begun::Nothing;
+            // Summaries that are missing after that stay so.
+            job.wait_mode = WaitMode::Settle;
+            let (Some(summaries), Some(requester), Some(wanted)) =
+                (&self.shared.summaries, &job.requester, wanted)
             else {
                 continue;
             };
-            // Nothing is spent on what the caller may not ask for.
+            // Nothing is spent on a model that the caller may not use.
             let (routes, asked) = (&self.shared.config.routes, job.alias_of.as_deref());
-            behalf.caller.check_model(asked.unwrap_or(&wanted.model), routes)?;
-            behalf.caller.check_conversation(&job.body, routes)?;
+            requester.caller.check_model(asked.unwrap_or(&wanted.model), routes)?;
+            requester.caller.check_conversation(&job.body, routes)?;
             let deadline = Instant::now() + summaries.wait_timeout();
-            summaries.wait(*wanted, &job.body, behalf, deadline).await;
+            summaries.wait(*wanted, &job.body, requester, deadline).await;
         }
     }
 
-    /// What a request that asks for this may do where no summary stands yet.
-    fn patience(&self, job: &Job) -> Patience {
+    /// Determines this request's wait mode if no summary record exists yet.
+    fn wait_mode(&self, job: &Job) -> WaitMode {
         let is_observed = self.shared.config.context.mode == Mode::Observe;
         match &self.shared.summaries {
-            Some(summaries) if !is_observed && !job.asked.bypass && job.behalf.is_some() => {
-                summaries.patience()
+            Some(summaries) if !is_observed && !job.options.bypass && job.requester.is_some() => {
+                summaries.wait_mode()
             }
-            _ => Patience::Looks,
+            _ => WaitMode::LookOnly,
         }
     }
 
-    /// The ways that requests may go.
-    pub(super) fn ways(&self) -> &Arc<Ways> {
-        &self.shared.ways
+    /// Returns the routes of requests.
+    pub(super) fn routes(&self) -> &Arc<Routes> {
+        &self.shared.routes
     }
 
-    /// Does `work` off the async threads, when a core is free for it.
-    pub(super) async fn unhurried<T: Send + 'static>(
+    /// Runs `work` off the async threads, once a core is free for it.
+    pub(super) async fn offloaded<T: Send + 'static>(
         &self,
         job: Job,
-        work: impl FnOnce(&Shared, Job) -> Result<T, Stop> + Send + 'static,
+        work: impl FnOnce(&Shared, Job) -> Result<T, ProxyError> + Send + 'static,
     ) -> Result<T, ProxyError> {
         let queued = Instant::now();
         let place = Arc::clone(&self.shared.heavy).acquire_owned().await;
         self.metrics.waited(Queue::Planner, queued.elapsed());
         let shared = Arc::clone(&self.shared);
         let done = tokio::task::spawn_blocking(move || {
-            // The place is given back by the work itself: a caller that leaves does not end it.
+            // The work itself releases its permit: it continues if the caller leaves.
             let _place = place;
             work(&shared, job)
         })
         .await;
         match done {
             Ok(Ok(done)) => Ok(done),
-            Ok(Err(Stop::Refused(error))) => Err(error),
-            _ => Err(ProxyError::new(ErrorKind::Internal, "planning did not come to an end")),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ProxyError::new(ErrorKind::Internal, "planning did not finish")),
         }
     }
 }
 
-/// Plans a job; a fault inside forwards the original where that fits.
-pub(super) fn guarded(shared: &Shared, job: &Job, pace: Pace) -> Result<Planned, Stop> {
-    guarded_by(shared, job, pace, |draft, spans| draft.fold(spans))
+/// Plans a job if that is short work. What is long is known before it starts, and continues where this
+/// ends.
+fn start(shared: &Shared, job: &Job) -> Result<Start, ProxyError> {
+    if job.body.len() > INLINE_BODY_BYTES {
+        return Ok(Start::Long(Begun::Nothing));
+    }
+    let looked = look(shared, job);
+    if looked.as_ref().is_some_and(|looked| looked.known.is_none()) {
+        // A long, unknown conversation: there is much to count.
+        return Ok(Start::Long(Begun::Looked(looked.map(Box::new))));
+    }
+    let (mut draft, request) = read(shared, job, looked)?;
+    let step = guarded(&mut draft, job, &request, |draft| {
+        let parsed = draft.count(shared, job, &request, INLINE_BYTES)?;
+        Ok(match draft.is_long_work(shared, job, &request) {
+            true => Step::Long,
+            false => draft.plan(shared, job, &request, parsed),
+        })
+    });
+    match step? {
+        Step::Done(drafted) => drafted.planned.map(|planned| Start::Planned(Box::new(planned))),
+        Step::Long | Step::Waits(_) => {
+            Ok(Start::Long(Begun::Drafted(Box::new(draft.leave(&request)))))
+        }
+    }
 }
 
-/// [`guarded`], with the step that may fail as an argument.
-fn guarded_by(
+/// Plans a job, however long it takes, from where [`start`] ended.
+fn finish(shared: &Shared, job: &Job, begun: Begun) -> Result<Step, ProxyError> {
+    let (mut draft, request) = match begun {
+        Begun::Nothing => read(shared, job, look(shared, job))?,
+        Begun::Looked(looked) => read(shared, job, looked.map(|looked| *looked))?,
+        Begun::Drafted(draft) => {
+            let request = draft.read_again(shared, job)?;
+            (*draft, request)
+        }
+    };
+    plan(&mut draft, shared, job, &request)
+}
+
+/// Looks a job's body up in the prefix cache; `None` for a short one.
+pub(super) fn look(shared: &Shared, job: &Job) -> Option<Looked> {
+    shared.memory.prefixes.look(job.tenant, &job.body)
+}
+
+/// Reads a job's body after its known beginning, and finds its limits.
+pub(super) fn read<'a>(
+    shared: &Shared,
+    job: &'a Job,
+    looked: Option<Looked>,
+) -> Result<(Draft, Request<'a>), ProxyError> {
+    let read = || {
+        let known = looked.as_ref().and_then(|looked| looked.known.as_ref());
+        let request = read_body(shared, job, known.map(|known| &known.read))?;
+        Ok((Draft::new(shared, job, &request, looked), request))
+    };
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+        tracing::error!(target: "weir::fault", "reading a body failed");
+        let message = "the body could not be read because of a bug in weir";
+        Err(ProxyError::new(ErrorKind::Internal, message))
+    })
+}
+/// Counts a job's request and plans it, however long it takes.
+pub(super) fn plan(
+    draft: &mut Draft,
     shared: &Shared,
     job: &Job,
-    pace: Pace,
-    fold: impl FnOnce(&Draft<'_>, Option<&Spans<'_>>) -> Result<Folded, Stop>,
-) -> Result<Planned, Stop> {
-    let Ok(draft) = catch_unwind(AssertUnwindSafe(|| Draft::read(shared, job, pace))) else {
-        tracing::error!(target: "weir::fault", "reading a body failed");
-        let message = "the body could not be read, through a fault of weir's";
-        return Err(ProxyError::new(ErrorKind::Internal, message).into());
-    };
-    let draft = draft?;
-    match catch_unwind(AssertUnwindSafe(|| draft.fold_and_plan(fold))) {
-        Ok(planned) => planned,
-        Err(_) => draft.forward_after_fault(),
+    request: &Request<'_>,
+) -> Result<Step, ProxyError> {
+    guarded(draft, job, request, |draft| {
+        let parsed = draft.count(shared, job, request, usize::MAX)?;
+        Ok(draft.plan(shared, job, request, parsed))
+    })
+}
+
+/// Takes a step; after a panic inside, forwards the original if that fits.
+fn guarded(
+    draft: &mut Draft,
+    job: &Job,
+    request: &Request<'_>,
+    step: impl FnOnce(&mut Draft) -> Result<Step, ProxyError>,
+) -> Result<Step, ProxyError> {
+    if let Ok(step) = catch_unwind(AssertUnwindSafe(|| step(draft))) {
+        return step;
     }
+    tracing::error!(target: "weir::fault", model = %shown(&draft.model), "compaction failed");
+    let planned = catch_unwind(AssertUnwindSafe(|| draft.after_fault(job, request)));
+    let planned = planned.ok().flatten().ok_or_else(|| {
+        let message = "compaction failed, and the request does not fit without it";
+        ProxyError::new(ErrorKind::Internal, message)
+    });
+    Ok(Step::Done(Box::new(Drafted { planned, plan: None })))
 }
 
 #[cfg(test)]
@@ -202,13 +260,13 @@ mod tests {
 
     fn shared() -> Shared {
         let config = Arc::new(Config::default());
-        let ways = Arc::new(Ways::untaught(&config));
-        Shared::new(config, ways, None)
+        let routes = Arc::new(Routes::without_knowledge(&config));
+        Shared::new(config, routes, None)
     }
 
     fn job(body: String, max_input_tokens: Option<u64>) -> Job {
-        let asked = Asked { max_input_tokens, ..Asked::default() };
-        Job::new(Tenant([0; 16]), Protocol::Chat, body.into(), asked)
+        let options = RequestOptions { max_input_tokens, ..RequestOptions::default() };
+        Job::new(Tenant([0; 16]), Protocol::Chat, body.into(), options)
     }
 
     fn body(words: usize) -> String {
@@ -216,9 +274,20 @@ mod tests {
         format!(r#"{{"model":"gpt-4o","messages":[{{"role":"user","content":"{text}"}}]}}"#)
     }
 
-    fn faulty(max_input_tokens: Option<u64>, words: usize) -> Result<Planned, Stop> {
+    fn planned(shared: &Shared, job: &Job) -> Result<Planned, ProxyError> {
+        match finish(shared, job, Begun::Nothing)? {
+            Step::Done(drafted) => drafted.planned,
+            Step::Long | Step::Waits(_) => panic!("it waits for nothing"),
+        }
+    }
+
+    fn faulty(max_input_tokens: Option<u64>, words: usize) -> Result<Planned, ProxyError> {
         let (shared, job) = (shared(), job(body(words), max_input_tokens));
-        guarded_by(&shared, &job, Pace::Unhurried, |_, _| panic!("a fault on purpose"))
+        let (mut draft, request) = read(&shared, &job, None)?;
+        match guarded(&mut draft, &job, &request, |_| panic!("a fault on purpose"))? {
+            Step::Done(drafted) => drafted.planned,
+            Step::Long | Step::Waits(_) => panic!("it waits for nothing"),
+        }
     }
 
     fn conversation(messages: usize) -> String {
@@ -234,12 +303,12 @@ mod tests {
     #[test]
     fn several_threads_plan_what_one_does() {
         let job = job(conversation(201), Some(20_000));
-        let Ok(alone) = guarded(&shared(), &job, Pace::Unhurried) else { panic!("it fits") };
+        let Ok(alone) = planned(&shared(), &job) else { panic!("it fits") };
         let mut several = shared();
         several.heavy = Arc::new(tokio::sync::Semaphore::new(3));
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let _entered = runtime.enter();
-        let Ok(planned) = guarded(&several, &job, Pace::Unhurried) else { panic!("it fits") };
+        let Ok(planned) = planned(&several, &job) else { panic!("it fits") };
         assert!(planned.cuts > 0);
         assert_eq!(planned, alone);
     }
@@ -250,12 +319,10 @@ mod tests {
         let mut taken_up = 0;
         for messages in (1..80).step_by(2) {
             let job = job(conversation(messages), Some(20_000));
-            let looked = shared.memory.beginnings.look(job.tenant, &job.body);
+            let looked = shared.memory.prefixes.look(job.tenant, &job.body);
             taken_up += usize::from(looked.is_some_and(|looked| looked.known.is_some()));
-            let Ok(on) = guarded(&shared, &job, Pace::Unhurried) else { panic!("it fits") };
-            let Ok(anew) = guarded(&self::shared(), &job, Pace::Unhurried) else {
-                panic!("it fits")
-            };
+            let Ok(on) = planned(&shared, &job) else { panic!("it fits") };
+            let Ok(anew) = planned(&self::shared(), &job) else { panic!("it fits") };
             assert_eq!((on.body, on.action), (anew.body, anew.action), "{messages} messages");
             assert_eq!(on.received_tokens, anew.received_tokens, "{messages} messages");
         }
@@ -273,9 +340,7 @@ mod tests {
 
     #[test]
     fn a_fault_never_sends_what_does_not_fit() {
-        let Err(Stop::Refused(error)) = faulty(Some(1000), 1100) else {
-            panic!("the original does not fit")
-        };
+        let Err(error) = faulty(Some(1000), 1100) else { panic!("the original does not fit") };
         assert_eq!(error.kind, ErrorKind::Internal);
     }
 }

@@ -1,29 +1,29 @@
-//! What a caller asks beside the plan itself: the member `weir` of a request to be explained, read
-//! and taken out of it. Answers nothing.
+//! Additional questions of a caller about a plan: the member `weir` of a request to explain, parsed
+//! and removed. Answers nothing.
 
 use bytes::Bytes;
 
 use super::{ErrorKind, ProxyError};
-use crate::context::report::Category;
-use crate::wire::{json, splice};
+use weir_engine::context::report::Category;
+use weir_engine::wire::{json, splice};
 
-/// The member of the body, which no provider knows.
+/// Member of the body, which no provider knows.
 const MEMBER: &str = "weir";
 
-/// What is asked beside the plan.
+/// Questions in addition to the plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Question {
-    /// A content that may come next, and what it is.
+    /// Content that may come next, and its category.
     pub content: Option<(Category, String)>,
-    /// Whether the answer is to hold the body that would be sent.
+    /// Whether the answer includes the body that would be sent.
     pub wants_body: bool,
-    /// Whether the answer is to hold the conversation that would be sent as plain text.
+    /// Whether the answer includes the conversation that would be sent, as plain text.
     pub wants_text: bool,
 }
 
 impl Question {
-    /// Reads the member `weir` of a body; gives back the body without it. What is wrong with the
-    /// rest of the body is for others to say.
+    /// Parses the member `weir` of a body, and returns the body without it. Others report errors in
+    /// the rest of the body.
     pub fn take(body: Bytes) -> Result<(Bytes, Self), ProxyError> {
         let Some(members) = std::str::from_utf8(&body).ok().and_then(json::members) else {
             return Ok((body, Self::default()));
@@ -59,7 +59,9 @@ impl Question {
         question.content = match (category, content) {
             (Some(category), Some(content)) => Some((category, content)),
             (None, None) => None,
-            (None, Some(_)) => return Err(refused("weir.category", "must say what content is")),
+            (None, Some(_)) => {
+                return Err(refused("weir.category", "must name the category of content"));
+            }
             (Some(_), None) => return Err(refused("weir.content", "must be given with category")),
         };
         Ok(question)

@@ -1,28 +1,28 @@
-//! Requests that cannot be planned, as errors a caller can act on.
+//! Errors for requests that cannot be planned, with advice that a caller can follow.
 
 use super::error::UpstreamAnswer;
 use super::planner::Planned;
 use super::{ErrorKind, ProxyError};
-use crate::context::{Bound, Floor, Limits};
-use crate::wire::{BodyError, FieldError, json};
+use weir_engine::context::{Bound, Floor, Limits};
+use weir_engine::wire::{BodyError, FieldError, json};
 
-/// A request that cannot be made to fit.
+/// Request that cannot be made to fit.
 #[derive(Debug, Clone, Copy)]
 pub struct Unfit {
     pub limits: Limits,
-    /// What stays of its messages, as far as that is clipped.
+    /// Parts of its messages that must stay, clipped as far as possible.
     pub floor: Floor,
     /// Tokens of tools and schemas.
     pub tools_tokens: u64,
     pub received_tokens: u64,
-    /// The fewest tokens that it can be sent in.
+    /// Minimum tokens that it can be sent in.
     pub least_tokens: u64,
-    /// Whether a refusal of the upstream's has taught the limit.
+    /// Whether the limit was learned from an upstream's refusal.
     pub is_learned: bool,
     pub is_model_known: bool,
 }
 
-/// The refusal of what cannot be made to fit, in the words agents look for.
+/// Creates the error for a request that cannot be made to fit, in the words agents look for.
 pub fn cannot_fit(unfit: &Unfit) -> ProxyError {
     let Unfit { limits, floor, received_tokens, least_tokens, .. } = unfit;
     let limit_tokens = limits.input_tokens();
@@ -38,7 +38,7 @@ pub fn cannot_fit(unfit: &Unfit) -> ProxyError {
         ErrorKind::ContextLengthExceeded,
         format!(
             "This model's maximum context length is {limit_tokens} tokens. However, your messages \
-             resulted in {received_tokens} tokens; what has to stay of them still takes \
+             resulted in {received_tokens} tokens; the parts that must stay still take \
              {least_tokens}, which is {over} too many: {}. {} Please reduce the length of the \
              messages: {}.",
             parts.join(", "),
@@ -51,7 +51,7 @@ pub fn cannot_fit(unfit: &Unfit) -> ProxyError {
 }
 
 impl Unfit {
-    /// Where the limit comes from, and what is kept free of the window.
+    /// Describes the source of the limit, and the reserved part of the window.
     fn reserved(&self) -> String {
         let limits = &self.limits;
         let (window, reserve) = (limits.window_tokens, limits.reserve_tokens());
@@ -60,36 +60,36 @@ impl Unfit {
             None => String::new(),
         };
         let learned =
-            if self.is_learned { ", as a refusal of the upstream's has taught" } else { "" };
+            if self.is_learned { ", as learned from a refusal of the upstream" } else { "" };
         let source = match limits.bound() {
             Bound::Window => format!(
-                "The model's window is {window} tokens{learned}, of which {reserve} are reserved for \
-                 the answer{asked}"
+                "The model's window is {window} tokens{learned}, with {reserve} reserved for the \
+                 answer{asked}"
             ),
             Bound::ModelInput => format!(
-                "The model takes {} tokens of input{learned}, whatever its window of {window} leaves \
-                 beside the answer",
+                "The model accepts {} input tokens{learned}, regardless of the room that its \
+                 window of {window} leaves next to the answer",
                 limits.max_input_tokens.unwrap_or(window)
             ),
             Bound::Operator => format!(
                 "The limit is set in weir's configuration (max_input_tokens); the model's window is \
-                 {window} tokens, of which {reserve} are reserved for the answer{asked}"
+                 {window} tokens, with {reserve} reserved for the answer{asked}"
             ),
             Bound::Header => format!(
                 "The limit is set by the header x-weir-max-input-tokens; the model's window is \
-                 {window} tokens, of which {reserve} are reserved for the answer{asked}"
+                 {window} tokens, with {reserve} reserved for the answer{asked}"
             ),
         };
         match limits.counting.margin_permille {
             0 => format!("{source}."),
             permille => format!(
-                "{source}; {} % of the limit stay free by the policy.",
+                "{source}; the policy keeps {} % of the limit free.",
                 f64::from(permille) / 10.0
             ),
         }
     }
 
-    /// What would make room, the most telling first.
+    /// Lists the ways to make room, the most effective first.
     fn cures(&self) -> Vec<String> {
         let limits = &self.limits;
         let over = self.least_tokens.saturating_sub(limits.input_tokens());
@@ -100,8 +100,8 @@ impl Unfit {
                     "shorten the last message, or send it in parts (a user's text is never clipped)"
                 }
                 false => {
-                    "let the newest turn say less; its tool results and its calls' arguments are \
-                          clipped already"
+                    "shorten the newest turn; its tool results and its calls' arguments are already \
+                          clipped"
                 }
             });
         }
@@ -121,18 +121,19 @@ impl Unfit {
                 );
             }
             Bound::Header => cures.push("raise x-weir-max-input-tokens".to_owned()),
-            Bound::Operator => cures.push("have the operator raise the limit".to_owned()),
+            Bound::Operator => cures.push("ask the operator to raise the limit".to_owned()),
             Bound::Window | Bound::ModelInput => {
                 cures.push("use a model with a larger window".to_owned());
             }
         }
         if self.is_learned {
             cures.push(
-                "have the operator run `weir models forget` if the upstream takes more".to_owned(),
+                "ask the operator to run `weir models forget` if the upstream accepts more"
+                    .to_owned(),
             );
         } else if !self.is_model_known {
             cures.push(
-                "have the operator set the window, which weir does not know, under [models.\"NAME\"]"
+                "ask the operator to set the window, which weir does not know, under [models.\"NAME\"]"
                     .to_owned(),
             );
         }
@@ -140,12 +141,13 @@ impl Unfit {
     }
 }
 
-/// The refusal of what the upstream refused each time, in the words agents look for.
-pub fn unhealed(planned: &Planned, resends: usize, answer: UpstreamAnswer) -> ProxyError {
+/// Creates the error for a request that the upstream refused each time, in the words agents look
+/// for.
+pub fn still_too_long(planned: &Planned, resends: usize, answer: UpstreamAnswer) -> ProxyError {
     let Planned { limit_tokens, received_tokens, sent_tokens, .. } = planned;
     let again = match resends {
-        0 => "nothing is left that could be taken from it".to_owned(),
-        times => format!("{times} times more after it was made shorter"),
+        0 => "nothing more can be removed from it".to_owned(),
+        times => format!("{times} times more after it was shortened"),
     };
     ProxyError {
         param: Some("messages".into()),
@@ -153,8 +155,8 @@ pub fn unhealed(planned: &Planned, resends: usize, answer: UpstreamAnswer) -> Pr
         ..ProxyError::new(
             ErrorKind::ContextLengthExceeded,
             format!(
-                "This model's maximum context length is {limit_tokens} tokens by what is known of \
-                 it. However, your messages resulted in {received_tokens} tokens, and the upstream \
+                "This model's maximum context length is {limit_tokens} tokens as far as weir \
+                 knows. However, your messages resulted in {received_tokens} tokens, and the upstream \
                  refused {sent_tokens} of them as too long ({again}); its own answer is in \
                  'upstream'. Please reduce the length of the messages."
             ),
@@ -162,7 +164,7 @@ pub fn unhealed(planned: &Planned, resends: usize, answer: UpstreamAnswer) -> Pr
     }
 }
 
-/// The refusal of a bypass that a configured limit forbids.
+/// Creates the error for a bypass that a configured limit forbids.
 pub fn bypass(received_tokens: u64, limit_tokens: u64) -> ProxyError {
     let over = received_tokens.saturating_sub(limit_tokens);
     let mut error = ProxyError::new(
@@ -176,11 +178,11 @@ pub fn bypass(received_tokens: u64, limit_tokens: u64) -> ProxyError {
     error
 }
 
-/// The refusal of a body that cannot be read: what is wrong, and where.
+/// Creates the error for an unreadable body: the problem and its position.
 pub fn body(error: BodyError) -> ProxyError {
     let (message, param) = match error {
         BodyError::NotUtf8 { valid_up_to_bytes } => (
-            format!("The body is not UTF-8: byte {valid_up_to_bytes} is the first that is not."),
+            format!("The body is not UTF-8: byte {valid_up_to_bytes} is the first invalid one."),
             None,
         ),
         BodyError::NotJson { detail } => {
@@ -205,7 +207,7 @@ pub fn body(error: BodyError) -> ProxyError {
     error
 }
 
-/// The refusal of a message that cannot be read.
+/// Creates the error for an unreadable message.
 pub fn message(index: usize, error: &FieldError) -> ProxyError {
     let place = |key: &str| {
         if key.is_empty() {

@@ -1,5 +1,5 @@
-//! Work on many messages of a body, shared with other threads while cores are free. Where none is,
-//! the caller does it alone; the results are the same.
+//! Parallel work on many messages of a body, shared with other threads while cores are free.
+//! Without a free core, the caller does it alone; the results are the same.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-/// Less than this is done sooner than another thread wakes up.
+/// Smaller work finishes before another thread wakes up.
 const MIN_BYTES: usize = 64 << 10;
-/// How many threads help with one body at most.
+/// Maximum number of helper threads for one body.
 const MAX_HELPERS: usize = 3;
 
-/// The messages of one body that are worked on.
+/// Messages of one body to work on.
 struct Task<W> {
     body: Bytes,
     spans: Vec<Range<usize>>,
-    /// The first that nobody has taken.
+    /// First message that no thread has taken.
     next: AtomicUsize,
     work: W,
 }
 
 impl<W> Task<W> {
-    /// Takes one message after another until none is left; what came of them, each with its place.
+    /// Takes one message after another until none is left; returns the results with their indexes.
     fn take<T>(&self) -> Vec<(usize, T)>
     where
         W: Fn(&str) -> T,
@@ -35,14 +35,14 @@ impl<W> Task<W> {
             let place = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(span) = self.spans.get(place) else { return done };
             let raw = self.body.get(span.clone()).unwrap_or_default();
-            // The body was read as a text; only a span that is none of it could be something else.
+            // The body was parsed as text; only a span outside it could be invalid.
             done.push((place, (self.work)(std::str::from_utf8(raw).unwrap_or_default())));
         }
     }
 }
 
-/// What `work` makes of each of the `messages`, which lie in `body`, in order. Each other thread takes
-/// one of `places`. Not for async threads: waits for the others.
+/// Applies `work` to each of the `messages`, which lie in `body`, and returns the results in order.
+/// Each other thread takes one of `places`. Not for async threads: waits for the others.
 pub fn map<T: Send + 'static>(
     places: &Arc<Semaphore>,
     body: &Bytes,
@@ -64,7 +64,7 @@ pub fn map<T: Send + 'static>(
         let Ok(place) = Arc::clone(places).try_acquire_owned() else { break };
         let (task, sender) = (Arc::clone(&task), sender.clone());
         runtime.spawn_blocking(move || {
-            // Nobody listens any more where the others were done first.
+            // Nobody listens if the other threads finished first.
             let _ = sender.send(task.take());
             drop(place);
         });
@@ -110,7 +110,7 @@ mod tests {
             let said =
                 |all: &[(String, _)]| all.iter().map(|(raw, _)| raw.clone()).collect::<Vec<_>>();
             assert_eq!(said(&done), said(&alone));
-            // Helpers that came too late give their places back by themselves.
+            // Helpers that came too late release their permits by themselves.
             let all = u32::try_from(before).expect("few");
             drop(runtime.block_on(places.acquire_many(all)).expect("it is open"));
         }
@@ -132,7 +132,7 @@ mod tests {
                     sender.lock().expect("unlocked").send(()).expect("somebody waits");
                     panic!("a fault on purpose");
                 }
-                // Until the other thread has the message that is left.
+                // Until the other thread has the remaining message.
                 receiver.lock().expect("unlocked").recv().expect("it comes");
             })
         });

@@ -1,17 +1,20 @@
-//! What a caller has used, told to that caller alone. Reads the journal, and nothing of others.
+//! A caller's own usage, shown to that caller only. Reads the journal.
 
 use serde_json::{Value, json};
 
-use super::{Caller, ErrorKind, Proxy, ProxyError, Tenant};
-use crate::budget::calendar::{read_day, read_month, shown_day};
-use crate::store::StoreError;
-use crate::store::counters::Standing;
-use crate::store::ledger::{Column, UsageQuery};
+use super::admit::caller::Caller;
+use super::error::{ErrorKind, ProxyError};
+use super::hold::account;
+use super::hold::budgets::Budgets;
+use weir_store::budget::calendar::{read_day, read_month, shown_day};
+use weir_store::counters::Standing;
+use weir_store::ledger::{Column, UsageQuery};
+use weir_store::{Store, StoreError, Tenant};
 
-/// The most rows of one answer.
+/// Maximum number of rows in one answer.
 const MAX_ROWS: usize = 1000;
 
-/// What a caller asks of its usage.
+/// Parameters of a usage request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpendQuery {
     by: Vec<Column>,
@@ -22,7 +25,7 @@ pub struct SpendQuery {
 }
 
 impl SpendQuery {
-    /// Reads the query of a URL: `by`, `since`, `until`, `month`, `model`, `scope`.
+    /// Parses a URL's query: `by`, `since`, `until`, `month`, `model`, `scope`.
     pub fn read(query: &str) -> Result<Self, ProxyError> {
         let url = reqwest::Url::parse(&format!("http://localhost/?{query}"))
             .map_err(|_| bad_parameter("", "the query cannot be read"))?;
@@ -70,61 +73,56 @@ fn bad_parameter(name: &str, wanted: &str) -> ProxyError {
     }
 }
 
-impl Proxy {
-    /// What `caller` has used: its key, or its whole team; without keys, its credential.
-    pub async fn spend(&self, caller: &Caller, query: SpendQuery) -> Result<Value, ProxyError> {
-        if caller.tenant == Tenant::ANONYMOUS {
-            return Err(ProxyError::new(
-                ErrorKind::CredentialRequired,
-                "usage is told only to the caller that it is of, who is known by its credential: \
-                 send the one that your requests have",
-            ));
-        }
-        let own_key = caller.key.as_ref().filter(|_| !query.is_of_team);
-        let asked = UsageQuery {
-            by: query.by.clone(),
-            from_day: query.from_day,
-            until_day: query.until_day,
-            tenant: Some(caller.tenant),
-            key: own_key.map(|key| key.id.clone()),
-            model: query.model,
-            limit: Some(MAX_ROWS),
-            ..UsageQuery::default()
-        };
-        let total = UsageQuery { by: Vec::new(), ..asked.clone() };
-        let rows = self.store().usage(asked).await.map_err(unread)?;
-        let total = self.store().usage(total).await.map_err(unread)?;
-        Ok(json!({
-            "object": "weir.usage",
-            "since": query.from_day.map(shown_day),
-            "until": query.until_day.map(|day| shown_day(day - 1)),
-            "is_complete": rows.len() < MAX_ROWS,
-            "total": total.first().map(|row| row.json(&[])),
-            "data": rows.iter().map(|row| row.json(&query.by)).collect::<Vec<_>>(),
-        }))
+/// Returns the usage of `caller`: its key, or its whole team; without keys, its credential.
+pub async fn usage(store: &Store, caller: &Caller, query: SpendQuery) -> Result<Value, ProxyError> {
+    if caller.tenant == Tenant::ANONYMOUS {
+        return Err(ProxyError::new(
+            ErrorKind::CredentialRequired,
+            "Usage is per caller. \
+             Send the API key that you use for your requests.",
+        ));
     }
+    let own_key = caller.key.as_ref().filter(|_| !query.is_of_team);
+    let asked = UsageQuery {
+        by: query.by.clone(),
+        from_day: query.from_day,
+        until_day: query.until_day,
+        tenant: Some(caller.tenant),
+        key: own_key.map(|key| key.id.clone()),
+        model: query.model,
+        limit: Some(MAX_ROWS),
+        ..UsageQuery::default()
+    };
+    let total = UsageQuery { by: Vec::new(), ..asked.clone() };
+    let rows = store.usage(asked).await.map_err(unread)?;
+    let total = store.usage(total).await.map_err(unread)?;
+    Ok(json!({
+        "object": "weir.usage",
+        "since": query.from_day.map(shown_day),
+        "until": query.until_day.map(|day| shown_day(day - 1)),
+        "is_complete": rows.len() < MAX_ROWS,
+        "total": total.first().map(|row| row.json(&[])),
+        "data": rows.iter().map(|row| row.json(&query.by)).collect::<Vec<_>>(),
+    }))
 }
 
-impl Proxy {
-    /// How the budgets stand that `caller`'s requests are in.
-    pub async fn standings(&self, caller: &Caller) -> Result<Value, ProxyError> {
-        if caller.tenant == Tenant::ANONYMOUS {
-            return Err(ProxyError::new(
-                ErrorKind::CredentialRequired,
-                "budgets are told only to callers with a credential: send the one that your requests \
-                 have",
-            ));
-        }
-        let account = super::opening::account(caller);
-        let standings = self.journal.budgets().standings(&account).await.map_err(unread)?;
-        let data: Vec<Value> = standings.iter().map(Standing::json).collect();
-        Ok(json!({"object": "list", "data": data}))
+/// Returns the state of the budgets that apply to `caller`'s requests.
+pub async fn standings(budgets: &Budgets, caller: &Caller) -> Result<Value, ProxyError> {
+    if caller.tenant == Tenant::ANONYMOUS {
+        return Err(ProxyError::new(
+            ErrorKind::CredentialRequired,
+            "Budgets are per caller. Send the API key that you use for your requests.",
+        ));
     }
+    let account = account::account(caller);
+    let standings = budgets.standings(&account).await.map_err(unread)?;
+    let data: Vec<Value> = standings.iter().map(Standing::json).collect();
+    Ok(json!({"object": "list", "data": data}))
 }
 
 fn unread(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::store", %error, "the store cannot be read");
-    let message = "weir's store cannot be read at the moment. Try again shortly.";
+    let message = "weir cannot read its store at the moment. Try again shortly.";
     ProxyError::new(ErrorKind::StoreUnavailable, message)
 }
 

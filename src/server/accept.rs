@@ -1,5 +1,4 @@
-//! From a request on the wire to what the proxy takes: limits, body, encoding. Answers nothing itself
-//! and knows no route.
+//! Admission of request bodies: limits, reading, decoding. Sends no answer and knows no route.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -10,37 +9,37 @@ use super::body::{self, Bodies, Permit, Refused};
 use super::decode::{self, Encoding, Unsupported};
 use crate::proxy::{Body, ErrorKind, ProxyError};
 
-/// When to try again after there was no room for a body.
+/// Retry delay sent if there was no room for a body.
 const RETRY_AFTER_MS: u64 = 1000;
 
-/// Takes requests in.
+/// Reader of request bodies.
 pub struct Acceptor {
     bodies: Bodies,
     max_body_bytes: usize,
 }
 
-/// A request's body, whole.
+/// Complete body of a request.
 pub struct Received {
-    /// As received, perhaps compressed.
+    /// Body as received, possibly compressed.
     pub received: Bytes,
-    /// The same, decoded, where `received` was compressed.
+    /// Decoded body, if `received` was compressed.
     pub decoded: Option<Bytes>,
-    /// Gives the body's place in memory back when it is dropped.
+    /// Releases the body's share of memory on drop.
     pub permit: Permit,
 }
 
 impl Acceptor {
-    /// An acceptor with these limits on one body and on all at once.
+    /// Creates an acceptor with limits on one body and on all bodies together.
     pub fn new(max_body_bytes: usize, max_bodies_in_flight_bytes: usize) -> Self {
         Self { bodies: Bodies::new(max_bodies_in_flight_bytes), max_body_bytes }
     }
 
-    /// The same with other limits; what is held already counts on.
+    /// Creates an acceptor with other limits; memory already held still counts.
     pub fn renewed(&self, max_body_bytes: usize, max_bodies_in_flight_bytes: usize) -> Self {
         Self { bodies: self.bodies.limited(max_bodies_in_flight_bytes), max_body_bytes }
     }
 
-    /// Reads a request's body whole.
+    /// Reads a request's body completely.
     pub async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Received, ProxyError> {
         let encodings = match content_encodings(headers) {
             Ok(encodings) => encodings,
@@ -83,8 +82,8 @@ impl Acceptor {
         }
     }
 
-    /// Lets the caller finish sending what nobody wants. One that waits to be asked for its body is
-    /// not asked.
+    /// Lets the caller finish sending a body that was refused. If the caller waits for `100
+    /// Continue`, none is sent.
     pub fn refuse_body(headers: &HeaderMap, body: Body) {
         if !headers.contains_key(EXPECT) && !body.is_end_stream() {
             body::linger(body);
@@ -111,7 +110,7 @@ impl Acceptor {
             Ok(Ok(decoded)) => Ok(decoded),
             Ok(Err(decode::Failure::Refused(refused))) => Err(self.refused(refused)),
             Ok(Err(decode::Failure::Broken(encoding))) => Err(broken(encoding.name())),
-            // A decoder that gives up on hostile bytes takes nothing else with it.
+            // A decoder that panics on hostile bytes affects only this request.
             Err(_) => Err(broken(outermost)),
         }
     }
@@ -130,7 +129,7 @@ impl Acceptor {
                 retry_after_ms: Some(RETRY_AFTER_MS),
                 ..ProxyError::new(
                     ErrorKind::Overloaded,
-                    "weir holds as many bytes of requests as it may at the moment \
+                    "weir has no room for more request bodies at the moment \
                      (`server.max_bodies_in_flight_bytes`). Try again shortly.",
                 )
             },

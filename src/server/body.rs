@@ -1,5 +1,5 @@
-//! Request bodies: how long they may take, how large they may be and how much of them is held at
-//! once. Knows nothing of what is in them.
+//! Request bodies: limits on duration, size, and memory held at once. Does not look at their
+//! contents.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,32 +14,32 @@ use tokio::time::{Instant, Sleep};
 
 use crate::proxy::{Body, BoxError};
 
-/// What is taken for a body at first, however long it says that it is.
+/// Initial buffer capacity, regardless of the declared length.
 const FIRST_CAPACITY_BYTES: usize = 1 << 20;
-/// How long the rest of a refused body is read, so that the caller, still sending, gets to read
-/// the refusal and not a reset connection.
+/// How long the rest of a refused body is read. A caller that is still sending can then read the
+/// refusal instead of seeing a reset connection.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Why a body is not taken in.
+/// Reason why a body is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// It is larger than one body may be.
+    /// Larger than one body may be.
     TooLarge,
     /// All bodies in flight together leave no room for it.
     NoRoom,
 }
 
-/// Why a body has not come.
+/// Reason why a body did not arrive.
 #[derive(Debug)]
 pub enum Failure {
     Refused(Refused),
-    /// Nothing came for too long.
+    /// Nothing arrived for too long.
     Stalled,
-    /// The caller left, or broke the protocol.
+    /// The caller left or violated the protocol.
     Broken,
 }
 
-/// The bytes of request bodies held at once, over all requests.
+/// Counter of request body bytes held at once, over all requests.
 #[derive(Debug, Clone)]
 pub struct Bodies {
     held_bytes: Arc<AtomicUsize>,
@@ -51,18 +51,18 @@ impl Bodies {
         Self { held_bytes: Arc::default(), max_bytes }
     }
 
-    /// The same bytes, of which there may be so many from now on.
+    /// Shares the same counter with another limit.
     pub fn limited(&self, max_bytes: usize) -> Self {
         Self { held_bytes: Arc::clone(&self.held_bytes), max_bytes }
     }
 
-    /// A permit for nothing yet.
+    /// Returns a permit for zero bytes.
     pub fn permit(&self) -> Permit {
         Permit { bodies: self.clone(), bytes: 0 }
     }
 }
 
-/// A body's place in memory, given back on drop.
+/// A body's share of memory, released on drop.
 #[derive(Debug)]
 pub struct Permit {
     bodies: Bodies,
@@ -70,7 +70,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Asks for room for `bytes` more.
+    /// Acquires room for `bytes` more.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Refused> {
         let max_bytes = self.bodies.max_bytes;
         self.bodies
@@ -83,13 +83,13 @@ impl Permit {
         Ok(())
     }
 
-    /// Whether there is room for `bytes` more at the moment. Takes none of it.
+    /// Whether there is currently room for `bytes` more. Acquires nothing.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         let held_bytes = self.bodies.held_bytes.load(Ordering::Relaxed);
         held_bytes.checked_add(bytes).is_some_and(|sum| sum <= self.bodies.max_bytes)
     }
 
-    /// Gives room for `bytes` back.
+    /// Releases room for `bytes`.
     pub fn shrink(&mut self, bytes: usize) {
         let bytes = bytes.min(self.bytes);
         self.bodies.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -108,9 +108,9 @@ impl Drop for Permit {
     }
 }
 
-/// Reads `body` to its end. `declared_bytes` is its `content-length`, by which a body that will
-/// not do is refused before any of it is read. Room is taken for what has come alone: callers that
-/// announce much and send nothing must not keep others out.
+/// Reads `body` to its end. If `declared_bytes` (its `content-length`) is too large, the body is
+/// refused before any of it is read. Only bytes that arrived take room: callers that declare much
+/// and send nothing must not block others.
 pub async fn read_whole(
     body: &mut Body,
     declared_bytes: Option<u64>,
@@ -146,7 +146,7 @@ pub async fn read_whole(
     }
 }
 
-/// Lets a body be `so_far_bytes` long, of which the permit may know already.
+/// Checks a length of `so_far_bytes` and grows the permit to it.
 fn count(so_far_bytes: usize, max_bytes: usize, permit: &mut Permit) -> Result<(), Failure> {
     if so_far_bytes > max_bytes {
         return Err(Failure::Refused(Refused::TooLarge));
@@ -155,7 +155,7 @@ fn count(so_far_bytes: usize, max_bytes: usize, permit: &mut Permit) -> Result<(
     permit.grow(new_bytes).map_err(Failure::Refused)
 }
 
-/// The next piece of data; trailers have no use here.
+/// Returns the next piece of data; trailers are ignored.
 async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Failure> {
     while let Some(frame) = body.frame().await {
         match frame {
@@ -171,13 +171,13 @@ async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Failure> {
     Ok(None)
 }
 
-/// Reads what is left of a refused body for a moment and throws it away.
+/// Reads the rest of a refused body for a moment and discards it.
 pub fn linger(mut body: Body) {
     let drained = async move { while let Ok(Some(_)) = next_data(&mut body).await {} };
     tokio::spawn(tokio::time::timeout(LINGER, drained));
 }
 
-/// Nothing of a body came for too long.
+/// Error: no part of a body arrived for too long.
 #[derive(Debug)]
 pub struct Stalled;
 
@@ -189,11 +189,11 @@ impl std::fmt::Display for Stalled {
 
 impl std::error::Error for Stalled {}
 
-/// A body that ends in `Stalled` when nothing of it comes for `idle`.
+/// Body that fails with `Stalled` if nothing arrives for `idle`.
 pub struct Patient<B> {
     inner: B,
     idle: Duration,
-    /// Set while something is waited for.
+    /// Set while a read is pending.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,5 +1,4 @@
-//! One connection: HTTP/1.1 or HTTP/2 on it, and how long it may be silent. Knows nothing of what
-//! requests ask for.
+//! One HTTP/1.1 or HTTP/2 connection and its silence timeouts. Knows nothing of the requests on it.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,20 +23,20 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::body::Patient;
-use super::opening::{Openings, Unopened};
+use super::handshake::{HandshakeError, Handshakes};
 use super::routes::{Address, Routes};
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::{Body, BoxError};
 use crate::tls::{Stream, Tls, TlsError};
 
-/// How long a connection may stay open between two requests. Longer than the pools of common HTTP
-/// clients keep theirs, so that it is they who close.
+/// Maximum idle time between two requests. Longer than in the pools of common HTTP clients, so that
+/// the client closes first.
 const IDLE_CONNECTION: Duration = Duration::from_secs(300);
-/// The least that hyper takes for its read buffer, which bounds the head of a request.
+/// hyper's minimum read buffer, which bounds the head of a request.
 const MIN_HEAD_BYTES: usize = 8192;
 
-/// Whether a connection is served or told that there is no place for it.
+/// Whether a connection is served or refused for lack of room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Welcome {
     Serve,
@@ -47,8 +46,8 @@ pub enum Welcome {
 /// Serves connections.
 pub struct Connections {
     builder: auto::Builder<TokioExecutor>,
-    openings: Openings,
-    /// What requests go by that come now.
+    handshakes: Handshakes,
+    /// Routes for new requests.
     routes: RwLock<Arc<Routes>>,
     shutdown: Shutdown,
     header_timeout: Duration,
@@ -58,29 +57,29 @@ impl Connections {
     pub fn new(config: &Config, routes: Routes, shutdown: Shutdown) -> Result<Self, TlsError> {
         let max_head_bytes = config.server.max_header_bytes.max(MIN_HEAD_BYTES);
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        // How long a head may take is watched below, for both protocols and from the first byte.
+        // The timeout of a head is watched below, for both protocols and from the first byte.
         builder.http1().header_read_timeout(None).max_buf_size(max_head_bytes);
         builder.http2().max_header_list_size(u32::try_from(max_head_bytes).unwrap_or(u32::MAX));
         Ok(Self {
             builder,
-            openings: Openings::new(&config.server)?,
+            handshakes: Handshakes::new(&config.server)?,
             routes: RwLock::new(Arc::new(routes)),
             shutdown,
             header_timeout: Duration::from_millis(config.server.header_timeout_ms),
         })
     }
 
-    /// What handshakes go by; `None` where plain HTTP is spoken.
+    /// Returns the TLS settings; `None` if the listener speaks plain HTTP.
     pub fn tls(&self) -> Option<&Tls> {
-        self.openings.tls()
+        self.handshakes.tls()
     }
 
-    /// What requests go by that come now.
+    /// Returns the routes for new requests.
     pub fn routes(&self) -> Arc<Routes> {
         Arc::clone(&self.routes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has requests from now on go by other routes.
+    /// Uses other routes for new requests.
     pub fn follow(&self, routes: Routes) {
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
     }
@@ -119,7 +118,7 @@ impl Connections {
         }
     }
 
-    /// Takes what stands before HTTP off a connection, in the time that a first head may take.
+    /// Reads the bytes before HTTP (load balancer header, TLS) within the timeout of a first head.
     async fn open(
         &self,
         stream: TcpStream,
@@ -128,22 +127,22 @@ impl Connections {
     ) -> Option<(Stream, IpAddr)> {
         let opened = tokio::select! {
             biased;
-            opened = self.openings.open(stream, peer) => opened,
+            opened = self.handshakes.open(stream, peer) => opened,
             () = self.shutdown.reached(Phase::Draining) => return None,
             _ = pulse.silence(self.header_timeout) => return None,
         };
         match opened {
             Ok(opened) => return Some(opened),
-            Err(Unopened::Preamble) => tracing::warn!(
+            Err(HandshakeError::Header) => tracing::warn!(
                 target: "weir::connection",
                 %peer,
                 "a connection from server.proxy_protocol_from did not begin with a PROXY protocol \
                  header; have the load balancer send one, or take its network out of that list"
             ),
-            Err(Unopened::Handshake(error)) => {
+            Err(HandshakeError::Handshake(error)) => {
                 tracing::debug!(target: "weir::connection", %error, "no TLS on a connection");
             }
-            Err(Unopened::Gone(error)) => {
+            Err(HandshakeError::Gone(error)) => {
                 tracing::debug!(target: "weir::connection", %error, "connection ended");
             }
         }
@@ -173,26 +172,26 @@ impl Connections {
     }
 }
 
-/// What has been silent for too long.
+/// Kind of silence that exceeded its timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Silence {
-    /// A request has begun to come and does not end, or a new connection says nothing at all.
+    /// A request head started and does not end, or a new connection sends nothing at all.
     InHead,
     /// There is no request.
     Idle,
 }
 
-/// When something last happened on a connection. Milliseconds are since the connection began.
+/// Times of the last activity on a connection, in milliseconds since the connection began.
 struct Pulse {
     began: Instant,
     in_flight: AtomicUsize,
     /// When the last request ended.
     quiet_since_ms: AtomicU64,
-    /// When, after that, the first byte came; `NEVER` if none has.
+    /// When the first byte after that arrived; `NEVER` if none has.
     head_since_ms: AtomicU64,
-    /// Frames that belong to no request come on HTTP/2 at any time, and mean nothing.
+    /// On HTTP/2, frames that belong to no request arrive at any time and are not activity.
     is_http2: AtomicBool,
-    /// Tells that the connection is to end with the request that is in flight.
+    /// Signals that the connection ends with the request in flight.
     leave: Notify,
 }
 
@@ -232,12 +231,12 @@ impl Pulse {
             let now = Instant::now();
             let head_since_ms = self.head_since_ms.load(Ordering::Relaxed);
             let (deadline, silence) = if self.in_flight.load(Ordering::Relaxed) > 0 {
-                // Looked at again when a head could be overdue at the earliest.
+                // Checks again at the earliest time at which a head could be overdue.
                 (now + header_timeout, None)
             } else if head_since_ms == NEVER {
                 let since_ms = self.quiet_since_ms.load(Ordering::Relaxed);
                 let deadline = self.began + Duration::from_millis(since_ms) + IDLE_CONNECTION;
-                // A head that begins meanwhile has a nearer deadline.
+                // A head that starts meanwhile has an earlier deadline.
                 (deadline.min(now + header_timeout), (now >= deadline).then_some(Silence::Idle))
             } else {
                 let deadline = self.began + Duration::from_millis(head_since_ms) + header_timeout;
@@ -250,7 +249,7 @@ impl Pulse {
         }
     }
 
-    /// Waits until a connection that is to end has had its time to do so.
+    /// Waits until a connection that is to end has had its grace period.
     async fn farewell(&self, patience: Duration) {
         loop {
             tokio::time::sleep(patience).await;
@@ -261,7 +260,7 @@ impl Pulse {
     }
 }
 
-/// A request in flight, from its head to the last byte of its answer.
+/// Marker of a request in flight, from its head to the last byte of its answer.
 struct Beat {
     pulse: Arc<Pulse>,
 }
@@ -285,7 +284,7 @@ impl Drop for Beat {
     }
 }
 
-/// An answer's body, which keeps its request in flight.
+/// Answer body that keeps its request marked as in flight.
 struct Beating {
     body: Body,
     _beat: Beat,
@@ -311,7 +310,7 @@ impl http_body::Body for Beating {
     }
 }
 
-/// A socket that tells when bytes come.
+/// Socket that records when bytes arrive.
 struct Watched {
     stream: Stream,
     pulse: Arc<Pulse>,

@@ -1,6 +1,5 @@
-//! Request bodies out of their `content-encoding`, with a bound on what comes out. Pure: bytes
-//! in, bytes out; knows nothing of requests, and its work may be long, so that it does not belong
-//! on the async threads.
+//! Decoding of request bodies by `content-encoding`, with a bound on the output. Pure: bytes in,
+//! bytes out. The work can be long, so it does not belong on the async threads.
 
 use std::io::Read;
 
@@ -10,14 +9,14 @@ use ruzstd::decoding::StreamingDecoder;
 
 use super::body::{Permit, Refused};
 
-/// What a request body may be encoded in, as `accept-encoding` says it.
+/// Supported encodings of a request body, as listed in `accept-encoding`.
 pub const SUPPORTED_ENCODINGS: &str = "gzip, deflate, zstd";
 
-/// More than this on one body is an attack and not a habit.
+/// Maximum number of encodings on one body; more is an attack.
 const MAX_ENCODINGS: usize = 4;
-/// The window that whoever reads zstd over HTTP has to have room for (RFC 9659).
+/// Window that a decoder of zstd over HTTP must support (RFC 9659).
 const ZSTD_WINDOW_BYTES: usize = 8 << 20;
-/// How much is decoded at a time.
+/// Bytes decoded per step.
 const STEP_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,23 +36,23 @@ impl Encoding {
     }
 }
 
-/// Why a list of encodings cannot be undone.
+/// Reason why a list of encodings is unsupported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unsupported {
     Named(String),
     TooMany,
 }
 
-/// Why a body cannot be decoded.
+/// Reason why a body cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// It is not what its header says.
+    /// The bytes do not match the declared encoding.
     Broken(Encoding),
-    /// It is too much, decoded.
+    /// The decoded body is too large.
     Refused(Refused),
 }
 
-/// The encodings that `values` of `content-encoding` name, in the order in which they were put on.
+/// Parses the values of `content-encoding`, in the order in which the encodings were applied.
 pub fn encodings<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Encoding>, Unsupported> {
     let mut found = Vec::new();
     let names = values.flat_map(|value| value.split(|byte| *byte == b','));
@@ -76,8 +75,8 @@ pub fn encodings<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Encod
     Ok(found)
 }
 
-/// Undoes `encodings`, the last first. No step gives more than `max_bytes`, and `permit` has grown
-/// by the size of what is returned.
+/// Decodes `encodings`, the last first. No step produces more than `max_bytes`, and `permit` grows
+/// by the size of the result.
 pub fn decode(
     received: &Bytes,
     encodings: &[Encoding],
@@ -102,7 +101,7 @@ pub fn decode(
     Ok(current)
 }
 
-/// `deflate` means a zlib stream, but some senders leave zlib's two bytes away.
+/// `deflate` means a zlib stream, but some senders omit zlib's two-byte header.
 fn is_zlib(bytes: &[u8]) -> bool {
     match bytes {
         [first, second, ..] => {
@@ -112,7 +111,7 @@ fn is_zlib(bytes: &[u8]) -> bool {
     }
 }
 
-/// Where decoded bytes go, as far as they may.
+/// Bounded output of a decoder.
 struct Sink<'a> {
     decoded: Vec<u8>,
     max_bytes: usize,
@@ -141,7 +140,7 @@ impl Sink<'_> {
         }
     }
 
-    /// A zstd body is a run of frames, of which some are to be skipped.
+    /// Decodes a zstd body, a sequence of frames, some of them skippable.
     fn fill_from_zstd(&mut self, mut source: &[u8]) -> Result<(), Failure> {
         let broken = Failure::Broken(Encoding::Zstd);
         if source.is_empty() {
@@ -153,7 +152,8 @@ impl Sink<'_> {
                     source = source.get(length_bytes..).ok_or(broken)?;
                 }
                 ZstdFrame::Content { window_bytes } => {
-                    // The decoder keeps a window's worth back, whatever has been read from it.
+                    // The decoder retains a window's worth of output, however much was read from
+                    // it.
                     let window_bytes = usize::try_from(window_bytes).unwrap_or(usize::MAX);
                     if window_bytes > self.max_bytes.max(ZSTD_WINDOW_BYTES) {
                         return Err(Failure::Refused(Refused::TooLarge));
@@ -175,7 +175,7 @@ impl Sink<'_> {
     }
 }
 
-/// What the head of a zstd frame says (RFC 8878, section 3.1).
+/// Header of a zstd frame (RFC 8878, section 3.1).
 #[derive(Debug, PartialEq, Eq)]
 enum ZstdFrame {
     Skippable { length_bytes: usize },
@@ -206,13 +206,13 @@ impl ZstdFrame {
     }
 }
 
-/// The window that a window descriptor asks for: five bits of exponent, three of mantissa.
+/// Window size from a window descriptor: five bits of exponent, three of mantissa.
 fn window_bytes(descriptor: u8) -> u64 {
     let base = 1u64 << (10 + (descriptor >> 3));
     base + base / 8 * u64::from(descriptor & 7)
 }
 
-/// The content size that stands after the dictionary's id in the head of a frame without a window.
+/// Content size that follows the dictionary ID in the header of a frame without a window.
 fn content_bytes(descriptor: u8, rest: &[u8]) -> Option<u64> {
     let id_bytes = [0, 1, 2, 4][usize::from(descriptor & 3)];
     let rest = rest.get(id_bytes..)?;

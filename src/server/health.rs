@@ -1,10 +1,9 @@
-//! What weir says of itself to whoever watches over it: whether it is ready. Asks nothing and changes
-//! nothing.
+//! Readiness report for monitoring. Queries nothing and changes nothing.
 
-use crate::store::State;
+use weir_store::State;
 
-/// That weir is ready, where its store is, and whether it goes by another configuration than it was
-/// last told. A store that fails is no reason to send callers away, nor is the latter.
+/// Renders the readiness report: the state of the store and whether the last configuration was
+/// refused. Neither a failing store nor a refused configuration makes weir unready.
 pub fn ready(store: State, is_refused: bool) -> String {
     let store = match store {
         State::File => "file",

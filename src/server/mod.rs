@@ -1,14 +1,15 @@
-//! The listening side: takes connections, as many as it may, until it is told to end. What is
-//! done with a request is the rooms' below; nothing here reads one.
+//! API listener: accepts connections up to a limit, until shutdown. Does not look at requests; the
+//! modules below do.
 
 mod accept;
+mod auth;
 mod body;
 mod connection;
 pub mod decode;
+mod handshake;
 mod health;
-mod identify;
-mod opening;
 mod preflight;
+mod proxy_protocol;
 mod renewal;
 mod reply;
 mod repoll;
@@ -35,14 +36,13 @@ use crate::tls::TlsError;
 use connection::{Connections, Welcome};
 use routes::Routes;
 
-/// How many connections past `max_connections` are told so. Their callers get a 503 that says
-/// when to come again, which helps them more than silence; past these, too, new ones wait in the
-/// system's queue.
+/// Number of connections past `max_connections` that receive a 503 with a retry delay, which helps
+/// callers more than silence. Beyond these, connections wait in the system's queue.
 const MAX_TURNED_AWAY: usize = 64;
-/// How long to wait when the system has no file descriptor or memory left for a connection.
+/// Pause if the system has no file descriptor or memory left for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A server that is bound to its address.
+/// Server, bound to its address.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
@@ -50,16 +50,16 @@ pub struct Server {
     shutdown: Shutdown,
     places: Arc<Semaphore>,
     drain_deadline: Duration,
-    /// What is still read of answers whose callers have left.
+    /// Answers that are still read after their callers left.
     drains: Drains,
 }
 
-/// Why there is no server.
+/// Reason why the server could not start.
 #[derive(Debug)]
 pub enum BindError {
-    /// The address cannot be had.
+    /// The address is not available.
     Listen(io::Error),
-    /// Its certificate is of no use.
+    /// The certificate cannot be used.
     Tls(TlsError),
 }
 
@@ -77,16 +77,16 @@ impl std::error::Error for BindError {}
 /// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// All that was in flight is finished.
+    /// Everything in flight finished.
     Finished,
-    /// This many connections were not finished in time.
+    /// This many connections did not finish in time.
     Overdue(usize),
-    /// It was told not to wait.
+    /// A shutdown without grace period was requested.
     Forced,
 }
 
 impl Server {
-    /// Binds to the configured address. From here on connections queue up.
+    /// Binds to the configured address. From here on, connections queue up.
     pub async fn bind(config: &Config, proxy: Proxy) -> Result<Self, BindError> {
         let bound = TcpListener::bind(config.server.listen).await;
         let listener = bound.map_err(BindError::Listen)?;
@@ -108,22 +108,22 @@ impl Server {
         })
     }
 
-    /// Where it listens, the port as the system gave it.
+    /// Returns the listen address, with the port that the system assigned.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What has it go by another configuration.
+    /// Returns a handle that applies other configurations.
     pub fn renewal(&self) -> Renewal {
         Renewal::new(Arc::clone(&self.connections))
     }
 
-    /// What ends it.
+    /// Returns a handle that ends the server.
     pub fn shutdown(&self) -> Shutdown {
         self.shutdown.clone()
     }
 
-    /// Serves until told to end.
+    /// Serves until shutdown.
     pub async fn run(self) -> Ending {
         let mut open = JoinSet::new();
         let waiting_room = Arc::new(Semaphore::new(MAX_TURNED_AWAY));
@@ -150,7 +150,7 @@ impl Server {
         drain(open, &self.drains, &self.shutdown, self.drain_deadline).await
     }
 
-    /// A place for a connection: waited for only when even the waiting room is full.
+    /// Acquires a place for a connection; waits only if the waiting room is full, too.
     async fn place(&self, waiting_room: &Arc<Semaphore>) -> (OwnedSemaphorePermit, Welcome) {
         let (place, welcome) = tokio::select! {
             biased;
@@ -161,7 +161,7 @@ impl Server {
     }
 }
 
-/// The next connection. An error that the system has for good or ill neither ends nor spins this.
+/// Accepts the next connection. After a lasting error of the system it pauses and tries again.
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
@@ -180,8 +180,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// Whether an error says something of the one connection that was to be taken, and nothing of the
-/// system.
+/// Whether an error concerns only the connection being accepted, not the system.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -192,7 +191,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Lets what is open come to its end, within a deadline, and then what is read without a caller.
+/// Lets open connections finish within a deadline, then the answers read without a caller.
 async fn drain(
     mut open: JoinSet<()>,
     drains: &Drains,
@@ -225,6 +224,6 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!(target: "weir::connection", "a connection ended by a fault in weir");
+        tracing::error!(target: "weir::connection", "a connection ended because of a bug in weir");
     }
 }

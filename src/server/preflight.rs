@@ -1,4 +1,4 @@
-//! What browsers ask before a page of an allowed origin may send a request. Decides nothing about
+//! CORS preflight requests of browsers for pages of an allowed origin. Decides nothing about
 //! origins.
 
 use http::header::{
@@ -11,18 +11,19 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use super::reply;
 use crate::proxy::Body;
 
-/// Asked by browsers before a public page may reach a private address, and the consent.
+/// Header with which browsers ask before a public page may reach a private address, and the
+/// consent.
 const REQUEST_PRIVATE_NETWORK: HeaderName =
     HeaderName::from_static("access-control-request-private-network");
 const ALLOW_PRIVATE_NETWORK: HeaderName =
     HeaderName::from_static("access-control-allow-private-network");
 
-/// Whether a request is such a question.
+/// Whether a request is a CORS preflight.
 pub fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// Lets an allowed page send what it wants to send.
+/// Allows the method and headers that the page asks for.
 pub fn preflight(asked: &HeaderMap) -> Response<Body> {
     let mut response = reply::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();

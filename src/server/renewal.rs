@@ -1,26 +1,26 @@
-//! A server that goes by another configuration from the next request on, while it serves. Requests that
-//! are under way end by the one that they began with. Reads no configuration.
+//! Replacement of a server's configuration while it serves, from the next request on. Requests in
+//! flight keep their configuration. Reads no configuration.
 
 use std::sync::Arc;
 
 use super::connection::Connections;
 use crate::config::Config;
 use crate::proxy::Proxy;
-use crate::store::OpenError;
 use crate::tls::TlsError;
+use weir_store::OpenError;
 
-/// Has a server go by other configurations.
+/// Handle that applies other configurations to a server.
 #[derive(Clone)]
 pub struct Renewal {
     connections: Arc<Connections>,
 }
 
-/// Why a server goes on by the configuration that it has.
+/// Reason why a server keeps its current configuration.
 #[derive(Debug)]
 pub enum RenewalError {
-    /// Its certificate is of no use.
+    /// The certificate cannot be used.
     Tls(TlsError),
-    /// There is no way to the upstreams that it names, or no memory.
+    /// The upstreams that it names cannot be reached, or memory is short.
     Proxy(OpenError),
 }
 
@@ -40,13 +40,13 @@ impl Renewal {
         Self { connections }
     }
 
-    /// The way of requests that come now.
+    /// Returns the proxy for new requests.
     pub fn proxy(&self) -> Arc<Proxy> {
         Arc::clone(self.connections.routes().proxy())
     }
 
-    /// Makes all that is to have requests go by `config`, and new connections by its certificate.
-    /// Nothing changes until what is given back is called.
+    /// Prepares `config` for new requests and its certificate for new connections. Nothing changes
+    /// until the returned function is called.
     pub fn prepare(&self, config: Config) -> Result<impl FnOnce() + use<>, RenewalError> {
         let routes = self.connections.routes();
         let config = Arc::new(config);
@@ -64,7 +64,7 @@ impl Renewal {
         })
     }
 
-    /// Notes whether the configuration that weir was last told is in force.
+    /// Records whether the last configuration was refused.
     pub fn note_refused(&self, is_refused: bool) {
         self.connections.routes().note_refused(is_refused);
     }

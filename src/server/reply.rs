@@ -1,5 +1,5 @@
-//! From a `ProxyError` to what the caller sees: OpenAI's error shape. The only place that renders
-//! errors; it decides nothing about them.
+//! Rendering of a `ProxyError` in OpenAI's error shape. The only place that renders errors; it
+//! decides nothing about them.
 
 use std::borrow::Cow;
 
@@ -17,9 +17,9 @@ use super::decode;
 use crate::proxy::error::UpstreamAnswer;
 use crate::proxy::{Body, ErrorKind, ProxyError, metrics};
 
-/// Carried by weir's own errors alone, so that they are told from the upstream's.
+/// Marks weir's own errors, so that callers can distinguish them from the upstream's.
 pub const X_WEIR_ERROR: HeaderName = HeaderName::from_static("x-weir-error");
-/// Tells OpenAI's SDKs, which try again on any 5xx and 429, that it would be in vain.
+/// Makes OpenAI's SDKs, which retry any 5xx and 429, stop if a retry is pointless.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// OpenAI's error shape, its fields in OpenAI's order.
@@ -35,7 +35,7 @@ struct Rendered<'a> {
     kind: &'static str,
     param: Option<&'a str>,
     code: &'static str,
-    /// What the upstream had said, where that is the reason.
+    /// The upstream's answer, if it is the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     upstream: Option<Upstream<'a>>,
 }
@@ -46,7 +46,7 @@ struct Upstream<'a> {
     body: UpstreamBody<'a>,
 }
 
-/// An upstream's body as it came, or as a text where it is no JSON.
+/// An upstream's body: JSON as received, or text if it is not JSON.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum UpstreamBody<'a> {
@@ -64,7 +64,7 @@ impl<'a> Upstream<'a> {
     }
 }
 
-/// The answer that says what went wrong.
+/// Renders an error.
 pub fn error(problem: &ProxyError) -> Response<Body> {
     let status = problem.kind.status();
     let envelope = Envelope {
@@ -104,14 +104,15 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
     response
 }
 
-/// The answer to a method that a page of weir's own does not take, with those that it takes.
+/// Renders the error for an unsupported method on one of weir's own pages, with the allowed
+/// methods.
 pub fn method_not_allowed(problem: &ProxyError, allowed: &'static str) -> Response<Body> {
     let mut response = error(problem);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 
-/// A complete JSON answer.
+/// Builds a complete JSON answer.
 pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(full(body.into()));
     *response.status_mut() = status;
@@ -119,7 +120,7 @@ pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
-/// The page that a scraper of metrics reads.
+/// Builds the metrics page for scrapers.
 pub fn metrics(page: String) -> Response<Body> {
     let mut response = json(StatusCode::OK, page);
     let headers = response.headers_mut();
@@ -128,7 +129,7 @@ pub fn metrics(page: String) -> Response<Body> {
     response
 }
 
-/// An answer without a body.
+/// Builds an answer without a body.
 pub fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
     *response.status_mut() = status;

@@ -1,7 +1,6 @@
-//! A future that is polled again at once where it wakes itself. hyper wakes a connection's own
-//! task whenever a piece of a request's body is taken from it; to a runtime of several threads
-//! that is work for another thread, and waking one costs more than the request. Knows nothing of
-//! connections.
+//! Future that is polled again at once if it wakes itself. hyper wakes a connection's own task
+//! whenever a piece of a request's body is read. On a multi-threaded runtime that wakes another
+//! thread, which costs more than the request. Knows nothing of connections.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -9,17 +8,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// How often in a row a future is polled before other tasks have their turn.
+/// Maximum polls in a row before other tasks run.
 const MAX_POLLS: usize = 16;
 
-/// Nobody has asked for a poll.
+/// No poll was requested.
 const ASLEEP: u8 = 0;
-/// It is being polled.
+/// The future is being polled.
 const POLLED: u8 = 1;
-/// A poll was asked for, during the last one or since.
+/// A poll was requested, during the last one or since.
 const WOKEN: u8 = 2;
 
-/// Runs `future`, which is polled again in place where it is woken while it is polled.
+/// Runs `future` and polls it again in place if it is woken while it is polled.
 pub async fn repolled<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let gate = Arc::new(Gate { state: AtomicU8::new(ASLEEP), task: Mutex::new(None) });
@@ -43,14 +42,14 @@ pub async fn repolled<F: Future>(future: F) -> F::Output {
     .await
 }
 
-/// Stands between whatever wakes the future and the task it runs on.
+/// Waker between the future and the task it runs on.
 struct Gate {
     state: AtomicU8,
     task: Mutex<Option<Waker>>,
 }
 
 impl Gate {
-    /// Wakes go to `task` from now on.
+    /// Forwards wakes to `task` from now on.
     fn follow(&self, task: &Waker) {
         let mut known = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.as_ref().is_some_and(|known| known.will_wake(task)) {
@@ -66,7 +65,7 @@ impl Wake for Gate {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if self.state.swap(WOKEN, Ordering::AcqRel) != ASLEEP {
-            // Who polls will see it, or the task has been told already.
+            // The running poll will see it, or the task was already woken.
             return;
         }
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -92,8 +91,8 @@ mod tests {
         }
     }
 
-    /// A future that wakes itself at each of its first `wakes` polls and is ready at the one
-    /// after `polls`: how often the task was woken by one poll, and how often the future was
+    /// Checks a future that wakes itself at each of its first `wakes` polls and is ready after
+    /// `polls` polls. Compares how often one poll woke the task, and how often the future was
     /// polled.
     #[track_caller]
     fn check(wakes: usize, polls: usize, expected: (usize, usize, bool)) {

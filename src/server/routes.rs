@@ -1,5 +1,5 @@
-//! Where a request goes: weir's own pages, the proxy, or nowhere. Reads no body and opens no
-//! connection; says nothing of errors but what `reply` renders.
+//! Routing of a request: weir's own pages, the proxy, or an error. Reads no body and opens no
+//! connection; `reply` renders its errors.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,34 +14,34 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 
 use super::accept::{Acceptor, Received};
+use super::auth::{Auth, is_secret_in};
 use super::health;
-use super::identify::{Gate, is_secret_in};
 use super::preflight::{is_preflight, preflight};
 use super::reply;
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
-use crate::proxy::host::{Hosts, Origins};
+use crate::proxy::admit::host::{Hosts, Origins};
 use crate::proxy::{
     Body, Call, Caller, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError, SpendQuery,
 };
 use crate::upstream::{Target, TargetError};
-use crate::wire::Protocol;
+use weir_engine::wire::Protocol;
 
-/// Where originals are, by reference.
+/// Path prefix of originals, by reference.
 const ORIGINALS: &str = "/weir/v1/originals/";
-/// Where a chat completion's body is explained, and the path whose plan is told.
+/// Path that explains a chat completion's body, and the path that it plans for.
 const PLAN: &str = "/weir/v1/plan";
-/// Where a caller is told what it has used.
+/// Path of a caller's usage.
 const USAGE: &str = "/weir/v1/usage";
-/// Where a caller is told how its budgets stand.
+/// Path of a caller's budgets.
 const BUDGETS: &str = "/weir/v1/budgets";
-/// Where a scraper reads what weir has counted.
+/// Path of the metrics page for scrapers.
 const METRICS: &str = "/metrics";
 const PLANNED_PATH: &str = "/v1/chat/completions";
-/// When to try again after all connections were taken.
+/// Retry delay sent if all connections are taken.
 const RETRY_AFTER_MS: u64 = 1000;
 
-/// Where a request comes from, as its connection tells.
+/// Address of a request's client, as determined by its connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Address(pub IpAddr);
 
@@ -49,35 +49,35 @@ pub struct Address(pub IpAddr);
 pub struct Routes {
     proxy: Arc<Proxy>,
     acceptor: Acceptor,
-    gate: Arc<Gate>,
+    auth: Arc<Auth>,
     hosts: Hosts,
     origins: Origins,
     shutdown: Shutdown,
     last_target: LastTarget,
-    /// How long a request's body may pause.
+    /// Maximum pause within a request's body.
     body_idle: Duration,
-    /// Whether what weir was last told was refused.
+    /// Whether the last configuration was refused.
     is_refused: Arc<AtomicBool>,
 }
 
-/// The path asked for last, and where it leads. Its length is bounded as a request's head is.
+/// The last requested path and its target. Its length is bounded, as a request's head is.
 type LastTarget = Mutex<Option<Arc<(String, Target)>>>;
 
-/// What is to be done with a request.
+/// Next step for a request.
 enum Step {
     /// weir answers by itself.
     Own(Response<Body>),
-    /// The original of this reference is asked for.
+    /// Returns the original of this reference.
     Original(String),
-    /// What would be sent in place of this request is asked for.
+    /// Returns the plan for this request instead of sending it.
     Plan,
-    /// What the caller has used is asked for.
+    /// Returns the caller's usage.
     Usage,
-    /// How the caller's budgets stand is asked for.
+    /// Returns the state of the caller's budgets.
     Budgets,
-    /// What weir has counted is asked for.
+    /// Returns the metrics.
     Metrics,
-    /// A page of weir's own, which takes these methods alone.
+    /// One of weir's own pages, which allows only these methods.
     NotAllowed(&'static str),
     Forward(Target),
 }
@@ -87,7 +87,7 @@ impl Routes {
         let server = &config.server;
         Self {
             acceptor: Acceptor::new(server.max_body_bytes, server.max_bodies_in_flight_bytes),
-            gate: Arc::new(Gate::new(config.auth.mode, proxy.store())),
+            auth: Arc::new(Auth::new(config.auth.mode, proxy.store())),
             hosts: Hosts::new(&server.allowed_hosts),
             origins: Origins::new(&config.cors.allow_origins),
             shutdown,
@@ -98,14 +98,14 @@ impl Routes {
         }
     }
 
-    /// The same by another configuration, with its own way to the upstream. What is known of callers, and
-    /// what their bodies hold, goes on.
+    /// Creates routes for another configuration, with its own proxy. Known callers and the memory
+    /// held by bodies carry over.
     pub fn renewed(&self, config: &Config, proxy: Arc<Proxy>) -> Self {
         let server = &config.server;
         let limits = (server.max_body_bytes, server.max_bodies_in_flight_bytes);
         Self {
             acceptor: self.acceptor.renewed(limits.0, limits.1),
-            gate: Arc::clone(&self.gate),
+            auth: Arc::clone(&self.auth),
             hosts: Hosts::new(&server.allowed_hosts),
             origins: Origins::new(&config.cors.allow_origins),
             shutdown: self.shutdown.clone(),
@@ -116,17 +116,17 @@ impl Routes {
         }
     }
 
-    /// The way of requests to the upstream.
+    /// Returns the proxy to the upstream.
     pub fn proxy(&self) -> &Arc<Proxy> {
         &self.proxy
     }
 
-    /// How long a request's body may pause.
+    /// Maximum pause within a request's body.
     pub fn body_idle(&self) -> Duration {
         self.body_idle
     }
 
-    /// Notes whether the configuration that weir was last told is in force.
+    /// Records whether the last configuration was refused.
     pub fn note_refused(&self, is_refused: bool) {
         self.is_refused.store(is_refused, Ordering::Relaxed);
     }
@@ -145,7 +145,7 @@ impl Routes {
             Ok(Step::Own(response)) => response,
             Ok(Step::NotAllowed(allowed)) => self.refuse_method(&parts, body, allowed),
             Ok(Step::Metrics) => self.metrics(&parts, body).await,
-            Ok(step) => match self.gate.caller(&parts.headers, &parts.uri).await {
+            Ok(step) => match self.auth.caller(&parts.headers, &parts.uri).await {
                 Ok(mut caller) => {
                     caller.address = address(&parts);
                     self.serve(step, parts, body, caller).await
@@ -163,7 +163,7 @@ impl Routes {
         response
     }
 
-    /// Does for `caller` what is to be done.
+    /// Carries out a step for `caller`.
     async fn serve(&self, step: Step, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
         match step {
             Step::Own(response) => response,
@@ -172,16 +172,16 @@ impl Routes {
             Step::Original(reference) => self.original(parts, body, &reference, &caller).await,
             Step::Usage => {
                 let query = SpendQuery::read(parts.uri.query().unwrap_or_default());
-                let told = async { self.proxy.spend(&caller, query?).await };
-                self.told(parts, body, told.await)
+                let result = async { self.proxy.spend(&caller, query?).await };
+                self.json(parts, body, result.await)
             }
-            Step::Budgets => self.told(parts, body, self.proxy.standings(&caller).await),
+            Step::Budgets => self.json(parts, body, self.proxy.standings(&caller).await),
             Step::Plan => self.plan(parts, body, caller).await,
             Step::Forward(target) => self.forward(parts, body, target, caller).await,
         }
     }
 
-    /// Answers a request on a connection for which there is no place.
+    /// Refuses a request on a connection for which there is no room.
     pub fn turn_away(&self, request: Request<Body>) -> Response<Body> {
         if let Some(health) = self.health(&request) {
             return health;
@@ -198,7 +198,7 @@ impl Routes {
         self.refuse(&parts, body, &problem)
     }
 
-    /// For whoever watches over weir, by whatever name it is called.
+    /// Answers health checks, under any of their common names.
     fn health(&self, request: &Request<Body>) -> Option<Response<Body>> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return None;
@@ -266,7 +266,7 @@ impl Routes {
         Ok(Step::Forward(self.target(path_and_query)?))
     }
 
-    /// Where a path leads. Nearly all requests ask for the path of the one before.
+    /// Returns a path's target. Nearly all requests ask for the same path as the one before.
     fn target(&self, path_and_query: &str) -> Result<Target, TargetError> {
         let lock = || self.last_target.lock().unwrap_or_else(PoisonError::into_inner);
         let last = lock().clone();
@@ -278,11 +278,11 @@ impl Routes {
         Ok(target)
     }
 
-    /// What weir has counted, for those on its own machine. With virtual keys, what teams spend is
-    /// nothing for whoever else can reach this listener.
+    /// Returns the metrics to callers on the same machine. With virtual keys, other callers of this
+    /// listener must not see the spending of teams.
     async fn metrics(&self, parts: &Parts, body: Body) -> Response<Body> {
         let is_own = address(parts).is_some_and(|address| address.to_canonical().is_loopback());
-        if is_own && self.gate.is_open() {
+        if is_own && self.auth.is_open() {
             return reply::metrics(self.proxy.metrics_page().await);
         }
         let message = "Here metrics are shown in open mode and to this machine alone. The admin API's \
@@ -290,7 +290,7 @@ impl Routes {
         self.refuse(parts, body, &ProxyError::new(ErrorKind::NotFound, message))
     }
 
-    /// What `reference` stands for, to the caller that sent it.
+    /// Returns the original behind `reference` to the caller that sent it.
     async fn original(
         &self,
         parts: Parts,
@@ -309,16 +309,16 @@ impl Routes {
         }
     }
 
-    /// What the caller has used.
-    fn told(
+    /// Renders the caller's usage or budgets.
+    fn json(
         &self,
         parts: Parts,
         body: Body,
-        told: Result<serde_json::Value, ProxyError>,
+        result: Result<serde_json::Value, ProxyError>,
     ) -> Response<Body> {
-        match told {
-            Ok(told) => {
-                let mut response = reply::json(StatusCode::OK, told.to_string());
+        match result {
+            Ok(result) => {
+                let mut response = reply::json(StatusCode::OK, result.to_string());
                 let headers = response.headers_mut();
                 headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
                 response
@@ -327,7 +327,7 @@ impl Routes {
         }
     }
 
-    /// What would be sent in place of a request, which is read as one that is forwarded.
+    /// Returns the plan for a request, which is read like one that is forwarded.
     async fn plan(&self, parts: Parts, body: Body, caller: Caller) -> Response<Body> {
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
         let address = caller.address;
@@ -383,13 +383,13 @@ impl Routes {
 
     fn refuse_method(&self, parts: &Parts, body: Body, allowed: &'static str) -> Response<Body> {
         Acceptor::refuse_body(&parts.headers, body);
-        let message = format!("This address takes no other method than {allowed}.");
+        let message = format!("This address allows only {allowed}.");
         let problem = ProxyError::new(ErrorKind::MethodNotAllowed, message);
         self.note_refusal(&parts.method, parts.uri.path(), address(parts), &problem);
         reply::method_not_allowed(&problem, allowed)
     }
 
-    /// A request that is read, let in and read whole.
+    /// Forwards a request that weir reads: authorizes it, then reads its body completely.
     async fn call(
         &self,
         parts: Parts,
@@ -420,8 +420,8 @@ impl Routes {
         })
     }
 
-    /// A request that is let in and streamed; read whole before that where its caller's key does not
-    /// open every model, and where its model says where it goes.
+    /// Streams a request through. Reads its body first if the caller's key is limited to some
+    /// models, or if the model decides the route.
     async fn pass(
         &self,
         parts: Parts,
@@ -484,13 +484,13 @@ impl Routes {
     }
 }
 
-/// Where a request comes from, where that is known.
+/// Returns the address of a request's client, if it is known.
 fn address(parts: &Parts) -> Option<IpAddr> {
     parts.extensions.get().map(|Address(address)| *address)
 }
 
-/// Whether the caller wants to speak something else than HTTP. An offer of cleartext HTTP/2, which
-/// some HTTP clients make with every request, is no such wish: HTTP lets a server pass it over.
+/// Whether the caller wants to upgrade to another protocol. An offer of cleartext HTTP/2, which
+/// some HTTP clients send with every request, does not count: HTTP lets a server ignore it.
 fn asks_for_upgrade(parts: &Parts) -> bool {
     let offers = parts.headers.get_all(UPGRADE);
     parts.method == Method::CONNECT
@@ -500,11 +500,11 @@ fn asks_for_upgrade(parts: &Parts) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Store;
     use crate::upstream::Client;
+    use weir_store::Store;
 
-    /// While it drains no new connection is taken, so that only a request that was on its way
-    /// already can see it; hence no socket here.
+    /// While weir drains, no new connection is accepted, so only a request already under way can
+    /// see this; hence no socket here.
     #[tokio::test]
     async fn readiness_ends_when_draining_begins() {
         let config = Config::default();

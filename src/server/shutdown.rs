@@ -1,21 +1,21 @@
-//! The end of a server's life: who asks for it and how far it has come. Ends nothing itself.
+//! Phases of shutdown: who requests it and how far it has come. Ends nothing itself.
 
 use std::io;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// How far the end has come. A phase is never left for an earlier one.
+/// Phase of shutdown. Phases only advance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     Serving,
-    /// No new connection is taken; what is in flight is finished.
+    /// No new connection is accepted; requests in flight finish.
     Draining,
-    /// What is in flight is dropped.
+    /// Requests in flight are dropped.
     Ended,
 }
 
-/// Tells a server to end, from anywhere and as often as one likes.
+/// Handle that ends a server, from anywhere and any number of times.
 #[derive(Debug, Clone)]
 pub struct Shutdown {
     phase: Arc<watch::Sender<Phase>>,
@@ -28,22 +28,22 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// Stops taking connections and finishes what is in flight.
+    /// Stops accepting connections and finishes requests in flight.
     pub fn drain(&self) {
         self.advance(Phase::Draining);
     }
 
-    /// Drops what is in flight.
+    /// Drops requests in flight.
     pub fn end(&self) {
         self.advance(Phase::Ended);
     }
 
-    /// How far the end has come.
+    /// Returns the current phase.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
-    /// Waits until the end has come as far as `phase`.
+    /// Waits until shutdown reaches `phase`.
     pub async fn reached(&self, phase: Phase) {
         let mut receiver = self.phase.subscribe();
         receiver.wait_for(|now| *now >= phase).await.expect("the sender lives as long as `self`");
@@ -60,7 +60,7 @@ impl Shutdown {
     }
 }
 
-/// The operator's wish to end: SIGTERM, or Ctrl-C.
+/// Operator's signals to shut down: SIGTERM or Ctrl-C.
 #[cfg(unix)]
 pub struct Signals {
     terminate: tokio::signal::unix::Signal,
@@ -69,7 +69,7 @@ pub struct Signals {
 
 #[cfg(unix)]
 impl Signals {
-    /// Listens from now on; the signals no longer kill the process by themselves.
+    /// Starts listening; the signals no longer kill the process by themselves.
     pub fn listen() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self {
@@ -78,7 +78,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -87,19 +87,19 @@ impl Signals {
     }
 }
 
-/// The operator's wish that files be read anew: SIGHUP.
+/// Operator's signal to reload files: SIGHUP.
 #[cfg(unix)]
 pub struct Hangups(tokio::signal::unix::Signal);
 
 #[cfg(unix)]
 impl Hangups {
-    /// Listens from now on; the signal no longer kills the process.
+    /// Starts listening; the signal no longer kills the process.
     pub fn listen() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self(signal(SignalKind::hangup())?))
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         if self.0.recv().await.is_none() {
             std::future::pending::<()>().await;
@@ -107,7 +107,7 @@ impl Hangups {
     }
 }
 
-/// There is no such signal.
+/// This platform has no such signal.
 #[cfg(not(unix))]
 pub struct Hangups {}
 
@@ -122,18 +122,18 @@ impl Hangups {
     }
 }
 
-/// The operator's wish to end: Ctrl-C.
+/// Operator's signal to shut down: Ctrl-C.
 #[cfg(not(unix))]
 pub struct Signals {}
 
 #[cfg(not(unix))]
 impl Signals {
-    /// Listens from now on.
+    /// Starts listening.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {})
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;

@@ -1,5 +1,5 @@
-//! TLS for those who listen: from a certificate's text to handshakes, and what they go by replaced while
-//! weir serves. Reads no file and takes no connection.
+//! TLS for listeners: builds handshake settings from certificate text and replaces them while weir
+//! serves. Reads no file and accepts no connection.
 
 mod stream;
 
@@ -23,22 +23,22 @@ pub use stream::Stream;
 
 use crate::config::{ListenTls, Secret};
 
-/// The protocols of the server, the better first.
+/// Protocols of the API listener, in order of preference.
 pub const HTTP: &[&str] = &["h2", "http/1.1"];
-/// The protocol of listeners that know no other.
+/// Protocols of listeners that support HTTP/1.1 only.
 pub const HTTP1: &[&str] = &["http/1.1"];
 
-/// What handshakes go by, for all that listen on one address.
+/// Handshake settings, shared by all connections on one address.
 #[derive(Clone)]
 pub struct Tls {
     current: Arc<RwLock<Arc<ServerConfig>>>,
     protocols: &'static [&'static str],
 }
 
-/// Why there is no TLS.
+/// Reason why TLS cannot be set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsError {
-    /// The key of the file that is at fault, in its section.
+    /// Configuration key of the faulty file, within its section.
     pub key: &'static str,
     pub message: String,
 }
@@ -52,7 +52,7 @@ impl fmt::Display for TlsError {
 impl std::error::Error for TlsError {}
 
 impl Tls {
-    /// What `told` says, if it names a certificate.
+    /// Builds TLS from the listener's settings; `None` if they name no certificate.
     pub fn new(
         told: &ListenTls,
         protocols: &'static [&'static str],
@@ -64,18 +64,18 @@ impl Tls {
         Ok(Some(Self { current, protocols }))
     }
 
-    /// What `told` says, for handshakes that are to come. Nothing changes yet.
+    /// Builds settings for future handshakes. Nothing changes until `replace`.
     pub fn prepare(&self, told: &ListenTls) -> Result<Arc<ServerConfig>, TlsError> {
         server_config(told, self.protocols)
     }
 
-    /// Has all handshakes from now on go by what was prepared. Connections that are open stay as they
-    /// are, and no session of before is resumed.
+    /// Uses the prepared settings for all new handshakes. Open connections stay as they are; no
+    /// earlier session is resumed.
     pub fn replace(&self, prepared: Arc<ServerConfig>) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = prepared;
     }
 
-    /// Shakes hands on a connection.
+    /// Performs the handshake on a connection.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
         let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner));
         let accepted = TlsAcceptor::from(current).accept(stream).await?;
@@ -83,7 +83,7 @@ impl Tls {
     }
 }
 
-/// Says what is wrong with what stands in a listener's files, if anything is.
+/// Checks the contents of a listener's certificate files.
 pub fn check(told: &ListenTls) -> Result<(), TlsError> {
     Tls::new(told, HTTP1).map(drop)
 }
@@ -108,7 +108,7 @@ fn server_config(told: &ListenTls, protocols: &[&str]) -> Result<Arc<ServerConfi
     Ok(Arc::new(config))
 }
 
-/// The certificate and its key, which belong together.
+/// Loads the certificate and its key, and checks that they match.
 fn certified(told: &ListenTls, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
     let chain = certificates("cert_file", told.cert.as_ref())?;
     let of_key = |message: String| TlsError { key: "key_file", message };
@@ -123,11 +123,11 @@ fn certified(told: &ListenTls, provider: &CryptoProvider) -> Result<CertifiedKey
             key: "cert_file",
             message: format!("holds no certificate that can be read ({cause:?})"),
         },
-        error => of_key(format!("holds no key that weir can use ({error})")),
+        error => of_key(format!("holds a key that weir cannot use ({error})")),
     })
 }
 
-/// What checks callers' certificates, where they must have one.
+/// Builds the verifier of client certificates, if the listener requires them.
 fn verifier(
     told: &ListenTls,
     provider: &Arc<CryptoProvider>,
@@ -138,9 +138,9 @@ fn verifier(
     let failed = |message: String| TlsError { key: "client_ca_file", message };
     let mut roots = RootCertStore::empty();
     for authority in certificates("client_ca_file", told.client_ca.as_ref())? {
-        roots
-            .add(authority)
-            .map_err(|error| failed(format!("holds a certificate of no use ({error})")))?;
+        roots.add(authority).map_err(|error| {
+            failed(format!("holds a certificate that weir cannot use ({error})"))
+        })?;
     }
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
         .build()
@@ -148,7 +148,7 @@ fn verifier(
         .map_err(|error| failed(format!("cannot be used: {error}")))
 }
 
-/// The certificates in a file's text: one at least.
+/// Parses the certificates in a file's text, at least one.
 fn certificates(
     key: &'static str,
     text: Option<&Secret>,

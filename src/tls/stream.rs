@@ -1,4 +1,4 @@
-//! A connection with or without TLS, as one type. Knows nothing of what is said on it.
+//! Connection with or without TLS, as one type. Knows nothing of the protocol on top.
 
 use std::io;
 use std::pin::Pin;
@@ -8,13 +8,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// An accepted connection.
+/// Accepted connection, plain or TLS.
 pub enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Does the same with either.
+/// Runs the same expression on either variant.
 macro_rules! either {
     ($stream:expr, $inner:ident => $done:expr) => {
         match $stream {

@@ -1,4 +1,4 @@
-//! The body of an answer: chunks as they come, an end, or an error that says how it broke off.
+//! Body of an answer: chunks as they arrive, the end, or an error that says how it broke off.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -10,21 +10,21 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// An answer's body. Dropping it cancels the request.
+/// Body of an answer. Dropping it cancels the request.
 pub struct AnswerBody {
-    /// `None` once the answer has broken off: its connection is given up at once.
+    /// `None` once the answer has broken off; its connection is closed at once.
     inner: Option<reqwest::Body>,
-    /// How it was cut, told a turn after its last chunk.
+    /// How the answer was cut; reported one poll after its last chunk.
     cut: Option<AnswerError>,
     idle: Duration,
-    /// Runs while a chunk is awaited; a caller that reads slowly does not count as silence.
+    /// Runs only while a chunk is awaited, so a slow caller does not count as upstream silence.
     silence: Option<Pin<Box<Sleep>>>,
     waiting: bool,
-    /// What was looked at before it was asked for.
+    /// Bytes that were peeked before the body was read.
     early: Vec<u8>,
-    /// Whether that was all.
+    /// Whether the peeked bytes are the complete body.
     ended: bool,
-    /// Whether what was looked at has just been given, and is to be written before a cut is told.
+    /// Whether the peeked bytes were just returned and must be written before a cut is reported.
     is_given: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct AnswerBody {
 pub enum AnswerError {
     /// The upstream's connection ended or failed before the answer did.
     Cut { cause: String },
-    /// The upstream said nothing for longer than is allowed.
+    /// The upstream was silent for longer than allowed.
     Idle { timeout_ms: u64 },
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for AnswerError {
             Self::Cut { cause } => write!(f, "the upstream's answer was cut: {cause}"),
             Self::Idle { timeout_ms } => write!(
                 f,
-                "the upstream said nothing for {timeout_ms} ms (upstream.idle_timeout_ms)"
+                "the upstream sent nothing for {timeout_ms} ms (upstream.idle_timeout_ms)"
             ),
         }
     }
@@ -65,7 +65,7 @@ impl AnswerBody {
         }
     }
 
-    /// A body that is here already.
+    /// Creates a body from complete bytes.
     pub fn whole(bytes: impl Into<Vec<u8>>) -> Self {
         Self {
             inner: None,
@@ -79,13 +79,13 @@ impl AnswerBody {
         }
     }
 
-    /// Looks at the body before it is read: at all of it, or at its beginning where it has more than
-    /// `max_bytes`. What was seen is read later all the same; so it may be dropped at any time.
+    /// Peeks at the body before it is read: at all of it, or at its first `max_bytes`. Peeked bytes
+    /// are still returned by a later read, so this future may be dropped at any time.
     pub async fn peek(&mut self, max_bytes: usize) -> &[u8] {
         self.peek_until(max_bytes, |_| false).await
     }
 
-    /// The same, but no further than to where what was seen `is_enough`.
+    /// Peeks until the bytes seen satisfy `is_enough`, or as far as `peek`.
     pub async fn peek_until(
         &mut self,
         max_bytes: usize,
@@ -95,7 +95,7 @@ impl AnswerBody {
             match poll_fn(|cx| self.poll_more(cx)).await {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.early.extend_from_slice(&data),
-                    // Trailers are the end of what there is to see.
+                    // Trailers end the part that can be peeked.
                     Err(_) => break,
                 },
                 Some(Err(error)) => {
@@ -109,12 +109,12 @@ impl AnswerBody {
         &self.early
     }
 
-    /// Whether all of the body has been looked at.
+    /// Whether the complete body was peeked.
     pub fn is_seen_whole(&self) -> bool {
         self.ended
     }
 
-    /// Whether the upstream has been silent for too long; asked while nothing is there to read.
+    /// Whether the upstream has been silent for too long; called while no chunk is available.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let idle = self.idle;
         let silence =
@@ -171,7 +171,7 @@ impl Body for AnswerBody {
 }
 
 impl AnswerBody {
-    /// The next of what was not looked at yet.
+    /// Polls the next bytes that were not peeked.
     fn poll_more(
         &mut self,
         cx: &mut Context<'_>,
@@ -187,8 +187,8 @@ impl AnswerBody {
             Poll::Ready(Some(Err(error))) => {
                 self.inner = None;
                 let cause = super::client::root_cause(&error);
-                // The listener drops what it has not written yet when it hears of a cut. Told
-                // that there is nothing more for now, it writes.
+                // On an error, the listener drops data that it has not written yet. After `Pending`
+                // it writes first.
                 self.cut = Some(AnswerError::Cut { cause });
                 cx.waker().wake_by_ref();
                 Poll::Pending

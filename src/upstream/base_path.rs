@@ -1,5 +1,5 @@
-//! Finds the path under which an upstream serves its API, by the list of models, which costs nothing
-//! to ask for. Sends no caller's request and no caller's credential.
+//! Detection of the path of an upstream's API through its list of models, which is free to request.
+//! Sends no caller's request and no caller's credential.
 
 use std::time::Duration;
 
@@ -8,33 +8,33 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio::time::timeout;
 
 use super::{Base, Client, Outbound, OutboundBody, SendError, Target};
-use crate::wire::models;
+use weir_engine::wire::models;
 
-/// The longest answer that is read.
+/// Maximum size of an answer that is read.
 const MAX_ANSWER_BYTES: usize = 2 << 20;
-/// How long all paths together may take.
+/// Deadline for all paths together.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Where APIs of this shape are served, the most common path first.
+/// Common paths of OpenAI-compatible APIs, the most common first.
 const API_PATHS: [&str; 5] = ["/v1", "/openai/v1", "/api/v1", "/v1beta/openai", ""];
 
-/// The answer to `GET /models`.
+/// Answer to `GET /models`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelsAnswer {
-    /// The names of the models.
+    /// Names of the models.
     List(Vec<String>),
-    /// 401 or 403: the path is there, and wants another credential or any at all.
+    /// 401 or 403: the path exists and requires a credential, or another one.
     Denied { status: StatusCode, body: Vec<u8> },
-    /// Anything else.
+    /// Any other answer.
     Other { status: StatusCode, body: Vec<u8> },
 }
 
-/// Asks for the list of models under `base`, with these headers.
+/// Requests the list of models under `base`, with these headers.
 pub async fn ask_models(
     client: &Client,
     base: &Base,
     headers: &HeaderMap,
 ) -> Result<ModelsAnswer, SendError> {
-    // Azure lists models beside deployments, not under them.
+    // Azure lists models next to deployments, not under them.
     let path = if base.names_deployment() { "/openai/models" } else { "/v1/models" };
     let target = Target::map(base, path)
         .map_err(|error| SendError::Protocol { cause: error.to_string() })?;
@@ -58,8 +58,8 @@ pub async fn ask_models(
     })
 }
 
-/// The base URL that the upstream serves its API under, if that is not the one of `client`. `None` also
-/// if nothing is found, or if the upstream fails in another way than by having no such path.
+/// Returns the base URL of the upstream's API if it differs from that of `client`. `None` if
+/// nothing is found, or if the upstream fails for another reason than an unknown path.
 pub async fn find_api(client: &Client, headers: &HeaderMap) -> Option<String> {
     let looking = async {
         let base = client.base();

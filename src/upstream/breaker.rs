@@ -1,20 +1,20 @@
-//! Whether an upstream is passed over for a while, after it has failed several times in a row. Pure:
-//! the time goes in, the decision comes out. Whether there is anywhere else to go is not its business.
+//! Circuit breaker of an upstream: skips it for a while after several failures in a row. Pure: time
+//! in, decision out. Does not know whether there is an alternative.
 
-/// Failures in a row that open it.
+/// Failures in a row that open the breaker.
 const MOST_FAILURES: u32 = 5;
-/// How long it stays open; then one request goes to see.
+/// How long the breaker stays open before one probe request.
 const PAUSE_MS: u64 = 10_000;
 
-/// One upstream's state.
+/// State of one upstream's breaker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Breaker {
     failures: u32,
-    /// Until when it is open, where it is.
+    /// Time until which the breaker is open, if it is.
     open_until_ms: Option<u64>,
 }
 
-/// What the end of a request changed.
+/// State change caused by the end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     None,
@@ -23,8 +23,8 @@ pub enum Change {
 }
 
 impl Breaker {
-    /// Whether it lets a request through at `now_ms`. When its pause is over it lets one through to
-    /// see, and the next a pause later, whatever became of that one: it may have been given up.
+    /// Whether a request may pass at `now_ms`. After the pause, one probe passes; the next one
+    /// passes a pause later, regardless of its result, since a probe may be abandoned.
     pub fn lets_through(&mut self, now_ms: u64) -> bool {
         match self.open_until_ms {
             Some(until_ms) if now_ms < until_ms => false,
@@ -36,14 +36,14 @@ impl Breaker {
         }
     }
 
-    /// Notes an answer.
+    /// Records an answer.
     pub fn answered(&mut self) -> Change {
         let was_open = self.open_until_ms.is_some();
         *self = Self::default();
         if was_open { Change::Closed } else { Change::None }
     }
 
-    /// Notes a failure at `now_ms`.
+    /// Records a failure at `now_ms`.
     pub fn failed(&mut self, now_ms: u64) -> Change {
         self.failures = self.failures.saturating_add(1);
         let was_open = self.open_until_ms.is_some();

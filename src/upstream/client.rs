@@ -1,5 +1,5 @@
-//! Sends requests over pooled connections. It follows no redirect, decodes nothing and sends
-//! nothing twice that may have been acted on.
+//! HTTP client with pooled connections. Follows no redirect, decodes nothing, and never sends a
+//! request twice if the upstream may have acted on it.
 
 use std::error::Error;
 use std::fmt;
@@ -26,23 +26,23 @@ use crate::config;
 #[derive(Debug, Clone)]
 pub struct Client {
     base: Arc<Base>,
-    /// Keeps connections for the next request.
+    /// Reuses connections.
     pooled: reqwest::Client,
-    /// Opens a connection for each request: for those that a pooled one has let down.
+    /// Opens a new connection per request, for requests that failed on a pooled connection.
     unpooled: reqwest::Client,
     connect_timeout_ms: u64,
     first_byte_timeout_ms: u64,
     idle_timeout_ms: u64,
 }
 
-/// Why there is no client.
+/// Reason why the client could not be created.
 #[derive(Debug)]
 pub enum ClientError {
-    /// `upstream.url` is of no use.
+    /// `upstream.url` cannot be used.
     Base(BaseError),
     /// TLS or the system's certificates could not be set up.
     Build { cause: String },
-    /// A file for TLS holds nothing of use.
+    /// A TLS file has no usable content.
     Tls { key: &'static str, cause: &'static str },
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for ClientError {
 }
 
 impl ClientError {
-    /// What is wrong, with the key under `section` that it is about.
+    /// Describes the problem, with the key under `section` that caused it.
     pub fn said(&self, section: &str) -> String {
         match self {
             Self::Base(error) => format!("{section}.url: {error}"),
@@ -65,7 +65,7 @@ impl ClientError {
 
 impl Error for ClientError {}
 
-/// A request as it goes out; its headers are sent as they stand.
+/// Outgoing request; its headers are sent unchanged.
 pub struct Outbound {
     pub method: Method,
     pub target: Target,
@@ -73,21 +73,21 @@ pub struct Outbound {
     pub body: OutboundBody,
 }
 
-/// A request's body.
+/// Body of an outgoing request.
 pub enum OutboundBody {
     Empty,
     Bytes(Bytes),
     Stream(Body),
 }
 
-/// The head of an answer, and its body to come.
+/// Head of an answer, and its body as a stream.
 pub struct Inbound {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: AnswerBody,
 }
 
-/// Why there is no answer.
+/// Reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendError {
     Connect {
@@ -101,11 +101,11 @@ pub enum SendError {
     FirstByteTimeout {
         timeout_ms: u64,
     },
-    /// The connection closed before anything of an answer came.
+    /// The connection closed before any part of an answer arrived.
     Closed,
     /// The caller's own body broke off.
     Upload,
-    /// The upstream answered something that is not HTTP.
+    /// The upstream sent an answer that is not HTTP.
     Protocol {
         cause: String,
     },
@@ -141,14 +141,14 @@ impl fmt::Display for SendError {
 
 impl Error for SendError {}
 
-/// Chooses ring for all TLS of this process. May be called any number of times.
+/// Selects ring for all TLS of this process. May be called any number of times.
 pub fn install_tls_provider() {
-    // An error means that a provider is installed already, which is what is wanted.
+    // An error means that a provider is already installed, which is sufficient.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 impl Client {
-    /// A client for the upstream that `config` names.
+    /// Creates a client for the upstream in `config`.
     pub fn new(config: &config::Upstream) -> Result<Self, ClientError> {
         install_tls_provider();
         let base = Base::parse(&config.url).map_err(ClientError::Base)?;
@@ -167,7 +167,7 @@ impl Client {
         })
     }
 
-    /// The base that targets are mapped onto.
+    /// Base URL onto which targets are mapped.
     pub fn base(&self) -> &Base {
         &self.base
     }
@@ -219,8 +219,8 @@ impl Client {
         })
     }
 
-    /// Waits for the head of the answer. The wait begins anew whenever more of a streamed body
-    /// goes out: a long upload is no silence.
+    /// Waits for the head of the answer. Each sent piece of a streamed body restarts the timeout: a
+    /// long upload is not silence.
     async fn within_first_byte<T>(
         &self,
         head: impl Future<Output = T>,
@@ -263,7 +263,7 @@ impl Client {
     }
 }
 
-/// A request that may have to be sent a second time.
+/// Request that may have to be sent a second time.
 struct Sending {
     method: Method,
     url: reqwest::Url,
@@ -277,7 +277,7 @@ enum Source {
 }
 
 impl Sending {
-    /// The request from its first byte. Copies share the body's bytes.
+    /// Builds the request from its first byte. Copies share the body's bytes.
     fn request(&self) -> reqwest::Request {
         let mut request = reqwest::Request::new(self.method.clone(), self.url.clone());
         *request.headers_mut() = self.headers.clone();
@@ -329,22 +329,22 @@ fn builder(base: &Base, config: &config::Upstream) -> reqwest::ClientBuilder {
     if !base.is_loopback() {
         return builder;
     }
-    // A proxy that the environment names for the outside world does not know this machine's own
-    // ports, and NO_PROXY is rarely set for them.
+    // A proxy from the environment is meant for other hosts, but NO_PROXY rarely lists this
+    // machine's own ports.
     let builder = builder.no_proxy();
     if base.is_plain() {
-        // Without TLS there is nothing to verify, so a machine without certificates will do.
+        // Without TLS there is nothing to verify, so a machine without certificates works, too.
         return builder.tls_certs_only([]);
     }
     builder
 }
 
 tokio::task_local! {
-    /// Set when a connection is opened for the request that this task waits for.
+    /// Set if a connection is opened for the request that this task waits for.
     static NEW_CONNECTION: Arc<AtomicBool>;
 }
 
-/// Tells the request that asks for a connection that it did not get a pooled one.
+/// Records whether a request got a new connection rather than a pooled one.
 #[derive(Clone)]
 struct MarkLayer;
 
@@ -374,13 +374,13 @@ where
     }
 
     fn call(&mut self, destination: R) -> S::Future {
-        // Outside a request there is nobody to tell.
+        // Outside a request there is nothing to mark.
         let _ = NEW_CONNECTION.try_with(|mark| mark.store(true, Ordering::Relaxed));
         self.inner.call(destination)
     }
 }
 
-/// Whether an error says that the connection went away.
+/// Whether an error means that the connection closed.
 fn is_closed(error: &(dyn Error + 'static)) -> bool {
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
         return error.is_incomplete_message() || error.is_closed() || error.is_canceled();
@@ -403,7 +403,7 @@ fn sources<'a>(
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// The innermost cause; those around it repeat the URL or say nothing.
+/// Returns the innermost cause; outer ones repeat the URL or add nothing.
 pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     sources(error).last().map_or_else(String::new, ToString::to_string)
 }

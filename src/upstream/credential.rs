@@ -1,5 +1,5 @@
-//! weir's own key for the provider, and what of a caller's headers goes no further where it is used.
-//! Reads it nowhere and tells it to nobody but the upstream.
+//! weir's own key for the provider, and removal of the caller's credentials if that key is used.
+//! Sends the key to the upstream only.
 
 use http::header::{AUTHORIZATION, COOKIE, SET_COOKIE};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -12,8 +12,8 @@ const API_KEY: HeaderName = HeaderName::from_static("api-key");
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const ORGANIZATION: HeaderName = HeaderName::from_static("openai-organization");
 const PROJECT: HeaderName = HeaderName::from_static("openai-project");
-/// Where other providers and gateways look for a credential. A caller's own beside weir's key would
-/// leave open who pays.
+/// Headers in which other providers and gateways look for a credential. A caller's credential next
+/// to weir's key would leave open who pays.
 const FOREIGN_CREDENTIALS: [HeaderName; 9] = [
     HeaderName::from_static("x-goog-api-key"),
     HeaderName::from_static("ocp-apim-subscription-key"),
@@ -28,17 +28,17 @@ const FOREIGN_CREDENTIALS: [HeaderName; 9] = [
 
 /// weir's own key, ready to send.
 #[derive(Clone)]
-pub struct OwnKey {
+pub struct ProviderKey {
     bearer: HeaderValue,
     plain: HeaderValue,
-    /// Whether the upstream is Azure's, which wants `api-key`.
+    /// Whether the upstream is Azure, which expects `api-key`.
     is_azure: bool,
-    /// Whether it is Anthropic's, whose own route wants `x-api-key`.
+    /// Whether the upstream is Anthropic, whose native route expects `x-api-key`.
     is_anthropic: bool,
 }
 
-impl OwnKey {
-    /// The key as `base` wants it; `None` where it holds what no header may.
+impl ProviderKey {
+    /// Prepares the key for `base`; `None` if it contains characters that no header may have.
     pub fn new(secret: &Secret, base: &Base) -> Option<Self> {
         let value = |text: &str| {
             let mut value = HeaderValue::from_str(text).ok()?;
@@ -57,8 +57,8 @@ impl OwnKey {
         })
     }
 
-    /// Puts the key in the place of whatever the caller sent, and takes out what would speak for
-    /// the caller or for others: cookies, OpenAI's organisation and project.
+    /// Sets the key and removes the caller's credential and everything that identifies the caller
+    /// or others: cookies, OpenAI's organisation and project.
     pub fn put_into(&self, headers: &mut HeaderMap, endpoint: &Endpoint) {
         Self::take_out(headers);
         if self.is_azure {
@@ -70,7 +70,7 @@ impl OwnKey {
         }
     }
 
-    /// Takes out what speaks for a caller, and nothing in its place.
+    /// Removes everything that identifies a caller, without a replacement.
     pub fn take_out(headers: &mut HeaderMap) {
         for name in [AUTHORIZATION, API_KEY, X_API_KEY, ORGANIZATION, PROJECT, COOKIE] {
             headers.remove(name);
@@ -80,7 +80,7 @@ impl OwnKey {
         }
     }
 
-    /// Takes out of an answer what it says of the key's owner: the caller is somebody else.
+    /// Removes from an answer everything that describes the key's owner, who is not the caller.
     pub fn clean_answer(headers: &mut HeaderMap) {
         for name in [SET_COOKIE, ORGANIZATION, PROJECT] {
             headers.remove(name);
@@ -103,7 +103,7 @@ mod tests {
             ("https://api.anthropic.com/v1", Route::Messages, "x-api-key", "sk-own"),
         ] {
             let base = Base::parse(url).expect(url);
-            let key = OwnKey::new(&Secret::new("sk-own"), &base).expect("plain text");
+            let key = ProviderKey::new(&Secret::new("sk-own"), &base).expect("plain text");
             let mut headers = HeaderMap::new();
             let callers = ["authorization", "api-key", "x-api-key", "cookie"];
             for name in callers.into_iter().chain(["openai-organization", "openai-project"]) {
@@ -116,6 +116,6 @@ mod tests {
             assert!(headers[header].is_sensitive());
         }
         let base = Base::parse("https://api.openai.com/v1").expect("a base");
-        assert!(OwnKey::new(&Secret::new("a\nb"), &base).is_none());
+        assert!(ProviderKey::new(&Secret::new("a\nb"), &base).is_none());
     }
 }

@@ -1,7 +1,7 @@
-//! What a path asks for at the provider, told from its names alone: what weir meters, what it shows
-//! to anybody, and all the rest. Pure.
+//! Classification of a provider path by its segments: metered routes, lists of models, everything
+//! else. Pure.
 
-/// Routes that answer a request of their own and bill it: each takes a JSON body that names a model.
+/// Routes that answer a single request and bill for it. Each takes a JSON body that names a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     Chat,
@@ -15,7 +15,7 @@ pub enum Route {
 }
 
 impl Route {
-    /// Its path behind the base.
+    /// Returns the path after the base.
     pub fn name(self) -> &'static str {
         match self {
             Self::Chat => "chat/completions",
@@ -30,29 +30,29 @@ impl Route {
     }
 }
 
-/// What a path asks for.
+/// Kind of resource that a path addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// By POST: an answer that is metered.
+    /// By POST: a metered answer.
     Route(Route),
-    /// By GET: which models there are.
+    /// By GET: the list of models.
     Models,
     /// By GET: one model.
     Model(String),
-    /// All else, much of which is stored at the provider.
+    /// Everything else, much of it stored at the provider.
     Other,
 }
 
 impl Route {
-    /// Whether its requests are conversations that weir forwards without reading them: no limit on
-    /// their size holds, and nothing is compacted.
+    /// Whether its requests are conversations that weir forwards unread: weir neither limits their
+    /// size nor compacts them.
     pub fn is_unread_conversation(self) -> bool {
         matches!(self, Self::Completions | Self::Responses | Self::Messages)
     }
 }
 
 impl Endpoint {
-    /// One of a few words for it, as metrics have it.
+    /// Returns its label in metrics, one of a few words.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Route(route) => route.name(),
@@ -61,8 +61,7 @@ impl Endpoint {
         }
     }
 
-    /// What these names ask for: the segments behind the base, or behind a deployment, without
-    /// empty ones.
+    /// Classifies non-empty path segments after the base or after a deployment.
     pub fn of(names: &[&str]) -> Self {
         let lower: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
         let lower: Vec<&str> = lower.iter().map(String::as_str).collect();

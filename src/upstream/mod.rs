@@ -1,4 +1,4 @@
-//! The way to the model: clients, targets, retries. Knows nothing of conversations.
+//! Access to upstreams: clients, targets, retries. Knows nothing of conversations.
 
 mod answer;
 mod base_path;
@@ -21,12 +21,12 @@ pub use base_path::{ModelsAnswer, ask_models, find_api};
 pub use client::{
     Client, ClientError, Inbound, Outbound, OutboundBody, SendError, install_tls_provider,
 };
-pub use credential::OwnKey;
+pub use credential::ProviderKey;
 pub use endpoint::{Endpoint, Route};
 pub use target::{Base, BaseError, Target, TargetError};
 pub use webhook::Webhook;
 
-/// Any error a body may end with.
+/// Any error that can end a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-/// A body that streams.
+/// Streaming body.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;

@@ -1,11 +1,11 @@
-//! Parameters of queries, and names as URLs spell them. Pure; keeps the bytes that it does not change.
+//! Query parameters and percent-encoding of names. Pure; keeps the bytes that it does not change.
 
 use crate::config::upstreams;
 
-/// The parameter that Azure's paths come with.
+/// Version parameter of Azure's paths.
 const AZURE_VERSION: &str = "api-version";
 
-/// Appends the caller's query as it is, then those parameters of the base that it lacks.
+/// Appends the caller's query unchanged, then those parameters of the base that it lacks.
 pub fn append(path: &mut String, callers: Option<&str>, bases: Option<&str>) {
     let mut separator = '?';
     if let Some(callers) = callers {
@@ -27,19 +27,19 @@ pub fn append(path: &mut String, callers: Option<&str>, bases: Option<&str>) {
     }
 }
 
-/// Whether a parameter is one that providers and gateways take a credential by.
+/// Whether a parameter can carry a credential at some provider or gateway.
 pub fn is_credential(pair: &str) -> bool {
     let key = percent_decoded(pair_key(pair)).to_ascii_lowercase();
     upstreams::CREDENTIAL_PARAMETERS.iter().any(|name| name.as_bytes() == key)
 }
 
-/// A query without what may be a credential.
+/// Removes parameters that may carry a credential.
 pub fn without_credentials(query: &str) -> String {
     let kept: Vec<&str> = query.split('&').filter(|pair| !is_credential(pair)).collect();
     kept.join("&")
 }
 
-/// A query without the version that Azure's paths come with.
+/// Removes the version parameter of Azure's paths.
 pub fn without_version(query: &str) -> String {
     let is_version = |pair: &&str| percent_decoded(pair_key(pair)) == AZURE_VERSION.as_bytes();
     let kept: Vec<&str> = query.split('&').filter(|pair| !is_version(pair)).collect();
@@ -50,12 +50,12 @@ fn pair_key(pair: &str) -> &str {
     pair.split('=').next().unwrap_or_default()
 }
 
-/// Percent-decodes once; `None` where that is no text.
+/// Percent-decodes once; `None` if the result is not UTF-8.
 pub fn decoded_text(encoded: &str) -> Option<String> {
     String::from_utf8(percent_decoded(encoded)).ok()
 }
 
-/// A name as a segment of a path has it; bytes in `plain` stay as they are too.
+/// Percent-encodes a name as a path segment; bytes in `plain` stay as they are, too.
 pub fn percent_encoded(text: &str, plain: &[u8]) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -69,7 +69,7 @@ pub fn percent_encoded(text: &str, plain: &[u8]) -> String {
     encoded
 }
 
-/// Percent-decodes once; what is not an escape stays as it is.
+/// Percent-decodes once; anything that is not an escape stays as it is.
 pub fn percent_decoded(text: &str) -> Vec<u8> {
     let digit = |byte: Option<&u8>| byte.and_then(|byte| (*byte as char).to_digit(16));
     let bytes = text.as_bytes();

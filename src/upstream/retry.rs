@@ -1,21 +1,21 @@
-//! Whether a request that failed is sent again, when, or elsewhere. Pure: the facts go in, the
-//! decision comes out.
+//! Retry decisions: whether a failed request is sent again, when, or to another upstream. Pure:
+//! facts in, decision out.
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName};
 
-/// What became of one attempt.
+/// Outcome of a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// No connection was made; nothing was sent.
     Connect,
-    /// The connection closed before anything of an answer came.
+    /// The connection closed before any part of an answer arrived.
     Closed,
-    /// Anything else: a timeout, a broken answer, a body that the caller did not finish.
+    /// Anything else: a timeout, a broken answer, an incomplete caller's body.
     Other,
 }
 
-/// The facts of one failed attempt.
+/// Facts about one failed attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt {
     pub failure: Failure,
@@ -27,52 +27,52 @@ pub struct Attempt {
 
 /// Whether to send the request once more, on a new connection.
 ///
-/// A connection from the pool that closes is most often one that the upstream had given up
-/// before the request reached it. On a new connection that excuse is gone: the request may have
-/// been acted on, and is not sent twice.
+/// A pooled connection that closes was most often closed by the upstream before the request reached
+/// it. On a new connection this does not hold: the upstream may have acted on the request, so it is
+/// not sent twice.
 pub fn sends_again(attempt: Attempt) -> bool {
     attempt.failure == Failure::Closed && !attempt.new_connection && attempt.replayable
 }
 
-/// The first pause before a request is sent again, and the longest that grows out of it.
+/// First pause before a retry, and the maximum that it grows to.
 const FIRST_WAIT_MS: u64 = 500;
 const LONGEST_WAIT_MS: u64 = 8000;
 
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// How a request came back from an upstream, as far as it matters for sending it again.
+/// Outcome of a request at an upstream, as far as retries depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tried {
-    /// There was no connection.
+    /// No connection.
     Unconnected,
-    /// The connection ended, or said something that is no HTTP, in the place of an answer.
+    /// The connection ended, or sent something that is not HTTP, instead of an answer.
     Unanswered,
-    /// No answer came in time.
+    /// No answer in time.
     Silent,
-    /// An answer came.
+    /// An answer.
     Status(u16),
 }
 
-/// What an answer says of being asked again.
+/// Retry instructions in an answer's headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Told {
-    /// How long to wait, by `retry-after-ms` or `retry-after`.
+pub struct RetryAdvice {
+    /// Delay from `retry-after-ms` or `retry-after`.
     pub wait_ms: Option<u64>,
-    /// `x-should-retry: false`: not at all.
+    /// `x-should-retry: false`: no retry.
     pub is_in_vain: bool,
 }
 
-/// How often and how long at most.
+/// Number of retries and maximum delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct RetryLimits {
     pub max_retries: u32,
     pub max_wait_ms: u64,
 }
 
 impl Tried {
-    /// Whether the failure may pass, so that sending again or elsewhere is worth it. What the caller
-    /// sent is not at fault then.
+    /// Whether the failure may be transient, so that another attempt is worthwhile. The caller's
+    /// request is not the cause then.
     pub fn may_pass(self) -> bool {
         match self {
             Self::Unconnected | Self::Unanswered | Self::Silent => true,
@@ -82,7 +82,7 @@ impl Tried {
         }
     }
 
-    /// Whether the upstream itself is in trouble. One that limits its callers is not.
+    /// Whether the upstream itself has a problem. A rate limit is not one.
     pub fn is_trouble(self) -> bool {
         match self {
             Self::Unconnected | Self::Unanswered | Self::Silent => true,
@@ -91,8 +91,8 @@ impl Tried {
     }
 }
 
-impl Told {
-    /// Reads what an answer's headers say at `now_ms` (since 1970).
+impl RetryAdvice {
+    /// Reads an answer's headers at `now_ms` (since 1970).
     pub fn read(headers: &HeaderMap, now_ms: u64) -> Self {
         let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
         let exact = text(&RETRY_AFTER_MS).and_then(|text| milliseconds(text, 1.0));
@@ -111,35 +111,35 @@ impl Told {
     }
 }
 
-/// A decimal number of units of so many milliseconds.
+/// Parses a decimal number of units of `unit_ms` milliseconds.
 fn milliseconds(text: &str, unit_ms: f64) -> Option<u64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let ms = text.parse::<f64>().ok().filter(|_| is_plain)? * unit_ms;
-    // What is beyond all numbers is longer than anybody waits.
+    // A number out of range is longer than any wait.
     Some(ms.ceil() as u64)
 }
 
-/// How long to wait before sending again what was sent again `retries` times already; `None` to give
-/// up. `jitter` is any number, drawn anew each time.
+/// Returns the delay before the next attempt after `retries` retries; `None` to give up. `jitter`
+/// is a random number, new for each call.
 ///
-/// After a silence nothing is sent to the same upstream again: it may still be at work.
+/// After silence, nothing is sent to the same upstream again: it may still be at work.
 pub fn wait_ms(
     retries: u32,
     tried: Tried,
-    told: Told,
-    patience: Patience,
+    advice: RetryAdvice,
+    limits: RetryLimits,
     jitter: u32,
 ) -> Option<u64> {
-    let is_worth_it = tried.may_pass() && tried != Tried::Silent && !told.is_in_vain;
-    if !is_worth_it || retries >= patience.max_retries {
+    let is_worth_it = tried.may_pass() && tried != Tried::Silent && !advice.is_in_vain;
+    if !is_worth_it || retries >= limits.max_retries {
         return None;
     }
-    let wait_ms = told.wait_ms.unwrap_or_else(|| {
+    let wait_ms = advice.wait_ms.unwrap_or_else(|| {
         let grown_ms = FIRST_WAIT_MS.saturating_mul(1 << retries.min(16)).min(LONGEST_WAIT_MS);
-        let bound_ms = grown_ms.min(patience.max_wait_ms);
+        let bound_ms = grown_ms.min(limits.max_wait_ms);
         (u64::from(jitter) * (bound_ms + 1)) >> 32
     });
-    (wait_ms <= patience.max_wait_ms).then_some(wait_ms)
+    (wait_ms <= limits.max_wait_ms).then_some(wait_ms)
 }
 
 #[cfg(test)]
@@ -162,11 +162,11 @@ mod tests {
         }
     }
 
-    const PATIENCE: Patience = Patience { max_retries: 3, max_wait_ms: 30_000 };
+    const LIMITS: RetryLimits = RetryLimits { max_retries: 3, max_wait_ms: 30_000 };
 
     #[test]
     fn what_may_pass_is_sent_again_and_nothing_else() {
-        let plain = Told::default();
+        let plain = RetryAdvice::default();
         let rows = [
             (Tried::Unconnected, true, true, true),
             (Tried::Unanswered, true, true, true),
@@ -186,19 +186,19 @@ mod tests {
             (Tried::Status(529), true, true, true),
         ];
         for (tried, again, elsewhere, trouble) in rows {
-            assert_eq!(wait_ms(0, tried, plain, PATIENCE, 0).is_some(), again, "{tried:?}");
+            assert_eq!(wait_ms(0, tried, plain, LIMITS, 0).is_some(), again, "{tried:?}");
             assert_eq!(tried.may_pass(), elsewhere, "{tried:?}");
             assert_eq!(tried.is_trouble(), trouble, "{tried:?}");
-            let in_vain = Told { is_in_vain: true, ..plain };
-            assert_eq!(wait_ms(0, tried, in_vain, PATIENCE, 0), None);
+            let in_vain = RetryAdvice { is_in_vain: true, ..plain };
+            assert_eq!(wait_ms(0, tried, in_vain, LIMITS, 0), None);
         }
     }
 
     #[test]
     fn pauses_grow_to_their_bound_with_full_jitter() {
         let wait = |retries, jitter| {
-            let patience = Patience { max_retries: 10, ..PATIENCE };
-            wait_ms(retries, Tried::Status(503), Told::default(), patience, jitter)
+            let limits = RetryLimits { max_retries: 10, ..LIMITS };
+            wait_ms(retries, Tried::Status(503), RetryAdvice::default(), limits, jitter)
         };
         for (retries, longest_ms) in
             [(0, 500), (1, 1000), (2, 2000), (3, 4000), (4, 8000), (9, 8000)]
@@ -208,8 +208,11 @@ mod tests {
             assert_eq!(wait(retries, 1 << 31), Some(longest_ms / 2));
         }
         assert_eq!(wait(10, 0), None);
-        let short = Patience { max_retries: 1, max_wait_ms: 7 };
-        assert_eq!(wait_ms(0, Tried::Unconnected, Told::default(), short, u32::MAX), Some(7));
+        let short = RetryLimits { max_retries: 1, max_wait_ms: 7 };
+        assert_eq!(
+            wait_ms(0, Tried::Unconnected, RetryAdvice::default(), short, u32::MAX),
+            Some(7)
+        );
     }
 
     #[test]
@@ -229,20 +232,20 @@ mod tests {
             (&[("retry-after", "Sun, 06 Nov 1994 08:49:40 GMT")], Some(3000), Some(3000)),
             (&[("retry-after", "Sun, 06 Nov 1994 08:49:30 GMT")], Some(0), Some(0)),
         ];
-        for (headers, told_ms, waited_ms) in rows {
+        for (headers, advised_ms, waited_ms) in rows {
             let mut map = HeaderMap::new();
             for (name, value) in headers {
                 map.insert(*name, value.parse().expect("a value"));
             }
-            let told = Told::read(&map, now_ms);
-            assert_eq!(told.wait_ms, told_ms, "{headers:?}");
-            let waited = wait_ms(0, Tried::Status(429), told, PATIENCE, 0);
+            let advice = RetryAdvice::read(&map, now_ms);
+            assert_eq!(advice.wait_ms, advised_ms, "{headers:?}");
+            let waited = wait_ms(0, Tried::Status(429), advice, LIMITS, 0);
             assert_eq!(waited, waited_ms, "{headers:?}");
         }
         let mut map = HeaderMap::new();
         map.insert(SHOULD_RETRY, http::HeaderValue::from_static("false"));
-        assert!(Told::read(&map, now_ms).is_in_vain);
+        assert!(RetryAdvice::read(&map, now_ms).is_in_vain);
         map.insert(SHOULD_RETRY, http::HeaderValue::from_static("true"));
-        assert!(!Told::read(&map, now_ms).is_in_vain);
+        assert!(!RetryAdvice::read(&map, now_ms).is_in_vain);
     }
 }

@@ -1,5 +1,5 @@
-//! Where a request goes: the caller's path joined to the base, byte for byte. Pure; it never
-//! normalises a path, it refuses one that would not arrive as it was sent.
+//! Target of a request: the caller's path joined to the base, byte for byte. Pure. Never normalises
+//! a path; refuses one that would not arrive unchanged.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,13 +9,13 @@ use reqwest::Url;
 
 use super::endpoint::Endpoint;
 use super::query::{self, decoded_text, percent_decoded, percent_encoded};
-use crate::wire::Protocol;
+use weir_engine::wire::Protocol;
 
-/// What callers may put before an endpoint; all stand for the base's own path. A longer one
-/// stands before the one it contains.
+/// Path prefixes that callers may use; all stand for the base's own path. A longer one precedes the
+/// one that it contains.
 const PREFIXES: [&str; 4] = ["/v1beta/openai", "/openai/v1", "/api/v1", "/v1"];
 
-/// First segments of OpenAI's endpoints, known without `/v1` before them.
+/// First segments of OpenAI's endpoints, recognised without `/v1` before them.
 const ENDPOINTS: [&str; 20] = [
     "assistants",
     "audio",
@@ -39,33 +39,33 @@ const ENDPOINTS: [&str; 20] = [
     "videos",
 ];
 
-/// Where Azure serves models, and what stands in front of them there.
+/// Domains under which Azure serves models and its gateways run.
 const AZURE_DOMAINS: [&str; 4] = ["azure.com", "azure.us", "azure.cn", "azure-api.net"];
 
-/// The start of Azure's paths that name a deployment.
+/// Start of Azure's paths that name a deployment.
 const DEPLOYMENTS: &str = "/openai/deployments/";
 
-/// The upstream's base URL, taken apart once.
+/// Parsed base URL of the upstream.
 #[derive(Debug, Clone)]
 pub struct Base {
-    /// Scheme, host and port, without a slash at the end.
+    /// Scheme, host and port, without a trailing slash.
     origin: String,
     host: String,
     port: u16,
-    /// The base's path without a slash at the end; endpoints are appended to it.
+    /// The base's path without a trailing slash; endpoints are appended to it.
     path: String,
-    /// The length of that part of `path` which Azure's paths are appended to.
+    /// Length of the part of `path` to which Azure's paths are appended.
     root_bytes: usize,
-    /// Parameters that go with every request, as Azure's `api-version`.
+    /// Parameters sent with every request, such as Azure's `api-version`.
     query: Option<String>,
-    /// The deployment that the base names.
+    /// Deployment that the base names.
     model: Option<String>,
-    /// Whether Azure's paths mean something there: not where the base is that of an API which looks for
-    /// the model in the body.
+    /// Whether Azure's paths are valid here: not if the base is an API that reads the model from
+    /// the body.
     takes_deployments: bool,
 }
 
-/// Why a base URL is of no use.
+/// Reason why a base URL cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BaseError {
     NotAUrl { cause: String },
@@ -94,7 +94,7 @@ impl fmt::Display for BaseError {
 impl std::error::Error for BaseError {}
 
 impl Base {
-    /// Reads a base URL as an SDK would be given it.
+    /// Parses a base URL in the form that SDKs take.
     pub fn parse(url: &str) -> Result<Self, BaseError> {
         let url = Url::parse(url.trim())
             .map_err(|error| BaseError::NotAUrl { cause: error.to_string() })?;
@@ -108,8 +108,9 @@ impl Base {
             return Err(BaseError::Fragment);
         }
         if url.as_str().parse::<http::Uri>().is_err() {
-            // URLs have hosts that HTTP's library refuses: better here than at each request.
-            let cause = "its host is none that can be asked for".to_owned();
+            // Some URLs have hosts that the HTTP library refuses: better to find out here than at
+            // each request.
+            let cause = "its host cannot be used in a request".to_owned();
             return Err(BaseError::NotAUrl { cause });
         }
         let path = url.path().trim_end_matches('/');
@@ -138,7 +139,7 @@ impl Base {
         &self.origin
     }
 
-    /// The host, IPv6 addresses in brackets.
+    /// The host; IPv6 addresses in brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -147,12 +148,12 @@ impl Base {
         self.port
     }
 
-    /// Whether the upstream is spoken to without TLS.
+    /// Whether the upstream is reached without TLS.
     pub fn is_plain(&self) -> bool {
         self.origin.starts_with("http://")
     }
 
-    /// Whether the upstream is on this machine by its very name.
+    /// Whether the upstream's host names this machine.
     pub fn is_loopback(&self) -> bool {
         let name = self.host.trim_end_matches('.');
         let address = name.trim_start_matches('[').trim_end_matches(']');
@@ -168,30 +169,30 @@ impl Base {
         format!("{}{}", self.origin, self.path)
     }
 
-    /// Whether the path is one that APIs of this shape are served under, or a deployment's.
+    /// Whether the path is a common API path or that of a deployment.
     pub fn has_api_path(&self) -> bool {
         self.root_bytes < self.path.len()
     }
 
-    /// Whether the path names one of Azure's deployments.
+    /// Whether the path names an Azure deployment.
     pub fn names_deployment(&self) -> bool {
         self.model.is_some()
     }
 
-    /// The base with another path in place of the one that APIs are served under, or of none.
+    /// Replaces the base's API path, or appends one if there is none.
     pub fn with_api_path(&self, path: &str) -> Option<Self> {
         let root = &self.path[..self.root_bytes];
         let query = self.query.as_deref().map(|query| format!("?{query}")).unwrap_or_default();
         Self::parse(&format!("{}{root}{path}{query}", self.origin)).ok()
     }
 
-    /// Whether a request to `target` goes to a path of its own under this base, and not to one of Azure's.
+    /// Whether a request to `target` goes to a path under this base, rather than to one of Azure's.
     pub fn holds(&self, target: &Target) -> bool {
         let path = target.path().strip_prefix(&self.path);
         path.is_some_and(|path| !path.starts_with("/openai/"))
     }
 
-    /// The URL of a path and query under this base's origin, if they stand in it unchanged.
+    /// Builds the URL of a path and query under this base's origin, if they remain unchanged in it.
     fn joined(&self, path_and_query: &str) -> Result<Url, TargetError> {
         let text = format!("{}{path_and_query}", self.origin);
         match Url::parse(&text) {
@@ -201,18 +202,18 @@ impl Base {
     }
 }
 
-/// Where a request goes on the upstream: the base's path joined with the caller's, bytes kept.
+/// Address of a request on the upstream: the base's path joined with the caller's, bytes kept.
 #[derive(Debug, Clone)]
 pub struct Target(Arc<Mapped>);
 
-/// A [`Target`], taken apart; it is passed from hand to hand.
+/// Contents of a [`Target`], shared by its copies.
 #[derive(Debug)]
 pub struct Mapped {
     /// Path and query, ready to send.
     pub path_and_query: String,
-    /// The model that the path names (Azure's deployments), percent-decoded.
+    /// Model that the path names (Azure's deployments), percent-decoded.
     pub path_model: Option<String>,
-    /// Whether the upstream looks for that model in the body: only the caller's path names it.
+    /// Whether the upstream reads that model from the body: only the caller's path names it.
     pub is_model_in_body: bool,
     protocol: Option<Protocol>,
     endpoint: Endpoint,
@@ -221,14 +222,14 @@ pub struct Mapped {
     pub(super) url: Url,
 }
 
-/// Why a path leads nowhere.
+/// Reason why a path has no target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetError {
-    /// No endpoint begins like this.
+    /// No endpoint begins with these segments.
     Unknown,
-    /// The path holds `.` or `..` segments, plain or encoded.
+    /// The path contains `.` or `..` segments, plain or encoded.
     DotSegment,
-    /// Some character would not be sent as it came.
+    /// Some character would not be sent unchanged.
     Altered,
     /// The deployment's name is not UTF-8.
     Deployment,
@@ -304,8 +305,8 @@ impl Target {
         Ok(Self(Arc::new(mapped)))
     }
 
-    /// The same on another base, as `model` where the caller's path names one. What of its query may be
-    /// a credential stays behind unless the upstream `gets_callers_key`.
+    /// Maps the same request onto another base, with `model` if the caller's path names one. Query
+    /// parameters that may hold a credential are removed unless the upstream `gets_callers_key`.
     pub fn onto(
         &self,
         base: &Base,
@@ -345,7 +346,7 @@ impl Target {
         query.is_some_and(|query| query.split('&').any(query::is_credential))
     }
 
-    /// The model that the caller's own path names, whatever the base does.
+    /// The model that the caller's own path names, independent of the base.
     pub fn asked_model(&self) -> Option<String> {
         match &self.endpoint {
             Endpoint::Model(model) => Some(model.clone()),
@@ -354,17 +355,17 @@ impl Target {
         }
     }
 
-    /// The path alone.
+    /// The path without its query.
     pub fn path(&self) -> &str {
         path_alone(&self.path_and_query)
     }
 
-    /// What the path asks for, whatever the method.
+    /// The resource that the path addresses, independent of the method.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The protocol whose bodies are posted to this path, if weir reads it.
+    /// The protocol of bodies posted to this path, if weir reads it.
     pub fn protocol(&self) -> Option<Protocol> {
         self.protocol
     }
@@ -374,20 +375,20 @@ fn path_alone(path_and_query: &str) -> &str {
     path_and_query.split_once('?').map_or(path_and_query, |(path, _)| path)
 }
 
-/// The protocol of a path. Spellings that a lenient upstream would take for the same path count
-/// as that path, so that no spelling leads a conversation past its limit.
+/// Determines the protocol of a path. Spellings that a lenient upstream would accept for the same
+/// path count as that path, so no spelling leads a conversation past its limit.
 fn protocol(path: &str) -> Option<Protocol> {
     let path = percent_decoded(path).to_ascii_lowercase();
-    // A router may match up to a line's end, or trim: what is no visible character does not count.
+    // A router may match up to a line's end, or trim; so only visible characters count.
     let mut names = segment_names(&path).map(visible).filter(|name| !name.is_empty()).rev();
-    // Azure's legacy completions of a deployment called "chat" count too: they hold no
-    // messages, and so are forwarded as they are.
+    // Azure's legacy completions of a deployment called "chat" match, too: they have no messages,
+    // so they are forwarded unchanged.
     let is_chat = names.next() == Some(b"completions") && names.next() == Some(b"chat");
     is_chat.then_some(Protocol::Chat)
 }
 
-/// What a path behind the base asks for, read as leniently as [`protocol`] reads it. Only where it
-/// `is_azures` may a deployment stand before that: elsewhere the model would be told by nobody.
+/// Classifies a path after the base, as leniently as [`protocol`]. A deployment may precede it only
+/// if `is_azures`: otherwise nothing would name the model.
 fn endpoint(path: &str, is_azures: bool) -> Endpoint {
     let behind_deployment = path.strip_prefix(DEPLOYMENTS).and_then(|rest| rest.split_once('/'));
     let own = behind_deployment.map(|(_, rest)| rest).or(path.strip_prefix("/openai/"));
@@ -397,7 +398,7 @@ fn endpoint(path: &str, is_azures: bool) -> Endpoint {
     names.map_or(Endpoint::Other, |names| Endpoint::of(&names))
 }
 
-/// A name without what stands before and after its visible characters.
+/// Trims everything before and after a name's visible characters.
 fn visible(name: &[u8]) -> &[u8] {
     let is_visible = |byte: &u8| byte.is_ascii_graphic() || !byte.is_ascii();
     let start = name.iter().position(is_visible).unwrap_or(name.len());
@@ -405,12 +406,12 @@ fn visible(name: &[u8]) -> &[u8] {
     &name[start..end]
 }
 
-/// What a caller's path is appended to.
+/// Part of the base to which a caller's path is appended.
 #[derive(Clone, Copy)]
 enum Place<'a> {
-    /// The rest goes after the base's path.
+    /// The rest is appended to the base's path.
     UnderBase(&'a str),
-    /// The whole path goes after the base's root.
+    /// The whole path is appended to the base's root.
     UnderRoot,
 }
 
@@ -437,13 +438,13 @@ fn first_segment(path: &str) -> &str {
     path.split('/').next().unwrap_or_default()
 }
 
-/// The deployment named by `path`, still encoded.
+/// Returns the deployment named by `path`, still encoded.
 fn deployment(path: &str) -> Option<&str> {
     let (_, rest) = path.split_once(DEPLOYMENTS)?;
     Some(first_segment(rest)).filter(|name| !name.is_empty())
 }
 
-/// What an Azure's path asks for, behind the deployment where it names one; `None` where only Azure knows.
+/// Returns an Azure path after its deployment, if any; `None` if only Azure knows its meaning.
 fn behind_azure(path: &str) -> Option<&str> {
     let rest = match path.strip_prefix(DEPLOYMENTS) {
         Some(named) => &named[deployment(path)?.len()..],
@@ -452,7 +453,7 @@ fn behind_azure(path: &str) -> Option<&str> {
     ENDPOINTS.contains(&first_segment(rest.strip_prefix('/')?)).then_some(rest)
 }
 
-/// Whether Azure's paths mean something on a base: at Azure itself, and wherever the path is not the one of
+/// Whether Azure's paths are valid on a base: at Azure itself, and if the path is not that of
 /// another API.
 fn takes_deployments(host: &str, path: &str) -> bool {
     let host = host.trim_end_matches('.');
@@ -464,7 +465,7 @@ fn takes_deployments(host: &str, path: &str) -> bool {
         || !PREFIXES.iter().any(|prefix| path.ends_with(prefix))
 }
 
-/// What is left of a base's path when the part that leads to OpenAI's endpoints is taken away.
+/// Removes from a base's path the part that leads to OpenAI's endpoints.
 fn root(path: &str) -> &str {
     if let Some((root, _)) = path.split_once(DEPLOYMENTS) {
         return root;
@@ -483,8 +484,8 @@ fn refuse_dot_segments(path: &str) -> Result<(), TargetError> {
     Ok(())
 }
 
-/// The segments of a decoded path as the most lenient upstream would walk it: a slash that was
-/// encoded separates, so does a backslash, and parameters after a semicolon do not count.
+/// Splits a decoded path as the most lenient upstream would: encoded slashes and backslashes
+/// separate, too, and parameters after a semicolon do not count.
 fn segment_names(decoded: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     decoded
         .split(|byte| matches!(byte, b'/' | b'\\'))

@@ -1,4 +1,5 @@
-//! TLS to an upstream: whom weir trusts beside the system's authorities, and what it shows. Reads no file.
+//! TLS to an upstream: trusted authorities in addition to the system's, and the client certificate.
+//! Reads no file.
 
 use reqwest::tls::{Certificate, Identity};
 use rustls::pki_types::CertificateDer;
@@ -7,19 +8,19 @@ use rustls::pki_types::pem::PemObject;
 use super::client::ClientError;
 use crate::config::ConnectTls;
 
-/// Has a client go by `told`.
+/// Applies the TLS settings to a client.
 pub(super) fn apply(
     mut builder: reqwest::ClientBuilder,
-    told: &ConnectTls,
+    config: &ConnectTls,
 ) -> Result<reqwest::ClientBuilder, ClientError> {
-    if let Some(text) = &told.ca {
+    if let Some(text) = &config.ca {
         let authorities = authorities(text.expose()).ok_or(ClientError::Tls {
             key: "ca_file",
             cause: "holds no certificate in PEM that can be read",
         })?;
         builder = builder.tls_certs_merge(authorities);
     }
-    if let (Some(cert), Some(key)) = (&told.client_cert, &told.client_key) {
+    if let (Some(cert), Some(key)) = (&config.client_cert, &config.client_key) {
         let both = format!("{}\n{}", cert.expose(), key.expose());
         let identity = Identity::from_pem(both.as_bytes()).map_err(|_| ClientError::Tls {
             key: "client_cert_file",
@@ -30,7 +31,7 @@ pub(super) fn apply(
     Ok(builder)
 }
 
-/// The certificates in a text: one at least.
+/// Parses the certificates in a text, at least one.
 fn authorities(text: &str) -> Option<Vec<Certificate>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     let found = found.ok().filter(|found| !found.is_empty())?;

@@ -1,5 +1,5 @@
-//! A streamed request body on its way out: when it last moved, and its first bytes, kept so that
-//! it can be sent again if a pooled connection lets it down. It never holds more than that.
+//! Streamed request body on its way out: the time of its last progress, and its first bytes, kept
+//! for a retry if a pooled connection fails. Never holds more than that.
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,24 +13,24 @@ use tokio::time::Instant;
 
 use super::{Body, BoxError};
 
-/// The most of a streamed body that is kept to be sent again.
+/// Maximum size of a streamed body that is kept for a retry.
 const MAX_KEPT_BYTES: usize = 512 * 1024;
 
-/// A caller's body, of which one sender at a time reads.
+/// Body of a caller; one sender at a time reads it.
 #[derive(Clone)]
 pub struct Upload {
-    /// The body's length where it was announced.
+    /// Declared length of the body, if any.
     pub length_bytes: Option<u64>,
     state: Arc<Mutex<State>>,
 }
 
 struct State {
     body: Body,
-    /// All chunks read so far; `None` once they are too many to keep.
+    /// All chunks read so far; `None` once they are too large to keep.
     kept: Option<Vec<Bytes>>,
     kept_bytes: usize,
     last_moved: Instant,
-    /// How many senders there have been; only the newest may read.
+    /// Number of senders so far; only the newest may read.
     senders: u32,
 }
 
@@ -47,18 +47,18 @@ impl Upload {
         Self { length_bytes, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// When the caller last sent something.
+    /// Time at which the caller last sent something.
     pub fn last_moved(&self) -> Instant {
         self.state().last_moved
     }
 
-    /// Whether a new sender can send it from its first byte.
+    /// Whether a new sender can send the body from its first byte.
     pub fn is_replayable(&self) -> bool {
         self.state().kept.is_some()
     }
 
-    /// The whole body for a new sender; the one before gets no more of it. Trailers are left
-    /// behind.
+    /// Returns the whole body for a new sender; the previous one gets no more of it. Trailers are
+    /// dropped.
     pub fn send(&self) -> reqwest::Body {
         let mut state = self.state();
         state.senders += 1;
@@ -67,7 +67,7 @@ impl Upload {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics under the lock, and a half-read body would end in an error by itself.
+        // Nothing panics under the lock, and a half-read body would itself end in an error.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -84,8 +84,8 @@ impl State {
     }
 }
 
-/// The caller's body ended in an error. Marks the fault as the caller's among all that a failed
-/// request may hold.
+/// Error in the caller's body. Marks the fault as the caller's among the causes of a failed
+/// request.
 #[derive(Debug)]
 pub struct UploadError(BoxError);
 

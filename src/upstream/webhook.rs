@@ -1,17 +1,17 @@
-//! Posts small JSON texts to one address. It follows no redirect, tries a few times, and reads no
-//! answer.
+//! Webhook client: posts small JSON texts to one address. Follows no redirect, tries a few times,
+//! and reads no answer.
 
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::redirect;
 
-/// How long one try takes at most.
+/// Timeout of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long is waited before each further try.
+/// Pauses before the further attempts.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
-/// An address that is posted to.
+/// Address of a webhook.
 #[derive(Debug, Clone)]
 pub struct Webhook {
     url: String,
@@ -19,7 +19,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Posts to `url`; `None` where TLS cannot be set up, which the log tells.
+    /// Creates a webhook for `url`; `None`, with a log line, if TLS cannot be set up.
     pub fn new(url: &str) -> Option<Self> {
         super::install_tls_provider();
         let client = reqwest::Client::builder()
@@ -31,14 +31,14 @@ impl Webhook {
             Ok(client) => Some(Self { url: url.to_owned(), client }),
             Err(error) => {
                 let error = error.without_url();
-                tracing::warn!(target: "weir::budget", %error, "no webhook can be posted to");
+                tracing::warn!(target: "weir::budget", %error, "the webhook cannot be set up; budget notices are not sent");
                 None
             }
         }
     }
 
-    /// Posts `body` until it is taken, a few times at most. What is told of a failure names no
-    /// address: it may hold a secret.
+    /// Posts `body`, with a few retries. The error names no address, since an address may hold a
+    /// secret.
     pub async fn post(&self, body: Vec<u8>) -> Result<(), String> {
         let mut pauses = PAUSES.into_iter();
         loop {

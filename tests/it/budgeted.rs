@@ -1,5 +1,5 @@
-//! Budgets as callers meet them: what is refused and how, what is held and given back, and that nothing
-//! is overspent, whoever races with whom and whatever is killed.
+//! Budgets as callers see them: refusals, holds and their release. No budget is overspent under
+//! concurrent requests or killed processes.
 
 mod command;
 mod enforced;

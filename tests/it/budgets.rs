@@ -1,4 +1,4 @@
-//! Budgets: what is spent and held of them, wherever that is counted.
+//! Budgets: amounts spent and held, in each place that counts them.
 
 mod counting;
 mod killed;

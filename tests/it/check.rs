@@ -1,4 +1,4 @@
-//! `weir check`, and how `weir serve` refuses: key, file, line and what would be right.
+//! `weir check`, and refusals by `weir serve`: key, file, line and the expected value.
 
 use serde_json::{Value, json};
 
@@ -7,13 +7,13 @@ use crate::folder::Folder;
 use crate::scripted_upstream::{Options, Server};
 use crate::tls::setting::Authority;
 
-/// What a command says on standard output, and its exit code.
+/// Runs a command and returns its standard output and exit code.
 fn said(command: &mut std::process::Command) -> (String, Option<i32>) {
     let output = command.output().expect("weir starts");
     (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
 }
 
-/// What `weir check --json` says of a file.
+/// Returns the output of `weir check --json` for a file.
 fn checked(folder: &Folder, text: &str, arguments: &[&str]) -> (Value, Option<i32>) {
     let path = folder.write("weir.toml", text);
     let (said, code) =
@@ -54,7 +54,7 @@ fn each_problem_has_its_line_and_its_cure() {
     ];
     assert_eq!(rows, expected);
 
-    // In words, and the same from `weir serve`.
+    // The text form agrees, and `weir serve` prints the same.
     let (words, code) = said(&mut weir(&["check", "--config", &file]));
     assert_eq!(code, Some(2));
     let output = weir(&["serve", "--config", &file]).output().expect("weir starts");
@@ -147,25 +147,30 @@ fn what_the_configuration_names_is_looked_at() {
     }
 }
 
-/// What `weir serve` refuses because of what a URL says, by the same words.
+/// `weir serve` refuses invalid URLs with the same error text.
 #[test]
 fn what_serving_refuses_of_a_url_checking_refuses() {
     let folder = Folder::new();
     let port = free_port();
     let listen = format!("[server]\nlisten = \"127.0.0.1:{port}\"\n");
     for (text, key, line, message) in [
-        ("[redis]\nurl = \"redis://u:sesame@h:1/one\"\n".to_owned(), "redis.url", 2, "no address"),
+        (
+            "[redis]\nurl = \"redis://u:sesame@h:1/one\"\n".to_owned(),
+            "redis.url",
+            2,
+            "is not a Redis address",
+        ),
         (
             "[store]\nurl = \"postgres://u:sesame@h/d?sslmode=allow\"\n".to_owned(),
             "store.url",
             2,
-            "sslmode is none of",
+            "sslmode must be",
         ),
         (
             "[store]\nurl = \"postgres://u:sesame%zz@h:port/d\"\n".to_owned(),
             "store.url",
             2,
-            "cannot be read",
+            "is invalid",
         ),
         (
             "[summaries]\nmodel = \"m\"\nurl = \"http://h/a/..%2fb/v1\"\n".to_owned(),
@@ -187,7 +192,7 @@ fn what_serving_refuses_of_a_url_checking_refuses() {
         ),
     ] {
         let file = folder.write("weir.toml", &text);
-        // The store is what the file says here.
+        // Here the file sets the store.
         let own =
             |mut command: std::process::Command| command.env_remove("WEIR_STORE__PATH").output();
         let output = own(weir(&["check", "--json", "--config", &file])).expect("weir starts");
@@ -203,7 +208,7 @@ fn what_serving_refuses_of_a_url_checking_refuses() {
         assert_eq!(output.status.code(), Some(2), "{refused}");
         assert!(refused.contains(&format!("- {key} ({file}:{line}): {said}")), "{refused}");
     }
-    // What a flag or a variable says is theirs, whatever the file says.
+    // Flags and variables override the file.
     let text = "[upstream]\nurl = \"http://h/v1\"\n";
     let (listen, url) = (format!("127.0.0.1:{port}"), format!("http://localhost:{port}/v1"));
     let (found, _) = checked(&folder, text, &["--listen", &listen, "--upstream", &url]);
@@ -260,11 +265,11 @@ fn changes_say_what_they_cost() {
         json!(["log.level", null, "next_request"]),
         json!(["server.max_connections", 2, "restart"]),
     ];
-    // The store's place is the same to both: the environment of these tests names it.
+    // The store's path is the same in both: these tests' environment sets it.
     assert_eq!(rows, expected);
     let (found, _) = checked(&folder, new, &["--against", &folder.path("weir.toml")]);
     assert_eq!(found["changes"], json!([]));
-    // A row that is put in front of others is one change, on its own line.
+    // A row inserted before others is one change, on its own line.
     let route = |model: &str| format!("[[routes]]\nmodels = [{model:?}]\nsend_as = \"m\"\n");
     let old = folder.write("old.toml", &(route("a*") + &route("b")));
     let new = route("first") + &route("a*") + &route("b");
@@ -273,7 +278,7 @@ fn changes_say_what_they_cost() {
         found["changes"],
         json!([{ "key": "routes[0]", "line": 1, "effect": "moves_cuts" }])
     );
-    // What is wrong with the file in force is told with its line there.
+    // Errors in the current file are reported with their line there.
     let old = folder.write("old.toml", "# in force\n[context]\nlow = 2\n");
     let (found, code) = checked(&folder, &new, &["--against", &old]);
     let problem = &found["problems"][0];
@@ -300,7 +305,7 @@ fn what_weir_needs_beside_itself_is_tried_where_asked() {
     assert!(said.contains("Start the server at http://127.0.0.1:1/v1"), "{said}");
 }
 
-/// What `weir check --connect` says of an upstream: what it tried, and its exit code.
+/// Returns the report of `weir check --connect` on an upstream: its attempts and its exit code.
 async fn connected(text: &str, key: &str) -> (Vec<Value>, String, Option<i32>) {
     let (text, key) = (text.to_owned(), key.to_owned());
     let ran = tokio::task::spawn_blocking(move || {
@@ -325,19 +330,19 @@ async fn the_upstream_is_tried_where_asked() {
     let keyed = start(Options { require_key: Some("sk-good".into()), ..Options::default() }).await;
     let [root, api, keyed_api] = [(&only_v1, ""), (&only_v1, "/v1"), (&keyed, "/v1")]
         .map(|(server, path)| format!("[upstream]\nurl = \"http://{}{path}\"\n", server.addr));
-    let own_key = format!("{keyed_api}api_key_env = \"OWN_KEY\"\n");
+    let provider_key = format!("{keyed_api}api_key_env = \"OWN_KEY\"\n");
     for (text, key, expected, code) in [
         (&root, "", vec![("upstream.url", "fails", "/v1: set the URL to http://")], 2),
         (&api, "", vec![("upstream.url", "works", "models; weir has no key for it")], 0),
-        (&keyed_api, "", vec![("upstream.url", "works", "wants a key (401")], 0),
+        (&keyed_api, "", vec![("upstream.url", "works", "requires a key (401")], 0),
         (
-            &own_key,
+            &provider_key,
             "sk-bad",
-            vec![("upstream.api_key_env", "fails", "good there into the variable OWN_KEY")],
+            vec![("upstream.api_key_env", "fails", "Put a valid key into the variable OWN_KEY")],
             2,
         ),
         (
-            &own_key,
+            &provider_key,
             "sk-good",
             vec![
                 ("upstream.url", "works", " models"),

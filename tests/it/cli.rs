@@ -1,4 +1,4 @@
-//! The program itself: its exit codes, its signals and what it says.
+//! The `weir` program: exit codes, signals and output.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::folder::Folder;
 use crate::server::harness::{FINE, Upstream, Wire, bare, body_of, chat};
 
-/// `weir` with nothing inherited that could lead it elsewhere.
+/// Builds a `weir` command without inherited settings.
 pub fn weir(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments);
@@ -14,7 +14,7 @@ pub fn weir(arguments: &[&str]) -> Command {
     command
 }
 
-/// Takes from a command's environment what could lead `weir` elsewhere.
+/// Removes the variables from a command's environment that configure `weir`.
 pub fn isolate(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let shown = name.to_string_lossy();
@@ -29,23 +29,23 @@ pub fn isolate(command: &mut Command) {
     command.stderr(Stdio::piped());
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub fn free_port() -> u16 {
     let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     probe.local_addr().expect("it is bound").port()
 }
 
-/// Runs a command that ends by itself; its exit code and what it wrote to standard error.
+/// Runs a command to its end; returns its exit code and standard error.
 fn ended(command: &mut Command) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = command.output().expect("weir starts");
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
-/// A `weir serve` that runs.
+/// Running `weir serve` process.
 pub struct Serving {
     process: Child,
     log: BufReader<std::process::ChildStderr>,
-    /// What it said until it listened.
+    /// Output until it listened.
     pub greeting: String,
     pub address: std::net::SocketAddr,
 }
@@ -55,7 +55,7 @@ impl Serving {
         Self::run(weir(&["serve", "--listen", "127.0.0.1:0"]).args(arguments))
     }
 
-    /// Runs a command that is a `weir serve`.
+    /// Runs a command that starts `weir serve`.
     pub fn run(command: &mut Command) -> Self {
         Self::of(command.spawn().expect("weir starts"))
     }
@@ -78,7 +78,7 @@ impl Serving {
         assert!(status.expect("kill is there").success());
     }
 
-    /// Reads the log until this stands in it.
+    /// Reads the log until it contains `text`.
     pub fn wait_for(&mut self, text: &str) {
         let mut line = String::new();
         while !line.contains(text) {
@@ -88,7 +88,7 @@ impl Serving {
         }
     }
 
-    /// Ends it, and gives all that it said after it listened.
+    /// Stops the process and returns its output after it listened.
     pub fn log(mut self) -> String {
         self.signal("-TERM");
         let mut rest = String::new();
@@ -96,7 +96,7 @@ impl Serving {
         rest
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub fn ended(mut self) -> Option<i32> {
         let mut rest = String::new();
         self.log.read_to_string(&mut rest).expect("text");
@@ -106,7 +106,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // A test that fails leaves nothing behind; a process that has ended cannot be killed.
+        // A failed test leaves no process behind; killing an ended process fails.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -253,7 +253,7 @@ fn the_greeting_names_store_configuration_limits_and_mode() {
             .env("WEIR_CONTEXT__MODE", "observe"),
     );
     for line in [
-        "store          memory: nothing outlives this process\n",
+        "store          memory: lost when this process ends\n",
         "limits         each model's context window\n",
         "mode           keys (callers need a virtual key), observe (nothing is compacted)\n",
     ] {
@@ -283,7 +283,7 @@ fn a_port_alone_is_an_address() {
     assert!(said.contains("127.0.0.1:8400 (0.0.0.0:8400 for all"), "{said}");
 }
 
-/// The width of lines that a terminal shows without breaking them.
+/// Maximum width of lines that a terminal shows without wrapping.
 const TERMINAL_WIDTH: usize = 80;
 
 #[test]
@@ -323,7 +323,7 @@ fn help_fits_a_narrow_terminal() {
         for line in help.lines() {
             assert!(line.chars().count() <= TERMINAL_WIDTH, "{command:?}: {line}");
         }
-        // What was broken to fit begins at the left, in the middle of an example or a list.
+        // A wrapped line begins at the left, in the middle of an example or a list.
         let (_, behind) = help.split_once("Examples:\n").expect("examples");
         let examples = behind.split("\n\n").next().unwrap_or_default();
         for line in examples.lines() {
@@ -341,7 +341,7 @@ async fn a_signal_finishes_what_is_in_flight() {
     wire.send(chat("", body_of(100))).await;
     let seen = upstream.next().await;
     serving.signal("-TERM");
-    serving.wait_for("finishing what is in flight");
+    serving.wait_for("finishing requests in flight");
     seen.answer(FINE);
     assert_eq!(wire.message().await.expect("an answer").status(), 200);
     assert_eq!(serving.ended(), Some(0));
@@ -356,7 +356,7 @@ async fn a_second_signal_ends_at_once() {
     wire.send(chat("", body_of(100))).await;
     let _unanswered = upstream.next().await;
     serving.signal("-TERM");
-    serving.wait_for("finishing what is in flight");
+    serving.wait_for("finishing requests in flight");
     serving.signal("-TERM");
     assert_eq!(serving.ended(), Some(130));
 }

@@ -1,9 +1,9 @@
-//! Counts against tiktoken-rs, the reference: on hostile strings, on random ones, and, where
-//! `WEIR_TRACES` names a folder of conversations, on all that real agents said.
+//! Counts compared with tiktoken-rs, the reference: on hostile strings, on random ones, and on all
+//! texts of recorded agents if `WEIR_TRACES` names a folder of conversations.
 
 use proptest::prelude::*;
 use tiktoken_rs::CoreBPE;
-use weir::tokens::Encoding;
+use weir_engine::tokens::Encoding;
 
 use crate::traces;
 
@@ -54,7 +54,7 @@ fn hostile_strings_count_as_the_reference_does() {
     texts.iter().for_each(|text| assert_exact(text));
 }
 
-/// Texts of one kind throughout, longer than what is merged at once, whose pieces are as long as they are.
+/// Uniform texts longer than the merge limit, each a single piece.
 #[test]
 fn long_pieces_count_as_the_reference_does() {
     let mut random = Random(7);
@@ -83,7 +83,7 @@ fn long_pieces_count_as_the_reference_does() {
     }
 }
 
-/// What the patterns look for, in any order.
+/// Everything that the split patterns match, in any order.
 #[test]
 fn texts_of_all_that_parts_them_count_as_the_reference_does() {
     let pieces = [
@@ -155,7 +155,7 @@ fn characters_count_as_the_reference_does() {
     }
 }
 
-/// A generator of numbers that gives the same ones each time.
+/// Deterministic random number generator.
 struct Random(u64);
 
 impl Random {
@@ -188,7 +188,10 @@ fn vocabulary_files_are_those_of_the_reference() {
         let mut file = count.to_le_bytes().to_vec();
         file.extend(lengths);
         file.extend(tokens.iter().flatten());
-        let path = format!("{}/src/tokens/bpe/{name}.tokens", env!("CARGO_MANIFEST_DIR"));
+        let path = format!(
+            "{}/crates/weir-engine/src/tokens/bpe/{name}.tokens",
+            env!("CARGO_MANIFEST_DIR")
+        );
         if is_update {
             std::fs::write(&path, &file).expect("it can be written");
         }

@@ -1,4 +1,4 @@
-//! Plans told: the route, the command, and the judgement of contents that may come next.
+//! Explained plans: the route, the command, and the preflight check of future contents.
 
 mod api;
 mod command;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A folder of its own that is gone when this is.
+/// Temporary folder; drop deletes it.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -19,7 +19,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// The same as text.
+    /// Returns the path of a file as text.
     pub fn path(&self, name: &str) -> String {
         self.file(name).display().to_string()
     }
@@ -29,7 +29,7 @@ impl Folder {
         self.path(name)
     }
 
-    /// Puts a new file in the place of another at once, as editors do.
+    /// Replaces a file atomically, as editors do.
     pub fn replace(&self, name: &str, text: &str) {
         self.write("new", text);
         std::fs::rename(self.file("new"), self.file(name)).expect("it can be replaced");
@@ -44,7 +44,7 @@ impl AsRef<Path> for Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is the system's to clear.
+        // A file that cannot be removed is left to the system.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,5 +1,4 @@
-//! Virtual keys: who is let in, what they may, how much, who looks after them, and what nobody ever
-//! gets to see.
+//! Virtual keys: authentication, permissions, limits, administration, and secrecy.
 
 mod access;
 mod admin;

@@ -1,5 +1,5 @@
-//! The journal beside the upstream's own log: what callers get while it is kept, and that no token
-//! is missing from it, however a request ends.
+//! Journal compared with the upstream's own log: the effect on callers' answers, and that no token
+//! is missing however a request ends.
 
 mod ends;
 pub mod kill;
@@ -7,18 +7,14 @@ mod raw;
 mod same;
 mod secrets;
 
-use std::time::Duration;
-
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use weir::config::{AskUsage, Config};
-use weir::store::Store;
-use weir::store::ledger::{RequestQuery, RequestRow};
+use weir_store::Store;
+use weir_store::ledger::{RequestQuery, RequestRow};
 
+use crate::eventually::{DEADLINE, eventually};
 use crate::server::harness::{self, Weir};
-
-/// A test that waits as long for something has hung.
-const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Starts a weir that keeps a journal in `store`.
 pub async fn with_journal(store: &Store, upstream: &str) -> Weir {
@@ -29,7 +25,7 @@ pub async fn with_journal(store: &Store, upstream: &str) -> Weir {
     .await
 }
 
-/// Starts a weir that keeps none, and asks for nothing.
+/// Starts a weir without a journal, which requests no usage.
 pub async fn without_journal(upstream: &str) -> Weir {
     harness::start(upstream, |config: &mut Config| {
         config.ledger.enabled = false;
@@ -38,35 +34,28 @@ pub async fn without_journal(upstream: &str) -> Weir {
     .await
 }
 
-/// Waits until so many requests have ended; their rows, oldest first.
+/// Waits until this many requests have ended; returns their rows, oldest first.
 pub async fn rows(store: &Store, count: usize) -> Vec<RequestRow> {
     let rows = at_least(store, count).await;
     assert_eq!(rows.len(), count, "{rows:#?}");
     rows
 }
 
-/// Waits until at least so many requests have ended; their rows, oldest first.
+/// Waits until at least this many requests have ended; returns their rows, oldest first.
 pub async fn at_least(store: &Store, count: usize) -> Vec<RequestRow> {
-    let ended = async {
-        loop {
-            let mut rows = store.requests(RequestQuery::default()).await.expect("it can be read");
-            if rows.len() >= count {
-                rows.reverse();
-                return rows;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(WAIT_LIMIT, ended).await.expect("they end")
+    let read = async || store.requests(RequestQuery::default()).await.expect("it can be read");
+    let mut rows = eventually(DEADLINE, read, |rows| rows.len() >= count).await;
+    rows.reverse();
+    rows
 }
 
-/// The tokens of a row: prompt, cached, completion.
+/// Returns the tokens of a row: prompt, cached, completion.
 pub fn tokens(row: &RequestRow) -> [Option<u64>; 3] {
     let settled = &row.settlement;
     [settled.prompt_tokens, settled.cached_tokens, settled.completion_tokens]
 }
 
-/// A POST whose connection ends with its answer.
+/// Builds a POST whose connection ends with its answer.
 pub fn post(path: &str, headers: &str, body: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\
@@ -75,24 +64,24 @@ pub fn post(path: &str, headers: &str, body: &str) -> String {
     )
 }
 
-/// An answer as it came, perhaps not all of it.
+/// Answer as received, perhaps incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The status line and the headers, in the order of their names, without those that differ
-    /// from one request to the next or name an edit.
+    /// The status line and the headers sorted by name, without those that differ between requests
+    /// or name an edit.
     pub head: Vec<String>,
     /// The body without the framing of its chunks.
     pub body: String,
-    /// Whether the framing says that this was all.
+    /// Whether it is complete by its framing.
     pub is_whole: bool,
 }
 
-/// Sends a request on a connection of its own and reads what comes until that is closed.
+/// Sends a request on its own connection and reads until the connection closes.
 pub async fn whole(address: std::net::SocketAddr, request: &str) -> Answer {
     let mut stream = TcpStream::connect(address).await.expect("weir listens");
     stream.write_all(request.as_bytes()).await.expect("weir reads");
     let mut received = Vec::new();
-    // A reset is an end as well; what came before it counts.
+    // A reset is also an end; the bytes before it count.
     let _ = stream.read_to_end(&mut received).await;
     parse(&received)
 }

@@ -1,14 +1,14 @@
-//! What the log says of requests: that it is true, whole and said once.
+//! Log lines about requests: correct, complete and logged once.
 
 use serde_json::{Value, json};
 use weir::config::Limit;
-use weir::store::Store;
-use weir::store::ledger::{RequestQuery, RequestRow};
+use weir_store::Store;
+use weir_store::ledger::{RequestQuery, RequestRow};
 
 use crate::server::harness::{self, Message, Upstream, Weir, Wire, bare, chat};
 use crate::upstream::{capture_log, log_lines};
 
-/// A complete answer that used so many tokens, of which its provider does not say what it had cached.
+/// Builds a complete answer with this many prompt tokens and no cached tokens.
 fn answer(prompt_tokens: u64) -> String {
     let body = json!({
         "id": "c", "object": "chat.completion", "created": 1, "model": "gpt-4o",
@@ -26,7 +26,8 @@ fn whole(status: u16, body: &str) -> String {
     )
 }
 
-/// A caller on one connection: the next request is read when the one before has ended and is logged.
+/// Caller on one connection: the next request is read when the previous one has ended and is
+/// logged.
 struct Caller {
     wire: Wire,
     upstream: Upstream,
@@ -37,8 +38,8 @@ impl Caller {
         Self { wire: Wire::connect(weir.address).await, upstream }
     }
 
-    /// Sends a request that the upstream gives these answers to, one for each time it is sent: the
-    /// caller's answer, and the bodies that were sent.
+    /// Sends a request to which the upstream gives these answers, one per attempt; returns the
+    /// caller's answer and the sent bodies.
     async fn ask(
         &mut self,
         request: impl AsRef<[u8]>,
@@ -54,7 +55,7 @@ impl Caller {
         (self.wire.message().await.expect("an answer"), sent)
     }
 
-    /// The lines so far, those of the last request included.
+    /// Returns the lines so far, including those of the last request.
     async fn lines(&mut self, target: &str) -> Vec<Value> {
         let health = self.wire.ask(bare("GET", "/healthz", "")).await;
         assert_eq!(health.status(), 200);
@@ -76,7 +77,7 @@ async fn journaled() -> (Store, Weir, Upstream) {
     (store, weir, upstream)
 }
 
-/// An agent's requests: tools beside the messages, a call and its result more each time.
+/// Builds an agent's requests: tools next to the messages, one more call and result each time.
 fn growing(rounds: usize) -> Vec<Value> {
     let mut messages = vec![
         json!({"role": "system", "content": "You mend the mill."}),
@@ -111,9 +112,9 @@ async fn rows(store: &Store) -> Vec<RequestRow> {
     rows
 }
 
-/// Whenever what is sent does not begin with what was sent before, one compaction is logged and
-/// charged; whenever it does, none. The limits differ, since what the engine rounds by them may
-/// have it decide before a request has to change.
+/// A sent request that does not begin with the previous one comes with exactly one logged and
+/// charged compaction; any other with none. The limits differ, since the engine rounds by them and
+/// may decide before a request has to change.
 #[tokio::test]
 async fn each_compaction_is_logged_and_charged_once_and_the_first_one_too() {
     for limit in [2600, 2750, 3100, 3333, 4000] {
@@ -150,7 +151,7 @@ async fn each_compaction_is_logged_and_charged_once_and_the_first_one_too() {
         assert!(!rewritten.is_empty(), "{limit}");
         let rows = rows(&store).await;
         assert_eq!(rows.len(), 80);
-        // Left out is worth a cache read a token, less what was read anew behind a compaction.
+        // Each removed token saves one cache read, less the tokens reread after a compaction.
         let mut cache_read = None;
         for (round, row) in rows.iter().enumerate() {
             let saved = row.settlement.saved_nano_usd.expect("the model has a price");
@@ -178,7 +179,7 @@ async fn a_compaction_that_no_upstream_took_is_logged_when_one_does() {
     let mut caller = Caller::of(&weir, upstream).await;
     let headers = "authorization: Bearer a\r\nx-weir-max-input-tokens: 3000\r\n";
     let request = chat(headers, body(&growing(60)));
-    // A plan that is only looked at is none, either.
+    // A plan that is only requested is no compaction either.
     let plan = String::from_utf8(request.clone()).expect("text");
     let plan = plan.replacen("/v1/chat/completions", "/weir/v1/plan", 1);
     caller.ask(plan, &[]).await;
@@ -190,7 +191,7 @@ async fn a_compaction_that_no_upstream_took_is_logged_when_one_does() {
     assert_eq!(caller.lines("weir::context").await, Vec::<Value>::new(), "sent so before");
 }
 
-/// The words of OpenAI for what is too long, with the numbers.
+/// Builds OpenAI's refusal for size, with its numbers.
 fn refusal(window: u64) -> String {
     let message = format!(
         "This model's maximum context length is {window} tokens. However, your messages resulted in \
@@ -225,7 +226,7 @@ async fn what_is_logged_of_a_resend_is_what_happened() {
     let saved: Vec<_> = rows.iter().map(|row| row.settlement.saved_nano_usd).collect();
     assert!(saved[2].is_some_and(|saved| saved < 0), "it was a rewrite: {saved:?}");
 
-    // One that cannot be made to fit is not sent again, and nothing says that it is.
+    // A request that cannot fit is not sent again, and the log does not claim that it is.
     let system = json!({"model": "gpt-4", "messages": [
         {"role": "system", "content": "word ".repeat(3000)}, {"role": "user", "content": "hello"}]});
     let request = chat("authorization: Bearer a\r\n", system.to_string());
@@ -259,7 +260,7 @@ async fn lines_of_weirs_own_errors_have_status_model_and_tokens() {
     assert!(line["received_tokens"].as_u64().is_some_and(|tokens| tokens > 50), "{line}");
     assert_eq!(line["sent_tokens"], Value::Null, "nothing was sent");
 
-    // Nobody listens there any more.
+    // This port has no listener any more.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = nobody.local_addr().expect("it is bound").to_string();
     drop(nobody);
@@ -318,7 +319,7 @@ async fn a_route_that_is_not_read_says_so_and_its_lines_have_the_model() {
         json!(["completions", "davinci", null]),
     ];
     assert_eq!(told, expected, "once for each route and model");
-    // What is no conversation has no limit that could fail to hold.
+    // A request that is no conversation has no limit that could fail.
     let request = "POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}";
     let (answer, _) = caller.ask(request, &[whole(200, "{}")]).await;
     assert_eq!(answer.header("x-weir-action"), None);

@@ -1,18 +1,42 @@
 //! Integration tests: real bytes through real sockets, on loopback alone.
 
+/// Declares a module of tests: each case in its own place, with a place type and its trait from
+/// `from`.
+macro_rules! cases_in {
+    (
+        $(#[$attribute:meta])?
+        mod $module:ident, $($from:ident)::+, $place:ident as $trait:ident: $($case:ident)*
+    ) => {
+        mod $module {
+            use $($from)::+::{$place, $trait};
+            cases_in!(<$place as $trait>::new, $(#[$attribute])?: $($case)*);
+        }
+    };
+    ($make:expr, $(#[$attribute:meta])?:) => {};
+    ($make:expr, $(#[$attribute:meta])?: $case:ident $($rest:ident)*) => {
+        #[tokio::test]
+        $(#[$attribute])?
+        async fn $case() {
+            super::$case($make()).await;
+        }
+        cases_in!($make, $(#[$attribute])?: $($rest)*);
+    };
+}
+
 mod budgeted;
 mod budgets;
 mod check;
 mod cli;
 mod counting;
+mod eventually;
 mod explain;
 mod folder;
-mod heal;
 mod keys;
 mod ledger;
 mod logged;
 mod metrics;
 mod misplaced;
+mod overflow_retry;
 mod promises;
 mod recalled;
 mod reload;

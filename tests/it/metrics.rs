@@ -1,5 +1,5 @@
-//! `/metrics`: that it agrees with the journal, is well formed and bounded, and is shown to those
-//! who run weir.
+//! `/metrics`: agrees with the journal, is well formed and bounded, and is visible to operators
+//! only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use weir::admin::{Admin, Token};
 use weir::config::{Config, Secret};
-use weir::store::Store;
-use weir::store::ledger::{RequestQuery, Settlement};
+use weir_store::Store;
+use weir_store::ledger::{RequestQuery, Settlement};
 
 use crate::budgeted::setting::set;
 use crate::keys::setting::{bearer, start};
 use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::{self, FINE, Message, Upstream, Weir, Wire, ask, bare, chat};
 
-/// The samples of a page by name and labels, as they are written.
+/// Samples of a page by name and labels, as written.
 type Samples = BTreeMap<String, f64>;
 
-/// Reads a page as strictly as OpenMetrics is defined, and panics at what is not allowed.
+/// Parses a page as strictly as OpenMetrics is defined, and panics on invalid input.
 fn read(page: &str) -> Samples {
     let page = page.strip_suffix("# EOF\n").expect("it ends as OpenMetrics does");
     let mut samples = Samples::new();
@@ -91,7 +91,7 @@ fn assert_name(name: &str) {
     assert!(name.starts_with("weir_") && name.bytes().all(is_own), "{name} is no name");
 }
 
-/// Name, labels as they are written, value.
+/// Splits a line into name, labels as written, and value.
 fn sample(line: &str) -> (String, Vec<String>, f64) {
     let end = line.find(['{', ' ']).expect("a name");
     let (name, mut rest) = line.split_at(end);
@@ -129,7 +129,7 @@ fn label(text: &str) -> (String, &str) {
     panic!("{text} does not end")
 }
 
-/// Buckets hold what the ones before them hold, and the last holds everything.
+/// Checks that buckets are cumulative and the last holds everything.
 fn check_histograms(samples: &Samples) {
     let mut histograms: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for (key, count) in samples.iter().filter(|(key, _)| key.contains("_bucket{")) {
@@ -151,7 +151,7 @@ fn check_histograms(samples: &Samples) {
     }
 }
 
-/// What all samples of `name` whose labels have all of `labels` come to.
+/// Sums the samples of `name` that have all of `labels`.
 fn sum(samples: &Samples, name: &str, labels: &[&str]) -> f64 {
     let start = format!("{name}{{");
     let own = samples.iter().filter(|(key, _)| key.starts_with(&start));
@@ -166,7 +166,7 @@ fn told(answer: &Message) -> Samples {
     read(std::str::from_utf8(&answer.body).expect("text"))
 }
 
-/// A chat of so many exchanges.
+/// Builds a chat of this many exchanges.
 fn conversation(exchanges: usize, more: &Value) -> Vec<u8> {
     let mut messages = vec![json!({"role": "system", "content": "You help."})];
     for number in 0..=exchanges {
@@ -188,7 +188,7 @@ fn post(path: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
-/// Sends one of everything on one connection: each request has ended when the next is read.
+/// Sends one request of each kind on one connection: each has ended when the next is read.
 async fn mixed(wire: &mut Wire) -> u64 {
     let hello = json!({});
     let limit = "x-weir-max-input-tokens: 2500\r\n";
@@ -369,7 +369,7 @@ async fn with_virtual_keys_metrics_are_for_those_who_have_the_admin_token() {
     admin.show_metrics(move || renewal.proxy());
     let (_running, ended) = oneshot::channel::<()>();
     tokio::spawn(admin.run(async move {
-        // Told or dropped, it ends.
+        // Ends on the signal, or when its sender is dropped.
         let _ = ended.await;
     }));
     assert_eq!(ask(address, bare("GET", "/metrics", "")).await.status(), 401);

@@ -1,5 +1,5 @@
-//! An upstream whose base URL lacks the path that its API is under: found out by the first request,
-//! without sending any request a second time.
+//! Upstream whose base URL lacks its API's path: weir detects this at the first request, and sends
+//! no request twice.
 
 use serde_json::{Value, json};
 
@@ -12,13 +12,13 @@ async fn only_v1() -> Server {
     Server::start(options).await.expect("a free port")
 }
 
-/// A weir whose upstream is this server, without a path.
+/// Starts a weir whose upstream is this server, without a path.
 async fn weir_at_root(server: &Server) -> Weir {
     let address = server.addr.to_string();
     harness::start(&address, |config| config.upstream.url = format!("http://{address}")).await
 }
 
-/// What a server has seen, as methods and paths.
+/// Returns the requests of a server as methods and paths.
 fn seen(server: &Server) -> Vec<String> {
     server.requests().iter().map(|seen| format!("{} {}", seen.method, seen.path)).collect()
 }
@@ -40,7 +40,7 @@ async fn the_first_request_tells_the_right_base_url() {
         assert_eq!(answer.header("x-should-retry"), Some("false"));
         let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
         assert_eq!(body["error"]["upstream"]["status"], 404, "{body}");
-        // Each request once, and the lists of models once in all.
+        // Each request once, and the list of models once in total.
         let mut expected = vec![posted.clone()];
         expected.extend(listed.clone());
         expected.extend(vec![posted.clone(); times - 1]);
@@ -70,7 +70,7 @@ async fn other_routes_tell_it_too() {
 
 #[tokio::test]
 async fn a_base_url_that_is_right_is_left_alone() {
-    // This server has its API under no path as well, and knows no such model.
+    // This server also serves its API at the root, and has no such model.
     let server = Server::start(Options::default()).await.expect("a free port");
     let weir = weir_at_root(&server).await;
     let body = json!({"model": "missing", "messages": [{"role": "user", "content": "x"}]});
@@ -80,7 +80,7 @@ async fn a_base_url_that_is_right_is_left_alone() {
     }
     let posted = "POST /chat/completions";
     assert_eq!(seen(&server), [posted, "GET /models", posted]);
-    // Nothing is looked for where the API has answered, nor under a path that APIs have.
+    // No detection if the API has answered, or if the path is usual for APIs.
     let server = Server::start(Options::default()).await.expect("a free port");
     let weir = weir_at_root(&server).await;
     assert_eq!(ask(weir.address, chat("", body_of(100))).await.status(), 200);

@@ -1,5 +1,5 @@
-//! weir's promises as properties: random conversations in, and what is sent judged by code that
-//! shares nothing with weir's own.
+//! weir's invariants as properties: random conversations go in, and code that shares nothing with
+//! weir's own judges the sent requests.
 
 mod adversarial;
 mod bursts;

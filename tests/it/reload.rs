@@ -1,5 +1,5 @@
-//! The configuration changed while weir serves: what holds from then on, what does not, and that no
-//! request is lost.
+//! Configuration changed at run time: settings that take effect, settings that need a restart, and
+//! no lost request.
 
 mod changes;
 mod load;

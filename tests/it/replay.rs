@@ -2,7 +2,7 @@
 
 #[path = "../../examples/replay_http/replay.rs"]
 #[expect(dead_code, reason = "the command that shares it has tables and stress cases as well")]
-mod judged;
+pub mod judged;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `weir replay` over the sample conversations: what it prints, and that it is the same each time.
+//! `weir replay` on the sample conversations: its output, the same on every run.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::cli::weir;
 
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/sample.jsonl.gz");
 
-/// What `weir replay` prints on the sample, and what it says where it fails.
+/// Returns the output of `weir replay` on the sample, or its error text.
 fn replayed(arguments: &[&str]) -> Result<String, String> {
     let output = weir(&["replay", SAMPLE]).args(arguments).output().expect("weir starts");
     let [out, error] =
@@ -149,8 +149,11 @@ fn what_cannot_be_done_is_said() {
         (&["--set", "low"], "KEY=VALUE"),
         (&["--budget", "0"], "such as 30%"),
         (&["--budget", "100%"], "such as 30%"),
-        (&["--policy", "best"], "\"best\" is no policy; there are \"default\", \"scored\""),
-        (&["--source", "nobody"], "no such conversation"),
+        (
+            &["--policy", "best"],
+            "\"best\" is not a policy; the policies are \"default\", \"scored\"",
+        ),
+        (&["--source", "nobody"], "no conversation in the files matches"),
         (&["--show", "nobody"], "no conversation \"nobody\""),
         (&["--turn", "3"], "--show"),
     ] {

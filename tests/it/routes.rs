@@ -1,5 +1,5 @@
-//! Several upstreams behind one weir: which gets a request, as what, with which credential; and what
-//! becomes of it where one fails.
+//! Several upstreams behind one weir: which one gets a request, under which model and credential,
+//! and the result if one fails.
 
 mod credentials;
 mod fallback;

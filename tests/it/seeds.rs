@@ -1,5 +1,5 @@
-//! The fuzz targets' seeds, and all their beginnings, through the fuzz targets' own properties: what
-//! a fuzzer would start from holds without one. Finds nothing new; `fuzz/README.md` tells how to.
+//! Seeds of the fuzz targets, and all their prefixes, tested with the fuzz targets' own properties
+//! without a fuzzer. Finds nothing new; `fuzz/README.md` explains how to fuzz.
 
 #[path = "../../fuzz/src/lib.rs"]
 mod properties;
@@ -9,11 +9,11 @@ use std::path::Path;
 use properties::{body, config, decode, sse, target, unasked};
 use proptest::prelude::*;
 
-/// Seeds up to this long are tried cut off at each byte, too.
+/// Seeds up to this length are also tried cut off at each byte.
 const MAX_CUT_BYTES: usize = 2048;
 
-/// Gives each seed of a target, by name, to `check`; a failure's output ends with the name of the
-/// seed that failed.
+/// Passes each seed of a target to `check`; a failure's output ends with the name of the seed that
+/// failed.
 fn try_seeds(target: &str, check: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
     let entries = std::fs::read_dir(&folder).expect("a target has seeds");
@@ -60,7 +60,7 @@ fn seeds_of_target() {
     try_seeds("target", target::check);
 }
 
-/// A stream of objects with usage among their members, spelt and spaced in many ways.
+/// Generates a stream of objects with usage among their members, with varied spelling and spacing.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let space = || prop::sample::select(vec!["", "", "", " ", "\n", "\t "]);
     let members = vec![

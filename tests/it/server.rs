@@ -1,4 +1,4 @@
-//! The listening side, driven by raw bytes on loopback sockets.
+//! Listening side, driven by raw bytes on loopback sockets.
 
 mod drain;
 mod encoding;

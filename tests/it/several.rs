@@ -1,5 +1,5 @@
-//! Several weirs at once, each a process of its own, on one PostgreSQL and one Redis: what no one of
-//! them may do, all of them together may not do either.
+//! Several weir processes on one PostgreSQL and one Redis: limits that hold for one also hold for
+//! all together.
 
 mod beyond;
 mod keys;

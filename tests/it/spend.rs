@@ -1,10 +1,10 @@
-//! What was used, as it is told: over HTTP to each caller its own, and by `weir usage`.
+//! Reported usage: over HTTP each caller's own, and all of it by `weir usage`.
 
 use std::process::Command;
 
 use serde_json::{Value, json};
 use weir::config::Config;
-use weir::store::Store;
+use weir_store::Store;
 
 use crate::cli::isolate;
 use crate::folder::Folder;
@@ -25,7 +25,7 @@ async fn weir(store: &Store, change: impl FnOnce(&mut Config)) -> (Server, Weir)
     (upstream, weir)
 }
 
-/// The answer's rows by model.
+/// Returns the answer's rows by model.
 async fn told(weir: &Weir, credential: &str, query: &str) -> Value {
     let headers = format!("authorization: Bearer {credential}\r\n");
     let answer = ask(weir.address, bare("GET", &format!("/weir/v1/usage{query}"), &headers)).await;
@@ -70,7 +70,7 @@ async fn a_caller_is_told_its_own_usage_and_nobody_elses() {
         (&both["prompt_tokens"], &both["completion_tokens"]),
         (&json!(prompt), &json!(output))
     );
-    // 2.50 and 10 dollars for a million.
+    // $2.50 and $10 per million tokens.
     let micros = 2.5 * prompt as f64 + 10.0 * output as f64;
     let told_usd: f64 = both["cost_usd"].as_str().expect("text").parse().expect("a number");
     assert!((told_usd * 1e6 - micros).abs() < 0.01, "{both} {micros}");
@@ -84,7 +84,7 @@ async fn a_caller_is_told_its_own_usage_and_nobody_elses() {
     ask(weir.address, posted).await.assert_error(405, "method_not_allowed");
 }
 
-/// What a `weir` command prints about the store in this file.
+/// Returns the output of a `weir` command on the store in this file.
 fn printed(file: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments);

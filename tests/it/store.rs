@@ -1,4 +1,4 @@
-//! What outlives a request: the seam, its implementations, and what weir keeps by it.
+//! Persistent data: the store's interface, its implementations, and their users.
 
 mod conformance;
 mod file;
@@ -12,25 +12,15 @@ mod shared;
 mod two_weirs;
 pub mod victim;
 
-/// Runs each case in each place that a store can be kept in.
+/// Runs each case in every place that can keep a store.
 macro_rules! in_every_place {
-    ($place:ident as $module:ident: $($case:ident)*) => {
-        mod $module {
-            use crate::store::places::{Place, $place};
-            $(
-                #[tokio::test]
-                async fn $case() {
-                    if <$place as Place>::is_there() {
-                        super::$case(<$place as Place>::new()).await;
-                    }
-                }
-            )*
-        }
-    };
     ($($case:ident)*) => {
-        crate::store::in_every_place!(SqliteFile as sqlite_file: $($case)*);
-        crate::store::in_every_place!(SqliteMemory as sqlite_memory: $($case)*);
-        crate::store::in_every_place!(Postgres as postgres: $($case)*);
+        cases_in!(mod sqlite_file, super::super::places, SqliteFile as Place: $($case)*);
+        cases_in!(mod sqlite_memory, super::super::places, SqliteMemory as Place: $($case)*);
+        cases_in!(
+            #[ignore = "needs PostgreSQL"]
+            mod postgres, super::super::places, Postgres as Place: $($case)*
+        );
     };
 }
 use in_every_place;

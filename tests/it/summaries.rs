@@ -1,5 +1,5 @@
-//! Summaries by a model, ahead of the cut that needs them: what is sent, who pays, and that no request
-//! fails or waits for one.
+//! Summaries by a model, prefetched before the compaction that needs them: the requests, who pays,
+//! and that no request fails or waits for one.
 
 mod faults;
 mod forms;
@@ -8,29 +8,29 @@ mod waiting;
 
 use serde_json::{Value, json};
 use weir::config::{Config, SummaryMode};
-use weir::store::Store;
+use weir_store::Store;
 
 use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::{self, Message, Weir, ask, chat};
 
-/// What the summariser of these tests says.
+/// Answer of these tests' summariser.
 const SAID: &str =
     "## Task\nCount the lanterns of harbour nineteen.\n## Open points\nLantern {id} is dark.";
-/// Its first line, which nothing else says.
+/// First line of the summary, unique to it.
 const SAID_LINE: &str = "Count the lanterns of harbour nineteen.";
-/// The limit of the conversations here.
+/// Limit of the conversations here.
 const LIMIT_TOKENS: u64 = 2000;
 /// The caller's credential and limit.
 const HEADERS: &str = "authorization: Bearer sk-caller\r\nx-weir-max-input-tokens: 2000\r\n";
 
-/// A model, a summariser with a key of its own, and a weir between them and the caller.
+/// A model, a summariser with its own key, and a weir between them and the caller.
 struct Place {
     model: Server,
     summariser: Server,
     weir: Weir,
 }
 
-/// A summariser that says [`SAID`], after these faults.
+/// Starts a summariser that answers [`SAID`], after these faults.
 async fn summariser(faults: &[&str]) -> Server {
     let faults = faults.iter().map(|&fault| fault.to_owned()).collect();
     let options = Options { say: Some(SAID.to_owned()), faults, ..Options::default() };
@@ -41,7 +41,7 @@ async fn model() -> Server {
     Server::start(Options::default()).await.expect("a free port")
 }
 
-/// A weir that has the conversations of `model` summed up by `summariser`.
+/// Starts a weir that has `summariser` summarise the conversations of `model`.
 async fn weir(
     store: &Store,
     model: &Server,
@@ -66,8 +66,8 @@ async fn place(faults: &[&str], change: impl FnOnce(&mut Config)) -> Place {
     Place { model, summariser, weir }
 }
 
-/// A conversation of an agent: so many calls with their results, each of about 130 tokens, and
-/// different in conversations with other names.
+/// Builds an agent's conversation with this many calls and results of about 130 tokens each, unique
+/// to its name.
 fn conversation(name: &str, calls: usize) -> Vec<Value> {
     let mut messages = vec![
         json!({"role": "system", "content": "You tend lights."}),
@@ -94,12 +94,12 @@ fn body(messages: &[Value]) -> Vec<u8> {
     json!({"model": "gpt-4o", "messages": messages}).to_string().into_bytes()
 }
 
-/// The same credential, with another limit.
+/// Returns the same credential with another limit.
 fn headers(limit_tokens: u64) -> String {
     HEADERS.replace("2000", &limit_tokens.to_string())
 }
 
-/// Sends the first `calls` of a conversation, and waits for what is summed up in the background.
+/// Sends a conversation's first `calls` calls, and waits for background summaries.
 async fn send(weir: &Weir, name: &str, calls: usize) -> Message {
     let answer = ask(weir.address, chat(HEADERS, body(&conversation(name, calls)))).await;
     settle(weir).await;
@@ -112,7 +112,7 @@ async fn settle(weir: &Weir) {
     }
 }
 
-/// Sends a conversation request by request, as an agent does; the answers.
+/// Sends a conversation request by request, as an agent does; returns the answers.
 async fn run(weir: &Weir, name: &str, calls: std::ops::RangeInclusive<usize>) -> Vec<Message> {
     let mut answers = Vec::new();
     for calls in calls {
@@ -123,7 +123,7 @@ async fn run(weir: &Weir, name: &str, calls: std::ops::RangeInclusive<usize>) ->
     answers
 }
 
-/// The messages of the last request that a server saw, as it saw them.
+/// Returns the messages of the last request that a server saw.
 fn last_messages(server: &Server) -> Vec<Value> {
     let seen = server.requests();
     messages_of(&seen.last().expect("a request").body)
@@ -134,7 +134,7 @@ fn messages_of(body: &[u8]) -> Vec<Value> {
     body["messages"].as_array().expect("messages").clone()
 }
 
-/// One of the figures of `/metrics`.
+/// Returns one of the figures of `/metrics`.
 async fn figure(weir: &Weir, name: &str) -> u64 {
     let page = ask(weir.address, harness::bare("GET", "/metrics", "")).await;
     let page = String::from_utf8(page.body).expect("text");

@@ -1,5 +1,5 @@
-//! weir in front of the scripted upstream: a chat plain and streamed, what passes through, errors
-//! and cuts as they come.
+//! weir in front of the scripted upstream: chats plain and streamed, unchanged bytes, errors, and
+//! broken connections.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::{self, Message, Weir, ask, bare, chat};
 
-/// Both of them, on the defaults.
+/// Starts both with the default configuration.
 async fn pair() -> (Server, Weir) {
     let upstream = Server::start(Options::default()).await.expect("a free port");
     let weir = harness::start(&upstream.addr.to_string(), |_| {}).await;
@@ -23,7 +23,7 @@ fn hello(more: &Value) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// What an answer has beside its place in time: everything but `date` and weir's own report.
+/// Returns an answer's headers except `date` and weir's own report.
 fn heads(message: &Message) -> Vec<&str> {
     let own = ["date:", "x-weir-", "connection:", "transfer-encoding:", "content-length:"];
     let mut lines: Vec<_> = message
@@ -95,7 +95,7 @@ async fn what_cannot_fit_never_leaves() {
     assert!(upstream.requests().is_empty());
 }
 
-/// Three events and a torn fourth, all in one piece with the end of the connection.
+/// Three events and a partial fourth, all in one piece with the end of the connection.
 const CUT: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
     transfer-encoding: chunked\r\nconnection: close\r\n\r\n\
     a\r\ndata: one\n\r\na\r\ndata: two\n\r\nc\r\ndata: three\n\r\n40\r\ndata: fo";
@@ -121,7 +121,7 @@ async fn what_came_before_a_cut_arrives() {
         let mut stream = TcpStream::connect(weir.address).await.expect("weir listens");
         stream.write_all(&request).await.expect("weir listens");
         let mut received = Vec::new();
-        // A reset is an end as well; what came before it counts.
+        // A reset is also an end; the bytes before it count.
         let _ = stream.read_to_end(&mut received).await;
         let received = String::from_utf8(received).expect("text");
         for event in ["HTTP/1.1 200", "data: one", "data: two", "data: three"] {

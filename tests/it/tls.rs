@@ -1,4 +1,4 @@
-//! TLS in and out, and whose connection a load balancer says that it passes on.
+//! TLS in and out, and the client address that a load balancer reports.
 
 mod balancers;
 mod listening;

@@ -1,5 +1,5 @@
-//! Real conversations for tests: the small sample that the project carries, or all those in the
-//! folder that `WEIR_TRACES` names.
+//! Real conversations for tests: the project's small sample, or all those in the folder that
+//! `WEIR_TRACES` names.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-/// A recorded conversation.
+/// Recorded conversation.
 pub struct Conversation {
     pub id: String,
     pub messages: Vec<Value>,
-    /// The tools that were offered in it, if any.
+    /// Tools offered in it, if any.
     pub tools: Value,
 }
 
-/// All conversations there are, in order of file and line.
+/// Returns all available conversations, in order of file and line.
 pub fn all() -> Vec<Conversation> {
     let folder = std::env::var_os("WEIR_TRACES").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/traces"),
@@ -47,7 +47,7 @@ fn read(file: &Path) -> Vec<Conversation> {
         .collect()
 }
 
-/// What a message says and what its calls carry.
+/// Returns a message's texts and the arguments of its calls.
 pub fn texts(message: &Value) -> Vec<String> {
     let mut texts: Vec<String> =
         message["content"].as_str().map(String::from).into_iter().collect();

@@ -1,5 +1,5 @@
-//! The way to the model, driven without a listener: `Proxy` against upstreams that speak raw TCP,
-//! so that what is tested is what really goes over the wire.
+//! Upstream connections, driven without a listener: `Proxy` against upstreams that speak raw TCP,
+//! so that tests see the actual bytes on the wire.
 
 mod setting;
 
@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use weir::proxy::{Call, ErrorKind};
 
+use crate::eventually::{DEADLINE, eventually};
 use setting::*;
 pub use setting::{capture_log, log_line, log_lines};
 
@@ -288,14 +289,10 @@ async fn a_caller_that_leaves_before_the_answer_takes_the_request_along() {
     capture_log();
     let mut upstream = Scripted::start(vec![Reply::Hold(String::new())]).await;
     let proxy = proxy_to(upstream.port);
-    let arrived = async {
-        while upstream.seen.lock().expect("no test panics with it").is_empty() {
-            tokio::task::yield_now().await;
-        }
-    };
+    let seen = async || upstream.seen.lock().expect("no test panics with it").len();
     tokio::select! {
         _ = proxy.handle(chat(&proxy, b"{}", &[])) => panic!("there is no answer"),
-        () = arrived => {}
+        _ = eventually(DEADLINE, seen, |seen| *seen > 0) => {}
     }
     upstream.left.recv().await.expect("the request is cancelled");
     assert_eq!(log_line()["outcome"], "caller_left");
@@ -355,7 +352,7 @@ async fn a_body_read_to_its_last_byte_is_complete_though_its_end_is_not_asked_fo
     assert_eq!(log_line()["outcome"], "complete");
 }
 
-/// Tells when a call's permit is given back.
+/// Permit that reports when it is released.
 struct Permit(mpsc::UnboundedSender<()>);
 
 impl Drop for Permit {

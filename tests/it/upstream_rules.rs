@@ -1,6 +1,6 @@
-//! The scripted upstream's own rules: what it refuses, how it counts, how it streams and fails.
+//! Rules of the scripted upstream itself: refusals, counts, streaming and faults.
 //!
-//! It speaks raw HTTP/1.1, so that nothing stands between the test and the bytes.
+//! Uses raw HTTP/1.1, so that tests see the exact bytes.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -44,7 +44,7 @@ fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> V
     [bytes.as_bytes(), body].concat()
 }
 
-/// Everything the server sends for one request on a connection that closes after it.
+/// Returns everything that the server sends for one request on a connection that closes after it.
 async fn raw(
     server: &Server,
     method: &str,
@@ -57,7 +57,7 @@ async fn raw(
     let sent = request(method, path, &headers, body);
     stream.write_all(&sent).await.expect("the request is sent");
     let mut received = Vec::new();
-    // A reset is an end like any other; what came before it is what counts.
+    // A reset is an end like any other; the bytes before it count.
     let _end = stream.read_to_end(&mut received).await;
     received
 }
@@ -74,7 +74,7 @@ fn parse(received: &[u8]) -> Answered {
     Answered { status: status.expect("the answer has a status"), head, body }
 }
 
-/// The content of chunks, as far as they are whole.
+/// Decodes the content of all complete chunks.
 fn dechunk(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     while let Some(line) = rest.windows(2).position(|window| window == b"\r\n") {

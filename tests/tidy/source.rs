@@ -1,25 +1,27 @@
-//! A Rust file as the rules see it: its text, and the same with comments and literals blanked.
-//! It finds items, paths and lines; it judges nothing.
+//! Rust file as the rules see it: its text, and views with comments and literals blanked. Finds
+//! items, paths and lines; judges nothing.
 
-/// A file's text and views of it. All have the same lines at the same places.
+/// A file's text and views of it. All have the same lines at the same positions.
 pub struct Source {
     pub text: String,
     /// Without comments, strings and characters.
     pub code: String,
-    /// The same without what is compiled for tests alone.
+    /// The text of comments alone, without their markers.
+    pub comments: String,
+    /// The same without code that is compiled only for tests.
     pub shipped: String,
 }
 
-/// A path as written in full, such as `std::time::Instant`.
+/// Path as written in full, such as `std::time::Instant`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Named {
     pub line: usize,
     pub path: String,
-    /// Brought into scope, so that what lies below can be reached without naming it.
+    /// Whether it is imported, so that items below it can be reached without naming it.
     pub imported: bool,
 }
 
-/// A function with a body.
+/// Function with a body.
 pub struct Function {
     pub name: String,
     pub line: usize,
@@ -29,11 +31,12 @@ pub struct Function {
 impl Source {
     pub fn new(text: String) -> Self {
         let code = blank_literals(&text);
+        let comments = comments(&text);
         let shipped = blank_tests(&code);
-        Self { text, code, shipped }
+        Self { text, code, comments, shipped }
     }
 
-    /// The number of lines before the tests at the file's end.
+    /// Returns the number of lines before the tests at the file's end.
     pub fn lines_before_tests(&self) -> usize {
         let tests = self
             .code
@@ -63,7 +66,7 @@ impl Source {
     }
 }
 
-/// All paths of two and more segments in `code`, and all that is imported.
+/// Returns all paths of two and more segments in `code`, and all imports.
 pub fn paths(code: &str) -> Vec<Named> {
     let mut found = Vec::new();
     let mut rest = code.to_owned();
@@ -94,7 +97,7 @@ pub fn paths(code: &str) -> Vec<Named> {
     found
 }
 
-/// The paths of a use-tree: `a::{b, c::{d, e}}` is `a::b`, `a::c::d`, `a::c::e`.
+/// Returns the paths of a use-tree: `a::{b, c::{d, e}}` is `a::b`, `a::c::d`, `a::c::e`.
 fn branches(tree: &str) -> Vec<String> {
     let tree = tree.trim();
     let Some(open) = tree.find('{') else {
@@ -129,7 +132,7 @@ fn is_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-/// Where `word` stands by itself.
+/// Returns the positions at which `word` is a whole word.
 pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(word).map(|(at, _)| at).filter(move |at| {
         !code[..*at].chars().next_back().is_some_and(is_word)
@@ -137,7 +140,7 @@ pub fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 
     })
 }
 
-/// The place of the brace that closes the one at `open`; the end where none does.
+/// Returns the position of the brace that closes the one at `open`, or the end if none does.
 fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, letter) in code[open..].char_indices() {
@@ -155,7 +158,7 @@ fn blank(text: &mut String, from: usize, to: usize) {
     let blanked: String = text[from..to]
         .chars()
         .flat_map(|letter| {
-            // Places are bytes: a wide letter gives way to as many spaces.
+            // Positions are bytes: a wide letter becomes as many spaces.
             std::iter::repeat_n(if letter == '\n' { '\n' } else { ' ' }, letter.len_utf8())
         })
         .collect();
@@ -176,8 +179,33 @@ fn blank_tests(code: &str) -> String {
 
 /// Blanks comments, strings and characters; the quotes go too.
 fn blank_literals(text: &str) -> String {
-    let bytes = text.as_bytes();
     let mut code = text.to_owned();
+    for (start, end) in literals(text) {
+        blank(&mut code, start, end);
+    }
+    code
+}
+
+/// Blanks everything except the text of comments.
+fn comments(text: &str) -> String {
+    let mut comments = text.to_owned();
+    let mut at = 0;
+    for (start, end) in
+        literals(text).into_iter().filter(|(start, _)| text[*start..].starts_with('/'))
+    {
+        let comment = &text[start..end];
+        let marker = comment.len() - comment.trim_start_matches(['/', '*', '!']).len();
+        blank(&mut comments, at, start + marker);
+        at = start + comment.trim_end_matches("*/").len().max(marker);
+    }
+    blank(&mut comments, at, text.len());
+    comments
+}
+
+/// Returns the ranges of comments, strings and characters, in order.
+fn literals(text: &str) -> Vec<(usize, usize)> {
+    let bytes = text.as_bytes();
+    let mut found = Vec::new();
     let mut at = 0;
     while at < bytes.len() {
         let after_word = at > 0 && is_word(bytes[at - 1] as char);
@@ -195,13 +223,13 @@ fn blank_literals(text: &str) -> String {
             _ => at,
         };
         if end > at {
-            blank(&mut code, at, end);
+            found.push((at, end));
             at = end;
         } else {
             at += 1;
         }
     }
-    code
+    found
 }
 
 fn comment_end(text: &str, start: usize) -> usize {
@@ -247,7 +275,7 @@ fn raw_string_end(text: &str, start: usize) -> Option<usize> {
     Some(text[body..].find(&close).map_or(text.len(), |end| body + end + close.len()))
 }
 
-/// The end of a character; `None` where the quote begins a lifetime.
+/// Returns the end of a character; `None` if the quote begins a lifetime.
 fn character_end(text: &str, start: usize) -> Option<usize> {
     let mut letters = text[start + 1..].char_indices();
     let (_, first) = letters.next()?;
@@ -275,6 +303,18 @@ mod tests {
             ("\"naïve\"", "        "),
         ] {
             assert_eq!(blank_literals(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn comments_are_found_without_their_markers() {
+        for (text, expected) in [
+            ("a // b\nc", "     b\n "),
+            ("//! é\n/// d\n", "    é\n    d\n"),
+            ("a /* b\n c */ d //", "     b\n c        "),
+            ("f(\"// no\", '/') // ok", "                   ok"),
+        ] {
+            assert_eq!(comments(text), expected, "{text}");
         }
     }
 

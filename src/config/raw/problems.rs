@@ -1,15 +1,16 @@
-//! Configurations that are wrong in one way, and what is said to each.
+//! Configurations with one error each, and the expected message.
 
-/// What is written, and the one line that is said to it.
+/// Configuration text and expected error line.
 pub(super) const PROBLEMS: &[(&str, &str)] = &[
     (
         "[server]\nlisten = \"localhost\"",
-        "server.listen: \"localhost\" is no address to listen on; write a port, such as 8400, or an IP \
-         address and a port, such as 127.0.0.1:8400 (0.0.0.0:8400 for all of this machine's addresses)",
+        "server.listen: \"localhost\" is not a listen address; write a port, such as 8400, or an \
+         IP address and a port, such as 127.0.0.1:8400 (0.0.0.0:8400 for all of this machine's \
+         addresses)",
     ),
     (
         "[server]\nlisten = \"localhost:70000\"",
-        "server.listen: 70000 is no port; ports are from 1 to 65535, such as 8400",
+        "server.listen: 70000 is not a port; ports are from 1 to 65535, such as 8400",
     ),
     ("[server]\nlisten = 8400.5", "server.listen: 8400.5 is not text in quotes, or a whole number"),
     (
@@ -22,8 +23,8 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[server]\nallowed_hosts = [\"a\", \"https://b/\"]",
-        "server.allowed_hosts: \"https://b/\" is no host name; write it without scheme, port and \
-         path, such as \"weir.example.com\"",
+        "server.allowed_hosts: \"https://b/\" is not a host name; write it without scheme, port \
+         and path, such as \"weir.example.com\"",
     ),
     (
         "[server]\nmax_bodies_in_flight_bytes = 2000",
@@ -32,21 +33,21 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[server]\nproxy_protocol_from = [\"10.0.0.0/8\", \"lb\"]",
-        "server.proxy_protocol_from: \"lb\" is no network; write an address and how many bits of it \
-         count, such as 10.0.0.0/8",
+        "server.proxy_protocol_from: \"lb\" is not a network; write an address and its prefix \
+         length, such as 10.0.0.0/8",
     ),
     (
         "[server.tls]\ncert_file = \"a.pem\"",
-        "server.tls.key_file: is missing: cert_file is given, and has no use alone",
+        "server.tls.key_file: is missing: cert_file is set, and has no effect alone",
     ),
     (
         "[admin.tls]\nclient_ca_file = \"a.pem\"",
-        "admin.tls.client_ca_file: is given without cert_file: callers show certificates where weir \
-         shows one",
+        "admin.tls.client_ca_file: is set without cert_file: callers can present certificates only \
+         if weir presents one",
     ),
     (
         "[upstream]\nclient_key_file = \"a.pem\"",
-        "upstream.client_cert_file: is missing: client_key_file is given, and has no use alone",
+        "upstream.client_cert_file: is missing: client_key_file is set, and has no effect alone",
     ),
     (
         "[server.tls]\ncert_fil = \"a.pem\"",
@@ -54,29 +55,30 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[redis]\nurl = \"http://:secret@host\"",
-        "redis.url: is no address of a Redis; write redis://HOST:PORT, or rediss:// for TLS, such as \
+        "redis.url: is not a Redis address; write redis://HOST:PORT, or rediss:// for TLS, such as \
          redis://127.0.0.1:6379",
     ),
     (
         "[redis]\nkey_prefix = \"{a}\"",
-        "redis.key_prefix: \"{a}\" cannot begin keys; write at most 64 letters, digits and -_.:",
+        "redis.key_prefix: \"{a}\" is not a valid key prefix; write at most 64 letters, digits and \
+         -_.:",
     ),
     (
         "[cors]\nallow_origins = [\"*\"]",
-        "cors.allow_origins: \"*\" is no origin; write scheme and host, with the port if it has \
-         one, such as \"https://chat.example.com\"",
+        "cors.allow_origins: \"*\" is not an origin; write scheme and host, with the port if it \
+         has one, such as \"https://chat.example.com\"",
     ),
     (
         "[auth]\nmode = \"keys\"",
         "upstream.api_key_env: is missing: with auth.mode = \"keys\" callers have weir's virtual \
          keys, and weir needs the provider's. Name the variable that holds it, such as \
-         \"OPENAI_API_KEY\", or its file in upstream.api_key_file. Where the upstream asks for no \
-         key, any text will do",
+         \"OPENAI_API_KEY\", or its file in upstream.api_key_file. If the upstream needs no key, \
+         any text will do",
     ),
     (
         "[upstream]\napi_key_env = \"sk-of-the-provider\"",
-        "upstream.api_key_env: is no name of an environment variable, such as \
-         \"OPENAI_API_KEY\"; the key itself does not belong into the configuration",
+        "upstream.api_key_env: is not the name of an environment variable, such as \
+         \"OPENAI_API_KEY\"; do not write the key itself into the configuration",
     ),
     (
         "[upstream]\napi_key = \"sk-of-the-provider\"",
@@ -84,38 +86,36 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[upstream]\napi_key_env = \"A\"\napi_key_file = \"b\"",
-        "upstream.api_key_file: is given beside upstream.api_key_env; name one of them",
+        "upstream.api_key_file: is set together with upstream.api_key_env; keep one of them",
     ),
     (
         "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\napi_key_env = \"A\"",
-        "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
-         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
-         reaches it could \
-         spend. Give callers keys with auth.mode = \"keys\", listen on loopback, or set this to true \
-         if that is what you want",
+        "auth.allow_anonymous: is false, but weir listens on 0.0.0.0:1 and has a key of its own \
+         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who can \
+         reach it could use. Give callers keys with auth.mode = \"keys\", listen on loopback, or \
+         set this to true if you intend that",
     ),
     (
         "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\nheaders = { authorization = \"Bearer a\" }",
-        "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
-         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
-         reaches it could spend. Give callers keys with auth.mode = \"keys\", listen on loopback, or set \
-         this to true if that is what you want",
+        "auth.allow_anonymous: is false, but weir listens on 0.0.0.0:1 and has a key of its own \
+         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who can \
+         reach it could use. Give callers keys with auth.mode = \"keys\", listen on loopback, or \
+         set this to true if you intend that",
     ),
     (
         "[server]\nlisten = \"0.0.0.0:1\"\n[upstream]\nurl = \"https://h/v1?key=a\"",
-        "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
-         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
-         reaches it could spend. Give callers keys with auth.mode = \"keys\", listen on loopback, or set \
-         this to true if that is what you want",
+        "auth.allow_anonymous: is false, but weir listens on 0.0.0.0:1 and has a key of its own \
+         (upstream.api_key_env, api_key_file, header_envs, headers or url), which anybody who can \
+         reach it could use. Give callers keys with auth.mode = \"keys\", listen on loopback, or \
+         set this to true if you intend that",
     ),
     (
         "[server]\nlisten = \"0.0.0.0:1\"\n[upstreams.b]\nurl = \"http://localhost/v1\"\n\
          header_envs = { api-key = \"A\" }",
-        "auth.allow_anonymous: is false, yet weir listens on 0.0.0.0:1 and has a key of its own \
+        "auth.allow_anonymous: is false, but weir listens on 0.0.0.0:1 and has a key of its own \
          (upstreams.b.api_key_env, api_key_file, header_envs, headers or url), which anybody who \
-         reaches it could \
-         spend. Give callers keys with auth.mode = \"keys\", listen on loopback, or set this to true \
-         if that is what you want",
+         can reach it could use. Give callers keys with auth.mode = \"keys\", listen on loopback, \
+         or set this to true if you intend that",
     ),
     (
         "[upstreams.b]\nmax_retries = 1",
@@ -127,22 +127,22 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[upstreams.\"a b\"]\nurl = \"http://localhost/v1\"",
-        "upstreams.\"a b\": is no name for an upstream; write at most 64 letters, digits and -_.",
+        "upstreams.\"a b\": is not an upstream name; write at most 64 letters, digits and -_.",
     ),
     (
         "[upstreams.b]\nurl = \"http://localhost/v1\"\napi_key_env = \"A\"\nforward_caller_key = true",
-        "upstreams.b.forward_caller_key: is true beside a key of weir's own (api_key_env or \
-         api_key_file), which goes out in the place of callers'; choose one",
+        "upstreams.b.forward_caller_key: is true together with a key of weir's own (api_key_env or \
+         api_key_file), which replaces callers' keys; choose one",
     ),
     (
         "[auth]\nmode = \"keys\"\n[upstream]\napi_key_env = \"A\"\n[upstreams.b]\n\
          url = \"http://localhost/v1\"\nforward_caller_key = true",
-        "upstreams.b.forward_caller_key: is true, yet with auth.mode = \"keys\" callers have weir's \
-         virtual keys, which go to no upstream",
+        "upstreams.b.forward_caller_key: is true, but with auth.mode = \"keys\" callers have \
+         weir's virtual keys, which go to no upstream",
     ),
     (
         "[upstream]\nheaders = { host = \"a\" }",
-        "upstream.headers: \"host\" is a header that weir sets by itself",
+        "upstream.headers: \"host\" is a header that weir sets itself",
     ),
     (
         "[upstream]\nheaders = { x-a = 1 }",
@@ -155,16 +155,16 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[upstream]\nheader_envs = { api-key = \"sk-secret\" }",
-        "upstream.header_envs: is no name of an environment variable, such as \"OPENAI_API_KEY\"; \
-         the key itself does not belong into the configuration",
+        "upstream.header_envs: is not the name of an environment variable, such as \
+         \"OPENAI_API_KEY\"; do not write the key itself into the configuration",
     ),
     (
         "[[routes]]\nupstream = \"default\"",
-        "routes[0].models: is missing: a route is for models, such as [\"gpt-4o*\"]",
+        "routes[0].models: is missing: a route needs models, such as [\"gpt-4o*\"]",
     ),
     (
         "[[routes]]\nmodels = [\"a\"]\nupstream = \"c\"\n[upstreams.b]\nurl = \"http://localhost/v1\"",
-        "routes[0].upstream: \"c\" is no upstream; there are default, b",
+        "routes[0].upstream: \"c\" is not an upstream; the upstreams are default, b",
     ),
     (
         "[[routes]]\nmodels = [\"a\", \"b*\"]\n[[routes]]\nmodels = [\"b*\", \"a\"]",
@@ -176,42 +176,42 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[[routes]]\nmodels = [\"a\"]\nfallback = [\"A\"]",
-        "routes[0].fallback: \"A\" is what this row is for; name another model",
+        "routes[0].fallback: \"A\" is a model of this row itself; name another model",
     ),
     (
         "[[routes]]\nmodels = [\"a*\"]\nsend_as = \"b\"\nlarger = \"ab\"",
-        "routes[0].larger: \"ab\" is what this row is for; name another model",
+        "routes[0].larger: \"ab\" is a model of this row itself; name another model",
     ),
     (
         "[upstreams.b]\nurl = \"http://localhost/v1\"\n[[routes]]\nmodels = [\"a\"]\n\
          upstream = \"b\"\nfallback = [\"c\"]",
-        "routes[0].fallback: \"c\" goes to the upstream \"default\", which would be sent the \
+        "routes[0].fallback: \"c\" goes to the upstream \"default\", which would receive the \
          caller's own credential. The caller's credential goes only to the default route and to \
-         routes with forward_caller_key; fallback never crosses to a route that would get it \
-         otherwise. Give \"default\" a key of weir's own (api_key_env or api_key_file)",
+         routes with forward_caller_key; fallback never leads to another route that would receive \
+         it. Give \"default\" a key of weir's own (api_key_env or api_key_file)",
     ),
     (
         "[upstreams.b]\nurl = \"http://localhost/v1\"\nforward_caller_key = true\n[[routes]]\n\
          models = [\"a\"]\nlarger = \"c\"\n[[routes]]\nmodels = [\"c\"]\nupstream = \"b\"",
-        "routes[0].larger: \"c\" goes to the upstream \"b\", which would be sent the caller's own \
+        "routes[0].larger: \"c\" goes to the upstream \"b\", which would receive the caller's own \
          credential. The caller's credential goes only to the default route and to routes with \
-         forward_caller_key; fallback never crosses to a route that would get it otherwise. Give \
+         forward_caller_key; fallback never leads to another route that would receive it. Give \
          \"b\" a key of weir's own (api_key_env or api_key_file)",
     ),
     (
         "[[routes]]\nmodels = [\"a\"]\n[routes.price]\ninput_usd_per_mtok = 1",
-        "routes[0].price.output_usd_per_mtok: is missing: a price needs at least input_usd_per_mtok \
-         and output_usd_per_mtok; write 0 for what costs nothing",
+        "routes[0].price.output_usd_per_mtok: is missing: a price needs at least \
+         input_usd_per_mtok and output_usd_per_mtok; write 0 if it is free",
     ),
     (
         "[admin]\nlisten = \"127.0.0.1:8400\"",
-        "admin.listen: is 127.0.0.1:8400, as server.listen is; give it a port of its own",
+        "admin.listen: is 127.0.0.1:8400, the same as server.listen; choose another port",
     ),
     (
         "[admin]\nlisten = \"nowhere\"",
-        "admin.listen: \"nowhere\" is no address to listen on; write a port, such as 8410, or an IP \
-         address and a port, such as 127.0.0.1:8410 (0.0.0.0:8410 for all of this machine's addresses), \
-         or \"off\"",
+        "admin.listen: \"nowhere\" is not a listen address; write a port, such as 8410, or an IP \
+         address and a port, such as 127.0.0.1:8410 (0.0.0.0:8410 for all of this machine's \
+         addresses), or \"off\"",
     ),
     ("[context]\nmode = \"off\"", "context.mode: \"off\" is not one of \"compact\", \"observe\""),
     (
@@ -225,24 +225,21 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[context]\nhard = 0.6",
-        "context.low: is not below context.hard (0.6): a cut would free nothing",
+        "context.low: is not below context.hard (0.6): a compaction would free nothing",
     ),
     (
         "[context]\nnotes = 1",
         "context.notes: 1 is not one of \"off\", \"count\", \"extract\", \"excerpts\"",
     ),
-    (
-        "[context]\nsoft = 0.5",
-        "context.soft: does not lie above context.low and up to context.hard",
-    ),
+    ("[context]\nsoft = 0.5", "context.soft: must be above context.low and at most context.hard"),
     (
         "[context]\nanchors = [\"ok\", \"(\"]",
-        "context.anchors: is no list of regular expressions of at most 500 bytes each: regex \
+        "context.anchors: is not a list of regular expressions of at most 500 bytes each: regex \
          parse error: ( ^ error: unclosed group",
     ),
     (
         "[context]\nsystem_share = 0.2",
-        "context.conversation_share: makes all shares 1.05 together, more than 1",
+        "context.advanced.conversation_share: raises the sum of all shares to 1.05, above 1",
     ),
     (
         "[context]\nnotice_mask = \"a ] b\"",
@@ -250,8 +247,8 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[context]\nallowed_policies = [\"zones\", \"mine\"]",
-        "context.allowed_policies: \"mine\" is no policy; there are \"default\", \"scored\", \
-         \"zones\", \"extract\", \"shares\", \"tiers\"",
+        "context.allowed_policies: \"mine\" is not a policy; the policies are \"default\", \
+         \"scored\", \"zones\", \"extract\", \"shares\", \"tiers\"",
     ),
     (
         "[policies.default]\nhard = 0.9",
@@ -259,7 +256,7 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[policies.a]\npreset = \"zones\"\nlow = 0.8",
-        "policies.a.soft: does not lie above policies.a.low and up to policies.a.hard",
+        "policies.a.advanced.soft: must be above policies.a.low and at most policies.a.hard",
     ),
     (
         "[policies.a]\nmode = \"observe\"",
@@ -268,8 +265,26 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[models.gpt-4o]\npolicy = \"b\"\n[policies.a]\nlow = 0.5",
-        "models.gpt-4o.policy: \"b\" is no policy; there are \"default\", \"scored\", \"zones\", \
-         \"extract\", \"shares\", \"tiers\", \"a\"",
+        "models.gpt-4o.policy: \"b\" is not a policy; the policies are \"default\", \"scored\", \
+         \"zones\", \"extract\", \"shares\", \"tiers\", \"a\"",
+    ),
+    (
+        "[context]\nthrift = 2.0\nexcerpt_cost = 2.0",
+        "context.thrift: is the old name of context.excerpt_cost, which is set too; keep one of \
+         them",
+    ),
+    (
+        "[policies.a]\nwindow = 0.1\n[policies.a.advanced]\nmask_window = 0.1",
+        "policies.a.window: is the old name of policies.a.advanced.mask_window, which is set too; \
+         keep one of them",
+    ),
+    (
+        "[context]\nsofd = 0.8",
+        "context.sofd: there is no such key; did you mean context.advanced.soft?",
+    ),
+    (
+        "[context.advanced]\nsoft = 0.5",
+        "context.advanced.soft: must be above context.low and at most context.hard",
     ),
     (
         "[context]\noriginals = \"disk\"",
@@ -281,11 +296,11 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[store]\npath = \"~/weir.db\"",
-        "store.path: \"~/weir.db\" begins with ~, which only shells know; write the whole path",
+        "store.path: \"~/weir.db\" begins with ~, which only shells expand; write the full path",
     ),
     (
         "[store]\npath = \"/var/lib/weir/\"",
-        "store.path: \"/var/lib/weir/\" is no path of a file, such as \"/var/lib/weir/weir.db\"",
+        "store.path: \"/var/lib/weir/\" is not a file path, such as \"/var/lib/weir/weir.db\"",
     ),
     (
         "[store]\npath = \"postgres://weir:secret@db/weir\"",
@@ -293,12 +308,12 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[store]\nurl = \"mysql://weir:secret@db/weir\"",
-        "store.url: is no URL of a PostgreSQL server, such as \
+        "store.url: is not the URL of a PostgreSQL server, such as \
          \"postgres://user:password@host:5432/weir\"",
     ),
     (
         "[store]\npath = \"weir.db\"\nurl = \"postgres://weir:secret@db/weir\"",
-        "store.url: is given beside store.path; name one of them, a database server or a file",
+        "store.url: is set together with store.path; keep one of them, a database server or a file",
     ),
     ("[server]\nlisten_ = 1", "server.listen_: there is no such key; did you mean server.listen?"),
     (
@@ -326,9 +341,9 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[models.\"a/b.c\"]\nencoding = \"o200k\"\nwindow_tokens = 5",
-        "models.\"a/b.c\".encoding: \"o200k\" is no encoding; write \"o200k_base\", \
-         \"cl100k_base\", \"p50k_base\", \"p50k_edit\", \"r50k_base\", \"deepseek_v3\", \"llama3\", \
-         \"mistral_v3\", \"qwen2\" or \"estimate\"",
+        "models.\"a/b.c\".encoding: \"o200k\" is not an encoding; write \"o200k_base\", \
+         \"cl100k_base\", \"p50k_base\", \"p50k_edit\", \"r50k_base\", \"deepseek_v3\", \
+         \"llama3\", \"mistral_v3\", \"qwen2\" or \"estimate\"",
     ),
     (
         "[models.mine]\nwindow_tokens = 5\ntokenizer = \" \"",
@@ -337,13 +352,13 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[models.gpt-4o]\ntokenizer = \"a.json\"\ntoken_ratio = 1.1",
-        "models.gpt-4o.tokenizer: says how the model's tokens are counted, as token_ratio does; keep \
-         one",
+        "models.gpt-4o.tokenizer: sets how the model's tokens are counted, as token_ratio does; \
+         keep one",
     ),
     (
         "[models.nobodys]\nmax_output_tokens = 5",
-        "models.nobodys.window_tokens: is missing: weir knows no model of this name, so it needs \
-         at least its window_tokens (input and output together)",
+        "models.nobodys.window_tokens: is missing: weir does not know this model, so it needs at \
+         least window_tokens (input and output together)",
     ),
     (
         "[models.gpt-4o]\nmax_input_tokens = 200000",
@@ -351,7 +366,7 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
     ),
     (
         "[budgets]\ntime_zone = \"Berlin\"",
-        "budgets.time_zone: \"Berlin\" is no time zone; write a name of the IANA database, such as \
+        "budgets.time_zone: \"Berlin\" is not a time zone; write an IANA name, such as \
          \"Europe/Berlin\"",
     ),
 ];

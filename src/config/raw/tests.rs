@@ -1,20 +1,27 @@
-//! Every key, every problem and what the default file says, against what is read.
+//! Tests of every key, every error message and the default file.
 
 use std::collections::BTreeSet;
 
 use figment::Figment;
-use figment::providers::{Format, Toml};
+use figment::providers::{Format, Serialized, Toml};
+use figment::value::Dict;
 
 use super::problems::PROBLEMS;
 use super::*;
-use crate::config::{AdminListen, AskUsage, AuthMode, ConnectTls, DEFAULT_TOML, ModelEntry, load};
-use crate::context::anchors::Anchors;
-use crate::context::policy::{
+use crate::config::keys::SECTIONS;
+use crate::config::renamed::{find, put};
+use crate::config::{
+    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, ConnectTls, DEFAULT_TOML, Learning,
+    ListenTls, LogFormat, Mode, ModelEntry, OnFailure, Originals, Prices, UnknownPrice, Upstream,
+    load,
+};
+use weir_engine::context::anchors::Anchors;
+use weir_engine::context::policy::{
     Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Importance, Mask, Notes, Notices,
     Restart, Shares, Zones,
 };
-use crate::context::preset::preset;
-use crate::tokens::Encoding;
+use weir_engine::context::preset::preset;
+use weir_engine::tokens::Encoding;
 
 fn toml(text: &str) -> Figment {
     Figment::from(Toml::string(text))
@@ -24,7 +31,7 @@ fn loaded(text: &str) -> (Config, Vec<Warning>) {
     load(toml(text)).expect("this configuration is right")
 }
 
-/// The lines of the problems in `text`, less where they came from.
+/// Returns the problem lines of `text`, without their origin.
 fn problems(text: &str) -> Vec<String> {
     let problems = load(toml(text)).expect_err("this configuration is wrong");
     let lines = problems.iter().map(ToString::to_string);
@@ -41,23 +48,16 @@ fn the_default_file_says_what_the_code_does() {
 }
 
 #[test]
-fn the_default_file_has_every_key_with_a_comment_above() {
+fn every_declared_key_is_read() {
     let mut reader = Reader::new(Figment::new()).expect("nothing is readable");
     sections(&mut reader);
-    let known: BTreeSet<String> = reader.keys().map(str::to_owned).collect();
-    let mut section = "";
-    let mut before = "";
-    let mut written = BTreeSet::new();
-    for line in DEFAULT_TOML.lines() {
-        if let Some(name) = line.strip_prefix('[') {
-            section = name.trim_end_matches(']');
-        } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
-            assert!(before.starts_with("# "), "{key} has no comment above it");
-            written.insert(format!("{section}.{key}"));
-        }
-        before = line;
-    }
-    assert_eq!(written, known);
+    let read: BTreeSet<String> = reader.keys().map(str::to_owned).collect();
+    let plain = SECTIONS.iter().filter(|section| !section.path.contains('*'));
+    let declared: BTreeSet<String> = plain
+        .flat_map(|section| section.keys.iter().copied().flatten().map(move |key| (section, key)))
+        .map(|(section, key)| format!("{}.{}", section.path, key.name))
+        .collect();
+    assert_eq!(read, declared);
 }
 
 #[test]
@@ -119,7 +119,7 @@ const EVERY_KEY: &str = r#"
         connect_timeout_ms = 4
         first_byte_timeout_ms = 5
         idle_timeout_ms = 6
-        ask_usage = "never"
+        request_usage = "never"
         ca_file = "f.pem"
         client_cert_file = "g.pem"
         client_key_file = "h.pem"
@@ -132,18 +132,20 @@ const EVERY_KEY: &str = r#"
         allow_bypass = true
         hard = 0.9
         low = 0.625
+        notes = "off"
+        excerpt_cost = 2.5
+        recall = 0.2
+        originals = "store"
+        policy = "mine"
+        allowed_policies = ["zones", "mine"]
+        anchors = ["^Decision"]
+        [context.advanced]
         min_growth = 0
         recent_messages = 7
         recent = 1
         pinned = 0.0
-        notes = "off"
-        thrift = 2.5
-        tail = 0.2
-        originals = "store"
         originals_lifetime_ms = 1000
         originals_max_bytes = 1024
-        policy = "mine"
-        allowed_policies = ["zones", "mine"]
         soft = 0.7
         trigger_tokens = 24000
         min_progress = 0.02
@@ -160,14 +162,13 @@ const EVERY_KEY: &str = r#"
         mask_images = "placeholder"
         mask_arguments = "placeholder"
         mask_batch = 4
-        window = 0.3
-        anchors = ["^Decision"]
+        mask_window = 0.3
         importance = "reference"
         fill = "greedy"
         keep_messages = 10
         extract = 0.2
         request_characters = 100
-        attack = "shares"
+        order = "shares"
         system_share = 0.2
         anchors_share = 0.3
         conversation_share = 0.4
@@ -177,18 +178,19 @@ const EVERY_KEY: &str = r#"
         cache_target_tokens = 2048
         [policies.mine]
         preset = "zones"
+        [policies.mine.advanced]
         mask_batch = 5
         [policies.plain]
         notes = "count"
         [learning]
-        heal = false
+        overflow_retry = false
         limit_lifetime_ms = 1000
         calibrate = false
         [prices]
         unknown = "reject"
         [cache]
         counts_bytes = 8
-        folds_bytes = 0
+        plans_bytes = 0
         [store]
         path = "kept/weir.db"
         url = ""
@@ -198,7 +200,7 @@ const EVERY_KEY: &str = r#"
         drain_ms = 7
         sync_interval_ms = 8
         retention_days = 9
-        sums_retention_days = 10
+        totals_retention_days = 10
         [budgets]
         time_zone = "Europe/Berlin"
         clamp = false
@@ -282,7 +284,43 @@ fn every_key_is_taken() {
     assert_eq!(Some(config.policy(Some("scored"), None)), preset("scored"));
 }
 
-/// The sections `[server]` and `[server.tls]` that [`EVERY_KEY`] writes.
+#[test]
+fn old_names_still_work() {
+    let mut dict: Dict = toml(EVERY_KEY).extract().expect("it is TOML");
+    for section in SECTIONS {
+        for path in ["mine", "plain"].map(|name| section.path.replace('*', name)) {
+            for key in section.all_keys() {
+                let Some(old) = key.old else { continue };
+                let table = path.strip_suffix(".advanced").unwrap_or(&path);
+                let [from, to] = [format!("{path}.{}", key.name), format!("{table}.{old}")];
+                let [from, to]: [Vec<&str>; 2] = [&from, &to].map(|path| path.split('.').collect());
+                if let Some(value) = find(&dict, &from).cloned() {
+                    put(&mut dict, &from, None);
+                    put(&mut dict, &to, Some(value));
+                }
+            }
+        }
+    }
+    let context = dict["context"].as_dict().expect("a table");
+    assert!(context.contains_key("thrift") && context.contains_key("window"), "{context:?}");
+    let (config, _) = load(Figment::from(Serialized::defaults(dict))).expect("old names work");
+    assert_eq!(format!("{config:#?}"), format!("{:#?}", loaded(EVERY_KEY).0));
+    let (config, _) = loaded("[[routes]]\nmodels = [\"a\"]\nlarger_when = \"cut\"");
+    assert_eq!(config.routes.rows[0].larger_when, crate::config::LargerWhen::Cut);
+}
+
+#[test]
+fn a_later_source_goes_before_an_earlier_one_by_either_name() {
+    let old = "[context]\nwindow = 0.3\nthrift = 2.0";
+    let new = "[context]\nexcerpt_cost = 3.0\n[context.advanced]\nmask_window = 0.4";
+    for (first, second, expected) in [(old, new, (400, 3000)), (new, old, (300, 2000))] {
+        let figment = toml(DEFAULT_TOML).merge(Toml::string(first)).merge(Toml::string(second));
+        let policy = load(figment).expect("both are right").0.context.policy;
+        assert_eq!((policy.mask.window_permille, policy.thrift_permille), expected);
+    }
+}
+
+/// The sections `[server]` and `[server.tls]` of [`EVERY_KEY`].
 fn every_key_of_the_server() -> Server {
     Server {
         listen: "[::1]:0".parse().expect("an address"),
@@ -306,7 +344,7 @@ fn every_key_of_the_server() -> Server {
     }
 }
 
-/// The section `[budgets]` that [`EVERY_KEY`] writes.
+/// The section `[budgets]` of [`EVERY_KEY`].
 fn every_key_of_budgets() -> Budgets {
     Budgets {
         time_zone: jiff::tz::TimeZone::get("Europe/Berlin").expect("it is shipped"),
@@ -317,7 +355,7 @@ fn every_key_of_budgets() -> Budgets {
     }
 }
 
-/// The policy that [`EVERY_KEY`] writes.
+/// The policy of [`EVERY_KEY`].
 fn every_key_of_a_policy() -> Policy {
     let text = |text: &str| Some(text.into());
     Policy {
@@ -377,12 +415,12 @@ fn each_problem_names_its_key_and_its_cure() {
 
 #[test]
 fn an_upstream_must_be_a_plain_base_url() {
-    let example = "write it as an SDK would be given it, such as https://api.openai.com/v1";
+    let example = "write it as you would for an SDK, such as https://api.openai.com/v1";
     for (url, expected) in [
         ("api.openai.com/v1", "does not begin with https:// or http://"),
         ("ftp://a/", "does not begin with https:// or http://"),
-        ("https:///v1", "\"https:///v1\" is no URL"),
-        ("https://a b/v1", "\"https://a b/v1\" is no URL"),
+        ("https:///v1", "\"https:///v1\" is not a URL"),
+        ("https://a b/v1", "\"https://a b/v1\" is not a URL"),
         ("https://a:99999/v1", "\"https://a:99999/v1\" has a port that is not from 1 to 65535"),
         ("https://a/v1#x", "\"https://a/v1#x\" has a fragment (from # on), which is never sent"),
     ] {

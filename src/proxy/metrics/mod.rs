@@ -1,8 +1,8 @@
-//! Counters and histograms of all requests of the process. Labels are fixed words, or names of models
-//! that an upstream accepted, a bounded number of them. Holds nothing that a conversation says and no
+//! Counters and histograms of all requests of the process. Labels are fixed words, or a bounded
+//! number of model names that an upstream accepted. Contains no part of a conversation and no
 //! caller's name.
 
-mod page;
+pub mod page;
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
@@ -16,21 +16,21 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::ErrorKind;
-use crate::store::ledger::Settlement;
-use crate::wire::usage::Usage;
 pub use page::CONTENT_TYPE;
+use weir_engine::wire::usage::Usage;
+use weir_store::ledger::Settlement;
 
-/// The most models with series of their own; later ones are counted together.
+/// Maximum number of models with their own series; later ones are counted together.
 const MAX_MODELS: usize = 64;
-/// The longest name of a model that is a label.
+/// Maximum length of a model name used as a label.
 const MAX_MODEL_BYTES: usize = 100;
-/// The label of all models without series of their own.
+/// Label of all models without their own series.
 const OTHER: &str = "other";
 
-/// Whole requests and their first bytes, in seconds.
+/// Buckets for whole requests and their first bytes, in seconds.
 const ANSWER_SECONDS: [f64; 14] =
     [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0];
-/// weir's own work and waits, in seconds.
+/// Buckets for weir's own work and waits, in seconds.
 const OWN_SECONDS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
@@ -83,32 +83,32 @@ struct OfQueue {
     queue: &'static str,
 }
 
-/// A queue inside weir that a request may wait in.
+/// Queue inside weir in which a request may wait.
 #[derive(Debug, Clone, Copy)]
 pub enum Queue {
     /// For a core to plan a large conversation on.
     Planner,
-    /// For budgets, including what others hold of them.
+    /// For budgets, including amounts held by other requests.
     Budget,
 }
 
-/// Why a request was sent again.
+/// Reason why a request was sent again.
 #[derive(Debug, Clone, Copy)]
 pub enum Resend {
     /// The upstream refused it as too long.
     Overflow,
-    /// The upstream failed in a way that may pass.
+    /// The upstream failed in a way that may be transient.
     Failure,
 }
 
-/// A request at its end.
+/// Request at its end.
 pub struct Finished<'a> {
     pub route: &'static str,
     /// Empty if it is not known.
     pub model: &'a str,
     pub outcome: &'static str,
     pub status: Option<u16>,
-    /// What weir's own error was, if it ended in one.
+    /// Kind of weir's own error, if it ended in one.
     pub error: Option<ErrorKind>,
     /// `x-weir-action`; empty if weir has not read the conversation.
     pub action: &'a str,
@@ -121,7 +121,7 @@ pub struct Finished<'a> {
     pub unsettled: Option<Usage>,
 }
 
-/// Everything that is counted since the process began.
+/// All metrics since the process started.
 #[derive(Debug)]
 pub struct Metrics {
     models: RwLock<HashSet<Arc<str>>>,
@@ -174,12 +174,12 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a request that has begun.
+    /// Counts a request that has started.
     pub fn begun(&self) {
         self.in_flight.inc();
     }
 
-    /// Counts a request that has begun before and has ended.
+    /// Counts a request that has ended.
     pub fn finished(&self, request: &Finished<'_>) {
         self.in_flight.dec();
         let is_accepted = request.status.is_some_and(|status| (200..300).contains(&status));
@@ -210,7 +210,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a request that was refused before weir looked for where it goes.
+    /// Counts a request that was refused before it was routed.
     pub fn refused(&self, route: &'static str, kind: ErrorKind) {
         let (model, outcome) = (Arc::clone(&self.other), kind.code());
         let status = class(Some(kind.status().as_u16()));
@@ -223,7 +223,7 @@ impl Metrics {
         self.compactions.get_or_create(&OfSteps { steps: steps.to_owned() }).inc();
     }
 
-    /// Counts a request that is sent again.
+    /// Counts a resent request.
     pub fn resent(&self, reason: Resend) {
         let reason = match reason {
             Resend::Overflow => "overflow",
@@ -232,7 +232,7 @@ impl Metrics {
         self.resends.get_or_create(&OfReason { reason }).inc();
     }
 
-    /// Counts how long a request waited.
+    /// Records how long a request waited.
     pub fn waited(&self, queue: Queue, took: Duration) {
         let queue = match queue {
             Queue::Planner => "planner",
@@ -241,7 +241,7 @@ impl Metrics {
         self.queues.get_or_create(&OfQueue { queue }).observe(took.as_secs_f64());
     }
 
-    /// Counts what a request of `model` was settled with.
+    /// Counts the settlement of a request of `model`.
     pub fn settled(&self, model: &str, settlement: &Settlement) {
         let status = settlement.status;
         let is_accepted = status.is_some_and(|status| (200..300).contains(&status));
@@ -280,8 +280,8 @@ impl Metrics {
         }
     }
 
-    /// The label of a model. Callers make up names: only one that an upstream accepted gets series
-    /// of its own, as long as there is room.
+    /// Returns the label of a model. Callers invent names: only one that an upstream accepted gets
+    /// its own series, as long as there is room.
     fn model(&self, name: &str, is_accepted: bool) -> Arc<str> {
         let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = models.get(name) {
@@ -302,7 +302,7 @@ impl Metrics {
     }
 }
 
-/// A word of `x-weir-action`, which are few.
+/// Returns a word of `x-weir-action` as a fixed label.
 fn known_action(word: &str) -> Option<&'static str> {
     const ACTIONS: [&str; 11] = [
         "pass", "mask", "evict", "restart", "fit", "notice", "bypass", "observe", "fault",
@@ -311,7 +311,7 @@ fn known_action(word: &str) -> Option<&'static str> {
     ACTIONS.into_iter().find(|known| *known == word)
 }
 
-/// The class of a status.
+/// Returns the class of a status.
 fn class(status: Option<u16>) -> &'static str {
     match status {
         Some(200..300) => "2xx",

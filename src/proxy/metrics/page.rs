@@ -1,6 +1,7 @@
-//! The page that a scraper reads: what is counted, and how budgets and the store stand at that moment.
-//! Counts nothing itself.
+//! Metrics page: the counters, and the current state of budgets and the store. Counts nothing
+//! itself.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -12,15 +13,17 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::super::Proxy;
 use super::{Metrics, OfRoute};
-use crate::budget::Measure;
-use crate::store::counters::Standing;
-use crate::store::{Activity, State};
+use crate::proxy::hold::budgets::Budgets;
+use crate::proxy::hold::journal::Journal;
+use crate::proxy::summaries::Summaries;
+use weir_store::budget::Measure;
+use weir_store::counters::Standing;
+use weir_store::{Activity, State, Store};
 
-/// The media type of the page.
+/// Media type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The most budgets whose state is listed.
+/// Maximum number of budgets listed.
 const MAX_BUDGETS: usize = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -54,17 +57,17 @@ impl Metrics {
         );
         registry.register(
             "weir_actions",
-            "Requests by what was done to their conversation, in the words of x-weir-action",
+            "Requests by the action on their conversation, in the words of x-weir-action",
             self.actions.clone(),
         );
         registry.register(
             "weir_compactions",
-            "Compactions that an upstream took, each counted once, by their steps",
+            "Compactions that an upstream accepted, each counted once, by their steps",
             self.compactions.clone(),
         );
         registry.register(
             "weir_resends",
-            "Requests sent again after a refusal as too long or a passing failure",
+            "Requests sent again after an overflow refusal or a transient failure",
             self.resends.clone(),
         );
         registry.register(
@@ -102,7 +105,7 @@ impl Metrics {
         );
         registry.register_with_unit(
             "weir_plan_duration",
-            "From a conversation to what is sent of it",
+            "From a conversation to its plan",
             Unit::Seconds,
             self.plans.clone(),
         );
@@ -115,59 +118,61 @@ impl Metrics {
     }
 }
 
-impl Proxy {
-    /// Everything that is counted, in the OpenMetrics text format. Lists budgets by name: it is for
-    /// those who run weir.
-    pub async fn metrics_page(&self) -> String {
-        let mut registry = Registry::default();
-        self.journal().metrics().register(&mut registry);
-        self.register_budgets(&mut registry).await;
-        register_store(&mut registry, self.store().state(), self.store().activity());
-        for (name, figure) in self.summaries().iter().flat_map(|summaries| summaries.figures()) {
-            let counter: Counter = Counter::default();
-            counter.inc_by(figure);
-            let help = format!("Summaries: {}", name.replace('_', " "));
-            registry.register(format!("weir_summaries_{name}"), help, counter);
-        }
-        let mut page = String::new();
-        // Writing to a text does not fail.
-        let _ = encode(&mut page, &registry);
-        page
+/// Renders all metrics in the OpenMetrics text format. Lists budgets by name: it is for
+/// operators.
+pub async fn render(
+    journal: &Journal,
+    store: &Store,
+    summaries: Option<&Arc<Summaries>>,
+) -> String {
+    let mut registry = Registry::default();
+    journal.metrics().register(&mut registry);
+    register_budgets(journal.budgets(), &mut registry).await;
+    register_store(&mut registry, store.state(), store.activity());
+    for (name, figure) in summaries.iter().flat_map(|summaries| summaries.figures()) {
+        let counter: Counter = Counter::default();
+        counter.inc_by(figure);
+        let help = format!("Summaries: {}", name.replace('_', " "));
+        registry.register(format!("weir_summaries_{name}"), help, counter);
     }
-
-    async fn register_budgets(&self, registry: &mut Registry) {
-        let Ok((standings, omitted)) = self.journal().budgets().all_standings(MAX_BUDGETS).await
-        else {
-            return;
-        };
-        let gauges = || -> [Family<OfBudget, Gauge<f64, AtomicU64>>; 3] { Default::default() };
-        let (usd, tokens) = (gauges(), gauges());
-        for standing in &standings {
-            let (gauges, unit) = match standing.budget.id.measure {
-                Measure::NanoUsd => (&usd, 1e9),
-                Measure::Tokens => (&tokens, 1.0),
-            };
-            let labels = OfBudget { budget: standing.name() };
-            for (gauge, amount) in gauges.iter().zip(amounts(standing)) {
-                if let Some(amount) = amount {
-                    gauge.get_or_create(&labels).set(amount as f64 / unit);
-                }
-            }
-        }
-        let names = ["limit", "spent", "held"];
-        let help = ["Limit of each budget", "Spent of each budget", "Held of each budget"];
-        for (unit, gauges) in [("usd", usd), ("tokens", tokens)] {
-            for ((name, help), gauge) in names.iter().zip(help).zip(gauges) {
-                registry.register(format!("weir_budget_{name}_{unit}"), help, gauge);
-            }
-        }
-        let missing: Gauge = Gauge::default();
-        missing.set(i64::try_from(omitted).unwrap_or(i64::MAX));
-        registry.register("weir_budgets_omitted", "Budgets that are not listed here", missing);
-    }
+    let mut page = String::new();
+    // Writing to a string does not fail.
+    let _ = encode(&mut page, &registry);
+    page
 }
 
-/// Limit, spent and held. Nobody in particular has spent anything of a budget for each by itself.
+async fn register_budgets(budgets: &Budgets, registry: &mut Registry) {
+    let Ok((standings, omitted)) = budgets.all_standings(MAX_BUDGETS).await else {
+        return;
+    };
+    let gauges = || -> [Family<OfBudget, Gauge<f64, AtomicU64>>; 3] { Default::default() };
+    let (usd, tokens) = (gauges(), gauges());
+    for standing in &standings {
+        let (gauges, unit) = match standing.budget.id.measure {
+            Measure::NanoUsd => (&usd, 1e9),
+            Measure::Tokens => (&tokens, 1.0),
+        };
+        let labels = OfBudget { budget: standing.name() };
+        for (gauge, amount) in gauges.iter().zip(amounts(standing)) {
+            if let Some(amount) = amount {
+                gauge.get_or_create(&labels).set(amount as f64 / unit);
+            }
+        }
+    }
+    let names = ["limit", "spent", "held"];
+    let help = ["Limit of each budget", "Spent of each budget", "Held of each budget"];
+    for (unit, gauges) in [("usd", usd), ("tokens", tokens)] {
+        for ((name, help), gauge) in names.iter().zip(help).zip(gauges) {
+            registry.register(format!("weir_budget_{name}_{unit}"), help, gauge);
+        }
+    }
+    let missing: Gauge = Gauge::default();
+    missing.set(i64::try_from(omitted).unwrap_or(i64::MAX));
+    registry.register("weir_budgets_omitted", "Budgets that are not listed here", missing);
+}
+
+/// Returns limit, spent and held amounts. A budget that applies to each
+/// member separately has only a limit.
 fn amounts(standing: &Standing) -> [Option<u64>; 3] {
     let is_one = !standing.scope.is_each();
     let of_one = |amount: u64| is_one.then_some(amount);

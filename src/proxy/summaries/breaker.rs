@@ -1,32 +1,32 @@
-//! Whether a summariser is asked at all: after several failures in a row it is left alone for a
-//! while, and then asked once before it is asked by all again. What one caller's content brings about
-//! leaves that caller alone without it, and nobody else.
+//! Circuit breaker of the summariser: after several failures in a row it pauses, then allows one
+//! probe before all calls resume. Failures caused by one caller's content pause summaries for that
+//! caller only.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Failures in a row before it is left alone.
+/// Failures in a row that open the breaker.
 const MOST_FAILURES: u32 = 3;
 
-/// What has to be closed for a call on behalf of one caller.
+/// Breakers that must be closed for a call on behalf of one caller.
 #[derive(Debug, Clone)]
 pub struct Breakers {
-    /// Of what answers.
+    /// For failures of the summariser.
     pub summariser: Arc<Breaker>,
-    /// Of what it makes of this caller's content.
+    /// For failures caused by this caller's content.
     pub content: Arc<Breaker>,
 }
 
-/// Leave by both.
+/// Permits from both breakers.
 pub struct Leaves<'a> {
     pub summariser: Leave<'a>,
     pub content: Leave<'a>,
 }
 
 impl Breakers {
-    /// Leave to call at `now`; `None` while there is none by either.
+    /// Returns permits for a call at `now`; `None` while either breaker is open.
     pub fn leaves(&self, now: Instant) -> Option<Leaves<'_>> {
         let summariser = self.summariser.leave(now)?;
         let Some(content) = self.content.leave(now) else {
@@ -36,13 +36,13 @@ impl Breakers {
         Some(Leaves { summariser, content })
     }
 
-    /// Whether no call is to be made at `now`.
+    /// Whether calls at `now` are blocked.
     pub fn is_open(&self, now: Instant) -> bool {
         self.summariser.is_open(now) || self.content.is_open(now)
     }
 }
 
-/// One summariser's state.
+/// State of one breaker.
 #[derive(Debug)]
 pub struct Breaker {
     pause: Duration,
@@ -52,25 +52,25 @@ pub struct Breaker {
 #[derive(Debug, Default)]
 struct State {
     failures: u32,
-    /// When it was left alone, or last tried since.
+    /// Time at which it opened, or of the last probe since.
     open_since: Option<Instant>,
     is_probing: bool,
 }
 
-/// Leave to make one call. Dropped, it says that the call failed.
-#[must_use = "a call that is not told of counts as failed"]
+/// Permit for one call. Dropped without a report, the call counts as failed.
+#[must_use = "a call without a report counts as failed"]
 pub struct Leave<'a> {
     breaker: &'a Breaker,
     is_told: bool,
 }
 
-/// What a call changed.
+/// State change caused by a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     None,
-    /// The summariser is left alone from now on.
+    /// The breaker has opened.
     Opened,
-    /// It answers again.
+    /// The breaker has closed.
     Closed,
 }
 
@@ -79,7 +79,7 @@ impl Breaker {
         Self { pause, state: Mutex::default() }
     }
 
-    /// Leave to call at `now`; `None` while the summariser is left alone.
+    /// Returns a permit for a call at `now`; `None` while the breaker is open.
     pub fn leave(&self, now: Instant) -> Option<Leave<'_>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(since) = state.open_since {
@@ -91,7 +91,7 @@ impl Breaker {
         Some(Leave { breaker: self, is_told: false })
     }
 
-    /// Whether no call is to be made at `now`.
+    /// Whether calls at `now` are blocked.
     pub fn is_open(&self, now: Instant) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.open_since.is_some_and(|since| state.is_probing || now < since + self.pause)
@@ -114,7 +114,7 @@ impl Breaker {
 }
 
 impl Leave<'_> {
-    /// Tells how the call ended, and gives what that changed.
+    /// Reports how the call ended, and returns the state change.
     pub fn tell(mut self, is_success: bool, now: Instant) -> Change {
         self.is_told = true;
         self.breaker.tell(is_success, now)
@@ -122,7 +122,7 @@ impl Leave<'_> {
 }
 
 impl Leave<'_> {
-    /// Gives the leave back: what happened says nothing of the summariser.
+    /// Returns the permit unused: the outcome does not concern the summariser.
     pub fn give_back(mut self) {
         self.is_told = true;
         let mut state = self.breaker.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! One call of the summariser: sent, read within bounds, and accounted for. Knows nothing of what is
-//! summed up.
+//! Call of the summariser: sends it, reads the answer within bounds, and accounts for it. Knows
+//! nothing of the summarised content.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +10,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::{Instant, timeout};
 
 use super::request;
-use crate::proxy::journal::Journal;
-use crate::proxy::opening::{Ended, Opening};
-use crate::proxy::settlement::End;
+use crate::proxy::hold::account::{Ended, Opening};
+use crate::proxy::hold::journal::Journal;
+use crate::proxy::settle::settlement::End;
 use crate::proxy::upstreams::Upstream;
-use crate::upstream::{Client, Inbound, Outbound, OutboundBody, OwnKey, Target};
-use crate::wire::usage::{Meter, Metered};
+use crate::upstream::{Client, Inbound, Outbound, OutboundBody, ProviderKey, Target};
+use weir_engine::wire::usage::{Meter, Metered};
 
-/// The longest answer that is read.
+/// Maximum size of an answer that is read.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
-/// The word for these calls in the journal: their route and what was done.
+/// Name of these calls in the journal: their route and action.
 pub const SUMMARY: &str = "summary";
-/// What of a caller's headers goes along where its own request would go: who pays.
+/// Caller's headers that are forwarded if the call goes to the caller's own upstream: the
+/// credentials that pay.
 const CREDENTIALS: [HeaderName; 7] = [
     AUTHORIZATION,
     HeaderName::from_static("api-key"),
@@ -32,23 +33,23 @@ const CREDENTIALS: [HeaderName; 7] = [
     USER_AGENT,
 ];
 
-/// Why a call came to nothing.
+/// Reason why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The summariser could not be reached, or broke off.
     Unreachable,
-    /// It took longer than it may.
+    /// It exceeded its timeout.
     Slow,
-    /// It answered with an error.
+    /// It returned an error.
     Refused { status: u16 },
-    /// What it answered is no answer.
+    /// Its answer is invalid.
     Garbage,
-    /// weir could not write the call down, or may not make it.
+    /// weir could not record the call, or may not make it.
     NotWritten,
 }
 
 impl Failure {
-    /// The word for it in the log and among the counts.
+    /// Returns its name in the log and in the counters.
     pub fn word(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
@@ -60,13 +61,13 @@ impl Failure {
     }
 }
 
-/// Where calls go, and with what.
+/// Upstream of calls, and the credentials for it.
 #[derive(Clone)]
 pub enum Line {
-    /// Where callers' own requests go, with what these are sent with.
+    /// The upstream of callers' own requests, with the same credentials.
     Callers(Arc<Upstream>),
-    /// An upstream of their own, with its key if it has one.
-    Own(Client, Option<OwnKey>),
+    /// Its own upstream, with its key if it has one.
+    Own(Client, Option<ProviderKey>),
 }
 
 impl Line {
@@ -77,12 +78,12 @@ impl Line {
         }
     }
 
-    /// Whether this is where callers' own requests go.
+    /// Whether this is the upstream of callers' own requests.
     pub fn is_callers(&self) -> bool {
         matches!(self, Self::Callers(_))
     }
 
-    /// The headers of a call for a caller whose request had `callers`.
+    /// Returns the headers of a call for a caller whose request had `callers`.
     pub fn headers(&self, callers: &HeaderMap, target: &Target) -> HeaderMap {
         let mut headers = HeaderMap::new();
         match self {
@@ -94,7 +95,9 @@ impl Line {
                 }
                 upstream.put_own(&mut headers, target.endpoint());
             }
-            Self::Own(_, Some(own_key)) => own_key.put_into(&mut headers, target.endpoint()),
+            Self::Own(_, Some(provider_key)) => {
+                provider_key.put_into(&mut headers, target.endpoint())
+            }
             Self::Own(_, None) => {}
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -103,14 +106,14 @@ impl Line {
     }
 }
 
-/// What a call said, and what it came to.
+/// Answer of a call, and its cost.
 pub struct Said {
     pub text: String,
     pub metered: Metered,
     pub cost_nano_usd: Option<u64>,
 }
 
-/// Sends `body` and reads what it brings.
+/// Sends `body` and reads the answer.
 pub async fn call(
     line: &Line,
     journal: &Arc<Journal>,
@@ -163,7 +166,7 @@ pub async fn call(
     Ok(Said { text, metered, cost_nano_usd })
 }
 
-/// All of an answer, and what it tells of its usage.
+/// Reads a complete answer and its usage.
 async fn read(mut inbound: Inbound) -> Result<(Vec<u8>, Metered), Failure> {
     let content_type = inbound.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let mut meter = Meter::new(content_type);

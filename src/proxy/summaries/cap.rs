@@ -1,12 +1,12 @@
-//! What one caller's summaries may cost a day: those that have been paid for, and what those under way
-//! may cost at most. Knows no price and asks no model.
+//! Daily cap on the cost of one caller's summaries: finished ones, plus the maximum cost of those
+//! in flight. Knows no price and calls no model.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::budget::NanoUsd;
-use crate::store::Tenant;
+use weir_store::Tenant;
+use weir_store::budget::NanoUsd;
 
 type Holds = Arc<Mutex<HashMap<Tenant, u64>>>;
 
@@ -14,12 +14,12 @@ type Holds = Arc<Mutex<HashMap<Tenant, u64>>>;
 pub struct Cap {
     most: NanoUsd,
     holds: Holds,
-    /// One looks at a time, so that no two take the same money.
+    /// One check at a time, so that no two calls use the same money.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Money that a call may cost, until what it did cost is written down.
-#[must_use = "what is held is given back when this is dropped"]
+/// Money held for a call until its actual cost is recorded.
+#[must_use = "the hold is released when this is dropped"]
 pub struct Held {
     holds: Holds,
     tenant: Tenant,
@@ -27,23 +27,23 @@ pub struct Held {
 }
 
 impl Cap {
-    /// A cap of `most` a day; none where that is 0.
+    /// Creates a cap of `most` per day; no cap if that is 0.
     pub fn new(most: NanoUsd) -> Self {
         Self { most, holds: Holds::default(), turn: Arc::default() }
     }
 
-    /// Another cap over what is held.
+    /// Replaces the cap; holds carry over.
     pub fn renewed(&self, most: NanoUsd) -> Self {
         Self { most, holds: self.holds.clone(), turn: Arc::clone(&self.turn) }
     }
 
-    /// Whether there is one.
+    /// Whether there is a cap.
     pub fn is_set(&self) -> bool {
         self.most.0 > 0
     }
 
-    /// Holds `most` for a call, where that, what is held already and what is `spent` are within the
-    /// cap. What nobody can tell may have been spent.
+    /// Holds `most` for a call if the sum with existing holds and `spent` is within the cap. An
+    /// unknown `spent` refuses.
     pub async fn hold(
         &self,
         tenant: Tenant,
@@ -51,7 +51,7 @@ impl Cap {
         spent: impl Future<Output = Option<u64>>,
     ) -> Option<Held> {
         let _turn = self.turn.lock().await;
-        // Before the journal is read: what ends in between counts twice, and never not at all.
+        // Read before the journal: a call that ends in between counts twice, but is never missed.
         let held = locked(&self.holds).get(&tenant).copied().unwrap_or(0);
         let taken = spent.await?.saturating_add(held).saturating_add(most.0);
         if taken > self.most.0 {

@@ -1,12 +1,12 @@
-//! What summaries came to, counted since the process began.
+//! Counters of summaries since the process started.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::records::{Found, Records};
-use super::spans::Look;
+use super::spans::SummaryOutcome;
 use super::work::Missing;
 
-/// The counts.
+/// Counters of summaries.
 #[derive(Debug, Default)]
 pub struct Counts {
     made: AtomicU64,
@@ -16,17 +16,17 @@ pub struct Counts {
     capped: AtomicU64,
     paused: AtomicU64,
     waited: AtomicU64,
-    /// Cuts, by how they came by what stands there.
+    /// Compactions, by the source of their record.
     looks: [AtomicU64; LOOKS.len()],
 }
 
-const LOOKS: [(Look, &str); 6] = [
-    (Look::Kept, "cuts_kept"),
-    (Look::Ready, "cuts_ready"),
-    (Look::KeptExtract, "cuts_kept_extract"),
-    (Look::Late, "cuts_late"),
-    (Look::StoreFails, "cuts_store_fails"),
-    (Look::Unfit, "cuts_unfit"),
+const LOOKS: [(SummaryOutcome, &str); 6] = [
+    (SummaryOutcome::Kept, "cuts_kept"),
+    (SummaryOutcome::Ready, "cuts_ready"),
+    (SummaryOutcome::KeptExtract, "cuts_kept_extract"),
+    (SummaryOutcome::Late, "cuts_late"),
+    (SummaryOutcome::StoreFails, "cuts_store_fails"),
+    (SummaryOutcome::Unfit, "cuts_unfit"),
 ];
 
 fn add(counter: &AtomicU64, number: u64) {
@@ -53,7 +53,7 @@ impl Counts {
         add(&self.waited, 1);
     }
 
-    pub(super) fn looked(&self, look: Look) {
+    pub(super) fn looked(&self, look: SummaryOutcome) {
         for ((other, _), counter) in LOOKS.iter().zip(&self.looks) {
             add(counter, u64::from(*other == look));
         }

@@ -1,5 +1,5 @@
-//! Work that is under way once, however many wait for it. It belongs to none of them: one that goes
-//! away ends nothing. What failed a short while ago is not begun again.
+//! Deduplicated background work: each piece runs once, however many wait for it. Waiters do not own
+//! it: one that leaves ends nothing. Work that failed recently is not started again.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -11,44 +11,44 @@ use tokio::sync::{Semaphore, watch};
 
 use super::keys::Key;
 
-/// The most pieces of work that are under way or wait for a place; more are not begun.
+/// Maximum pieces of work running or waiting for a slot; more are not started.
 const MOST_UNDER_WAY: usize = 1024;
-/// How long what failed is not tried again.
+/// How long failed work is not tried again.
 const FAILED_FOR: Duration = Duration::from_secs(60);
-/// How many failures are remembered.
+/// Maximum number of failures remembered.
 const MOST_FAILED: u64 = 10_000;
 
-/// Pieces of work by where their spans begin, each with what tells its end.
+/// Work by the start of its span, each with the receiver of its end.
 type UnderWay = HashMap<Key, Vec<(Part, watch::Receiver<()>)>>;
 
-/// What is under way, by where its span begins: conversations that begin alike have spans that do, and
-/// each has work of its own.
+/// Work in progress, by the start of its span. Conversations with the same beginning share that
+/// start, and each has its own work.
 pub struct Flights {
     under_way: Mutex<UnderWay>,
     places: Semaphore,
     failed: Cache<Key, Part>,
 }
 
-/// The messages of a piece of work: so many from where its span begins, by their key.
+/// Messages of a piece of work: their number from the start of the span, and their key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     pub messages: usize,
     pub key: Key,
 }
 
-/// The end of a piece of work.
+/// End of a piece of work.
 #[derive(Clone)]
 pub struct Landing(watch::Receiver<()>);
 
 impl Landing {
-    /// Waits for the end, however it comes.
+    /// Waits for the end, successful or not.
     pub async fn reached(mut self) {
         while self.0.changed().await.is_ok() {}
     }
 }
 
 impl Flights {
-    /// With room for `most` pieces at once.
+    /// Creates an empty set that runs `most` pieces at once.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             under_way: Mutex::default(),
@@ -57,16 +57,16 @@ impl Flights {
         })
     }
 
-    /// Whether work that begins at `start` for a part that `is_own` is under way or has failed just now,
-    /// so that there is none to begin.
+    /// Whether work that starts at `start` for a part that `is_own` is in progress or has just
+    /// failed, so that none need be started.
     pub fn has(&self, start: &Key, is_own: impl Fn(&Part) -> bool) -> bool {
         self.failed.get(start).is_some_and(|part| is_own(&part))
             || self.list().get(start).is_some_and(|own| own.iter().any(|(part, _)| is_own(part)))
     }
 
-    /// Begins the work for `part`, which begins at `start`; it tells whether it succeeded. Or joins
-    /// what is under way for a part that `is_own`. `None` where such failed a short while ago, or there
-    /// is too much to do.
+    /// Starts the work for `part` from `start`, which returns whether it succeeded, or joins work
+    /// in progress for a part that `is_own`. `None` if such work failed recently, or there is too
+    /// much to do.
     pub fn begin<W>(
         self: &Arc<Self>,
         (start, part): (Key, Part),
@@ -101,7 +101,7 @@ impl Flights {
         Some(Landing(landing))
     }
 
-    /// Waits for all that is under way.
+    /// Waits for all work in progress.
     pub async fn finish(&self) {
         let all: Vec<_> = self.list().values().flatten().cloned().collect();
         for (_, one) in all {
@@ -114,13 +114,13 @@ impl Flights {
     }
 }
 
-/// A piece of work; it is over when this is dropped, also by a fault.
+/// Piece of work; it is over when this is dropped, even after a panic.
 struct Flight {
     flights: Arc<Flights>,
     start: Key,
     part: Part,
     has_failed: bool,
-    /// Tells those who wait, after all else.
+    /// Notifies the waiters, after all else.
     _end: watch::Sender<()>,
 }
 

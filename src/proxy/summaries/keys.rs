@@ -1,12 +1,12 @@
-//! What summaries are found by: keyed hashes of what they speak of, under the store's secret, so that
-//! every process of one store finds the same, and nobody can tell contents by their keys.
+//! Keys of summaries: keyed hashes of the summarised messages, under the store's secret. So all
+//! processes of one store find the same, and keys reveal nothing about contents.
 
-use crate::store::{SECRET_BYTES, Tenant};
+use weir_store::{SECRET_BYTES, Tenant};
 
-/// A keyed hash.
+/// Keyed hash.
 pub type Key = [u8; 32];
 
-/// Makes keys.
+/// Computes keys.
 pub struct Keys {
     secret: [u8; 32],
 }
@@ -16,12 +16,12 @@ impl Keys {
         Self { secret: blake3::derive_key("weir 2026-11 summaries", secret) }
     }
 
-    /// The key of what a cut takes: these messages, in this order.
+    /// Returns the key of the messages that a compaction removes, in this order.
     pub fn span<'a>(&self, tenant: Tenant, messages: impl Iterator<Item = &'a str>) -> Key {
         self.of(b"span", tenant, messages)
     }
 
-    /// The key of where a span begins: the conversation up to its first message.
+    /// Returns the key of a span's start: the conversation up to its first message.
     pub fn start(&self, tenant: Tenant, messages: &[&str]) -> Key {
         self.of(b"start", tenant, messages.iter().copied())
     }
@@ -31,7 +31,7 @@ impl Keys {
         hasher.update(kind);
         hasher.update(&tenant.0);
         for message in messages {
-            // With their lengths, so that no two lists run together into the same bytes.
+            // With their lengths, so that no two lists concatenate to the same bytes.
             hasher.update(&(message.len() as u64).to_le_bytes());
             hasher.update(message.as_bytes());
         }

@@ -1,6 +1,6 @@
-//! Summaries by a model of what cuts take: made in the background ahead of the cut that needs them,
-//! kept in the store, and put in place once and for all when the cut is made. No request fails for
-//! one, and none waits unless it is told to.
+//! Model-written summaries of messages that compactions remove: made in the background ahead of the
+//! compaction, kept in the store, and fixed permanently when the compaction is made. No request
+//! fails because of one, and none waits unless configured to.
 
 mod breaker;
 mod call;
@@ -28,56 +28,57 @@ use self::counts::Counts;
 use self::flights::{Flights, Landing, Part};
 use self::keys::Keys;
 use self::records::{Ready, Records};
-pub use self::spans::{Look, Patience, Spans, Wanted};
-pub use self::work::{Behalf, Sent};
+pub use self::spans::{Spans, SummaryOutcome, WaitMode, Wanted};
 use self::work::{Missing, Work};
+pub use self::work::{Requester, Sent};
 use super::upstreams::Upstream;
-use super::{Caller, Journal};
-use crate::budget::{self, Billed, NanoUsd};
 use crate::config::{self, Config, Priced, SAME_MODEL};
-use crate::context::Asking;
-use crate::store::ledger::DAY_MS;
-use crate::store::{Store, Tenant, now_ms};
-use crate::upstream::{Client, ClientError, OwnKey, Target};
+use crate::proxy::admit::caller::Caller;
+use crate::proxy::hold::journal::Journal;
+use crate::upstream::{Client, ClientError, ProviderKey, Target};
+use weir_engine::context::Asking;
+use weir_store::budget::{self, Billed, NanoUsd};
+use weir_store::ledger::DAY_MS;
+use weir_store::{Store, Tenant, now_ms};
 
-/// Callers whose own credentials have a breaker each; past that the least used begin anew.
+/// Maximum number of callers with their own breaker; past that the least used are reset.
 const MOST_BREAKERS: u64 = 10_000;
-/// Callers who are remembered to have a credential that the upstream takes, and for how long.
+/// Maximum number of callers remembered to have an accepted credential, and for how long.
 const MOST_PROVED: u64 = 100_000;
 const PROVED_FOR: Duration = Duration::from_millis(DAY_MS);
-/// The most that what is being summed up, and what waits for it, holds in memory, in KiB.
+/// Maximum memory of summaries in progress or waiting, in KiB.
 const ROOM_KIB: usize = 128 << 10;
-/// How long the end of the process waits for summaries that are being made.
+/// Maximum time that shutdown waits for summaries in progress.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What sums up, and what is kept of it.
+/// Summariser, with its state and records.
 pub struct Summaries {
     config: Arc<Config>,
     settings: config::Summaries,
     keys: Keys,
     records: Arc<Records>,
     flights: Arc<Flights>,
-    /// Of what answers, by its name: one for each tenant where callers' own credentials are sent, else
-    /// one for all.
+    /// Breakers for the summariser, by its name: one for each tenant if callers' own credentials
+    /// are sent, else one for all.
     breakers: Cache<(Tenant, Arc<str>), Arc<Breaker>>,
-    /// Of what is made of each tenant's content.
+    /// Breakers for each tenant's content.
     content_breakers: Cache<Tenant, Arc<Breaker>>,
     cap: Cap,
-    /// Callers of whom the upstream has taken a request, where it is weir's key that summaries cost.
+    /// Callers with a request accepted by the upstream, if summaries are paid with weir's key.
     proved: Cache<Tenant, ()>,
     line: Line,
-    /// Where a summariser with a name of its own is.
+    /// Target of a summariser with its own name.
     own_target: Option<Target>,
     journal: Arc<Journal>,
     store: Store,
-    /// Room for what is being summed up or waits for it, in KiB.
+    /// Memory for summaries in progress or waiting, in KiB.
     room: Arc<Semaphore>,
     pub counts: Arc<Counts>,
 }
 
 impl Summaries {
-    /// As `config` says, by `upstream` where a model of its own sums up at the upstream of requests;
-    /// `None` where none are looked for. What was known `before` goes on.
+    /// Creates the summaries of `config`, with `upstream` if they use the requests' upstream;
+    /// `None` if they are disabled. State of `before` carries over.
     pub fn new(
         config: &Arc<Config>,
         upstream: &Arc<Upstream>,
@@ -95,7 +96,7 @@ impl Summaries {
             _ => Target::map(line.client().base(), "/v1/chat/completions").ok(),
         };
         let pause = Duration::from_millis(settings.pause_ms);
-        // A breaker outlives its pause, or nobody would be left alone.
+        // A breaker must outlive its pause, or the pause would end early.
         let idle = pause.saturating_mul(4);
         let own = Self {
             keys: Keys::new(&store.secret()),
@@ -123,7 +124,7 @@ impl Summaries {
         })))
     }
 
-    /// What is known, under way, held and counted goes on from what was before.
+    /// Carries over records, work in progress, holds and counters.
     fn continuing(self, before: &Self) -> Self {
         let is_paused_alike = self.settings.pause_ms == before.settings.pause_ms;
         let (breakers, content_breakers) = match is_paused_alike {
@@ -133,7 +134,7 @@ impl Summaries {
         let (own, old) = (&self.settings, &before.settings);
         let goes_alike = self.config.upstream == before.config.upstream
             && own.url == old.url
-            && own.own_key == old.own_key
+            && own.provider_key == old.provider_key
             && own.timeout_ms == old.timeout_ms;
         let line = match (&self.line, &before.line) {
             (Line::Own(..), line @ Line::Own(..)) if goes_alike => line.clone(),
@@ -153,65 +154,65 @@ impl Summaries {
         }
     }
 
-    /// How summaries are asked for; `None` where none is made.
+    /// Returns the settings for requesting summaries; `None` if none are made.
     pub fn asking(&self) -> Option<Asking> {
         let config::Summaries { announce_permille, summary_tokens, .. } = self.settings;
         self.settings.are_written().then_some(Asking { announce_permille, summary_tokens })
     }
 
-    /// The patience of a request that is going to be sent.
-    pub fn patience(&self) -> Patience {
+    /// Returns the wait mode of a request that is going to be sent.
+    pub fn wait_mode(&self) -> WaitMode {
         match self.settings.mode() {
-            config::SummaryMode::Wait => Patience::Waits,
-            _ => Patience::Settles,
+            config::SummaryMode::Wait => WaitMode::Wait,
+            _ => WaitMode::Settle,
         }
     }
 
-    /// Has the summary of a span made in the background, unless that is under way.
+    /// Prefetches the summary of a span in the background, unless that is in progress.
     pub fn announce(
         self: &Arc<Self>,
         wanted: Wanted,
         body: &Bytes,
-        behalf: &Arc<Behalf>,
+        requester: &Arc<Requester>,
         sent: Option<Sent>,
     ) {
         // Nobody waits for it.
-        let _ = self.begin(wanted, body, behalf, sent);
+        let _ = self.begin(wanted, body, requester, sent);
     }
 
-    /// Notes that the upstream took a request of this caller's.
+    /// Records that the upstream accepted a request of this caller.
     pub fn note_taken(&self, caller: &Caller) {
         if self.lends_key(caller) {
             self.proved.insert(caller.tenant, ());
         }
     }
 
-    /// Whether summaries cost a key of weir's own that this caller has not been given leave to use.
+    /// Whether summaries use weir's own key on behalf of a caller without a virtual key.
     fn lends_key(&self, caller: &Caller) -> bool {
         matches!(self.line, Line::Own(_, Some(_))) && caller.key.is_none()
     }
 
-    /// The same, and waits for it until `deadline`; a request that goes away meanwhile ends nothing.
-    /// Nobody has one made at weir's expense whose credential is one
-    /// that no upstream has taken.
+    /// Prefetches a summary and waits for it until `deadline`; if the request leaves, the work
+    /// continues. Nobody gets one at weir's expense until an upstream has accepted the caller's
+    /// credential.
     pub async fn wait(
         self: &Arc<Self>,
         wanted: Wanted,
         body: &Bytes,
-        behalf: &Arc<Behalf>,
+        requester: &Arc<Requester>,
         deadline: Instant,
     ) {
-        let caller = &behalf.caller;
+        let caller = &requester.caller;
         if self.lends_key(caller) && !self.proved.contains_key(&caller.tenant) {
             return;
         }
-        let Some(landing) = self.begin(wanted, body, behalf, None) else { return };
+        let Some(landing) = self.begin(wanted, body, requester, None) else { return };
         self.counts.waited();
-        // What is not there by then is settled without it.
+        // A summary that is not ready by then is not used.
         let _ = tokio::time::timeout_at(deadline, landing.reached()).await;
     }
 
-    /// How long a request waits for a summary.
+    /// Returns how long a request waits for a summary.
     pub fn wait_timeout(&self) -> Duration {
         Duration::from_millis(self.settings.wait_ms)
     }
@@ -220,11 +221,11 @@ impl Summaries {
         self: &Arc<Self>,
         wanted: Wanted,
         body: &Bytes,
-        behalf: &Arc<Behalf>,
+        requester: &Arc<Requester>,
         sent: Option<Sent>,
     ) -> Option<Landing> {
-        let tenant = behalf.caller.tenant;
-        if self.breakers(behalf).is_open(Instant::now()) {
+        let tenant = requester.caller.tenant;
+        if self.breakers(requester).is_open(Instant::now()) {
             return None;
         }
         // Another model reads the messages themselves.
@@ -232,24 +233,24 @@ impl Summaries {
         let sent = sent.filter(|_| model == SAME_MODEL || model == wanted.model);
         let bytes = wanted.bytes() + sent.as_ref().map_or(0, |sent| sent.body.len());
         let kib = u32::try_from(bytes / 1024 + 1).ok()?;
-        // What there is no room for is not summed up.
+        // Without room in memory there is no summary.
         let held = Arc::clone(&self.room).try_acquire_many_owned(kib).ok()?;
         let (start, messages) = (wanted.start, wanted.of(body));
         let part = Part { messages: messages.len(), key: wanted.covered };
         let is_own = |part: &Part| self.is_key_of(tenant, &messages, part);
         self.flights.begin((start, part), is_own, || {
             let summaries = Arc::clone(self);
-            let (behalf, messages) = (Arc::clone(behalf), messages.clone());
-            let work = Work { behalf, messages, wanted, sent, _held: held };
+            let (requester, messages) = (Arc::clone(requester), messages.clone());
+            let work = Work { requester, messages, wanted, sent, _held: held };
             async move { summaries.fly(&work).await }
         })
     }
 
-    /// Makes a summary and keeps it; whether there is one.
+    /// Makes a summary and stores it; returns whether there is one.
     async fn fly(&self, work: &Work) -> bool {
-        let tenant = work.behalf.caller.tenant;
+        let tenant = work.requester.caller.tenant;
         let wanted = &work.wanted;
-        // Perhaps another process's.
+        // Possibly made by another process.
         let will_do = |ready: &Ready| {
             let part = Part { messages: ready.summary.covers, key: ready.covered };
             part.messages >= wanted.least_covers && self.is_key_of(tenant, &work.messages, &part)
@@ -271,7 +272,7 @@ impl Summaries {
                     tokens = made.tokens,
                     cost_usd = NanoUsd(made.cost_nano_usd).to_decimal(),
                     total_ms,
-                    "messages were summed up for a cut to come"
+                    "summarised messages for the next compaction"
                 );
                 let covers = made.summary.covers.min(work.messages.len());
                 let covered = self.key_of(tenant, &work.messages[..covers]);
@@ -286,9 +287,9 @@ impl Summaries {
                     event = "summary_missing",
                     why = missing.word(),
                     total_ms,
-                    "messages could not be summed up; their cut says what weir says without a model"
+                    "messages could not be summarised; their compaction uses the extract"
                 );
-                // What is over by itself is not held against the conversation.
+                // A pause ends by itself and does not count as a failure of the conversation.
                 matches!(missing, Missing::Paused)
             }
         }
@@ -304,19 +305,20 @@ impl Summaries {
         self.keys.span(tenant, messages.iter().filter_map(|raw| std::str::from_utf8(raw).ok()))
     }
 
-    /// Where a call on behalf of a request goes: the request's own way, where its model answers.
-    fn line(&self, behalf: &Behalf) -> Line {
+    /// Returns the upstream of a call on behalf of a request: the request's own route, if its model
+    /// answers.
+    fn line(&self, requester: &Requester) -> Line {
         match &self.line {
             Line::Callers(_) if self.settings.model == SAME_MODEL => {
-                Line::Callers(Arc::clone(&behalf.upstream))
+                Line::Callers(Arc::clone(&requester.upstream))
             }
             line => line.clone(),
         }
     }
 
-    fn breakers(&self, behalf: &Behalf) -> Breakers {
-        let tenant = behalf.caller.tenant;
-        let whose = match self.line(behalf) {
+    fn breakers(&self, requester: &Requester) -> Breakers {
+        let tenant = requester.caller.tenant;
+        let whose = match self.line(requester) {
             Line::Callers(upstream) if upstream.gets_callers_key => {
                 (tenant, Arc::clone(&upstream.name))
             }
@@ -331,8 +333,8 @@ impl Summaries {
         }
     }
 
-    /// Holds what a question may cost at most; refuses where the tenant's summaries could so come to
-    /// more than they may today, and where nobody knows the price.
+    /// Holds the maximum cost of a call. Refuses if the tenant's summaries could exceed today's
+    /// cap, or if the price is unknown.
     async fn hold(
         &self,
         tenant: Tenant,
@@ -357,19 +359,19 @@ impl Summaries {
         self.cap.hold(tenant, most, spent).await.map(Some).ok_or(Missing::Capped)
     }
 
-    /// Waits, within bounds, for summaries that are being made.
+    /// Waits, within bounds, for summaries in progress.
     pub async fn finish(&self) {
-        // At the end of the time what is under way is settled by rule at the next start.
+        // Calls still in flight at the end are settled by rule at the next start.
         let _ = tokio::time::timeout(FINISH_TIMEOUT, self.flights.finish()).await;
     }
 
-    /// What was counted, by name.
+    /// Returns the counters by name.
     pub fn figures(&self) -> Vec<(&'static str, u64)> {
         self.counts.figures(&self.records)
     }
 }
 
-/// Where the summariser is.
+/// Returns the upstream of the summariser.
 fn line(config: &Config, upstream: &Arc<Upstream>) -> Result<Line, ClientError> {
     let settings = &config.summaries;
     if settings.url.is_empty() {
@@ -378,7 +380,7 @@ fn line(config: &Config, upstream: &Arc<Upstream>) -> Result<Line, ClientError> 
     let own = config::Upstream {
         url: settings.url.clone(),
         first_byte_timeout_ms: settings.timeout_ms,
-        // weir's certificate is for the upstream that it is set for.
+        // weir's client certificate is only for the upstream for which it is configured.
         tls: config::ConnectTls {
             client_cert: None,
             client_key: None,
@@ -387,6 +389,7 @@ fn line(config: &Config, upstream: &Arc<Upstream>) -> Result<Line, ClientError> 
         ..config.upstream.clone()
     };
     let client = Client::new(&own)?;
-    let own_key = settings.own_key.as_ref().and_then(|key| OwnKey::new(key, client.base()));
-    Ok(Line::Own(client, own_key))
+    let provider_key =
+        settings.provider_key.as_ref().and_then(|key| ProviderKey::new(key, client.base()));
+    Ok(Line::Own(client, provider_key))
 }

@@ -1,6 +1,6 @@
-//! What is kept of summaries: those that are ready for a cut to come, and what each cut has put in
-//! the place of what it took. The store decides between processes: the first to write a cut's record
-//! has settled it. Memory in front of it spares reading, and changes nothing.
+//! Records of summaries: those ready for the next compaction, and the permanent record of each
+//! compaction. The store decides between processes: the first to write a compaction's record
+//! settles it. Memory in front of it saves reads, and changes nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,44 +11,44 @@ use moka::sync::Cache;
 
 use super::keys::Key;
 use crate::config::Summaries;
-use crate::context::summary::Summary;
-use crate::store::{Entry, Kind, Life, Store, StoreError, Tenant, now_ms};
+use weir_engine::context::summary::Summary;
+use weir_store::{Entry, Kind, Life, Store, StoreError, Tenant, now_ms};
 
-/// The forms of the values; others are not read.
+/// Format version of the values; others are not read.
 const FORM: u8 = 1;
 const READY_FORM: u8 = 2;
 const EXTRACT: u8 = 0;
 const SUMMARY: u8 = 1;
-/// What an entry in memory weighs beside its text.
+/// Memory of an entry besides its text.
 const ENTRY_BYTES: usize = 160;
-/// How many conversations that begin alike have a summary ready each.
+/// Maximum number of ready summaries for conversations with the same beginning.
 const MOST_BRANCHES: usize = 8;
-/// How many spans are remembered that could not be settled.
+/// Maximum number of spans remembered that could not be settled.
 const MOST_UNSETTLED: u64 = 100_000;
 
-/// What a cut has put in place.
+/// Record of a compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// What weir says without a model.
+pub enum Status {
+    /// weir's own text without a model.
     Extract,
     Summary(Summary),
 }
 
-/// A summary that is ready for the cut that will need it.
+/// Summary ready for the next compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ready {
     pub summary: Summary,
-    /// The key of the messages that it speaks of.
+    /// Key of the messages that it covers.
     pub covered: Key,
 }
 
-/// Where things were found.
+/// Counters of lookups by source.
 #[derive(Debug, Default)]
 pub struct Found {
     pub in_memory: AtomicU64,
     pub in_store: AtomicU64,
     pub nowhere: AtomicU64,
-    /// Reads and writes of the store that failed, and values that could not be read.
+    /// Failed reads and writes of the store, and unreadable values.
     pub failures: AtomicU64,
 }
 
@@ -61,19 +61,18 @@ impl Found {
 pub struct Records {
     store: Store,
     lifetime_ms: u64,
-    standing: Cache<Key, Standing>,
-    /// Spans that requests were sent with the extract of while the store could not be written: it
-    /// goes on to stand there.
+    status: Cache<Key, Status>,
+    /// Spans sent with the extract while the store could not be written: they keep the extract.
     unsettled: Cache<Key, ()>,
-    /// Of spans that begin alike, the newest first.
+    /// Summaries of spans with the same start, the newest first.
     ready: Cache<Key, Arc<[Ready]>>,
-    /// Held while one is put among them.
+    /// Held while a summary is added.
     keeping: Mutex<()>,
     standing_kind: Kind,
     ready_kind: Kind,
-    /// Of records of cuts.
+    /// Lookups of compaction records.
     pub found: Found,
-    /// Of summaries for cuts to come.
+    /// Lookups of ready summaries.
     pub found_ready: Found,
 }
 
@@ -84,13 +83,13 @@ impl Records {
         Self {
             store,
             lifetime_ms: settings.lifetime_ms,
-            standing: Cache::builder()
-                .weigher(move |_: &Key, standing: &Standing| match standing {
-                    Standing::Extract => weight(0),
-                    Standing::Summary(summary) => weight(summary.text.len()),
+            status: Cache::builder()
+                .weigher(move |_: &Key, status: &Status| match status {
+                    Status::Extract => weight(0),
+                    Status::Summary(summary) => weight(summary.text.len()),
                 })
                 .max_capacity(settings.cache_bytes / 2)
-                // Less than in the store, whose entries are so renewed in time.
+                // Shorter than in the store, so that its entries are renewed in time.
                 .time_to_live(lifetime / 4)
                 .build(),
             unsettled: Cache::builder().max_capacity(MOST_UNSETTLED).time_to_live(lifetime).build(),
@@ -110,16 +109,12 @@ impl Records {
         }
     }
 
-    /// What stands in place of the span, if that is settled. A store that cannot be read settles
+    /// Returns the record of the span, if it is settled. A store that cannot be read settles
     /// nothing.
-    pub async fn standing(
-        &self,
-        tenant: Tenant,
-        span: &Key,
-    ) -> Result<Option<Standing>, StoreError> {
-        if let Some(standing) = self.standing.get(span) {
+    pub async fn status(&self, tenant: Tenant, span: &Key) -> Result<Option<Status>, StoreError> {
+        if let Some(status) = self.status.get(span) {
             Found::count(&self.found.in_memory);
-            return Ok(Some(standing));
+            return Ok(Some(status));
         }
         let value = self.fetch(tenant, self.standing_kind, span, &self.found).await?;
         let Some(value) = value else {
@@ -127,35 +122,35 @@ impl Records {
             return Ok(None);
         };
         Found::count(&self.found.in_store);
-        let standing = self.read_standing(&value);
-        self.standing.insert(*span, standing.clone());
-        Ok(Some(standing))
+        let status = self.read_status(&value);
+        self.status.insert(*span, status.clone());
+        Ok(Some(status))
     }
 
-    /// Puts `wanted` in place of the span for ever, unless something stands there already; gives
-    /// what stands there.
+    /// Stores `wanted` permanently as the record of the span, unless it already has one; returns
+    /// the record.
     ///
-    /// Where that cannot be written it is the extract, since nobody else would know of a summary, and
-    /// it is not settled: the next to look tries again.
-    pub async fn settle(&self, tenant: Tenant, span: &Key, wanted: Standing) -> (Standing, bool) {
-        let wanted = if self.unsettled.contains_key(span) { Standing::Extract } else { wanted };
-        let value = standing_bytes(&wanted);
+    /// If it cannot be written, the record is the extract, since no other process would know of a
+    /// summary. It is not settled: the next lookup tries again.
+    pub async fn settle(&self, tenant: Tenant, span: &Key, wanted: Status) -> (Status, bool) {
+        let wanted = if self.unsettled.contains_key(span) { Status::Extract } else { wanted };
+        let value = status_bytes(&wanted);
         let entry = self.entry(span, value);
         let written =
             self.store.put_if_absent(tenant, self.standing_kind, vec![entry], now_ms()).await;
         let Ok(Some(value)) = written.map(|mut values| values.pop()) else {
             Found::count(&self.found.failures);
             self.unsettled.insert(*span, ());
-            return (Standing::Extract, false);
+            return (Status::Extract, false);
         };
-        let standing = self.read_standing(&value);
+        let status = self.read_status(&value);
         self.unsettled.invalidate(span);
-        self.standing.insert(*span, standing.clone());
-        (standing, true)
+        self.status.insert(*span, status.clone());
+        (status, true)
     }
 
-    /// Of the summaries that are ready for spans that begin at `start` the one that speaks of most of
-    /// those that `serves` takes.
+    /// Returns the ready summary for spans that begin at `start` that covers the most messages,
+    /// among those that `serves` accepts.
     pub async fn ready(
         &self,
         tenant: Tenant,
@@ -176,13 +171,13 @@ impl Records {
         Some(ready)
     }
 
-    /// The same of those in memory, without counting.
+    /// Like [`Self::ready`], from memory only and without counting.
     pub fn ready_in_memory(&self, start: &Key, serves: impl Fn(&Ready) -> bool) -> Option<Ready> {
         longest(&self.ready.get(start)?, &serves)
     }
 
-    /// Keeps a summary for spans that begin at `start`, beside those of other conversations that begin
-    /// alike. Where it cannot be stored this process has it all the same.
+    /// Stores a summary for spans that begin at `start`, next to those of other conversations with
+    /// the same beginning. If it cannot be stored, this process still uses it.
     pub async fn keep_ready(&self, tenant: Tenant, start: &Key, ready: Ready) {
         let stored = self.stored(tenant, start).await;
         let all = self.remember(start, &[ready], &stored);
@@ -192,7 +187,7 @@ impl Records {
         }
     }
 
-    /// Puts `newest` before those that are known and `oldest` behind, as far as there is room.
+    /// Puts `newest` before the known ones and `oldest` after them, as far as there is room.
     fn remember(&self, start: &Key, newest: &[Ready], oldest: &[Ready]) -> Arc<[Ready]> {
         let _turn = self.keeping.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.ready.get(start);
@@ -234,29 +229,29 @@ impl Records {
         Entry { key: Bytes::copy_from_slice(key), value, expires_ms }
     }
 
-    /// A value as read; one that cannot be read stands for the extract.
-    fn read_standing(&self, value: &[u8]) -> Standing {
+    /// Parses a value; an unreadable one counts as the extract.
+    fn read_status(&self, value: &[u8]) -> Status {
         match value {
-            [FORM, EXTRACT] => Standing::Extract,
+            [FORM, EXTRACT] => Status::Extract,
             [FORM, SUMMARY, rest @ ..] => read_summary(rest).map_or_else(
                 || {
                     Found::count(&self.found.failures);
-                    Standing::Extract
+                    Status::Extract
                 },
-                Standing::Summary,
+                Status::Summary,
             ),
             _ => {
                 Found::count(&self.found.failures);
-                Standing::Extract
+                Status::Extract
             }
         }
     }
 }
 
-fn standing_bytes(standing: &Standing) -> Bytes {
-    match standing {
-        Standing::Extract => Bytes::from_static(&[FORM, EXTRACT]),
-        Standing::Summary(summary) => {
+fn status_bytes(status: &Status) -> Bytes {
+    match status {
+        Status::Extract => Bytes::from_static(&[FORM, EXTRACT]),
+        Status::Summary(summary) => {
             let mut bytes = vec![FORM, SUMMARY];
             write_summary(summary, &mut bytes);
             bytes.into()
@@ -264,7 +259,7 @@ fn standing_bytes(standing: &Standing) -> Bytes {
     }
 }
 
-/// Of those that `serves` takes the one that speaks of most.
+/// Returns the one that covers the most messages, among those that `serves` accepts.
 fn longest(all: &[Ready], serves: &impl Fn(&Ready) -> bool) -> Option<Ready> {
     all.iter().filter(|ready| serves(ready)).max_by_key(|ready| ready.summary.covers).cloned()
 }
@@ -325,18 +320,18 @@ mod tests {
         let store = Store::in_memory().expect("there is memory");
         let [one, other] = [(); 2].map(|()| records(&store));
         let span = [3; 32];
-        assert_eq!(one.standing(TENANT, &span).await, Ok(None));
-        let settled = (Standing::Extract, true);
-        assert_eq!(one.settle(TENANT, &span, Standing::Extract).await, settled);
-        let late = Standing::Summary(summary("too late"));
+        assert_eq!(one.status(TENANT, &span).await, Ok(None));
+        let settled = (Status::Extract, true);
+        assert_eq!(one.settle(TENANT, &span, Status::Extract).await, settled);
+        let late = Status::Summary(summary("too late"));
         assert_eq!(other.settle(TENANT, &span, late).await, settled);
-        assert_eq!(records(&store).standing(TENANT, &span).await, Ok(Some(Standing::Extract)));
-        assert_eq!(one.standing(Tenant([2; 16]), &[4; 32]).await, Ok(None));
-        let first = Standing::Summary(summary("what \u{e9} was said"));
+        assert_eq!(records(&store).status(TENANT, &span).await, Ok(Some(Status::Extract)));
+        assert_eq!(one.status(Tenant([2; 16]), &[4; 32]).await, Ok(None));
+        let first = Status::Summary(summary("what \u{e9} was said"));
         let settled = (first.clone(), true);
         assert_eq!(other.settle(TENANT, &[5; 32], first.clone()).await, settled);
-        assert_eq!(one.settle(TENANT, &[5; 32], Standing::Extract).await, settled);
-        assert_eq!(records(&store).standing(TENANT, &[5; 32]).await, Ok(Some(first)));
+        assert_eq!(one.settle(TENANT, &[5; 32], Status::Extract).await, settled);
+        assert_eq!(records(&store).status(TENANT, &[5; 32]).await, Ok(Some(first)));
     }
 
     fn ready(covers: usize, number: u8) -> Ready {
@@ -403,7 +398,7 @@ mod tests {
             let entry = records.entry(&span, Bytes::copy_from_slice(value));
             let kind = records.standing_kind;
             store.put(TENANT, kind, vec![entry], now_ms()).await.expect("it has room");
-            assert_eq!(records.standing(TENANT, &span).await, Ok(Some(Standing::Extract)));
+            assert_eq!(records.status(TENANT, &span).await, Ok(Some(Status::Extract)));
             assert_eq!(records.found.failures.load(Ordering::Relaxed), index as u64 + 1);
         }
     }

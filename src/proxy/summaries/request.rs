@@ -1,24 +1,23 @@
-//! The requests that a summariser gets, and what is read of its answers. Decides nothing of what they
-//! say.
+//! Requests to a summariser, and the parsing of its answers. Decides nothing about their content.
 
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-/// What reasoning may take beside the answer: models that reason count it as output.
+/// Room for reasoning in addition to the answer: reasoning models count it as output.
 const REASONING_TOKENS: u64 = 4096;
-/// Names of models that want `max_completion_tokens`, and reason.
-/// Source: OpenAI's reference of chat completions, `max_tokens` ("not compatible with o-series models").
+/// Prefixes of reasoning models, which require `max_completion_tokens`. Source: OpenAI's reference
+/// of chat completions, `max_tokens` ("not compatible with o-series models").
 const REASONING_MODELS: [&str; 5] = ["gpt-5", "o1", "o3", "o4", "gpt-oss"];
 
-/// The most output that a summary of `max_tokens` may take, thinking included. A model's tokens are
-/// not weir's, and what is too long is cut.
+/// Returns the output limit for a summary of `max_tokens`, including reasoning. A model's tokens
+/// differ from weir's; a longer summary is clipped.
 pub fn max_output_tokens(model: &str, max_tokens: u64) -> u64 {
     let twice = 2 * max_tokens;
     if is_reasoning(model) { twice + REASONING_TOKENS } else { twice }
 }
 
-/// A request of its own: the instruction, and what is to be summed up as data.
+/// Builds a separate request: the instruction, and the content to summarise as data.
 pub fn separate(model: &str, instruction: &str, data: &str, max_tokens: u64) -> String {
     let mut body = json!({
         "model": model,
@@ -31,8 +30,8 @@ pub fn separate(model: &str, instruction: &str, data: &str, max_tokens: u64) -> 
     body.to_string()
 }
 
-/// What is taken over of a request whose conversation is summed up in place. Everything that stands
-/// before the messages in the prompt, so that the provider reads what it has in its cache.
+/// Members kept from a request whose conversation is summarised in place: all that precede the
+/// messages in the prompt, so that the provider reads them from its cache.
 #[derive(Deserialize)]
 struct Sent<'a> {
     #[serde(borrow)]
@@ -49,8 +48,8 @@ struct Sent<'a> {
     safety_identifier: Option<&'a RawValue>,
 }
 
-/// A request as it was sent with one more message behind, the instruction; `None` where there is
-/// nothing to put it behind.
+/// Appends the instruction as one more message to a request as it was sent; `None` if that is not
+/// possible.
 pub fn appended(sent: &str, model: &str, instruction: &str, max_tokens: u64) -> Option<String> {
     let sent: Sent<'_> = serde_json::from_str(sent).ok()?;
     let messages = sent.messages.get().trim_end().strip_suffix(']')?.trim_end();
@@ -110,8 +109,8 @@ struct Message {
     content: Option<String>,
 }
 
-/// What an answer says, if only nothing, as where a filter holds it back; `None` where it is no answer
-/// of this protocol.
+/// Returns the text of an answer, which may be empty, for example after a content filter; `None` if
+/// it is not an answer of this protocol.
 pub fn said(answer: &[u8]) -> Option<String> {
     let answer: Answer = serde_json::from_slice(answer).ok()?;
     Some(answer.choices.into_iter().next()?.message?.content.unwrap_or_default())

@@ -1,5 +1,5 @@
-//! What stands in the place of messages that a cut takes, for one request: asked by the engine while
-//! it folds, answered from what earlier cuts settled, and settled where none did.
+//! Records for one request's compactions: looked up by the engine while it compacts, taken from
+//! earlier settlements, and settled if there are none.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -13,45 +13,45 @@ use tokio::time::Instant;
 use super::Summaries;
 use super::flights::Part;
 use super::keys::Key;
-use super::records::{Ready, Standing};
+use super::records::{Ready, Status};
 use crate::config::SummaryMode;
-use crate::context::summary::{Space, Summary};
-use crate::context::{Ahead, Fate, Fold, Source};
 use crate::proxy::planned::Job;
-use crate::store::Tenant;
-use crate::tokens::Encoding;
-use crate::wire::{Protocol, Role};
+use weir_engine::context::summary::{Space, Summary};
+use weir_engine::context::{Ahead, Fate, Fold};
+use weir_engine::tokens::Encoding;
+use weir_engine::wire::{Protocol, Role};
+use weir_store::Tenant;
 
-/// What a request may do where nothing is settled yet.
+/// Wait mode of a request if a record is not settled yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitMode {
     /// Nothing: it is not sent.
-    Looks,
-    /// Settle it by what is ready.
-    Settles,
-    /// Find the last cut first, whose summary is waited for; settle all when planned again.
-    Waits,
+    LookOnly,
+    /// Settle it with a ready summary, if any.
+    Settle,
+    /// Find the last compaction first and wait for its summary; settle all when planned again.
+    Wait,
 }
 
-/// How the last cut of a request came by what stands there, as `x-weir-summary` says it.
+/// Source of the record for a request's last compaction, as reported in `x-weir-summary`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
-    /// A summary that an earlier request settled.
+pub enum SummaryOutcome {
+    /// Summary settled by an earlier request.
     Kept,
-    /// A summary that was ready.
+    /// Summary that was ready.
     Ready,
-    /// The extract, which an earlier request settled.
+    /// Extract settled by an earlier request.
     KeptExtract,
-    /// The extract: no summary was ready.
+    /// Extract: no summary was ready.
     Late,
-    /// The extract: what is settled could not be read.
+    /// Extract: the record could not be read.
     StoreFails,
-    /// The extract: there is a summary, and no room for it.
+    /// Extract: there is a summary, but no room for it.
     Unfit,
 }
 
-impl Look {
-    /// The word for it.
+impl SummaryOutcome {
+    /// Returns its name.
     pub fn word(self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -64,52 +64,52 @@ impl Look {
     }
 }
 
-/// A span that a summary is wanted of, by what it is found by and where it stands in the body.
+/// Span to summarise, with its keys and its position in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     pub start: Key,
     pub covered: Key,
-    /// A summary of so many of them, from the front, will do.
+    /// Minimum number of messages, from the front, that a usable summary covers.
     pub least_covers: usize,
-    /// What the summary may take, as the request's own model counts.
+    /// Maximum size of the summary, as the request's own model counts.
     pub summary_tokens: u64,
     pub encoding: Encoding,
-    /// The model of the request.
+    /// Model of the request.
     pub model: String,
-    /// Each message's bytes in the body that it was read from, in order.
+    /// Byte ranges of the messages in the body, in order.
     pub messages: Vec<Range<usize>>,
-    /// Whether all of them are sent whole, so that the request as sent tells them.
+    /// Whether all of them are sent whole, so that the request as sent contains them.
     pub are_sent: bool,
 }
 
 impl Wanted {
-    /// Copies of the span's messages in `body`, which is not kept for them.
+    /// Copies the span's messages from `body`, so that the body need not be kept.
     pub fn of(&self, body: &Bytes) -> Vec<Bytes> {
         self.messages.iter().map(|range| Bytes::copy_from_slice(&body[range.clone()])).collect()
     }
 
-    /// What the messages take.
+    /// Size of the messages in bytes.
     pub fn bytes(&self) -> usize {
         self.messages.iter().map(Range::len).sum()
     }
 }
 
-/// One request's spans.
+/// Spans of one request.
 pub struct Spans<'a> {
     summaries: &'a Arc<Summaries>,
     tenant: Tenant,
     protocol: Protocol,
-    /// The body that the messages are parts of.
+    /// Body that contains the messages.
     body: &'a Bytes,
     messages: &'a [&'a str],
     model: &'a str,
     encoding: Encoding,
-    patience: Patience,
+    wait_mode: WaitMode,
     wanted: RefCell<Option<Wanted>>,
-    /// How each cut came by what stands there, in order.
-    looks: RefCell<Vec<Look>>,
+    /// Source of each compaction's record, in order.
+    looks: RefCell<Vec<SummaryOutcome>>,
     is_unsettled: Cell<bool>,
-    /// Whether a cut was left open that is to be settled when the request is planned again.
+    /// Whether a compaction was left open, to be settled when the request is planned again.
     is_open: Cell<bool>,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Spans<'a> {
         job: &'a Job,
         (messages, model, encoding): (&'a [&'a str], &'a str, Encoding),
     ) -> Self {
-        let Job { tenant, protocol, patience, ref body, .. } = *job;
+        let Job { tenant, protocol, wait_mode, ref body, .. } = *job;
         Self {
             summaries,
             tenant,
@@ -128,7 +128,7 @@ impl<'a> Spans<'a> {
             messages,
             model,
             encoding,
-            patience,
+            wait_mode,
             wanted: RefCell::default(),
             looks: RefCell::default(),
             is_unsettled: Cell::default(),
@@ -136,76 +136,73 @@ impl<'a> Spans<'a> {
         }
     }
 
-    /// What stands in the place of the messages `gone`; `None` for the extract. Blocks while the
-    /// store is read: cuts are made off the async threads.
-    pub fn standing(&self, gone: &[usize], space: Space) -> Option<Summary> {
-        // Where no runtime is, nothing is kept either.
+    /// Returns the summary for the messages `gone`; `None` for the extract. Blocks while the store
+    /// is read: compactions run off the async threads.
+    pub fn status(&self, gone: &[usize], space: Space) -> Option<Summary> {
+        // Without a runtime nothing is stored either.
         let runtime = Handle::try_current().ok()?;
-        let (look, standing) = runtime.block_on(self.look(gone, space));
+        let (look, status) = runtime.block_on(self.look(gone, space));
         self.looks.borrow_mut().push(look);
-        match standing {
-            Standing::Extract => None,
-            Standing::Summary(summary) => Some(summary),
+        match status {
+            Status::Extract => None,
+            Status::Summary(summary) => Some(summary),
         }
     }
 
-    async fn look(&self, gone: &[usize], space: Space) -> (Look, Standing) {
-        // Of all cuts the last is the one that is waited for.
+    async fn look(&self, gone: &[usize], space: Space) -> (SummaryOutcome, Status) {
+        // Of all compactions, the last is the one waited for.
         self.wanted.borrow_mut().take();
         let records = &self.summaries.records;
         let span = self.summaries.keys.span(self.tenant, self.texts(gone));
-        match records.standing(self.tenant, &span).await {
-            Ok(Some(Standing::Extract)) => return (Look::KeptExtract, Standing::Extract),
-            Ok(Some(standing)) => return (Look::Kept, standing),
+        match records.status(self.tenant, &span).await {
+            Ok(Some(Status::Extract)) => return (SummaryOutcome::KeptExtract, Status::Extract),
+            Ok(Some(status)) => return (SummaryOutcome::Kept, status),
             Ok(None) => {}
             Err(_) => {
                 self.is_unsettled.set(true);
-                return (Look::StoreFails, Standing::Extract);
+                return (SummaryOutcome::StoreFails, Status::Extract);
             }
         }
-        let Some(asking) = self.summaries.asking() else { return (Look::Late, Standing::Extract) };
-        let Some(start) = self.start(gone) else { return (Look::Late, Standing::Extract) };
+        let Some(asking) = self.summaries.asking() else {
+            return (SummaryOutcome::Late, Status::Extract);
+        };
+        let Some(start) = self.start(gone) else { return (SummaryOutcome::Late, Status::Extract) };
         let ready = records.ready(self.tenant, &start, |ready| self.is_of(gone, ready)).await;
         let size = asking.size(space.note_tokens, space.replaced_tokens);
-        if let (Patience::Waits, None, Some(summary_tokens)) = (self.patience, &ready, size) {
+        if let (WaitMode::Wait, None, Some(summary_tokens)) = (self.wait_mode, &ready, size) {
             let least_covers = gone.len();
             let ahead = Ahead { span: gone.to_vec(), summary_tokens, least_covers };
             *self.wanted.borrow_mut() = self.want(&ahead, start);
         }
         let wanted = match ready {
-            Some(ready) => Standing::Summary(ready.summary),
-            None => Standing::Extract,
+            Some(ready) => Status::Summary(ready.summary),
+            None => Status::Extract,
         };
-        let stands = match self.patience {
-            Patience::Looks | Patience::Waits => {
+        let stands = match self.wait_mode {
+            WaitMode::LookOnly | WaitMode::Wait => {
                 self.is_unsettled.set(true);
-                self.is_open.set(self.patience == Patience::Waits);
+                self.is_open.set(self.wait_mode == WaitMode::Wait);
                 wanted
             }
-            Patience::Settles => {
-                let (standing, is_settled) = records.settle(self.tenant, &span, wanted).await;
+            WaitMode::Settle => {
+                let (status, is_settled) = records.settle(self.tenant, &span, wanted).await;
                 self.is_unsettled.set(self.is_unsettled.get() || !is_settled);
-                standing
+                status
             }
         };
         let look = match stands {
-            Standing::Summary(_) => Look::Ready,
-            Standing::Extract => Look::Late,
+            Status::Summary(_) => SummaryOutcome::Ready,
+            Status::Extract => SummaryOutcome::Late,
         };
         (look, stands)
     }
 
-    /// What is to be summed up for the cut that the state `end` will need next; `None` where that is
-    /// far off or not worth a call, or its summary is ready, on its way, or has failed just now.
-    pub fn ahead(&self, end: &Fold, source: &dyn Source) -> Option<Wanted> {
-        let asking = self.summaries.asking()?;
-        if self.patience == Patience::Looks {
-            return None;
-        }
-        let ahead = end.ahead(asking, source)?;
+    /// Returns the span to summarise for the next compaction, as the plan that ends in the state
+    /// `end` asks for it. `None` if its summary is ready, in progress, or has just failed.
+    pub fn prefetch(&self, ahead: &Ahead, end: &Fold) -> Option<Wanted> {
         let is_sent = |message: &usize| end.fates().get(*message) == Some(&Fate::Kept);
         let are_sent = ahead.span.iter().all(is_sent);
-        self.wanted(&ahead).map(|wanted| Wanted { are_sent, ..wanted })
+        self.wanted(ahead).map(|wanted| Wanted { are_sent, ..wanted })
     }
 
     fn wanted(&self, ahead: &Ahead) -> Option<Wanted> {
@@ -223,33 +220,34 @@ impl<'a> Spans<'a> {
         }
     }
 
-    /// Whether the request has to be planned again, since nothing was settled on the way; and the span
-    /// that it is to wait for before, if there is one.
+    /// Returns whether the request must be planned again, since nothing was settled on the way, and
+    /// the span to wait for before, if any.
     pub fn take_open(&self) -> Option<Option<Box<Wanted>>> {
         self.is_open.take().then(|| self.wanted.borrow_mut().take().map(Box::new))
     }
 
-    /// Whether a fold whose cuts were looked up at `at` is to be made anew, so that what stands there
-    /// lives on.
+    /// Whether a compaction state whose records were looked up at `at` must be computed again, to
+    /// renew their lifetime.
     pub fn is_stale(&self, at: Instant) -> bool {
         at.elapsed() >= Duration::from_millis(self.summaries.settings.lifetime_ms / 4)
     }
 
-    /// Whether something was decided that nobody has settled.
+    /// Whether the plan used records that are not settled.
     pub fn is_unsettled(&self) -> bool {
         self.is_unsettled.get()
     }
 
-    /// How the last cut came by what stands there, where any was made: `is_unfit` says that the note
-    /// had no room for it. Counts all of them where the request is going to be sent.
-    pub fn told(&self, is_unfit: bool) -> Option<Look> {
+    /// Returns the source of the last compaction's record, if there was a compaction; `is_unfit`
+    /// means that the note had no room for it. Counts all of them if the request is going to be
+    /// sent.
+    pub fn told(&self, is_unfit: bool) -> Option<SummaryOutcome> {
         let mut looks = self.looks.borrow_mut();
-        if let Some(last @ (Look::Kept | Look::Ready)) = looks.last_mut()
+        if let Some(last @ (SummaryOutcome::Kept | SummaryOutcome::Ready)) = looks.last_mut()
             && is_unfit
         {
-            *last = Look::Unfit;
+            *last = SummaryOutcome::Unfit;
         }
-        if self.patience != Patience::Looks {
+        if self.wait_mode != WaitMode::LookOnly {
             looks.iter().for_each(|look| self.summaries.counts.looked(*look));
         }
         looks.last().copied()
@@ -262,7 +260,8 @@ impl<'a> Spans<'a> {
     fn start(&self, gone: &[usize]) -> Option<Key> {
         let first = *gone.first()?;
         let before = self.messages.get(..=first)?;
-        // Without what operators say first: there may be a clock in it, and no cut takes it.
+        // Without the operator's leading messages: they may contain the time, and no compaction
+        // removes them.
         let is_system = |raw: &&&str| {
             self.protocol.read_message(raw).is_ok_and(|message| message.role == Role::System)
         };
@@ -270,7 +269,7 @@ impl<'a> Spans<'a> {
         Some(self.summaries.keys.start(self.tenant, &before[run..]))
     }
 
-    /// Whether a summary speaks of the beginning of `gone`.
+    /// Whether a summary covers the beginning of `gone`.
     fn is_of(&self, gone: &[usize], ready: &Ready) -> bool {
         self.is_key_of(gone, ready.summary.covers, &ready.covered)
     }
@@ -302,7 +301,7 @@ impl<'a> Spans<'a> {
     }
 }
 
-/// Whether requests look for what stands at all.
+/// Whether requests look up records at all.
 pub fn are_looked_for(mode: SummaryMode) -> bool {
     !matches!(mode, SummaryMode::Off | SummaryMode::Auto)
 }

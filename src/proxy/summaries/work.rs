@@ -1,5 +1,5 @@
-//! One summary: of which messages, by which form of question, in how many rounds. Keeps nothing; what
-//! it makes is kept by whoever had it made.
+//! Making of one summary: selects its messages, the form of the request and the number of rounds.
+//! Stores nothing; the caller does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,71 +14,71 @@ use super::breaker::{Change, Leaves};
 use super::call::{self, Failure, Line, SUMMARY, Said};
 use super::request;
 use super::spans::Wanted;
-use crate::budget::Compaction;
 use crate::config::{Known, SAME_MODEL};
-use crate::context::Limits;
-use crate::context::summary::{self, Round, Size, Summary, Unfit};
-use crate::proxy::Caller;
-use crate::proxy::opening::{self, Opening};
-use crate::proxy::settlement::believed;
+use crate::proxy::admit::caller::Caller;
+use crate::proxy::hold::account::{self, Opening};
+use crate::proxy::settle::settlement::believed;
 use crate::proxy::upstreams::Upstream;
-use crate::tokens::{Encoding, REPLY_PRIMING};
 use crate::upstream::Target;
-use crate::wire::Protocol;
+use weir_engine::context::Limits;
+use weir_engine::context::summary::{self, Round, Size, Summary, Unfit};
+use weir_engine::tokens::{Encoding, REPLY_PRIMING};
+use weir_engine::wire::Protocol;
+use weir_store::budget::Compaction;
 
-/// The most rounds of one summary: a span that needs more is not worth its price.
+/// Maximum rounds of one summary: a longer span is not worth its price.
 const MOST_ROUNDS: usize = 32;
-/// No text that is worth summing up has more bytes to a token: what has is not even counted.
+/// Maximum bytes per token of text worth summarising; text above it is not even counted.
 const MOST_BYTES_A_TOKEN: u64 = 16;
 
-/// Whose request a summary is made for, and how it was sent.
+/// Requester of a summary: the request it is made for, and how that was sent.
 #[derive(Clone)]
-pub struct Behalf {
+pub struct Requester {
     pub caller: Caller,
-    /// The headers that the request came with.
+    /// Headers of the request.
     pub headers: HeaderMap,
     pub target: Target,
     pub protocol: Protocol,
-    /// Where the request goes.
+    /// Upstream of the request.
     pub upstream: Arc<Upstream>,
 }
 
-/// A summary to make.
+/// Summary to make.
 pub struct Work {
-    pub behalf: Arc<Behalf>,
+    pub requester: Arc<Requester>,
     pub wanted: Wanted,
-    /// The span's messages, as they came.
+    /// Messages of the span, as received.
     pub messages: Vec<Bytes>,
-    /// The request as it was sent, with what it takes, where it can be continued by a question.
+    /// The request as sent, with its size, if a question can be appended to it.
     pub sent: Option<Sent>,
-    /// Its place in memory.
+    /// Its share of memory.
     pub _held: OwnedSemaphorePermit,
 }
 
-/// A request that was sent.
+/// Request that was sent.
 #[derive(Clone)]
 pub struct Sent {
     pub body: Bytes,
     pub tokens: u64,
 }
 
-/// Why there is no summary.
+/// Reason why there is no summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
     Call(Failure),
     Unfit(Unfit),
-    /// The summariser's window holds no round.
+    /// The summariser's window is too small for a round.
     WindowTooSmall,
     /// It would take too many rounds.
     TooLong,
-    /// The summariser is left alone for now.
+    /// The summariser's breaker is open.
     Paused,
-    /// The caller's summaries have cost what they may today.
+    /// The caller's summaries have reached today's cap.
     Capped,
 }
 
 impl Missing {
-    /// The word for it in the log and among the counts.
+    /// Returns its name in the log and in the counters.
     pub fn word(self) -> &'static str {
         match self {
             Self::Call(failure) => failure.word(),
@@ -90,7 +90,7 @@ impl Missing {
         }
     }
 
-    /// Whose pause it counts towards.
+    /// Returns the breaker that it counts for.
     fn blame(self) -> Blame {
         match self {
             Self::Call(Failure::Refused { status: 401 | 403 | 429 | 500.. }) => Blame::Summariser,
@@ -102,17 +102,18 @@ impl Missing {
     }
 }
 
-/// What a failure tells of.
+/// Cause of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blame {
     Nobody,
-    /// All that ask the summariser as this caller does.
+    /// Affects all callers that use the summariser as this one does.
     Summariser,
-    /// What a conversation's own content may bring about: nobody is to lose summaries by another's.
+    /// Possibly caused by a conversation's own content: nobody may lose summaries because of
+    /// another's.
     Content,
 }
 
-/// A summary, and what making it took.
+/// Summary, and the effort of making it.
 pub struct Made {
     pub summary: Summary,
     pub calls: usize,
@@ -132,14 +133,14 @@ impl Made {
     }
 }
 
-/// What is to be asked of a span, read and counted off the async threads.
+/// Prepares the rounds for a span, off the async threads.
 async fn rounds(work: &Work, size: Size) -> Result<Vec<Round>, Missing> {
     let most_bytes = size.window_tokens.saturating_mul(MOST_BYTES_A_TOKEN * MOST_ROUNDS as u64);
     let bytes: usize = work.messages.iter().map(Bytes::len).sum();
     if bytes as u64 > most_bytes {
         return Err(Missing::TooLong);
     }
-    let (messages, protocol) = (work.messages.clone(), work.behalf.protocol);
+    let (messages, protocol) = (work.messages.clone(), work.requester.protocol);
     let read = move || {
         let texts: Vec<&str> =
             messages.iter().map(|raw| std::str::from_utf8(raw).unwrap_or("")).collect();
@@ -151,7 +152,7 @@ async fn rounds(work: &Work, size: Size) -> Result<Vec<Round>, Missing> {
     if rounds.len() > MOST_ROUNDS { Err(Missing::TooLong) } else { Ok(rounds) }
 }
 
-/// The question of one round, written and counted there as well.
+/// Writes and counts the request of one round, off the async threads.
 async fn question(
     round: Round,
     before: Option<Arc<str>>,
@@ -168,15 +169,15 @@ async fn question(
     tokio::task::spawn_blocking(write).await.map_err(|_| Missing::TooLong)
 }
 
-/// One question.
+/// One request to the summariser.
 struct Question {
     body: String,
     prompt_tokens: u64,
 }
 
 impl Summaries {
-    /// Makes a summary: behind the request itself where that is its own model's and there is room,
-    /// else from the messages, in as many rounds as they need.
+    /// Makes a summary: appended to the request itself if its own model answers and there is room,
+    /// else from the messages, in as many rounds as needed.
     pub(super) async fn make(&self, work: &Work) -> Result<Made, Missing> {
         let model = match self.settings.model.as_str() {
             SAME_MODEL => &work.wanted.model,
@@ -204,7 +205,7 @@ impl Summaries {
                     made.count(&said);
                     made.summary = Summary { covers, text: text.into() };
                 }
-                // What was summed up so far is worth having.
+                // The part summarised so far is worth keeping.
                 Err(_) if made.summary.covers > 0 => break,
                 Err(missing) => return Err(missing),
             }
@@ -215,13 +216,13 @@ impl Summaries {
         }
     }
 
-    /// The question behind the request itself; `None` where another model answers, it goes
-    /// elsewhere, or there is no room behind it.
+    /// Appends the question to the request itself; `None` if another model or upstream answers, or
+    /// there is no room.
     fn appended(&self, work: &Work, model: &str) -> Option<Question> {
         let sent = work.sent.as_ref()?;
         let found = self.config.models.find(model);
-        let is_there = match self.line(&work.behalf) {
-            Line::Callers(upstream) => Arc::ptr_eq(&upstream, &work.behalf.upstream),
+        let is_there = match self.line(&work.requester) {
+            Line::Callers(upstream) => Arc::ptr_eq(&upstream, &work.requester.upstream),
             Line::Own(..) => false,
         };
         let is_own = is_there && model == work.wanted.model;
@@ -240,8 +241,8 @@ impl Summaries {
         Some(Question { body, prompt_tokens })
     }
 
-    /// What the summariser takes in one question, answer included: by what is known of the model, and
-    /// by what was learned of it where summaries go the way of requests.
+    /// Returns the size of one request to the summariser, answer included. It follows from the
+    /// known limits of the model, and the learned ones if summaries use the requests' upstream.
     fn size(&self, work: &Work, model: &str) -> Size {
         let found = self.config.models.find(model);
         let entry = found.entry;
@@ -257,8 +258,8 @@ impl Summaries {
             counting: self.config.policy(None, None).counting,
         };
         let mut encoding = entry.encoding;
-        if let Line::Callers(upstream) = self.line(&work.behalf) {
-            let (tenant, learned) = (work.behalf.caller.tenant, &upstream.taught.learned);
+        if let Line::Callers(upstream) = self.line(&work.requester) {
+            let (tenant, learned) = (work.requester.caller.tenant, &upstream.knowledge.learned);
             let is_known = !matches!(found.known, Known::Unknown);
             let of_model = learned.limits(tenant, model, limits.configured());
             of_model.apply(&mut limits, is_known);
@@ -269,7 +270,7 @@ impl Summaries {
         }
         let input_tokens = [limits.max_input_tokens, limits.operator_tokens];
         let input_tokens = input_tokens.into_iter().flatten().fold(u64::MAX, u64::min);
-        // The room between what is allowed for the answer and what is kept of it is not for input.
+        // The difference between the answer's limit and the part kept of it is not for input.
         let spare_tokens = output_tokens.saturating_sub(cap_tokens);
         let window_tokens = limits
             .window_tokens
@@ -280,23 +281,24 @@ impl Summaries {
         Size { encoding, window_tokens: window_tokens - margin_tokens, cap_tokens }
     }
 
-    /// One call, under the breaker and the cap, and what is kept of its answer.
+    /// Makes one call, subject to the breaker and the cap, and returns the part of its answer to
+    /// keep.
     async fn ask(
         &self,
         work: &Work,
         model: &str,
         question: Question,
     ) -> Result<(Said, String), Missing> {
-        let tenant = work.behalf.caller.tenant;
+        let tenant = work.requester.caller.tenant;
         let size = self.size(work, model);
         let output_tokens = request::max_output_tokens(model, size.cap_tokens);
         let most = [question.prompt_tokens, output_tokens];
         let _held = self.hold(tenant, model, most).await?;
-        let breakers = self.breakers(&work.behalf);
+        let breakers = self.breakers(&work.requester);
         let leaves = breakers.leaves(Instant::now()).ok_or(Missing::Paused)?;
-        let target = self.target(&work.behalf, model);
-        let line = self.line(&work.behalf);
-        let headers = line.headers(&work.behalf.headers, &target);
+        let target = self.target(&work.requester, model);
+        let line = self.line(&work.requester);
+        let headers = line.headers(&work.requester.headers, &target);
         let said = call::call(
             &line,
             &self.journal,
@@ -320,7 +322,7 @@ impl Summaries {
         said
     }
 
-    /// Tells the breakers how a call ended, and the log what that changed.
+    /// Reports the end of a call to the breakers, and logs their changes.
     fn tell(&self, leaves: Leaves<'_>, missing: Option<Missing>) {
         let now = Instant::now();
         let (of_summariser, of_content) = match missing.map(Missing::blame) {
@@ -347,7 +349,7 @@ impl Summaries {
                 target: "weir::summaries",
                 why,
                 pause_ms,
-                "no summaries are asked for: the last calls of the summariser failed. Requests go \
+                "summaries are paused: the last calls of the summariser failed. Requests go \
                  on with extracts"
             );
         }
@@ -357,7 +359,7 @@ impl Summaries {
                 target: "weir::summaries",
                 why,
                 pause_ms,
-                "no summaries are asked for one caller: its last ones were of no use. Its requests \
+                "summaries are paused for one caller: its last ones could not be used. Its requests \
                  go on with extracts"
             );
         }
@@ -366,13 +368,13 @@ impl Summaries {
         }
     }
 
-    fn target(&self, behalf: &Behalf, model: &str) -> Target {
-        // The request's own way, where its model answers: a deployment's name is in the path.
+    fn target(&self, requester: &Requester, model: &str) -> Target {
+        // The request's own route, if its model answers: a deployment's name is in the path.
         match &self.own_target {
             Some(target) if !self.line.is_callers() || self.settings.model == model => {
                 target.clone()
             }
-            _ => behalf.target.clone(),
+            _ => requester.target.clone(),
         }
     }
 
@@ -383,10 +385,10 @@ impl Summaries {
         [prompt_tokens, output_tokens]: [u64; 2],
     ) -> Opening {
         Opening {
-            caller: opening::account(&work.behalf.caller),
+            caller: account::account(&work.requester.caller),
             route: SUMMARY.to_owned(),
             model: model.to_owned(),
-            upstream: Some(self.line(&work.behalf).client().base().origin().to_owned()),
+            upstream: Some(self.line(&work.requester).client().base().origin().to_owned()),
             stream: false,
             action: SUMMARY.to_owned(),
             zone: "",

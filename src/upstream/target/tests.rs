@@ -1,4 +1,4 @@
-//! Callers' paths on bases of every kind, byte for byte, and those that are refused.
+//! Tests of callers' paths on bases of every kind, byte for byte, and of refused paths.
 
 use super::*;
 
@@ -81,7 +81,7 @@ fn azures_paths_become_those_of_a_base_that_is_not_azures() {
         ("https://h/v1", "/openai/deployments/d/audio/speech?a=b", "/v1/audio/speech?a=b", true),
         ("https://h/v1", "/openai/models", "/v1/models", false),
         ("https://h/team/v1", "/openai/files/f?x=1", "/team/v1/files/f?x=1", false),
-        // What only Azure knows stays as it is.
+        // Paths that only Azure knows stay unchanged.
         ("https://h/v1", "/openai/deployments/d", "/openai/deployments/d", false),
         ("https://h/v1", "/openai/deployments/d/other", "/openai/deployments/d/other", false),
         ("https://h/v1", "/openai/deployments", "/openai/deployments", false),
@@ -243,7 +243,7 @@ fn every_spelling_of_chat_completions_is_read() {
             assert_eq!(target.protocol().is_some(), read, "{path} on {url}");
         }
     }
-    // Azure's older completions of a deployment called "chat", where that is no other path.
+    // Azure's older completions of a deployment called "chat", if no other path has that form.
     for (url, read) in [("https://h", true), ("https://h/v1", false)] {
         let target = Target::map(&base(url), "/openai/deployments/chat/completions").expect(url);
         assert_eq!(target.protocol().is_some(), read, "{url}");

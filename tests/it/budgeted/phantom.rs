@@ -1,12 +1,13 @@
-//! Whatever becomes of requests, nothing stays held, and what has room is let in.
+//! Holds after requests that end in any way: none remains, and requests with room are let in.
 
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use weir::store::Store;
+use weir_store::Store;
 
 use super::setting::{Budgeted, chat, nano_usd, set, sum};
 use crate::cli::{Serving, weir};
+use crate::eventually::{DEADLINE, eventually};
 use crate::folder::Folder;
 use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::{ask, bare};
@@ -27,23 +28,14 @@ async fn errors_cuts_and_leavers_leave_nothing_held() {
             let mut connection =
                 TcpStream::connect(budgeted.weir.weir.address).await.expect("weir listens");
             connection.write_all(request.as_bytes()).await.expect("weir reads");
-            // What comes is the matter of other tests; here it only has to end, or its caller leaves.
+            // Other tests check the answer; here it only has to end, or its caller leaves.
             let mut received = [0; 64];
             let _ = connection.read(&mut received).await;
         }
     }
-    // Whoever leaves before an answer is noticed in time.
-    let standing = async {
-        loop {
-            let standing = budgeted.standings().await.remove(0);
-            if standing["held"] == "0.00" {
-                return standing;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    let standing = tokio::time::timeout(std::time::Duration::from_secs(60), standing).await;
-    let standing = standing.expect("nothing stays held");
+    // A caller that leaves before an answer is noticed in time.
+    let look = async || budgeted.standings().await.remove(0);
+    let standing = eventually(DEADLINE, look, |standing| standing["held"] == "0.00").await;
     let (cost, _, _) = sum(&budgeted.weir.store).await;
     assert_eq!(nano_usd(&standing["spent"]), cost);
     assert_eq!(budgeted.chat(5, json!({})).await.status(), 200);
@@ -80,7 +72,7 @@ async fn a_kill_neither_frees_nor_blocks() {
         upstream.release();
     }
     let serving = serve();
-    // What the killed ones left open is settled at the start.
+    // Requests that the killed processes left open are settled at start-up.
     let store = Store::open(&path).expect("the file");
     let rows = crate::ledger::rows(&store, names).await;
     let cost: u64 = rows.iter().filter_map(|row| row.settlement.cost_nano_usd).sum();

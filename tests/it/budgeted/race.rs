@@ -1,6 +1,6 @@
-//! Many requests of unknown length at once against a budget for a tenth of them.
+//! Many concurrent requests of unknown length against a budget for a tenth of them.
 //!
-//! `WEIR_RACE_ROUNDS` makes more rounds of it, `WEIR_RACE_SEED` the same choices again.
+//! `WEIR_RACE_ROUNDS` sets the number of rounds, `WEIR_RACE_SEED` the seed of the first.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,37 +8,37 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use weir::budget::NanoUsd;
-use weir::store::ledger::RequestRow;
+use weir_store::budget::NanoUsd;
+use weir_store::ledger::RequestRow;
 
 use super::setting::{Budgeted, chat, nano_usd, sum};
 use crate::server::harness::ask;
 
 const REQUESTS: u64 = 1000;
-/// About a hundred requests of a hundred words each.
+/// Budget for about a hundred requests of a hundred words each.
 pub const LIMIT_USD: &str = "0.0066";
 
-/// What callers got.
+/// Answers that the callers received.
 pub struct Raced {
-    /// What was held for each request that was sent, by its id.
+    /// Amount held for each sent request, by its id.
     pub held: HashMap<String, u64>,
     refused: usize,
-    /// The most that was left when one was refused.
+    /// Largest remainder of the budget when a request was refused.
     left_at_refusal: u64,
 }
 
-/// What a round came to.
+/// Outcome of a round.
 pub struct Outcome {
     pub spent: u64,
     pub limit: u64,
     sent: usize,
     refused: usize,
-    /// What requests came to beyond what was held for them.
+    /// Cost of requests above the amounts held for them.
     beyond: u64,
     left_at_refusal: u64,
 }
 
-/// Sends all requests at once, to these weirs in turn.
+/// Sends all requests at once, to these addresses in turn.
 pub async fn race(seed: u64, addresses: &[SocketAddr], headers: &str) -> Raced {
     let mut all = JoinSet::new();
     for number in 0..REQUESTS {
@@ -70,7 +70,7 @@ pub async fn race(seed: u64, addresses: &[SocketAddr], headers: &str) -> Raced {
 }
 
 impl Raced {
-    /// What it came to, by the rows of all requests.
+    /// Computes the outcome from the rows of all requests.
     pub fn outcome(&self, rows: &[RequestRow]) -> Outcome {
         assert_eq!(rows.len(), self.held.len(), "one row for each request that was sent");
         let costs: Vec<(u64, u64)> = rows
@@ -111,7 +111,7 @@ impl Outcome {
     }
 }
 
-/// The seeds of the rounds, so many unless told.
+/// Returns the seeds of the rounds; `usual` is the default number of rounds.
 pub fn rounds(usual: u64) -> Range<u64> {
     let number = |name: &str, default: u64| {
         std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)

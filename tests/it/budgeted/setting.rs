@@ -1,19 +1,20 @@
-//! A weir with budgets, in front of the scripted upstream.
+//! Fixture: a weir with budgets in front of the scripted upstream.
 
 use serde_json::{Value, json};
-use weir::budget::{Budget, BudgetId, NanoUsd};
 use weir::config::Config;
-use weir::store::ledger::{RequestQuery, RequestRow};
-use weir::store::{Store, now_ms};
+use weir_store::budget::{Budget, BudgetId, NanoUsd};
+use weir_store::ledger::{RequestQuery, RequestRow};
+use weir_store::{Store, now_ms};
 
 use crate::keys::setting::{Key, Setting, post, start};
 use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::Message;
 
-/// A model whose price weir ships: .15 dollars for a million tokens of prompt, .6 of output.
+/// Model with a price that weir ships: $0.15 per million prompt tokens, $0.60 per million output
+/// tokens.
 pub const MODEL: &str = "gpt-4o-mini";
 
-/// A weir in keys mode, the upstream behind it and a key.
+/// A weir in keys mode, its upstream and a key.
 pub struct Budgeted {
     pub weir: Setting,
     pub upstream: Server,
@@ -35,12 +36,12 @@ impl Budgeted {
         set(&self.weir.store, id, limit).await;
     }
 
-    /// Asks for a chat that is answered with so many words, with these members beside.
+    /// Requests a chat with an answer of this many words, with these additional members.
     pub async fn chat(&self, words: u64, members: Value) -> Message {
         self.weir.ask(chat(&self.key.header(), words, members)).await
     }
 
-    /// How the key's budgets stand.
+    /// Returns the status of the key's budgets.
     pub async fn standings(&self) -> Vec<Value> {
         let request = crate::server::harness::bare("GET", "/weir/v1/budgets", &self.key.header());
         let answer = self.weir.ask(request).await;
@@ -53,14 +54,14 @@ impl Budgeted {
 pub async fn set(store: &Store, id: &str, limit: &str) {
     let id = BudgetId::parse(id).expect("a budget");
     let limit = match NanoUsd::parse(limit) {
-        Some(NanoUsd(amount)) if id.measure == weir::budget::Measure::NanoUsd => amount,
+        Some(NanoUsd(amount)) if id.measure == weir_store::budget::Measure::NanoUsd => amount,
         _ => limit.parse().expect("tokens"),
     };
     let budget = Budget { id, limit, warn_permille: Some(800) };
     store.set_budget(budget, now_ms()).await.expect("it can be set");
 }
 
-/// A chat that is answered with so many words.
+/// Builds a chat request with an answer of this many words.
 pub fn chat(headers: &str, words: u64, members: Value) -> String {
     let mut body = json!({
         "model": MODEL,
@@ -73,7 +74,7 @@ pub fn chat(headers: &str, words: u64, members: Value) -> String {
     post("/v1/chat/completions", &headers, body.to_string())
 }
 
-/// What all requests came to, by their rows.
+/// Sums the cost and tokens of all requests from their rows.
 pub async fn sum(store: &Store) -> (u64, u64, Vec<RequestRow>) {
     let rows = store.requests(RequestQuery::default()).await.expect("it can be read");
     let cost = rows.iter().filter_map(|row| row.settlement.cost_nano_usd).sum();
@@ -84,7 +85,7 @@ pub async fn sum(store: &Store) -> (u64, u64, Vec<RequestRow>) {
     (cost, tokens.sum(), rows)
 }
 
-/// An amount of dollars as JSON has it.
+/// Parses an amount of dollars in JSON.
 pub fn nano_usd(value: &Value) -> u64 {
     let text = value.as_str().expect("a text");
     NanoUsd::parse(text).expect("dollars").0

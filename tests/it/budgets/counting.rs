@@ -1,13 +1,13 @@
-//! What counts do, wherever they are kept: see [`super::places::Place`].
+//! Behaviour of counters in every place: see [`super::places::Place`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use weir::budget::Ask;
-use weir::store::counters::{Counters, NoRoom, Spending};
-use weir::store::now_ms;
+use weir_store::budget::Ask;
+use weir_store::counters::{Counters, NoRoom, Spending};
+use weir_store::now_ms;
 
 use super::places::{
     LONG, Place, after_answers, budget, figures, firm, id_at, in_every_place, intent, owner,
@@ -151,7 +151,7 @@ async fn what_was_spent_before_counts(place: impl Place) {
     assert!(matches!(refused, NoRoom::Exhausted(standing) if standing.count.spent == 111));
 }
 
-/// Whoever is under way while a count is begun counts once, whether the journal has its end or not.
+/// A request in flight while a count starts counts once, whether or not the journal has its end.
 async fn what_is_under_way_counts_once(place: impl Place) {
     let (one, other, store) = (place.instance(), place.instance(), place.store());
     let first = budget("all/tokens/total", 1000);
@@ -164,7 +164,7 @@ async fn what_is_under_way_counts_once(place: impl Place) {
         store.open_request(&intent).await.expect("it is written down");
         granted.push((one.reserve(wanted, owner()).await.expect("there is room").held, intent));
     }
-    // Two have ended by the journal: of one the count is told before the new one is begun.
+    // Two have ended in the journal; one of them settles its count before the new count starts.
     let (held, ended) = granted.pop().expect("four");
     write_down(&store, ended, 10).await;
     held.settle(tokens(10)).await;
@@ -225,7 +225,7 @@ async fn windows_roll_over(place: impl Place) {
     }
 }
 
-/// What one of many does: how much it asks for, and how much of that it comes to.
+/// Runs one of many spenders: each step is the amount requested and the amount spent.
 async fn spend(counters: Counters, ids: Vec<&'static str>, steps: Vec<(u64, u64)>) -> (u64, u64) {
     let mut spent = (0, 0);
     let owner = owner_of(if ids.len() > 1 { &["all", "team:t"] } else { &["all"] });

@@ -1,4 +1,4 @@
-//! Places to count in while a test runs, and short ways to ask for room.
+//! Places to count in during a test, and helpers to request room.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -6,27 +6,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use weir::budget::{Ask, Budget, BudgetId, OutputBound, Scope, ScopeKind};
-use weir::store::budgets::Applied;
-use weir::store::counters::{
+use weir_store::budget::{Ask, Budget, BudgetId, OutputBound, Scope, ScopeKind};
+use weir_store::budgets::Applied;
+use weir_store::counters::{
     Counters, Granted, NoRoom, Owner, RedisOptions, Reservation, Spending, Standing,
 };
-use weir::store::ledger::{Caller, Intent, KeyNames, RequestId, Settlement};
-use weir::store::redis::Redis;
-use weir::store::{Store, Tenant, now_ms};
+use weir_store::ledger::{Caller, Intent, KeyNames, RequestId, Settlement};
+use weir_store::redis::Redis;
+use weir_store::{Store, Tenant, now_ms};
 
 use super::server::{Prefix, Server};
+use crate::eventually::eventually;
 use crate::folder::Folder;
 
-/// Longer than anything takes that does not hang.
+/// Timeout: an operation that takes longer has hung.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// Something that counts are kept in.
+/// Place that keeps counts.
 pub trait Place: Sized {
-    /// `None` where there is none, which is told.
-    fn new() -> Option<Self>;
+    fn new() -> Self;
 
-    /// An instance: a further one where several count together, else the same.
+    /// Returns an instance: another one if several count together, otherwise the same.
     fn instance(&self) -> Counters;
 
     /// A handle on the store.
@@ -40,11 +40,11 @@ pub struct InMemory {
 }
 
 impl Place for InMemory {
-    fn new() -> Option<Self> {
+    fn new() -> Self {
         let folder = Folder::new();
         let store = Store::open(&folder.file("weir.db")).expect("the file can be written");
         let counters = Counters::in_memory(store.clone(), TimeZone::UTC);
-        Some(Self { store, counters, _folder: folder })
+        Self { store, counters, _folder: folder }
     }
 
     fn instance(&self) -> Counters {
@@ -76,7 +76,7 @@ impl InRedis {
         Self { prefix: Prefix::new(&server), server, folder: Folder::new(), options }
     }
 
-    /// An instance that finds Redis at `url`.
+    /// Returns an instance that connects to Redis at `url`.
     pub fn instance_at(&self, url: &str) -> Counters {
         let timeout = Duration::from_secs(2);
         let redis = Redis::new(url, &self.prefix.name, timeout).expect("an address");
@@ -85,8 +85,8 @@ impl InRedis {
 }
 
 impl Place for InRedis {
-    fn new() -> Option<Self> {
-        Server::shared().map(Self::on)
+    fn new() -> Self {
+        Self::on(Server::shared())
     }
 
     fn instance(&self) -> Counters {
@@ -98,29 +98,19 @@ impl Place for InRedis {
     }
 }
 
-/// Runs each case in each place that counts can be kept in.
+/// Runs each case in every place that can keep counts.
 macro_rules! in_every_place {
-    ($place:ident as $module:ident: $($case:ident)*) => {
-        mod $module {
-            use crate::budgets::places::{$place, Place};
-            $(
-                #[tokio::test]
-                async fn $case() {
-                    if let Some(place) = <$place as Place>::new() {
-                        super::$case(place).await;
-                    }
-                }
-            )*
-        }
-    };
     ($($case:ident)*) => {
-        crate::budgets::places::in_every_place!(InMemory as memory: $($case)*);
-        crate::budgets::places::in_every_place!(InRedis as redis: $($case)*);
+        cases_in!(mod memory, super::super::places, InMemory as Place: $($case)*);
+        cases_in!(
+            #[ignore = "needs Redis"]
+            mod redis, super::super::places, InRedis as Place: $($case)*
+        );
     };
 }
 pub(super) use in_every_place;
 
-/// A budget by its id; one for each is the team's `t`.
+/// Builds a budget from its id; per-team budgets apply to the team `t`.
 pub fn budget(id: &str, limit: u64) -> Applied {
     let id = BudgetId::parse(id).expect("a budget's id");
     let scope = if id.scope.is_each() {
@@ -152,7 +142,7 @@ pub fn owner_of(scopes: &[&str]) -> Owner {
     Owner { key: Some(Arc::new(names)), model }
 }
 
-/// An id that no other has.
+/// Returns a unique id.
 pub fn id_at(begun_ms: u64) -> RequestId {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut random = [0; 10];
@@ -160,7 +150,7 @@ pub fn id_at(begun_ms: u64) -> RequestId {
     RequestId::new(begun_ms, random)
 }
 
-/// Asks for just so many tokens or nano-dollars, whatever is counted.
+/// Requests exactly this many tokens or nano-dollars, in the unit of the budget.
 pub fn firm(amount: u64) -> Ask {
     Ask {
         money: OutputBound { base_nano_usd: amount, output_nano_usd_per_mtok: 0 },
@@ -178,7 +168,7 @@ pub fn wanted(applied: &[Applied], ask: Ask, patience: Duration) -> Reservation 
     Reservation { id: id_at(begun_ms), begun_ms, applied: applied.to_vec(), ask, patience }
 }
 
-/// Asks for so much and does not wait for others.
+/// Requests an amount and does not wait for other requests.
 pub async fn take(
     counters: &Counters,
     applied: &[Applied],
@@ -187,7 +177,7 @@ pub async fn take(
     counters.reserve(wanted(applied, firm(amount), Duration::ZERO), owner()).await
 }
 
-/// Asks for so much and waits for others for long.
+/// Requests an amount and waits a long time for other requests.
 pub async fn wait_for(counters: &Counters, applied: &[Applied], amount: u64) -> Granted {
     let granted = counters.reserve(wanted(applied, firm(amount), LONG), owner()).await;
     granted.expect("there will be room")
@@ -197,28 +187,23 @@ pub fn tokens(tokens: u64) -> Spending {
     Spending { nano_usd: tokens, tokens }
 }
 
-/// What is spent and held of one budget.
+/// Returns the amounts spent and held of one budget.
 pub async fn figures(counters: &Counters, applied: &Applied) -> (u64, u64) {
     let standings = counters.standings(vec![applied.clone()], now_ms()).await;
     let standing: Standing = standings.expect("it is counted").remove(0);
     (standing.count.spent, standing.count.held)
 }
 
-/// Waits until so much is spent and held of a budget.
+/// Waits until these amounts of a budget are spent and held.
 pub async fn until(counters: &Counters, applied: &Applied, expected: (u64, u64)) {
-    let deadline = tokio::time::Instant::now() + LONG;
-    loop {
+    let look = async || {
         let standings = counters.standings(vec![applied.clone()], now_ms()).await;
-        let found = standings.map(|all| (all[0].count.spent, all[0].count.held));
-        if found == Ok(expected) {
-            return;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{found:?} and not {expected:?}");
-        tokio::task::yield_now().await;
-    }
+        standings.map(|all| (all[0].count.spent, all[0].count.held))
+    };
+    eventually(LONG, look, |found| *found == Ok(expected)).await.expect("it was seen");
 }
 
-/// Lets all that was asked before be answered: answers come in the order of what was asked.
+/// Waits until all earlier requests are answered: answers arrive in request order.
 pub async fn after_answers(counters: &Counters, applied: &Applied) {
     for _ in 0..5 {
         figures(counters, applied).await;
@@ -226,7 +211,7 @@ pub async fn after_answers(counters: &Counters, applied: &Applied) {
     }
 }
 
-/// The journal's account of a request of [`owner`].
+/// Builds the journal entry of a request of [`owner`].
 pub fn intent(id: RequestId, begun_ms: u64) -> Arc<Intent> {
     let names = KeyNames { team: "t".to_owned(), ..KeyNames::default() };
     Arc::new(Intent {
@@ -248,7 +233,7 @@ pub fn intent(id: RequestId, begun_ms: u64) -> Arc<Intent> {
     })
 }
 
-/// Writes down that a request has ended, having come to so much.
+/// Records in the journal that a request has ended with this cost.
 pub fn write_down(
     store: &Store,
     intent: Arc<Intent>,

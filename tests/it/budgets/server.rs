@@ -1,4 +1,5 @@
-//! A Redis to test against: the one that is named or runs here, or else one that is started.
+//! Redis server for tests: the one that the environment names, a local one, or one that the tests
+//! start.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -10,21 +11,21 @@ use redis::{Client, cmd};
 use crate::folder::Folder;
 use crate::tls::setting::{Authority, Pair};
 
-/// Where the Redis is that tests may write into.
+/// Environment variable with the URL of a Redis that tests may write to.
 const NAMED: &str = "WEIR_TEST_REDIS";
-/// Where one is looked for.
+/// Default URL of a local Redis.
 const USUAL: &str = "redis://127.0.0.1:6379";
-/// A server's certificate and its key, in its folder, where it speaks TLS.
+/// A server's certificate and key in its folder, if it uses TLS.
 const CERT: &str = "cert.pem";
 const KEY: &str = "key.pem";
 
-/// A Redis, ended with this if a test has started it.
+/// Redis server; one that a test has started ends on drop.
 pub struct Server {
     pub url: String,
     own: Option<Own>,
 }
 
-/// One that a test has started.
+/// Server that a test has started.
 struct Own {
     port: u16,
     folder: Folder,
@@ -32,29 +33,29 @@ struct Own {
 }
 
 impl Server {
-    /// One that other tests may use at the same time; `None` where there is none, which is told.
-    pub fn shared() -> Option<Self> {
+    /// Returns a server that other tests may use at the same time.
+    pub fn shared() -> Self {
         let named = std::env::var(NAMED).ok().filter(|url| !url.is_empty());
         let url = named.clone().unwrap_or_else(|| USUAL.to_owned());
         if answers(&url) {
-            return Some(Self { url, own: None });
+            return Self { url, own: None };
         }
         assert!(named.is_none(), "{NAMED} names no Redis that answers");
         Self::own()
     }
 
-    /// One of the test's own, which it may empty and end.
-    pub fn own() -> Option<Self> {
+    /// Starts a server for this test alone, which may empty and stop it.
+    pub fn own() -> Self {
         Self::own_with(None)
     }
 
-    /// The same, which speaks TLS alone and shows a certificate of `authority`'s.
-    pub fn own_over_tls(authority: &Authority) -> Option<Self> {
+    /// Starts the same with TLS only and a certificate signed by `authority`.
+    pub fn own_over_tls(authority: &Authority) -> Self {
         Self::own_with(Some(&authority.issue("redis")))
     }
 
-    fn own_with(shown: Option<&Pair>) -> Option<Self> {
-        // Another may take the port that was free a moment ago.
+    fn own_with(shown: Option<&Pair>) -> Self {
+        // Another process may take the port that was free a moment ago.
         for _ in 0..5 {
             let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
             let port = listener.local_addr().expect("it is bound").port();
@@ -68,17 +69,10 @@ impl Server {
                 Ok(Some(child)) => {
                     let scheme = if shown.is_some() { "rediss" } else { "redis" };
                     let url = format!("{scheme}://127.0.0.1:{port}");
-                    return Some(Self { url, own: Some(Own { port, folder, child }) });
+                    return Self { url, own: Some(Own { port, folder, child }) };
                 }
                 Ok(None) => {}
-                Err(error) => {
-                    assert!(
-                        std::env::var_os("WEIR_TEST_REQUIRE_ALL").is_none(),
-                        "there is no Redis, and redis-server cannot be started: {error}"
-                    );
-                    println!("skipped: there is no Redis, and no redis-server: {error}");
-                    return None;
-                }
+                Err(error) => panic!("no Redis, and redis-server does not start: {error}"),
             }
         }
         panic!("redis-server does not start on any port");
@@ -88,7 +82,7 @@ impl Server {
         self.tell("FLUSHALL");
     }
 
-    /// Takes the leases of all requests from it, and nothing else; how many there were.
+    /// Deletes the leases of all requests and nothing else; returns their number.
     pub fn lose_leases(&self) -> usize {
         let mut connection = self.connection();
         let leases = Self::leases(&mut connection);
@@ -98,7 +92,7 @@ impl Server {
         leases.len()
     }
 
-    /// Whether it knows of any request.
+    /// Whether any request has a lease.
     pub fn has_leases(&self) -> bool {
         !Self::leases(&mut self.connection()).is_empty()
     }
@@ -113,7 +107,7 @@ impl Server {
         client.get_connection().expect("it runs")
     }
 
-    /// Has it write down what it holds, for when it is started again.
+    /// Makes the server save its data for a restart.
     pub fn save(&self) {
         self.tell("SAVE");
     }
@@ -131,7 +125,7 @@ impl Server {
         own.child.wait().expect("it was killed");
     }
 
-    /// Starts it again, with what it has saved.
+    /// Restarts the server with its saved data.
     pub fn start_again(&mut self) {
         let own = self.own.as_mut().expect("it is the test's own");
         let child = start(own.port, &own.folder).expect("it was started before");
@@ -147,7 +141,7 @@ impl Drop for Own {
     }
 }
 
-/// A prefix of a test's own, whose keys are gone with it.
+/// Key prefix of one test; drop deletes its keys.
 pub struct Prefix {
     pub name: String,
     url: String,
@@ -164,7 +158,7 @@ impl Prefix {
 
 impl Drop for Prefix {
     fn drop(&mut self) {
-        // Keys that stay behind end by themselves.
+        // Remaining keys expire by themselves.
         let Ok(client) = Client::open(&*self.url) else { return };
         let Ok(mut connection) = client.get_connection() else { return };
         let pattern = format!("{{{}}}*", self.name);
@@ -182,7 +176,8 @@ fn answers(url: &str) -> bool {
     connection.is_ok_and(|mut connection| cmd("PING").exec(&mut connection).is_ok())
 }
 
-/// Starts a server that saves when it is told to, over TLS where there is a certificate, and waits until it listens; `None` where it ends instead.
+/// Starts a server that saves only on request, with TLS if there is a certificate, and waits until
+/// it listens. Returns `None` if it exits instead.
 fn start(port: u16, folder: &Folder) -> std::io::Result<Option<Child>> {
     let mut command = Command::new("redis-server");
     let port = port.to_string();
@@ -206,7 +201,7 @@ fn start(port: u16, folder: &Folder) -> std::io::Result<Option<Child>> {
     let mut line = String::new();
     while output.read_line(&mut line)? > 0 {
         if line.contains("Ready to accept connections") {
-            // Read on, so that it never waits for its reader.
+            // The output is read to the end, so that the server never blocks on a full pipe.
             std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
             return Ok(Some(child));
         }

@@ -1,17 +1,18 @@
-//! `POST /weir/v1/plan` over sockets: the same as what is forwarded, and refused like it.
+//! `POST /weir/v1/plan` over sockets: the same plan as for a forwarded request, and the same
+//! refusals.
 
 use serde_json::{Value, json};
 use weir::config::Mode;
 
 use crate::server::harness::{FINE, Message, Upstream, ask, bare, chat, start};
 
-/// A request to be explained, with these further header lines.
+/// Builds a request for an explanation, with these additional header lines.
 fn plan(headers: &str, body: &str) -> String {
     let head = format!("POST /weir/v1/plan HTTP/1.1\r\nhost: localhost\r\n{headers}");
     format!("{head}content-length: {}\r\n\r\n{body}", body.len())
 }
 
-/// The body of a dialogue over so many exchanges, with a call and a marked message in it.
+/// Builds the body of a dialogue with this many exchanges, one call and one marked message.
 fn dialogue(exchanges: usize) -> String {
     let mut messages = vec![
         json!({"role": "system", "content": "Be brief."}),
@@ -38,7 +39,7 @@ fn answer(message: &Message) -> Value {
     serde_json::from_slice(&message.body).expect("JSON")
 }
 
-/// The body with the member that asks for what would be sent.
+/// Adds the member that requests the body to be sent.
 fn asking(body: &str) -> String {
     format!(r#"{}, "weir": {{"body": true, "text": true}}}}"#, &body[..body.len() - 1])
 }
@@ -57,7 +58,7 @@ async fn what_is_told_is_what_is_forwarded() {
         let sending = chat(&headers, &body);
         let address = weir.address;
         let forwarded = tokio::spawn(async move { ask(address, sending).await });
-        // The first that the upstream sees: of the plan it saw nothing.
+        // The upstream sees this request first: the plan request did not reach it.
         let seen = upstream.next().await;
         assert!(seen.head.starts_with("POST /v1/chat/completions"), "{}", seen.head);
         let sent = seen.body.clone();
@@ -85,7 +86,7 @@ async fn what_is_told_is_what_is_forwarded() {
 async fn the_bytes_told_are_the_bytes_forwarded() {
     let mut upstream = Upstream::start().await;
     let weir = start(&upstream.address, |_| {}).await;
-    // Spaces, escapes, numbers and the order of members as no serialiser would write them.
+    // Spaces, escapes, numbers and member order that no serialiser would produce.
     let long = "many words ".repeat(200);
     let body = format!(
         r#"{{ "seed" : 1.50e0, "messages":[{{"content":"caf\u00e9","role":"user"}},
@@ -239,7 +240,7 @@ async fn one_may_send_it_from_an_allowed_page_and_compressed() {
     assert_eq!(answer(&told)["action"], "pass");
 }
 
-/// The members of `value` and what they are, one a line, in order.
+/// Collects the members of `value` and their types, one per line, in order.
 fn members(value: &Value, path: &str, found: &mut std::collections::BTreeMap<String, Vec<&str>>) {
     let kind = match value {
         Value::Null => "null",
@@ -271,7 +272,7 @@ async fn the_answer_has_the_members_written_down() {
         let body = dialogue(exchanges).replacen('{', &format!("{{{content},"), 1);
         let headers = format!("x-weir-max-input-tokens: {limit}\r\n");
         let mut told = answer(&ask(weir.address, plan(&headers, &body)).await);
-        // Not weir's own: what it holds is the caller's.
+        // The request's own content is not part of weir's format.
         told.as_object_mut().expect("an object").remove("body");
         members(&told, "", &mut found);
     }

@@ -1,5 +1,5 @@
-//! `weir explain`: the table as a person sees it, its other forms, and what it says of mistakes.
-//! `UPDATE_GOLDEN=1` writes the tables anew.
+//! `weir explain`: its table, its other forms, and its error texts.
+//! `UPDATE_GOLDEN=1` regenerates the tables.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cli::weir;
 
-/// What the command prints, or what it says where it fails.
+/// Runs the command; returns its output or its error text.
 fn explained(arguments: &[&str], input: &str) -> Result<String, String> {
     let mut command = weir(&["explain"]);
     let mut process = command.args(arguments).stdin(Stdio::piped()).spawn().expect("weir starts");
@@ -99,7 +99,7 @@ more      --all shows each message and tokens by role, section and file
     let verbose = explained(&[&arguments[..], &["--verbose"]].concat(), &request);
     assert_eq!(verbose.as_ref(), Ok(&all));
     assert!(all.contains("by section  tools 3") && all.lines().count() > brief.lines().count());
-    // Of a conversation of many kinds the table stays short.
+    // The table stays short even for a conversation of many kinds.
     let message = |number: usize| match number % 2 {
         0 => r#"{"role":"user","content":"x"}"#.to_owned(),
         _ => r#"{"role":"assistant","content":"y"}"#.to_owned(),
@@ -172,7 +172,7 @@ fn mistakes_are_said_in_one_line() {
         (&["-"], "", "-: The body cannot be read as a JSON object"),
         (&["-"], "{\"messages\":7}", "-: 'messages' has the wrong type"),
         (&["-"], "[{}]", "-: 'messages[0].role' has the wrong type"),
-        (&["-", "--policy", "none"], BODY, "--policy: \"none\" is no policy"),
+        (&["-", "--policy", "none"], BODY, "--policy: \"none\" is not a policy"),
         (&["-", "--config", "/nowhere.toml"], BODY, "/nowhere.toml: cannot be read"),
     ] {
         let error = explained(arguments, input).expect_err("it is wrong");

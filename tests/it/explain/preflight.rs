@@ -1,18 +1,18 @@
-//! Contents that may come next, judged at the borders: at the room, one past it, and where nothing
-//! helps.
+//! Preflight checks of contents at the borders: exactly the room, one token more, and contents that
+//! never fit.
 
 use serde_json::json;
-use weir::context::report::{Advice, Category, Preflight};
 use weir::proxy::Question;
+use weir_engine::context::report::{Advice, Category, Preflight};
 
 use crate::promises::harness::Weir;
 
-/// So many tokens of text.
+/// Returns a text of this many tokens.
 fn words(tokens: u64) -> String {
     " word".repeat(tokens as usize)
 }
 
-/// A dialogue of 300 tokens or so.
+/// Builds a dialogue of about 300 tokens.
 fn body() -> String {
     let mut messages = vec![json!({"role": "user", "content": "begin"})];
     for _ in 0..3 {
@@ -37,7 +37,8 @@ fn contents_are_judged_at_their_borders() {
     const LIMIT: u64 = 1000;
     let room = judged(LIMIT, Category::Message, String::new()).room_tokens;
     assert!((600..750).contains(&room), "{room}");
-    // What is left beside the first user message and the newest, and the most that fits there.
+    // Room that remains next to the first user message and the newest, and the largest content that
+    // fits.
     for (category, tokens, advice) in [
         (Category::Message, 0, Advice::Send),
         (Category::Message, room, Advice::Send),

@@ -1,15 +1,15 @@
-//! Who is let in, to which routes and models, and what goes on to the provider.
+//! Access by key to routes and models, and the credential that the provider receives.
 
 use base64::Engine as _;
 use serde_json::Value;
 use weir::config::ModelSettings;
-use weir::store::now_ms;
+use weir_store::now_ms;
 
 use super::setting::{OWN_KEY, bearer, post, start};
 use crate::routes::setting::Up;
 use crate::server::harness::{FINE, Upstream, ask, bare, body_of, chat};
 
-/// An address where nobody answers: what gets as far as this is a 502.
+/// Address without a listener: a request that is forwarded ends in a 502.
 const NOWHERE: &str = "127.0.0.1:1";
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn in_open_mode_an_own_key_takes_the_place_of_the_callers() {
     let mut upstream = Upstream::start().await;
     let address = upstream.address.clone();
     let weir = crate::server::harness::start(&address, |config| {
-        config.upstream.own_key = Some(weir::config::Secret::new(OWN_KEY));
+        config.upstream.provider_key = Some(weir::config::Secret::new(OWN_KEY));
     })
     .await;
     let request = chat("authorization: Bearer callers\r\ncookie: a=b\r\n", body_of(100));
@@ -177,7 +177,8 @@ async fn in_open_mode_an_own_key_takes_the_place_of_the_callers() {
     assert_eq!(asking.await.expect("it is answered").status(), 200);
 }
 
-/// Whichever of the two an upstream goes by: of a key with models of its own it sees one.
+/// An upstream may use the model in the path or the one in the body: for a key with its own models,
+/// both name the same model.
 #[tokio::test]
 async fn beside_a_deployment_a_key_with_models_of_its_own_names_no_other_model() {
     let up = Up::start("a").await;
@@ -278,7 +279,7 @@ async fn what_is_stored_at_the_provider_takes_a_right_of_its_own() {
         ("POST", "/v1/audio/transcriptions", Some("--b".to_owned())),
         ("POST", "/v1/images/edits", Some("--b".to_owned())),
         ("POST", "/v1/fine_tuning/jobs", Some("{}".to_owned())),
-        // Some routers take the model from what stands before the route.
+        // Some routers take the model from the path segment before the route.
         ("POST", "/v1/engines/o3/chat/completions", Some(CHAT.to_owned())),
         ("POST", "/v1/deployments/o3/chat/completions", Some(CHAT.to_owned())),
         ("POST", "/v1/openai/deployments/o3/chat/completions", Some(CHAT.to_owned())),
@@ -320,7 +321,7 @@ async fn a_body_arrives_as_it_was_sent() {
     assert_eq!(asking.await.expect("it is answered").status(), 200);
 }
 
-/// Paths of every kind: read, streamed through unread, and weir's own.
+/// Paths of every kind: parsed, streamed through unread, and weir's own.
 const PATHS: [(&str, &str); 7] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/responses"),
@@ -343,7 +344,7 @@ fn to(method: &str, path: &str, headers: &str) -> String {
 
 #[tokio::test]
 async fn a_virtual_key_is_not_forwarded_in_open_mode() {
-    // What is forwarded to nowhere is a 502.
+    // A forwarded request ends in a 502.
     let weir = crate::server::harness::start(NOWHERE, |_| {}).await;
     let secret = format!("sk-weir-{}", "G".repeat(43));
     let basic = base64::engine::general_purpose::STANDARD.encode(format!("user:{secret}"));

@@ -1,4 +1,4 @@
-//! The admin API: whom it answers, what it does, and where it is not.
+//! Admin API: authentication, operations, and the listeners that must not serve it.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use weir::admin::{Admin, Token, load_or_make};
 use weir::config::{Config, Secret};
-use weir::store::Store;
+use weir_store::Store;
 
 use super::setting::{Setting, bearer, post, start};
 use crate::folder::Folder;
@@ -28,13 +28,13 @@ impl Api {
         let admin = Admin::bind(here, &Config::default(), store, token).await.expect("a free port");
         let address = admin.address();
         tokio::spawn(admin.run(async move {
-            // Told or dropped, it ends.
+            // Ends on the signal, or when its sender is dropped.
             let _ = ended.await;
         }));
         Self { address, _running: running }
     }
 
-    /// Asks with the token; the answer's status and JSON.
+    /// Sends a request with the token; returns the answer's status and JSON.
     async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         let header = bearer(TOKEN);
         let answer = match body {
@@ -148,15 +148,27 @@ async fn what_cannot_be_is_refused_with_the_reason() {
         ("POST", "/admin/v1/keys", json!({"name": "a", "team": 7}), 400, "team must be a string"),
         ("POST", "/admin/v1/keys", json!({"name": "a", "team": ""}), 400, "team is empty"),
         ("POST", "/admin/v1/keys", json!({"name": "a", "admin": true}), 400, "unknown field"),
-        ("POST", "/admin/v1/keys", json!({"name": "a", "policy": "b"}), 400, "names no policy"),
-        ("POST", "/admin/v1/keys", json!({"name": "a", "max_concurrent": -1}), 400, "wanted here"),
-        ("POST", "/admin/v1/keys", json!([]), 400, "wanted here"),
-        ("PATCH", "/admin/v1/keys/key_0", json!({}), 404, "no key of this id"),
+        (
+            "POST",
+            "/admin/v1/keys",
+            json!({"name": "a", "policy": "b"}),
+            400,
+            "does not name a policy",
+        ),
+        (
+            "POST",
+            "/admin/v1/keys",
+            json!({"name": "a", "max_concurrent": -1}),
+            400,
+            "does not fit this request",
+        ),
+        ("POST", "/admin/v1/keys", json!([]), 400, "does not fit this request"),
+        ("PATCH", "/admin/v1/keys/key_0", json!({}), 404, "no key has this id"),
         ("PATCH", "/admin/v1/keys/key_0", json!({"team": "b"}), 400, "unknown field"),
         ("POST", "/admin/v1/keys/key_0/rotate", json!({"overlap": 1}), 400, "unknown field"),
-        ("POST", "/admin/v1/keys/key_0/revoke", json!({}), 404, "no key of this id"),
-        ("PUT", "/admin/v1/keys", json!({}), 405, "not done"),
-        ("POST", "/admin/v1/teams", json!({}), 405, "not done"),
+        ("POST", "/admin/v1/keys/key_0/revoke", json!({}), 404, "no key has this id"),
+        ("PUT", "/admin/v1/keys", json!({}), 405, "does not support this method"),
+        ("POST", "/admin/v1/teams", json!({}), 405, "does not support this method"),
         ("GET", "/admin/v1/keys?tema=a", json!({}), 400, "team, after"),
         ("GET", "/admin/v1/", json!({}), 404, "/admin/v1/keys"),
         ("GET", "/v1/models", json!({}), 404, "/admin/v1/keys"),
@@ -241,7 +253,7 @@ fn the_token_is_made_once_and_kept_for_its_owner_alone() {
     for wrong in ["", "short", "thirty-two characters and a space"] {
         std::fs::write(&path, wrong).expect("it is ours");
         let error = load_or_make(Some(&path)).expect_err("no token");
-        assert!(error.to_string().contains("remove it"), "{error}");
+        assert!(error.to_string().contains("remove the file"), "{error}");
     }
     let (one, _) = load_or_make(None).expect("random bytes");
     let (other, _) = load_or_make(None).expect("random bytes");

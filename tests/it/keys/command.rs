@@ -1,4 +1,4 @@
-//! `weir keys`, and a `weir serve` that works on the same file.
+//! `weir keys`, and a `weir serve` on the same file.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::cli::{Serving, isolate, weir};
 use crate::folder::Folder;
 use crate::server::harness::{FINE, Upstream, Wire, ask, bare, body_of, chat};
 
-/// Runs `weir keys …` on a store; what it printed, or what it said was wrong.
+/// Runs `weir keys …` on a store; returns its output or its error text.
 fn keys(store: &Path, arguments: &[&str]) -> Result<String, String> {
     let output =
         weir(&["keys"]).args(arguments).arg("--store").arg(store).output().expect("weir starts");
@@ -27,7 +27,7 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
 
-/// A `weir serve` in keys mode on a store.
+/// Starts a `weir serve` in keys mode on a store.
 pub fn serving(store: &Path, upstream: &str, more: &[&str]) -> Serving {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(["serve", "--listen", "127.0.0.1:0", "--upstream"]);
@@ -142,17 +142,17 @@ fn what_cannot_be_done_is_told_with_the_reason() {
     let id = json(&store, &["create", "a"]);
     let id = text(&id["id"]);
     for (arguments, said) in [
-        (&["show", "key_000000000000"][..], "no key of this id"),
-        (&["revoke", "nobody"], "no key of this id"),
+        (&["show", "key_000000000000"][..], "no key has this id"),
+        (&["revoke", "nobody"], "no key has this id"),
         (&["create", ""], "name is empty"),
-        // As where a script's variable is not set.
+        // As with an unset variable in a script.
         (&["create", "b", "--models", ""], "`any` opens every model"),
         (&["limit", id, "--models", " , "], "`any` opens every model"),
         (&["create", "b", "--organisation", "other"], "organisation \"default\""),
-        (&["create", "b", "--policy", "mine"], "names no policy"),
+        (&["create", "b", "--policy", "mine"], "does not name a policy"),
         (&["create", "b", "--requests-per-minute", "0"], "requests_per_minute is not from 1"),
-        (&["create", "b", "--expires", "soon"], "no span of time"),
-        (&["limit", id], "nothing is to be changed"),
+        (&["create", "b", "--expires", "soon"], "is not a duration"),
+        (&["limit", id], "nothing to change"),
         (&["limit", id, "--tokens-per-minute", "many"], "write a number, or none"),
     ] {
         let problem = keys(&store, arguments).expect_err("it is refused");
@@ -193,7 +193,7 @@ fn keys_mode_wants_a_key_of_its_own_and_a_store() {
     std::fs::write(&file, "sk-in-a-file\n").expect("the folder can be written");
     let (code, said) = run(&|command| {
         command.env("WEIR_UPSTREAM__API_KEY_FILE", &file);
-        // A folder is no file of a store.
+        // A folder is not a store file.
         command.env("WEIR_STORE__PATH", std::env::temp_dir());
     });
     assert!(code == Some(1) && said.contains("store.path"), "{said}");
@@ -245,9 +245,9 @@ fn a_key_that_nobody_checks_is_made_with_a_warning() {
     };
     let (printed, said) = run(&["create", "ci", "--json"], None);
     let made: Value = serde_json::from_slice(&printed).expect("JSON alone");
-    assert!(said.contains("keys are not switched on") && said.contains("[auth]"), "{said}");
+    assert!(said.contains("keys are not checked") && said.contains("[auth]"), "{said}");
     let (_, said) = run(&["rotate", text(&made["id"])], None);
-    assert!(said.contains("keys are not switched on"), "{said}");
+    assert!(said.contains("keys are not checked"), "{said}");
     let (_, said) = run(&["create", "cd"], Some("keys"));
     assert_eq!(said, "");
 }

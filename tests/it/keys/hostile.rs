@@ -1,4 +1,4 @@
-//! Keys that nobody was given: long, broken, many.
+//! Invalid keys: long, broken, many.
 
 use super::setting::{bearer, start};
 use crate::server::harness::{FINE, Upstream, Wire, body_of, chat};

@@ -1,5 +1,5 @@
-//! What nobody gets to see, whatever goes wrong: keys, prompts and answers, in the log at its
-//! loudest, in errors and in the store's file.
+//! Contents that nobody may see after any failure: keys, prompts and answers, in the log at its
+//! most verbose, in errors and in the store's file.
 
 use serde_json::json;
 
@@ -10,11 +10,11 @@ use crate::folder::Folder;
 use crate::server::harness::{Upstream, ask, bare};
 
 const PROMPT: &str = "PROMPT-that-is-nobodys-business";
-/// A model's name, which callers choose. It is logged, as one, and said nowhere else.
+/// Model name, chosen by callers. It is logged as a model name, and appears nowhere else.
 const MODEL: &str = "MODEL-that-is-nobodys-business";
 const ANSWER: &str = "ANSWER-that-is-nobodys-business";
 
-/// An upstream's answer of this status, which repeats the caller's question.
+/// Builds an upstream's answer of this status that repeats the caller's question.
 fn answer(status: &str) -> String {
     let body = json!({
         "choices": [{"message": {"content": format!("{ANSWER} {PROMPT}")}}],
@@ -96,13 +96,13 @@ async fn no_secret_and_no_content_is_in_logs_errors_or_the_file() {
     let shown = String::from_utf8_lossy(&shown).into_owned();
     let mut file = Vec::new();
     for name in ["weir.db", "weir.db-wal", "weir.db-shm"] {
-        // What SQLite has put away when it closed is not there.
+        // SQLite may have removed some of these files when it closed.
         file.extend(std::fs::read(folder.file(name)).unwrap_or_default());
     }
     assert!(contains(&file, id.as_bytes()), "keys are in the file");
     let secrets = [first.as_str(), &second, &guessed, OWN_KEY, token.trim(), PROMPT, ANSWER];
     for secret in secrets {
-        // The part behind the prefix would be as bad.
+        // The part after the prefix would be as bad.
         let tail = secret.strip_prefix("sk-weir-").unwrap_or(secret);
         for (place, bytes) in
             [("log", log.as_bytes()), ("errors", errors.as_bytes()), ("keys", shown.as_bytes())]

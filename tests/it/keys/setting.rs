@@ -1,8 +1,8 @@
-//! A weir in keys mode, with a store of its own, and keys for it.
+//! Fixture: a weir in keys mode with its own store, and keys for it.
 
 use weir::config::{AuthMode, Config, Secret};
-use weir::store::keys::{KeyChange, NewKey};
-use weir::store::{Store, now_ms};
+use weir_store::keys::{KeyChange, NewKey};
+use weir_store::{Store, now_ms};
 
 use crate::server::harness::{self, Message, Weir, ask};
 use crate::store::places::Somewhere;
@@ -10,21 +10,21 @@ use crate::store::places::Somewhere;
 /// weir's own key for the provider.
 pub const OWN_KEY: &str = "sk-the-providers-own-key-0123456789";
 
-/// A weir that serves.
+/// Running weir.
 pub struct Setting {
     pub weir: Weir,
     pub store: Store,
     _place: Somewhere,
 }
 
-/// A key as it was made.
+/// Newly created key.
 pub struct Key {
     pub id: String,
     pub secret: String,
 }
 
 impl Key {
-    /// The header that shows it.
+    /// Returns the header that presents the key.
     pub fn header(&self) -> String {
         bearer(&self.secret)
     }
@@ -40,7 +40,7 @@ pub async fn start(upstream: &str, change: impl FnOnce(&mut Config)) -> Setting 
     let store = place.handle();
     let weir = harness::start_with(store.clone(), upstream, |config| {
         config.auth.mode = AuthMode::Keys;
-        config.upstream.own_key = Some(Secret::new(OWN_KEY));
+        config.upstream.provider_key = Some(Secret::new(OWN_KEY));
         change(config);
     })
     .await;
@@ -48,7 +48,7 @@ pub async fn start(upstream: &str, change: impl FnOnce(&mut Config)) -> Setting 
 }
 
 impl Setting {
-    /// Makes a key of this team, which may do what `change` says, as the admin API is told it.
+    /// Creates a key of this team; `change` is the JSON that the admin API receives.
     pub async fn key(&self, team: &str, change: &str) -> Key {
         let mut change: KeyChange = serde_json::from_str(change).expect("a change");
         change.name = Some("a key".to_owned());
@@ -62,7 +62,7 @@ impl Setting {
     }
 }
 
-/// A POST of JSON.
+/// Builds a POST of JSON.
 pub fn post(path: &str, headers: &str, body: impl AsRef<str>) -> String {
     let body = body.as_ref();
     format!(

@@ -1,7 +1,7 @@
-//! A team's keys share what is kept for it; another team sees and changes none of it.
+//! Keys of a team share its stored data; another team sees and changes none of it.
 
 use weir::config::{Config, Originals};
-use weir::context::reference;
+use weir_engine::context::reference;
 
 use super::setting::{Key, Setting, start};
 use crate::server::harness::{Message, Upstream, bare};
@@ -39,7 +39,7 @@ async fn originals_are_a_teams() {
 #[tokio::test]
 async fn what_one_team_sends_changes_nothing_of_anothers() {
     let messages = conversation(60);
-    // What each weir sends of the conversation for the team "search".
+    // The request that each weir sends of the conversation for the team "search".
     let mut sent = Vec::new();
     for others_first in [false, true] {
         let mut upstream = Upstream::start().await;

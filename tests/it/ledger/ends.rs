@@ -1,5 +1,5 @@
-//! Requests that do not come to a plain end: callers that leave, upstreams that are not there, and a
-//! store that cannot be written.
+//! Requests without an ordinary end: callers that leave, absent upstreams, and a store that cannot
+//! be written.
 
 use std::net::SocketAddr;
 
@@ -7,18 +7,19 @@ use rusqlite::Connection;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use weir::config::OnFailure;
-use weir::store::Store;
-use weir::store::ledger::Flags;
+use weir_store::Store;
+use weir_store::ledger::Flags;
 
 use super::{post, rows, tokens, whole, with_journal};
+use crate::eventually::{DEADLINE, eventually};
 use crate::folder::Folder;
 use crate::scripted_upstream::{Options, Seen, Server};
-use crate::server::harness::{Wire, ask, bare, chat, start_with};
+use crate::server::harness::{Wire, ask, ask_until, bare, chat, start_with};
 
 const BODY: &str = r#"{"model":"gpt-4o","stream":true,"messages":[{"role":"user","content":"a"}]}"#;
 
-/// A caller that leaves in the middle of a stream; what became of it.
-async fn left(drain_ms: u64) -> (Seen, weir::store::ledger::RequestRow) {
+/// Sends a request whose caller leaves in the middle of a stream; returns its row.
+async fn left(drain_ms: u64) -> (Seen, weir_store::ledger::RequestRow) {
     let upstream = Server::start(Options::default()).await.expect("a free port");
     let store = Store::in_memory().expect("there is memory");
     let weir = start_with(store.clone(), &upstream.addr.to_string(), |config| {
@@ -31,11 +32,8 @@ async fn left(drain_ms: u64) -> (Seen, weir::store::ledger::RequestRow) {
     assert!(wire.head().await.expect("a head").starts_with("HTTP/1.1 200"));
     assert!(wire.chunk().await.is_some());
     drop(wire);
-    // There is one place: whoever gets it knows that the caller's is free.
-    while ask(weir.address, bare("GET", "/healthz", "connection: close\r\n")).await.status() != 200
-    {
-        tokio::task::yield_now().await;
-    }
+    // There is one place: an admitted request shows that the caller's place is free.
+    ask_until(weir.address, bare("GET", "/healthz", "connection: close\r\n"), 200).await;
     upstream.release();
     let row = rows(&store, 1).await.remove(0);
     upstream.wait_for(|log| log.iter().all(Seen::ended)).await;
@@ -79,7 +77,7 @@ async fn what_was_not_sent_costs_nothing() {
     }
 }
 
-/// What `/readyz` says.
+/// Returns the answer of `/readyz`.
 async fn ready(address: SocketAddr) -> String {
     let answer = ask(address, bare("GET", "/readyz", "")).await;
     let body: Value = serde_json::from_slice(&answer.body).expect("JSON");
@@ -98,7 +96,7 @@ async fn a_log_that_cannot_be_written_does_as_it_is_told() {
         .await;
         let request = chat("connection: close\r\n", BODY);
         let healthy = ready(weir.address).await;
-        // A file in the place of the folder that logs are kept in.
+        // A file at the path of the logs' folder.
         let in_the_way = folder.file("weir.db.instances");
         std::fs::write(&in_the_way, "").expect("it can be written");
         let answer = ask(weir.address, &request).await;
@@ -117,7 +115,7 @@ async fn a_log_that_cannot_be_written_does_as_it_is_told() {
         std::fs::remove_file(in_the_way).expect("it is there");
         assert_eq!(ask(weir.address, &request).await.status(), 200);
         assert_eq!(ready(weir.address).await, healthy);
-        // What could not be opened was settled all the same, and what was not sent has no row.
+        // Requests without an intent are still settled, and unsent ones have no row.
         for row in rows(&store, expected + 1).await {
             assert!(!row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
         }
@@ -141,14 +139,11 @@ async fn a_store_that_another_holds_stops_no_request_and_is_told() {
     other.busy_timeout(std::time::Duration::from_secs(10)).expect("a time");
     other.execute_batch("BEGIN EXCLUSIVE").expect("it is free at some moment");
     assert_eq!(ask(weir.address, &request).await.status(), 200);
-    while !ready(weir.address).await.contains("failing") {
-        tokio::task::yield_now().await;
-    }
+    let look = async || ready(weir.address).await;
+    eventually(DEADLINE, look, |ready| ready.contains("failing")).await;
     assert_eq!(ask(weir.address, &request).await.status(), 200);
     other.execute_batch("ROLLBACK").expect("it was begun");
-    while ready(weir.address).await != healthy {
-        tokio::task::yield_now().await;
-    }
+    eventually(DEADLINE, look, |ready| *ready == healthy).await;
     for row in rows(&store, 2).await {
         assert!(!row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
     }

@@ -1,7 +1,7 @@
-//! weir killed at random instants, again and again, with requests in flight: the journal beside the
-//! upstream's own log, which no kill touches.
+//! Weir killed at random instants, repeatedly, with requests in flight. Compares the journal with
+//! the upstream's own log, which no kill touches.
 //!
-//! `WEIR_KILL_ROUNDS` makes more rounds of it, `WEIR_KILL_SEED` the same choices again.
+//! `WEIR_KILL_ROUNDS` sets the number of rounds, `WEIR_KILL_SEED` the seed of the random choices.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,8 +14,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use weir::store::ledger::{Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery};
-use weir::store::{Store, now_ms};
+use weir_store::ledger::{Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery};
+use weir_store::{Store, now_ms};
 
 use super::{post, tokens};
 use crate::cli::{Serving, weir};
@@ -24,14 +24,14 @@ use crate::scripted_upstream::{Options, Seen, Server};
 
 const ROUNDS: u64 = 12;
 const LANES: u64 = 8;
-/// What tells requests apart in the upstream's log, body or none.
+/// Header that identifies requests in the upstream's log, with or without a body.
 const NAME: &str = "x-request-name";
 
-/// Numbers that one seed settles (SplitMix64).
+/// Random numbers from a seed (SplitMix64).
 pub struct Random(pub u64);
 
 impl Random {
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -41,14 +41,14 @@ impl Random {
     }
 }
 
-/// The ways in which requests are made.
+/// Kinds of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Plain,
     Streamed,
-    /// Its caller asks for the usage.
+    /// Its caller requests usage.
     Asked,
-    /// Its caller asks for other things.
+    /// Its caller requests other stream options.
     Declined,
     /// Held by the upstream in the middle, until another request has been answered.
     Held,
@@ -60,10 +60,10 @@ enum Way {
 const WAYS: [Way; 7] =
     [Way::Plain, Way::Streamed, Way::Asked, Way::Declined, Way::Embeddings, Way::Left, Way::Held];
 
-/// How many numbers each request for an embedding holds.
+/// Number of values in each embedding request.
 const NUMBERS: u64 = 23;
 
-/// A request by this name.
+/// Builds a request with this name.
 fn request(name: &str, way: Way, words: u64) -> String {
     let script = match way {
         Way::Held => format!("x-upstream-fault: hold_after:{}\r\n", words / 2),
@@ -88,21 +88,21 @@ fn request(name: &str, way: Way, words: u64) -> String {
     post("/v1/chat/completions", &headers, &body.to_string())
 }
 
-/// What the callers of one round have done so far.
+/// Progress of one round's callers.
 #[derive(Default, Clone, Copy)]
 struct Progress {
     sent: u64,
     received_bytes: u64,
 }
 
-/// When a round's weir is killed.
+/// Moment at which a round's weir is killed.
 #[derive(Debug)]
 enum Instant {
-    /// So many requests were sent.
+    /// This many requests were sent.
     Sent(u64),
-    /// So many have reached the upstream.
+    /// This many have reached the upstream.
     Logged(u64),
-    /// So many bytes of answers have come.
+    /// This many bytes of answers have arrived.
     Received(u64),
 }
 
@@ -132,7 +132,7 @@ impl Instant {
     }
 }
 
-/// One of the callers that send at once.
+/// One of the concurrent callers.
 struct Lane {
     address: SocketAddr,
     names: String,
@@ -140,12 +140,12 @@ struct Lane {
     may_be_held: bool,
     upstream: Arc<Server>,
     progress: watch::Sender<Progress>,
-    /// The names of requests whose answers came whole.
+    /// Names of requests with complete answers.
     answered: Arc<Mutex<HashSet<String>>>,
 }
 
 impl Lane {
-    /// Sends one request after the other until nobody answers.
+    /// Sends one request after another until nobody answers.
     async fn run(mut self) {
         for number in 0_u64.. {
             let ways = WAYS.len() - usize::from(!self.may_be_held);
@@ -168,10 +168,10 @@ impl Lane {
         }
     }
 
-    /// What comes until the end, or until the caller has had enough; `None` without any answer.
+    /// Reads until the end, or until the caller leaves; `None` without any answer.
     async fn receive(&self, stream: &mut TcpStream, way: Way) -> Option<Vec<u8>> {
         let mut received = Vec::new();
-        // A reset is an end as well; what came before it counts.
+        // A reset is also an end; the bytes before it count.
         while let Ok(bytes @ 1..) = stream.read_buf(&mut received).await {
             self.progress.send_modify(|so_far| so_far.received_bytes += bytes as u64);
             if way == Way::Left && find(&received, b"data: ").is_some() {
@@ -182,7 +182,7 @@ impl Lane {
     }
 }
 
-/// Whether a caller of this way takes what it has for all there is.
+/// Whether a caller of this kind considers the received bytes complete.
 fn is_whole(received: &[u8], way: Way) -> bool {
     let Some(end) = find(received, b"\r\n\r\n") else { return false };
     let head = String::from_utf8_lossy(&received[..end]);
@@ -207,7 +207,7 @@ fn serve(store: &Path, upstream: &Server) -> Serving {
     Serving::run(&mut command)
 }
 
-/// Lets callers loose on a weir and kills it; the names of requests that were answered whole.
+/// Runs callers against a weir and kills it; returns the names of completely answered requests.
 async fn round(
     store: &Path,
     upstream: &Arc<Server>,
@@ -233,7 +233,7 @@ async fn round(
         lanes.spawn(lane.run());
     }
     coming.await;
-    // By SIGKILL, and waits until it is gone.
+    // Drop sends SIGKILL and waits for the exit.
     drop(serving);
     while let Some(ended) = lanes.join_next().await {
         ended.expect("no lane panics");
@@ -242,7 +242,7 @@ async fn round(
     std::mem::take(&mut *answered.lock().expect("nobody panics with it"))
 }
 
-/// All rows, by the moments at which rounds began.
+/// Returns all rows, by the times at which rounds began.
 async fn all_rows(store: &Store, begun_ms: &[u64]) -> Vec<RequestRow> {
     let mut rows = Vec::new();
     for (index, from_ms) in begun_ms.iter().enumerate() {
@@ -255,16 +255,16 @@ async fn all_rows(store: &Store, begun_ms: &[u64]) -> Vec<RequestRow> {
     rows
 }
 
-/// What the comparison came to.
+/// Result of the comparison.
 #[derive(Default)]
 struct Tally {
     logged: usize,
     rows: usize,
     exact: usize,
     estimated: usize,
-    /// Embeddings whose rows have no name, since only an answer tells it.
+    /// Embeddings whose rows have no name, since only an answer contains it.
     unnamed: usize,
-    /// Written down, and killed before the upstream had them.
+    /// Recorded, and killed before the upstream received them.
     never_arrived: usize,
     answered_whole: usize,
     exact_tokens: u64,
@@ -366,7 +366,8 @@ fn compare(log: &[Seen], rows: &[RequestRow], answered: &HashSet<String>) -> Tal
     assert!(without_name <= unnamed.len(), "{without_name} of {}", unnamed.len());
     tally.never_arrived = unnamed.len() - without_name;
     for (name, rows) in by_name {
-        // Nobody can tell such a request from one that has arrived, so it is counted by rule.
+        // Such a request cannot be distinguished from one that has arrived, so it is counted by
+        // rule.
         let [row] = rows.as_slice() else { panic!("{name} has several rows: {rows:#?}") };
         assert_eq!(row.settlement.outcome, "killed", "{name}: {row:?}");
         assert!(row.settlement.flags.any(Flags::ESTIMATED), "{name}: {row:?}");
@@ -397,7 +398,7 @@ async fn no_request_is_lost_or_counted_twice_by_a_kill() {
         begun_ms.push(now_ms());
         answered.extend(round(&path, &upstream, number, &mut random).await);
     }
-    // What the last kill left open is settled before the next weir listens.
+    // Requests that the last kill left open are settled before the next weir listens.
     let last = serve(&path, &upstream);
     last.signal("-TERM");
     assert_eq!(last.ended(), Some(0));
@@ -410,10 +411,10 @@ async fn no_request_is_lost_or_counted_twice_by_a_kill() {
     assert_eq!(tally.exact + tally.estimated + tally.unnamed, rows.len());
     assert!(tally.exact > 0 && tally.answered_whole > 0, "it served at all");
 
-    let sums = store.usage(UsageQuery::default()).await.expect("it can be read")[0].sums;
+    let totals = store.usage(UsageQuery::default()).await.expect("it can be read")[0].totals;
     let sum = |index: usize| rows.iter().filter_map(|row| tokens(row)[index]).sum::<u64>();
-    assert_eq!(sums.requests, rows.len() as u64, "each is in the sums once");
-    assert_eq!((sums.prompt_tokens, sums.completion_tokens), (sum(0), sum(2)));
+    assert_eq!(totals.requests, rows.len() as u64, "each is in the sums once");
+    assert_eq!((totals.prompt_tokens, totals.completion_tokens), (sum(0), sum(2)));
     let sound: String = rusqlite::Connection::open(&path)
         .and_then(|file| file.query_row("PRAGMA integrity_check", [], |row| row.get(0)))
         .expect("it can be read");

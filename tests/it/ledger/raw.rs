@@ -1,8 +1,8 @@
-//! Streams as providers write them, asked for their usage and not: the caller gets the one that was
-//! not, and the journal what the other one tells.
+//! Streams in providers' formats, with and without requested usage: the caller gets the stream
+//! without it, and the journal the usage of the other.
 
-use weir::store::Store;
-use weir::store::ledger::Flags;
+use weir_store::Store;
+use weir_store::ledger::Flags;
 
 use super::{post, rows, tokens, whole, with_journal, without_journal};
 use crate::server::harness::Upstream;
@@ -11,24 +11,24 @@ const USAGE: &str = r#""usage":{"prompt_tokens":70,"completion_tokens":3,"total_
 const EXACT: [Option<u64>; 3] = [Some(70), Some(64), Some(3)];
 const DONE: &str = "data: [DONE]\n\n";
 
-/// What one provider sends.
+/// Stream of one provider.
 struct Stream {
     name: &'static str,
     asked: String,
     unasked: String,
-    /// What the caller gets in the end, where that is not what it would have got.
+    /// Stream that the caller receives, if it differs from the original.
     left: Option<String>,
     tokens: Option<[Option<u64>; 3]>,
 }
 
-/// A frame that says `hi`, with these members at its end.
+/// Builds a frame with the text `hi` and these members at its end.
 fn said(more: &str) -> String {
     format!(
         "data: {{\"id\":\"c\",\"model\":\"gpt-4o\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"hi\"}},\"finish_reason\":null}}]{more}}}\n\n"
     )
 }
 
-/// The frame that ends the choice.
+/// Builds the frame that ends the choice.
 fn stop(more: &str) -> String {
     format!(
         "data: {{\"id\":\"c\",\"model\":\"gpt-4o\",\"choices\":[{{\"index\":0,\"delta\":{{}},\"finish_reason\":\"stop\"}}]{more}}}\n\n"
@@ -66,7 +66,7 @@ fn streams() -> Vec<Stream> {
         )
     };
     let groq = format!(r#","x_groq":{{"id":"r",{USAGE}}}"#);
-    // One comes between any two frames that say something.
+    // One heartbeat between any two frames with content.
     let beats = |stream: &str| {
         let beats = stream.replace("data: ", ": ping\n\ndata: ");
         beats.replace(&format!(": ping\n\n{}", bill(USAGE)), &bill(USAGE))
@@ -100,7 +100,7 @@ fn streams() -> Vec<Stream> {
             ..stream("zero", asked.replace(USAGE, &zero), unasked.clone())
         },
         Stream { tokens: None, ..stream("who does not tell", unasked.clone(), unasked) },
-        // Whether the question made it tell nobody can know: the edit is named.
+        // It is unknown whether the usage option caused this usage: the edit is named.
         Stream {
             left: Some([said(""), stop(""), DONE.to_owned()].concat()),
             ..stream("who always tells", volunteered.clone(), volunteered)
@@ -108,7 +108,7 @@ fn streams() -> Vec<Stream> {
     ]
 }
 
-/// A stream in chunks of so many bytes.
+/// Splits a stream into chunks of this size.
 fn chunked(events: &str, size: usize) -> String {
     let mut answer = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
         transfer-encoding: chunked\r\n\r\n"
@@ -120,7 +120,7 @@ fn chunked(events: &str, size: usize) -> String {
     answer + "0\r\n\r\n"
 }
 
-/// An upstream that sends the one where it is asked for usage, and the other where it is not.
+/// Starts an upstream that sends one stream if usage is requested, and the other if not.
 async fn provider(asked: String, unasked: String) -> String {
     let mut upstream = Upstream::start().await;
     let address = upstream.address.clone();

@@ -1,9 +1,9 @@
-//! Every way in which the scripted upstream answers: the caller gets what it would have got without
-//! the journal, and the journal has what the upstream's own log has.
+//! Every kind of answer of the scripted upstream: the caller gets the same as without the journal,
+//! and the journal agrees with the upstream's own log.
 
 use serde_json::{Value, json};
-use weir::store::Store;
-use weir::store::ledger::{Flags, RequestRow};
+use weir_store::Store;
+use weir_store::ledger::{Flags, RequestRow};
 
 use super::{Answer, post, rows, tokens, whole, with_journal, without_journal};
 use crate::scripted_upstream::{Options, Seen, Server};
@@ -11,20 +11,20 @@ use crate::server::harness::{ask, bare};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// What the row of a request must say.
+/// Expected contents of a request's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Row {
-    /// What the upstream has logged.
+    /// The usage in the upstream's log.
     Logged,
-    /// What the answer tells, on routes that the upstream's log does not count.
+    /// The usage in the answer, on routes that the upstream's log does not count.
     Told,
     /// Nothing used, nothing to pay.
     Free,
-    /// What the rule says, and that it does: the outcome's name.
+    /// An estimate by rule; the name is the outcome's.
     Estimated(&'static str),
-    /// That the answer told nothing, and that weir knows no better.
+    /// No usage in the answer, and no estimate by weir.
     Unknown,
-    /// There is none.
+    /// No row.
     Missing,
 }
 
@@ -39,7 +39,7 @@ fn case(path: &'static str, headers: impl Into<String>, body: &Value, row: Row) 
     Case { path, headers: headers.into(), body: body.to_string(), row }
 }
 
-/// A conversation with these members beside its messages.
+/// Builds a conversation with these additional members.
 fn hello(more: &Value) -> Value {
     let mut body = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "grüße"}]});
     if let (Value::Object(body), Value::Object(more)) = (&mut body, more) {
@@ -52,7 +52,7 @@ fn fault(name: &str) -> String {
     format!("x-upstream-fault: {name}\r\n")
 }
 
-/// Conversations that are answered whole.
+/// Conversations that are answered completely.
 fn answered() -> Vec<Case> {
     let mut cases = Vec::new();
     let question = |options: Value| json!({"stream": true, "stream_options": options});
@@ -188,7 +188,7 @@ async fn scripted() -> Server {
     Server::start(options).await.expect("a free port")
 }
 
-/// Names are made from the request's bytes, which are not the same where weir asks for the usage.
+/// Replaces ids, which derive from the request's bytes: these differ if weir requests usage.
 fn comparable(mut answer: Answer) -> Answer {
     let name = answer.head.iter().find_map(|line| line.strip_prefix("x-request-id: req_"));
     if let Some(name) = name.map(str::to_owned) {
@@ -197,12 +197,12 @@ fn comparable(mut answer: Answer) -> Answer {
         }
         answer.body = answer.body.replace(&name, "NAME");
     }
-    // The upstream cuts off half of a frame, which is longer where it was asked for usage.
+    // The upstream breaks off in half of a frame, and frames are longer with usage.
     let is_stream = answer.head.iter().any(|line| line == "content-type: text/event-stream");
     if is_stream && !answer.is_whole {
         answer.body.truncate(answer.body.rfind("\n\n").map_or(0, |at| at + 2));
     }
-    // The echo tells of weir's own name, which is another for each.
+    // The echo contains weir's request id, which is unique.
     if let Some(at) = answer.body.find("weir-") {
         answer.body.replace_range(at.., "");
         answer.head.retain(|line| !line.starts_with("content-length"));
@@ -239,7 +239,7 @@ fn check_row(row: &RequestRow, expected: Row, seen: &Seen, with: &Answer, said: 
         }
         Row::Estimated(outcome) => {
             assert!(has(Flags::ESTIMATED), "{said}: {settled:?}");
-            // The prompt by weir's own count, where weir has counted it.
+            // The prompt by weir's own count, if weir has counted it.
             assert!(
                 row.sent_tokens.is_none() || settled.prompt_tokens == row.sent_tokens,
                 "{said}"
@@ -257,7 +257,7 @@ fn check_row(row: &RequestRow, expected: Row, seen: &Seen, with: &Answer, said: 
     assert_eq!(settled.status, answered, "{said}");
 }
 
-/// The last number of this name in a JSON text.
+/// Returns the last number with this name in a JSON text.
 fn last_of(body: &str, name: &str) -> Option<u64> {
     let name = format!("\"{name}\":");
     let rest = &body[body.rfind(&name)? + name.len()..];
@@ -279,7 +279,7 @@ async fn cached_tokens_are_those_that_the_upstream_found() {
         messages.push(json!({"role": "user", "content": format!("and {number}")}));
     }
     let mut rows = rows(&store, 6).await;
-    // Those of one millisecond are in no order; each prompt is longer than the one before.
+    // Rows of one millisecond have no order; each prompt is longer than the one before.
     rows.sort_by_key(|row| row.settlement.prompt_tokens);
     let seen = upstream.requests();
     assert_eq!(seen.len(), 6);
@@ -304,7 +304,7 @@ async fn a_question_that_is_refused_leaves_one_row() {
     let logged = upstreams[0].requests();
     assert_eq!(logged.iter().map(|seen| seen.status).collect::<Vec<_>>(), [400, 200]);
     let row = &rows(&store, 1).await[0];
-    // The answer says nothing of it: both are by weir's own count.
+    // The answer contains no usage: both are by weir's own count.
     assert!(
         row.settlement.flags.any(Flags::ESTIMATED)
             && row.settlement.flags.any(Flags::USAGE_MISSING)

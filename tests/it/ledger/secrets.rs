@@ -1,11 +1,11 @@
-//! What the journal must not hold: what a conversation says and whose keys it came with, in the log
-//! at its loudest, in weir's own errors, and in each of the store's files after a kill.
+//! Contents that the journal must not hold: texts of conversations and callers' keys. Checks the
+//! log at its most verbose, weir's own errors, and each of the store's files after a kill.
 
 use std::path::Path;
 use std::process::Command;
 
-use weir::store::Store;
-use weir::store::ledger::RequestQuery;
+use weir_store::Store;
+use weir_store::ledger::RequestQuery;
 
 use super::post;
 use crate::cli::{Serving, isolate, weir};
@@ -36,7 +36,7 @@ fn serving(store: &Path, upstream: &Server) -> Serving {
     Serving::run(command.env("WEIR_STORE__PATH", store))
 }
 
-/// A new virtual key: its id and its secret.
+/// Creates a virtual key; returns its id and its secret.
 fn key(store: &Path) -> (String, String) {
     let path = store.to_str().expect("a plain path");
     let made = weir(&["keys", "--store", path, "--json", "create", "a"]).output();
@@ -52,7 +52,7 @@ fn body(more: &str) -> String {
     )
 }
 
-/// weir's own errors in all that was answered.
+/// Weir's own errors among all answers.
 #[derive(Default)]
 struct Errors(String, usize);
 
@@ -66,7 +66,7 @@ impl Errors {
     }
 }
 
-/// Sends what ends by itself, well or not.
+/// Sends requests that end by themselves, with or without an error.
 async fn ask_all(serving: &Serving, key: &str, errors: &mut Errors) {
     let script = format!("x-upstream-script: {{\"text\":\"{ANSWER}\"}}\r\n");
     let stream = r#","stream":true"#;
@@ -92,7 +92,7 @@ async fn ask_all(serving: &Serving, key: &str, errors: &mut Errors) {
     }
 }
 
-/// Begins a stream that the upstream holds in its middle.
+/// Starts a stream that the upstream holds in the middle.
 async fn held(serving: &Serving, key: &str) -> Wire {
     let script = format!("{{\"text\":\"{ANSWER} {ANSWER} {ANSWER}\"}}");
     let headers =
@@ -104,7 +104,7 @@ async fn held(serving: &Serving, key: &str) -> Wire {
     wire
 }
 
-/// The bytes of all the store's files.
+/// Returns the bytes of all the store's files.
 fn files(store: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     for ending in ["", "-wal", "-shm"] {
@@ -114,7 +114,7 @@ fn files(store: &Path) -> Vec<u8> {
         bytes.extend(std::fs::read(name).unwrap_or_default());
     }
     for log in logs(store) {
-        // One that was moved into the tables may be gone by now.
+        // A write-ahead log that was checkpointed may be removed by now.
         bytes.extend(std::fs::read(log).unwrap_or_default());
     }
     bytes
@@ -133,7 +133,7 @@ async fn the_journal_holds_no_secret_and_no_content() {
     let (id, secret) = key(&store);
     let guessed = format!("sk-weir-{}", "G".repeat(43));
     let mut errors = Errors::default();
-    // A file in the place of the folder that logs are kept in.
+    // A file at the path of the logs' folder.
     let in_the_way = folder.file("weir.db.instances");
     std::fs::write(&in_the_way, "").expect("it can be written");
     let refused = ask(first.address, chat(&bearer(&secret), body(""))).await;
@@ -143,12 +143,12 @@ async fn the_journal_holds_no_secret_and_no_content() {
     ask_all(&first, &secret, &mut errors).await;
     ask_all(&first, &guessed, &mut errors).await;
 
-    // One that leaves, and one that is there when weir is killed.
+    // One caller that leaves, and one that is connected when weir is killed.
     drop(held(&first, &secret).await);
     let in_flight = held(&first, &secret).await;
     first.signal("-KILL");
     let token = std::fs::read_to_string(folder.file("admin.token")).expect("beside the store");
-    // It is printed once, when it is made.
+    // The token is printed once, when it is created.
     let mut log = first.greeting.replace(token.trim(), "");
     log.push_str(&first.log());
     drop(in_flight);
@@ -168,7 +168,7 @@ async fn the_journal_holds_no_secret_and_no_content() {
     assert!(errors.1 > 10, "{}", errors.1);
     let told = format!("{rows:?}");
     for secret in [&*secret, &guessed, OWN_KEY, token.trim(), PROMPT, ANSWER] {
-        // The part behind the prefix would be as bad.
+        // The part after the prefix would be as bad.
         let tail = secret.strip_prefix("sk-weir-").unwrap_or(secret);
         for (place, bytes) in [
             ("the log", log.as_bytes()),

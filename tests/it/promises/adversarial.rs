@@ -1,14 +1,14 @@
-//! Conversations made to break the engine: each goes through the planner under limits small and
-//! large, under every preset and with anchors that match everything. None may panic, be cut without
-//! end or come out wrong.
+//! Conversations made to break the engine: each goes through the planner under small and large
+//! limits, under every preset and with anchors that match everything. None may panic, be compacted
+//! endlessly or give a wrong result.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use weir::context::Policy;
-use weir::context::anchors::Anchors;
-use weir::context::preset::{PRESETS, preset};
 use weir::proxy::ErrorKind;
+use weir_engine::context::Policy;
+use weir_engine::context::anchors::Anchors;
+use weir_engine::context::preset::{PRESETS, preset};
 
 use super::harness::{MODEL, STRICT_MODEL, Weir};
 use super::judge::{Body, compare};
@@ -21,7 +21,7 @@ fn said(role: &str, content: impl Into<Value>) -> Value {
     json!({"role": role, "content": content.into()})
 }
 
-/// An assistant's calls, by id, name and arguments.
+/// Builds an assistant's calls from id, name and arguments.
 fn calls(calls: &[(&str, &str, &str)]) -> Value {
     let calls: Vec<Value> = calls
         .iter()
@@ -41,7 +41,7 @@ fn body(model: &str, messages: &[Value]) -> String {
     format!(r#"{{"model":"{model}","messages":[{}]}}"#, messages.join(","))
 }
 
-/// A tool loop after a question: each text is the result of a call.
+/// Builds a tool loop after a question: each text is the result of a call.
 fn tool_loop(texts: &[String]) -> Vec<Value> {
     let mut messages = vec![said("system", "You help."), said("user", "Find the fault.")];
     for (index, text) in texts.iter().enumerate() {
@@ -52,7 +52,8 @@ fn tool_loop(texts: &[String]) -> Vec<Value> {
     messages
 }
 
-/// Every policy to try: the presets, and the default with all messages matched by an anchor.
+/// Returns every policy to try: the presets, and the default with an anchor that matches all
+/// messages.
 fn policies() -> Vec<(&'static str, Policy)> {
     let mut policies: Vec<(&str, Policy)> =
         PRESETS.iter().map(|name| (*name, preset(name).expect("a listed name"))).collect();
@@ -61,7 +62,7 @@ fn policies() -> Vec<(&'static str, Policy)> {
     policies
 }
 
-/// Sends `messages` under every policy and limit.
+/// Plans `messages` under every policy and limit.
 #[track_caller]
 fn check(messages: &[Value], limits: &[u64]) {
     for model in [MODEL, STRICT_MODEL, "nobody-knows-this-model"] {
@@ -132,7 +133,7 @@ fn ten_thousand_tiny_messages_are_cut_as_they_grow() {
     let (weir, body) = (Weir::new(), body(MODEL, &messages));
     for limit_tokens in [500, 2000, 20_000] {
         let planned = weir.plan(&body, limit_tokens).expect("it can be made to fit");
-        // A cut that has to leave the notes of earlier ones where they are frees less than usual.
+        // A compaction that has to leave earlier notes in place frees less than usual.
         let most = planned.received_tokens.div_ceil(limit_tokens / 8);
         assert!(u64::from(planned.cuts) <= most, "{} cuts of {most}", planned.cuts);
     }
@@ -184,7 +185,7 @@ fn parallel_calls_are_cut_anywhere() {
         ids.iter().map(|id| (id.as_str(), "read", "{\"path\":\"a/b_c.rs\"}")).collect();
     let mut messages = vec![said("user", "go"), said("assistant", "yes "), said("user", "more")];
     messages.push(calls(&own));
-    // Answers come in another order than the calls.
+    // Results come in another order than the calls.
     let answers = ids.iter().rev().map(|id| result(id, format!("found {id} ").repeat(25)));
     messages.extend(answers);
     messages.push(said("assistant", "done"));

@@ -1,5 +1,6 @@
-//! Compactions make room for the growth that they promise: how often an agent's conversation is
-//! compacted, and what each compaction leaves, with long system texts and many tools as well.
+//! Room after compactions: each compaction leaves the growth that the policy promises. Checks how
+//! often an agent's conversation is compacted and how much each compaction leaves, with long system
+//! texts and many tools as well.
 //! `cargo test --test it bursts -- --nocapture` prints the table.
 
 use std::fmt::Write as _;
@@ -11,10 +12,10 @@ use super::harness::{MODEL, Weir, check};
 use super::judge::Body;
 
 const REQUESTS: usize = 60;
-/// A compaction that could leave less leaves at most this share of the limit, in percent.
+/// Maximum share of the limit that a compaction leaves if it could leave less, in percent.
 const MOST_LEFT_PERCENT: u64 = 85;
 
-/// An agent that makes one call a request and reads a result of some 900 tokens.
+/// Agent that makes one call per request and reads a result of about 900 tokens.
 struct Agent {
     name: &'static str,
     tools_tokens: u64,
@@ -47,23 +48,24 @@ const AGENTS: [Agent; 3] = [
     },
 ];
 
-/// What came of one agent.
+/// Results of one agent.
 #[derive(Default)]
 struct Outcome {
-    /// Requests whose conversation is larger than the limit.
+    /// Requests whose conversation exceeds the limit.
     beyond: usize,
-    /// What each compaction left, in tokens.
+    /// Tokens that each compaction left.
     left: Vec<u64>,
-    /// Tokens sent, and those that a cache of the request before held.
+    /// Tokens sent, and those in the cached prefix of the previous request.
     sent_tokens: u64,
     cached_tokens: u64,
-    /// The same of sending everything.
+    /// The same if everything were sent.
     whole_tokens: u64,
     whole_cached_tokens: u64,
 }
 
 impl Outcome {
-    /// The input's price, a cached token at a tenth, relative to sending everything.
+    /// Cost of the input relative to sending everything, with a cached token at a tenth of the
+    /// price.
     fn bill(&self) -> f64 {
         let billed = |all: u64, cached: u64| all as f64 - 0.9 * cached as f64;
         billed(self.sent_tokens, self.cached_tokens)
@@ -71,7 +73,7 @@ impl Outcome {
     }
 }
 
-/// Numbers by xorshift: the same on every run.
+/// Deterministic random numbers by xorshift.
 struct Numbers(u64);
 
 impl Numbers {
@@ -91,7 +93,7 @@ impl Numbers {
         words.join(" ")
     }
 
-    /// A result of some 900 tokens: code, half of which names things.
+    /// Builds a result of about 900 tokens: code, half of it with names.
     fn result(&mut self, number: usize) -> String {
         let mut text = format!("src/part_{number}.rs: {} lines\n", self.below(400));
         for line in 0..44 {
@@ -112,7 +114,7 @@ fn json(text: &str) -> String {
     serde_json::to_string(text).expect("texts are JSON")
 }
 
-/// The agent's tools, as JSON, of as many tokens as weir counts.
+/// Builds the agent's tools as JSON with the wanted number of tokens by weir's count.
 fn tools(agent: &Agent, weir: &Weir) -> String {
     let mut numbers = Numbers(11);
     let mut tools: Vec<String> = Vec::new();
@@ -172,7 +174,7 @@ fn run(agent: &Agent) -> Outcome {
     outcome
 }
 
-/// A call and its result.
+/// Builds a call and its result.
 fn step(numbers: &mut Numbers, number: usize) -> [String; 2] {
     let result = numbers.result(number);
     step_with(numbers, number, &result)
@@ -212,7 +214,7 @@ fn an_agent_is_not_compacted_in_bursts() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The notes in a request.
+/// Returns the notes in a request.
 fn notes(text: &str) -> Vec<String> {
     let body = Body::read(text).expect("weir sends JSON");
     let said = |message: usize| body.raw(message).to_owned();
@@ -251,7 +253,8 @@ fn a_note_written_under_an_outsized_turn_is_written_again() {
     assert!(tokens(later) > thin.len() * 5 / 4, "{} after {}", tokens(later), thin.len());
 }
 
-/// What stays of a request whatever is compacted, without notes; `None` where the caller pins something.
+/// Tokens that stay in a request after any compaction, without notes; `None` if the caller pins a
+/// message.
 fn staying_tokens(body: &Body<'_>) -> Option<u64> {
     let users = || (0..body.messages().len()).filter(|message| body.role(*message) == "user");
     let (first, last) = (users().next(), users().next_back());
@@ -266,17 +269,17 @@ fn staying_tokens(body: &Body<'_>) -> Option<u64> {
     (!body.text.contains("weir")).then_some(tokens)
 }
 
-/// Whether the limit itself stands against the growth that a compaction promises: beside what stays
-/// there is no room for it and for a note of 1,000 tokens or three fifths of what is left.
+/// Whether the limit itself prevents the promised growth: after the messages that stay, there is no
+/// room for it and for a note of 2,300 tokens or seven tenths of the remaining room.
 fn is_forced(body: &Body<'_>, more_tokens: u64, limit: u64) -> bool {
     let Some(stays) = staying_tokens(body).map(|tokens| tokens + more_tokens) else { return true };
-    let note = (limit.saturating_sub(stays) * 3 / 5).min(1000);
+    let note = (limit.saturating_sub(stays) * 7 / 10).min(2300);
     stays + note > limit - limit / 4
 }
 
 fn has_room_to_grow(case: &Case) -> Result<(), String> {
     let (weir, limit) = (Weir::new(), case.limit_tokens());
-    // Reply priming, a note's framing, and how tools are rounded.
+    // Reply priming, a note's framing, and the rounding of tools.
     let slack = 32 + limit / 25;
     let more = tools_tokens(&weir, case.transcript.tools) + slack;
     let mut last: Option<(u32, u64, bool)> = None;
@@ -295,7 +298,7 @@ fn has_room_to_grow(case: &Case) -> Result<(), String> {
         if !is_forced_then && (grown + slack) * 4 < limit {
             return Err(format!("compacted again after {grown} tokens of growth under {limit}"));
         }
-        // Two at once: the second may have been at a point that is no request here.
+        // If there were two at once, the second may have been at a point that is no request here.
         let is_single = planned.cuts == cuts + 1;
         last = Some((planned.cuts, received, !is_single || is_forced(&body, more, limit)));
     }

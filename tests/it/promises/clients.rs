@@ -1,5 +1,5 @@
-//! Simulated applications, each with a history that changes in its own way: what is sent is always
-//! valid and within the limit, and how often cuts move is told as a table.
+//! Simulated applications, each with a history that changes in its own way. Every sent request is
+//! valid and within the limit; a table lists how often compactions move.
 
 use weir::proxy::planner::Planned;
 
@@ -8,31 +8,31 @@ use super::judge::{Body, compare};
 use super::simulated::{Client, Request, clients};
 use super::valid;
 
-/// How many of the requests are planned by a second, cold planner too.
+/// One in this many requests is also planned by a second planner without caches.
 const COLD_EVERY: usize = 10;
 
-/// What a client met with.
+/// Results of one client.
 #[derive(Debug, Default)]
 struct Tally {
     requests: usize,
-    /// Requests that less was sent of than received.
+    /// Requests that were sent with fewer tokens than received.
     compacted: usize,
     /// Requests in which the caller itself changed more than the end of its history.
     rewritten: usize,
-    /// Requests in which what was sent is no extension of what was sent before, although the
-    /// caller's history is, its last message aside.
+    /// Requests that do not extend the previously sent one, although the caller's history does,
+    /// except for its last message.
     moved: usize,
-    /// Tokens by which histories grew.
+    /// Growth of the histories in tokens.
     growth_tokens: u64,
-    /// The least of the limits.
+    /// The smallest of the limits.
     limit_tokens: u64,
     conversations: usize,
     before_bytes: usize,
-    /// Of these, what the next request repeated from the start.
+    /// Bytes of these that the next request repeats from the start.
     repeated_bytes: usize,
 }
 
-/// A request and what became of it, message by message.
+/// Request and its result, message by message.
 struct Exchange {
     received: Vec<String>,
     sent: Vec<String>,
@@ -47,7 +47,8 @@ fn common(left: &[String], right: &[String]) -> usize {
     left.iter().zip(right).take_while(|(own, other)| own == other).count()
 }
 
-/// Plans a request, and asserts that what is sent is valid, the caller's, and within the limit.
+/// Plans a request, and asserts that the result is valid, derived from the caller's, and within the
+/// limit.
 fn judged(weir: &Weir, client: &Client, request: &Request) -> Result<(Exchange, Planned), String> {
     let planned = weir.plan(&request.body, client.limit_tokens).map_err(|error| error.message)?;
     let received = Body::read(&request.body)?;
@@ -99,8 +100,9 @@ impl Tally {
         )
     }
 
-    /// How often cuts may move: once for each quarter of the limit that a conversation grows, and
-    /// once whenever the caller rewrites its history or changes what the limit leaves for it.
+    /// Maximum number of moved compactions: one for each quarter of the limit that a conversation
+    /// grows, and one for each time the caller rewrites its history or changes the room for
+    /// messages.
     fn most_moved(&self, client: &Client) -> usize {
         let by_growth = (self.growth_tokens * 4 / self.limit_tokens) as usize;
         by_growth + self.conversations + self.rewritten + client.limit_changes

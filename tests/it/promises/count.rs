@@ -1,14 +1,14 @@
-//! Tokens of a message by weir's published rule, counted by OpenAI's own tokenizer.
+//! Message tokens by weir's published rule, counted by OpenAI's own tokenizer.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::json::{Kind, Node};
 
-/// The most that a tool result's texts take at the last step of the clipping ladder.
+/// Maximum size of a tool result's texts after the last step of clipping.
 const FLOOR_TOKENS: u64 = 32;
 
-/// What a message takes.
+/// Size of a message.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Size {
     pub texts: u64,
@@ -20,7 +20,7 @@ impl Size {
         self.texts + self.rest
     }
 
-    /// As a tool result at the ladder's last step.
+    /// Returns the size as a tool result after the last step of clipping.
     pub fn at_floor(self) -> u64 {
         self.texts.min(FLOOR_TOKENS) + self.rest
     }
@@ -44,8 +44,8 @@ pub fn text(text: &str) -> u64 {
     })
 }
 
-/// Four for each message, eight for each call, one for a name, beside the texts; 150 for what
-/// cannot be counted.
+/// Counts a message: four tokens, eight for each call, one for a name, in addition to the texts;
+/// 150 for parts that cannot be counted.
 pub fn message(message: &Node, body: &str) -> Size {
     let mut size = Size { texts: 0, rest: 4 };
     match message.get("content").map(|content| &content.kind) {
@@ -89,7 +89,7 @@ fn count_part(part: &Node, size: &mut Size) {
         "text" => size.texts += text(part.text_of("text")),
         "refusal" => size.texts += text(part.text_of("refusal")),
         "image_url" => {
-            // A picture that is not at hand counts as the largest, eight tiles of it.
+            // An image of unknown size counts as the largest: eight tiles.
             let detail = part.get("image_url").map_or("", |image| image.text_of("detail"));
             size.rest += if detail == "low" { 85 } else { 85 + 8 * 170 };
         }

@@ -1,12 +1,13 @@
-//! Notes of excerpts, and what comes back of earlier messages: every piece of one was said so in what was received, in one place.
+//! Notes of excerpts, and recalled text: every piece of one occurs in one place of the received
+//! request.
 
 use super::json::Node;
 use super::judge::{Body, SUMMARY, TAIL, Verdict};
 
-/// What a note of excerpts opens with, behind its number.
+/// Opening of a note of excerpts, after its number.
 const OPENS: &str = ", shortened to fit; … = left out]";
 
-/// Checks each piece of each note of excerpts and of the tail.
+/// Checks each piece of each note of excerpts and of recalled text.
 pub fn are_said(received: &Body<'_>, sent: &Body<'_>, verdict: &Verdict) -> Result<(), String> {
     if verdict.told() == 0 && !verdict.any(|change| change.has_tail) {
         return Ok(());
@@ -24,14 +25,14 @@ pub fn are_said(received: &Body<'_>, sent: &Body<'_>, verdict: &Verdict) -> Resu
             None => {}
         }
         for text in texts.into_iter().filter(|text| text.contains(OPENS) || text.contains(TAIL)) {
-            // What the user says beside the note was received as it is, too.
+            // The user's own text next to the note is in the received request, too.
             let mut is_summary = false;
             for line in text.lines() {
                 if line.starts_with("[weir: ") {
                     is_summary = line.starts_with(SUMMARY);
                 }
                 if is_summary {
-                    // A model's own words.
+                    // A summary is in the model's words.
                     continue;
                 }
                 for piece in pieces(line) {
@@ -45,7 +46,8 @@ pub fn are_said(received: &Body<'_>, sent: &Body<'_>, verdict: &Verdict) -> Resu
     Ok(())
 }
 
-/// Readers differ in how many replacement characters a lone surrogate becomes.
+/// Unifies lone surrogates: JSON readers replace one by different numbers of replacement
+/// characters.
 fn one_for_lone_surrogates(text: &str) -> String {
     let mut before = ' ';
     let is_first = |letter: &char| {
@@ -56,14 +58,14 @@ fn one_for_lone_surrogates(text: &str) -> String {
     text.chars().filter(is_first).collect()
 }
 
-/// All strings in a message, arguments of calls read as JSON too.
+/// Collects all strings of a message; the arguments of calls are parsed as JSON.
 fn collect(node: &Node, said: &mut String) {
     if let Some(text) = node.text() {
         said.push_str(text);
         said.push('\n');
         if let Ok(inner) = Node::read(text) {
             collect(&inner, said);
-            // Numbers, lists and objects among arguments are shown as they are written.
+            // Numbers, lists and objects in arguments appear as written.
             for (key, value) in inner.members() {
                 said.push_str(&format!("{key}: {}\n", value.text().unwrap_or(value.raw(text))));
             }
@@ -77,7 +79,8 @@ fn collect(node: &Node, said: &mut String) {
     }
 }
 
-/// The pieces of a note's line that must have been said; none of its own words.
+/// Returns the pieces of a note's line that must occur in the conversation, without the note's own
+/// words.
 fn pieces(line: &str) -> Vec<&str> {
     let line = line.trim();
     let number =

@@ -1,9 +1,9 @@
-//! A report says what is really sent: of random requests, the plan told is the plan made, its rows
-//! are the messages sent, and its numbers add up.
+//! Reports agree with the sent requests: for random requests, the explained plan is the actual
+//! plan, its rows are the sent messages, and its numbers add up.
 
-use weir::context::reasons::Reason;
-use weir::context::report::{FateName, Report, Section};
 use weir::proxy::{ErrorKind, Question};
+use weir_engine::context::reasons::Reason;
+use weir_engine::context::report::{FateName, Report, Section};
 
 use super::generate::{self, Case};
 use super::harness::{Weir, check};
@@ -14,14 +14,14 @@ fn is_explained(case: &Case) -> Result<(), String> {
     is_explained_by([Weir::new(), Weir::new()], case, rows_are_sent)
 }
 
-/// Whether a request is explained as it is planned, by two weirs with the same configuration.
+/// Whether two weirs with the same configuration explain and plan a request alike.
 fn is_explained_by(
     [weir, anew]: [Weir; 2],
     case: &Case,
     rows_are_sent: fn(&str, &str, &Report) -> Result<(), String>,
 ) -> Result<(), String> {
     let (body, limit) = (case.transcript.body(), case.limit_tokens());
-    // Neither has seen the conversation before, and one has: what is remembered changes nothing.
+    // Neither has seen the conversation before, and one has: remembered state changes nothing.
     let planned = anew.plan(&body, limit);
     let explained = match weir.explain(&body, limit, Question::default()) {
         Ok(explained) => explained,
@@ -60,18 +60,20 @@ fn is_explained_by(
     rows_are_sent(&body, std::str::from_utf8(sent).expect("it was text"), report)
 }
 
-/// Whether the parts of a report are its whole.
+/// Checks that the parts of a report add up to its totals.
 fn adds_up(report: &Report) -> Result<(), String> {
     let window = &report.window;
     let notes: u64 = report.notes.iter().map(|row| row.sent_tokens).sum();
-    let messages = |of: fn(&weir::context::report::MessageRow) -> u64| -> u64 {
+    let messages = |of: fn(&weir_engine::context::report::MessageRow) -> u64| -> u64 {
         report.messages.iter().map(of).sum()
     };
     let received = messages(|row| row.received_tokens);
     let sent = messages(|row| row.sent_tokens);
-    let sections =
-        |of: fn(&weir::context::report::SectionRow) -> u64| report.sections.iter().map(of).sum();
-    let roles = |of: fn(&weir::context::report::RoleRow) -> u64| report.roles.iter().map(of).sum();
+    let sections = |of: fn(&weir_engine::context::report::SectionRow) -> u64| {
+        report.sections.iter().map(of).sum()
+    };
+    let roles =
+        |of: fn(&weir_engine::context::report::RoleRow) -> u64| report.roles.iter().map(of).sum();
     let overhead = window.overhead_tokens;
     for (what, parts, whole) in [
         ("received", overhead + received, window.received_tokens),
@@ -102,7 +104,7 @@ fn adds_up(report: &Report) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the messages that a report says are sent are those that are.
+/// Checks that the messages that a report lists as sent are the sent ones.
 fn rows_are_sent(received: &str, sent: &str, report: &Report) -> Result<(), String> {
     let (received, sent) = (Body::read(received)?, Body::read(sent)?);
     let verdict = compare(&received, &sent)?;
@@ -113,7 +115,7 @@ fn rows_are_sent(received: &str, sent: &str, report: &Report) -> Result<(), Stri
         let rows = report.messages.iter().filter(|row| fates.contains(&row.fate));
         rows.map(|row| row.index).collect()
     };
-    // Of messages that are the same to the byte, which one stayed cannot be told from what is sent.
+    // Of byte-identical messages, it is unknown which one stayed.
     let raws = |own: &[usize]| own.iter().map(|own| received.raw(*own)).collect::<Vec<_>>();
     if raws(&with(&[FateName::Kept, FateName::Clipped])) != raws(&kept) {
         return Err(format!("{kept:?} are sent, told is {:?}", report.messages));
@@ -124,8 +126,8 @@ fn rows_are_sent(received: &str, sent: &str, report: &Report) -> Result<(), Stri
     Ok(())
 }
 
-/// Whether as many messages are sent as a report says. Which of them were changed is told by code
-/// that knows the policies.
+/// Checks that the number of sent messages equals the report's. Tests that know the policies check
+/// which ones changed.
 fn as_many_are_sent(_: &str, sent: &str, report: &Report) -> Result<(), String> {
     let sent = Body::read(sent)?.messages().len();
     let kept = report.messages.iter().filter(|row| row.fate != FateName::Gone).count();

@@ -1,5 +1,5 @@
-//! Promise 2: what is sent is within the limit by another's count, and what can be brought inside
-//! the limit is not refused.
+//! Promise 2: sent requests are within the limit by an independent count, and a request that can
+//! fit is not refused.
 
 use weir::proxy::ErrorKind;
 
@@ -8,7 +8,7 @@ use super::harness::{MODEL, Weir, check};
 use super::judge::Body;
 use super::transcript::TOOLS;
 
-/// What the tools take, as weir counts them: no public count is exact.
+/// Tokens of the tools by weir's count: no public count is exact.
 pub fn tools_tokens(weir: &Weir, tools: usize) -> u64 {
     let tools = TOOLS[tools].unwrap_or("null");
     let body = format!(
@@ -18,14 +18,14 @@ pub fn tools_tokens(weir: &Weir, tools: usize) -> u64 {
     planned.received_tokens - 4 - 3
 }
 
-/// The first message of the newest turn of a valid conversation.
+/// Returns the first message of the newest turn of a valid conversation.
 pub fn newest_from(body: &Body<'_>) -> usize {
     let last = body.messages().len() - 1;
     let call = (0..=last).rev().find(|message| body.role(*message) == "assistant");
     if body.is_result(last) { call.unwrap_or(last) } else { last }
 }
 
-/// What stays of a conversation whatever the limit is.
+/// Returns the minimum size of a conversation under any limit.
 pub fn floor_tokens(body: &Body<'_>) -> u64 {
     if body.messages().is_empty() {
         return 0;

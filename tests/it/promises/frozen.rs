@@ -1,4 +1,5 @@
-//! Promises 4 and 5: what is sent depends on the request alone, and grows by its end but for cuts.
+//! Promises 4 and 5: a sent request depends on the received request alone, and extends the previous
+//! one except after compactions.
 
 use proptest::prelude::*;
 use weir::proxy::planner::Planned;
@@ -8,8 +9,8 @@ use super::harness::{Weir, check};
 use super::judge::{Body, TAIL};
 use super::valid;
 
-/// Where a client would have sent a request: all that is asked for is answered, and the model's
-/// turn has come.
+/// Returns the points at which a client would have sent a request: all calls are answered, and it
+/// is the model's turn.
 pub fn requests(case: &Case) -> Vec<String> {
     let all = case.transcript.body();
     let Ok(body) = Body::read(&all) else { return Vec::new() };
@@ -61,13 +62,13 @@ pub fn is_frozen_by(weir: &Weir, case: &Case) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a request begins with the one before it, the tail of its last message left aside.
+/// Whether a request begins with the previous one, except for recalled text in its last message.
 pub fn goes_on(before: &[&str], now: &[&str]) -> bool {
     let Some((last, all)) = before.split_last() else { return true };
     now.starts_with(all) && now.get(all.len()).is_some_and(|own| own == last || has_tail(last, own))
 }
 
-/// Whether `raw` is the message `bare` with a tail in it.
+/// Whether `raw` is the message `bare` with recalled text in it.
 pub fn has_tail(raw: &str, bare: &str) -> bool {
     let marks = [format!("\\n\\n{TAIL}"), format!(",{{\"type\":\"text\",\"text\":\"\\n\\n{TAIL}")];
     let mut places = marks.iter().flat_map(|mark| raw.match_indices(mark));
@@ -87,7 +88,8 @@ pub fn is_pure(case: &Case) -> Result<(), String> {
     is_pure_by(weir, case)
 }
 
-/// Plans by instances that `weir` makes: with caches of their own, or with so many bytes of them.
+/// Compares plans of instances that `weir` creates: each with its own caches, or with caches of
+/// this many bytes.
 pub fn is_pure_by(weir: impl Fn(Option<u64>) -> Weir, case: &Case) -> Result<(), String> {
     let limit = case.limit_tokens();
     let bodies: Vec<String> =

@@ -1,4 +1,4 @@
-//! Random conversations: as OpenAI's rules want them, and as no rule foresees.
+//! Random conversations: valid by OpenAI's rules, and arbitrary ones.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -8,7 +8,7 @@ use proptest::sample::select;
 use super::harness::{MODEL, STRICT_MODEL};
 use super::transcript::{Calls, Content, Message, Part, Style, TOOLS, Text, TextKind, Transcript};
 
-/// A conversation and the limit it is sent under.
+/// A conversation and its limit.
 #[derive(Clone)]
 pub struct Case {
     pub transcript: Transcript,
@@ -18,7 +18,7 @@ pub struct Case {
 #[derive(Debug, Clone, Copy)]
 pub enum Limit {
     Tokens(u64),
-    /// Of what the conversation takes, in thousandths.
+    /// Share of the conversation's tokens, in thousandths.
     Share(u64),
 }
 
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Case {
     }
 }
 
-/// Valid conversations under limits that mostly bite.
+/// Valid conversations under limits that usually require a compaction.
 pub fn valid() -> impl Strategy<Value = Case> {
     let limit = prop_oneof![
         6 => (50u64..1300).prop_map(Limit::Share),
@@ -48,14 +48,15 @@ pub fn valid() -> impl Strategy<Value = Case> {
     )
 }
 
-/// Valid conversations in which users and assistants take turns, for a model that insists on it.
+/// Valid conversations with strictly alternating users and assistants, for a model that requires
+/// this.
 pub fn alternating() -> impl Strategy<Value = Case> {
     let exchange = (user(), vec(loop_turn(false), 0..4), option::weighted(0.9, assistant()));
     let messages = (vec(system(), 0..2), vec(exchange, 1..9), user(), vec(loop_turn(false), 0..3));
     (messages, style(), 50u64..1200).prop_map(|((system, exchanges, last, tail), style, share)| {
         let mut messages = system;
         for (user, turns, answer) in exchanges {
-            // Without an answer of its own, the exchange gets one of the tool loop's.
+            // An exchange without its own answer gets the tool loop's answer.
             let answer = answer.unwrap_or_else(|| Message::new("assistant", Content::Null));
             messages.push(user);
             messages.extend(turns.into_iter().flatten());
@@ -70,8 +71,8 @@ pub fn alternating() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Long dialogues in which facts are told, and asked for later; some with a few calls among them,
-/// some in words that look like weir's own.
+/// Long dialogues with facts and later questions about them; some with a few calls, some in words
+/// that look like weir's own.
 pub fn dialogues() -> impl Strategy<Value = Case> {
     use TextKind::{Code, Facts, Forged, Question};
     let told = || {
@@ -105,7 +106,7 @@ pub fn dialogues() -> impl Strategy<Value = Case> {
             }
             messages.push(last);
             number_calls(&mut messages);
-            // Questions are asked again, word for word.
+            // Questions are repeated word for word.
             let style = Style { is_numbered: true, ..style };
             let transcript = Transcript { messages, style, tools: 0, model };
             Case { transcript, limit: Limit::Share(share) }
@@ -218,7 +219,7 @@ fn assistant() -> impl Strategy<Value = Message> {
         .prop_map(|(message, reasoning)| Message { reasoning, ..message })
 }
 
-/// An assistant message with its calls and their results, in any order.
+/// Assistant message with its calls and their results, in any order.
 fn loop_turn(legacy: bool) -> impl Strategy<Value = Vec<Message>> {
     let calls = vec((short_text(), message("tool", result_content())), 1..5);
     let legacy_weight = if legacy { 1 } else { 0 };

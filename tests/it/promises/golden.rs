@@ -1,7 +1,7 @@
-//! Whole requests beside what is sent in their place: `tests/golden/<case>/` holds `request.json`,
-//! `limit` (tokens), where it is about more than the defaults `config` (TOML), then `expected.json`
-//! (the body sent, or the error) and `told` (the report of the headers). `UPDATE_GOLDEN=1` writes the
-//! last two anew.
+//! Golden cases of whole requests. Each folder `tests/golden/<case>/` holds the input:
+//! `request.json`, `limit` (tokens), and `config` (TOML) if the case needs more than the defaults.
+//! It also holds the expected result: `expected.json` (the sent body, or the error) and the report
+//! in the headers. `UPDATE_GOLDEN=1` regenerates the result.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn cases() -> Vec<PathBuf> {
     cases
 }
 
-/// A planner as a case's `config` wants it.
+/// Creates a planner with a case's `config`.
 fn weir(toml: &str) -> Weir {
     let loaded = weir::config::load(Figment::from(Toml::string(toml)));
     let (loaded, _) = loaded.unwrap_or_else(|problems| panic!("{problems:?}"));
@@ -33,7 +33,7 @@ fn weir(toml: &str) -> Weir {
     })
 }
 
-/// What is wrong with what is sent of a request.
+/// Returns the fault of a sent request, if it has one.
 fn fault(request: &str, planned: &Planned, sent: &str, is_default: bool) -> Result<(), String> {
     let (received, sent) = (Body::read(request)?, Body::read(sent)?);
     if !is_default {
@@ -57,7 +57,7 @@ fn fault(request: &str, planned: &Planned, sent: &str, is_default: bool) -> Resu
     valid::fault(&received).or_else(|| valid::fault(&sent)).map_or(Ok(()), Err)
 }
 
-/// What is sent, or the error, and what is told.
+/// Returns the sent body or the error, and the report in the headers.
 fn outcome(request: &str, limit_tokens: u64, config: &str) -> Result<(String, String), String> {
     match weir(config).plan(request, limit_tokens) {
         Ok(planned) => {

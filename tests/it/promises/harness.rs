@@ -6,23 +6,23 @@ use std::sync::Arc;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config as Proptest, RngSeed, TestCaseError, TestError, TestRunner};
 use weir::config::{Config, ModelEntry};
-use weir::proxy::planner::{Asked, Planned, Planner};
+use weir::proxy::planner::{Planned, Planner, RequestOptions};
 use weir::proxy::{Explained, ProxyError, Question, Tenant};
-use weir::tokens::Encoding;
-use weir::wire::Protocol;
+use weir_engine::tokens::Encoding;
+use weir_engine::wire::Protocol;
 
 use super::generate::{Case, Limit};
 use super::judge::Body;
 
-/// A model of which no rule is known but its window.
+/// Model with a known window and no other known rule.
 pub const MODEL: &str = "gpt-4o";
-/// A model that refuses two user or two assistant messages in a row.
+/// Model that refuses two user or two assistant messages in a row.
 pub const STRICT_MODEL: &str = "alternating";
-/// A model with so small a window that the length of its answer matters.
+/// Model with a window so small that the length of its answer matters.
 pub const SMALL_MODEL: &str = "small";
 
-/// Tries `property` on values of `strategy`. `PROPTEST_CASES` and `PROPTEST_RNG_SEED` in the
-/// environment choose how many and which.
+/// Tests `property` on values of `strategy`. The environment variables `PROPTEST_CASES` and
+/// `PROPTEST_RNG_SEED` set their number and the seed.
 pub fn check<S: Strategy>(
     name: &str,
     cases: u32,
@@ -53,7 +53,7 @@ pub fn check<S: Strategy>(
     }
 }
 
-/// A planner on the defaults.
+/// Planner with the default configuration.
 pub struct Weir {
     planner: Planner,
     runtime: tokio::runtime::Runtime,
@@ -73,10 +73,11 @@ impl Weir {
         Self { planner: Planner::new(Arc::new(config)), runtime }
     }
 
-    /// Plans a request under a limit. What is remembered of earlier requests only tells what was
-    /// saved, and is left out: plans can be compared.
+    /// Plans a request under a limit. Savings that depend on earlier requests are removed, so that
+    /// plans can be compared.
     pub fn plan(&self, body: &str, limit_tokens: u64) -> Result<Planned, ProxyError> {
-        let asked = Asked { max_input_tokens: Some(limit_tokens), ..Asked::default() };
+        let asked =
+            RequestOptions { max_input_tokens: Some(limit_tokens), ..RequestOptions::default() };
         let body = bytes::Bytes::copy_from_slice(body.as_bytes());
         let planned = self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked);
         let mut planned = self.runtime.block_on(planned)?;
@@ -92,7 +93,8 @@ impl Weir {
         limit_tokens: u64,
         question: Question,
     ) -> Result<Explained, ProxyError> {
-        let asked = Asked { max_input_tokens: Some(limit_tokens), ..Asked::default() };
+        let asked =
+            RequestOptions { max_input_tokens: Some(limit_tokens), ..RequestOptions::default() };
         let body = bytes::Bytes::copy_from_slice(body.as_bytes());
         let tenant = Tenant([7; 16]);
         let explained =
@@ -101,7 +103,7 @@ impl Weir {
     }
 }
 
-/// The defaults, and the models of these tests.
+/// Returns the defaults with the models of these tests.
 fn config() -> Config {
     let mut config = Config::default();
     for (name, window_tokens) in [(STRICT_MODEL, 128_000), (SMALL_MODEL, 8000)] {
@@ -120,7 +122,7 @@ fn config() -> Config {
 }
 
 impl Case {
-    /// The limit in tokens.
+    /// Returns the limit in tokens.
     pub fn limit_tokens(&self) -> u64 {
         match self.limit {
             Limit::Tokens(tokens) => tokens,

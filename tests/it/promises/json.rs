@@ -1,9 +1,9 @@
-//! JSON read with places: the judge compares bytes, so it must know where each value stands. As
-//! lenient as JSON is: numbers too large for any type and lone surrogates are fine.
+//! JSON parser that keeps positions: the judge compares bytes, so it needs the position of each
+//! value. As lenient as JSON: accepts numbers too large for any type and lone surrogates.
 
 use std::ops::Range;
 
-/// A value and where it stands.
+/// Value with its position.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub span: Range<usize>,
@@ -22,7 +22,7 @@ pub enum Kind {
 }
 
 impl Node {
-    /// Reads a whole text that serde_json accepts too.
+    /// Parses a whole text that serde_json accepts too.
     pub fn read(text: &str) -> Result<Self, String> {
         serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| error.to_string())?;
         let mut reader = Reader { text, at: 0, depth: 0 };
@@ -35,7 +35,7 @@ impl Node {
         &text[self.span.clone()]
     }
 
-    /// The member called `name`; `None` where it is absent or null.
+    /// Returns the member `name`; `None` if it is absent or null.
     pub fn get(&self, name: &str) -> Option<&Self> {
         self.members()
             .iter()
@@ -56,7 +56,7 @@ impl Node {
         if let Kind::Text(text) = &self.kind { Some(text) } else { None }
     }
 
-    /// The text of a member, empty where there is none.
+    /// Returns the text of a member, or an empty text.
     pub fn text_of(&self, name: &str) -> &str {
         self.get(name).and_then(Self::text).unwrap_or_default()
     }
@@ -68,7 +68,7 @@ struct Reader<'a> {
     depth: usize,
 }
 
-/// Deeper than this nothing is read: each level takes some of the stack.
+/// Maximum depth: each level takes some of the stack.
 const DEPTH: usize = 200;
 
 impl Reader<'_> {
@@ -91,7 +91,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Whether a list or map goes on, after its opening or an item.
+    /// Whether a list or map continues after its opening or an item.
     fn goes_on(&mut self, is_first: bool, end: u8) -> Result<bool, String> {
         self.space();
         if self.peek() == end {

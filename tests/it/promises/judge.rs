@@ -1,10 +1,10 @@
-//! The judge: what became of a request, read off its bytes before and after.
+//! Judge of one request by its bytes before and after planning.
 
 use super::count::{self, Size};
 use super::excerpts;
 use super::json::{Kind, Node};
 
-/// A request's body with its messages found.
+/// A request's body with the positions of its messages.
 pub struct Body<'a> {
     pub text: &'a str,
     pub list: Node,
@@ -31,7 +31,7 @@ impl<'a> Body<'a> {
         self.messages()[message].text_of("role")
     }
 
-    /// Tokens of the messages together.
+    /// Returns the tokens of all messages.
     pub fn tokens(&self) -> u64 {
         self.sizes.iter().map(|size| size.all()).sum()
     }
@@ -51,30 +51,30 @@ impl<'a> Body<'a> {
     }
 }
 
-/// What became of one kept message.
+/// Changes to one kept message.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Change {
     pub unmarked: bool,
     pub clipped: bool,
-    /// What each note beside it says is gone.
+    /// Number of removed messages that each note in it reports.
     pub notes: Vec<u64>,
-    /// Whether text that bears on what it asks stands behind it.
+    /// Whether recalled text for its question follows it.
     pub has_tail: bool,
 }
 
-/// What such text opens with.
+/// Opening of recalled text.
 pub const TAIL: &str = "[weir: earlier messages that may bear on this; … = left out]";
 
-/// What a note opens with that a model wrote, before its numbers.
+/// Opening of a model's summary, before its numbers.
 pub const SUMMARY: &str = "[weir: summary by a model of ";
 
-/// What became of a request.
+/// Verdict on a request.
 #[derive(Debug)]
 pub struct Verdict {
-    /// For each message sent, which message received it was, and how it changed.
+    /// For each sent caller's message, the index of the received one and its changes.
     pub kept: Vec<(usize, Change)>,
     pub gone: usize,
-    /// What each note in a message of its own says is gone.
+    /// Number of removed messages that each note in a message of its own reports.
     pub apart: Vec<u64>,
 }
 
@@ -89,7 +89,8 @@ impl Verdict {
     }
 }
 
-/// Compares what was received with what is sent: order kept, nothing changed but what may be.
+/// Compares the received messages with the sent ones: the order is kept, and only permitted changes
+/// occur.
 pub fn compare(received: &Body<'_>, sent: &Body<'_>) -> Result<Verdict, String> {
     let outside = |body: &Body<'_>| {
         let span = body.list.span.clone();
@@ -120,7 +121,7 @@ pub fn compare(received: &Body<'_>, sent: &Body<'_>) -> Result<Verdict, String> 
     Ok(verdict)
 }
 
-/// What a message says is gone that is a note and nothing else.
+/// Returns the number of removed messages that a note-only message reports.
 fn note_apart(sent: &Body<'_>, index: usize) -> Option<u64> {
     let members = sent.messages()[index].members();
     let is_plain = members.len() == 2 && sent.role(index) == "user";
@@ -129,7 +130,8 @@ fn note_apart(sent: &Body<'_>, index: usize) -> Option<u64> {
     rest.is_empty().then_some(said)
 }
 
-/// How a message sent differs from one received; `None` where it is another message.
+/// Returns the changes between a received and a sent message; `None` if they are different
+/// messages.
 fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Option<Change> {
     let (raw_in, raw_out) = (received.raw(from), sent.raw(index));
     let (node_in, node_out) = (&received.messages()[from], &sent.messages()[index]);
@@ -171,14 +173,14 @@ fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Op
     Some(change)
 }
 
-/// The arguments of each call of a message.
+/// Returns the arguments of each call of a message.
 fn arguments(message: &Node) -> Vec<&Node> {
     let calls = message.get("tool_calls").map_or(&[][..], Node::items);
     let functions = calls.iter().filter_map(|call| call.get("function"));
     functions.chain(message.get("function_call")).filter_map(|own| own.get("arguments")).collect()
 }
 
-/// Whether the messages differ in the arguments of their calls alone, and these by clips alone.
+/// Whether the messages differ only by clips in the arguments of their calls.
 fn arguments_are_clipped(own: (&Node, &str), theirs: (&Node, &str)) -> bool {
     let (calls_in, calls_out) = (arguments(own.0), arguments(theirs.0));
     let frame = |(message, text): (&Node, &str), calls: &[&Node]| {
@@ -211,7 +213,7 @@ fn arguments_are_clipped(own: (&Node, &str), theirs: (&Node, &str)) -> bool {
         && calls_in.iter().zip(&calls_out).all(is_clipped)
 }
 
-/// Whether two JSON values differ in clipped strings alone.
+/// Whether two JSON values differ only in clipped strings.
 fn strings_are_clipped(own: (&Node, &str), theirs: (&Node, &str)) -> bool {
     match (&own.0.kind, &theirs.0.kind) {
         (Kind::Text(text_in), Kind::Text(text_out)) => {
@@ -233,7 +235,7 @@ fn strings_are_clipped(own: (&Node, &str), theirs: (&Node, &str)) -> bool {
     }
 }
 
-/// Whether all bytes beside the content are the same.
+/// Whether all bytes outside the content are the same.
 fn frame_is_kept(raw_in: &str, node_in: &Node, raw_out: &str, node_out: &Node) -> bool {
     let place = |node: &Node| {
         let content = node.get("content").map(|content| content.span.clone())?;
@@ -243,8 +245,8 @@ fn frame_is_kept(raw_in: &str, node_in: &Node, raw_out: &str, node_out: &Node) -
     raw_in[..own.0] == raw_out[..theirs.0] && raw_in[own.1..] == raw_out[theirs.1..]
 }
 
-/// The notes that stand before and after a content that is else the same, and whether a tail does,
-/// which may stand behind the last message alone.
+/// Returns the notes before and after otherwise equal content, and whether recalled text follows,
+/// which is permitted in the last message only.
 fn notes(own: (&Node, &str), theirs: (&Node, &str), is_last: bool) -> Option<(Vec<u64>, bool)> {
     let (raw_in, raw_out) = (own.0.raw(own.1), theirs.0.raw(theirs.1));
     let mut notes = Vec::new();
@@ -296,8 +298,8 @@ fn notes(own: (&Node, &str), theirs: (&Node, &str), is_last: bool) -> Option<(Ve
     (after <= parts_out.len()).then_some((notes, has_tail))
 }
 
-/// What a note at the start of `text` says is gone, and what follows it. Excerpts go to the line
-/// that ends them, or to the next note, or to the end.
+/// Returns the number of removed messages that a note at the start of `text` reports, and the text
+/// after it. Excerpts extend to the line that ends them, to the next note, or to the end.
 fn note(text: &str) -> Option<(u64, &str)> {
     if let Some(rest) = text.strip_prefix(SUMMARY) {
         let (covers, rest) = rest.split_once(" earlier message")?;
@@ -318,7 +320,7 @@ fn note(text: &str) -> Option<(u64, &str)> {
     Some((number, rest.strip_prefix(" left out here to fit the context window]")?))
 }
 
-/// What follows a note that tells of messages, of which `rest` is all behind its first line.
+/// Returns the text after a note of excerpts; `rest` is everything after its first line.
 fn behind(rest: &str) -> &str {
     let ends = ["\n[weir: end of earlier messages]", "\\n[weir: end of earlier messages]"];
     let end = ends.iter().find_map(|end| rest.find(end).map(|at| at + end.len()));
@@ -326,8 +328,8 @@ fn behind(rest: &str) -> &str {
     &rest[end.or(next).unwrap_or(rest.len())..]
 }
 
-/// Checks that a text differs only by a middle that gave way to a marker; of several parts, that
-/// one is clipped so, that texts behind it are gone, and that all else stays.
+/// Checks that a text differs only by a marker instead of its middle. If there are several parts,
+/// one is clipped so, later texts are removed, and everything else stays.
 fn clips(own: (&Node, &str), theirs: (&Node, &str)) -> Option<()> {
     if let (Kind::Text(text_in), Kind::Text(text_out)) = (&own.0.kind, &theirs.0.kind) {
         return clip(text_in, 0, text_out);
@@ -353,7 +355,7 @@ fn clips(own: (&Node, &str), theirs: (&Node, &str)) -> Option<()> {
     is_all_kept.then_some(())
 }
 
-/// The text of a part that may be clipped.
+/// Returns the text of a part that may be clipped.
 fn part_text(part: &Node) -> Option<&str> {
     match part.text_of("type") {
         "text" => part.get("text").and_then(Node::text),
@@ -362,9 +364,9 @@ fn part_text(part: &Node) -> Option<&str> {
     }
 }
 
-/// The marker speaks of the bytes of the parts that are gone, too.
+/// Checks one clipped text; the marker also counts the bytes of removed parts.
 fn clip(text_in: &str, gone_bytes: usize, text_out: &str) -> Option<()> {
-    // The marker is the only place where the two differ, whatever else looks like one.
+    // The two differ only at the marker, even if other text looks like a marker.
     let of = format!(" of {} bytes left out here]\n", text_in.len() + gone_bytes);
     text_out.match_indices(&of).find_map(|(at, _)| {
         let start = text_out[..at].rfind("\n[weir: ")?;

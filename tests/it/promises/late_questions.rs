@@ -1,5 +1,5 @@
-//! What comes back for a late question: of the messages that hold the answer, the share that can be read
-//! in what is sent, at 30 % of the conversation.
+//! Recall for late questions: the share of answering messages that is readable in the sent request,
+//! at 30 % of the conversation.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use super::harness::Weir;
 use super::judge::Body;
 use super::planted::{Dialogue, KINDS, Kind, Setting};
 
-/// Thousandths of the conversation that are sent.
+/// Size of the sent request, in thousandths of the conversation.
 const BUDGET_PERMILLE: u64 = 300;
 const SEEDS: [u64; 4] = [11, 23, 37, 59];
 
-/// Messages that hold answers, and how many of them can be read.
+/// Number of messages with answers, and how many of them can be read.
 #[derive(Default, Clone, Copy)]
 struct Evidence {
     all: u32,

@@ -1,15 +1,16 @@
-//! Promise 1: what needs nothing is forwarded byte for byte; else only what is named changes.
+//! Promise 1: a request that needs no change is forwarded byte for byte; otherwise only reported
+//! parts change.
 
 use super::generate::{self, Case};
 use super::harness::{Weir, check};
 use super::json::Node;
 use super::judge::{Body, compare};
 
-/// How far below the limit a request with tools is certain to be left alone, in thousandths:
-/// their size is rounded up to a fiftieth.
+/// Distance below the limit at which a request with tools is certain to stay unchanged, in
+/// thousandths: their size is rounded up to a fiftieth.
 const ROUNDING_PERMILLE: u64 = 21;
 
-/// Whether a message carries weir's own member, whatever it says.
+/// Whether a message carries weir's own member, with any value.
 fn has_mark(message: &Node) -> bool {
     message.members().iter().any(|(key, _)| key == "weir")
 }

@@ -1,5 +1,5 @@
-//! Long dialogues with planted answers, made from a seed: facts of several kinds among small talk that
-//! shares their names, places, prices and words, and the questions that ask for them.
+//! Long dialogues with planted answers, generated from a seed: facts of several kinds among small
+//! talk that shares their names, places, prices and words, and the questions that ask for them.
 
 mod words;
 
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use words::*;
 
-/// A deterministic source of choices.
+/// Deterministic random choices.
 struct Dice(u64);
 
 impl Dice {
@@ -35,12 +35,12 @@ impl Dice {
     }
 }
 
-/// Kinds of questions, by where their answers stand.
+/// Kinds of questions, by the location of their answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// One message of the user says it, partly in the question's words.
+    /// One user message contains it, partly in the question's words.
     Said,
-    /// The same, beside many numbers, days and prices of the same things.
+    /// The same, among many numbers, days and prices of the same things.
     Number,
     /// The assistant said it in answer to a question of the user.
     Advised,
@@ -48,24 +48,24 @@ pub enum Kind {
     Answered,
     /// Two messages hold a part of the answer each.
     Twice,
-    /// One message says who is meant, another what is asked about them.
+    /// One message names the person, another holds the requested fact about them.
     TwoHops,
 }
 
 pub const KINDS: [Kind; 6] =
     [Kind::Said, Kind::Number, Kind::Advised, Kind::Answered, Kind::Twice, Kind::TwoHops];
 
-/// A question, with the sentences that answer it as they stand in the dialogue.
+/// Question with the sentences that answer it, as they occur in the dialogue.
 pub struct Planted {
     pub kind: Kind,
     pub question: String,
     pub evidence: Vec<String>,
 }
 
-/// What surrounds the words.
+/// Surroundings of the facts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setting {
-    /// Nobody uses a tool.
+    /// Without tools.
     Talk,
     /// The assistant looks things up now and then, but not lately.
     ToolsFurtherUp,
@@ -73,7 +73,7 @@ pub enum Setting {
     ToolsShortlyBefore,
 }
 
-/// A dialogue that ends in a message of the assistant.
+/// Dialogue that ends in a message of the assistant.
 pub struct Dialogue {
     /// Messages as JSON, in order.
     messages: Vec<String>,
@@ -84,8 +84,8 @@ pub struct Dialogue {
 const LAST_OF_USER: &str = "Right, I have put the kettle on and I am back at the table.";
 
 impl Dialogue {
-    /// The request in which `question` follows the dialogue, whose last speaker is the user or the
-    /// assistant.
+    /// Builds the request in which `question` follows the dialogue, whose last speaker is the user
+    /// or the assistant.
     pub fn body(&self, question: &str, is_behind_user: bool) -> String {
         let mut messages = self.messages.join(",");
         for text in is_behind_user.then_some(LAST_OF_USER).into_iter().chain([question]) {
@@ -95,7 +95,7 @@ impl Dialogue {
         format!(r#"{{"model":"gpt-4o","messages":[{messages}]}}"#)
     }
 
-    /// Makes the dialogue of this seed.
+    /// Generates the dialogue of this seed.
     pub fn new(seed: u64, setting: Setting) -> Self {
         let mut dice = Dice(seed);
         let (planted, exchanges) = plant(&mut dice);
@@ -120,12 +120,12 @@ impl Dialogue {
     }
 }
 
-/// Exchanges of a dialogue; facts stand among the first two thirds.
+/// Number of exchanges in a dialogue; the first two thirds contain the facts.
 const EXCHANGES: usize = 170;
-/// One in so many exchanges has a tool at work, where tools are used at all.
+/// One in this many exchanges uses a tool, if tools are used at all.
 const TOOL_EVERY: usize = 9;
 
-/// What is said in turn, the user first and the assistant last; an empty answer is filled in.
+/// Alternating messages, the user's first and the assistant's last; an empty answer is filled in.
 type Exchange = Vec<String>;
 
 struct Maker {
@@ -136,7 +136,7 @@ struct Maker {
 }
 
 impl Maker {
-    /// Different exchanges for so many facts, in order.
+    /// Picks different exchanges for this many facts, in order.
     fn places(&mut self, count: usize) -> Vec<usize> {
         let mut places = std::collections::BTreeSet::new();
         while places.len() < count {
@@ -189,8 +189,8 @@ fn message(role: &str, text: &str) -> String {
     serde_json::json!({"role": role, "content": text}).to_string()
 }
 
-/// Facts of all kinds with names and things of their own, and the exchanges that tell them, in an
-/// order that the dice choose.
+/// Creates facts of all kinds with their own names and things, and the exchanges that state them,
+/// in random order.
 fn plant(dice: &mut Dice) -> (Vec<Planted>, Vec<Exchange>) {
     let (names, cities) = (dice.shuffled(&NAMES), dice.shuffled(&CITIES));
     let (things, roles) = (dice.shuffled(&THINGS), dice.shuffled(&ROLES));
@@ -223,7 +223,7 @@ fn plant(dice: &mut Dice) -> (Vec<Planted>, Vec<Exchange>) {
         if exchange[last].is_empty() {
             exchange[last] = filled(dice, &ASSISTANT_TALK);
         }
-        // Some facts are told in passing.
+        // Some facts are mentioned in passing.
         if dice.below(3) == 0 && !exchange[0].ends_with('?') {
             let _ = write!(exchange[0], " {}", filled(dice, &USER_TALK));
         }
@@ -352,7 +352,7 @@ fn two_hops(nth: usize, name: &str, city: &str, role: &str, colour: &str, work: 
     by_user(Kind::TwoHops, question, evidence.into())
 }
 
-/// An exchange about nothing that is asked for, in the words of what is.
+/// Generates an exchange that answers no question but uses the words of the facts.
 fn small_talk(dice: &mut Dice) -> Exchange {
     let user = filled(dice, &USER_TALK);
     let mut assistant = filled(dice, &ASSISTANT_TALK);
@@ -366,7 +366,7 @@ fn small_talk(dice: &mut Dice) -> Exchange {
     vec![user, assistant]
 }
 
-/// A sentence of a list, with its gaps filled.
+/// Returns a sentence of a list with its gaps filled.
 fn filled(dice: &mut Dice, sentences: &[&str]) -> String {
     let mut text = String::new();
     let mut rest = dice.pick(sentences);

@@ -1,13 +1,14 @@
-//! The promises under every preset, and under one policy that has all switches on: what is sent is
-//! within the limit and valid, depends on the request alone, and grows by its end but for cuts.
+//! Invariants under every preset, and under one policy with all switches on. Sent requests are
+//! within the limit, valid, depend on the received request alone, and extend the previous one
+//! except after compactions.
 
 use proptest::prelude::*;
-use weir::context::Policy;
-use weir::context::anchors::Anchors;
-use weir::context::policy::{FileHints, Importance, Notes, Restart};
-use weir::context::preset::{PRESETS, preset};
 use weir::proxy::ErrorKind;
 use weir::proxy::planner::Planned;
+use weir_engine::context::Policy;
+use weir_engine::context::anchors::Anchors;
+use weir_engine::context::policy::{FileHints, Importance, Notes, Restart};
+use weir_engine::context::preset::{PRESETS, preset};
 
 use super::fits::{floor_tokens, tools_tokens};
 use super::generate::{self, Case};
@@ -15,7 +16,7 @@ use super::harness::{Weir, check};
 use super::judge::Body;
 use super::{frozen, valid};
 
-/// Policies by name: the presets, and some that switch on what no preset does.
+/// Returns policies by name: the presets, and some with switches that no preset turns on.
 pub fn policies() -> Vec<(String, Policy)> {
     let named = |name: &&str| ((*name).to_owned(), preset(name).expect("a listed name"));
     let mut policies: Vec<(String, Policy)> = PRESETS.iter().map(named).collect();
@@ -46,14 +47,14 @@ pub fn weir(policy: &Policy) -> Weir {
     Weir::with(|config| config.context.policy = policy.clone())
 }
 
-/// A conversation and the place of the policy it is sent under.
+/// Index of the policy, and a conversation.
 type Choice = (usize, Case);
 
 fn cases(cases: impl Strategy<Value = Case>) -> impl Strategy<Value = Choice> {
     (0..policies().len(), cases)
 }
 
-/// The choice's policy by name, and what is wrong said with it.
+/// Runs a test under the chosen policy; an error includes its name.
 fn under<T>(
     (place, case): &Choice,
     test: impl Fn(&Policy, &Case) -> Result<T, String>,
@@ -104,8 +105,8 @@ fn fits(policy: &Policy, case: &Case, is_valid: bool) -> Result<(), String> {
     }
 }
 
-/// Which message received each message sent is; the style numbers them, notes of weir's own have
-/// no number.
+/// Returns the number of the received message for each sent one, as written by the style; weir's
+/// notes have none.
 fn numbers(sent: &Body<'_>) -> Vec<usize> {
     let number = |message: usize| {
         let node = sent.messages().get(message)?.get("x_number")?;
@@ -114,14 +115,15 @@ fn numbers(sent: &Body<'_>) -> Vec<usize> {
     (0..sent.messages().len()).filter_map(number).collect()
 }
 
-/// Whether two messages of one role meet that did not before, and whether the ends stay.
+/// Checks that no two messages of one role become adjacent, and that the ends stay.
 fn keeps_alternating(policy: &Policy, case: &Case) -> Result<(), String> {
     let body = case.transcript.body();
     let received = Body::read(&body)?;
     let Ok(planned) = weir(policy).plan(&body, case.limit_tokens()) else { return Ok(()) };
     let sent = Body::read(text_of(&planned, &body))?;
     let kept = numbers(&sent);
-    // Excerpts may stand in a message of their own; that it meets none is tested with them.
+    // A separate message of excerpts may be adjacent to another user message; the tests of excerpts
+    // check this.
     if kept.len() != sent.messages().len() && policy.notes != Notes::Excerpts {
         return Err("a message of weir's own".to_owned());
     }

@@ -1,5 +1,5 @@
-//! Promise 4 across processes: two weirs, one after the other, send what the planner in this
-//! process would, byte for byte.
+//! Promise 4 across processes: two successive weirs send the same bytes as the planner in this
+//! process.
 
 use super::harness::{MODEL, Weir};
 use super::simulated::{Client, clients};
@@ -7,23 +7,23 @@ use crate::cli::Serving;
 use crate::server::harness::{FINE, Upstream, Wire, chat};
 use crate::traces;
 
-/// The clients whose requests go through; all use models that weir knows without being told.
+/// Clients whose requests are sent; all use models that weir knows without configuration.
 const CLIENTS: [&str; 4] =
     ["agent, appends only", "edited message", "growing tool list", "two agents, one system prompt"];
-/// How many recorded conversations go through, and how many requests of each, the last ones.
+/// Number of recorded conversations, and of the last requests of each.
 const RECORDED: usize = 10;
 const LAST_REQUESTS: usize = 6;
 
-/// A request and what is to be sent of it.
+/// Request with its expected result.
 struct Planned {
-    /// Whose it is.
+    /// Name of its client.
     name: String,
     limit_tokens: u64,
     body: String,
     sent: Vec<u8>,
 }
 
-/// Sends requests through a new process of weir and compares what arrives.
+/// Sends requests through a new weir process and compares the received bytes.
 async fn compare_with_process(planned: impl Iterator<Item = &Planned>) {
     let mut upstream = Upstream::start().await;
     let url = format!("http://{}/v1", upstream.address);
@@ -47,11 +47,11 @@ async fn processes_send_what_the_planner_says() {
     let planned = std::thread::spawn(plan).join().expect("planning does not panic");
     assert!(planned.iter().any(|own| own.sent != own.body.as_bytes()));
     compare_with_process(planned.iter()).await;
-    // The second process knows nothing of the first, and meets the longest histories first.
+    // The second process has no state of the first, and gets the longest histories first.
     compare_with_process(planned.iter().rev()).await;
 }
 
-/// What the planner in this process sends of each request.
+/// Plans each request in this process.
 fn plan() -> Vec<Planned> {
     let mut requests = Vec::new();
     let clients: Vec<Client> =
@@ -73,7 +73,7 @@ fn plan() -> Vec<Planned> {
     planned.collect()
 }
 
-/// The last requests of recorded conversations, each with a limit of about a third of it.
+/// Returns the last requests of recorded conversations, each with a limit of about a third of it.
 fn recorded() -> Vec<(String, u64, String)> {
     let mut requests = Vec::new();
     for conversation in traces::all().into_iter().take(RECORDED) {

@@ -2,20 +2,24 @@
 //! where a request could have ended. Without `WEIR_TRACES` these are the few that the project
 //! carries; with it, some of all those in that folder.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir::config::Config;
-use weir::context::preset::{PRESETS, preset};
-use weir::context::tail::OPENS;
-use weir::context::{self, Fact, Fold, Limits, Measure, Notes, Policy, Profile, RequestSource};
 use weir::proxy::planner::Planned;
-use weir::tokens::media::ImageRule;
-use weir::wire::{Edit, Protocol, splice};
+use weir_engine::context::preset::{PRESETS, preset};
+use weir_engine::context::tail::OPENS;
+use weir_engine::context::{Fact, Fate, Fold, Limits, Measure, Notes, Policy, Profile};
+use weir_engine::plan::{Known, NoSummaries, Plan, PlanError, PlanOptions, plan_with};
+use weir_engine::tokens::Encoding;
+use weir_engine::tokens::media::ImageRule;
+use weir_engine::wire::{Protocol, Role};
 
 use super::harness::{MODEL, Weir};
 use super::judge::Body;
 use super::valid;
+use crate::replay::judged::rewritten::{self, Sizes};
 use crate::traces;
 
 /// Limits, in hundredths of what the whole conversation takes.
@@ -24,6 +28,8 @@ const SHARES: [u64; 3] = [15, 35, 70];
 /// one: what is left takes about a minute.
 const ONE_IN: usize = 5;
 const MANY: usize = 50;
+/// By how much rounding may move a border.
+const SLACK_TOKENS: u64 = 8;
 /// At one point in so many the plan is made from nothing as well, without caches.
 const AFRESH_ONE_IN: usize = 9;
 
@@ -63,10 +69,6 @@ impl Recorded {
         let list = self.messages[..messages].join(",");
         format!(r#"{{"model":"{MODEL}","messages":[{list}]}}"#)
     }
-
-    fn raws(&self, messages: usize) -> Vec<&str> {
-        self.messages[..messages].iter().map(String::as_str).collect()
-    }
 }
 
 fn measure() -> Measure {
@@ -74,24 +76,43 @@ fn measure() -> Measure {
     Measure { encoding: found, images: ImageRule::of_model(MODEL) }
 }
 
-/// The profile that the planner makes of a limit.
-fn profile(policy: &Policy, limit_tokens: u64) -> Arc<Profile> {
+/// The options that the planner has for a limit.
+fn options(policy: &Policy, limit_tokens: u64) -> PlanOptions {
     let models = Config::default().models;
     let entry = models.find(MODEL).entry;
-    let limits = Limits {
-        window_tokens: entry.window_tokens,
-        max_input_tokens: entry.max_input_tokens,
-        max_output_tokens: entry.max_output_tokens,
-        operator_tokens: None,
-        header_tokens: Some(limit_tokens),
-        asked_output_tokens: None,
-        counting: policy.counting,
-    };
-    let mut measure = measure();
-    if policy.counting.is_estimated {
-        measure.encoding = weir::tokens::Encoding::Estimate;
+    let encoding =
+        if policy.counting.is_estimated { Encoding::Estimate } else { measure().encoding };
+    let options = PlanOptions::new(MODEL, encoding, entry.window_tokens);
+    PlanOptions {
+        limits: Limits {
+            max_input_tokens: entry.max_input_tokens,
+            max_output_tokens: entry.max_output_tokens,
+            header_tokens: Some(limit_tokens),
+            ..options.limits
+        },
+        policy: policy.clone(),
+        ..options
     }
-    Arc::new(limits.profile(0, policy.clone(), measure))
+}
+
+/// What is known of a conversation when one of its requests is planned.
+struct AtHand<'a> {
+    facts: &'a [Fact],
+    state: RefCell<Option<Arc<Fold>>>,
+}
+
+impl Known for AtHand<'_> {
+    fn fact(&self, message: usize) -> Option<Fact> {
+        Some(self.facts[message])
+    }
+
+    fn state(&self) -> Option<Arc<Fold>> {
+        self.state.take()
+    }
+
+    fn keep_state(&self, state: &Arc<Fold>) {
+        self.state.replace(Some(Arc::clone(state)));
+    }
 }
 
 fn weir(policy: &Policy, caches: bool) -> Weir {
@@ -112,6 +133,12 @@ struct Sent {
     cuts: u32,
     /// The notes of excerpts in messages of their own. Those that only count may give way to one.
     notes: Vec<String>,
+    /// How many messages the conversation had at its last cut.
+    cut_at: usize,
+    /// Whether the first user message is sent.
+    has_first_user: bool,
+    /// Whether the last note was written next to an outsized turn.
+    is_last_thin: Option<bool>,
 }
 
 /// One conversation under one policy and one limit.
@@ -120,7 +147,8 @@ struct Run<'a> {
     policy: &'a Policy,
     limit_tokens: u64,
     warm: Weir,
-    profile: Arc<Profile>,
+    options: PlanOptions,
+    profile: Profile,
     /// By the policy's own way of counting.
     facts: Vec<Fact>,
 }
@@ -128,34 +156,66 @@ struct Run<'a> {
 impl Run<'_> {
     /// Looks at each point in order; what is wrong is said with the point.
     fn check(&self) -> Result<(), String> {
-        let raws = self.recorded.raws(self.recorded.messages.len());
-        let source = RequestSource::new(Protocol::Chat, &raws, self.profile.measure.encoding);
-        let mut fold = Fold::new(Arc::clone(&self.profile));
+        let at_hand = self.at_hand();
         let mut earlier: Option<Sent> = None;
+        let mut fates: Vec<Fate> = Vec::new();
         for (nth, point) in self.recorded.points.iter().copied().enumerate() {
             let at = |reason: String| format!("at {point} messages: {reason}");
-            for fact in &self.facts[fold.messages()..point] {
-                fold.push(*fact, &source);
-            }
-            let edits = context::edits(&fold.ended(&source));
             let body = self.recorded.body(point);
-            let sent = self.sent(&self.warm, &body, point);
+            let plan = self.plan(&body, &at_hand);
+            let end = &plan.end;
+            let mut sent = self.sent(&self.warm, &body, point);
+            sent.cut_at = end.history().last().map_or(0, |cut| cut.messages);
+            let first_user = self.facts[..point].iter().position(|fact| fact.role == Role::User);
+            sent.has_first_user = first_user.is_some_and(|own| end.fates()[own] != Fate::Gone);
+            let stood = |own: &usize| fates.get(*own).is_none_or(|fate| *fate != Fate::Gone);
+            let sizes = self.sizes(point, stood, end.marks().low_tokens);
             self.check_sent(&body, &sent).map_err(at)?;
             if nth % AFRESH_ONE_IN == 0 || nth + 1 == self.recorded.points.len() {
-                self.check_afresh(point, &body, &edits, &sent).map_err(at)?;
+                self.check_afresh(point, &body, &plan, &sent).map_err(at)?;
             }
             if let Some(earlier) = &earlier {
                 self.check_grown(earlier, &sent).map_err(at)?;
+            }
+            let before = earlier.as_ref().map_or(&[][..], |earlier| &earlier.notes);
+            if self.policy.notes == Notes::Excerpts && sent.outcome.is_ok() {
+                let cuts = earlier.as_ref().map_or(0, |earlier| earlier.cuts);
+                let is_known = sent.cuts == cuts + 1 && sent.cut_at == point;
+                let had_first_user = earlier.as_ref().is_none_or(|earlier| earlier.has_first_user);
+                let takes_first_user = had_first_user && !sent.has_first_user;
+                if is_known && let Some(earlier) = &earlier {
+                    self.check_notes(earlier, &sent, &sizes).map_err(at)?;
+                }
+                sent.is_last_thin = match sent.notes.last().filter(|last| !before.contains(last)) {
+                    Some(_) if is_known => sizes.is_outsized().filter(|_| !takes_first_user),
+                    Some(_) => None,
+                    None => earlier.as_ref().and_then(|earlier| earlier.is_last_thin),
+                };
             }
             let is_cut = earlier.as_ref().is_none_or(|earlier| earlier.cuts != sent.cuts);
             if is_cut || nth + 1 == self.recorded.points.len() {
                 self.check_valid(&sent).map_err(at)?;
             }
+            fates = end.fates().to_vec();
             if sent.outcome.is_ok() {
                 earlier = Some(sent);
             }
         }
         Ok(())
+    }
+
+    fn at_hand(&self) -> AtHand<'_> {
+        AtHand { facts: &self.facts, state: RefCell::default() }
+    }
+
+    /// The engine's own plan, or as near to one as it came.
+    fn plan(&self, body: &str, at_hand: &AtHand<'_>) -> Plan {
+        let request = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request");
+        match plan_with(&request, &self.options, &NoSummaries, at_hand) {
+            Ok(plan) => plan,
+            Err(PlanError::CannotFit(unfit)) => unfit.plan,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     fn sent(&self, weir: &Weir, body: &str, point: usize) -> Sent {
@@ -166,10 +226,11 @@ impl Run<'_> {
         let notes = outcome.as_ref().map_or(Vec::new(), |text| notes_of(text));
         let own = &self.recorded.messages[point - 1];
         let lasting = outcome.as_ref().ok().map(|text| without_tail(text, own));
-        Sent { outcome, lasting, cuts, notes }
+        let (cut_at, has_first_user, is_last_thin) = (0, true, None);
+        Sent { outcome, lasting, cuts, notes, cut_at, has_first_user, is_last_thin }
     }
 
-    /// The planner sends what the fold says.
+    /// A request is planned, or refused because it cannot fit.
     fn check_sent(&self, body: &str, sent: &Sent) -> Result<(), String> {
         match &sent.outcome {
             Ok(_) => Ok(()),
@@ -178,39 +239,34 @@ impl Run<'_> {
         }
     }
 
-    /// The same from nothing: a planner without caches, and a fold that never saw what follows.
+    /// The same from nothing: a planner without caches, and an engine that never saw what follows.
     fn check_afresh(
         &self,
         point: usize,
         body: &str,
-        edits: &[(usize, Edit)],
+        plan: &Plan,
         sent: &Sent,
     ) -> Result<(), String> {
-        let raws = self.recorded.raws(point);
-        let source = RequestSource::new(Protocol::Chat, &raws, self.profile.measure.encoding);
-        let mut fold = Fold::new(Arc::clone(&self.profile));
-        for fact in &self.facts[..point] {
-            fold.push(*fact, &source);
-        }
-        if context::edits(&fold.ended(&source)) != edits {
-            return Err("a fold from the start decides otherwise".to_owned());
+        let afresh = self.plan(body, &self.at_hand());
+        if afresh.changes != plan.changes || afresh.action != plan.action {
+            return Err("from the start the engine decides otherwise".to_owned());
         }
         let cold = self.sent(&weir(self.policy, false), body, point);
         if cold.outcome != sent.outcome || cold.cuts != sent.cuts {
             return Err("without caches other bytes are sent".to_owned());
         }
-        let request = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request");
-        let spliced = splice::apply(Protocol::Chat, &request, edits);
-        match &sent.lasting {
-            Some(text) if sent.cuts > 0 && *text != spliced => {
-                Err("the planner sends what the fold does not say".to_owned())
-            }
-            _ => Ok(()),
+        let is_same = match &sent.outcome {
+            Ok(text) => text == afresh.body.as_deref().unwrap_or(body),
+            Err(_) => afresh.action == "refuse",
+        };
+        if is_same {
+            Ok(())
+        } else {
+            Err("the planner sends other bytes than the engine".to_owned())
         }
     }
 
-    /// What was sent before opens what is sent now, but where a cut happened; and one leaves notes
-    /// of excerpts as they are, or writes all anew, or the last alone where it was provisional.
+    /// What was sent before opens what is sent now, but where a cut happened.
     fn check_grown(&self, earlier: &Sent, sent: &Sent) -> Result<(), String> {
         let (Some(before), Some(now)) = (&earlier.lasting, &sent.lasting) else { return Ok(()) };
         if earlier.cuts == sent.cuts {
@@ -218,13 +274,57 @@ impl Run<'_> {
             let grows = now.strip_prefix(opening).is_some_and(|rest| rest.starts_with([',', ']']));
             return if grows { Ok(()) } else { Err("what was sent changed".to_owned()) };
         }
-        let lasting = &earlier.notes[..earlier.notes.len().saturating_sub(1)];
-        let is_same = sent.notes.starts_with(lasting);
-        let is_anew = !sent.notes.iter().any(|note| earlier.notes.contains(note));
-        if self.policy.notes == Notes::Excerpts && !is_same && !is_anew {
-            return Err("some notes of earlier cuts changed".to_owned());
-        }
         if sent.cuts < earlier.cuts { Err("a cut was taken back".to_owned()) } else { Ok(()) }
+    }
+
+    /// One cut leaves the notes before it as they are, but for thin and full ones.
+    fn check_notes(&self, earlier: &Sent, sent: &Sent, sizes: &Sizes) -> Result<(), String> {
+        let notes = rewritten::Notes {
+            old: &earlier.notes,
+            new: &sent.notes,
+            is_last_thin: earlier.is_last_thin,
+            takes_first_user: earlier.has_first_user && !sent.has_first_user,
+        };
+        let tokens = |note: &String| {
+            let note = Protocol::Chat.read_message(note).expect("a note is a message");
+            self.profile.measure.fact(&note).tokens
+        };
+        notes.check(sizes, |old, new| old == new, tokens)
+    }
+
+    /// Returns the sizes at a compaction of the first `point` messages; `stood` are those sent before it.
+    fn sizes(&self, point: usize, stood: impl Fn(&usize) -> bool, low_tokens: u64) -> Sizes {
+        let facts = &self.facts[..point];
+        let is_system = |own: &usize| facts[*own].role == Role::System;
+        let is_user = |own: &usize| facts[*own].role == Role::User;
+        let tokens = |own: usize| facts[own].tokens;
+        let newest_from = match facts[point - 1].role {
+            Role::Tool => facts.iter().rposition(|fact| fact.role == Role::Assistant).unwrap_or(0),
+            _ => point - 1,
+        };
+        let system_run = (0..point).take_while(is_system).count();
+        let first_user = (0..newest_from).find(is_user).filter(&stood);
+        let fixed_tokens = self.profile.overhead_tokens
+            + (0..system_run).chain(first_user).map(tokens).sum::<u64>();
+        let newest_turn_tokens =
+            (newest_from..point).filter(|own| !is_system(own)).map(tokens).sum();
+        let question = match is_user(&newest_from) {
+            true => None,
+            false => (0..newest_from).rfind(is_user).filter(&stood),
+        };
+        let question = question.filter(|own| Some(*own) != first_user);
+        let late_systems = (system_run..point).filter(is_system);
+        let staying_tokens = fixed_tokens
+            + newest_turn_tokens
+            + late_systems.chain(question).map(tokens).sum::<u64>();
+        Sizes {
+            limit_tokens: self.profile.limit_tokens,
+            low_tokens,
+            fixed_tokens,
+            newest_turn_tokens,
+            staying_tokens,
+            slack_tokens: SLACK_TOKENS,
+        }
     }
 
     fn check_valid(&self, sent: &Sent) -> Result<(), String> {
@@ -296,13 +396,17 @@ fn recorded_conversations_keep_the_promises_under_every_preset() {
             let facts = recorded.facts(measure());
             let tokens: u64 = facts.iter().map(|fact| fact.tokens).sum();
             let limit_tokens = (tokens * share / 100).max(1);
-            let profile = profile(&policy, limit_tokens);
-            let facts = match profile.measure == measure() {
+            let options = options(&policy, limit_tokens);
+            let facts = match options.measure == measure() {
                 true => facts,
-                false => recorded.facts(profile.measure),
+                false => recorded.facts(options.measure),
             };
             let warm = weir(&policy, true);
-            let run = Run { recorded, policy: &policy, limit_tokens, warm, profile, facts };
+            let body = recorded.body(1);
+            let request = Protocol::Chat.read(body.as_bytes(), 1).expect("a request");
+            let profile = options.profile(&request, 0);
+            let run =
+                Run { recorded, policy: &policy, limit_tokens, warm, options, profile, facts };
             points.fetch_add(recorded.points.len(), Ordering::Relaxed);
             if let Err(reason) = run.check() {
                 wrong.push(format!("{}, {name}, {share} %, {reason}", recorded.id));

@@ -1,4 +1,4 @@
-//! Conversations that once broke a promise, as small as they can be.
+//! Minimal conversations that once broke an invariant.
 
 use super::generate::{Case, Limit};
 use super::harness::{MODEL, STRICT_MODEL};
@@ -6,7 +6,7 @@ use super::presets;
 use super::transcript::{Calls, Content, Message, PLAIN, Part, Style, Text, TextKind, Transcript};
 use super::{fits, frozen, left_alone, told, valid};
 
-/// A conversation of words such as `u30`: a message's kind and about how many tokens it has.
+/// Builds a conversation from words such as `u30`: a message's kind and its approximate tokens.
 /// `s`ystem, `u`ser, `a`ssistant, `c` an assistant with a call, `t` its result.
 fn transcript(words: &str, model: &'static str) -> Transcript {
     let message = |word: &str| {
@@ -52,11 +52,11 @@ fn keeps_promises(words: &str, model: &'static str, limit: u64) {
     }
 }
 
-/// A cut that finds nothing to take leaves the notes where they stand: moved, they would change what
-/// was sent, for nothing.
+/// A compaction that removes nothing leaves the notes in place: moving them would change the sent
+/// request for nothing.
 #[test]
 fn a_cut_without_effect_moves_no_note() {
-    let policy = weir::context::Policy { hard_permille: 500, ..Default::default() };
+    let policy = weir_engine::context::Policy { hard_permille: 500, ..Default::default() };
     let words = "c5 t300 c5 t1000 u100 c5 t1200";
     let case = Case { transcript: transcript(words, MODEL), limit: Limit::Tokens(2000) };
     if let Err(reason) = frozen::is_frozen_by(&presets::weir(&policy), &case) {
@@ -64,11 +64,11 @@ fn a_cut_without_effect_moves_no_note() {
     }
 }
 
-/// Soft cuts leave notes of their own beside excerpts. However many there are, they push out no
-/// excerpt: what went stays told of.
+/// Soft compactions leave their own notes next to excerpts. Any number of them displaces no
+/// excerpt: removed messages stay counted.
 #[test]
 fn the_policys_words_push_out_no_excerpts() {
-    let mut policy = weir::context::Policy::default();
+    let mut policy = weir_engine::context::Policy::default();
     (policy.low_permille, policy.zones.soft_permille) = (300, 500);
     policy.zones.notices.mask = Some("Old results were masked".into());
     policy.mask.results = true;
@@ -92,14 +92,14 @@ fn the_policys_words_push_out_no_excerpts() {
     assert!((2..=4).contains(&most_notices), "{most_notices} notices");
 }
 
-/// What is left of the newest exchange once its question went answers the first user message; it
-/// must not go whole later.
+/// The remainder of the newest exchange, without its question, answers the first user message; it
+/// must not be removed whole later.
 #[test]
 fn an_exchange_that_lost_its_question_keeps_users_apart() {
     keeps_promises("u5 a5 u2500 c1 t850 a5 u2300", STRICT_MODEL, 3000);
 }
 
-/// A request of system messages alone has no turn that could go.
+/// A request of system messages alone has no removable turn.
 #[test]
 fn system_messages_alone_are_refused_where_they_do_not_fit() {
     keeps_promises("s200", MODEL, 100);
@@ -113,7 +113,7 @@ fn no_messages_at_all_beside_tools_that_do_not_fit() {
     fits::fits(&case, false).expect("refused in order");
 }
 
-/// weir's own member goes, even where it says nothing.
+/// weir's own member is removed even if it has no effect.
 #[test]
 fn a_mark_that_is_null_is_not_forwarded() {
     let mut transcript = transcript("u5 a5 u5", MODEL);
@@ -122,7 +122,7 @@ fn a_mark_that_is_null_is_not_forwarded() {
     left_alone::is_left_alone(&case).expect("the mark is removed");
 }
 
-/// Small pieces that no marker is shorter than are a large result all the same.
+/// Many pieces, each shorter than any marker, still make a large result.
 #[test]
 fn a_result_in_many_small_parts_can_be_clipped() {
     for (parts, tokens) in [(200, 12), (100, 40)] {
@@ -136,7 +136,7 @@ fn a_result_in_many_small_parts_can_be_clipped() {
     }
 }
 
-/// Results of one turn give way down to a few words each.
+/// Results of one turn are clipped down to a few words each.
 #[test]
 fn many_parallel_results_are_clipped_far_enough() {
     for limit in [3000, 5000, 9000] {
@@ -157,7 +157,7 @@ fn many_parallel_results_are_clipped_far_enough() {
     }
 }
 
-/// A conversation in which an assistant writes a long file, which then goes on for `more` messages.
+/// Builds a conversation in which an assistant writes a long file, followed by `more` messages.
 fn written_file(more: usize) -> String {
     use serde_json::json;
     let code = "fn weir() -> u64 {\n    \"level\".len() as u64\n}\n".repeat(500);
@@ -181,7 +181,7 @@ fn written_file(more: usize) -> String {
     json!({"model": MODEL, "messages": messages}).to_string()
 }
 
-/// Arguments of a call that was answered are clipped inside their strings, and stay as they are then.
+/// Arguments of an answered call are clipped inside their strings, and then stay unchanged.
 #[test]
 fn large_arguments_are_clipped_and_stay_so() {
     let weir = super::harness::Weir::new();
@@ -201,7 +201,7 @@ fn large_arguments_are_clipped_and_stay_so() {
     assert_eq!((&arguments["path"], &arguments["mode"]), (&"src/weir.rs".into(), &"create".into()));
     let content = arguments["content"].as_str().expect("a text");
     assert!(content.starts_with("fn weir()") && content.contains("bytes left out here]"));
-    // Later requests have room, and begin with what was sent before.
+    // Later requests have room, and begin with the previous sent request.
     let mut before = first;
     for more in 1..4 {
         let next = sent(more);
@@ -212,7 +212,7 @@ fn large_arguments_are_clipped_and_stay_so() {
     assert_eq!(cold, weir.plan(&written_file(3), 6000).expect("it fits").body, "warm as cold");
 }
 
-/// The first message of a user is never clipped, however long it is.
+/// The first user message is never clipped, regardless of its length.
 #[test]
 fn a_users_text_is_refused_rather_than_clipped() {
     let weir = super::harness::Weir::new();
@@ -223,7 +223,7 @@ fn a_users_text_is_refused_rather_than_clipped() {
     let said = &error.message;
     for part in [
         "This model's maximum context length is 6000 tokens. However, your messages resulted in ",
-        "window is 128000 tokens, of which 700 are reserved for the answer (the request asks for 700)",
+        "window is 128000 tokens, with 700 reserved for the answer (the request asks for 700)",
         "x-weir-max-input-tokens",
         "the newest turn ",
         "shorten the last message",
@@ -231,7 +231,7 @@ fn a_users_text_is_refused_rather_than_clipped() {
         assert!(said.contains(part), "{part}: {said}");
     }
     let body = serde_json::json!({"error": {"message": said, "code": "context_length_exceeded"}});
-    let read = weir::wire::overflow::recognise(400, body.to_string().as_bytes());
+    let read = weir_engine::wire::overflow::recognise(400, body.to_string().as_bytes());
     let read = read.expect("a weir in front of this one reads it");
     assert_eq!(read.window_tokens, Some(6000), "{read:?}");
 }

@@ -1,31 +1,31 @@
-//! Applications as they are, simulated: how each one's history grows, changes and is sent. The same
-//! on every run; says nothing of what weir makes of it.
+//! Simulated applications: how each one's history grows, changes and is sent. The same on every
+//! run; contains no expectation about weir's results.
 
 use std::fmt::Write as _;
 
 use super::harness::{MODEL, SMALL_MODEL};
 
-/// How many requests a client sends.
+/// Number of requests of a client.
 const REQUESTS: usize = 60;
 const LIMIT_TOKENS: u64 = 6000;
 
-/// A client and all that it sends, in order.
+/// A client and all its requests, in order.
 pub struct Client {
     pub name: &'static str,
-    /// What `x-weir-max-input-tokens` says.
+    /// Value of `x-weir-max-input-tokens`.
     pub limit_tokens: u64,
-    /// How often it changes what the limit leaves for its messages: by tools, by the answer's length.
+    /// Number of changes to the room for its messages: by tools or by the answer's length.
     pub limit_changes: usize,
     pub requests: Vec<Request>,
 }
 
 pub struct Request {
-    /// Which of the client's conversations it belongs to.
+    /// Index of the client's conversation.
     pub conversation: usize,
     pub body: String,
 }
 
-/// All clients, by what is peculiar to each.
+/// Returns all clients, by their special behaviour.
 pub fn clients() -> Vec<Client> {
     vec![
         agent(),
@@ -43,7 +43,7 @@ pub fn clients() -> Vec<Client> {
     ]
 }
 
-/// Tool loops of some turns after each question.
+/// Runs tool loops of several turns after each question.
 pub fn agent() -> Client {
     let mut client = Simulation::new("agent, appends only");
     let mut history = client.opening();
@@ -54,7 +54,7 @@ pub fn agent() -> Client {
     client.done()
 }
 
-/// Questions and answers.
+/// Exchanges questions and answers.
 fn chat() -> Client {
     let mut client = Simulation::new("chat, appends only");
     let mut history = client.opening();
@@ -65,7 +65,7 @@ fn chat() -> Client {
     client.done()
 }
 
-/// Goes back two exchanges now and then, and asks something else there.
+/// Goes back two exchanges now and then, and asks a different question there.
 fn edited() -> Client {
     let mut client = Simulation::new("edited message");
     let mut history = client.opening();
@@ -80,7 +80,7 @@ fn edited() -> Client {
     client.done()
 }
 
-/// Asks again now and then, and goes on from the second answer.
+/// Asks again now and then, and continues from the second answer.
 fn regenerated() -> Client {
     let mut client = Simulation::new("regenerated message");
     let mut history = client.opening();
@@ -93,7 +93,7 @@ fn regenerated() -> Client {
     client.done()
 }
 
-/// Tells the state of things in a last message that no later request repeats.
+/// Reports the current state in a last message that no later request repeats.
 fn ephemeral() -> Client {
     let mut client = Simulation::new("ephemeral last message");
     let mut history = client.opening();
@@ -126,7 +126,7 @@ fn pruning() -> Client {
     client.done()
 }
 
-/// Sends its system message and the newest messages alone.
+/// Sends only its system message and the newest messages.
 fn sliding() -> Client {
     let mut client = Simulation::new("own sliding window");
     let mut history = client.opening();
@@ -141,7 +141,7 @@ fn sliding() -> Client {
     client.done()
 }
 
-/// Learns of one more tool now and then.
+/// Gains one more tool now and then.
 fn growing_tools() -> Client {
     let mut client = Simulation::new("growing tool list");
     let mut history = client.opening();
@@ -155,7 +155,7 @@ fn growing_tools() -> Client {
     client.done()
 }
 
-/// Asks for answers of different lengths, of a model whose window that matters to.
+/// Requests answers of different lengths from a model whose small window makes this matter.
 fn max_tokens(name: &'static str, lengths: &[u64]) -> Client {
     let mut client = Simulation::new(name);
     (client.model, client.limit_tokens) = (SMALL_MODEL, 100_000);
@@ -171,7 +171,7 @@ fn max_tokens(name: &'static str, lengths: &[u64]) -> Client {
     client.done()
 }
 
-/// Two agents under one system message, in turns.
+/// Runs two agents under one system message, in turns.
 fn two_agents() -> Client {
     let mut client = Simulation::new("two agents, one system prompt");
     let first = client.opening();
@@ -186,7 +186,7 @@ fn two_agents() -> Client {
     client.done()
 }
 
-/// Opens with its own summary of what was, and summarises again now and then.
+/// Begins with its own summary of the past, and summarises again now and then.
 fn summary() -> Client {
     let mut client = Simulation::new("opens with its own summary");
     let mut history = client.opening();
@@ -201,7 +201,7 @@ fn summary() -> Client {
     client.done()
 }
 
-/// A client under way.
+/// Client in progress.
 struct Simulation {
     name: &'static str,
     model: &'static str,
@@ -251,7 +251,7 @@ impl Simulation {
         self.requests.push(Request { conversation: self.conversation, body });
     }
 
-    /// A number from `least` to below `end`, by xorshift.
+    /// Returns a number from `least` to below `end`, by xorshift.
     fn number(&mut self, least: usize, end: usize) -> usize {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -280,7 +280,7 @@ impl Simulation {
         format!(r#"{{"role":"{role}","content":"{text}"}}"#)
     }
 
-    /// A system message and a first question.
+    /// Builds a system message and a first question.
     fn opening(&mut self) -> Vec<String> {
         vec![self.said("system", 100, 200), self.said("user", 60, 120)]
     }
@@ -290,7 +290,7 @@ impl Simulation {
         history.push(self.said("user", 20, 90));
     }
 
-    /// What an agent does: a turn with calls, or now and then an answer and the next question.
+    /// Adds an agent's step: a turn with calls, or now and then an answer and the next question.
     fn step(&mut self, history: &mut Vec<String>, step: usize) {
         if step % 9 == 8 {
             return self.exchange(history);

@@ -1,17 +1,20 @@
 //! The promises where a model's summaries stand for what went: of any text, of any part of it, late or
 //! never. What a record says of a span is the same for ever, so each is a function of the span here.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use weir::context::history::SummaryUse;
-use weir::context::preset::preset;
-use weir::context::summary::Space;
-use weir::context::{self, Fact, Fold, Measure, Policy, Profile, RequestSource, Summary};
-use weir::tokens::Encoding;
-use weir::tokens::media::ImageRule;
-use weir::wire::{Edit, Protocol, splice};
+use weir_engine::context::history::SummaryUse;
+use weir_engine::context::preset::preset;
+use weir_engine::context::summary::Space;
+use weir_engine::context::{Fold, Measure, Policy, Summary};
+use weir_engine::plan::{
+    Known, NoSummaries, NothingKnown, Plan, PlanError, PlanOptions, SummarySource, plan_with,
+};
+use weir_engine::tokens::Encoding;
+use weir_engine::tokens::media::ImageRule;
+use weir_engine::wire::{Edit, Protocol, splice};
 
 use super::frozen::{goes_on, requests};
 use super::generate::{self, Case};
@@ -95,30 +98,52 @@ struct Sent {
     tokens: u64,
 }
 
-impl Run<'_> {
-    fn fold(&self) -> Fold {
-        Fold::new(Arc::new(Profile {
-            limit_tokens: self.limit_tokens,
-            overhead_tokens: 0,
-            policy: self.policy.clone(),
-            measure: MEASURE,
-        }))
+/// What an earlier request of a conversation left.
+#[derive(Default)]
+struct Earlier(RefCell<Option<Arc<Fold>>>);
+
+impl Known for Earlier {
+    fn state(&self) -> Option<Arc<Fold>> {
+        self.0.take()
     }
 
-    /// What is sent of `body` by a fold that has seen its beginning.
-    fn send(&self, fold: &mut Fold, body: &str) -> Sent {
+    fn keep_state(&self, state: &Arc<Fold>) {
+        self.0.replace(Some(Arc::clone(state)));
+    }
+}
+
+/// The plan of `body` within a limit, or as near to it as it came.
+fn planned(
+    body: &str,
+    (policy, limit_tokens): (&Policy, u64),
+    summaries: &dyn SummarySource,
+    known: &dyn Known,
+) -> Plan {
+    let request = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request");
+    let options = PlanOptions::for_messages(limit_tokens, policy.clone(), MEASURE);
+    match plan_with(&request, &options, summaries, known) {
+        Ok(plan) => plan,
+        Err(PlanError::CannotFit(unfit)) => unfit.plan,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The edits that later requests keep.
+fn lasting(plan: &Plan) -> &[(usize, Edit)] {
+    &plan.changes[..plan.changes.len() - usize::from(plan.recall.is_some())]
+}
+
+impl Run<'_> {
+    /// What is sent of `body` after the conversation's earlier requests.
+    fn send(&self, earlier: &Earlier, body: &str) -> Sent {
         let request = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request");
         let raws = &request.messages;
         let own = |gone: &[usize], _: Space| {
             assert!(gone.is_sorted() && !gone.is_empty(), "{gone:?}");
             record(raws, gone)
         };
-        let source =
-            RequestSource::new(Protocol::Chat, raws, MEASURE.encoding).with_summaries(&own);
-        for raw in &raws[fold.messages()..] {
-            fold.push(fact(raw), &source);
-        }
-        let end = fold.ended(&source);
+        let plan = planned(body, (&self.policy, self.limit_tokens), &own, earlier);
+        let end = &plan.end;
         for cut in (1..=end.cuts()).filter_map(|number| end.history().cut(number)) {
             let count = match cut.summary {
                 SummaryUse::Absent => continue,
@@ -127,18 +152,18 @@ impl Run<'_> {
             };
             count.set(count.get() + 1);
         }
-        let edits = context::edits(&end);
+        let edits = lasting(&plan).to_vec();
         let text = splice::apply(Protocol::Chat, &request, &edits);
         Sent { text, cuts: end.cuts(), tokens: end.sent_tokens(), edits }
     }
 
     /// Looks at each request in turn. `is_plain` policies change messages by notes and clips alone.
     fn check(&self, is_plain: bool) -> Result<(), String> {
-        let mut fold = self.fold();
+        let before = Earlier::default();
         let mut earlier: Option<Sent> = None;
         for body in requests(self.case) {
-            let sent = self.send(&mut fold, &body);
-            let afresh = self.send(&mut self.fold(), &body);
+            let sent = self.send(&before, &body);
+            let afresh = self.send(&Earlier::default(), &body);
             if afresh.edits != sent.edits {
                 return Err("from the start other bytes are sent".to_owned());
             }
@@ -179,10 +204,6 @@ impl Run<'_> {
 
 fn raws_of<'a>(body: &Body<'a>) -> Vec<&'a str> {
     (0..body.messages().len()).map(|message| body.raw(message)).collect()
-}
-
-fn fact(raw: &str) -> Fact {
-    MEASURE.fact(&Protocol::Chat.read_message(raw).expect("a message"))
 }
 
 fn note(edit: &Edit) -> Option<&str> {
@@ -252,20 +273,10 @@ fn dialogues_keep_the_promises_with_summaries() {
 fn without_summaries_all_is_as_before() {
     check("no summaries", 40, &generate::valid(), |case| {
         for body in requests(case) {
-            let request = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request");
-            let plain = RequestSource::new(Protocol::Chat, &request.messages, MEASURE.encoding);
             let none = |_: &[usize], _: Space| None;
-            let asking = RequestSource::new(Protocol::Chat, &request.messages, MEASURE.encoding)
-                .with_summaries(&none);
-            let seen = Seen::default();
-            let policy = Policy::default();
-            let run = Run { case, policy, limit_tokens: case.limit_tokens(), seen: &seen };
-            let [mut one, mut other] = [run.fold(), run.fold()];
-            for raw in &request.messages {
-                one.push(fact(raw), &plain);
-                other.push(fact(raw), &asking);
-            }
-            if context::edits(&one.ended(&plain)) != context::edits(&other.ended(&asking)) {
+            let limits = (&Policy::default(), case.limit_tokens());
+            let plain = planned(&body, limits, &NoSummaries, &NothingKnown);
+            if plain.changes != planned(&body, limits, &none, &NothingKnown).changes {
                 return Err("asking changes what is sent".to_owned());
             }
         }
@@ -296,16 +307,11 @@ fn notes_of(
     limit_tokens: u64,
     record: &dyn Fn(&[usize], Space) -> Option<Summary>,
 ) -> (Vec<String>, u32) {
-    let raws: Vec<&str> = raws.iter().map(String::as_str).collect();
-    let source = RequestSource::new(Protocol::Chat, &raws, MEASURE.encoding).with_summaries(record);
-    let profile =
-        Profile { limit_tokens, overhead_tokens: 0, policy: policy.clone(), measure: MEASURE };
-    let mut fold = Fold::new(Arc::new(profile));
-    raws.iter().for_each(|raw| fold.push(fact(raw), &source));
-    let end = fold.ended(&source);
-    assert!(end.sent_tokens() <= limit_tokens);
-    let edits = context::edits(&end);
-    (edits.iter().filter_map(|(_, edit)| note(edit)).map(str::to_owned).collect(), end.cuts())
+    let body = format!(r#"{{"messages":[{}]}}"#, raws.join(","));
+    let plan = planned(&body, (policy, limit_tokens), &record, &NothingKnown);
+    assert!(plan.end.sent_tokens() <= limit_tokens);
+    let notes = lasting(&plan).iter().filter_map(|(_, edit)| note(edit));
+    (notes.map(str::to_owned).collect(), plan.end.cuts())
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What comes back of earlier messages behind a late question keeps every promise: it was said so,
-//! it fits, it stands in the last message alone, and the next request goes on as if it had not been.
+//! Recalled text after a late question keeps every invariant: it occurs in the conversation, it
+//! fits, it is in the last message only, and the next request continues as if it were absent.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use super::judge::{Body, TAIL, compare};
 use super::transcript::{Content, Message, Text, TextKind};
 use super::{fits, frozen, told, valid};
 
-/// What is wrong with the tail of a request; otherwise whether it has one.
+/// Returns whether a request has recalled text, or the invariant that it breaks.
 fn is_right(case: &Case) -> Result<bool, String> {
     let (body, limit) = (case.transcript.body(), case.limit_tokens());
     let (with, without) =
@@ -32,7 +32,7 @@ fn is_right(case: &Case) -> Result<bool, String> {
     if verdict.gone == 0 {
         return Err("a tail, and nothing is gone".to_owned());
     }
-    // The next request goes on as if the tail had not been there.
+    // The next request continues as if there had been no recalled text.
     let mut answered = case.transcript.clone();
     let answer = Text { kind: TextKind::Words, tokens: 1 };
     answered.messages.push(Message::new("assistant", Content::Text(answer)));
@@ -63,9 +63,9 @@ fn text(planned: &Planned, received: &str) -> Result<String, String> {
     String::from_utf8(bytes.to_vec()).map_err(|error| error.to_string())
 }
 
-/// Of each message that comes back all stands in one place, in order.
+/// Checks that all recalled text of one message is in one place, in order.
 fn no_message_comes_back_twice(raw: &str, bare: &str) -> Result<bool, String> {
-    // What the user says, and what comes back, may quote the mark.
+    // The user's text and recalled text may quote the mark.
     let own = bare.matches(TAIL).count();
     let (at, _) = raw.match_indices(TAIL).nth(own).ok_or("there is no tail")?;
     let tail = &raw[at..];

@@ -1,10 +1,10 @@
-//! Promise 6: what is gone is counted, in notes and in what the headers say.
+//! Promise 6: notes and headers count the removed messages.
 
 use super::generate::{self, Case};
 use super::harness::{STRICT_MODEL, Weir, check};
 use super::judge::{Body, compare};
 
-/// What a note takes at most.
+/// Maximum size of a note.
 const NOTE_TOKENS: u64 = 40;
 
 pub fn is_told(case: &Case) -> Result<(), String> {
@@ -38,8 +38,8 @@ pub fn is_told(case: &Case) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a note could have stood when the last of the messages went: beside a user message that
-/// says something and is not the last one, and within the limit.
+/// Whether a note had a place when the last message was removed: next to a user message that has
+/// text and is not the last one, and within the limit.
 fn could_be_told(weir: &Weir, case: &Case, limit: u64) -> Result<bool, String> {
     let (mut most_gone, mut could) = (0, false);
     for end in 1..=case.transcript.messages.len() {
@@ -49,7 +49,7 @@ fn could_be_told(weir: &Weir, case: &Case, limit: u64) -> Result<bool, String> {
             continue;
         }
         let Ok(planned) = weir.plan(&body, limit) else {
-            // What would have been refused shows nothing; it may well have been cut.
+            // A refused request shows nothing; it may well have been compacted.
             could = false;
             continue;
         };
@@ -61,7 +61,7 @@ fn could_be_told(weir: &Weir, case: &Case, limit: u64) -> Result<bool, String> {
         }
         most_gone = verdict.gone;
         let has_room = planned.sent_tokens + NOTE_TOKENS + limit.div_ceil(50) <= limit;
-        // Where a note must not be a message, it stands in the first that is kept or nowhere.
+        // If a note must not be a message, it is in the first kept message or absent.
         let mut kept = verdict.kept.iter().filter(|(own, _)| !received.is_system(*own));
         let places = if case.transcript.model == STRICT_MODEL { 1 } else { usize::MAX };
         let has_place = kept.by_ref().take(places).any(|(own, _)| {
@@ -76,7 +76,7 @@ fn could_be_told(weir: &Weir, case: &Case, limit: u64) -> Result<bool, String> {
     Ok(could)
 }
 
-/// Whether a message stands between a call and its result, and so belongs to the call.
+/// Whether a message lies between a call and its result, and so belongs to the call.
 fn is_among_results(body: &Body<'_>, message: usize) -> bool {
     (message..body.messages().len())
         .take_while(|later| body.role(*later) != "assistant")

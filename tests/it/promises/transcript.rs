@@ -1,13 +1,14 @@
-//! Conversations as data, and the bodies they are written as. Says nothing of what is likely.
+//! Conversations as data, and the bodies in which they are written. Does not decide which ones are
+//! likely.
 
 use std::fmt::Write as _;
 
-/// A request: a conversation and how it is written.
+/// Request: a conversation and the style of its JSON.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     pub messages: Vec<Message>,
     pub style: Style,
-    /// Which of the lists of tools goes with it.
+    /// Index of its list of tools.
     pub tools: usize,
     pub model: &'static str,
 }
@@ -68,7 +69,7 @@ pub enum Part {
     File,
 }
 
-/// A text of about so many tokens.
+/// Text of about this many tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Text {
     pub kind: TextKind,
@@ -84,11 +85,11 @@ pub enum TextKind {
     Mixed,
     Solid,
     Blank,
-    /// Facts, each with a number of its own, of which the first is the tokens'.
+    /// Facts, each with a unique number; the first number is `tokens`.
     Facts,
-    /// A question after one of them.
+    /// A question about one of them.
     Question,
-    /// The same in the words that weir opens and heads its own texts with.
+    /// The same in the opening words of weir's own texts.
     Forged,
 }
 
@@ -118,7 +119,7 @@ impl Text {
         text
     }
 
-    /// The text, where it is one that asks or tells.
+    /// Returns the text if it is a question or states facts.
     fn asked_or_told(self) -> Option<String> {
         let tokens = self.tokens;
         let fact = |number: u32| {
@@ -147,16 +148,16 @@ impl Text {
     }
 }
 
-/// How JSON is written: what a caller's serialiser decides.
+/// JSON style: the choices of a caller's serialiser.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
-    /// Stands between any two pieces of JSON.
+    /// Whitespace between any two pieces of JSON.
     pub space: &'static str,
-    /// Whether all beyond ASCII, and the slash, is escaped.
+    /// Whether the slash and all non-ASCII characters are escaped.
     pub escapes: bool,
-    /// Whether each message carries its number, which tells equal ones apart.
+    /// Whether each message carries its number, which distinguishes equal ones.
     pub is_numbered: bool,
-    /// Whether `messages` stands last.
+    /// Whether `messages` is the last member.
     pub messages_last: bool,
 }
 
@@ -175,12 +176,12 @@ pub const TOOLS: [Option<&str>; 4] = [
 ];
 
 impl Transcript {
-    /// The request's body.
+    /// Returns the request's body.
     pub fn body(&self) -> String {
         self.body_of(self.messages.len())
     }
 
-    /// The body of the request with the first so many messages.
+    /// Returns the body of the request with the first `messages` messages.
     pub fn body_of(&self, messages: usize) -> String {
         let style = self.style;
         let own: Vec<String> = self.messages[..messages]

@@ -1,10 +1,10 @@
-//! Promise 3: a valid conversation stays one.
+//! Promise 3: a valid conversation stays valid.
 
 use super::generate::{self, Case};
 use super::harness::{Weir, check};
 use super::judge::{Body, Verdict, compare};
 
-/// Why a provider would refuse the conversation.
+/// Returns the reason for which a provider would refuse the conversation.
 pub fn fault(body: &Body<'_>) -> Option<String> {
     let mut waiting: Vec<&str> = Vec::new();
     let mut waits_for_function = false;
@@ -42,8 +42,8 @@ pub fn fault(body: &Body<'_>) -> Option<String> {
     (waits_for_function || !waiting.is_empty()).then(|| "results are missing at the end".to_owned())
 }
 
-/// Whether two messages of a role that may not meet do, which did not before. `is_seen` tells
-/// which messages a model's template looks at.
+/// Whether two messages of one role become adjacent that were not before. `is_seen` selects the
+/// messages that a model's template reads.
 fn meeting(
     received: &Body<'_>,
     verdict: &Verdict,
@@ -99,7 +99,7 @@ pub fn keeps_alternating(case: &Case) -> Result<(), String> {
     let text = std::str::from_utf8(&sent).map_err(|error| error.to_string())?;
     let verdict = compare(&received, &Body::read(text)?)?;
     let speaks = |own: usize| !received.is_system(own);
-    // Some templates look at all messages, some leave out calls and results.
+    // Some templates read all messages, some skip calls and results.
     let says = |own: usize| speaks(own) && !received.is_result(own) && received.calls(own) == 0;
     let asks = |own: usize| received.role(own) == "user" || received.role(own) == "assistant";
     for (template, met) in [

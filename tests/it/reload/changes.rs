@@ -9,9 +9,9 @@ use crate::cli::{Serving, weir};
 use crate::folder::Folder;
 use crate::server::harness::{FINE, Message, Upstream, ask, bare, body_of, chat};
 
-const READ: &str = "the configuration was read anew";
+const READ: &str = "the configuration was reloaded";
 
-/// A weir that goes by `text` in front of an upstream.
+/// Starts a weir with configuration `text` in front of an upstream.
 async fn serving(folder: &Folder, text: &str) -> (Serving, Upstream) {
     let upstream = Upstream::start().await;
     let config = folder.write("weir.toml", &told(&upstream.address, text));
@@ -31,7 +31,7 @@ fn limited(tokens: u64) -> String {
     format!("[[limits]]\nmodel = \"gpt-4o\"\nmax_input_tokens = {tokens}\n")
 }
 
-/// Asks for an answer, which `upstream` gives.
+/// Sends a request, which `upstream` answers.
 async fn answered(serving: &Serving, upstream: &mut Upstream) -> (Message, String) {
     let asked = ask(serving.address, chat("", body_of(100)));
     let given = async {
@@ -59,9 +59,11 @@ async fn the_next_request_goes_by_what_the_file_says_now() {
     let folder = Folder::new();
     let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
     assert_eq!(limit(&serving, &mut upstream).await, "5000");
-    // By itself; then on a signal; in place, and by a file put in the place of another.
+    // Automatically, then on a signal; changed in place, and by a file that replaces another.
     folder.write("weir.toml", &told(&upstream.address, &limited(5001)));
-    serving.wait_for("limits[0].max_input_tokens: live conversations may be cut elsewhere");
+    serving.wait_for(
+        "limits[0].max_input_tokens: live conversations may be compacted at other points",
+    );
     assert_eq!(limit(&serving, &mut upstream).await, "5001");
     folder.replace("weir.toml", &told(&upstream.address, &limited(5002)));
     serving.wait_for(READ);
@@ -72,7 +74,7 @@ async fn the_next_request_goes_by_what_the_file_says_now() {
     assert_eq!(limit(&serving, &mut upstream).await, "5003");
 }
 
-/// As Kubernetes changes what it mounts: a link to a folder is replaced by another.
+/// As Kubernetes updates a mount: a link to a folder is replaced by another.
 #[tokio::test]
 async fn a_link_that_is_swapped_is_seen() {
     let folder = Folder::new();
@@ -99,7 +101,7 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
     let bad = format!("{good}[server]\nmax_messages = 0\n");
     let missing = format!("{good}api_key_file = {:?}\n", folder.path("missing"));
     for (text, said) in [
-        ("[server\n", "weir.toml: line 1 is no TOML"),
+        ("[server\n", "weir.toml: line 1 is not valid TOML"),
         (bad.as_str(), "weir.toml:8): 0 is not a whole number"),
         (missing.as_str(), "cannot be read"),
     ] {
@@ -115,7 +117,7 @@ async fn what_is_wrong_is_said_and_changes_nothing() {
     assert_eq!(readiness(&serving).await["configuration"], Value::Null);
 }
 
-/// Also of a port that the system chose, and for what only a restart would change.
+/// Includes a port that the system chose, and settings that only a restart changes.
 #[tokio::test]
 async fn what_serving_would_refuse_of_a_url_is_refused() {
     let folder = Folder::new();
@@ -140,12 +142,12 @@ async fn what_serving_would_refuse_of_a_url_is_refused() {
     assert_eq!(limit(&serving, &mut upstream).await, "5002");
 }
 
-/// As a disk that is full leaves a file, or an editor that died.
+/// As a full disk or a crashed editor leaves a file.
 #[tokio::test]
 async fn a_file_that_was_cut_off_or_emptied_is_refused() {
     let folder = Folder::new();
     let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
-    let gone = "upstream.url: is gone from";
+    let gone = "upstream.url: is missing from";
     for (text, said) in
         [("", "is empty"), ("# nothing\n[upstream]\n", "is empty"), (&limited(5001), gone)]
     {
@@ -155,12 +157,12 @@ async fn a_file_that_was_cut_off_or_emptied_is_refused() {
         assert_eq!(limit(&serving, &mut upstream).await, "5000", "{text}");
         assert_eq!(readiness(&serving).await["configuration"], "refused");
     }
-    // What still says all that is needed, in the middle of a line, where one ended before.
+    // The shorter text is still complete, and ends in the middle of a line of the longer one.
     let shorter = told(&upstream.address, "").trim_end().to_owned();
     folder.replace("weir.toml", &shorter);
-    serving.wait_for("ends in the middle of a line");
+    serving.wait_for("ends in the middle of a line and may be truncated");
     assert_eq!(limit(&serving, &mut upstream).await, "5000");
-    // What needs a restart does not make it forget.
+    // A setting that needs a restart does not discard the others.
     let text = format!("{}[ledger]\nenabled = false\n", limited(5002));
     folder.replace("weir.toml", &told(&upstream.address, &text));
     serving.wait_for(READ);
@@ -221,13 +223,13 @@ async fn a_pipe_in_the_place_of_a_file_is_waited_for_by_nobody() {
     let (mut serving, mut upstream) = serving(&folder, &limited(5000)).await;
     let with_key = format!("{}api_key_file = {key:?}\n", told(&upstream.address, ""));
     let config = folder.write("weir.toml", &with_key);
-    serving.wait_for("it is no regular file");
+    serving.wait_for("it is not a regular file");
     serving.wait_for("the one before stays in force");
     let checked = weir(&["check", "--config", &config]).output().expect("weir starts");
     assert_eq!(checked.status.code(), Some(2));
     std::fs::remove_file(&config).expect("it is ours");
     pipe(&config);
-    serving.wait_for("it is no regular file");
+    serving.wait_for("it is not a regular file");
     assert_eq!(limit(&serving, &mut upstream).await, "5000");
 }
 
@@ -241,13 +243,13 @@ async fn what_needs_a_restart_is_said_and_the_rest_holds() {
         limited(5001)
     );
     folder.replace("weir.toml", &told(&upstream.address, &text));
-    serving.wait_for("ledger.enabled, server.max_connections: holds once weir is started anew");
+    serving.wait_for("ledger.enabled, server.max_connections: applies after a restart of weir");
     assert_eq!(limit(&serving, &mut upstream).await, "5001");
     let two = r#"{"model":"gpt-4o","messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
     ask(serving.address, chat("", two)).await.assert_error(400, "too_many_messages");
-    // It is said again with the next change, until it holds.
+    // The warning is repeated with the next change until the setting holds.
     folder.replace("weir.toml", &told(&upstream.address, &text.replace("= 1\n[", "= 2\n[")));
-    serving.wait_for("ledger.enabled, server.max_connections: holds once weir is started anew");
+    serving.wait_for("ledger.enabled, server.max_connections: applies after a restart of weir");
 }
 
 #[tokio::test]
@@ -269,7 +271,7 @@ async fn requests_go_where_the_upstream_is_now_with_the_key_that_its_file_holds(
     let (_, head) = answered(&serving, &mut first).await;
     assert!(head.contains("authorization: Bearer sk-second"), "{head}");
 
-    // What is under way stays where it is.
+    // Requests in flight stay with their upstream.
     let mut second = Upstream::start().await;
     let held = tokio::spawn(ask(serving.address, chat("", body_of(100))));
     let seen = first.next().await;
@@ -281,7 +283,7 @@ async fn requests_go_where_the_upstream_is_now_with_the_key_that_its_file_holds(
     assert_eq!(held.await.expect("no panic").status(), 200);
 }
 
-/// Routes that come while weir serves, and go.
+/// Routes that are added and removed at run time.
 #[tokio::test]
 async fn models_go_where_their_routes_lead_now() {
     let folder = Folder::new();
@@ -301,7 +303,7 @@ async fn models_go_where_their_routes_lead_now() {
     assert_eq!(answered(&serving, &mut first).await.0.status(), 200);
 }
 
-/// A key that was made, and what its requests come to, are the same before and after.
+/// A key and the usage of its requests are the same before and after.
 #[tokio::test]
 async fn what_is_counted_goes_on() {
     let folder = Folder::new();
@@ -336,7 +338,7 @@ async fn what_is_counted_goes_on() {
     assert_eq!(third.status(), 429, "two a minute, whatever was read between");
 }
 
-/// The status of a request that `upstream` answers.
+/// Sends a request that `upstream` answers, and returns its status.
 async fn held(address: SocketAddr, header: &str, upstream: &mut Upstream) -> u16 {
     let asked = ask(address, chat(header, body_of(100)));
     let given = async { upstream.next().await.answer(FINE) };

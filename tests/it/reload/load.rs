@@ -1,5 +1,5 @@
-//! Many requests under way, streamed and not, with TLS and without, while configuration and certificates
-//! change again and again: none is lost, and each change holds.
+//! Many requests in flight, streamed and not, with TLS and without, while configuration and
+//! certificates change repeatedly: none is lost, and each change takes effect.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,20 +26,20 @@ use crate::cli::{Serving, weir};
 use crate::folder::Folder;
 use crate::tls::setting::{Authority, Pair, caller, client, client_builder, connect};
 
-/// How often everything changes.
+/// Number of rounds; each changes everything.
 const ROUNDS: u64 = 12;
-/// How many changes each answer waits for.
+/// Number of changes during each answer.
 const CHANGES: u64 = 2;
-/// Callers of each kind, each with one request after another.
+/// Callers of each kind; each sends one request after another.
 const CALLERS: usize = 6;
 
-/// What the count of changes is at the end: nobody waits any more.
+/// Final value of the change counter: answers wait no more.
 const OVER: u64 = u64::MAX;
 
-/// An upstream whose answers take as long as a few changes.
+/// Upstream whose answers take as long as a few changes.
 struct Upstream {
     address: SocketAddr,
-    /// How many answers have begun and not ended.
+    /// Number of answers that have begun and not ended.
     open: watch::Receiver<usize>,
 }
 
@@ -57,7 +57,7 @@ impl Upstream {
                         answer(request, changes.clone(), Arc::clone(&open))
                     });
                     let builder = auto::Builder::new(TokioExecutor::new());
-                    // How it ends is for the other end to see.
+                    // The other end observes how it ends.
                     let _ = builder.serve_connection(TokioIo::new(stream), service).await;
                 });
             }
@@ -68,7 +68,7 @@ impl Upstream {
 
 type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
 
-/// Pieces as they come.
+/// Body made of pieces as they arrive.
 struct Pieces(mpsc::UnboundedReceiver<&'static str>);
 
 impl http_body::Body for Pieces {
@@ -103,7 +103,7 @@ async fn answer(
     let (sender, receiver) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         for piece in 1..=CHANGES {
-            // Whoever has left is missed by the test elsewhere.
+            // Another part of the test notices a caller that has left.
             let _ = sender.send("data: {\"choices\":[]}\n\n");
             let until = begun.saturating_add(piece);
             changes.wait_for(|now| *now >= until).await.expect("the test goes on");
@@ -116,7 +116,7 @@ async fn answer(
     Ok(response)
 }
 
-/// What a weir is told in a round.
+/// Returns weir's configuration in a round.
 fn told(upstream: SocketAddr, folder: &Folder, round: u64, has_tls: bool) -> String {
     let tls = match has_tls {
         true => format!(
@@ -126,9 +126,9 @@ fn told(upstream: SocketAddr, folder: &Folder, round: u64, has_tls: bool) -> Str
         ),
         false => String::new(),
     };
-    // Each round is told by a limit; the rest changes back and forth.
+    // A limit identifies each round; the rest changes back and forth.
     let low = if round.is_multiple_of(2) { 0.5 } else { 0.6 };
-    // The first is to say where it listens; after that a line a request would be much.
+    // The first log gives the address; after that, one line per request would be too much.
     let level = if round == 0 { "info" } else { "warn" };
     format!(
         "[upstream]\nurl = \"http://{upstream}/v1\"\n[log]\nlevel = {level:?}\n\
@@ -143,7 +143,7 @@ fn limit(round: u64) -> u64 {
     5000 + round
 }
 
-/// Asks again and again until it is told to stop; gives how many answers were whole.
+/// Sends requests until the stop signal; returns the number of complete answers.
 async fn asks(
     client: reqwest::Client,
     url: String,
@@ -170,7 +170,7 @@ async fn asks(
     Ok(whole)
 }
 
-/// One weir, and the files that it goes by.
+/// One weir with its files.
 struct Told {
     folder: Folder,
     serving: Serving,
@@ -196,7 +196,7 @@ impl Told {
         format!("{scheme}://localhost:{}{path}", self.serving.address.port())
     }
 
-    /// Changes everything, and waits until it is in force.
+    /// Changes everything, and waits until it takes effect.
     fn change(&mut self, upstream: SocketAddr, round: u64, pair: &Pair) {
         if self.has_tls {
             self.folder.replace("cert.pem", &pair.cert);
@@ -204,10 +204,10 @@ impl Told {
         }
         self.folder.replace("weir.toml", &told(upstream, &self.folder, round, self.has_tls));
         self.serving.signal("-HUP");
-        self.serving.wait_for("limits[0].max_input_tokens: live conversations may be cut");
+        self.serving.wait_for("limits[0].max_input_tokens: live conversations may be compacted");
     }
 
-    /// Asserts that a request that comes now goes by the round.
+    /// Asserts that a new request uses the round's configuration.
     async fn assert_in_force(&self, authority: &Authority, round: u64, pair: &Pair) {
         let body = r#"{"model":"gpt-4o","messages":[{"role":"user","content":"a"}]}"#;
         let request = client(authority, None).post(self.url("/weir/v1/plan")).body(body);
@@ -235,7 +235,7 @@ async fn no_request_is_lost_while_everything_changes() {
     let mut callers = JoinSet::new();
     for told in &weirs {
         for number in 0..2 * CALLERS {
-            // One half streams; one half makes a connection for each request.
+            // One half streams; one half opens a connection for each request.
             let pool = if number % 4 < 2 { usize::MAX } else { 0 };
             let builder = client_builder(&authority, None).pool_max_idle_per_host(pool);
             let client = builder.build().expect("a client");
@@ -245,7 +245,7 @@ async fn no_request_is_lost_while_everything_changes() {
     }
     let all = callers.len();
     for round in 1..=ROUNDS {
-        // All are under way when everything changes.
+        // All are in flight when everything changes.
         tokio::select! {
             open = upstream.open.wait_for(|open| *open == all) => {
                 open.expect("the upstream runs");

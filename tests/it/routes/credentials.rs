@@ -1,4 +1,4 @@
-//! Which credential goes where: every upstream's view of every kind of header that speaks for somebody.
+//! Credentials by upstream: every upstream's view of every kind of header that can authenticate.
 
 use super::setting::{Play, Up, failing, memory, question, said, status, ups, weir};
 use crate::server::harness::{ask, bare, chat};
@@ -45,14 +45,14 @@ const TOML: &str = r#"
     fallback = ["owned"]
 "#;
 
-/// The upstreams there, the default first.
+/// The upstreams, the default first.
 const UPSTREAMS: [&str; 4] = ["open", "owned", "bare", "told"];
 
 #[tokio::test]
 async fn a_callers_credential_goes_where_it_is_told_to_and_nowhere_else() {
     let (ups, urls) = ups(UPSTREAMS).await;
     let weir = weir(&memory(), TOML, &urls).await;
-    // The last asks for one model after another, since each fails.
+    // The last requests one model after another, since each fails.
     let chains: [(&str, &[usize]); 6] = [
         ("anything", &[0]),
         ("owned", &[1]),
@@ -109,7 +109,7 @@ async fn what_a_query_has_of_a_callers_credential_goes_no_further_either() {
     }
 }
 
-/// Checks what the upstream of this number was sent.
+/// Checks the headers that the upstream of this number received.
 fn check(number: usize, head: &str, header: impl Fn(&str) -> Option<String>) {
     assert_eq!(header("x-harmless").as_deref(), Some("kept"));
     let own = |name: &str| match (number, name) {

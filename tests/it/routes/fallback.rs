@@ -1,5 +1,5 @@
-//! Requests that go on to another model where the first one's upstream fails: after what, with how much
-//! of the conversation, at whose price, and past which upstreams.
+//! Requests that fall back to another model if the first one's upstream fails: the triggers, the
+//! compaction for the new model, its price, and the upstreams that are skipped.
 
 use serde_json::json;
 
@@ -73,7 +73,7 @@ async fn each_failure_that_may_pass_goes_to_the_next_and_each_try_has_its_row() 
             assert_eq!(rows.len(), 3, "{rows:?}");
             assert!(rows[0].starts_with(first_row), "{rows:?}");
             assert!(rows[1].starts_with("b gpt-4.1 retried 500 "), "{rows:?}");
-            // Priced on what was really used: 1000 tokens in and 10 out by the row's own price.
+            // The actual usage is billed: 1000 tokens in and 10 out, by the row's own price.
             assert_eq!(rows[2], "c gpt-4o-mini complete 200 3070000");
         }
     }
@@ -122,7 +122,7 @@ async fn where_all_fail_the_last_answer_passes_as_it_is() {
     assert_eq!(answer.status(), 429);
     assert_eq!(answer.header("retry-after"), Some("7"));
     assert_eq!(answer.body, b"{\"z\": 1.0}");
-    // The row of the second has a fallback of its own, which is its callers' alone.
+    // The second row has a fallback of its own, which applies only to its callers.
     a.then([failing(500)]);
     assert_eq!(said(&send(&weir, &question("first")).await), "from b");
 }
@@ -147,7 +147,7 @@ async fn other_routes_fall_back_too_where_their_body_is_there() {
     assert_eq!(rows(&store, &ups).await.len(), 2);
 }
 
-/// Behind windows of a first model, a smaller and a larger one.
+/// Routes with a first model, a smaller and a larger one.
 const SMALLER: &str = r#"
     [[routes]]
     models = ["large"]
@@ -196,7 +196,7 @@ async fn an_upstream_that_fails_again_and_again_is_passed_over_while_there_is_an
     assert_eq!(said(&answer), "from b");
     assert_eq!(answer.header("x-weir-attempts"), None);
     assert_eq!(a.seen().len(), 0, "it is passed over");
-    // What has nowhere else to go is sent all the same, and shows that it answers again.
+    // A request without alternatives is still sent, and shows that the upstream answers again.
     assert_eq!(said(&send(&weir, &question("gpt-4o")).await), "from a");
     assert_eq!(said(&send(&weir, &question("first")).await), "from a");
     assert_eq!(a.seen().len(), 2);

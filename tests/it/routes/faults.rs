@@ -1,5 +1,5 @@
-//! What becomes of a request whose upstream fails in each way that there is: what the caller gets and
-//! what the journal says, streamed and not, with nothing configured, with retries, and with a fallback.
+//! Requests whose upstream fails in every known way: the caller's answer and the journal's rows,
+//! streamed and not, without configuration, with retries, and with a fallback.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::setting::{Play, Up, completion, events, memory, nowhere, question, rows, status, weir};
+use crate::eventually::{DEADLINE, eventually};
 use crate::server::harness::chat;
 
 const SETTINGS: [(&str, &str); 3] = [
@@ -19,7 +20,7 @@ const SETTINGS: [(&str, &str); 3] = [
 const ROUTES: &str = "[upstreams.b]\nurl = \"{b}\"\n[[routes]]\nmodels = [\"gpt-4o\"]\n\
                       fallback = [\"gpt-4.1\"]\n[[routes]]\nmodels = [\"gpt-4.1\"]\nupstream = \"b\"";
 
-/// A fault, by whether the answer is streamed. Nothing is played by an upstream that is not there.
+/// A fault and its script, by whether the answer is streamed. `None` is an absent upstream.
 type Fault = (&'static str, fn(bool) -> Option<Play>);
 
 const FAULTS: [Fault; 15] = [
@@ -63,7 +64,7 @@ fn with_length(stream: bool, body: &str, length: usize) -> String {
     format!("{}content-length: {length}\r\n\r\n{body}", head(stream))
 }
 
-/// An answer in chunks that ends in its middle, between two events where there are events.
+/// Builds an answer in chunks that ends in its middle, between two events if there are events.
 fn half(stream: bool) -> Vec<u8> {
     let body = body(stream);
     let half = if stream { body.find("\n\n").expect("an event") + 2 } else { body.len() / 2 };
@@ -72,14 +73,14 @@ fn half(stream: bool) -> Vec<u8> {
         .into_bytes()
 }
 
-/// One that ends inside a chunk.
+/// Builds an answer that ends inside a chunk.
 fn truncated_chunk(stream: bool) -> Vec<u8> {
     let mut bytes = half(stream);
     bytes.truncate(bytes.len() - 7);
     bytes
 }
 
-/// What the caller got: the status, whose words they are, and whether all of them came.
+/// Returns the caller's result: the status, whose words it has, and whether it is complete.
 async fn got(address: std::net::SocketAddr, stream: bool) -> String {
     let mut body = question("gpt-4o");
     body["stream"] = json!(stream);
@@ -91,7 +92,7 @@ async fn got(address: std::net::SocketAddr, stream: bool) -> String {
     let request = chat("connection: close\r\n", body.to_string());
     socket.write_all(&request).await.expect("weir reads");
     let mut bytes = Vec::new();
-    // A reset in the end is an end as well.
+    // A reset is also an end.
     let _ = socket.read_to_end(&mut bytes).await;
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
@@ -122,7 +123,7 @@ async fn got(address: std::net::SocketAddr, stream: bool) -> String {
     format!("{} {said}{end}{attempts}", head.split(' ').nth(1).expect("a status"))
 }
 
-/// A chunked body, and whether it came to its end.
+/// Decodes a chunked body, and returns whether it is complete.
 fn unchunked(mut rest: &[u8]) -> (Vec<u8>, bool) {
     let mut body = Vec::new();
     while let Some(at) = rest.windows(2).position(|two| two == b"\r\n") {
@@ -158,14 +159,11 @@ async fn every_fault_has_an_answer_and_a_row() {
                 let weir = weir(&store, &toml, &ups).await;
                 a.then(play);
                 let got = got(weir.address, stream).await;
-                let mut rows = rows(&store, &ups).await;
-                // One for each attempt; the last is written down when its answer has ended.
+                // One row per attempt; the last is recorded when its answer has ended.
                 let attempts =
                     got.rsplit_once("at attempt ").map_or(1, |(_, n)| n.parse().expect("a number"));
-                while rows.len() < attempts {
-                    tokio::task::yield_now().await;
-                    rows = super::setting::rows(&store, &ups).await;
-                }
+                let read = async || rows(&store, &ups).await;
+                let rows = eventually(DEADLINE, read, |rows| rows.len() >= attempts).await;
                 writeln!(table, "  {setting:<18} | {got:<45} | {}", rows.join("; "))
                     .expect("it is memory");
             }

@@ -1,4 +1,5 @@
-//! Routes with virtual keys: what a key may ask for, what it is shown, and that it goes nowhere.
+//! Routes with virtual keys: the models that a key may use and see, and that the key reaches no
+//! upstream.
 
 use serde_json::Value;
 use weir::config::{Config, Secret, Upstream};
@@ -7,7 +8,7 @@ use super::setting::{Play, Up, failing, question, said};
 use crate::keys::setting::{Key, OWN_KEY, Setting, bearer, post, start};
 use crate::server::harness::{Message, bare};
 
-/// A weir whose model `alias` is `hidden` at `b`, which falls back to `other` there.
+/// Starts a weir whose model `alias` is `hidden` at `b`, which falls back to `other` there.
 async fn place(a: &Up, b: &Up) -> Setting {
     place_with(a, b, |_| {}).await
 }
@@ -25,7 +26,7 @@ async fn place_with(a: &Up, b: &Up, change: impl FnOnce(&mut Config)) -> Setting
         config.routes = told.routes;
         config.upstreams = told.upstreams;
         let b: &mut Upstream = config.upstreams.get_mut("b").expect("it was named");
-        b.own_key = Some(Secret::new("sk-of-b"));
+        b.provider_key = Some(Secret::new("sk-of-b"));
         change(config);
     })
     .await

@@ -1,4 +1,4 @@
-//! Conversations that go to a model with a larger window: where they would be refused, or cut.
+//! Conversations that move to a model with a larger window, instead of a refusal or a compaction.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::setting::{Play, Up, conversation, memory, rows, said, send, status, w
 
 const MODELS: [(&str, u64); 3] = [("small", 2000), ("large", 100_000), ("smaller", 1900)];
 
-/// Behind windows of these models.
+/// Routes with windows for these models.
 const ROUTES: &str = r#"
     [[routes]]
     models = ["when-refused"]

@@ -1,4 +1,4 @@
-//! `GET /v1/models`: one list of what leads somewhere, with how much each model takes.
+//! `GET /v1/models`: one list of all reachable models, with the limits of each.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ async fn one_upstreams_list_is_told_what_it_lacks_and_keeps_its_bytes() {
     }
     a.then([failing(401)]);
     assert_eq!(list(&weir).await.body, b"{\"error\":{\"message\":\"no 401\"}}");
-    // The second closes the connection that the client opens when the pooled one has let it down.
+    // The second reset closes the connection that the client opens after the pooled one failed.
     a.then([Play::Reset, Play::Reset]);
     list(&weir).await.assert_error(502, "upstream_closed");
 }
@@ -159,7 +159,7 @@ async fn one_model_is_told_what_the_list_tells() {
         }
         a.seen();
     }
-    // A name that only a route has is one of the list's, too.
+    // A name that only a route defines is also in the list.
     c.then([failing(404)]);
     let answer = one("short").await;
     let entry: Value = serde_json::from_slice(&answer.body).expect("JSON");

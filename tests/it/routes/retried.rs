@@ -1,10 +1,12 @@
-//! Requests that are sent again to the same upstream: after what, how often, and what is never.
+//! Requests that are sent again to the same upstream: the triggers, the number of attempts, and
+//! requests that are never repeated.
 
 use serde_json::json;
 
 use super::setting::{
     Play, Up, failing, memory, nowhere, question, rows, said, send, status, weir,
 };
+use crate::eventually::{DEADLINE, eventually};
 use crate::server::harness::{Wire, ask, bare, chat};
 
 const PATIENT: &str = "[upstream]\nurl = \"{a}\"\nmax_retries = 2\nretry_max_wait_ms = 20";
@@ -138,10 +140,8 @@ async fn a_caller_that_leaves_ends_the_waiting() {
     a.then([Play::Answer(status(429, "retry-after: 86400\r\n", "{}"))]);
     let mut wire = Wire::connect(weir.address).await;
     wire.send(chat("", question("gpt-4o").to_string())).await;
-    // The refusal is written down before the waiting begins.
-    while rows(&store, &ups).await.is_empty() {
-        tokio::task::yield_now().await;
-    }
+    // The refusal is recorded before the wait begins.
+    eventually(DEADLINE, async || rows(&store, &ups).await, |rows| !rows.is_empty()).await;
     drop(wire);
     weir.shutdown.drain();
     let running = tokio::time::timeout(std::time::Duration::from_secs(60), weir.running);
@@ -149,7 +149,7 @@ async fn a_caller_that_leaves_ends_the_waiting() {
     assert_eq!(a.seen().len(), 1);
 }
 
-/// Rows without what they cost, which only those that were answered have.
+/// Returns rows without their costs, which only answered ones have.
 fn costless(rows: Vec<String>) -> Vec<String> {
     rows.into_iter()
         .map(|row| match row.rsplit_once(' ') {

@@ -1,5 +1,5 @@
-//! Upstreams that play raw answers and keep what they saw, a weir in front of them as its
-//! configuration says, and the rows that it leaves.
+//! Fixture: upstreams that play raw answers and record requests, a weir in front of them with the
+//! test's configuration, and the rows in its journal.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -10,25 +10,25 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use weir::config::{self, Secret};
-use weir::store::Store;
-use weir::store::ledger::{RequestQuery, RequestRow};
+use weir_store::Store;
+use weir_store::ledger::{RequestQuery, RequestRow};
 
 use crate::server::harness::{self, Message, Weir, ask, chat};
 
-/// What an upstream does with one request.
+/// Reaction of an upstream to one request.
 #[derive(Clone)]
 pub enum Play {
-    /// Answers with these bytes and goes on.
+    /// Answers with these bytes and continues.
     Answer(String),
     /// Answers with these bytes and closes the connection.
     Last(Vec<u8>),
     /// Closes the connection at once, by RST.
     Reset,
-    /// Answers with these bytes and says nothing more, for as long as it is asked to.
+    /// Answers with these bytes and then stays silent until it is released.
     Silent(Vec<u8>),
 }
 
-/// A request as an upstream saw it.
+/// Request as an upstream saw it.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub head: String,
@@ -36,7 +36,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The first line, less the protocol.
+    /// Returns the first line without the protocol.
     pub fn line(&self) -> &str {
         self.head.lines().next().expect("a line").trim_end_matches(" HTTP/1.1")
     }
@@ -58,7 +58,7 @@ impl Seen {
     }
 }
 
-/// An upstream on loopback. What it is not told to play it answers as a model would.
+/// Upstream on loopback. Beyond its script it answers as a model would.
 pub struct Up {
     pub address: String,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -79,12 +79,12 @@ impl Up {
         up
     }
 
-    /// What is to be played next.
+    /// Appends reactions to the script.
     pub fn then(&self, plays: impl IntoIterator<Item = Play>) {
         self.script.lock().expect("nobody panics with it").extend(plays);
     }
 
-    /// What was seen since this was last asked.
+    /// Returns the requests seen since the last call.
     pub fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.seen.lock().expect("nobody panics with it"))
     }
@@ -94,7 +94,7 @@ impl Up {
     }
 }
 
-/// Upstreams of these names, and their URLs by them.
+/// Starts upstreams with these names, and returns their URLs by name.
 pub async fn ups<const COUNT: usize>(
     names: [&'static str; COUNT],
 ) -> (Vec<Up>, Vec<(&'static str, String)>) {
@@ -106,8 +106,8 @@ pub async fn ups<const COUNT: usize>(
     (ups, urls)
 }
 
-/// Two upstreams, `{a}` by a key of weir's own, and models with windows of so many tokens, in front of
-/// what else a configuration says.
+/// Configures two upstreams, `{a}` with weir's own key, and models with these windows, followed by
+/// `rest`.
 pub fn windows(models: &[(&str, u64)], rest: &str) -> String {
     let row = |(name, tokens): &(&str, u64)| {
         format!("[models.{name:?}]\nwindow_tokens = {tokens}\nencoding = \"o200k_base\"\n")
@@ -118,7 +118,7 @@ pub fn windows(models: &[(&str, u64)], rest: &str) -> String {
     format!("{upstreams}{models}{rest}")
 }
 
-/// The URL of a port that nobody listens on.
+/// Returns the URL of a port without a listener.
 pub async fn nowhere() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     format!("http://{}/v1", listener.local_addr().expect("it is bound"))
@@ -181,7 +181,7 @@ async fn read(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Seen> {
     Some(Seen { head, body: buffer.drain(..length).collect() })
 }
 
-/// An answer with this status and further lines of its head.
+/// Builds an answer with this status and additional header lines.
 pub fn status(status: u16, headers: &str, body: &str) -> String {
     let length = body.len();
     format!(
@@ -190,12 +190,12 @@ pub fn status(status: u16, headers: &str, body: &str) -> String {
     )
 }
 
-/// A failure that may pass.
+/// Builds a failure that may be temporary.
 pub fn failing(code: u16) -> Play {
     Play::Answer(status(code, "", &format!(r#"{{"error":{{"message":"no {code}"}}}}"#)))
 }
 
-/// What a model answers.
+/// Builds a model's answer.
 pub fn completion(name: &str) -> Value {
     json!({
         "id": "c", "object": "chat.completion", "model": name,
@@ -205,7 +205,7 @@ pub fn completion(name: &str) -> Value {
     })
 }
 
-/// The same as events.
+/// Builds the same as events.
 pub fn events(name: &str) -> String {
     let chunk = |more: Value| {
         let mut chunk = json!({"id": "c", "object": "chat.completion.chunk", "model": name});
@@ -235,8 +235,8 @@ fn answer(name: &str, request: &Seen) -> String {
     )
 }
 
-/// A weir by this configuration, `{NAME}` in it standing for the URL of the upstream of that name. A
-/// variable that it names holds `secret-of-` and its own name.
+/// Starts a weir with this configuration, in which `{NAME}` stands for the URL of the upstream of
+/// that name. A variable that it names holds `secret-of-` and its own name.
 pub async fn weir(store: &Store, toml: &str, ups: &[(&str, String)]) -> Weir {
     let mut text = toml.to_owned();
     for (name, url) in ups {
@@ -250,7 +250,7 @@ pub async fn weir(store: &Store, toml: &str, ups: &[(&str, String)]) -> Weir {
     for upstream in own.upstreams.values_mut().chain([&mut own.upstream]) {
         let secret = |variable: &str| Secret::new(format!("secret-of-{variable}"));
         if !upstream.api_key_env.is_empty() {
-            upstream.own_key = Some(secret(&upstream.api_key_env));
+            upstream.provider_key = Some(secret(&upstream.api_key_env));
         }
         let secrets = upstream.header_envs.iter();
         upstream.secret_headers =
@@ -263,30 +263,30 @@ pub fn memory() -> Store {
     Store::in_memory().expect("there is memory")
 }
 
-/// A short question to a model.
+/// Builds a short question to a model.
 pub fn question(model: &str) -> Value {
     json!({"model": model, "messages": [{"role": "user", "content": "What runs over the wall?"}]})
 }
 
-/// A conversation of so many exchanges of some two hundred tokens each.
+/// Builds a conversation of this many exchanges of about 200 tokens each.
 pub fn conversation(model: &str, exchanges: usize) -> Value {
-    let mut body = crate::heal::conversation(exchanges, &json!({}));
+    let mut body = crate::overflow_retry::conversation(exchanges, &json!({}));
     body["model"] = json!(model);
     body
 }
 
-/// Asks weir with a caller's own credentials.
+/// Sends a request with a caller's own credentials.
 pub async fn send(weir: &Weir, body: &Value) -> Message {
     ask(weir.address, chat("authorization: Bearer callers-own\r\n", body.to_string())).await
 }
 
-/// What an answer says.
+/// Returns an answer's text.
 pub fn said(answer: &Message) -> String {
-    crate::heal::said(answer)
+    crate::overflow_retry::said(answer)
 }
 
-/// The rows of the journal as `upstream model outcome status cost`, the upstreams by their names, in
-/// the order of these texts: several may be of one moment.
+/// Returns the rows of the journal as `upstream model outcome status cost`, with upstreams by name,
+/// sorted as text: several may have the same time.
 pub async fn rows(store: &Store, ups: &[(&str, String)]) -> Vec<String> {
     let rows = store.requests(RequestQuery::default()).await.expect("the journal answers");
     let told = |row: &RequestRow| {

@@ -1,4 +1,5 @@
-//! Summaries by each request's own model: they go where their request goes, with what goes there.
+//! Summaries by each request's own model: they use the upstream and the credential of their
+//! request.
 
 use serde_json::json;
 

@@ -1,4 +1,5 @@
-//! Which upstream gets a request, and as what: names, patterns, aliases, paths, other routes.
+//! Routing: the upstream and the model of a request, by names, patterns, aliases, paths, and on
+//! other routes.
 
 use serde_json::json;
 
@@ -130,7 +131,7 @@ async fn a_deployment_in_the_path_is_a_model() {
         for (deployment, to, sent) in
             [("sm%61ll", 1, "llama3.1:8b"), ("gpt-4o", 1, "gpt-4o"), ("o%20", 0, "o ")]
         {
-            // Both upstreams have /v1 and look for the model in the body.
+            // Both upstreams serve /v1 and read the model from the body.
             let named = |model: &str| format!("{{\"model\":{model},{input}}}");
             let sent = named(&format!("{sent:?}"));
             for body in [format!("{{{input}}}"), named("\"other\""), named("null"), sent.clone()] {
@@ -153,7 +154,7 @@ async fn a_deployment_in_the_path_is_a_model() {
     }
 }
 
-/// At an upstream that has deployments the path goes before the body, which stays as it is.
+/// At an upstream with deployments, the path takes precedence over the body, which stays unchanged.
 #[tokio::test]
 async fn a_deployment_stays_one_where_the_upstream_has_them() {
     let (a, b, store) = (Up::start("a").await, Up::start("b").await, memory());
@@ -173,7 +174,7 @@ async fn a_deployment_stays_one_where_the_upstream_has_them() {
     }
 }
 
-/// Asks for something of a deployment's, in Azure's shape.
+/// Sends a request to a deployment, in Azure's format.
 async fn deployed(weir: &Weir, deployment: &str, rest: &str, body: &str) -> Message {
     let length = body.len();
     let request = format!(

@@ -1,17 +1,17 @@
-//! Callers that leave before the end of a stream: it is read on for its usage, for a while.
+//! Callers that leave before the end of a stream: weir reads it on for its usage, for a limited
+//! time.
 
 use std::sync::Arc;
 
 use http::{HeaderMap, Method};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use weir::config::Config;
 use weir::proxy::{Admission, Call, Caller, Proxy, Tenant};
 use weir::server::Ending;
-use weir::store::Store;
 use weir::upstream::{Client, Target};
-use weir::wire::Protocol;
+use weir_engine::wire::Protocol;
+use weir_store::Store;
 
 use super::harness::{Seen, Upstream, Weir, Wire, chat, start};
 use crate::upstream::{capture_log, log_line};
@@ -23,7 +23,7 @@ const USAGE: &str =
 
 const BODY: &str = r#"{"model":"gpt-4o","stream":true,"messages":[{"role":"user","content":"a"}]}"#;
 
-/// A weir whose caller leaves in the middle of a stream.
+/// Starts a weir whose caller leaves in the middle of a stream.
 async fn left(drain_ms: u64, drain_deadline_ms: u64) -> (Weir, Seen) {
     capture_log();
     let mut upstream = Upstream::start().await;
@@ -41,7 +41,7 @@ async fn left(drain_ms: u64, drain_deadline_ms: u64) -> (Weir, Seen) {
     (weir, seen)
 }
 
-/// Ends a weir, which waits for what is read without a caller; its one line.
+/// Stops a weir, which waits for streams without a caller; returns its one log line.
 async fn ended(weir: Weir) -> Value {
     weir.shutdown.drain();
     assert_eq!(weir.running.await.expect("no panic"), Ending::Finished);
@@ -92,7 +92,7 @@ async fn the_usage_is_read_though_nobody_listens() {
 async fn the_server_s_end_waits_for_it() {
     let (weir, seen) = left(u64::MAX >> 20, 60_000).await;
     weir.shutdown.drain();
-    while TcpStream::connect(weir.address).await.is_ok() {}
+    weir.stops_listening().await;
     assert!(!weir.running.is_finished());
     seen.begin(&format!("{:x}\r\n{USAGE}\r\n", USAGE.len()));
     seen.begin("e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");

@@ -1,6 +1,5 @@
-//! How a server ends: what is in flight is finished, within a deadline.
+//! Shutdown of a server: requests in flight finish, within a deadline.
 
-use tokio::net::TcpStream;
 use weir::server::Ending;
 
 use super::harness::{FINE, Upstream, Wire, bare, body_of, chat, start};
@@ -17,8 +16,7 @@ async fn what_is_in_flight_is_finished() {
 
     weir.shutdown.drain();
     idle.assert_ends().await;
-    // The listener is closed in its own time.
-    while TcpStream::connect(weir.address).await.is_ok() {}
+    weir.stops_listening().await;
     assert!(!weir.running.is_finished());
 
     seen.answer(FINE);
@@ -41,7 +39,7 @@ async fn a_body_that_is_still_coming_is_waited_for() {
     .await;
     assert!(wire.head().await.expect("interim").contains("100"));
     weir.shutdown.drain();
-    while TcpStream::connect(weir.address).await.is_ok() {}
+    weir.stops_listening().await;
     wire.send(body_of(100)).await;
     assert_eq!(wire.message().await.expect("an answer").status(), 200);
     assert_eq!(weir.running.await.expect("no panic"), Ending::Finished);
@@ -62,7 +60,7 @@ async fn a_stream_in_flight_is_finished() {
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert_eq!(wire.chunk().await.as_deref(), Some(&b"data: 1\n\n"[..]));
     weir.shutdown.drain();
-    while TcpStream::connect(weir.address).await.is_ok() {}
+    weir.stops_listening().await;
     seen.answer("9\r\ndata: 2\n\n\r\n0\r\n\r\n");
     assert_eq!(wire.chunk().await.as_deref(), Some(&b"data: 2\n\n"[..]));
     assert_eq!(wire.chunk().await, None);

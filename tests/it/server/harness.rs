@@ -1,4 +1,4 @@
-//! A server, a caller and an upstream on loopback, which speak in raw bytes.
+//! Server, caller and upstream on loopback, which speak in raw bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,29 +11,31 @@ use weir::config::Config;
 use weir::proxy::Proxy;
 use weir::proxy::summaries::Summaries;
 use weir::server::{Ending, Renewal, Server, Shutdown};
-use weir::store::Store;
 use weir::upstream::Client;
+use weir_store::Store;
 
-/// What the scripted upstream answers when a test does not care.
+use crate::eventually::{DEADLINE, eventually};
+
+/// Default answer of the scripted upstream.
 pub const FINE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
 
-/// A server that runs.
+/// Running server.
 pub struct Weir {
     pub address: SocketAddr,
     pub shutdown: Shutdown,
     pub running: JoinHandle<Ending>,
     pub renewal: Renewal,
-    /// What a model sums up, where one is told to.
+    /// Summaries by a model, if one is configured.
     pub summaries: Option<Arc<Summaries>>,
 }
 
-/// Starts a server that forwards to `upstream`, on the defaults but for what `change` does.
+/// Starts a server that forwards to `upstream`, with the defaults changed by `change`.
 pub async fn start(upstream: &str, change: impl FnOnce(&mut Config)) -> Weir {
     let store = Store::in_memory().expect("there is memory");
     start_with(store, upstream, change).await
 }
 
-/// Starts a server that keeps what outlives a request in `store`.
+/// Starts a server that keeps its data in `store`.
 pub async fn start_with(store: Store, upstream: &str, change: impl FnOnce(&mut Config)) -> Weir {
     let mut config = defaults();
     config.server.listen = ([127, 0, 0, 1], 0).into();
@@ -57,13 +59,21 @@ fn defaults() -> Config {
     Config::default()
 }
 
-/// An upstream that hands each request to the test, which answers it.
+impl Weir {
+    /// Waits until nothing listens any more: the listener closes asynchronously.
+    pub async fn stops_listening(&self) {
+        let is_closed = async || TcpStream::connect(self.address).await.is_err();
+        eventually(DEADLINE, is_closed, |is_closed| *is_closed).await;
+    }
+}
+
+/// Upstream that hands each request to the test, which answers it.
 pub struct Upstream {
     pub address: String,
     requests: mpsc::UnboundedReceiver<Seen>,
 }
 
-/// A request as the upstream saw it.
+/// Request as the upstream saw it.
 pub struct Seen {
     pub head: String,
     pub body: Vec<u8>,
@@ -85,7 +95,7 @@ impl Seen {
 
     /// Answers with these bytes, and perhaps more later.
     pub fn begin(&self, bytes: &str) {
-        // The other end may be gone, which is for the test to find out.
+        // The test notices if the other end is gone.
         let _ = self.answer.send(bytes.to_owned());
     }
 }
@@ -103,7 +113,7 @@ impl Upstream {
         Self { address, requests }
     }
 
-    /// An upstream that answers everything with the same bytes.
+    /// Starts an upstream that answers everything with the same bytes.
     pub async fn always(answer: &'static str) -> String {
         let mut upstream = Self::start().await;
         let address = upstream.address.clone();
@@ -147,7 +157,7 @@ pub struct Wire {
     stream: BufReader<TcpStream>,
 }
 
-/// A request or an answer as it came.
+/// Request or answer as received.
 #[derive(Debug)]
 pub struct Message {
     pub head: String,
@@ -192,7 +202,7 @@ impl Wire {
         Self { stream: BufReader::new(stream) }
     }
 
-    /// Sends bytes; an end that has closed is for the next read to find.
+    /// Sends bytes; the next read notices a closed end.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref()).await;
     }
@@ -202,7 +212,7 @@ impl Wire {
         let _ = self.stream.fill_buf().await;
     }
 
-    /// The head of the next message; `None` at the end of the connection.
+    /// Reads the head of the next message; `None` at the end of the connection.
     pub async fn head(&mut self) -> Option<String> {
         let mut head = String::new();
         loop {
@@ -215,7 +225,8 @@ impl Wire {
         }
     }
 
-    /// The next message, its body by `content-length` or chunks; `None` at the connection's end.
+    /// Reads the next message, its body by `content-length` or chunks; `None` at the connection's
+    /// end.
     pub async fn message(&mut self) -> Option<Message> {
         let mut message = Message { head: self.head().await?, body: Vec::new() };
         if message.header("transfer-encoding") == Some("chunked") {
@@ -229,7 +240,7 @@ impl Wire {
         Some(message)
     }
 
-    /// The next chunk of a chunked body; `None` at its end.
+    /// Reads the next chunk of a chunked body; `None` at its end.
     pub async fn chunk(&mut self) -> Option<Vec<u8>> {
         let mut line = String::new();
         self.stream.read_line(&mut line).await.ok()?;
@@ -249,18 +260,24 @@ impl Wire {
     /// Waits for the end of the connection, with nothing before it.
     pub async fn assert_ends(&mut self) {
         let mut rest = Vec::new();
-        // A reset is an end as well.
+        // A reset is also an end.
         let _ = self.stream.read_to_end(&mut rest).await;
         assert_eq!(String::from_utf8_lossy(&rest), "");
     }
 }
 
-/// Sends a request on a connection of its own and reads the answer.
+/// Sends a request on its own connection and reads the answer.
 pub async fn ask(address: SocketAddr, request: impl AsRef<[u8]>) -> Message {
     Wire::connect(address).await.ask(request).await
 }
 
-/// A chat request with this body and these further header lines.
+/// Sends a request repeatedly until it is answered with this status.
+pub async fn ask_until(address: SocketAddr, request: impl AsRef<[u8]>, status: u16) -> Message {
+    let asking = async || ask(address, request.as_ref()).await;
+    eventually(DEADLINE, asking, |answer| answer.status() == status).await
+}
+
+/// Builds a chat request with this body and these additional header lines.
 pub fn chat(headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let mut request = format!(
@@ -272,12 +289,12 @@ pub fn chat(headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     request
 }
 
-/// A request without a body.
+/// Builds a request without a body.
 pub fn bare(method: &str, path: &str, headers: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n")
 }
 
-/// A valid chat body of exactly this many bytes.
+/// Builds a valid chat body of exactly this many bytes.
 pub fn body_of(bytes: usize) -> String {
     let (before, after) =
         (r#"{"model":"gpt-4o","messages":[{"role":"user","content":""#, r#""}]}"#);

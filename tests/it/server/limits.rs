@@ -1,10 +1,11 @@
-//! Each limit, at it and one past it; and what is taken is given back.
+//! Limits of the server, each exactly reached and exceeded by one; and the release of everything
+//! reserved.
 
-use super::harness::{FINE, Upstream, Wire, ask, bare, body_of, chat, start};
+use super::harness::{FINE, Upstream, Wire, ask, ask_until, bare, body_of, chat, start};
 
 const MAX_BYTES: usize = 1000;
 
-/// The head of a chat request that will send its body only when asked.
+/// Builds the head of a chat request that sends its body only after `100 Continue`.
 fn expecting(length: usize) -> String {
     format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n\
@@ -55,12 +56,12 @@ async fn a_larger_body_is_refused() {
     })
     .await;
     let body = body_of(MAX_BYTES + 1);
-    // By its length, before any of it has come.
+    // Refused by the declared length, before any of the body arrives.
     let head =
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1001\r\n\r\n";
     let message = ask(weir.address, head).await.assert_error(413, "body_too_large");
     assert!(message.contains("1000 bytes"), "{message}");
-    // By what has come, where no length was told.
+    // Refused by the received length, if none is declared.
     for chunk_bytes in [1, 7, MAX_BYTES + 1] {
         ask(weir.address, chunked(&body, chunk_bytes)).await.assert_error(413, "body_too_large");
     }
@@ -78,7 +79,7 @@ async fn a_caller_that_goes_on_sending_still_reads_its_refusal() {
     wire.send(chat("", body_of((1 << 20) + (1 << 19)))).await;
     let answer = wire.message().await.expect("an answer");
     answer.assert_error(413, "body_too_large");
-    // All of the body was taken off the wire, so that the connection serves on.
+    // The whole body was read, so that the connection serves the next request.
     assert_eq!(wire.ask(bare("GET", "/", "")).await.status(), 200);
 }
 
@@ -135,7 +136,7 @@ async fn bodies_in_flight_are_bounded_together() {
     first.send(&body[..800]).await;
 
     let second = chat("", body_of(201));
-    // What has come of the first takes its place in the server's own time.
+    // The first request's bytes are counted asynchronously.
     let answer = loop {
         let answer = ask(weir.address, &second).await;
         if answer.status() != 200 {
@@ -196,10 +197,10 @@ async fn a_caller_that_leaves_gives_its_room_back() {
     assert!(first.head().await.expect("interim").contains("100"));
     first.send(&body_of(MAX_BYTES)[..MAX_BYTES - 1]).await;
     let second = chat("", body_of(100));
-    while ask(weir.address, &second).await.status() != 503 {}
+    ask_until(weir.address, &second, 503).await;
     drop(first);
-    // The server learns of it in its own time.
-    while ask(weir.address, &second).await.status() != 200 {}
+    // The server notices the end asynchronously.
+    ask_until(weir.address, &second, 200).await;
 }
 
 #[tokio::test]
@@ -234,13 +235,13 @@ async fn a_connection_past_the_cap_is_told_so() {
     answer.assert_error(503, "overloaded");
     assert_eq!(answer.header("retry-after"), Some("1"));
     second.assert_ends().await;
-    // Whoever watches over weir is answered nonetheless.
+    // Health checks are still answered.
     let health = ask(weir.address, bare("GET", "/healthz", "")).await;
     assert_eq!(health.status(), 200);
 
     assert_eq!(first.ask(bare("GET", "/", "")).await.status(), 200);
     drop(first);
-    while ask(weir.address, bare("GET", "/", "")).await.status() != 200 {}
+    ask_until(weir.address, bare("GET", "/", ""), 200).await;
 }
 
 #[tokio::test]

@@ -1,12 +1,12 @@
-//! Policies by name: which one holds for a request, as callers see it.
+//! Named policies: the one in force for a request, as callers see it.
 
 use serde_json::{Value, json};
-use weir::context::Policy;
-use weir::context::preset::preset;
+use weir_engine::context::Policy;
+use weir_engine::context::preset::preset;
 
 use super::harness::{FINE, Upstream, Wire, chat, start};
 
-/// A tool loop of as many results as `zones` masks some of, but that fits as it is.
+/// Builds a tool loop that fits unchanged, with enough results for `zones` to mask some.
 fn body() -> String {
     let mut messages = vec![json!({"role": "user", "content": "Read all of it."})];
     for number in 0..8 {

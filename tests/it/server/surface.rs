@@ -1,4 +1,4 @@
-//! Which requests are let in at all, and what weir answers by itself.
+//! Requests that weir admits, and those that it answers itself.
 
 use std::net::SocketAddr;
 

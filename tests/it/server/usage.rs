@@ -1,4 +1,4 @@
-//! Streams that are asked for their usage: the caller's bytes but for that, there and back.
+//! Streams with requested usage: otherwise the bytes stay unchanged in both directions.
 
 use serde_json::{Value, json};
 use weir::config::{AskUsage, Mode};
@@ -9,7 +9,7 @@ use crate::upstream::{capture_log, log_line};
 
 const QUESTION: &str = r#","stream_options":{"include_usage":true}"#;
 
-/// A streamed request, spaced as no library would, and the same with weir's question.
+/// Builds a streamed request, spaced as no library would, and the same with weir's usage option.
 fn streamed(more: &str) -> (String, String) {
     let body = |question: &str| {
         format!(
@@ -19,7 +19,7 @@ fn streamed(more: &str) -> (String, String) {
     (body(""), body(QUESTION))
 }
 
-/// A stream's head, and these events in one chunk.
+/// Builds a stream's head and these events in one chunk.
 fn events(events: &str) -> String {
     let length = events.len();
     format!(
@@ -60,7 +60,7 @@ async fn the_caller_gets_the_stream_as_it_would_have_been() {
         assert_eq!(through.status(), 200);
         assert_eq!(through.header("x-weir-edits"), Some("usage"));
         assert_eq!(through.header("x-weir-action"), Some("pass"));
-        // Names are made from the request's bytes, which are not the same.
+        // Ids derive from the request's bytes, which are not the same.
         let plain = |answer: &[u8]| {
             let text = String::from_utf8(answer.to_vec()).expect("text");
             let id = text.split('"').find(|part| part.starts_with("chatcmpl-")).map(|id| &id[9..]);
@@ -150,7 +150,7 @@ async fn a_refusal_is_the_upstream_s_and_weir_s_alone() {
             assert_eq!(sent.last(), Some(body));
         }
         assert_eq!(bodies(&upstream)[0], asked);
-        // Who asks gets the upstream's own word.
+        // A caller that requests usage gets the upstream's own bytes.
         let through = ask(weir.address, chat("", &asked)).await;
         let without = ask(upstream.addr, chat("", &asked)).await;
         assert_eq!((through.status(), without.status()), (400, 400));
@@ -158,7 +158,7 @@ async fn a_refusal_is_the_upstream_s_and_weir_s_alone() {
     }
 }
 
-/// An answer of this status and body, as a vendor's error.
+/// Builds an answer of this status and body, as a vendor's error.
 fn error(status: u16, body: &str) -> String {
     let length = body.len();
     format!(
@@ -226,7 +226,7 @@ async fn events_come_when_they_are_whole_and_heartbeats_at_once() {
         (": ping\n", ": ping\n"),
         ("\ndata: {\"usa", "\n"),
         ("ge\":{},\"choices\":[2]}\n\n", "data: {\"choices\":[2]}\n\n"),
-        // A frame of usage alone goes; what follows it shows that it is gone.
+        // A frame with only usage is removed; the next frame shows this.
         ("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7}}\n\n: ping\n", ": ping\n"),
         ("data: [DONE]\n\n", "data: [DONE]\n\n"),
     ] {
@@ -234,7 +234,7 @@ async fn events_come_when_they_are_whole_and_heartbeats_at_once() {
         let chunk = wire.chunk().await.expect("a chunk");
         assert_eq!(String::from_utf8_lossy(&chunk), received);
     }
-    // An event that the end of the stream ends.
+    // An event that the end of the stream terminates.
     seen.begin("10\r\ndata: {\"usage\":1\r\n1\r\n}\r\n0\r\n\r\n");
     assert_eq!(wire.chunk().await, None);
 }

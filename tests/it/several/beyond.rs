@@ -1,5 +1,5 @@
-//! Weirs that are killed at random while Redis is emptied, under load, until a budget has nothing left:
-//! what was spent is not beyond it, nothing stays held, and a raised limit lets requests in again.
+//! Weirs killed at random while Redis is emptied, under load, until a budget is exhausted: spending
+//! stays within the budget, nothing stays held, and a raised limit lets requests in again.
 //!
 //! `WEIR_RACE_ROUNDS` sets the number of rounds, `WEIR_RACE_SEED` the seed of the first.
 
@@ -14,43 +14,45 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use weir::budget::{Measure, NanoUsd, Scope};
-use weir::store::Store;
-use weir::store::budgets::{Spent, SpentQuery};
-use weir::store::ledger::{Flags, RequestRow};
+use weir_store::Store;
+use weir_store::budget::{Measure, NanoUsd, Scope};
+use weir_store::budgets::{Spent, SpentQuery};
+use weir_store::ledger::{Flags, RequestRow};
 
 use super::setting::{HEADER, Shared};
 use crate::budgeted::race::rounds;
 use crate::budgeted::setting::{chat, sum};
 use crate::cli::Serving;
+use crate::eventually::eventually;
 use crate::ledger::kill::Random;
 use crate::scripted_upstream::Server;
 
 const BUDGET: &str = "all/usd/total";
 /// Enough for about 400 requests.
 const LIMIT_USD: &str = "0.025";
-/// Nano-dollars for a token of the prompt and of the output of the model in use.
+/// Price of the model in use, in nano-dollars per prompt token and per output token.
 const PRICES: [u64; 2] = [150, 600];
 const INSTANCES: usize = 3;
 const LANES: u64 = 24;
-/// How many requests the upstream has had when the trouble of each kind begins, about.
+/// Approximate number of requests at the upstream when each kind of trouble begins.
 const TROUBLE_AT: [u64; 4] = [80, 200, 300, 370];
 const SETTINGS: [(&str, &str); 2] =
     [("WEIR_BUDGETS__CLAMP", "true"), ("WEIR_BUDGETS__WAIT_MS", "3000")];
-/// Identifies requests in the upstream's log: one whose connection broke may be there twice.
+/// Header that identifies requests in the upstream's log: one whose connection broke may be there
+/// twice.
 const NAME: &str = "x-request-name";
-/// How often the journal is asked.
+/// Interval between queries of the journal.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
-/// Much longer than it takes until others settle what a killed weir had open.
+/// Much longer than other instances need to settle the requests of a killed weir.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
-/// How often answers that the upstream holds back are released when no lane does.
+/// Interval at which held answers are released if no lane releases them.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the lanes of a round share.
+/// State shared by the lanes of a round.
 struct Race {
     upstream: Arc<Server>,
     addresses: Mutex<Vec<SocketAddr>>,
-    /// Whether a lane was told that the budget is exhausted.
+    /// Whether a lane was refused because the budget is exhausted.
     is_over: watch::Sender<bool>,
 }
 
@@ -64,7 +66,7 @@ impl Race {
     }
 }
 
-/// Sends one request; the answer, empty if there was none.
+/// Sends one request; returns the answer, empty if there was none.
 async fn send(address: SocketAddr, request: &str, leaves: bool) -> String {
     let mut received = Vec::new();
     if let Ok(mut stream) = TcpStream::connect(address).await
@@ -76,8 +78,8 @@ async fn send(address: SocketAddr, request: &str, leaves: bool) -> String {
     String::from_utf8_lossy(&received).into_owned()
 }
 
-/// Sends requests until the budget is exhausted. The upstream holds back some answers of lanes with an
-/// odd number until a lane with an even number releases them.
+/// Sends requests until the budget is exhausted. The upstream holds back some answers of lanes with
+/// an odd number until a lane with an even number releases them.
 async fn lane(lane: u64, mut random: Random, race: Arc<Race>) {
     for number in 0.. {
         let address = {
@@ -90,7 +92,7 @@ async fn lane(lane: u64, mut random: Random, race: Arc<Race>) {
             0 => "x-upstream-fault: status:500\r\n",
             _ => "",
         };
-        // Most callers set a limit well above what they get.
+        // Most callers set a limit well above the length of their answers.
         let mut members = json!({"stream": random.below(2) == 0});
         if random.below(8) > 0 {
             members["max_tokens"] = json!(200);
@@ -110,7 +112,7 @@ async fn lane(lane: u64, mut random: Random, race: Arc<Race>) {
     }
 }
 
-/// What a round came to.
+/// Outcome of a round.
 #[derive(Debug, Default)]
 struct Outcome {
     sent: usize,
@@ -119,17 +121,17 @@ struct Outcome {
     /// Requests of killed weirs, settled by rule.
     estimated: usize,
     limit: u64,
-    /// By the rows of all requests.
+    /// Sum over the rows of all requests.
     spent: u64,
-    /// By the upstream's own count. It differs from `spent` by how far the rule for requests whose end
-    /// nobody saw is off.
+    /// Cost by the upstream's own count. It differs from `spent` by the error of the rule for
+    /// requests whose end nobody saw.
     billed: u64,
-    /// The most that the journal ever had as spent or held. It forgets a request that was not sent after
-    /// what that held was given to another, so that this may pass the limit for a moment.
+    /// Maximum amount spent or held in the journal. The journal removes an unsent request only
+    /// after its hold was given to another, so this may exceed the limit for a moment.
     committed: u64,
 }
 
-/// Kills weirs and empties Redis, in a random order and with random distances.
+/// Kills weirs and empties Redis, in random order and at random intervals.
 struct Trouble<'a> {
     shared: &'a Shared,
     race: &'a Race,
@@ -139,7 +141,7 @@ struct Trouble<'a> {
 }
 
 impl Trouble<'_> {
-    /// Waits until the upstream has had so many requests, or the budget is exhausted.
+    /// Waits until the upstream has had this many requests, or the budget is exhausted.
     async fn wait_for(&self, requests: usize) {
         let mut over = self.race.is_over.subscribe();
         tokio::select! {
@@ -191,8 +193,8 @@ impl Trouble<'_> {
     }
 }
 
-async fn round(seed: u64) -> Option<Outcome> {
-    let shared = Shared::start().await?;
+async fn round(seed: u64) -> Outcome {
+    let shared = Shared::start().await;
     shared.set(BUDGET, LIMIT_USD).await;
     let weirs: Vec<_> = (0..INSTANCES).map(|_| shared.serve(&SETTINGS)).collect();
     let race = Arc::new(Race {
@@ -207,7 +209,8 @@ async fn round(seed: u64) -> Option<Outcome> {
     }
     let most = Arc::new(AtomicU64::default());
     let watching = tokio::spawn(watch(shared.store.clone(), Arc::clone(&most)));
-    let outcome = Outcome { limit: NanoUsd::parse(LIMIT_USD)?.0, ..Outcome::default() };
+    let outcome =
+        Outcome { limit: NanoUsd::parse(LIMIT_USD).expect("an amount").0, ..Outcome::default() };
     let mut trouble = Trouble { shared: &shared, race: &race, random, weirs, outcome };
     for at in TROUBLE_AT {
         let at = at + trouble.random.below(50);
@@ -239,10 +242,10 @@ async fn round(seed: u64) -> Option<Outcome> {
     for weir in &weirs {
         shared.until_let_in(weir.address, chat(HEADER, 5, json!({}))).await;
     }
-    Some(outcome)
+    outcome
 }
 
-/// What the journal has: requests that have ended, and open ones.
+/// Returns the journal's totals: of ended requests and of open ones.
 async fn journal(store: &Store) -> Spent {
     let query = SpentQuery {
         scope: Scope::parse("all").expect("a scope"),
@@ -255,17 +258,12 @@ async fn journal(store: &Store) -> Spent {
     store.spent(query).await.expect("it can be read")
 }
 
-/// Waits until no request is open: those of killed weirs are settled by others.
+/// Waits until no request is open: other instances settle those of killed weirs.
 async fn until_ended(store: &Store) {
-    let ended = async {
-        while !journal(store).await.open.is_empty() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(WAIT_LIMIT, ended).await.expect("each request ends");
+    eventually(WAIT_LIMIT, async || journal(store).await.open, Vec::is_empty).await;
 }
 
-/// Asks the journal again and again what is spent and what open requests hold; the most of it.
+/// Queries the journal repeatedly for the sum of spent and held amounts; records the maximum.
 async fn watch(store: Store, most: Arc<AtomicU64>) {
     let mut interval = tokio::time::interval(WATCH_INTERVAL);
     loop {
@@ -281,7 +279,7 @@ fn is_estimated(row: &RequestRow) -> bool {
     row.settlement.flags.any(Flags::ESTIMATED)
 }
 
-/// How many requests the upstream had, and what they cost by its own count.
+/// Returns the number of requests at the upstream, and their cost by its own count.
 fn billed(shared: &Shared) -> (usize, u64) {
     let mut by_name: HashMap<_, u64> = HashMap::new();
     for seen in shared.upstream.requests() {
@@ -300,10 +298,11 @@ fn billed(shared: &Shared) -> (usize, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs PostgreSQL and Redis"]
 async fn kills_and_an_emptied_redis_leave_nothing_beyond_a_budget() {
     let mut beyond = Vec::new();
     for seed in rounds(1) {
-        let Some(outcome) = round(seed).await else { return };
+        let outcome = round(seed).await;
         let over = outcome.spent.saturating_sub(outcome.limit);
         println!(
             "seed {seed}: {outcome:?}; {over} nano-dollars beyond ({:.3} %), {} by the upstream's count",

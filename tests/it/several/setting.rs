@@ -1,4 +1,4 @@
-//! Weirs that share a store and counts, and the upstream that they stand in front of.
+//! Fixture: weirs that share a store and counters, and the upstream behind them.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use weir::store::Store;
+use weir_store::Store;
 
 use crate::budgeted::setting::{nano_usd, set, sum};
 use crate::budgets::server::{Prefix, Server as Redis};
 use crate::cli::{Serving, weir};
+use crate::eventually::eventually;
 use crate::scripted_upstream::{Options, Server};
-use crate::server::harness::{ask, bare};
-use crate::store::postgres::Postgres;
+use crate::server::harness::{ask, ask_until, bare};
+use crate::store::places::{Place as _, Postgres};
 
-/// The credential of all requests.
+/// Credential of all requests.
 pub const HEADER: &str = "authorization: Bearer k\r\n";
-/// A test that waits as long for something has hung: a lease of an instance that was killed has ended
-/// long before.
+/// Timeout: a test that reaches it has hung. The lease of a killed instance ends long before.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
-/// What weirs share.
+/// Services and files that the weirs share.
 pub struct Shared {
     pub postgres: Postgres,
     pub redis: Redis,
@@ -31,17 +31,17 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// With a Redis of the test's own; `None` where there are no servers, which is told.
-    pub async fn start() -> Option<Self> {
-        Self::start_with(Redis::own()?).await
+    /// Starts with a Redis for this test alone.
+    pub async fn start() -> Self {
+        Self::start_with(Redis::own()).await
     }
 
-    pub async fn start_with(redis: Redis) -> Option<Self> {
-        let postgres = Postgres::new()?;
+    pub async fn start_with(redis: Redis) -> Self {
+        let postgres = Postgres::new();
         let prefix = Prefix::new(&redis);
         let store = Store::connect(&postgres.url()).expect("it can be used");
         let upstream = Server::start(Options::default()).await.expect("a free port");
-        Some(Self { postgres, redis, prefix, upstream: Arc::new(upstream), store })
+        Self { postgres, redis, prefix, upstream: Arc::new(upstream), store }
     }
 
     /// Sets a budget by its id.
@@ -49,7 +49,7 @@ impl Shared {
         set(&self.store, id, limit).await;
     }
 
-    /// Lets a command use what is shared.
+    /// Adds the shared services to a command's environment.
     pub fn told<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command
             .env_remove("WEIR_STORE__PATH")
@@ -58,44 +58,34 @@ impl Shared {
             .env("WEIR_REDIS__KEY_PREFIX", &self.prefix.name)
     }
 
-    /// Starts one more weir.
+    /// Starts another weir.
     pub fn serve(&self, settings: &[(&str, &str)]) -> Serving {
         let mut command = weir(&["serve", "--listen", "127.0.0.1:0", "--upstream"]);
         command.arg(self.upstream.base_url()).envs(settings.iter().copied());
         Serving::run(self.told(&mut command))
     }
 
-    /// How the one budget stands, as this weir tells it.
+    /// Returns the status of the one budget as this weir reports it.
     pub async fn standing(&self, address: SocketAddr) -> Option<Value> {
         let answer = ask(address, bare("GET", "/weir/v1/budgets", HEADER)).await;
         let told: Value = serde_json::from_slice(&answer.body).ok()?;
         told["data"].as_array()?.first().cloned()
     }
 
-    /// Waits until nothing is held of the one budget and what is spent is what the rows say.
+    /// Waits until nothing is held of the one budget and the amount spent equals the sum of the
+    /// rows.
     pub async fn until_settled(&self, address: SocketAddr) {
-        let mut last = None;
-        let settled = async {
-            loop {
-                let standing = self.standing(address).await;
-                if let Some(standing) = &standing
-                    && standing["held"] == "0.00"
-                    && nano_usd(&standing["spent"]) == sum(&self.store).await.0
-                {
-                    return;
-                }
-                last = standing.or(last.take());
-                tokio::task::yield_now().await;
-            }
+        let look = async || (self.standing(address).await, sum(&self.store).await.0);
+        let is_settled = |(standing, in_rows): &(Option<Value>, u64)| {
+            standing.as_ref().is_some_and(|standing| {
+                standing["held"] == "0.00" && nano_usd(&standing["spent"]) == *in_rows
+            })
         };
-        let settled = tokio::time::timeout(WAIT_LIMIT, settled).await;
-        let spent = sum(&self.store).await.0;
-        assert!(settled.is_ok(), "held for ever, or spent is not {spent}: {last:?}");
+        eventually(WAIT_LIMIT, look, is_settled).await;
     }
 
     /// Waits until this weir lets a request in.
     pub async fn until_let_in(&self, address: SocketAddr, request: String) {
-        let let_in = async { while ask(address, &request).await.status() != 200 {} };
-        tokio::time::timeout(WAIT_LIMIT, let_in).await.expect("what has room is let in");
+        ask_until(address, &request, 200).await;
     }
 }

@@ -1,13 +1,12 @@
-//! What every implementation of the store does, whatever keeps the values: see
-//! [`super::places::Place`].
+//! Behaviour of every implementation of the store: see [`super::places::Place`].
 
-use weir::store::{ENTRY_BYTES, Entry, Kind, Life, MAX_KEY_BYTES, Store, StoreError, Tenant};
+use weir_store::{ENTRY_BYTES, Entry, Kind, Life, MAX_KEY_BYTES, Store, StoreError, Tenant};
 
 use super::in_every_place;
 use super::places::{ALICE, BOB, Place, bytes, entry, fetch, kind, value};
 
 const KIND: Kind = kind("a kind");
-/// A moment to which all others here are relative.
+/// Reference time of this file.
 const NOW: u64 = 1_800_000_000_000;
 
 async fn what_is_put_is_found(place: impl Place) {
@@ -68,7 +67,7 @@ async fn nothing_is_found_once_it_has_ended(place: impl Place) {
 async fn reading_renews_a_life_when_asked(place: impl Place) {
     let store = place.handle();
     let renewed = Life::Renewed { lifetime_ms: 100 };
-    // The end before, how it is read, and the moments it is there and no longer there afterwards.
+    // The old expiry, how the value is read, and the times at which it is still there and gone.
     for (key, expires_ms, life, there_ms, gone_ms) in [
         ("left", 10, Life::Left, 9, 10),
         ("near its end", 10, renewed, 99, 100),
@@ -136,7 +135,7 @@ async fn the_first_writer_wins(place: impl Place) {
     assert_eq!(stands, Ok(vec![bytes("anew"), bytes("too")]), "what has ended is absent");
 }
 
-/// A kind that has room for this many entries of [`small`].
+/// Returns a kind with room for this many entries of [`small`].
 fn room_for(entries: u64) -> Kind {
     Kind { name: "bounded", max_bytes: entries * small(0, 0).weight_bytes() }
 }

@@ -1,10 +1,10 @@
-//! What is true of a store in a SQLite file alone: who may read it, who may share it, and which
-//! files are left alone.
+//! Behaviour specific to a store in a SQLite file: who may read it, who may share it, and which
+//! files weir leaves unchanged.
 
 use std::path::Path;
 
 use rusqlite::Connection;
-use weir::store::{Kind, OpenError, State, Store, StoreError};
+use weir_store::{Kind, OpenError, State, Store, StoreError};
 
 use super::places::{ALICE, bytes, entry, kind, value};
 use crate::folder::Folder;
@@ -59,7 +59,8 @@ fn files_that_are_not_its_own_are_left_alone() {
     let text = folder.file("text.db");
     std::fs::write(&text, "a text that somebody needs. ".repeat(100)).expect("it is written");
     let later = folder.file("later.db");
-    // Not made by a store, whose threads may still be closing it: "weir" in ASCII is what tells it.
+    // Not created by a store, whose threads may still be closing it: "weir" in ASCII identifies the
+    // file.
     let connection = Connection::open(&later).expect("it is made");
     connection.pragma_update(None, "application_id", 0x7765_6972).expect("a number");
     connection.pragma_update(None, "user_version", 1000).expect("a number");

@@ -1,20 +1,20 @@
-//! The journal of requests, whatever keeps it: each request counts once, and no request keeps
-//! another from counting.
+//! Journal of requests in every place: each request counts once, and no request keeps another from
+//! counting.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use weir::store::ledger::{
+use weir_store::ledger::{
     Caller, Column, DAY_MS, FAILED, Flags, Intent, KeyNames, MAX_FIGURE, MAX_ROWS_A_TENANT_DAY,
-    MAX_TEXT_BYTES, OTHER, RequestEnd, RequestId, RequestQuery, Settlement, Sums, UsageQuery,
+    MAX_TEXT_BYTES, OTHER, RequestEnd, RequestId, RequestQuery, Settlement, Totals, UsageQuery,
 };
-use weir::store::{Store, Tenant};
+use weir_store::{Store, Tenant};
 
 use super::in_every_place;
 use super::places::{ALICE, BOB, Place, SqliteMemory};
 
-/// A moment to which all others here are relative: the first of its day.
+/// Reference time of this file: the first moment of its day.
 const NOW: u64 = 20_800 * DAY_MS;
 
 pub fn id(number: u64) -> RequestId {
@@ -23,7 +23,7 @@ pub fn id(number: u64) -> RequestId {
     RequestId::new(NOW + number, random)
 }
 
-/// A request in open mode, by its number.
+/// Builds a request in open mode, by its number.
 pub fn intent(number: u64) -> Intent {
     Intent {
         id: id(number),
@@ -83,13 +83,13 @@ async fn it_is_told_what_became_of_single_requests(place: impl Place) {
     }
 }
 
-/// The sums over all that the store holds.
-pub async fn total(store: &Store) -> Sums {
+/// Returns the sums over the whole store.
+pub async fn total(store: &Store) -> Totals {
     let rows = store.usage(UsageQuery::default()).await.expect("it can be read");
-    rows.first().map(|row| row.sums).unwrap_or_default()
+    rows.first().map(|row| row.totals).unwrap_or_default()
 }
 
-pub async fn rows(store: &Store) -> Vec<weir::store::ledger::RequestRow> {
+pub async fn rows(store: &Store) -> Vec<weir_store::ledger::RequestRow> {
     store.requests(RequestQuery::default()).await.expect("it can be read")
 }
 
@@ -97,11 +97,11 @@ async fn a_request_counts_once(place: impl Place) {
     let (first, other) = (place.handle(), place.handle());
     first.open_request(&intent(1)).await.expect("it can be written");
     assert_eq!(rows(&other).await, [], "it has not ended");
-    assert_eq!(total(&other).await, Sums::default());
+    assert_eq!(total(&other).await, Totals::default());
     assert!(settle(&first, intent(1), complete()).await);
     assert!(!settle(&first, intent(1), failed()).await, "it has ended");
     assert!(!settle(&other, intent(1), complete()).await, "for every handle");
-    let expected = Sums {
+    let expected = Totals {
         requests: 1,
         received_tokens: 2000,
         sent_tokens: 1000,
@@ -109,7 +109,7 @@ async fn a_request_counts_once(place: impl Place) {
         completion_tokens: 100,
         cost_nano_usd: 5_000_000,
         saved_nano_usd: -70,
-        ..Sums::default()
+        ..Totals::default()
     };
     assert_eq!(total(&other).await, expected);
     assert!(!settle(&other, intent(1), complete()).await, "once it is in the sums as well");
@@ -153,7 +153,7 @@ async fn what_was_not_sent_is_forgotten(place: impl Place) {
     store.open_request(&intent(1)).await.expect("it can be written");
     store.release_request(id(1)).await.expect("it can be written");
     store.release_request(id(2)).await.expect("what is not there can be forgotten");
-    assert_eq!(total(&store).await, Sums::default());
+    assert_eq!(total(&store).await, Totals::default());
     store.open_request(&intent(3)).await.expect("it can be written");
     assert!(settle(&store, intent(3), complete()).await);
     store.release_request(id(3)).await.expect("it can be written");
@@ -174,11 +174,11 @@ async fn many_who_settle_at_once_settle_once(place: impl Place) {
             let mut won = 0;
             for number in 0..REQUESTS {
                 let has_won = settle(&store, intent(number), complete()).await;
-                // Nobody but who has opened a request settles it while it is open. Who does so all
-                // the same may both be told that they were first, and it counts once.
+                // Only the instance that opened a request settles it while it is open. If another
+                // does so, both may be reported as first, but the request counts once.
                 won += u64::from(has_won && settler % 2 == 0);
                 if number % 50 == settler {
-                    // Moves in between.
+                    // Moves finished requests into the sums in between.
                     total(&store).await;
                 }
             }
@@ -236,7 +236,7 @@ async fn no_row_poisons_others(place: impl Place) {
         assert!(settle(&store, intent(100 + number), complete()).await);
     }
     let sound = UsageQuery { tenant: Some(ALICE), ..UsageQuery::default() };
-    let sound = store.usage(sound).await.expect("it can be read")[0].sums;
+    let sound = store.usage(sound).await.expect("it can be read")[0].totals;
     assert_eq!((sound.requests, sound.prompt_tokens), (6, 6006));
     let all = total(&store).await;
     assert_eq!(all.prompt_tokens, 6006 + 6 * MAX_FIGURE);
@@ -270,13 +270,13 @@ async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
     let told = || async {
         let query = UsageQuery { by: by.clone(), ..UsageQuery::default() };
         let told = store.usage(query).await.expect("it can be read").into_iter();
-        let named = |row: weir::store::ledger::UsageRow| {
+        let named = |row: weir_store::ledger::UsageRow| {
             let name = (row.tenant.expect("as asked").0, row.model.expect("as asked"));
-            (name, row.sums.requests)
+            (name, row.totals.requests)
         };
         told.map(named).collect::<BTreeMap<_, _>>()
     };
-    // Credentials that nobody has accepted are nobody's.
+    // Rejected credentials belong to no caller.
     for number in 0..30 {
         let caller = Caller { tenant: Tenant([number as u8 + 50; 16]), key: None };
         let model = format!("made-up-{number}");
@@ -284,7 +284,8 @@ async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
     }
     let nobody = (Tenant::ANONYMOUS.0, FAILED.to_owned());
     assert_eq!(told().await, BTreeMap::from([(nobody.clone(), 30)]));
-    // Models of a caller who is somebody: the failed under one name, and of others so many.
+    // Models of an authenticated caller: failed requests under one name, and a limited number of
+    // others.
     let models = MAX_ROWS_A_TENANT_DAY + 10;
     for number in 0..models {
         let model = format!("model-{number}");
@@ -306,7 +307,7 @@ async fn names_that_callers_make_up_do_not_fill_the_sums(place: impl Place) {
     assert_eq!(named.map(|(_, requests)| requests).sum::<u64>(), MAX_ROWS_A_TENANT_DAY + 5);
 }
 
-/// Requests of two teams over three days.
+/// Creates requests of two teams over three days.
 async fn filled(store: &Store) {
     for number in 0..12 {
         let names = KeyNames {
@@ -335,7 +336,7 @@ async fn sums_are_told_as_asked(place: impl Place) {
     let day = NOW / DAY_MS;
     let all = UsageQuery::default;
     let text = |text: &str| Some(text.to_owned());
-    // What is asked, and the costs of the rows in their order: each request's is a bit.
+    // A query, and the costs of the expected rows in order: each request's cost is one bit.
     let cases: Vec<(UsageQuery, Vec<u64>)> = vec![
         (all(), vec![0b1111_1111_1111]),
         (
@@ -380,7 +381,7 @@ async fn sums_are_told_as_asked(place: impl Place) {
     ];
     for (query, expected) in cases {
         let told = store.usage(query.clone()).await.expect("it can be read");
-        let costs: Vec<u64> = told.iter().map(|row| row.sums.cost_nano_usd).collect();
+        let costs: Vec<u64> = told.iter().map(|row| row.totals.cost_nano_usd).collect();
         assert_eq!(costs, expected, "{query:?}");
     }
     let query = UsageQuery { by: vec![Column::Day, Column::Key], ..all() };
@@ -485,32 +486,32 @@ prop_compose! {
     }
 }
 
-/// What the rows of requests come to, added up by hand.
-async fn by_hand(store: &Store) -> Sums {
-    let mut sums = Sums::default();
+/// Sums the costs of requests directly from their rows.
+async fn by_hand(store: &Store) -> Totals {
+    let mut totals = Totals::default();
     for row in rows(store).await {
         let ended = row.settlement;
         let has = |flag| u64::from(ended.flags.any(flag));
-        sums.requests += 1;
-        sums.failed += u64::from(!matches!(ended.status, Some(200..=299)));
-        sums.estimated += has(Flags::ESTIMATED);
-        sums.partly_priced += has(Flags::PARTLY_PRICED);
-        sums.unpriced += has(Flags::UNPRICED);
+        totals.requests += 1;
+        totals.failed += u64::from(!matches!(ended.status, Some(200..=299)));
+        totals.estimated += has(Flags::ESTIMATED);
+        totals.partly_priced += has(Flags::PARTLY_PRICED);
+        totals.unpriced += has(Flags::UNPRICED);
         for (sum, figure) in [
-            (&mut sums.received_tokens, row.received_tokens),
-            (&mut sums.sent_tokens, row.sent_tokens),
-            (&mut sums.prompt_tokens, ended.prompt_tokens),
-            (&mut sums.completion_tokens, ended.completion_tokens),
-            (&mut sums.cached_tokens, ended.cached_tokens),
-            (&mut sums.cache_write_tokens, ended.cache_write_tokens),
-            (&mut sums.reasoning_tokens, ended.reasoning_tokens),
-            (&mut sums.cost_nano_usd, ended.cost_nano_usd),
+            (&mut totals.received_tokens, row.received_tokens),
+            (&mut totals.sent_tokens, row.sent_tokens),
+            (&mut totals.prompt_tokens, ended.prompt_tokens),
+            (&mut totals.completion_tokens, ended.completion_tokens),
+            (&mut totals.cached_tokens, ended.cached_tokens),
+            (&mut totals.cache_write_tokens, ended.cache_write_tokens),
+            (&mut totals.reasoning_tokens, ended.reasoning_tokens),
+            (&mut totals.cost_nano_usd, ended.cost_nano_usd),
         ] {
             *sum += figure.unwrap_or(0);
         }
-        sums.saved_nano_usd += ended.saved_nano_usd.unwrap_or(0);
+        totals.saved_nano_usd += ended.saved_nano_usd.unwrap_or(0);
     }
-    sums
+    totals
 }
 
 proptest! {

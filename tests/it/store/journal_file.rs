@@ -1,13 +1,14 @@
-//! The journal in a file: what is left of a process that was killed, a file that others hold, and
-//! copies of it.
+//! Journal in a file: its state after a process was killed, locks held by others, and copies of the
+//! file.
 
 use rusqlite::Connection;
-use weir::store::ledger::{Flags, Settlement};
-use weir::store::{State, Store, StoreError, Tenant};
+use weir_store::ledger::{Flags, Settlement};
+use weir_store::{State, Store, StoreError, Tenant};
 
 use super::journal::{complete, id, intent, rows, settle, total};
 use super::places::{bytes, entry, kind, value};
 use super::victim::{Victim, keyed, locks};
+use crate::eventually::{DEADLINE, eventually};
 use crate::folder::Folder;
 
 #[tokio::test]
@@ -49,12 +50,11 @@ async fn a_handle_that_ends_leaves_its_open_requests_to_others() {
     let (ending, other) = (ending.expect("it is made"), other.expect("two may share it"));
     ending.open_request(&intent(1)).await.expect("it can be written");
     assert_eq!(locks(&path), 1);
-    // Until it is gone; its last work may hold it for a moment longer.
+    // Waits until it is gone; its last work may hold it a moment longer.
     drop(ending);
-    while other.orphans(9).await.expect("it can be read").is_empty() {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(other.orphans(9).await, Ok(vec![intent(1)]));
+    let read = async || other.orphans(9).await.expect("it can be read");
+    let left = eventually(DEADLINE, read, |left| !left.is_empty()).await;
+    assert_eq!(left, [intent(1)]);
 }
 
 #[tokio::test]

@@ -1,26 +1,27 @@
-//! The logs that processes write requests down in: what is left of them however they are cut off,
-//! and that each request in them counts once, whoever moves it.
+//! Write-ahead logs in which processes record requests: their state after truncation at any point,
+//! and that each request in them counts once, whichever process moves it.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use weir::store::ledger::{Flags, Settlement, UsageQuery};
-use weir::store::{State, Store, StoreError, StoreOptions};
+use weir_store::ledger::{Flags, Settlement, UsageQuery};
+use weir_store::{State, Store, StoreError, StoreOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::journal::{complete, id, intent, rows, settle, total};
 use super::victim::{Victim, keyed, logs};
+use crate::eventually::{DEADLINE, eventually};
 use crate::folder::Folder;
 
-/// A frame with this content.
+/// Builds a frame with this content.
 fn frame(content: &[u8]) -> Vec<u8> {
     let length = u32::try_from(content.len()).expect("it is short");
     [&length.to_le_bytes()[..], &xxh3_64(content).to_le_bytes(), content].concat()
 }
 
-/// Where the frames of a log end.
+/// Returns the positions at which the frames of a log end.
 fn ends(log: &[u8]) -> Vec<usize> {
     let mut ends = vec![0];
     while let Some(length) = log[*ends.last().expect("one")..].first_chunk::<4>() {
@@ -30,7 +31,7 @@ fn ends(log: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// The log of a process that was killed with requests 1 and 3 open and 2 settled.
+/// Returns the log of a process that was killed with requests 1 and 3 open and 2 settled.
 fn killed(path: &Path) -> (std::path::PathBuf, Vec<u8>) {
     Victim::start(path).kill();
     let log = logs(path).pop().expect("it has written");
@@ -47,7 +48,7 @@ fn by_rule() -> Settlement {
     }
 }
 
-/// The numbers of requests that are open and whose process has ended.
+/// Returns the numbers of open requests whose process has ended.
 async fn orphans(store: &Store) -> Vec<u8> {
     let found = store.orphans(99).await.expect("it can be read");
     found.iter().map(|intent| intent.id.0[15]).collect()
@@ -83,7 +84,7 @@ async fn what_cannot_be_read_holds_up_nothing_behind_it() {
     let first = &whole[12..ends(&whole)[1]];
     let mut later = first.to_vec();
     later[0] = 200;
-    // One that is known to be open, and nothing else is.
+    // Only the fact that one is open is known.
     let mut cut = first[..first.len() - 1].to_vec();
     cut[17] = 4;
     let mut broken = frame(first);
@@ -149,15 +150,16 @@ async fn what_is_open_outlives_the_log_that_it_was_opened_in() {
     }
     let first = logs(&path).pop().expect("it has written");
     let mut settled = 0;
-    while first.exists() {
+    // The thread decides when it moves which records.
+    let write = async || {
         settled += 1;
         let number = 1000 + settled;
-        while store.open_request(&intent(number)).await.is_err() {
-            // What is moved, and when, is the thread's.
-            tokio::task::yield_now().await;
-        }
+        let open = async || store.open_request(&intent(number)).await;
+        eventually(DEADLINE, open, Result::is_ok).await.expect("it was opened");
         assert!(settle(&store, intent(number), complete()).await);
-    }
+        first.exists()
+    };
+    eventually(DEADLINE, write, |is_there| !is_there).await;
     assert!(logs(&path).len() <= 17, "{:?}", logs(&path));
     assert_eq!(orphans(&other).await, [0; 0], "whose they are lives");
     for number in 1..=10 {
@@ -166,10 +168,8 @@ async fn what_is_open_outlives_the_log_that_it_was_opened_in() {
     store.release_request(id(11)).await.expect("it can be written");
     assert_eq!(total(&other).await.requests, settled + 10);
     drop(store);
-    while orphans(&other).await.is_empty() {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(orphans(&other).await, (12..=20).collect::<Vec<_>>());
+    let left = eventually(DEADLINE, async || orphans(&other).await, |left| !left.is_empty()).await;
+    assert_eq!(left, (12..=20).collect::<Vec<_>>());
     assert!(settle(&other, keyed(12), by_rule()).await);
     assert!(!settle(&other, keyed(1), by_rule()).await, "it has ended");
     assert_eq!(total(&other).await.requests, settled + 11);
@@ -189,13 +189,17 @@ async fn a_log_that_comes_back_counts_nothing_again() {
     }
     let before = total(&store).await;
     assert_eq!(before.requests, 3);
-    // As after a loss of power: with how far it was moved still known, and forgotten.
+    // As after a power loss: with the checkpoint position kept, and lost.
     for _ in 0..2 {
-        while log.exists() {
-            store.open_request(&intent(50)).await.expect("it can be written");
-            store.release_request(id(50)).await.expect("it can be written");
-            tokio::task::yield_now().await;
-        }
+        let write = async || {
+            // The log is removed once enough was written behind it.
+            for _ in 0..200 {
+                store.open_request(&intent(50)).await.expect("it can be written");
+                store.release_request(id(50)).await.expect("it can be written");
+            }
+            log.exists()
+        };
+        eventually(DEADLINE, write, |is_there| !is_there).await;
         std::fs::write(&log, &whole).expect("it can be written");
         assert_eq!(orphans(&store).await, [0; 0]);
         assert_eq!(total(&store).await, before);
@@ -229,19 +233,17 @@ async fn a_log_that_cannot_be_moved_grows_to_its_limit_and_keeps_room_for_ends()
     let bytes: u64 =
         logs(&path).iter().map(|log| std::fs::metadata(log).expect("it is there").len()).sum();
     assert!(bytes <= 64 << 10, "{bytes}");
-    // One in two is open, and its end is written down all the same.
+    // One in two is open, and its end is still recorded.
     assert!(settle(&store, intent(opened - 1), complete()).await);
     assert_eq!(total(&store).await.requests, 0, "what there is is told");
     other.execute_batch("ROLLBACK").expect("it was begun");
     let settled = opened / 2 + 1;
-    while total(&store).await.requests < settled {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(total(&store).await.requests, settled);
-    while store.open_request(&intent(opened + 1)).await.is_err() {
-        // Until its thread has gone on in another file.
-        tokio::task::yield_now().await;
-    }
+    let sum = async || total(&store).await.requests;
+    let moved = eventually(DEADLINE, sum, |requests| *requests >= settled).await;
+    assert_eq!(moved, settled);
+    // Waits until its thread has continued in another file.
+    let open = async || store.open_request(&intent(opened + 1)).await;
+    eventually(DEADLINE, open, Result::is_ok).await.expect("it was opened");
     assert_eq!(store.state(), State::File);
     assert_eq!(orphans(&store).await, [0; 0]);
 }
@@ -254,7 +256,7 @@ async fn a_store_of_an_earlier_weir_is_taken_over_whole() {
     assert!(settle(&store, intent(1), complete()).await);
     assert_eq!(total(&store).await.requests, 1);
     drop(store);
-    // As it was: a request that is in no sum yet has its row and its intent.
+    // Restores the earlier state: a request that is in no sum yet has its row and its intent.
     let earlier = Connection::open(&path).expect("it was just made");
     earlier.busy_timeout(Duration::from_secs(10)).expect("a time");
     earlier
@@ -291,17 +293,19 @@ async fn files_that_are_taken_away_are_told() {
         let taken = if takes_log { logs(&path).pop().expect("one") } else { path.clone() };
         std::fs::remove_file(taken).expect("it is there");
         let mut number = 1;
-        while store.state() != State::Failing {
-            let _ = store.open_request(&intent(number)).await;
+        let mut write = async || {
+            let written = store.open_request(&intent(number)).await;
             number += 1;
-            tokio::task::yield_now().await;
-        }
+            (store.state(), written)
+        };
+        let seen = eventually(DEADLINE, &mut write, |(state, _)| *state == State::Failing).await;
+        assert_eq!(seen.0, State::Failing);
         if takes_log {
-            // The thread that syncs may tell of it before the log does.
-            while !matches!(store.open_request(&intent(number)).await, Err(StoreError::Failed(_))) {
-                number += 1;
-                tokio::task::yield_now().await;
-            }
+            // The syncing thread may report the failure before the log does.
+            let has_failed = |written: &(State, Result<(), StoreError>)| {
+                matches!(written.1, Err(StoreError::Failed(_)))
+            };
+            assert!(eventually(DEADLINE, write, has_failed).await.1.is_err());
             assert!(settle(&store, intent(0), complete()).await, "in the store itself");
             assert_eq!(store.usage(UsageQuery::default()).await.map(|rows| rows.len()), Ok(1));
         }

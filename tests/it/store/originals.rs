@@ -1,4 +1,4 @@
-//! Messages that were not sent whole, asked for by their references: over sockets, across restarts
+//! Originals of shortened messages, requested by their references: over sockets, across restarts
 //! and between processes.
 
 use std::net::SocketAddr;
@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use weir::config::{Config, Originals};
-use weir::context::reference;
-use weir::store::{Store, now_ms};
+use weir_engine::context::reference;
+use weir_store::{Store, now_ms};
 
 use crate::cli::{Serving, isolate, weir};
 use crate::folder::Folder;
@@ -17,7 +17,7 @@ const ALICE: &str = "authorization: Bearer alice\r\n";
 const BOB: &str = "authorization: Bearer bob\r\n";
 const REFUSED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}";
 
-/// The raw messages of a conversation whose large ones have about this many words.
+/// Returns the raw messages of a conversation whose large ones have about this many words.
 pub fn conversation(words: usize) -> Vec<String> {
     let text = |name: String| format!("{name} {}", "said \\u00fcnd dônë ".repeat(words / 3 + 1));
     let mut messages = vec![r#"{"role":"system","content":"be brief"}"#.to_owned()];
@@ -30,14 +30,14 @@ pub fn conversation(words: usize) -> Vec<String> {
     messages
 }
 
-/// A request with these messages, limited so that many of them have to go.
+/// Builds a request with these messages and a limit that removes many of them.
 pub fn limited(credential: &str, messages: &[String]) -> Vec<u8> {
     let bytes: usize = messages.iter().map(String::len).sum();
     let headers = format!("{credential}x-weir-max-input-tokens: {}\r\n", bytes / 8);
     chat(&headers, format!(r#"{{"model":"gpt-4o","messages":[{}]}}"#, messages.join(",")))
 }
 
-/// Sends a conversation and gives its messages that did not arrive whole, and those that did.
+/// Sends a conversation; returns the messages that did not arrive whole, and those that did.
 pub async fn cut<'a>(
     address: SocketAddr,
     upstream: &mut Upstream,
@@ -52,7 +52,7 @@ pub async fn cut<'a>(
     let answered = asking.await.expect("it is answered");
     let action = answered.header("x-weir-action").expect("it was read");
     assert!(action.contains("evict"), "{action}");
-    // A note may stand at a kept message's end, so that its text is looked for.
+    // A note may be appended to a kept message, so the search is for its text.
     let text = |message: &str| message.split('"').max_by_key(|part| part.len()).map(str::to_owned);
     let (whole, left_out): (Vec<_>, Vec<_>) =
         messages.iter().partition(|message| text(message).is_some_and(|text| sent.contains(&text)));
@@ -60,7 +60,7 @@ pub async fn cut<'a>(
     (left_out, whole)
 }
 
-/// [`cut`] by a request of `credential`'s that the upstream accepts.
+/// Runs [`cut`] with `credential` and an upstream that accepts the request.
 async fn accepted<'a>(
     address: SocketAddr,
     upstream: &mut Upstream,
@@ -179,7 +179,7 @@ async fn nothing_is_kept_unless_asked_and_accepted() {
     for message in &left_out {
         original(on.address, ALICE, message).await.assert_error(404, "not_found");
     }
-    // What was not saved with one request is with the next.
+    // A message that was not saved with one request is saved with the next.
     accepted(on.address, &mut upstream, ALICE, &messages).await;
     assert_eq!(original(on.address, ALICE, left_out[0]).await.status(), 200);
 }
@@ -200,7 +200,7 @@ async fn originals_have_a_limit() {
         kept_bytes += if found.status() == 200 { found.body.len() } else { 0 };
     }
     assert!((5_000..=10_000).contains(&kept_bytes), "{kept_bytes} of 10000 bytes");
-    // None of these fits, and none takes the room of what does.
+    // None of these fits, and none takes the room of those that do.
     let (too_large, _) = accepted(weir.address, &mut upstream, ALICE, &large).await;
     original(weir.address, ALICE, too_large[0]).await.assert_error(404, "not_found");
     let last = left_out.last().expect("many were left out");
@@ -237,7 +237,7 @@ async fn what_is_written_has_an_end_and_no_credential() {
     }
 }
 
-/// A weir process in front of `upstream`, on this file.
+/// Starts a weir process in front of `upstream`, on this file.
 fn process(upstream: &Upstream, file: &Path, originals: &str) -> Serving {
     let url = format!("http://{}/v1", upstream.address);
     let mut command = weir(&["serve", "--listen", "127.0.0.1:0", "--upstream", &url, "--store"]);
@@ -256,7 +256,7 @@ async fn the_store_outlives_the_process_and_memory_does_not() {
         let first = process(&upstream, &file, originals);
         let (left_out, _) = accepted(first.address, &mut upstream, ALICE, &messages).await;
         if signal == "-KILL" {
-            // Told to wait for nothing, it keeps what it has answered for.
+            // A killed process keeps the originals that it has already returned.
             assert_eq!(original(first.address, ALICE, left_out[0]).await.status(), 200);
         }
         first.signal(signal);
@@ -320,8 +320,8 @@ async fn the_file_is_in_the_state_folder_unless_told() {
     assert!(folder.file("state/weir/weir.db").is_file());
 }
 
-/// A shell under which no file of a process grows above this many kilobytes: a disk that is full,
-/// as far as the process can tell.
+/// Shell that limits the size of a process's files to this many kilobytes: to the process, this is
+/// a full disk.
 #[cfg(unix)]
 fn on_a_small_disk(kilobytes: usize, arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
@@ -342,7 +342,7 @@ async fn a_full_disk_costs_the_originals_and_no_request() {
     let file = file.to_str().expect("text");
     let arguments = ["serve", "--listen", "127.0.0.1:0", "--upstream", &url, "--store", file];
     let mut command = on_a_small_disk(1000, &arguments);
-    // The small writes of the journal may find room, and the store then works again.
+    // The journal's small writes may still fit, and the store would then work again.
     command.env("WEIR_CONTEXT__ORIGINALS", "store").env("WEIR_LEDGER__ENABLED", "false");
     let mut serving = Serving::run(&mut command);
     let (small, large) = (conversation(60), conversation(20_000));

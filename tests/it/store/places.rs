@@ -1,9 +1,9 @@
-//! Places to keep a store in while a test runs, and short ways to ask it.
+//! Places to keep a store in during a test, and helpers to read it.
 
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use weir::store::{Entry, Kind, Life, Store, StoreError, Tenant};
+use weir_store::{Entry, Kind, Life, Store, StoreError, Tenant};
 
 pub use super::postgres::Postgres;
 use crate::folder::Folder;
@@ -11,17 +11,11 @@ use crate::folder::Folder;
 pub const ALICE: Tenant = Tenant([1; 16]);
 pub const BOB: Tenant = Tenant([2; 16]);
 
-/// Something that a store is kept in. An implementation is one of these and a line in
-/// `in_every_place`.
+/// Place that keeps a store. An implementation needs this trait and a line in `in_every_place`.
 pub trait Place {
-    /// Whether there is such a place here; where there is none its tests are left out.
-    fn is_there() -> bool {
-        true
-    }
-
     fn new() -> Self;
 
-    /// One more handle on the store, as a further process would open it where it can.
+    /// Opens another handle on the store, as another process would if possible.
     fn handle(&self) -> Store;
 }
 
@@ -53,8 +47,8 @@ impl Place for SqliteMemory {
     }
 }
 
-/// Where tests that are about no place keep their store: in a file, or on a server where
-/// `WEIR_TEST_STORE` is `postgres`.
+/// Place of the store for tests that do not depend on it: a file, or a server if `WEIR_TEST_STORE`
+/// is `postgres`.
 pub enum Somewhere {
     File(SqliteFile),
     Server(Postgres),
@@ -76,7 +70,7 @@ impl Somewhere {
     }
 }
 
-/// A kind with room for anything that a test stores.
+/// Returns a kind with room for everything that a test stores.
 pub const fn kind(name: &'static str) -> Kind {
     Kind { name, max_bytes: 1 << 30 }
 }
@@ -89,7 +83,7 @@ pub fn entry(key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, expires_ms: u64) ->
     Entry { key: bytes(key), value: bytes(value), expires_ms }
 }
 
-/// The value of one key, its life left as it is.
+/// Reads the value of one key without extending its life.
 pub async fn value(
     store: &Store,
     tenant: Tenant,

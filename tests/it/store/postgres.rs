@@ -1,5 +1,5 @@
-//! A PostgreSQL server for tests: one that `WEIR_TEST_POSTGRES` names, one on this machine, or one
-//! that is started for them. Each test has a schema of its own on it, gone with it.
+//! PostgreSQL server for tests: the one that `WEIR_TEST_POSTGRES` names, a local one, or one that
+//! the tests start. Each test has its own schema, which is dropped with it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,36 +9,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio_postgres::{Client, NoTls};
-use weir::store::Store;
+use weir_store::Store;
 
 use super::places::Place;
+use crate::eventually::eventually;
 use crate::folder::Folder;
 
-/// Where a server usually is.
+/// Default URL of a local server.
 const USUAL: &str = "postgres://postgres@127.0.0.1:5432/postgres";
-/// How long a server may take to answer.
+/// Timeout for a server's answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A server's URL; `None`, and a word why, where there is none.
-pub fn server() -> Option<&'static str> {
+/// Returns the server's URL.
+pub fn server() -> &'static str {
     static SERVER: OnceLock<Result<String, String>> = OnceLock::new();
     let found = SERVER.get_or_init(|| match std::env::var("WEIR_TEST_POSTGRES") {
         Ok(url) => Ok(url),
         Err(_) if answers(USUAL) => Ok(USUAL.to_owned()),
         Err(_) => start(),
     });
-    match found {
-        Ok(url) => Some(url),
-        Err(why) => {
-            let is_required = std::env::var("WEIR_TEST_REQUIRE_ALL").is_ok_and(|it| it == "1");
-            assert!(!is_required, "no PostgreSQL: {why}");
-            println!("skipped: no PostgreSQL: {why}");
-            None
-        }
-    }
+    found.as_ref().unwrap_or_else(|why| panic!("no PostgreSQL: {why}"))
 }
 
-/// Does `work` with a connection, on a thread and a runtime of its own.
+/// Runs `work` with a connection, on its own thread and runtime.
 fn with_client<T: Send + 'static, W>(
     url: &str,
     work: impl FnOnce(Client) -> W + Send + 'static,
@@ -47,23 +40,40 @@ where
     W: Future<Output = Result<T, tokio_postgres::Error>>,
 {
     let url = url.to_owned();
-    let asked = std::thread::spawn(move || {
+    apart(move || async move { connected(&url, work).await })
+}
+
+/// Runs `work` on its own thread and runtime.
+fn apart<T: Send + 'static, W>(work: impl FnOnce() -> W + Send + 'static) -> T
+where
+    W: Future<Output = T>,
+{
+    let done = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
-            let asked = async {
-                let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
-                tokio::spawn(connection);
-                work(client).await
-            };
-            let answered = tokio::time::timeout(PATIENCE, asked).await;
-            answered.map_err(|_| "no answer".to_owned())?.map_err(|error| format!("{error:?}"))
-        })
+        runtime.expect("a runtime").block_on(work())
     });
-    asked.join().expect("it does not panic")
+    done.join().expect("it does not panic")
+}
+
+async fn connected<T, W>(url: &str, work: impl FnOnce(Client) -> W) -> Result<T, String>
+where
+    W: Future<Output = Result<T, tokio_postgres::Error>>,
+{
+    let asked = async {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+        tokio::spawn(connection);
+        work(client).await
+    };
+    let answered = tokio::time::timeout(PATIENCE, asked).await;
+    answered.map_err(|_| "no answer".to_owned())?.map_err(|error| format!("{error:?}"))
+}
+
+async fn ping(client: Client) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute("SELECT 1").await
 }
 
 fn answers(url: &str) -> bool {
-    with_client(url, |client| async move { client.batch_execute("SELECT 1").await }).is_ok()
+    with_client(url, ping).is_ok()
 }
 
 /// Starts a server that ends with the tests' process.
@@ -75,7 +85,7 @@ fn start() -> Result<String, String> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     let port = listener.local_addr().map_err(|error| error.to_string())?.port();
     drop(listener);
-    // The input's end, however this process ends, ends the server.
+    // The end of the input stops the server, however this process ends.
     let script = format!(
         "set -e; {initdb} -D {data} -U postgres -A trust -E UTF8 --no-sync >&2
          {postgres} -D {data} -p {port} -c listen_addresses=127.0.0.1 \
@@ -87,7 +97,7 @@ fn start() -> Result<String, String> {
     );
     let is_root = Command::new("id").arg("-u").output().is_ok_and(|it| it.stdout == b"0\n");
     let mut command = match is_root {
-        // It refuses to run as root.
+        // PostgreSQL refuses to run as root.
         true => {
             let given = Command::new("chown").arg("postgres").arg(folder.file("")).status();
             given.map_err(|error| error.to_string())?;
@@ -106,15 +116,20 @@ fn start() -> Result<String, String> {
     let (child, _) = RUNNING.get_or_init(|| (child, folder));
     let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
     let mut input = child.stdin.as_ref().ok_or("it has no input")?;
-    while !answers(&url) {
-        // Where it has ended there is nobody to read.
-        input.write_all(b"\n").map_err(|_| "the server that was started has ended".to_owned())?;
-        std::thread::yield_now();
-    }
+    let address = url.clone();
+    let began = apart(move || async move {
+        let look = async || match connected(&address, ping).await {
+            // If it has ended, nothing reads the input.
+            Err(_) => input.write_all(b"\n").map(|()| false),
+            Ok(()) => Ok(true),
+        };
+        eventually(PATIENCE, look, |answers| !matches!(answers, Ok(false))).await
+    });
+    began.map_err(|_| "the server that was started has ended".to_owned())?;
     Ok(url)
 }
 
-/// Where a server's programs are.
+/// Returns the folder of the server's programs.
 fn programs() -> Option<PathBuf> {
     let on_path = std::env::var_os("PATH").unwrap_or_default();
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -126,38 +141,33 @@ fn programs() -> Option<PathBuf> {
     folders.into_iter().find(is_whole)
 }
 
-/// A schema of its own.
+/// Schema of one test.
 pub struct Postgres {
     schema: String,
 }
 
 impl Postgres {
-    /// A new one; `None` where there is no server, which is told.
-    pub fn new() -> Option<Self> {
-        <Self as Place>::is_there().then(<Self as Place>::new)
-    }
-
-    /// The URL of the schema's tables.
+    /// Returns the URL of the schema's tables.
     pub fn url(&self) -> String {
-        self.url_at(server().expect("there is one, or there were no schema"))
+        self.url_at(server())
     }
 
-    /// The same by another way to the server.
+    /// Returns the same URL with another address of the server.
     pub fn url_at(&self, server: &str) -> String {
         let joint = if server.contains('?') { '&' } else { '?' };
-        // No test is about what a server's loss of power leaves.
+        // No test depends on the state after a server's loss of power.
         let options = "%20-csynchronous_commit%3Doff";
         format!("{server}{joint}options=-csearch_path%3D{}{options}", self.schema)
     }
 
-    /// Runs statements beside the stores.
+    /// Runs statements outside the stores.
     pub fn run(&self, sql: &str) {
         let sql = sql.to_owned();
         with_client(&self.url(), |client| async move { client.batch_execute(&sql).await })
             .expect("it can be run");
     }
 
-    /// A number that a statement gives.
+    /// Returns the number that a statement selects.
     pub fn number(&self, sql: &str) -> i64 {
         let sql = sql.to_owned();
         let asked = |client: Client| async move {
@@ -168,17 +178,12 @@ impl Postgres {
 }
 
 impl Place for Postgres {
-    fn is_there() -> bool {
-        server().is_some()
-    }
-
     fn new() -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let schema = format!("weir_test_{}_{number}", std::process::id());
         let sql = format!("DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}");
-        let server = server().expect("it is there");
-        with_client(server, |client| async move { client.batch_execute(&sql).await })
+        with_client(server(), |client| async move { client.batch_execute(&sql).await })
             .expect("a schema");
         Self { schema }
     }
@@ -191,8 +196,7 @@ impl Place for Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         let sql = format!("DROP SCHEMA {} CASCADE", self.schema);
-        let server = server().unwrap_or_default();
-        // What cannot be removed has a name that tells whose it was.
-        let _ = with_client(server, |client| async move { client.batch_execute(&sql).await });
+        // A schema that cannot be dropped has a name that shows its origin.
+        let _ = with_client(server(), |client| async move { client.batch_execute(&sql).await });
     }
 }

@@ -1,5 +1,5 @@
-//! What only a store on a server does: weirs that share it and end, connections that end, a server
-//! that is away or says nothing.
+//! Behaviour specific to a store on a server: weirs that share it and end, broken connections, and
+//! a server that is down or silent.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,16 +8,17 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use weir::store::keys::{KeyChange, KeyRing, NewKey, Standing};
-use weir::store::ledger::Intent;
-use weir::store::{OpenError, State, Store};
+use weir_store::keys::{KeyCache, KeyChange, NewKey, Standing};
+use weir_store::ledger::Intent;
+use weir_store::{OpenError, State, Store};
 
 use super::journal::{complete, id, intent, rows, settle, total};
 use super::places::{ALICE, BOB, Place, entry, kind};
 use super::postgres::{Postgres, server};
+use crate::eventually::{DEADLINE, eventually};
 use crate::folder::Folder;
 
-/// A way to the server that can be closed, or hold still what goes over it.
+/// TCP relay to the server that can be closed or paused.
 struct Way {
     address: SocketAddr,
     state: watch::Sender<WayState>,
@@ -31,7 +32,7 @@ enum WayState {
 }
 
 impl Way {
-    /// On a thread of its own: tests block theirs while they open a store.
+    /// Starts it on its own thread: tests block theirs while they open a store.
     fn new() -> Self {
         let (state, seen) = watch::channel(WayState::Open);
         let (told, heard) = std::sync::mpsc::channel();
@@ -43,7 +44,7 @@ impl Way {
                 let mut end = seen.clone();
                 tokio::select! {
                     () = accept(listener, seen) => {}
-                    // An end of the test is an end of the way.
+                    // The relay ends with the test.
                     () = async { while end.changed().await.is_ok() {} } => {}
                 }
             });
@@ -51,10 +52,9 @@ impl Way {
         Self { address: heard.recv().expect("it begins"), state }
     }
 
-    /// The server's URL by this way.
+    /// Returns the server's URL through this relay.
     fn server(&self) -> String {
-        let config: tokio_postgres::Config =
-            server().expect("there is one").parse().expect("a URL");
+        let config: tokio_postgres::Config = server().parse().expect("a URL");
         let password = config.get_password().map(String::from_utf8_lossy).unwrap_or_default();
         let (user, database) = (config.get_user(), config.get_dbname());
         let [user, database] = [user, database].map(|name| name.unwrap_or("postgres"));
@@ -67,7 +67,7 @@ impl Way {
 }
 
 async fn accept(listener: TcpListener, state: watch::Receiver<WayState>) {
-    let config: tokio_postgres::Config = server().expect("there is one").parse().expect("a URL");
+    let config: tokio_postgres::Config = server().parse().expect("a URL");
     let Some(tokio_postgres::config::Host::Tcp(host)) = config.get_hosts().first() else {
         panic!("the tests' server is reached over TCP")
     };
@@ -104,34 +104,21 @@ async fn pass(
     }
 }
 
-/// A place on a server, or the end of the test where there is none.
-macro_rules! place_or_skip {
-    () => {
-        match Postgres::new() {
-            Some(place) => place,
-            None => return,
-        }
-    };
-}
-
-/// As if all weirs had been there for a while.
+/// Ages all weirs' records.
 fn grow_old(place: &Postgres) {
     place.run("UPDATE weir_instance SET since = since - interval '1 hour'");
 }
 
-/// The orphans that `store` is told once there are so many.
+/// Waits until `store` reports this many orphans, and returns them.
 async fn orphans(store: &Store, count: usize) -> Vec<Intent> {
-    let mut found = Vec::new();
-    while found.len() < count {
-        found = store.orphans(9).await.expect("it can be read");
-        tokio::task::yield_now().await;
-    }
-    found
+    let read = async || store.orphans(9).await.expect("it can be read");
+    eventually(DEADLINE, read, |found| found.len() >= count).await
 }
 
 #[tokio::test]
+#[ignore = "needs PostgreSQL"]
 async fn what_an_ended_weir_left_open_is_told_to_one_other_alone() {
-    let place = place_or_skip!();
+    let place = Postgres::new();
     let (ending, first, second) = (place.handle(), place.handle(), place.handle());
     for number in 0..5 {
         ending.open_request(&intent(number)).await.expect("it can be written");
@@ -156,8 +143,9 @@ async fn what_an_ended_weir_left_open_is_told_to_one_other_alone() {
 }
 
 #[tokio::test]
+#[ignore = "needs PostgreSQL"]
 async fn a_weir_that_was_held_still_settles_nothing_twice() {
-    let place = place_or_skip!();
+    let place = Postgres::new();
     let way = Way::new();
     let still = Store::connect(&place.url_at(&way.server())).expect("the way is open");
     let other = place.handle();
@@ -167,23 +155,19 @@ async fn a_weir_that_was_held_still_settles_nothing_twice() {
     assert_eq!(other.orphans(9).await, Ok(Vec::new()));
     way.become_(WayState::Still);
     grow_old(&place);
-    let found = loop {
-        // As if time passed, for the weir that says nothing.
+    let read = async || {
+        // Simulates elapsed time for the silent weir.
         place.run(
             "UPDATE weir_instance SET seen = seen - interval '1 hour'
              WHERE id = (SELECT instance FROM weir_intent LIMIT 1)",
         );
-        let found = other.orphans(9).await.expect("it can be read");
-        if found.len() == 2 {
-            break found;
-        }
+        other.orphans(9).await.expect("it can be read")
     };
+    let found = eventually(DEADLINE, read, |found| found.len() == 2).await;
     assert!(settle(&other, found[0].clone(), complete()).await);
     way.become_(WayState::Open);
-    let mut late = still.settle_request(Arc::new(intent(0)), complete()).await;
-    while late.is_err() {
-        late = still.settle_request(Arc::new(intent(0)), complete()).await;
-    }
+    let settle_late = async || still.settle_request(Arc::new(intent(0)), complete()).await;
+    let late = eventually(DEADLINE, settle_late, Result::is_ok).await;
     assert_eq!(late, Ok(false), "the other was first");
     assert!(settle(&still, intent(1), complete()).await, "here it is the other way round");
     assert!(!settle(&other, found[1].clone(), complete()).await);
@@ -191,9 +175,10 @@ async fn a_weir_that_was_held_still_settles_nothing_twice() {
 }
 
 #[tokio::test]
+#[ignore = "needs PostgreSQL"]
 async fn every_request_counts_once_however_often_connections_end() {
     const REQUESTS: u64 = 400;
-    let place = place_or_skip!();
+    let place = Postgres::new();
     let stores = [0, 1].map(|_| {
         let url = format!("{}&application_name={}", place.url(), "weir_cut");
         Store::connect(&url).expect("the schema is there")
@@ -203,8 +188,17 @@ async fn every_request_counts_once_however_often_connections_end() {
         let store = stores[lane as usize % 2].clone();
         settling.spawn(async move {
             for number in (lane..REQUESTS).step_by(8) {
-                while store.open_request(&intent(number)).await.is_err() {}
-                while store.settle_request(Arc::new(intent(number)), complete()).await.is_err() {}
+                let (opening, ending) = (store.clone(), store.clone());
+                let open = move || {
+                    let store = opening.clone();
+                    async move { store.open_request(&intent(number)).await }
+                };
+                let end = move || {
+                    let store = ending.clone();
+                    async move { store.settle_request(Arc::new(intent(number)), complete()).await }
+                };
+                eventually(DEADLINE, open, Result::is_ok).await.expect("it was opened");
+                eventually(DEADLINE, end, Result::is_ok).await.expect("it was settled");
             }
         });
     }
@@ -230,28 +224,30 @@ async fn make(store: &Store) -> (String, String) {
     (issued.facts.key.id, issued.secret.expose().to_owned())
 }
 
-async fn standing(ring: &KeyRing, secret: &str) -> Option<Standing> {
+async fn standing(ring: &KeyCache, secret: &str) -> Option<Standing> {
     let found = ring.find(secret).await.expect("it can be read");
     found.map(|(holder, _)| holder.standing(2))
 }
 
 #[tokio::test]
+#[ignore = "needs PostgreSQL"]
 async fn keys_changed_by_another_weir_count() {
-    let place = place_or_skip!();
+    let place = Postgres::new();
     let (own, other) = (place.handle(), place.handle());
-    let ring = KeyRing::new(own.clone());
+    let ring = KeyCache::new(own.clone());
     let (id, secret) = make(&other).await;
     for _ in 0..3 {
         assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
     }
     let issued = other.rotate_key(&id, 0, 1).await.expect("it is live");
-    // Word of it takes a moment, and no key is made or lost by asking.
-    while standing(&ring, &secret).await.is_some() {}
+    // The notification takes a moment; queries create and remove no key.
+    eventually(DEADLINE, async || standing(&ring, &secret).await, Option::is_none).await;
     let new = issued.secret.expose();
     assert_eq!(standing(&ring, new).await, Some(Standing::Live));
     other.revoke_key(&id, 1).await.expect("it is live");
-    while standing(&ring, new).await == Some(Standing::Live) {}
-    assert_eq!(standing(&ring, new).await, Some(Standing::Revoked));
+    let look = async || standing(&ring, new).await;
+    let later = eventually(DEADLINE, look, |standing| *standing != Some(Standing::Live)).await;
+    assert_eq!(later, Some(Standing::Revoked));
     let (id, secret) = make(&own).await;
     assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
     own.revoke_key(&id, 1).await.expect("it is live");
@@ -259,11 +255,12 @@ async fn keys_changed_by_another_weir_count() {
 }
 
 #[tokio::test]
+#[ignore = "needs PostgreSQL"]
 async fn a_server_that_is_away_is_told_and_comes_back() {
-    let place = place_or_skip!();
+    let place = Postgres::new();
     let way = Way::new();
     let store = Store::connect(&place.url_at(&way.server())).expect("the way is open");
-    let ring = KeyRing::new(store.clone());
+    let ring = KeyCache::new(store.clone());
     let (_, secret) = make(&store).await;
     assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
     store.open_request(&intent(1)).await.expect("it can be written");
@@ -273,13 +270,13 @@ async fn a_server_that_is_away_is_told_and_comes_back() {
         assert!(store.open_request(&intent(2)).await.is_err());
         assert_eq!(store.state(), State::Failing);
         assert!(store.settle_request(Arc::new(intent(1)), complete()).await.is_err());
-        // A key that is remembered is trusted for a moment, and no longer.
-        while ring.find(&secret).await.is_ok() {}
+        // A cached key is trusted for a moment, and no longer.
+        let is_trusted = async || ring.find(&secret).await.is_ok();
+        eventually(DEADLINE, is_trusted, |is_trusted| !is_trusted).await;
         way.become_(WayState::Open);
-        while store.open_request(&intent(2)).await.is_err() {}
-        while store.state() != State::Server {
-            tokio::task::yield_now().await;
-        }
+        let open = async || store.open_request(&intent(2)).await;
+        eventually(DEADLINE, open, Result::is_ok).await.expect("it was opened");
+        eventually(DEADLINE, async || store.state(), |state| *state == State::Server).await;
         assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
     }
     settle(&store, intent(1), complete()).await;
@@ -288,8 +285,9 @@ async fn a_server_that_is_away_is_told_and_comes_back() {
 }
 
 #[tokio::test]
+#[ignore = "needs PostgreSQL"]
 async fn what_is_at_hand_is_what_others_have_put() {
-    let place = place_or_skip!();
+    let place = Postgres::new();
     let (own, other) = (place.handle(), place.handle());
     let peek = |key: &[u8], now_ms| own.peek(ALICE, kind("small"), key, now_ms);
     for number in 0..1500_u32 {
@@ -297,19 +295,19 @@ async fn what_is_at_hand_is_what_others_have_put() {
         other.put(ALICE, kind("small"), entry, 1).await.expect("it is stored");
     }
     assert_eq!(peek(&[0; 4], 1), None, "it is not at hand");
-    own.keep_at_hand(kind("small"));
+    own.replicate(kind("small"));
     assert_eq!(peek(&1499_u32.to_be_bytes(), 1), Some(Some(entry([0, 0, 5, 219], "1", 9))));
     assert_eq!((peek(&[0; 4], 9), peek(b"none", 1)), (Some(None), Some(None)));
     other.put(ALICE, kind("small"), vec![entry([0; 4], "2", 9)], 1).await.expect("it is stored");
-    while peek(&[0; 4], 1) != Some(Some(entry([0; 4], "2", 9))) {
-        tokio::task::yield_now().await;
-    }
+    let changed = Some(Some(entry([0; 4], "2", 9)));
+    eventually(DEADLINE, async || peek(&[0; 4], 1), |found| *found == changed).await;
     assert_eq!(own.peek(BOB, kind("small"), &[0; 4], 1), Some(None), "it is nobody else's");
 }
 
 #[tokio::test]
+#[ignore = "needs PostgreSQL"]
 async fn many_who_make_the_tables_at_once_have_one_secret() {
-    let place = place_or_skip!();
+    let place = Postgres::new();
     let opening: Vec<_> = (0..6)
         .map(|_| {
             let url = place.url();
@@ -323,8 +321,9 @@ async fn many_who_make_the_tables_at_once_have_one_secret() {
 }
 
 #[tokio::test]
+#[ignore = "needs PostgreSQL"]
 async fn what_a_weir_cannot_use_is_left_alone_and_told_without_the_password() {
-    let place = place_or_skip!();
+    let place = Postgres::new();
     drop(place.handle());
     place.run("UPDATE weir_meta SET value = '\\x0000000000000063' WHERE name = 'version'");
     let refused = Store::connect(&place.url()).map(drop);
@@ -348,7 +347,7 @@ fn where_tls_is_wanted_nothing_is_sent_without() {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it has one");
-    // A server that has no TLS, and what it is sent after it has said so.
+    // Plays a server without TLS, and returns the bytes that it receives after it has said so.
     let asked = std::thread::spawn(move || {
         let (mut caller, _) = listener.accept().expect("it is asked");
         let mut question = [0; 8];
@@ -365,8 +364,9 @@ fn where_tls_is_wanted_nothing_is_sent_without() {
 }
 
 #[tokio::test]
+#[ignore = "needs PostgreSQL"]
 async fn a_copy_is_left_to_the_servers_own_tool() {
-    let place = place_or_skip!();
+    let place = Postgres::new();
     let folder = Folder::new();
     let refused = place.handle().backup(&folder.file("copy.db")).await;
     assert!(refused.is_err_and(|error| error.to_string().contains("pg_dump")));

@@ -1,25 +1,26 @@
-//! Two weirs on one PostgreSQL server, as processes: one service, whichever of them is asked, and
-//! whichever ends.
+//! Two weir processes on one PostgreSQL server: one service, whichever of them answers or ends.
 
 use std::process::Command;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use weir::store::Store;
-use weir::store::ledger::{Flags, RequestQuery};
+use weir_store::Store;
+use weir_store::ledger::{Flags, RequestQuery, RequestRow};
 
-use super::postgres::{Postgres, server};
+use super::places::{Place as _, Postgres};
+use super::postgres::server;
 use crate::cli::{Serving, weir};
+use crate::eventually::{DEADLINE, eventually};
 use crate::ledger::{post, whole};
 use crate::scripted_upstream::{Options, Server};
 
-/// No server of the tests asks for it, and nobody is to read it anywhere.
+/// The test servers do not require it, and it must not be readable anywhere.
 const PASSWORD: &str = "sesame-of-the-database";
 
-/// The place's URL with a password in it.
+/// Returns the place's URL with a password in it.
 fn url(place: &Postgres) -> String {
-    let server = server().expect("there is one");
+    let server = server();
     let (scheme, rest) = server.split_once("://").expect("a URL");
     let (user, host) = rest.split_once('@').expect("a user");
     if user.contains(':') {
@@ -37,7 +38,7 @@ fn serve(url: &str, upstream: &Server) -> Serving {
     Serving::run(&mut command)
 }
 
-/// What a command of weir's writes as JSON.
+/// Runs a weir command and parses its JSON output.
 fn json(command: &mut Command) -> Value {
     let output = command.output().expect("weir starts");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -54,8 +55,9 @@ fn request(secret: &str, more: &str, stream: bool) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs PostgreSQL"]
 async fn they_are_one_service() {
-    let Some(place) = Postgres::new() else { return };
+    let place = Postgres::new();
     let url = url(&place);
     let upstream = Server::start(Options::default()).await.expect("a free port");
     let (first, second) = (serve(&url, &upstream), serve(&url, &upstream));
@@ -69,7 +71,7 @@ async fn they_are_one_service() {
     let used = json(weir(&["usage", "--json", "--by", "key", "--store"]).arg(&url));
     assert_eq!((&used["key"], &used["requests"]), (&Value::from(id), &Value::from(2)));
 
-    // One is killed in the middle of an answer, and the other settles what it left.
+    // One is killed in the middle of an answer, and the other settles its open request.
     let mut held = TcpStream::connect(first.address).await.expect("weir listens");
     let fault = "x-upstream-fault: hold_after:2\r\n";
     held.write_all(request(&secret, fault, true).as_bytes()).await.expect("weir reads");
@@ -79,26 +81,24 @@ async fn they_are_one_service() {
     }
     assert_eq!(place.number("SELECT count(*) FROM weir_intent"), 1, "before it was sent");
     drop(first);
-    // As if time had passed: the server has seen the one for long, and the other no more.
+    // Simulates elapsed time: the server has not heard from the killed one for long.
     place.run(
         "UPDATE weir_instance SET since = since - interval '1 hour';
          UPDATE weir_instance SET seen = seen - interval '1 hour'
          WHERE id = (SELECT instance FROM weir_intent)",
     );
     let store = Store::connect(&url).expect("it is there");
-    let row = loop {
-        let rows = store.requests(RequestQuery::default()).await.expect("it can be read");
-        if let Some(row) = rows.iter().find(|row| row.settlement.outcome == "killed") {
-            assert_eq!(rows.len(), 3);
-            break row.clone();
-        }
-        tokio::task::yield_now().await;
-    };
+    let is_killed = |row: &RequestRow| row.settlement.outcome == "killed";
+    let read = async || store.requests(RequestQuery::default()).await.expect("it can be read");
+    let rows = eventually(DEADLINE, read, |rows| rows.iter().any(is_killed)).await;
+    assert_eq!(rows.len(), 3);
+    let row = rows.into_iter().find(is_killed).expect("it was seen");
     assert!(row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
 
     let revoked = json(weir(&["keys", "revoke", id, "--json", "--store"]).arg(&url));
     assert!(revoked["revoked_ms"].is_u64(), "{revoked}");
-    while !whole(second.address, &request(&secret, "", false)).await.head[0].contains(" 401 ") {}
+    let ask = async || whole(second.address, &request(&secret, "", false)).await;
+    eventually(DEADLINE, ask, |answer| answer.head[0].contains(" 401 ")).await;
     let said = format!("{}{}", second.greeting.clone(), second.log());
     assert!(said.contains("settled requests by rule") && !said.contains(PASSWORD), "{said}");
 }

@@ -1,27 +1,28 @@
-//! A process that has written down requests when it is killed, and what it leaves beside its store.
+//! Process that is killed after it has recorded requests, and the files that it leaves next to its
+//! store.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use weir::store::ledger::{Caller, Intent, KeyNames};
-use weir::store::{Store, StoreOptions, Tenant};
+use weir_store::ledger::{Caller, Intent, KeyNames};
+use weir_store::{Store, StoreOptions, Tenant};
 
 use super::journal::{complete, intent, settle};
 
-/// Where the process that is to be killed finds its store.
+/// Environment variable with the store of the process that will be killed.
 const STORE_OF_VICTIM: &str = "WEIR_TEST_STORE_OF_VICTIM";
 
-/// How long it lets pass before it moves anything into the store's tables.
+/// Options with a long delay before anything moves into the store's tables.
 const LONG: StoreOptions =
     StoreOptions { sync_interval: Duration::from_secs(3600), max_log_bytes: 64 << 20 };
 
-/// Opens three requests in its store, settles one, says so and waits to be killed.
+/// Opens three requests in its store, settles one, reports this and waits to be killed. Not a test:
+/// others start it in its own process, and without a store it does nothing.
 #[test]
-#[ignore = "is run by other tests, in a process of its own"]
 fn victim() {
-    let path = std::env::var_os(STORE_OF_VICTIM).expect("a test names it");
+    let Some(path) = std::env::var_os(STORE_OF_VICTIM) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let _store = runtime.block_on(async {
         let store = Store::open_with(Path::new(&path), LONG).expect("it can be written");
@@ -36,7 +37,7 @@ fn victim() {
     std::io::stdin().read_line(&mut line).expect("nobody writes");
 }
 
-/// A request by its number, made with a virtual key.
+/// Builds a request by its number, made with a virtual key.
 pub fn keyed(number: u64) -> Intent {
     let names = KeyNames {
         key: "key_0123456789ab".to_owned(),
@@ -48,14 +49,14 @@ pub fn keyed(number: u64) -> Intent {
     Intent { caller, ..intent(number) }
 }
 
-/// A process that has requests open, killed at the latest when this is dropped.
+/// Process with open requests, killed on drop at the latest.
 pub struct Victim(Child);
 
 impl Victim {
     pub fn start(path: &Path) -> Self {
         let program = std::env::current_exe().expect("this program");
         let mut child = Command::new(program)
-            .args(["--exact", "store::victim::victim", "--ignored", "--nocapture"])
+            .args(["--exact", "store::victim::victim", "--nocapture"])
             .env(STORE_OF_VICTIM, path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -82,7 +83,7 @@ impl Drop for Victim {
     }
 }
 
-/// The files beside the store at `path` whose names end so.
+/// Returns the files next to the store at `path` whose names have this ending.
 fn beside(path: &Path, ending: &str) -> Vec<PathBuf> {
     let mut folder = path.as_os_str().to_owned();
     folder.push(".instances");
@@ -91,12 +92,12 @@ fn beside(path: &Path, ending: &str) -> Vec<PathBuf> {
     files.filter(|file| file.extension().is_some_and(|it| it == ending)).collect()
 }
 
-/// How many lock files there are beside the store at `path`.
+/// Counts the lock files next to the store at `path`.
 pub fn locks(path: &Path) -> usize {
     beside(path, "lock").len()
 }
 
-/// The logs beside the store at `path`.
+/// Returns the logs next to the store at `path`.
 pub fn logs(path: &Path) -> Vec<PathBuf> {
     beside(path, "log")
 }

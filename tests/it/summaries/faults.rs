@@ -1,6 +1,6 @@
-//! A summariser or a store that fails: requests go on, and it is told.
+//! Failures of a summariser or of the store: requests continue, and the failures are reported.
 
-use weir::store::Store;
+use weir_store::Store;
 
 use super::*;
 
@@ -19,7 +19,7 @@ async fn whatever_the_summariser_does_requests_go_on() {
         ("empty_200", false),
         ("truncate_after:0", false),
         ("stall_head", false),
-        // Said to be HTML, and yet a good answer.
+        // A good answer with the content type of HTML.
         ("wrong_content_type", true),
         ("half_utf8", true),
     ] {
@@ -135,7 +135,7 @@ async fn one_callers_content_pauses_nobody_else() {
         config.summaries.pause_ms = 3_600_000;
     })
     .await;
-    // What a filter holds back, and what says far too much, is of that content alone.
+    // Refusals by a filter and answers that are far too long are failures of that content only.
     let kept_back = json!({"choices": [{"message": {"content": null, "refusal": "no"}}]});
     let endless: String = (0..2000).map(|line| format!("lantern {line}\n")).collect();
     let answers =
@@ -175,7 +175,7 @@ async fn with_the_store_away_requests_go_on() {
     let (model, summariser) = (model().await, summariser(&[]).await);
     let weir = weir(&store, &model, &summariser, |config| config.ledger.enabled = false).await;
     run(&weir, "north", 1..=10).await;
-    // Somebody else holds the file, and lets nobody write.
+    // Another process holds the file and blocks writers.
     let held = rusqlite::Connection::open(&path).expect("it is a file of SQLite's");
     held.execute_batch("BEGIN EXCLUSIVE").expect("nobody writes");
     let answers = run(&weir, "north", 11..=PAST_CUT).await;

@@ -1,14 +1,14 @@
-//! The questions that a summariser gets: what is in them, and whose credential goes along.
+//! Requests to a summariser: their contents, and the credential that they use.
 
 use super::*;
-use weir::store::Store;
+use weir_store::Store;
 
 const PAST_CUT: usize = 17;
 
 #[tokio::test]
 async fn an_upstream_of_its_own_gets_no_caller_s_credential() {
     let place = place(&[], |config| {
-        config.summaries.own_key = Some(weir::config::Secret::new("sk-summaries"));
+        config.summaries.provider_key = Some(weir::config::Secret::new("sk-summaries"));
     })
     .await;
     run(&place.weir, "north", 1..=PAST_CUT).await;
@@ -66,7 +66,7 @@ async fn a_summariser_is_asked_no_more_than_its_upstream_has_taught() {
     let answer = ask(weir.address, chat("authorization: Bearer sk-caller\r\n", long)).await;
     assert_eq!(answer.header("x-weir-limit-tokens"), Some("1225"), "{answer:?}");
     let taught = model.requests().len();
-    // What is summed up is of a model with a larger window.
+    // The summarised conversation belongs to a model with a larger window.
     let headers = format!("{HEADERS}x-upstream-context-tokens: 128000\r\n");
     for calls in 1..=PAST_CUT {
         let messages = conversation("north", calls);

@@ -1,15 +1,15 @@
-//! What stands in the place of what a cut takes: the summary that was ready, else the extract, and the
-//! same for ever after.
+//! Replacement for the messages that a compaction removes: the summary that was ready, otherwise
+//! the extract, and the same in all later requests.
 
-use weir::budget::NanoUsd;
 use weir::config::SummaryMode;
-use weir::store::Store;
-use weir::store::ledger::{RequestQuery, RequestRow};
+use weir_store::Store;
+use weir_store::budget::NanoUsd;
+use weir_store::ledger::{RequestQuery, RequestRow};
 
 use super::*;
 use crate::folder::Folder;
 
-/// More calls than the first cut of a conversation waits for, and fewer than the second.
+/// More calls than before the first compaction of a conversation, and fewer than before the second.
 const PAST_CUT: usize = 17;
 
 fn tells_summary(messages: &[Value]) -> bool {
@@ -39,7 +39,8 @@ async fn the_summary_is_ready_when_the_cut_comes() {
     assert!(edits.split(',').any(|edit| edit == "summary"), "{edits}");
     assert_eq!(summariser.requests().len(), 1, "one call for one cut");
     assert!(tells_summary(&last_messages(&model)));
-    // What the summary replaced is gone, and what came after it was made is told beside it.
+    // The messages that the summary replaced are gone; a note next to it counts those that came
+    // later.
     let sent: u64 = cut.header("x-weir-sent-tokens").expect("a size").parse().expect("a number");
     assert!(sent < LIMIT_TOKENS);
 
@@ -66,7 +67,8 @@ async fn what_stands_stands_after_a_restart_and_in_a_second_process() {
     run(&first, "north", 1..=PAST_CUT).await;
     let before = last_messages(&model);
     assert!(tells_summary(&before));
-    // All are cold: a second instance, one that may call no model, and one whose summariser is gone.
+    // All are cold: a second instance, one that may call no model, and one whose summariser is
+    // gone.
     let second = weir(&open(), &model, &summariser, |_| {}).await;
     let extract = weir(&open(), &model, &summariser, |config| {
         config.summaries.mode = SummaryMode::Extract;
@@ -81,7 +83,7 @@ async fn what_stands_stands_after_a_restart_and_in_a_second_process() {
         assert_eq!(last_messages(&model), before);
         assert_eq!(figure(weir, &format!("records_{found}")).await, 1);
     }
-    // The next request extends it, whoever serves it.
+    // The next request extends it, through any instance.
     send(&third, "north", PAST_CUT + 1).await;
     let next = last_messages(&model);
     assert_eq!(next[..before.len()], before[..]);
@@ -92,7 +94,7 @@ async fn what_stands_stands_after_a_restart_and_in_a_second_process() {
 async fn a_conversation_in_use_asks_again_for_what_stands() {
     let store = Store::in_memory().expect("there is memory");
     let (model, summariser) = (model().await, summariser(&[]).await);
-    // A quarter of it is over with each request.
+    // Each request outlasts a quarter of the lifetime.
     let weir = weir(&store, &model, &summariser, |config| config.summaries.lifetime_ms = 3).await;
     run(&weir, "north", 1..=PAST_CUT).await;
     let kept =
@@ -143,6 +145,7 @@ async fn a_summary_that_another_process_made_is_found() {
     let first = weir(&open(), &model, &summariser, |_| {}).await;
     let mut calls = 1;
     while summariser.requests().is_empty() {
+        assert!(calls < PAST_CUT, "a summary is made ahead of the cut");
         send(&first, "west", calls).await;
         calls += 1;
     }
@@ -156,8 +159,8 @@ async fn a_summary_that_another_process_made_is_found() {
 #[tokio::test]
 async fn summaries_do_not_grow_by_summing_up_summaries() {
     let place = place(&[], |_| {}).await;
-    // What each cut takes is enough to be worth a call.
-    for calls in 1..=260 {
+    // Each compaction removes enough to be worth a call.
+    for calls in 1..=300 {
         let request = chat(&headers(2 * LIMIT_TOKENS), body(&conversation("east", calls)));
         assert_eq!(ask(place.weir.address, request).await.status(), 200);
         settle(&place.weir).await;
@@ -171,7 +174,7 @@ async fn summaries_do_not_grow_by_summing_up_summaries() {
             "a summary is made from what was said, not of summaries"
         );
     }
-    // What is paid for is used, but for one of a cut that is still to come.
+    // Every paid summary is used, except one for a compaction that is still to come.
     let ready = figure(&place.weir, "cuts_ready").await;
     assert!(ready + 1 >= calls.len() as u64, "{ready} of {}", calls.len());
     assert_eq!(figure(&place.weir, "cuts_unfit").await, 0);
@@ -194,7 +197,7 @@ async fn nothing_is_settled_by_who_only_looks() {
     assert_eq!(figure(&place.weir, "records_in_memory").await, 0);
 }
 
-/// What one call of these costs, and less than two of them.
+/// More than the cost of one of these calls, and less than two.
 const ONE_CALL: NanoUsd = NanoUsd(500_000);
 
 #[tokio::test]
@@ -266,7 +269,8 @@ async fn a_clock_in_the_system_message_costs_no_more_calls() {
     assert_eq!(place.summariser.requests().len(), 1);
 }
 
-/// The same conversation as `name`'s up to its third call, and another one from there on.
+/// Builds the same conversation as `name`'s up to its third call, and a different one from there
+/// on.
 fn branch(name: &str, calls: usize) -> Vec<Value> {
     let mut messages = conversation(name, calls);
     let other = conversation(&format!("{name} by night"), calls);
@@ -287,7 +291,7 @@ async fn branches_of_one_conversation_have_a_summary_each() {
     ];
     let mut looks = [Vec::new(), Vec::new()];
     for calls in 1..=PAST_CUT {
-        // Whoever serves it.
+        // Through any instance.
         let weir = &weirs[calls % 2];
         let branches = [conversation("north", calls), branch("north", calls)];
         for (messages, looks) in branches.into_iter().zip(&mut looks) {
@@ -304,7 +308,8 @@ async fn branches_of_one_conversation_have_a_summary_each() {
 
 #[tokio::test]
 async fn no_more_is_asked_for_than_the_note_has_room_for() {
-    // What a summary may take, and the limit: a sixth of what goes, if that is worth a call.
+    // The configured size of a summary, the limit, and whether a call happens: a summary may take a
+    // sixth of the removed tokens, if that is worth a call.
     for (summary_tokens, limit_tokens, is_asked) in
         [(100, LIMIT_TOKENS, true), (1500, LIMIT_TOKENS, true), (1500, 900, false)]
     {
@@ -342,7 +347,7 @@ async fn a_summary_that_there_is_no_room_for_is_said_to_be_none() {
         send(&weir, "north", calls).await;
         calls += 1;
     }
-    // A result comes that leaves a note next to no room.
+    // A result arrives that leaves almost no room for a note.
     let mut messages = conversation("north", calls);
     let last = messages.last_mut().expect("a result");
     last["content"] = json!("a lamp burns low\n".repeat(345));

@@ -1,7 +1,7 @@
-//! Requests that wait for the summary of their cut, where they are told to.
+//! Requests that wait for the summary of their compaction, if the configuration says so.
 
 use weir::config::SummaryMode;
-use weir::store::Store;
+use weir_store::Store;
 
 use super::*;
 use crate::keys::setting;
@@ -16,7 +16,7 @@ fn waits(config: &mut Config) {
 #[tokio::test]
 async fn a_cut_whose_summary_is_not_ready_waits_for_it() {
     let place = place(&[], waits).await;
-    // Nobody has seen the conversation before: there was no time to sum up ahead.
+    // The conversation is new: there was no time for a prefetch.
     let answer = send(&place.weir, "north", PAST_CUT).await;
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.header("x-weir-summary"), Some("ready"));
@@ -24,7 +24,7 @@ async fn a_cut_whose_summary_is_not_ready_waits_for_it() {
     let sent = last_messages(&place.model);
     assert!(sent.iter().any(|message| message.to_string().contains(SAID_LINE)));
     assert_eq!(figure(&place.weir, "waited").await, 1);
-    // What was planned on the way to that is no cut.
+    // Intermediate plans are not compactions.
     let cuts = [figure(&place.weir, "cuts_ready").await, figure(&place.weir, "cuts_late").await];
     assert_eq!(cuts, [1, 0]);
 }
@@ -46,7 +46,7 @@ async fn of_a_long_conversation_nobody_has_seen_only_the_last_cut_waits() {
     assert!(cuts[0] == 1 && cuts[1] > 3, "{cuts:?}");
     let asked = summariser.requests().len();
     assert!(asked <= 2, "{asked}: the cut waits for one, and the next one's is begun");
-    // What was settled on the way stands.
+    // Earlier decisions stay.
     let sent = last_messages(&model);
     let answer = ask(second.address, request).await;
     settle(&second).await;
@@ -100,7 +100,7 @@ async fn nobody_spends_weirs_key_by_a_credential_that_was_never_taken() {
     let (summariser, store) = (summariser(&[]).await, Store::in_memory().expect("there is memory"));
     let weir = weir(&store, &model, &summariser, |config| {
         waits(config);
-        config.summaries.own_key = Some(weir::config::Secret::new("sk-summaries"));
+        config.summaries.provider_key = Some(weir::config::Secret::new("sk-summaries"));
     })
     .await;
     for (credential, calls, status, look) in [

@@ -1,5 +1,4 @@
-//! Load balancers that say whose connection they pass on: believed where they are told of, and nowhere
-//! else.
+//! Load balancers that report the client's address: weir trusts the configured ones only.
 
 use std::net::SocketAddr;
 
@@ -14,13 +13,13 @@ use crate::upstream::{capture_log, log_line};
 
 const CLOSE: &str = "connection: close\r\n";
 const FIRST: &[u8] = b"PROXY TCP4 192.0.2.7 10.0.0.1 8080 443\r\n";
-/// Version 2, for the same connection.
+/// Header of version 2 for the same connection.
 const SECOND: &[u8] =
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\x0a\0\0\x01\x1f\x90\x01\xbb";
-/// The balancer's own: a check of health.
+/// The balancer's own connection: a health check.
 const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
-/// A weir that takes connections from `balancers`.
+/// Starts a weir that trusts `balancers`.
 async fn behind(balancers: &str, tls: Option<&Authority>) -> Weir {
     capture_log();
     let upstream = Upstream::always(FINE).await;
@@ -35,7 +34,7 @@ async fn behind(balancers: &str, tls: Option<&Authority>) -> Weir {
     .await
 }
 
-/// What comes back on a connection on which `pieces` are sent one by one.
+/// Sends `pieces` one by one on a connection, and returns the answer.
 async fn sent(address: SocketAddr, pieces: &[&[u8]]) -> String {
     let mut stream = TcpStream::connect(address).await.expect("weir listens");
     stream.set_nodelay(true).expect("a TCP socket");
@@ -44,7 +43,7 @@ async fn sent(address: SocketAddr, pieces: &[&[u8]]) -> String {
         tokio::task::yield_now().await;
     }
     let mut answer = Vec::new();
-    // A reset is an end as well.
+    // A reset is also an end.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -57,7 +56,7 @@ async fn the_log_tells_whose_connection_it_was() {
         let answer = sent(weir.address, &[header, &request]).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert_eq!(log_line()["address"], expected);
-        // However it is cut up.
+        // Split at any point.
         let both = [header, &request].concat();
         for at in [1, 5, 13, 17, header.len() - 1, header.len() + 1] {
             let answer = sent(weir.address, &[&both[..at], &both[at..]]).await;
@@ -80,7 +79,7 @@ async fn a_balancer_has_to_say_it() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// What is refused before it goes anywhere has its address in the log as well.
+/// A request that is refused before it is forwarded is also logged with its address.
 #[tokio::test]
 async fn the_log_tells_whose_request_was_refused() {
     let weir = behind("127.0.0.0/8", None).await;
@@ -95,7 +94,7 @@ async fn the_log_tells_whose_request_was_refused() {
     }
 }
 
-/// From anybody else it is no HTTP.
+/// From any other address it is invalid HTTP.
 #[tokio::test]
 async fn nobody_else_is_believed() {
     let weir = behind("10.0.0.0/8", None).await;

@@ -1,13 +1,14 @@
-//! The server and the admin API behind certificates.
+//! Server and admin API with certificates.
 
 use rustls::version::{TLS12, TLS13};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use weir::admin::{Admin, Token};
 use weir::config::{Config, Secret};
-use weir::store::Store;
+use weir_store::Store;
 
 use super::setting::{Authority, ask_over, caller, client, connect, shown};
+use crate::eventually::{DEADLINE, eventually};
 use crate::server::harness::{FINE, Upstream, bare, body_of, chat, start};
 
 const CLOSE: &str = "connection: close\r\n";
@@ -54,7 +55,7 @@ async fn callers_without_the_right_certificate_are_not_served() {
     }
 }
 
-/// What is no handshake ends its own connection, and no other.
+/// An invalid handshake ends its own connection, and no other.
 #[tokio::test]
 async fn what_is_no_handshake_disturbs_nobody() {
     let authority = Authority::new("one");
@@ -72,7 +73,7 @@ async fn what_is_no_handshake_disturbs_nobody() {
         let mut plain = TcpStream::connect(weir.address).await.expect("weir listens");
         plain.write_all(bytes).await.expect("sent");
         let mut rest = Vec::new();
-        // A reset is an end as well.
+        // A reset is also an end.
         let _ = plain.read_to_end(&mut rest).await;
         assert!(!String::from_utf8_lossy(&rest).contains("HTTP"), "{rest:?}");
     }
@@ -82,7 +83,7 @@ async fn what_is_no_handshake_disturbs_nobody() {
     assert!(answer.starts_with(b"HTTP/1.1 200"));
 }
 
-/// A caller that does not begin its handshake holds one of the places, and only for a while.
+/// A caller that does not begin its handshake occupies one connection slot, and only for a while.
 #[tokio::test]
 async fn a_handshake_takes_a_place_and_has_an_end() {
     let authority = Authority::new("one");
@@ -101,8 +102,8 @@ async fn a_handshake_takes_a_place_and_has_an_end() {
     };
     assert!(ask().await.starts_with("HTTP/1.1 503"));
     assert_eq!(silent.read(&mut [0; 1]).await.unwrap_or(0), 0, "it is closed");
-    // Its place is given back a moment after the caller sees the end.
-    while !ask().await.starts_with("HTTP/1.1 200") {}
+    // Its slot is released a moment after the caller sees the end.
+    eventually(DEADLINE, ask, |answer| answer.starts_with("HTTP/1.1 200")).await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Certificates that change while weir serves: new connections get the new one, open ones stay.
+//! Certificates that change at run time: new connections get the new one, open ones stay.
 
 use std::net::SocketAddr;
 
@@ -11,9 +11,9 @@ use crate::cli::{Serving, weir};
 use crate::folder::Folder;
 use crate::server::harness::bare;
 
-const READ: &str = "the configuration was read anew";
+const READ: &str = "the configuration was reloaded";
 
-/// A weir that shows the certificate in `folder`.
+/// Starts a weir with the certificate in `folder`.
 fn serving(folder: &Folder) -> Serving {
     let text = format!(
         "[server.tls]\ncert_file = {:?}\nkey_file = {:?}\n[upstream]\nurl = \"http://127.0.0.1:1/v1\"",
@@ -24,7 +24,7 @@ fn serving(folder: &Folder) -> Serving {
     Serving::run(&mut weir(&["serve", "--listen", "127.0.0.1:0", "--config", &config]))
 }
 
-/// The certificate that is shown at `address`.
+/// Returns the certificate presented at `address`.
 async fn shown(authority: &Authority, address: SocketAddr) -> CertificateDer<'static> {
     let stream = connect(&caller(authority, None, &[&TLS13]), address).await.expect("a handshake");
     let certificates = stream.get_ref().1.peer_certificates().expect("one is shown");
@@ -50,13 +50,13 @@ async fn new_connections_get_what_the_files_hold() {
     let connector = caller(&authority, None, &[&TLS13]);
     let mut open = connect(&connector, address).await.expect("a handshake");
 
-    // By itself, when the files have changed.
+    // Automatically, when the files have changed.
     folder.replace("cert.pem", &pairs[1].cert);
     folder.replace("key.pem", &pairs[1].key);
     serving.wait_for(READ);
     assert_eq!(shown(&authority, address).await, certificate(&pairs[1]));
 
-    // What does not belong together changes nothing.
+    // A key and a certificate that do not match change nothing.
     folder.replace("cert.pem", &pairs[2].cert);
     serving.wait_for("weir.toml:3): is not the key of the certificate in cert_file");
     assert_eq!(shown(&authority, address).await, certificate(&pairs[1]));
@@ -74,7 +74,7 @@ async fn new_connections_get_what_the_files_hold() {
     serving.wait_for(READ);
     assert_eq!(shown(&authority, address).await, certificate(&pairs[2]));
 
-    // What was open all the time is open still.
+    // A connection that was open all the time is still open.
     open.write_all(bare("GET", "/healthz", "connection: close\r\n").as_bytes())
         .await
         .expect("sent");

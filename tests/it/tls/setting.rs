@@ -1,4 +1,4 @@
-//! Authorities, certificates that they sign, and callers that speak TLS.
+//! Fixture: authorities, certificates signed by them, and callers that use TLS.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use weir::config::{ListenTls, Secret};
 
-/// An authority that signs certificates.
+/// Authority that signs certificates.
 pub struct Authority {
     pub pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate and its key, in PEM.
+/// Certificate and its key, in PEM.
 #[derive(Clone)]
 pub struct Pair {
     pub cert: String,
@@ -39,7 +39,7 @@ impl Authority {
         Self { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate for this machine's names, for servers and callers alike.
+    /// Issues a certificate for this machine's names, for servers and callers alike.
     pub fn issue(&self, name: &str) -> Pair {
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let mut params = CertificateParams::new(names).expect("names");
@@ -62,7 +62,7 @@ impl Pair {
     }
 }
 
-/// What a listener is told of a certificate that has been read.
+/// Builds a listener's settings with this certificate.
 pub fn shown(pair: &Pair, client_ca: Option<&Authority>) -> ListenTls {
     ListenTls {
         cert_file: "cert.pem".into(),
@@ -81,7 +81,7 @@ pub fn roots(authority: &Authority) -> RootCertStore {
     roots
 }
 
-/// A caller that trusts `authority` and shows `pair`, by these versions of TLS alone.
+/// Creates a caller that trusts `authority` and presents `pair`, with these versions of TLS only.
 pub fn caller(
     authority: &Authority,
     pair: Option<&Pair>,
@@ -100,7 +100,7 @@ pub fn caller(
     TlsConnector::from(Arc::new(config))
 }
 
-/// A TLS connection to `address`, by the name `localhost`.
+/// Opens a TLS connection to `address`, by the name `localhost`.
 pub async fn connect(
     connector: &TlsConnector,
     address: SocketAddr,
@@ -120,12 +120,12 @@ pub async fn ask_over(
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// A client of HTTP/1.1 and HTTP/2 that trusts `authority` and shows `pair`.
+/// Creates a client of HTTP/1.1 and HTTP/2 that trusts `authority` and presents `pair`.
 pub fn client(authority: &Authority, pair: Option<&Pair>) -> reqwest::Client {
     client_builder(authority, pair).build().expect("a client")
 }
 
-/// What such a client is made by.
+/// Returns the builder of such a client.
 pub fn client_builder(authority: &Authority, pair: Option<&Pair>) -> reqwest::ClientBuilder {
     weir::upstream::install_tls_provider();
     let root = reqwest::Certificate::from_pem(authority.pem.as_bytes()).expect("PEM");

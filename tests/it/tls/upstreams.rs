@@ -1,4 +1,5 @@
-//! Upstreams behind certificates: whom weir trusts, what it shows, and which HTTP they speak.
+//! Upstreams with certificates: the authorities that weir trusts, the certificate that it presents,
+//! and the HTTP versions in use.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,16 +21,17 @@ use tokio_rustls::TlsAcceptor;
 use weir::config::{Config, Secret};
 use weir::proxy::Proxy;
 use weir::server::Server;
-use weir::store::Store;
+use weir_store::Store;
 
 use super::setting::{Authority, Pair, roots};
 use crate::server::harness::{Message, ask, body_of, chat, start};
 
-/// What an upstream saw of a request: the version of HTTP, and whether a certificate was shown.
+/// The upstream's view of a request: the version of HTTP, and whether a client certificate was
+/// presented.
 type Seen = (http::Version, bool);
 
-/// An upstream with a certificate of `authority`, which asks callers for one of `asks`, over these
-/// protocols.
+/// Starts an upstream with a certificate of `authority` and these protocols, which requires client
+/// certificates of `asks`.
 async fn upstream(
     authority: &Authority,
     asks: Option<&Authority>,
@@ -65,7 +67,7 @@ async fn upstream(
                     async { Ok::<_, Infallible>(Response::new(Full::new(Bytes::from("{}")))) }
                 });
                 let builder = auto::Builder::new(TokioExecutor::new());
-                // How it ends is for the other end to see.
+                // The other end observes how it ends.
                 let _ = builder.serve_connection(TokioIo::new(stream), service).await;
             });
         }
@@ -73,7 +75,7 @@ async fn upstream(
     (address, seen)
 }
 
-/// Asks a weir that goes by what `change` says for an answer of the upstream at `address`.
+/// Sends a request through a weir configured by `change` to the upstream at `address`.
 async fn asked(address: SocketAddr, change: impl FnOnce(&mut Config)) -> Message {
     let weir = start("unused", |config| {
         config.upstream.url = format!("https://localhost:{}/v1", address.port());
@@ -125,7 +127,7 @@ async fn a_certificate_is_shown_where_one_is_asked_for() {
     assert_eq!(seen.recv().await, Some((http::Version::HTTP_2, true)));
 }
 
-/// weir's listener is an upstream as good as any: certificates on both ends of both connections.
+/// weir's listener works as an upstream: certificates on both ends of both connections.
 #[tokio::test]
 async fn certificates_go_both_ways() {
     let (authority, callers) = (Authority::new("one"), Authority::new("callers"));

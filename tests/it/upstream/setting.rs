@@ -1,4 +1,4 @@
-//! An upstream that speaks raw TCP as it is told, a proxy in front of it, and the log that both leave.
+//! Fixture: an upstream that speaks raw TCP by script, a proxy in front of it, and the log of both.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,23 +19,23 @@ use weir::config::{AskUsage, Cache, Catalogue, Config, Cors, Log, LogFormat, Ser
 use weir::proxy::{
     Admission, Body, BoxError, Call, Caller, ErrorKind, Pass, PassBody, Proxy, ProxyError, Tenant,
 };
-use weir::store::Store;
 use weir::upstream::{Client, Target};
-use weir::wire::Protocol;
+use weir_engine::wire::Protocol;
+use weir_store::Store;
 
 pub const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// What the upstream does with a request once it has read it.
+/// Reaction of the upstream to a request that it has read.
 pub enum Reply {
     /// Answers, and waits for the next request on the connection.
     Keep(String),
     /// Answers, and closes the connection.
     Close(String),
-    /// Sends this much, holds the connection open and tells when the other side closes it.
+    /// Sends this much, holds the connection open and reports when the other side closes it.
     Hold(String),
 }
 
-/// A request as it came over the wire.
+/// Request as received.
 #[derive(Debug)]
 pub struct Seen {
     pub connection: usize,
@@ -59,11 +59,11 @@ impl Seen {
     }
 }
 
-/// An upstream on loopback that plays a script: one reply for each request, in order.
+/// Upstream on loopback that plays a script: one reply for each request, in order.
 pub struct Scripted {
     pub port: u16,
     pub seen: Arc<Mutex<Vec<Seen>>>,
-    /// Says so each time a caller closes a held connection.
+    /// Signals each time a caller closes a held connection.
     pub left: mpsc::UnboundedReceiver<()>,
 }
 
@@ -130,7 +130,7 @@ pub async fn play(
     }
 }
 
-/// Reads one request; chunked bodies are returned as they came, framing included.
+/// Reads one request; chunked bodies are returned as received, including the framing.
 pub async fn read_request(
     stream: &mut TcpStream,
     buffer: &mut Vec<u8>,
@@ -255,7 +255,7 @@ pub fn full(bytes: &'static [u8]) -> Body {
     Body::new(Full::new(Bytes::from_static(bytes)).map_err(|never| match never {}))
 }
 
-/// A body of unknown length.
+/// Body of unknown length.
 pub struct Chunks(VecDeque<Result<Bytes, BoxError>>);
 
 impl http_body::Body for Chunks {
@@ -285,7 +285,7 @@ pub fn kind(result: Result<Response<Body>, ProxyError>) -> ErrorKind {
 }
 
 thread_local! {
-    /// What was logged on this thread: one test, for each has a thread and a runtime of its own.
+    /// Log of this thread and so of one test: each has its own thread and runtime.
     static LOGGED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -302,8 +302,8 @@ impl io::Write for LogWriter {
     }
 }
 
-/// Makes the log readable. One subscriber serves all tests: with one for each thread, a thread
-/// that has none could switch the log line off for all.
+/// Captures the log. One subscriber serves all tests: with one per thread, a thread without one
+/// could disable the log line for all.
 pub fn capture_log() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -314,14 +314,14 @@ pub fn capture_log() {
     });
 }
 
-/// All lines that this test has logged since they were last asked for.
+/// Returns all lines that this test has logged since the last call.
 pub fn log_lines() -> Vec<serde_json::Value> {
     let logged = LOGGED.take();
     let lines = logged.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| serde_json::from_slice(line).expect("a JSON line")).collect()
 }
 
-/// The one line that this test must have logged about requests.
+/// Returns the one line that this test must have logged about requests.
 pub fn log_line() -> serde_json::Value {
     let mut lines = log_lines();
     lines.retain(|line| line["target"] == "weir::request");

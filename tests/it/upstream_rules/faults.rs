@@ -1,4 +1,4 @@
-//! What the scripted upstream passes through, how it fails on purpose, and what it writes down.
+//! Scripted upstream: forwarded routes, deliberate faults, and its log.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -1,4 +1,4 @@
-//! What the scripted upstream refuses, how it counts, and how it streams.
+//! Scripted upstream: refusals, counts and streaming.
 
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ fn result(id: &str) -> Value {
     json!({"role": "tool", "tool_call_id": id, "content": "seen"})
 }
 
-/// Each row: where the piece stands, the piece, and what the refusal says.
+/// Each row: the position of the piece, the piece, and the text of the refusal.
 const REFUSED: &str = r#"
 body | { | could not parse
 body | [] | a JSON object
@@ -84,7 +84,8 @@ async fn refuses_what_the_api_refuses() {
     }
 }
 
-/// A conversation in short: `s`, `u` and `a` speak, `c:x,y` calls, `r:x` answers a call.
+/// Builds a conversation from shorthand: `s`, `u` and `a` speak, `c:x,y` calls, `r:x` answers a
+/// call.
 fn conversation(short: &str) -> Value {
     let message = |word: &str| match word.split_once(':') {
         Some(("c", ids)) => calls(&ids.split(',').collect::<Vec<_>>()),
@@ -151,7 +152,7 @@ async fn counts_by_the_published_rules() {
     let server = started(Options::default()).await;
     // Per message 3 and the role's 1; "hello world" is 2; the reply's frame is 3.
     let plain = json!([user("hello world")]);
-    // A name costs 1 beside its own token.
+    // A name costs 1 in addition to its own token.
     let named = json!([{"role": "user", "name": "bob", "content": "hello world"}]);
     let parts = json!([{"role": "user", "content": [
         {"type": "text", "text": "hello world"},

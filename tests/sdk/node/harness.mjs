@@ -1,5 +1,5 @@
-// Starts the scripted upstream and weir as processes, and reads what the upstream saw.
-// It knows nothing of the SDK. Readiness is read from what the processes write; nothing sleeps.
+// Starts the scripted upstream and weir as processes, and reads the upstream's log. Knows nothing
+// of the SDK. Readiness is detected from the processes' output; nothing sleeps.
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
@@ -14,7 +14,7 @@ const BINARIES = process.env.WEIR_TEST_BINARIES ?? path.join(REPOSITORY, "target
 export const CONFIG = path.join(REPOSITORY, "tests", "sdk", "weir.toml");
 export const KEY = "sk-right";
 
-// weir refuses settings that it does not know, and the SDK takes its own from the environment.
+// weir refuses unknown settings, and the SDK reads its own from the environment.
 const FOREIGN = /^(WEIR_|OPENAI_|AZURE_OPENAI_|.*_PROXY$)/i;
 const isForeign = (name) => FOREIGN.test(name);
 const kept = Object.entries(process.env).filter(([name]) => !isForeign(name));
@@ -23,7 +23,7 @@ for (const name of Object.keys(process.env).filter(isForeign)) {
   delete process.env[name];
 }
 
-// A program that says on one of its outputs where it listens.
+// Process that prints its address on one of its outputs.
 class Process {
   static async start(program, flags, output, ready, more = {}) {
     if (!existsSync(program)) {
@@ -36,7 +36,7 @@ class Process {
     self.child = spawn(program, flags, { stdio, env: { ...ENVIRONMENT, ...more } });
     self.exited = once(self.child, "exit");
     self.address = await new Promise((resolve, reject) => {
-      // Reads on to the end, so that the program never waits for room in the pipe.
+      // Reads to the end, so that the process never blocks on a full pipe.
       const reader = createInterface({ input: self.child[output] });
       reader.on("line", (line) => {
         self.lines.push(line);
@@ -51,7 +51,7 @@ class Process {
     return self;
   }
 
-  // Asks it to end and returns its exit code.
+  // Stops it and returns its exit code.
   async stop() {
     this.child.kill("SIGTERM");
     const [code] = await this.exited;

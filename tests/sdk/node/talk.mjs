@@ -1,4 +1,4 @@
-// A tool-calling conversation as an application holds it: every message is kept and sent again.
+// Tool-calling conversation as an application keeps it: every message is kept and sent again.
 
 import assert from "node:assert/strict";
 
@@ -25,7 +25,7 @@ export const TOOLS = [
 
 const SIDES = ["left", "right"];
 
-// The header that tells the upstream what to answer.
+// Returns the header that sets the upstream's answer.
 export function script(answer) {
   return { "x-upstream-script": JSON.stringify(answer) };
 }
@@ -47,7 +47,7 @@ export function question(exchange) {
   return { role: "user", content: `How high is the water at gauge ${exchange}?` };
 }
 
-// A tool's result, as long as such results are.
+// Returns a tool's result of a typical length.
 export function result(call) {
   const { place } = JSON.parse(call.function.arguments);
   const rows = Array.from({ length: 12 }, (_, hour) => {
@@ -56,7 +56,7 @@ export function result(call) {
   return { role: "tool", tool_call_id: call.id, content: rows.join("\n") };
 }
 
-// The calls are those that the script asked for.
+// Asserts that the calls are those in the script.
 export function assertCalls(calls, exchange) {
   const told = calls.map((call) => [call.function.name, JSON.parse(call.function.arguments)]);
   const asked = SIDES.map((side) => {
@@ -66,7 +66,7 @@ export function assertCalls(calls, exchange) {
   assert.equal(new Set(calls.map((call) => call.id)).size, 2);
 }
 
-// What weir said of each request, in order.
+// Record of weir's report on each request, in order.
 export class Course {
   actions = [];
 
@@ -82,7 +82,7 @@ export class Course {
     this.actions.push(action);
   }
 
-  // The conversation went past the limit, and the upstream saw none of it past the limit.
+  // Asserts that the conversation exceeded the limit, and that no request to the upstream did.
   async check(upstream) {
     assert.equal(this.actions[0], "pass");
     assert.ok(this.actions.at(-1).split("+").includes("evict"));

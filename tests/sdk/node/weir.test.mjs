@@ -1,5 +1,5 @@
-// The official SDK, unmodified, through weir: a conversation past the window, the routes that are
-// passed through, and each error as the SDK's own class.
+// Official SDK, unmodified, through weir: a conversation larger than the window, the routes that
+// are forwarded unchanged, and each error as the SDK's own class.
 
 import assert from "node:assert/strict";
 import { createServer } from "node:net";
@@ -57,7 +57,7 @@ async function askPlain(client, messages, headers, course) {
   return data.choices[0].message;
 }
 
-// Reads chunks as they come and puts the message together by hand.
+// Reads chunks as they arrive and assembles the message by hand.
 async function askStreamed(client, messages, headers, course) {
   const options = { stream: true, stream_options: { include_usage: true } };
   const asked = { model: "gpt-4o", messages, tools: talk.TOOLS, ...options };
@@ -87,7 +87,7 @@ async function askStreamed(client, messages, headers, course) {
   return calls.length ? { ...message, tool_calls: calls } : message;
 }
 
-// The SDK's own assembling of a stream.
+// Uses the SDK's own assembly of a stream.
 async function askHelper(client, messages, headers) {
   const asked = { model: "gpt-4o", messages, tools: talk.TOOLS };
   const stream = client.chat.completions.stream(
@@ -103,7 +103,7 @@ async function askHelper(client, messages, headers) {
   return calls ? { role, content, tool_calls: calls } : { role, content };
 }
 
-// Asks, calls tools and answers, again and again; nothing is ever left out.
+// Sends questions, calls tools and answers repeatedly; the client never removes a message.
 async function hold(client, ask) {
   const course = new talk.Course();
   const messages = talk.opening();
@@ -126,7 +126,7 @@ describe("a conversation past the window", () => {
     test(`${ask.name} in Azure's shape`, async () => {
       await (await hold(azure(), ask)).check(upstream);
       for (const request of await upstream.requests()) {
-        // The upstream's base ends in /v1: it is asked as it is used to.
+        // The upstream's base URL ends in /v1, so the path is unchanged.
         assert.equal(request.path, "/v1/chat/completions");
       }
     });
@@ -260,7 +260,8 @@ describe("the upstream's errors are its own", () => {
   for (const [name, expected, more, options] of UPSTREAMS) {
     for (const stream of [false, true]) {
       test(`${name}, ${stream ? "streamed" : "plain"}`, async () => {
-        // Asked for, so that the same bytes arrive either way: the upstream's ids come from them.
+        // Usage is requested, so that the bytes are the same either way: the upstream's ids derive
+        // from them.
         const asked = stream ? { stream, stream_options: { include_usage: true } } : {};
         const through = await failure(expected, chat(client, { ...more, ...asked }, options));
         const without = await failure(expected, chat(direct, { ...more, ...asked }, options));
@@ -374,7 +375,7 @@ describe("errors on the way", () => {
   });
 });
 
-// An address at which somebody listened a moment ago.
+// Returns an address whose listener has just closed.
 async function freedAddress() {
   const server = createServer().listen(0, "127.0.0.1");
   await new Promise((resolve) => server.once("listening", resolve));

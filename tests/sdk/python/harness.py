@@ -1,6 +1,6 @@
-"""Starts the scripted upstream and weir as processes, and reads what the upstream saw.
+"""Starts the scripted upstream and weir as processes, and reads the upstream's log.
 
-It knows nothing of the SDK. Readiness is read from what the processes write; nothing sleeps.
+Knows nothing of the SDK. Readiness is detected from the processes' output; nothing sleeps.
 """
 
 import json
@@ -19,7 +19,7 @@ START_SECONDS = 60
 STOP_SECONDS = 60
 KEY = "sk-right"
 
-# weir refuses settings that it does not know, and an SDK takes its own from the environment.
+# weir refuses unknown settings, and an SDK reads its own from the environment.
 FOREIGN = re.compile(r"^(WEIR_|OPENAI_|AZURE_OPENAI_|.*_PROXY$)", re.IGNORECASE)
 
 
@@ -29,7 +29,7 @@ def environment(**more):
 
 
 class Process:
-    """A program that says on one of its outputs where it listens."""
+    """Process that prints its address on one of its outputs."""
 
     def __init__(self, command, ready, stream, **more):
         if not Path(command[0]).exists():
@@ -55,7 +55,7 @@ class Process:
             raise RuntimeError(f"{command[0]} ended before it listened:\n" + "".join(self.lines))
 
     def _read(self, stream, ready, found):
-        # Reads on to the end, so that the program never waits for room in the pipe.
+        # Reads to the end, so that the process never blocks on a full pipe.
         for line in stream:
             self.lines.append(line)
             match = re.search(ready, line)
@@ -64,7 +64,7 @@ class Process:
         found.put(None)
 
     def stop(self):
-        """Asks it to end and returns its exit code."""
+        """Stops it and returns its exit code."""
         self._child.terminate()
         return self._child.wait(timeout=STOP_SECONDS)
 
@@ -111,7 +111,7 @@ class Weir(Process):
 
 
 def refusing_address():
-    """A socket whose port nobody can listen on while it lives, so that connecting is refused."""
+    """Socket that reserves a port without a listener while it exists, so that connections are refused."""
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     host, port = taken.getsockname()

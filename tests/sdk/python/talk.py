@@ -1,4 +1,4 @@
-"""A tool-calling conversation as an application holds it: every message is kept and sent again."""
+"""A tool-calling conversation as an application keeps it: every message is kept and sent again."""
 
 import json
 
@@ -25,7 +25,7 @@ TOOLS = [
 
 
 def script(**answer):
-    """The header that tells the upstream what to answer."""
+    """Returns the header that sets the upstream's answer."""
     return {"x-upstream-script": json.dumps(answer)}
 
 
@@ -47,14 +47,14 @@ def question(exchange):
 
 
 def result(call):
-    """A tool's result, as long as such results are."""
+    """Returns a tool's result of a typical length."""
     place = json.loads(call.function.arguments)["place"]
     rows = "\n".join(f"{place}: hour {hour} level {hour * 37 % 90} cm" for hour in range(12))
     return {"role": "tool", "tool_call_id": call.id, "content": rows}
 
 
 def assert_calls(calls, exchange):
-    """The calls are those that the script asked for."""
+    """Asserts that the calls are those in the script."""
     told = [(call.function.name, json.loads(call.function.arguments)) for call in calls]
     sides = ("left", "right")
     assert told == [
@@ -64,7 +64,7 @@ def assert_calls(calls, exchange):
 
 
 class Course:
-    """What weir said of each request, in order."""
+    """Record of weir's report on each request, in order."""
 
     def __init__(self):
         self.actions = []
@@ -81,7 +81,7 @@ class Course:
         self.actions.append(action)
 
     def check(self, upstream):
-        """The conversation went past the limit, and the upstream saw none of it past the limit."""
+        """Asserts that the conversation exceeded the limit, and that no request to the upstream did."""
         assert self.actions[0] == "pass"
         assert "evict" in self.actions[-1].split("+")
         assert not any("fault" in action for action in self.actions)

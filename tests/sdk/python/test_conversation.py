@@ -21,7 +21,7 @@ def ask_plain(client, messages, model, headers, course):
 
 
 def ask_streamed(client, messages, model, headers, course):
-    """Reads chunks as they come and puts the message together by hand."""
+    """Reads chunks as they arrive and assembles the message by hand."""
     raw = client.chat.completions.with_raw_response.create(
         model=model,
         messages=messages,
@@ -51,7 +51,7 @@ def ask_streamed(client, messages, model, headers, course):
 
 
 def ask_helper(client, messages, model, headers, course):
-    """The SDK's own assembling of a stream."""
+    """Uses the SDK's own assembly of a stream."""
     with client.chat.completions.stream(
         model=model,
         messages=messages,
@@ -62,14 +62,14 @@ def ask_helper(client, messages, model, headers, course):
         completion = stream.get_final_completion()
         headers = stream._response.headers
     course.note(headers, completion.usage.prompt_tokens)
-    # What the helper parsed is its own; the API takes no such member back.
+    # The `parsed` member belongs to the helper; the API does not accept it in a request.
     message = completion.choices[0].message.to_dict()
     message.pop("parsed", None)
     return openai.types.chat.ChatCompletionMessage.model_validate(message)
 
 
 def hold(client, ask, model):
-    """Asks, calls tools and answers, again and again; nothing is ever left out."""
+    """Sends questions, calls tools and answers repeatedly; the client never removes a message."""
     course = talk.Course()
     messages = talk.opening()
     for exchange in range(talk.EXCHANGES):
@@ -104,7 +104,7 @@ def test_past_the_window_in_azures_shape(weir, upstream, ask):
     ) as client:
         hold(client, ask, "gpt-4o").check(upstream)
     for request in upstream.requests():
-        # The upstream's base ends in /v1: it is asked as it is used to.
+        # The upstream's base URL ends in /v1, so the path is unchanged.
         assert request["path"] == "/v1/chat/completions"
         assert ["api-key", harness.KEY] in request["headers"]
 
@@ -144,7 +144,7 @@ def test_a_limit_of_the_request(client, upstream):
     "answer", [{"text": "It is 40 cm high."}, {"tool_calls": [{"name": "read", "arguments": {"n": 1}}]}]
 )
 def test_a_stream_that_does_not_ask_for_its_usage(client, direct, upstream, options, answer):
-    """weir asks, and the caller's chunks are those that it would have got."""
+    """weir requests usage, and the caller's chunks are the same as without it."""
 
     def chunks(client):
         raw = client.chat.completions.with_raw_response.create(
@@ -156,7 +156,7 @@ def test_a_stream_that_does_not_ask_for_its_usage(client, direct, upstream, opti
         )
         dumps = [chunk.to_dict() for chunk in raw.parse()]
         for dump in dumps:
-            # Made by the upstream from the request's bytes, which are not the same.
+            # The upstream derives ids from the request's bytes, which are not the same.
             dump.pop("id")
             for call in dump["choices"][0]["delta"].get("tool_calls") or []:
                 call.pop("id", None)
@@ -170,7 +170,7 @@ def test_a_stream_that_does_not_ask_for_its_usage(client, direct, upstream, opti
 
 
 def test_many_streams_at_once(weir, upstream):
-    """Each is begun before any is ended."""
+    """Each begins before any ends."""
     asyncio.run(many_streams(weir, upstream))
 
 

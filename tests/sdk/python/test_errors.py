@@ -1,4 +1,4 @@
-"""An error of each kind arrives as the SDK's own exception, the upstream's as it would without weir."""
+"""An error of each kind arrives as the SDK's own exception, the upstream's errors as they would without weir."""
 
 import logging
 import re
@@ -51,7 +51,8 @@ UPSTREAMS = [
 @pytest.mark.parametrize("expected, changes", UPSTREAMS)
 def test_the_upstreams_errors_are_its_own(client, direct, expected, changes, streamed):
     if streamed:
-        # Asked for, so that the same bytes arrive either way: the upstream's ids come from them.
+        # Usage is requested, so that the bytes are the same either way: the upstream's ids derive
+        # from them.
         changes = changes | {"stream_options": {"include_usage": True}}
     through = failure(expected, client, stream=streamed, **changes)
     without = failure(expected, direct, stream=streamed, **changes)
@@ -165,7 +166,7 @@ def test_an_upstream_that_hangs_up(client, name):
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
 def test_an_answer_cut_short_raises(client, direct, streamed):
-    """And what came before the cut has arrived."""
+    """The text before the connection broke has arrived."""
 
     def read(client):
         content = ""

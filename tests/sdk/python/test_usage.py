@@ -1,4 +1,4 @@
-"""What weir writes down of the SDK's requests is what the upstream counted."""
+"""weir's recorded usage of the SDK's requests equals the upstream's count."""
 
 import json
 import urllib.request
@@ -9,7 +9,7 @@ HELLO = [{"role": "user", "content": "How high is the water?"}]
 
 
 def told(weir):
-    """The usage of the tests' credential so far."""
+    """Returns the usage of the tests' credential so far."""
     url = f"http://{weir.address}/weir/v1/usage"
     request = urllib.request.Request(url, headers={"authorization": f"Bearer {harness.KEY}"})
     with urllib.request.urlopen(request) as answer:

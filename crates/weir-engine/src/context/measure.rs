@@ -1,0 +1,225 @@
+//! Properties of a message that the engine uses: role, tokens, allowed changes.
+
+use std::borrow::Cow;
+
+use super::ending::{Ending, EndingSoFar};
+use super::reading::{Reader, Reading};
+use crate::tokens::media::{self, ImageRule};
+use crate::tokens::{self, Encoding};
+use crate::wire::message::{Call, Part};
+use crate::wire::{Content, Message, Role, json};
+
+/// Rules for counting the tokens of a model's messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Measure {
+    pub encoding: Encoding,
+    pub images: ImageRule,
+}
+
+/// Facts about a message. Small, and free of content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fact {
+    pub role: Role,
+    /// Tokens of the whole message, including framing.
+    pub tokens: u64,
+    /// Tokens of its texts alone, which clipping can reduce.
+    pub text_tokens: u64,
+    /// Number of calls in the message.
+    pub calls: u32,
+    /// Whether its text has more than 200 characters.
+    pub is_long: bool,
+    /// Whether the caller marked it to stay.
+    pub is_pinned: bool,
+    /// Whether it contains weir's own member, which is never forwarded.
+    pub is_marked: bool,
+    /// Whether a note can be added to its text.
+    pub takes_note: bool,
+    /// Ending of its text.
+    pub ending: Ending,
+}
+
+/// Above this many characters a message counts as long.
+const LONG_CHARACTERS: usize = 200;
+
+impl Measure {
+    /// Derives the facts of `message`.
+    pub fn fact(&self, message: &Message<'_>) -> Fact {
+        self.fact_with(message, |_, _| {})
+    }
+
+    /// Derives the facts and the reading of `message`; both share one decoding.
+    pub fn read(&self, message: &Message<'_>) -> (Fact, Reading) {
+        let mut reader = Reader::new(message.role);
+        let fact = self.fact_with(message, |text, call| reader.push(text, call));
+        (fact, reader.done(message))
+    }
+
+    /// Counts `message`, and passes each decoded text, and the arguments of each call, to `said`.
+    fn fact_with<'m>(
+        &self,
+        message: &'m Message<'_>,
+        mut said: impl FnMut(Cow<'m, str>, Option<&Call<'_>>),
+    ) -> Fact {
+        let mut text_tokens = 0;
+        let mut other_tokens = 0;
+        let mut characters = 0;
+        let mut takes_note = false;
+        let mut ending = EndingSoFar::new(message.role);
+        let mut text = |raw: &'m str| {
+            let text = json::string(raw);
+            text_tokens += self.text(text.as_deref().unwrap_or(raw), &mut characters);
+            let text = text.unwrap_or_default();
+            ending.push(&text, text_tokens);
+            said(text, None);
+        };
+        match &message.content {
+            Content::None => {}
+            Content::Text(raw) => {
+                takes_note = true;
+                text(raw);
+            }
+            Content::Parts(parts) => {
+                takes_note = !parts.is_empty();
+                for part in parts {
+                    match part {
+                        Part::Text(raw) => text(raw),
+                        other => other_tokens += self.part(other),
+                    }
+                }
+            }
+        }
+        for raw in &message.side_texts {
+            other_tokens += match json::string(raw) {
+                Some(text) => self.encoding.count(&text),
+                None => tokens::count_unknown(self.encoding, raw),
+            };
+        }
+        for call in &message.calls {
+            other_tokens += tokens::CALL_FRAMING + self.raw_text(call.name);
+            let arguments = json::string(call.arguments);
+            let counted = arguments.as_deref().unwrap_or(call.arguments);
+            other_tokens += self.text(counted, &mut characters);
+            said(arguments.unwrap_or_default(), Some(call));
+        }
+        if let Some(name) = &message.name {
+            other_tokens += tokens::NAME_FRAMING + self.encoding.count(name);
+        }
+        other_tokens += u64::from(message.opaque_members) * tokens::UNCOUNTABLE;
+        Fact {
+            role: message.role,
+            tokens: tokens::MESSAGE_FRAMING + text_tokens + other_tokens,
+            text_tokens,
+            calls: message.calls.len() as u32,
+            is_long: characters > LONG_CHARACTERS,
+            is_pinned: message.is_pinned(),
+            is_marked: message.weir.is_some(),
+            takes_note,
+            ending: ending.done(text_tokens),
+        }
+    }
+
+    /// Counts the tokens of a text, and its characters too.
+    fn text(&self, text: &str, characters: &mut usize) -> u64 {
+        // Counting beyond the threshold would only cost time.
+        if *characters <= LONG_CHARACTERS {
+            *characters += text.chars().take(LONG_CHARACTERS + 1).count();
+        }
+        self.encoding.count(text)
+    }
+
+    /// Counts the tokens of the string in `raw`, or of its JSON text if it is no string.
+    fn raw_text(&self, raw: &str) -> u64 {
+        self.encoding.count(json::string(raw).as_deref().unwrap_or(raw))
+    }
+
+    fn part(&self, part: &Part<'_>) -> u64 {
+        match part {
+            Part::Text(raw) => self.raw_text(raw),
+            Part::Ambiguous(raw) => self.encoding.count(raw),
+            Part::Image { url, detail } => self.images.count(url, detail.as_deref()),
+            Part::Audio { data, format } => media::count_audio(data, format),
+            Part::Other(raw) => tokens::count_unknown(self.encoding, raw),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Protocol;
+
+    fn fact(raw: &str) -> Fact {
+        let measure =
+            Measure { encoding: Encoding::O200kBase, images: ImageRule::of_model("gpt-4o") };
+        measure.fact(&Protocol::Chat.read_message(raw).expect("readable"))
+    }
+
+    #[test]
+    fn counts_every_part_the_model_reads() {
+        for (raw, tokens) in [
+            (r#"{"role":"user"}"#, 4),
+            (r#"{"role":"user","content":""}"#, 4),
+            (r#"{"role":"user","content":"hello world"}"#, 6),
+            (r#"{"role":"user","content":"hello\u0020world"}"#, 6),
+            (r#"{"role":"user","content":"hello world","name":"bob"}"#, 8),
+            (r#"{"role":"user","content":[{"type":"text","text":"hello world"}]}"#, 6),
+            (
+                r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"u","detail":"low"}}]}"#,
+                89,
+            ),
+            (r#"{"role":"user","content":[{"type":"file","file":{"file_id":"f"}}]}"#, 154),
+            (
+                r#"{"role":"assistant","tool_calls":[{"id":"a","type":"function","function":{"name":"hello","arguments":"world"}}]}"#,
+                14,
+            ),
+            (r#"{"role":"assistant","function_call":{"name":"hello","arguments":"world"}}"#, 14),
+            (r#"{"role":"assistant","content":null,"reasoning_content":"hello world"}"#, 6),
+        ] {
+            assert_eq!(fact(raw).tokens, tokens, "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_with_the_facts_is_what_is_read_alone() {
+        for raw in [
+            r#"{"role":"user","content":null}"#,
+            r#"{"role":"user","content":"Is it\n \"gate_1\"? "}"#,
+            r#"{"role":"assistant","content":[{"type":"text","text":"see a/b.c"},{"type":"text","text":""},"```x"]}"#,
+            r#"{"role":"assistant","content":"I look.","tool_calls":[
+                {"id":"a","function":{"name":"read","arguments":"{\"path\":\"a/b.c\",\"n\":1}"}},
+                {"id":"b","function":{"name":"run","arguments":{"no":"string"}}},
+                {"id":"c","function":{"name":"run","arguments":"\"text\""}}]}"#,
+            r#"{"role":"tool","tool_call_id":"a","content":"{\"id\": \"XEHM4B\"}"}"#,
+        ] {
+            let measure =
+                Measure { encoding: Encoding::O200kBase, images: ImageRule::of_model("gpt-4o") };
+            let message = Protocol::Chat.read_message(raw).expect("readable");
+            let (fact, reading) = measure.read(&message);
+            assert_eq!(fact, measure.fact(&message));
+            assert_eq!(reading, Reading::of(&message), "{raw}");
+        }
+    }
+
+    #[test]
+    fn a_member_given_twice_hides_nothing() {
+        let long = "word ".repeat(500);
+        let raw = format!(
+            r#"{{"role":"user","content":[{{"type":"text","text":"a","text":"{long}"}}]}}"#
+        );
+        assert!(fact(&raw).tokens >= 150);
+        let raw = format!(
+            r#"{{"role":"assistant","tool_calls":[{{"function":{{"name":"a","arguments":"","arguments":"{long}"}}}}]}}"#
+        );
+        assert!(fact(&raw).tokens > 500);
+    }
+
+    #[test]
+    fn marks_are_read() {
+        let marked = fact(r#"{"role":"user","content":"x","weir":{"pin":true}}"#);
+        assert!(marked.is_pinned && marked.is_marked && marked.takes_note);
+        let marked = fact(r#"{"role":"user","content":null,"weir":{"pin":false}}"#);
+        assert!(!marked.is_pinned && marked.is_marked && !marked.takes_note);
+        assert!(fact(&format!(r#"{{"role":"user","content":"{}"}}"#, "x".repeat(201))).is_long);
+        assert!(!fact(&format!(r#"{{"role":"user","content":"{}"}}"#, "x".repeat(200))).is_long);
+    }
+}

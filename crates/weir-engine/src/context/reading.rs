@@ -1,0 +1,195 @@
+//! Reading of a message's content: its texts decoded, split into units, with the values in them.
+//! Made only if a compaction needs it. Pure.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::units::units;
+use super::values::{ValueKind, values};
+use crate::wire::message::Call;
+use crate::wire::{Message, Role, json};
+
+/// Content of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reading {
+    pub role: Role,
+    /// All decoded text, block after block.
+    pub text: String,
+    pub blocks: Vec<Block>,
+    pub units: Vec<Unit>,
+    /// Values in order of position.
+    pub values: Vec<Mention>,
+    /// Id of the call that a result answers.
+    pub answers: Option<String>,
+}
+
+/// Part of a message's content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    pub kind: BlockKind,
+    pub span: Range<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BlockKind {
+    /// Text of the message, or a tool's result.
+    Text,
+    /// Arguments of a call.
+    Call { name: String, id: String },
+}
+
+/// Piece of text that stays whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unit {
+    pub span: Range<usize>,
+    /// Index of its block.
+    pub block: u32,
+    /// Index in `values` of the first that begins in it or later.
+    pub first_value: u32,
+}
+
+/// Occurrence of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mention {
+    /// Hash of the value's text.
+    pub key: u64,
+    pub start: u32,
+    pub end: u32,
+    pub kind: ValueKind,
+}
+
+/// Incremental reader of a message, text by text.
+#[derive(Debug)]
+pub struct Reader(Reading);
+
+impl Reader {
+    /// Creates a reader for a message of `role`.
+    pub fn new(role: Role) -> Self {
+        let reading = Reading {
+            role,
+            text: String::new(),
+            blocks: Vec::new(),
+            units: Vec::new(),
+            values: Vec::new(),
+            answers: None,
+        };
+        Self(reading)
+    }
+
+    /// Adds the next decoded text of the message: of its content, or the arguments of a call.
+    pub fn push(&mut self, text: Cow<'_, str>, call: Option<&Call<'_>>) {
+        let Some(call) = call else { return self.0.push(BlockKind::Text, text) };
+        let name = json::string(call.name).unwrap_or_default().into_owned();
+        let id = json::string(call.id).unwrap_or_default().into_owned();
+        self.0.push(BlockKind::Call { name, id }, arguments(text));
+    }
+
+    /// Finishes the reading of `message` after all its texts were added.
+    pub fn done(mut self, message: &Message<'_>) -> Reading {
+        self.0.answers = message.answers.and_then(json::string).map(Cow::into_owned);
+        self.0.index();
+        self.0
+    }
+}
+
+impl Reading {
+    /// Reads `message`.
+    pub fn of(message: &Message<'_>) -> Self {
+        let mut reader = Reader::new(message.role);
+        for raw in message.texts() {
+            reader.push(json::string(raw).unwrap_or_default(), None);
+        }
+        for call in &message.calls {
+            reader.push(json::string(call.arguments).unwrap_or_default(), Some(call));
+        }
+        reader.done(message)
+    }
+
+    /// Creates the reading of a message that consists of `text`.
+    pub fn of_text(role: Role, text: &str) -> Self {
+        let Reader(mut reading) = Reader::new(role);
+        reading.push(BlockKind::Text, text.into());
+        reading.index();
+        reading
+    }
+
+    fn push(&mut self, kind: BlockKind, said: Cow<'_, str>) {
+        let mut start = 0;
+        if self.text.is_empty() {
+            self.text = said.into_owned();
+        } else {
+            self.text.push('\n');
+            start = self.text.len();
+            self.text.push_str(&said);
+        }
+        self.blocks.push(Block { kind, span: start..self.text.len() });
+    }
+
+    fn index(&mut self) {
+        self.values = values(&self.text)
+            .into_iter()
+            .map(|value| Mention {
+                key: xxh3_64(&self.text.as_bytes()[value.start as usize..value.end as usize]),
+                start: value.start,
+                end: value.end,
+                kind: value.kind,
+            })
+            .collect();
+        let mut first = 0;
+        for (index, block) in self.blocks.iter().enumerate() {
+            for span in units(&self.text[block.span.clone()]) {
+                let span = block.span.start + span.start..block.span.start + span.end;
+                let is_before = |value: &Mention| (value.start as usize) < span.start;
+                // Units are in order: the search continues from the previous one.
+                if first > 0 && !is_before(&self.values[first - 1]) {
+                    first = self.values.partition_point(is_before);
+                }
+                let ahead = &self.values[first..];
+                first += ahead.iter().take_while(|value| is_before(value)).count();
+                let first_value = first as u32;
+                self.units.push(Unit { span, block: index as u32, first_value });
+            }
+        }
+    }
+
+    /// Returns the values in a unit.
+    pub fn values_of(&self, unit: &Unit) -> impl Iterator<Item = &Mention> {
+        self.places_in(unit).map(|place| &self.values[place])
+    }
+
+    /// Returns the values in a unit, by index.
+    pub fn places_in(&self, unit: &Unit) -> impl Iterator<Item = usize> {
+        let end = unit.span.end;
+        let first = unit.first_value as usize;
+        self.values[first..]
+            .iter()
+            .take_while(move |value| (value.start as usize) < end)
+            .enumerate()
+            .filter(move |(_, value)| value.end as usize <= end)
+            .map(move |(place, _)| first + place)
+    }
+
+    /// Returns the text of a value.
+    pub fn said(&self, value: &Mention) -> &str {
+        &self.text[value.start as usize..value.end as usize]
+    }
+}
+
+/// Returns the readable form of a call's arguments: the strings decoded, each after its name if
+/// there are several.
+fn arguments(text: Cow<'_, str>) -> Cow<'_, str> {
+    let Some(members) = json::members(&text) else { return text };
+    let shown =
+        |raw: &str| json::string(raw).map_or_else(|| raw.to_owned(), |text| text.into_owned());
+    let said = match members.as_slice() {
+        [(_, only)] if only.starts_with('"') => shown(only),
+        _ => {
+            let lines: Vec<String> =
+                members.iter().map(|(key, raw)| format!("{key}: {}", shown(raw))).collect();
+            lines.join("\n")
+        }
+    };
+    said.into()
+}

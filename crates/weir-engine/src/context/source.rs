@@ -1,0 +1,192 @@
+//! Access to message contents for the compaction state. Only compactions use it; otherwise facts
+//! suffice. Pure.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::clip::{Clipped, clip_arguments, clip_texts};
+use super::measure::Measure;
+use super::reading::Reading;
+use super::summary::{Space, Summaries, Summary};
+use super::weight::Lexicon;
+use crate::tokens::Encoding;
+use crate::wire::message::Call;
+use crate::wire::{Edit, Message, Protocol, Role, json, splice};
+
+/// Queries of a compaction to the request's messages.
+pub trait Source {
+    /// Clips the texts of `message` to at most `level_tokens` in total.
+    fn clip(&self, message: usize, level_tokens: u64) -> Clipped;
+
+    /// Clips the arguments of the calls of `message` to about `level_tokens` each; `None` if none
+    /// becomes shorter.
+    fn clip_arguments(&self, _message: usize, _level_tokens: u64) -> Option<Edit> {
+        None
+    }
+
+    /// Reads the content of `message`.
+    fn reading(&self, message: usize) -> Rc<Reading>;
+
+    /// Announces that these messages will be read, so that they can be read together.
+    fn expect(&self, _messages: &[usize]) {}
+
+    /// Reads the content of an earlier compaction's note.
+    fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
+        Rc::new(Reading::of_text(Role::User, note))
+    }
+
+    /// Returns the values of the first `messages` messages.
+    fn lexicon(&self, messages: usize) -> Rc<Lexicon> {
+        let mut lexicon = Lexicon::default();
+        lexicon.take_up_to(messages, |message| self.reading(message));
+        Rc::new(lexicon)
+    }
+
+    /// Returns `message` as received; `None` if it cannot be read.
+    fn message(&self, _message: usize) -> Option<Message<'_>> {
+        None
+    }
+
+    /// Returns the summary that the compaction record names for the messages `gone`, or `None` for
+    /// the extract. `gone` lists all messages that the note of this compaction will cover, by index
+    /// in order. The result never changes for the same messages, regardless of the room in `space`.
+    /// Called at most once per compaction.
+    fn summary(&self, _gone: &[usize], _space: Space) -> Option<Summary> {
+        None
+    }
+
+    /// Returns the size of `message` after `edit`, including framing.
+    fn tokens_after(&self, _message: usize, _edit: &Edit, _measure: &Measure) -> Option<u64> {
+        None
+    }
+}
+
+/// Readings of a request's messages, each made at most once.
+pub type Readings = RefCell<Vec<Option<Rc<Reading>>>>;
+
+/// Function that reads many messages of a request, in order.
+pub type ReadMany<'a> = dyn Fn(&[usize]) -> Vec<Reading> + 'a;
+
+/// Reads one message of a request.
+pub fn read_one(protocol: Protocol, raw: &str) -> Reading {
+    match protocol.read_message(raw) {
+        Ok(message) => Reading::of(&message),
+        Err(_) => Reading::of_text(Role::Other, ""),
+    }
+}
+
+/// Messages of a request as received. Reads each at most once, however many compactions there are.
+pub struct RequestSource<'a> {
+    protocol: Protocol,
+    messages: &'a [&'a str],
+    encoding: Encoding,
+    readings: Rc<Readings>,
+    read_many: Option<&'a ReadMany<'a>>,
+    lexicon: RefCell<Rc<Lexicon>>,
+    notes: RefCell<VecDeque<(Arc<str>, Rc<Reading>)>>,
+    summaries: Option<Summaries<'a>>,
+}
+
+/// Number of note readings kept.
+const NOTES: usize = 64;
+
+impl<'a> RequestSource<'a> {
+    pub fn new(protocol: Protocol, messages: &'a [&'a str], encoding: Encoding) -> Self {
+        Self {
+            protocol,
+            messages,
+            encoding,
+            readings: Rc::default(),
+            read_many: None,
+            lexicon: RefCell::default(),
+            notes: RefCell::default(),
+            summaries: None,
+        }
+    }
+
+    /// Uses `readings` as storage and `read_many` to read many messages at once; it must read as
+    /// [`read_one`] does.
+    pub fn with_readings(self, readings: Rc<Readings>, read_many: &'a ReadMany<'a>) -> Self {
+        Self { readings, read_many: Some(read_many), ..self }
+    }
+
+    /// Adds the summaries that compaction records name.
+    pub fn with_summaries(self, summaries: Summaries<'a>) -> Self {
+        Self { summaries: Some(summaries), ..self }
+    }
+}
+
+impl Source for RequestSource<'_> {
+    fn clip(&self, message: usize, level_tokens: u64) -> Clipped {
+        let Ok(message) = self.protocol.read_message(self.messages[message]) else {
+            return Clipped { cuts: Vec::new(), text_tokens: 0 };
+        };
+        let texts: Vec<_> =
+            message.texts().into_iter().map(|raw| json::string(raw).unwrap_or_default()).collect();
+        clip_texts(self.encoding, &texts, level_tokens)
+    }
+
+    fn clip_arguments(&self, message: usize, level_tokens: u64) -> Option<Edit> {
+        let message = self.message(message)?;
+        let clipped = |call: &Call<'_>| clip_arguments(self.encoding, call.arguments, level_tokens);
+        let texts: Vec<Option<String>> = message.calls.iter().map(clipped).collect();
+        texts.iter().any(Option::is_some).then_some(Edit::Arguments(texts))
+    }
+
+    fn reading(&self, message: usize) -> Rc<Reading> {
+        let mut readings = self.readings.borrow_mut();
+        if readings.len() <= message {
+            readings.resize(self.messages.len(), None);
+        }
+        let read = || Rc::new(read_one(self.protocol, self.messages[message]));
+        Rc::clone(readings[message].get_or_insert_with(read))
+    }
+
+    fn expect(&self, messages: &[usize]) {
+        let Some(read_many) = self.read_many else { return };
+        let mut readings = self.readings.borrow_mut();
+        readings.resize(self.messages.len(), None);
+        let unread = messages.iter().copied().filter(|message| readings[*message].is_none());
+        let unread: Vec<usize> = unread.collect();
+        for (message, reading) in unread.iter().zip(read_many(&unread)) {
+            readings[*message] = Some(Rc::new(reading));
+        }
+    }
+
+    fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
+        let mut notes = self.notes.borrow_mut();
+        if let Some((_, known)) = notes.iter().find(|(known, _)| Arc::ptr_eq(known, note)) {
+            return Rc::clone(known);
+        }
+        if notes.len() == NOTES {
+            notes.pop_front();
+        }
+        let reading = Rc::new(Reading::of_text(Role::User, note));
+        notes.push_back((Arc::clone(note), Rc::clone(&reading)));
+        reading
+    }
+
+    fn lexicon(&self, messages: usize) -> Rc<Lexicon> {
+        let mut lexicon = self.lexicon.borrow_mut();
+        if lexicon.messages() > messages {
+            *lexicon = Rc::default();
+        }
+        Rc::make_mut(&mut lexicon).take_up_to(messages, |message| self.reading(message));
+        Rc::clone(&lexicon)
+    }
+
+    fn message(&self, message: usize) -> Option<Message<'_>> {
+        self.protocol.read_message(self.messages.get(message)?).ok()
+    }
+
+    fn summary(&self, gone: &[usize], space: Space) -> Option<Summary> {
+        self.summaries.and_then(|summaries| summaries(gone, space))
+    }
+
+    fn tokens_after(&self, message: usize, edit: &Edit, measure: &Measure) -> Option<u64> {
+        let raw = splice::rewrite(self.protocol, self.messages.get(message)?, &[edit]);
+        Some(measure.fact(&self.protocol.read_message(&raw).ok()?).tokens)
+    }
+}

@@ -1,0 +1,178 @@
+//! Edits of a planned request: compaction and named edits, and their names. Decides nothing that the
+//! compaction state or the options have not decided.
+
+use super::PlanOptions;
+use crate::context::{self, Fate, Fold, RequestSource};
+use crate::wire::asking::{Put, Question};
+use crate::wire::{Edit, Request, breakpoint, clamp, splice};
+
+/// Name of the edit that requests a stream's usage.
+pub const USAGE: &str = "usage";
+/// Name of the edit that puts a model's summary into a note.
+const SUMMARY: &str = "summary";
+/// Name of the edit that lowers the output limit to the room after the input.
+const CLAMP: &str = "clamp";
+
+/// Kind of plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Only reported.
+    Observed,
+    /// The conversation is sent as received.
+    LeftAlone,
+    Compacted,
+}
+
+/// Returns all edits of messages, in order of message, and the names of those that are not
+/// compaction.
+pub(super) fn edits(
+    end: &Fold,
+    request: &Request<'_>,
+    source: &RequestSource<'_>,
+    options: &PlanOptions,
+    kind: Kind,
+) -> (Vec<(usize, Edit)>, Vec<&'static str>) {
+    let mut edits = match kind {
+        Kind::Compacted => context::edits(end),
+        Kind::Observed | Kind::LeftAlone => unmark(end),
+    };
+    let is_marked = edits.iter().any(|(_, edit)| *edit == Edit::Unmark);
+    let mut named = if is_marked { vec!["pin"] } else { Vec::new() };
+    if kind == Kind::Observed {
+        return (edits, named);
+    }
+    if kind == Kind::Compacted && end.summaries() > 0 {
+        named.push(SUMMARY);
+    }
+    let mut add = |own: Vec<(usize, Edit)>, name| {
+        if !own.is_empty() {
+            edits.extend(own);
+            named.push(name);
+        }
+    };
+    if options.late_system_as_user {
+        let is_sent =
+            |message: usize| kind == Kind::LeftAlone || end.fates()[message] != Fate::Gone;
+        add(context::late_system::edits(end, source, is_sent), "late_system");
+    }
+    if options.cache_control && end.places_breakpoints() {
+        let most = breakpoint::MAX_BREAKPOINTS.saturating_sub(breakpoint::count(request.text));
+        let places = end.breakpoints(most).into_iter();
+        add(places.map(|place| (place, Edit::Breakpoint)).collect(), "breakpoints");
+    }
+    edits.sort_by_key(|(message, _)| *message);
+    (edits, named)
+}
+
+/// Returns the edits that remove weir's own member from messages that are otherwise unchanged.
+fn unmark(end: &Fold) -> Vec<(usize, Edit)> {
+    let marked = end.facts().iter().enumerate().filter(|(_, fact)| fact.is_marked);
+    marked.map(|(index, _)| (index, Edit::Unmark)).collect()
+}
+
+/// Edits outside the messages.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Frame {
+    /// Usage request for a stream.
+    pub(super) question: Option<Question>,
+    /// Output limit to set.
+    pub(super) clamp: Option<u64>,
+}
+
+impl Frame {
+    /// Determines the edits of a request that is sent in `sent_tokens`.
+    pub(super) fn new(
+        request: &Request<'_>,
+        options: &PlanOptions,
+        sent_tokens: u64,
+        kind: Kind,
+    ) -> Self {
+        // An estimate may be slightly low.
+        let is_estimated = options.measure.encoding.is_estimated();
+        let spare_tokens = if is_estimated { sent_tokens / 32 } else { 0 };
+        let most_tokens = sent_tokens + spare_tokens;
+        let asked = request.max_output_tokens;
+        let learned = options.learned.clamped(&options.limits_of(request), most_tokens, asked);
+        let most = options.max_output_tokens;
+        let budgeted = most.filter(|most| asked.is_none_or(|asked| asked > *most));
+        let clamp = learned.into_iter().chain(budgeted).min();
+        Self {
+            question: request.usage_question.filter(|_| options.asks_usage),
+            clamp: clamp.filter(|_| kind != Kind::Observed),
+        }
+    }
+
+    /// Returns the names of the edits.
+    pub(super) fn names(self) -> impl Iterator<Item = &'static str> {
+        self.question.map(|_| USAGE).into_iter().chain(self.clamp.map(|_| CLAMP))
+    }
+}
+
+/// Returns the body with `edits` and those outside the messages; `None` if there are none.
+pub(super) fn body(
+    request: &Request<'_>,
+    model: &str,
+    edits: &[(usize, Edit)],
+    frame: Frame,
+) -> (Option<String>, Option<Put>) {
+    if edits.is_empty() && frame.question.is_none() && frame.clamp.is_none() {
+        return (None, None);
+    }
+    let mut body = splice::apply(request.protocol, request, edits);
+    // It moves nothing, so the usage request keeps its position.
+    if let Some(tokens) = frame.clamp {
+        clamp::put(request, &mut body, tokens);
+    }
+    let asked = frame.question.map(|question| question.put(request, &mut body));
+    // After all else, so that the usage request keeps its position.
+    if let Some(tokens) = frame.clamp {
+        clamp::add(request, model, &mut body, tokens);
+    }
+    (Some(body), asked)
+}
+
+/// Returns the steps of a plan that ends in the state `end`, such as `pass` or `evict+fit`.
+pub(super) fn action(end: &Fold, kind: Kind, needs_nothing: bool) -> String {
+    let done = if needs_nothing { "pass".to_owned() } else { steps(end) };
+    if kind == Kind::Observed { format!("observe+{done}") } else { done }
+}
+
+/// Returns the steps applied to a conversation, in the order of a compaction.
+fn steps(end: &Fold) -> String {
+    let any = |fate| end.fates().contains(&fate);
+    let done = [
+        (any(Fate::Masked), "mask"),
+        (any(Fate::Gone), "evict"),
+        (end.restarts() > 0, "restart"),
+        (any(Fate::Clipped), "fit"),
+    ];
+    match (joined(&done), end.is_untouched()) {
+        (None, true) => "pass".to_owned(),
+        // A compaction that masked nothing may still have added a notice.
+        (None, false) => "notice".to_owned(),
+        (Some(words), _) => words,
+    }
+}
+
+/// Returns the steps of the compactions after the first `before` ones, in the words of [`action`].
+pub(super) fn steps_after(end: &Fold, before: u32) -> String {
+    let (history, fates) = (end.history(), end.fates());
+    let any = |fate| {
+        let changed = |message: usize| history.changed_in(message) > before;
+        fates.iter().enumerate().any(|(message, own)| *own == fate && changed(message))
+    };
+    let mut later = (before + 1..=end.cuts()).filter_map(|number| history.cut(number));
+    let done = [
+        (any(Fate::Masked), "mask"),
+        (any(Fate::Gone), "evict"),
+        (later.any(|cut| cut.is_restart), "restart"),
+        (any(Fate::Clipped), "fit"),
+    ];
+    joined(&done).unwrap_or_else(|| "notice".to_owned())
+}
+
+/// Joins the words of the steps that were done; `None` if there are none.
+fn joined(steps: &[(bool, &str)]) -> Option<String> {
+    let words: Vec<&str> = steps.iter().filter(|(is_done, _)| *is_done).map(|(_, w)| *w).collect();
+    (!words.is_empty()).then(|| words.join("+"))
+}

@@ -1,0 +1,288 @@
+//! Plan of a request: the one place where it is assembled. Compacts the conversation to its limit,
+//! checks that it fits, and splices the edits into the caller's bytes.
+//!
+//! Reads nothing but the request, the options, the summaries and what is at hand of earlier work. The
+//! same request, options and summaries always give the same plan.
+
+mod cost;
+mod edits;
+mod error;
+mod known;
+mod options;
+mod report;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::context::history::SummaryUse;
+use crate::context::report::Treatment;
+use crate::context::summary::Space;
+use crate::context::tail::{Tail, tail};
+use crate::context::{Ahead, Fact, Fate, Fold, Limits, RequestSource, Source, Zone};
+use crate::tokens::REPLY_PRIMING;
+use crate::wire::asking::Put;
+use crate::wire::{Edit, Request, clamp};
+
+pub use cost::{Cost, cost};
+pub use edits::USAGE;
+use edits::{Frame, Kind};
+pub use error::{CannotFit, PlanError};
+pub use known::{Known, NoSummaries, NothingKnown, SummarySource, extra_tokens};
+pub use options::{Mode, PlanOptions};
+pub use report::Names;
+
+/// Plan of one request.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Body to send; `None` if the request is sent as received.
+    pub body: Option<String>,
+    /// Handling of the conversation.
+    pub treatment: Treatment,
+    /// Steps applied to the conversation, such as `pass` or `evict+fit`; `refuse` if it cannot be
+    /// sent.
+    pub action: String,
+    /// Names of the edits in `body` that are not compaction.
+    pub edits: Vec<&'static str>,
+    /// Edits of messages in `body`, in order of message.
+    pub changes: Vec<(usize, Edit)>,
+    /// Excerpts of removed messages that bear on the last one, appended to it.
+    pub recall: Option<Tail>,
+    /// Limits of the request.
+    pub limits: Limits,
+    /// Maximum prompt tokens under these limits.
+    pub limit_tokens: u64,
+    /// Tokens of tools, schemas and reply priming. Priming belongs to the prompt, as in the usage that
+    /// providers report, and counts against each limit. A request that is above its limit by priming alone
+    /// is refused: clipping counts priming as well, so nothing is left to clip. Of 25,565 replayed requests,
+    /// at limits of 30, 50 and 70 % and 8,000 tokens, 1,343 were refused, 6 of these for no more than that.
+    pub overhead_tokens: u64,
+    /// Prompt tokens as received, overhead included.
+    pub received_tokens: u64,
+    /// Prompt tokens as sent, overhead included.
+    pub sent_tokens: u64,
+    /// Number of compactions of the conversation.
+    pub compactions: u32,
+    /// Whether the last of them is made at this very request.
+    pub is_compacted_here: bool,
+    /// How full the context is.
+    pub zone: Zone,
+    /// Usage request in `body`, if one was added.
+    pub usage_request: Option<Put>,
+    /// Output limit that the request is sent with.
+    pub max_output_tokens: Option<u64>,
+    /// Whether its output limit can be lowered or set.
+    pub is_clampable: bool,
+    /// Messages to summarise for the next compaction, if they are requested ahead.
+    pub prefetch: Option<Ahead>,
+    /// State of the conversation after all messages.
+    pub state: Arc<Fold>,
+    /// State that the request is sent by: a compaction may be due because it ends here.
+    pub end: Arc<Fold>,
+}
+
+/// Plans a request: which parts of its conversation are sent, and in which bytes.
+///
+/// # Errors
+///
+/// Fails if a message cannot be read, or if the parts that must stay exceed the limit.
+pub fn plan(
+    request: &Request<'_>,
+    options: &PlanOptions,
+    summaries: &dyn SummarySource,
+) -> Result<Plan, PlanError> {
+    plan_with(request, options, summaries, &NothingKnown)
+}
+
+/// Like [`plan()`], with the work at hand of earlier requests. The result is the same.
+///
+/// # Errors
+///
+/// Fails as [`plan()`] does.
+pub fn plan_with(
+    request: &Request<'_>,
+    options: &PlanOptions,
+    summaries: &dyn SummarySource,
+    known: &dyn Known,
+) -> Result<Plan, PlanError> {
+    let summary = |gone: &[usize], space: Space| summaries.summary(gone, space);
+    let read_many = |messages: &[usize]| known.read_many(request, messages);
+    let source = RequestSource::new(request.protocol, &request.messages, options.measure.encoding)
+        .with_readings(known.readings(), &read_many)
+        .with_summaries(&summary);
+    let extras_tokens = known::extras_tokens(request, options.measure, known);
+    let state = state(request, options, extras_tokens, known, &source)?;
+    known.keep_state(&state);
+    let plan = Plan::new(request, options, options.overhead_tokens(extras_tokens), state);
+    if options.mode == Mode::Bypass {
+        return plan.bypass();
+    }
+    plan.finish(request, options, &source)
+}
+
+/// Returns the tokens of a request that is to be sent as received, if they are certainly within its
+/// limit. For use after a fault: counts as little as possible and decides nothing.
+pub fn fits_as_received(request: &Request<'_>, options: &PlanOptions) -> Option<u64> {
+    let limit_tokens = options.input_tokens(request);
+    let extras_tokens = known::extras_tokens(request, options.measure, &NothingKnown);
+    let overhead_tokens = options.overhead_tokens(extras_tokens);
+    // No text has more tokens than bytes; framing is counted separately.
+    let most_tokens = request.text.len() as u64 + overhead_tokens;
+    if most_tokens <= limit_tokens {
+        return Some(most_tokens);
+    }
+    let counted =
+        (0..request.messages.len()).map(|index| Some(fact(request, options, index).ok()?.tokens));
+    let tokens = counted.sum::<Option<u64>>()? + overhead_tokens;
+    (tokens <= limit_tokens).then_some(tokens)
+}
+
+/// Counts one message.
+fn fact(request: &Request<'_>, options: &PlanOptions, index: usize) -> Result<Fact, PlanError> {
+    let message = request.protocol.read_message(request.messages[index]);
+    let message = message.map_err(|error| PlanError::Message { index, error })?;
+    Ok(options.measure.fact(&message))
+}
+
+/// Continues from the state at hand, or from the start, to the state after all messages.
+fn state(
+    request: &Request<'_>,
+    options: &PlanOptions,
+    extras_tokens: u64,
+    known: &dyn Known,
+    source: &dyn Source,
+) -> Result<Arc<Fold>, PlanError> {
+    let all = request.messages.len();
+    let at_hand = known.state().filter(|state| state.messages() <= all);
+    let state = at_hand
+        .unwrap_or_else(|| Arc::new(Fold::new(Arc::new(options.profile(request, extras_tokens)))));
+    if state.messages() == all {
+        return Ok(state);
+    }
+    let count = |index: usize| known.fact(index).map_or_else(|| fact(request, options, index), Ok);
+    // All are read before the first is taken: an error costs no compaction.
+    let facts = (state.messages()..all).map(count).collect::<Result<Vec<Fact>, PlanError>>()?;
+    let mut state = Arc::unwrap_or_clone(state);
+    for fact in facts {
+        state.push(fact, source);
+    }
+    Ok(Arc::new(state))
+}
+
+impl Plan {
+    /// Creates the plan that sends the request as received.
+    fn new(
+        request: &Request<'_>,
+        options: &PlanOptions,
+        overhead_tokens: u64,
+        state: Arc<Fold>,
+    ) -> Self {
+        let received_tokens = state.received_tokens() + overhead_tokens;
+        Self {
+            body: None,
+            treatment: Treatment::Bypassed,
+            action: "bypass".to_owned(),
+            edits: Vec::new(),
+            changes: Vec::new(),
+            recall: None,
+            limits: options.limits_of(request),
+            limit_tokens: options.input_tokens(request),
+            overhead_tokens,
+            received_tokens,
+            sent_tokens: received_tokens,
+            compactions: 0,
+            is_compacted_here: false,
+            zone: Zone::Continue,
+            usage_request: None,
+            max_output_tokens: request.max_output_tokens,
+            is_clampable: false,
+            prefetch: None,
+            end: Arc::clone(&state),
+            state,
+        }
+    }
+
+    /// Leaves the request as received, within the limits that the operator and the caller have set.
+    fn bypass(self) -> Result<Self, PlanError> {
+        let set = [self.limits.operator_tokens, self.limits.header_tokens];
+        match set.into_iter().flatten().min() {
+            Some(limit_tokens) if self.received_tokens > limit_tokens => {
+                Err(CannotFit::of(self, limit_tokens))
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Makes the compaction that is due at the end, checks the size, and writes the body.
+    fn finish(
+        mut self,
+        request: &Request<'_>,
+        options: &PlanOptions,
+        source: &RequestSource<'_>,
+    ) -> Result<Self, PlanError> {
+        self.end = match self.state.ended(source) {
+            Cow::Borrowed(_) => Arc::clone(&self.state),
+            Cow::Owned(end) => Arc::new(end),
+        };
+        let end = Arc::clone(&self.end);
+        let needs_nothing = end.needs_nothing(self.limit_tokens, self.overhead_tokens);
+        let (treatment, kind) = match (options.mode, needs_nothing) {
+            (Mode::Observe, true) => (Treatment::LeftAlone, Kind::Observed),
+            (Mode::Observe, false) => (Treatment::Observed, Kind::Observed),
+            (_, true) => (Treatment::LeftAlone, Kind::LeftAlone),
+            (_, false) => (Treatment::Compacted, Kind::Compacted),
+        };
+        self.treatment = treatment;
+        self.zone = end.zone();
+        self.compactions = if needs_nothing { 0 } else { end.cuts() };
+        self.is_compacted_here = kind == Kind::Compacted && end.is_cut_here();
+        if kind == Kind::Compacted {
+            self.sent_tokens = end.sent_tokens() + self.overhead_tokens;
+        }
+        (self.changes, self.edits) = edits::edits(&end, request, source, options, kind);
+        self.prefetch = options.prefetch.and_then(|asking| end.ahead(asking, source));
+        if self.sent_tokens > self.limit_tokens && kind != Kind::Observed {
+            let limit_tokens = self.limit_tokens;
+            return Err(CannotFit::of(self, limit_tokens));
+        }
+        self.action = edits::action(&end, kind, needs_nothing);
+        self.recall = if kind == Kind::Compacted { self.recalled(source) } else { None };
+        if let Some(recall) = &self.recall {
+            self.sent_tokens += recall.tokens;
+            // After all other edits, since it follows the last message.
+            self.changes.push((recall.message, Edit::Append(recall.text.clone())));
+        }
+        let frame = Frame::new(request, options, self.sent_tokens, kind);
+        self.edits.extend(frame.names());
+        (self.body, self.usage_request) =
+            edits::body(request, &options.model, &self.changes, frame);
+        self.is_clampable = kind != Kind::Observed && clamp::is_possible(request);
+        self.max_output_tokens = frame.clamp.or(request.max_output_tokens);
+        Ok(self)
+    }
+
+    /// Finds what bears on the last message of what was removed, if there is room for it.
+    fn recalled(&self, source: &dyn Source) -> Option<Tail> {
+        let recall = tail(&self.end, source)?;
+        (self.sent_tokens + recall.tokens <= self.limit_tokens).then_some(recall)
+    }
+
+    /// Tokens of tools and schemas.
+    pub fn tools_tokens(&self) -> u64 {
+        self.overhead_tokens.saturating_sub(REPLY_PRIMING)
+    }
+
+    /// What becomes of each message if the plan compacts.
+    pub fn fates(&self) -> &[Fate] {
+        self.end.fates()
+    }
+
+    /// Steps of the compactions after the first `before` ones, in the words of `action`.
+    pub fn steps_after(&self, before: u32) -> String {
+        edits::steps_after(&self.end, before)
+    }
+
+    /// Whether the note of the last compaction had no room for its summary.
+    pub fn is_summary_unfit(&self) -> bool {
+        self.end.history().last().is_some_and(|last| last.summary == SummaryUse::Unfit)
+    }
+}

@@ -1,0 +1,192 @@
+//! Images and audio. Sizes are read from headers; nothing is decoded or fetched.
+//!
+//! The rules are those that providers publish, or the larger value if measured billing differs.
+//! Remote images count as the rule's maximum.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::UNCOUNTABLE;
+
+/// Bytes of an image's base64 that are examined for its size.
+const HEADER_BASE64_BYTES: usize = 64 * 1024;
+
+/// Image counting rule of a family of models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ImageRule {
+    /// A base, and an amount for each tile of 512 pixels (OpenAI, up to GPT-5 and the o series).
+    /// The image is first fitted into 2,048 by 2,048 and its shorter side reduced to 768.
+    Tiles { base: u32, tile: u32 },
+    /// Patches of 32 pixels, at most `cap`, times a factor in thousandths (OpenAI's small and
+    /// newer models).
+    Patches { cap: u32, factor_permille: u32 },
+    /// Patches of 28 pixels, at most `cap` (Anthropic).
+    Squares { cap: u32 },
+    /// An amount for each tile of 768 pixels, at least `least` (Google).
+    Large { tile: u32, least: u32 },
+}
+
+impl ImageRule {
+    /// Returns the rule for `model`; unknown models use the most expensive common rule.
+    pub fn of_model(model: &str) -> Self {
+        let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
+        let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        if starts(&["gpt-4o-mini"]) {
+            Self::Tiles { base: 2833, tile: 5667 }
+        } else if starts(&["gpt-4.1-nano", "gpt-5-nano"]) {
+            Self::Patches { cap: 1536, factor_permille: 2460 }
+        } else if starts(&["gpt-4.1-mini", "gpt-5-mini"]) {
+            Self::Patches { cap: 1536, factor_permille: 1620 }
+        } else if starts(&["o4-mini"]) {
+            Self::Patches { cap: 1536, factor_permille: 1720 }
+        } else if starts(&["gpt-6"]) {
+            Self::Patches { cap: 12_000, factor_permille: 1200 }
+        } else if starts(&["gpt-5.2", "gpt-5.3", "gpt-5.4"]) {
+            Self::Patches { cap: 1536, factor_permille: 1200 }
+        } else if starts(&["gpt-5"]) {
+            Self::Tiles { base: 70, tile: 140 }
+        } else if starts(&["o1", "o3"]) {
+            Self::Tiles { base: 75, tile: 150 }
+        } else if starts(&["claude"]) {
+            Self::Squares { cap: 4784 }
+        } else if starts(&["gemini"]) {
+            Self::Large { tile: 258, least: 1120 }
+        } else {
+            Self::Tiles { base: 85, tile: 170 }
+        }
+    }
+
+    /// Counts the tokens of an image at `url` with the caller's `detail`.
+    pub fn count(self, url: &str, detail: Option<&str>) -> u64 {
+        let size = data_size(url);
+        let low = detail == Some("low");
+        let tokens = match self {
+            Self::Tiles { base, .. } if low => u64::from(base),
+            Self::Tiles { base, tile } => {
+                let (width, height) = size.map_or((2048, 768), fit_tiles);
+                u64::from(base)
+                    + u64::from(tile) * width.div_ceil(512).saturating_mul(height.div_ceil(512))
+            }
+            Self::Patches { cap, factor_permille } => {
+                let patches = size.map_or(u64::from(cap), |(width, height)| {
+                    width.div_ceil(32).saturating_mul(height.div_ceil(32)).min(u64::from(cap))
+                });
+                (patches * u64::from(factor_permille)).div_ceil(1000)
+            }
+            Self::Squares { cap } => size.map_or(u64::from(cap), |(width, height)| {
+                width.div_ceil(28).saturating_mul(height.div_ceil(28)).min(u64::from(cap))
+            }),
+            Self::Large { tile, least } => {
+                let tiles = size.map_or(4, |(width, height)| {
+                    width.div_ceil(768).saturating_mul(height.div_ceil(768)).min(16)
+                });
+                (u64::from(tile) * tiles).max(u64::from(least))
+            }
+        };
+        tokens.max(u64::from(u8::from(!url.is_empty())))
+    }
+}
+
+/// Fits an image into 2,048 by 2,048, then reduces its shorter side to at most 768.
+fn fit_tiles((width, height): (u64, u64)) -> (u64, u64) {
+    let (mut width, mut height) = (width.max(1), height.max(1));
+    let longer = width.max(height);
+    if longer > 2048 {
+        width = (width * 2048).div_ceil(longer);
+        height = (height * 2048).div_ceil(longer);
+    }
+    let shorter = width.min(height);
+    if shorter > 768 {
+        width = (width * 768).div_ceil(shorter);
+        height = (height * 768).div_ceil(shorter);
+    }
+    (width, height)
+}
+
+/// Returns width and height of the image in a `data:` URL, in pixels; `None` for other URLs and
+/// other content.
+fn data_size(url: &str) -> Option<(u64, u64)> {
+    let (_, data) = url.strip_prefix("data:")?.split_once(";base64,")?;
+    let bytes = decode_start(data)?;
+    let size = imagesize::blob_size(&bytes).ok()?;
+    // Sides are bounded so that their products stay far from overflow.
+    Some((size.width.min(1 << 24) as u64, size.height.min(1 << 24) as u64))
+}
+
+fn decode_start(data: &str) -> Option<Vec<u8>> {
+    let start = data.as_bytes().get(..data.len().min(HEADER_BASE64_BYTES))?;
+    let whole_groups = start.len() / 4 * 4;
+    STANDARD.decode(start.get(..whole_groups)?).ok()
+}
+
+/// Counts the tokens of recorded speech given as base64, by its duration: 10 a second for users'
+/// speech (OpenAI's guide to realtime costs). Compressed formats use the low end of their bit
+/// rates.
+pub fn count_audio(data: &str, format: &str) -> u64 {
+    let bytes = data.len() as u64 / 4 * 3;
+    let bytes_per_second = match format {
+        "wav" => decode_start(data).and_then(|start| wav_rate(&start)).unwrap_or(32_000),
+        "pcm16" => 48_000,
+        _ => 4_000,
+    };
+    (bytes * 10).div_ceil(bytes_per_second.max(1)).max(UNCOUNTABLE)
+}
+
+/// Reads the byte rate in a WAV header.
+fn wav_rate(start: &[u8]) -> Option<u64> {
+    let rate: [u8; 4] = start.get(28..32)?.try_into().ok()?;
+    start.starts_with(b"RIFF").then(|| u64::from(u32::from_le_bytes(rate))).filter(|rate| *rate > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Builds a PNG header with these sides.
+    fn png(width: u32, height: u32) -> String {
+        let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
+        bytes.extend(width.to_be_bytes());
+        bytes.extend(height.to_be_bytes());
+        bytes.extend([8, 6, 0, 0, 0, 0, 0, 0, 0]);
+        format!("data:image/png;base64,{}", STANDARD.encode(bytes))
+    }
+
+    #[test]
+    fn published_examples() {
+        // Values of OpenAI's guide to vision for GPT-4o and for 4.1-mini.
+        for (model, width, height, detail, tokens) in [
+            ("gpt-4o", 1024, 1024, None, 765),
+            ("gpt-4o", 2048, 4096, None, 1105),
+            ("gpt-4o", 4096, 8192, Some("low"), 85),
+            ("gpt-4.1-mini", 1024, 1024, None, 1659),
+            ("openai/gpt-4o", 1024, 1024, Some("high"), 765),
+        ] {
+            let rule = ImageRule::of_model(model);
+            assert_eq!(rule.count(&png(width, height), detail), tokens, "{model} {width}x{height}");
+        }
+    }
+
+    #[test]
+    fn unknown_sizes_count_as_the_most() {
+        for model in ["gpt-4o", "gpt-4.1-mini", "claude-sonnet-4-5", "gemini-2.5-pro", "qwen-vl"] {
+            let rule = ImageRule::of_model(model);
+            let remote = rule.count("https://example.com/a.png", None);
+            assert!(remote >= rule.count(&png(1024, 1024), None), "{model}");
+            assert_eq!(remote, rule.count("data:image/png;base64,AAAA", None), "{model}");
+        }
+        assert!(ImageRule::of_model("gpt-4o").count(&png(u32::MAX, u32::MAX), None) < 10_000);
+    }
+
+    #[test]
+    fn sound_counts_by_its_length() {
+        let minute_of_wav = {
+            let mut bytes = b"RIFF0000WAVEfmt 00000000".to_vec();
+            bytes.extend(16_000u32.to_le_bytes());
+            bytes.extend(32_000u32.to_le_bytes());
+            bytes.resize(32_000 * 60, 0);
+            STANDARD.encode(bytes)
+        };
+        assert!((590..620).contains(&count_audio(&minute_of_wav, "wav")));
+        assert_eq!(count_audio("AAAA", "mp3"), UNCOUNTABLE);
+    }
+}

@@ -1,0 +1,344 @@
+//! Tool definitions and schemas. OpenAI does not publish their form in the prompt; models are known
+//! to read them as TypeScript declarations in a namespace, so that form is counted. The minimum is
+//! the count of all texts in a definition, at any position, so that nothing the model may read goes
+//! uncounted. Open models read JSON: for their encodings the JSON is the minimum. Each schema is
+//! written once: the work is linear.
+
+use serde_json::{Map, Value};
+
+use super::encoding::Encoding;
+use super::visible;
+
+/// Tokens of a list of tools in addition to the declarations, once per request.
+const LIST: u64 = 9;
+/// Maximum nesting of schemas; deeper ones count as text.
+const MAX_DEPTH: usize = 64;
+
+/// Counts the tokens of `raw`, the JSON text of a list of tools or legacy functions.
+pub fn count_list(encoding: Encoding, raw: &str) -> u64 {
+    match serde_json::from_str(raw) {
+        Ok(Value::Array(tools)) if tools.is_empty() => 0,
+        Ok(Value::Array(tools)) => {
+            let mut writer = Writer::default();
+            writer.line(0, "namespace functions {\n");
+            tools.iter().for_each(|tool| writer.tool(tool));
+            writer.line(0, "} // namespace functions");
+            LIST + writer.count(encoding).max(least(encoding, raw)).max(as_json(encoding, raw))
+        }
+        // No list, or one nested too deeply to read: the whole text counts.
+        _ => encoding.count(raw),
+    }
+}
+
+/// Counts the tokens of a definition as JSON, the form in templates of open models; 0 for others.
+fn as_json(encoding: Encoding, raw: &str) -> u64 {
+    match encoding {
+        Encoding::Open(_) | Encoding::Own(_) => encoding.count(raw),
+        _ => 0,
+    }
+}
+
+/// Counts the texts in a definition, without the schema language's own words.
+fn least(encoding: Encoding, raw: &str) -> u64 {
+    let text = visible::text(raw, &[], |said| SCHEMA_WORDS.contains(&said));
+    encoding.count(text.as_deref().unwrap_or(raw))
+}
+
+/// Words of the schema language, which declarations write in fewer tokens.
+const SCHEMA_WORDS: [&str; 26] = [
+    "type",
+    "function",
+    "custom",
+    "name",
+    "description",
+    "parameters",
+    "properties",
+    "items",
+    "required",
+    "enum",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "additionalProperties",
+    "strict",
+    "object",
+    "array",
+    "string",
+    "number",
+    "integer",
+    "boolean",
+    "null",
+    "schema",
+    "json_schema",
+    "json_object",
+    "text",
+];
+
+/// Counts the tokens of `raw`, the JSON text of a `response_format`; 0 if it only names a type.
+pub fn count_response_format(encoding: Encoding, raw: &str) -> u64 {
+    let Ok(Value::Object(format)) = serde_json::from_str::<Value>(raw) else {
+        return encoding.count(raw);
+    };
+    let mut writer = Writer::default();
+    if let Some(schema) = format.get("json_schema").or(format.get("schema")) {
+        writer.tool(schema);
+    }
+    let tokens = match writer.count(encoding).max(least(encoding, raw)) {
+        0 => 0,
+        tokens => tokens.max(as_json(encoding, raw)),
+    };
+    if tokens > 0 { LIST + tokens } else { 0 }
+}
+
+/// Declarations, and separately the content that does not belong in one.
+#[derive(Default)]
+struct Writer {
+    declarations: String,
+    beside: String,
+}
+
+impl Writer {
+    fn count(&self, encoding: Encoding) -> u64 {
+        encoding.count(&self.declarations) + encoding.count(&self.beside)
+    }
+
+    fn line(&mut self, depth: usize, text: &str) {
+        self.declarations.extend(std::iter::repeat_n(' ', 2 * depth.saturating_sub(1)));
+        self.declarations.push_str(text);
+        self.declarations.push('\n');
+    }
+
+    fn comment(&mut self, depth: usize, members: &Map<String, Value>) {
+        if let Some(text) = members.get("description").and_then(Value::as_str) {
+            self.line(depth, &format!("// {text}"));
+        }
+    }
+
+    fn tool(&mut self, tool: &Value) {
+        let definition = tool.get("function").or(tool.get("custom")).unwrap_or(tool);
+        let Some(members) = definition.as_object() else {
+            self.beside.push_str(&definition.to_string());
+            return;
+        };
+        self.comment(0, members);
+        let name = members.get("name").and_then(Value::as_str).unwrap_or_default();
+        let schema = members.get("parameters").or(members.get("schema"));
+        let properties = schema.and_then(|schema| schema.get("properties")?.as_object());
+        if properties.is_some_and(|properties| !properties.is_empty()) {
+            let kind = schema.map(|schema| self.kind(schema, 1)).unwrap_or_default();
+            self.line(0, &format!("type {name} = (_: {kind}) => any;\n"));
+        } else {
+            self.line(0, &format!("type {name} = () => any;\n"));
+            schema.and_then(Value::as_object).into_iter().for_each(|schema| self.rest_of(schema));
+        }
+        for (key, value) in members {
+            let known = ["name", "description", "parameters", "schema", "type", "strict"];
+            if !known.contains(&key.as_str()) {
+                self.aside(key, value);
+            }
+        }
+    }
+
+    /// Returns the type that a schema stands for.
+    fn kind(&mut self, schema: &Value, depth: usize) -> String {
+        let Some(members) = schema.as_object().filter(|_| depth < MAX_DEPTH) else {
+            return schema.to_string();
+        };
+        self.rest_of(members);
+        if let Some(values) = members.get("enum").and_then(Value::as_array) {
+            return union(values.iter().map(Value::to_string));
+        }
+        for key in ["anyOf", "oneOf", "allOf"] {
+            if let Some(kinds) = members.get(key).and_then(Value::as_array) {
+                return union(kinds.iter().map(|kind| self.kind(kind, depth + 1)));
+            }
+        }
+        match members.get("type") {
+            Some(Value::String(kind)) => self.named(kind, members, depth),
+            Some(Value::Array(kinds)) => {
+                let mut names: Vec<&str> = kinds.iter().filter_map(Value::as_str).collect();
+                names.sort_unstable();
+                names.dedup();
+                union(names.into_iter().map(|kind| self.named(kind, members, depth)))
+            }
+            _ if members.contains_key("properties") => self.object(members, depth),
+            _ => members.get("$ref").and_then(Value::as_str).unwrap_or("any").to_owned(),
+        }
+    }
+
+    fn named(&mut self, kind: &str, members: &Map<String, Value>, depth: usize) -> String {
+        match kind {
+            "integer" | "number" => "number".to_owned(),
+            "array" => match members.get("items") {
+                Some(items) => format!("{}[]", self.kind(items, depth)),
+                None => "any[]".to_owned(),
+            },
+            "object" => self.object(members, depth),
+            other => other.to_owned(),
+        }
+    }
+
+    fn object(&mut self, members: &Map<String, Value>, depth: usize) -> String {
+        let Some(properties) = members.get("properties").and_then(Value::as_object) else {
+            return "object".to_owned();
+        };
+        let required: Vec<&str> = members
+            .get("required")
+            .and_then(Value::as_array)
+            .map(|names| names.iter().filter_map(Value::as_str).collect())
+            .unwrap_or_default();
+        let outer = std::mem::take(&mut self.declarations);
+        self.line(0, "{");
+        for (name, schema) in properties {
+            if let Some(members) = schema.as_object() {
+                self.comment(depth, members);
+            }
+            let kind = self.kind(schema, depth + 1);
+            let mark = if required.contains(&name.as_str()) { "" } else { "?" };
+            self.line(depth, &format!("{name}{mark}: {kind},"));
+        }
+        let mut inner = std::mem::replace(&mut self.declarations, outer);
+        inner.extend(std::iter::repeat_n(' ', 2 * depth.saturating_sub(2)));
+        inner.push('}');
+        inner
+    }
+
+    /// Collects the other content of a schema: defaults, bounds, patterns, definitions.
+    fn rest_of(&mut self, members: &Map<String, Value>) {
+        for (key, value) in members {
+            match key.as_str() {
+                "type"
+                | "properties"
+                | "items"
+                | "required"
+                | "enum"
+                | "description"
+                | "anyOf"
+                | "oneOf"
+                | "allOf"
+                | "$ref"
+                | "additionalProperties"
+                | "$schema"
+                | "strict" => {}
+                _ => self.aside(key, value),
+            }
+        }
+    }
+
+    fn aside(&mut self, key: &str, value: &Value) {
+        self.beside.push_str(key);
+        self.beside.push_str(": ");
+        self.beside.push_str(&value.to_string());
+        self.beside.push('\n');
+    }
+}
+
+fn union(kinds: impl Iterator<Item = String>) -> String {
+    kinds.collect::<Vec<_>>().join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definitions_are_read_as_declarations() {
+        let raw = r#"{"type":"function","function":{"name":"book","description":"Books a room.","parameters":{"type":"object",
+            "properties":{"who":{"type":"string","description":"Name."},"nights":{"type":"integer","minimum":1},
+            "kind":{"enum":["a","b"]},"extras":{"type":"array","items":{"type":"object","properties":{"id":{"type":["string","null"]}}}}},
+            "required":["who"]}}}"#;
+        let mut writer = Writer::default();
+        writer.tool(&serde_json::from_str(raw).expect("JSON"));
+        let expected = "// Books a room.\ntype book = (_: {\nextras?: {\n  id?: null | string,\n}[],\nkind?: \"a\" | \"b\",\n\
+             nights?: number,\n// Name.\nwho: string,\n}) => any;\n\n";
+        assert_eq!(writer.declarations, expected);
+        assert_eq!(writer.beside, "minimum: 1\n");
+    }
+
+    #[test]
+    fn more_definition_never_takes_fewer_tokens() {
+        let encoding = Encoding::O200kBase;
+        let mut last = 0;
+        for raw in [
+            "[]",
+            r#"[{"type":"function","function":{"name":"f"}}]"#,
+            r#"[{"type":"function","function":{"name":"f","description":"does it"}}]"#,
+            r#"[{"type":"function","function":{"name":"f","description":"does it","parameters":{"type":"object","properties":{"a":{"type":"string"}}}}}]"#,
+            r#"[{"type":"function","function":{"name":"f","description":"does it","parameters":{"type":"object","properties":{"a":{"type":"string","enum":["x","y"]},"b":{"type":"array","items":{"type":"object","properties":{"c":{"type":"number"}}}}}}}}]"#,
+        ] {
+            let tokens = count_list(encoding, raw);
+            assert!(tokens >= last, "{raw}");
+            last = tokens;
+        }
+        assert!(last > 40);
+    }
+
+    #[test]
+    fn open_models_read_definitions_as_json() {
+        let encoding = Encoding::from_name("qwen2").expect("it exists");
+        let parameters =
+            r#"{"type":"object","properties":{"a":{"type":"string"}},"required":["a"]}"#;
+        let raw = format!(
+            r#"[{{"type":"function","function":{{"name":"f","parameters":{parameters}}}}}]"#
+        );
+        assert!(count_list(encoding, &raw) >= encoding.count(&raw));
+        assert!(count_list(Encoding::O200kBase, &raw) < Encoding::O200kBase.count(&raw));
+        assert_eq!(count_response_format(encoding, r#"{"type":"json_object"}"#), 0);
+    }
+
+    #[test]
+    fn hostile_definitions_count_as_text() {
+        let deep = format!("[{}1{}]", "[".repeat(5000), "]".repeat(5000));
+        assert!(count_list(Encoding::O200kBase, &deep) > 100);
+        assert!(count_list(Encoding::O200kBase, "\"x\"") > 0);
+        assert!(count_list(Encoding::O200kBase, r#"[1, null, "x", {"function": []}]"#) > 0);
+        let hidden =
+            format!(r#"[{{"name":"f","parameters":{{"x-notes":"{}"}}}}]"#, "word ".repeat(500));
+        assert!(count_list(Encoding::O200kBase, &hidden) > 500);
+    }
+
+    #[test]
+    fn texts_count_wherever_they_stand() {
+        let long = "word ".repeat(500);
+        for schema in [
+            format!(
+                r#"{{"type":"object","properties":{{"a":{{"type":"array","items":{{"type":"string","description":"{long}"}}}}}}}}"#
+            ),
+            format!(r#"{{"type":"object","description":"{long}","properties":{{}}}}"#),
+            format!(
+                r#"{{"type":"object","properties":{{"a":{{"anyOf":[{{"description":"{long}"}}]}}}}}}"#
+            ),
+            format!(r#"{{"enum":["a"],"properties":{{"a":{{"description":"{long}"}}}}}}"#),
+            format!(r#"{{"type":"object","additionalProperties":{{"description":"{long}"}}}}"#),
+            format!(r#"{{"description":"{long}","description":"short"}}"#),
+        ] {
+            let raw = format!(
+                r#"[{{"type":"function","function":{{"name":"f","parameters":{schema}}}}}]"#
+            );
+            assert!(count_list(Encoding::O200kBase, &raw) >= 500, "{schema:.60}");
+        }
+        let raw = format!(r#"[{{"function":{{"name":"f"}},"custom":{{"name":"{long}"}}}}]"#);
+        assert!(count_list(Encoding::O200kBase, &raw) >= 500);
+        let raw = format!(r#"{{"type":"grammar","grammar":"{long}"}}"#);
+        assert!(count_response_format(Encoding::O200kBase, &raw) >= 500);
+    }
+
+    #[test]
+    fn nested_type_lists_do_not_multiply() {
+        let mut schema = r#"{"type":"string"}"#.to_owned();
+        for _ in 0..25 {
+            schema =
+                format!(r#"{{"type":["object","object","array"],"properties":{{"a":{schema}}}}}"#);
+        }
+        let raw = format!(r#"[{{"function":{{"name":"f","parameters":{schema}}}}}]"#);
+        assert!(count_list(Encoding::O200kBase, &raw) < raw.len() as u64);
+    }
+
+    #[test]
+    fn a_format_without_schema_is_free() {
+        let encoding = Encoding::O200kBase;
+        assert_eq!(count_response_format(encoding, r#"{"type":"json_object"}"#), 0);
+        let schema = r#"{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object","properties":{"a":{"type":"string"}}}}}"#;
+        assert!(count_response_format(encoding, schema) > 20);
+    }
+}

@@ -1,0 +1,548 @@
+//! OpenAI's chat completions: parses a body into members and messages. Reads spans; changes
+//! nothing.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::asking::Question;
+use super::json;
+use super::message::{Call, Content, Message, Part, Role};
+use super::walk::Walk;
+use super::{Beginning, BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
+
+/// Top-level members that weir acts on; each may be given once.
+const MEMBERS: [&str; 12] = [
+    "model",
+    "messages",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "tools",
+    "functions",
+    "response_format",
+    "prediction",
+    "n",
+    "service_tier",
+];
+
+/// Members that list fallback models.
+pub const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
+
+/// Reads a body in one validating pass.
+pub fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
+    let mut members = Members { max_messages, ..Members::default() };
+    let text = from_utf8(body)?;
+    let mut walk = Walk::new(text);
+    let read = members.read(&mut walk).and_then(|()| walk.end());
+    members.done(text, read)
+}
+
+/// Continues after the beginning that a body shares with an earlier one.
+pub fn read_on<'a>(
+    body: &'a [u8],
+    beginning: &Beginning,
+    max_messages: usize,
+) -> Result<Request<'a>, BodyError> {
+    let text = from_utf8(body)?;
+    let Some(mut members) = Members::of(beginning, text, max_messages) else {
+        return read(body, max_messages);
+    };
+    let mut walk = Walk::at(text, beginning.end);
+    let read = members.read_on(&mut walk).and_then(|()| walk.end());
+    members.done(text, read)
+}
+
+/// Returns the parser's position after the last message of a request; `None` if it has none.
+pub fn beginning(request: &Request<'_>) -> Option<Beginning> {
+    let range = |raw: &str| {
+        let start = raw.as_ptr() as usize - request.text.as_ptr() as usize;
+        start..start + raw.len()
+    };
+    let messages: Vec<_> = request.messages.iter().map(|raw| range(raw)).collect();
+    // A number at the end of the messages may continue in another body.
+    let end = request.messages.last().filter(|raw| raw.ends_with('}')).and(messages.last())?.end;
+    let leading = request.leading.iter();
+    Some(Beginning { leading: leading.map(|raw| raw.map(range)).collect(), messages, end })
+}
+
+fn from_utf8(body: &[u8]) -> Result<&str, BodyError> {
+    simdutf8::basic::from_utf8(body).map_err(|_| {
+        // Validated again, since the fast path does not return the position.
+        let valid_up_to_bytes = match std::str::from_utf8(body) {
+            Err(error) => error.valid_up_to(),
+            Ok(_) => body.len(),
+        };
+        BodyError::NotUtf8 { valid_up_to_bytes }
+    })
+}
+
+/// Describes the error in a text that is not a JSON object, without quoting from it.
+fn detail(text: &str) -> String {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let read = (&mut deserializer).deserialize_map(AnyObject).and_then(|()| deserializer.end());
+    match read {
+        Err(error) if error.is_data() => {
+            format!("line {} column {} is not a JSON object", error.line(), error.column())
+        }
+        Err(error) => error.to_string(),
+        Ok(()) => "it is not a JSON object".to_owned(),
+    }
+}
+
+/// Object whose contents are ignored.
+struct AnyObject;
+
+impl<'de> Visitor<'de> for AnyObject {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Members<'a> {
+    max_messages: usize,
+    raw: [Option<&'a str>; MEMBERS.len()],
+    /// Those in `raw` that precede the messages.
+    leading: [Option<&'a str>; MEMBERS.len()],
+    has_messages: bool,
+    messages: Vec<&'a str>,
+    refusal: Option<BodyError>,
+}
+
+impl<'a> Members<'a> {
+    /// Restores the members of a beginning from `text`; `None` if they do not match.
+    fn of(beginning: &Beginning, text: &'a str, max_messages: usize) -> Option<Self> {
+        let mut members = Self { max_messages, has_messages: true, ..Self::default() };
+        for (place, range) in beginning.leading.iter().enumerate() {
+            if let Some(range) = range {
+                *members.raw.get_mut(place)? = Some(text.get(range.clone())?);
+            }
+        }
+        members.leading = members.raw;
+        let messages = beginning.messages.iter().map(|range| text.get(range.clone()));
+        members.messages = messages.collect::<Option<_>>()?;
+        (members.messages.len() <= max_messages).then_some(members)
+    }
+
+    fn read(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+        walk.members(|name, walk| self.member(name, walk))
+    }
+
+    /// Continues after a message.
+    fn read_on(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+        walk.more_elements(|walk| self.message(walk))?;
+        walk.more_members(|name, walk| self.member(name, walk))
+    }
+
+    fn member(&mut self, name: &'a str, walk: &mut Walk<'a>) -> Option<()> {
+        let name = json::name(name)?;
+        let Some(place) = MEMBERS.iter().position(|member| *member == name) else {
+            let known = json::known_in_other_case(&name, &MEMBERS);
+            if let Some(known) = known.or(json::known_in_other_case(&name, &FALLBACKS)) {
+                return self.refuse(BodyError::OtherCase { key: name.into_owned(), known });
+            }
+            return walk.value().map(drop);
+        };
+        let is_messages = name == "messages";
+        if self.raw[place].is_some() || (is_messages && self.has_messages) {
+            return self.refuse(BodyError::DuplicateKey { key: name.into_owned() });
+        }
+        if !is_messages {
+            self.raw[place] = Some(walk.value()?);
+            return Some(());
+        }
+        self.has_messages = true;
+        self.leading = self.raw;
+        if walk.peek()? != b'[' {
+            // Invalid JSON is reported as such.
+            walk.value()?;
+            return self.refuse(wrong("messages", "an array of messages"));
+        }
+        walk.elements(|walk| self.message(walk))
+    }
+
+    fn message(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+        let raw = walk.value()?;
+        if self.messages.len() == self.max_messages {
+            return self.refuse(BodyError::TooManyMessages { limit: self.max_messages });
+        }
+        self.messages.push(raw);
+        Some(())
+    }
+
+    /// Returns the request if all of `text` was `read`.
+    fn done(self, text: &'a str, read: Option<()>) -> Result<Request<'a>, BodyError> {
+        match (self.refusal, read) {
+            (Some(refusal), _) => Err(refusal),
+            (None, Some(())) => Self { refusal: None, ..self }.into_request(text),
+            (None, None) => Err(BodyError::NotJson { detail: detail(text) }),
+        }
+    }
+
+    fn refuse(&mut self, refusal: BodyError) -> Option<()> {
+        self.refusal = Some(refusal);
+        None
+    }
+
+    fn into_request(self, text: &'a str) -> Result<Request<'a>, BodyError> {
+        let [
+            model,
+            _,
+            stream,
+            stream_options,
+            max_tokens,
+            max_completion_tokens,
+            tools,
+            functions,
+            format,
+            prediction,
+            choices,
+            service_tier,
+        ] = self.raw;
+        let limits = [("max_completion_tokens", max_completion_tokens), ("max_tokens", max_tokens)];
+        let extras = [
+            (ExtraKind::Tools, tools),
+            (ExtraKind::Functions, functions),
+            (ExtraKind::ResponseFormat, format),
+            (ExtraKind::Prediction, prediction),
+        ];
+        Ok(Request {
+            protocol: Protocol::Chat,
+            text,
+            model: match model {
+                None | Some("null") => None,
+                Some(raw) => Some(json::string(raw).ok_or_else(|| wrong("model", "a string"))?),
+            },
+            stream: match stream {
+                None | Some("null" | "false") => false,
+                Some("true") => true,
+                Some(_) => return Err(wrong("stream", "true or false")),
+            },
+            usage_question: stream
+                .filter(|stream| *stream == "true")
+                .and_then(|stream| Question::missing(text, stream, stream_options)),
+            max_output_tokens: whole(max_completion_tokens, "max_completion_tokens")?
+                .or(whole(max_tokens, "max_tokens")?),
+            output_limits: [max_completion_tokens, max_tokens]
+                .into_iter()
+                .flatten()
+                .filter(|raw| *raw != "null")
+                .collect(),
+            absent_limits: limits
+                .into_iter()
+                .filter_map(|(name, raw)| raw.is_none().then_some(name))
+                .collect(),
+            // A value that is not a number is left for the upstream to refuse.
+            choices: choices.and_then(|raw| raw.parse().ok()).unwrap_or(1),
+            service_tier: service_tier.and_then(json::string),
+            extras: extras
+                .into_iter()
+                .filter_map(|(kind, raw)| {
+                    Some(Extra { kind, raw: raw.filter(|raw| *raw != "null")? })
+                })
+                .collect(),
+            messages: self.messages,
+            leading: self.leading.to_vec(),
+        })
+    }
+}
+
+fn wrong(key: &str, expected: &'static str) -> BodyError {
+    BodyError::WrongType { key: key.to_owned(), expected }
+}
+
+/// Parses a whole number, if one is given.
+fn whole(raw: Option<&str>, key: &str) -> Result<Option<u64>, BodyError> {
+    match raw {
+        None | Some("null") => Ok(None),
+        Some(raw) => {
+            raw.parse().map(Some).map_err(|_| wrong(key, "a whole number that is not negative"))
+        }
+    }
+}
+
+/// Members of a message that weir acts on; each may be given once.
+const MESSAGE_MEMBERS: [&str; 12] = [
+    "role",
+    "content",
+    "name",
+    "tool_calls",
+    "function_call",
+    "tool_call_id",
+    "reasoning_content",
+    "reasoning",
+    "reasoning_details",
+    "refusal",
+    "audio",
+    "weir",
+];
+
+/// Reads one message.
+pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
+    let members = json::members(raw)
+        .ok_or(FieldError::WrongType { key: "", expected: "an object with a role" })?;
+    let mut found: [Option<&str>; MESSAGE_MEMBERS.len()] = [None; MESSAGE_MEMBERS.len()];
+    for (key, value) in members {
+        if let Some(place) = MESSAGE_MEMBERS.iter().position(|member| *member == key) {
+            if found[place].is_some() {
+                return Err(FieldError::DuplicateKey { key: MESSAGE_MEMBERS[place] });
+            }
+            found[place] = Some(value);
+        }
+    }
+    // weir's own member is never forwarded.
+    let weir = found[MESSAGE_MEMBERS.len() - 1];
+    let found = found.map(|value| value.filter(|value| *value != "null"));
+    let [
+        role,
+        content,
+        name,
+        tool_calls,
+        function_call,
+        answers,
+        reasoning_content,
+        reasoning,
+        reasoning_details,
+        refusal,
+        audio,
+        _,
+    ] = found;
+    Ok(Message {
+        raw,
+        role: read_role(role)?,
+        name: name.map(|name| expect_string(name, "name")).transpose()?,
+        content: read_content(content)?,
+        calls: read_calls(tool_calls, function_call)?,
+        answers,
+        side_texts: [reasoning_content, reasoning, reasoning_details, refusal]
+            .into_iter()
+            .flatten()
+            .collect(),
+        opaque_members: u32::from(audio.is_some()),
+        weir,
+    })
+}
+
+/// Returns the JSON text of a user message with the content `text`.
+pub fn user_message(text: &str) -> String {
+    let mut raw = String::from(r#"{"role":"user","content":""#);
+    json::escape_into(text, &mut raw);
+    raw.push_str(r#""}"#);
+    raw
+}
+
+fn expect_string<'a>(raw: &'a str, key: &'static str) -> Result<Cow<'a, str>, FieldError> {
+    json::string(raw).ok_or(FieldError::WrongType { key, expected: "a string" })
+}
+
+fn read_role(raw: Option<&str>) -> Result<Role, FieldError> {
+    let raw = raw.ok_or(FieldError::WrongType { key: "role", expected: "a string" })?;
+    Ok(match expect_string(raw, "role")?.as_ref() {
+        "system" | "developer" => Role::System,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        "tool" | "function" => Role::Tool,
+        _ => Role::Other,
+    })
+}
+
+fn read_content(raw: Option<&str>) -> Result<Content<'_>, FieldError> {
+    let Some(raw) = raw else {
+        return Ok(Content::None);
+    };
+    if raw.starts_with('"') {
+        return Ok(Content::Text(raw));
+    }
+    let parts = json::elements(raw).ok_or(FieldError::WrongType {
+        key: "content",
+        expected: "a string, a list of parts or null",
+    })?;
+    Ok(Content::Parts(parts.into_iter().map(read_part).collect()))
+}
+
+/// Reads a part; an unknown one becomes [`Part::Other`].
+fn read_part(raw: &str) -> Part<'_> {
+    if raw.starts_with('"') {
+        return Part::Text(raw);
+    }
+    if !raw.starts_with('{') {
+        return Part::Other(raw);
+    }
+    let Some(members) = json::unique_members(raw) else { return Part::Ambiguous(raw) };
+    let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
+    let kind = member("type").and_then(json::string).unwrap_or_default();
+    let text = |name: &str| member(name).filter(|text| text.starts_with('"')).map(Part::Text);
+    let part = match kind.as_ref() {
+        "text" => text("text"),
+        "refusal" => text("refusal"),
+        "image_url" => member("image_url").map(read_image),
+        "input_audio" => member("input_audio").map(read_audio),
+        _ => None,
+    };
+    part.unwrap_or(Part::Other(raw))
+}
+
+fn read_image(raw: &str) -> Part<'_> {
+    if let Some(url) = json::string(raw) {
+        return Part::Image { url, detail: None };
+    }
+    let Some(members) = json::unique_members(raw) else { return Part::Ambiguous(raw) };
+    let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
+    match member("url").and_then(json::string) {
+        Some(url) => Part::Image { url, detail: member("detail").and_then(json::string) },
+        None => Part::Other(raw),
+    }
+}
+
+fn read_audio(raw: &str) -> Part<'_> {
+    let Some(members) = json::unique_members(raw) else { return Part::Ambiguous(raw) };
+    let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
+    match member("data").and_then(json::string) {
+        Some(data) => Part::Audio {
+            data,
+            format: member("format").and_then(json::string).unwrap_or_default(),
+        },
+        None => Part::Other(raw),
+    }
+}
+
+fn read_calls<'a>(
+    tool_calls: Option<&'a str>,
+    function_call: Option<&'a str>,
+) -> Result<Vec<Call<'a>>, FieldError> {
+    let mut calls = Vec::new();
+    if let Some(raw) = tool_calls {
+        let wrong = FieldError::WrongType { key: "tool_calls", expected: "an array of tool calls" };
+        for call in json::elements(raw).ok_or(wrong)? {
+            let members = json::unique_members(call).unwrap_or_default();
+            let mut bodies = members.iter().filter(|(key, _)| key == "function" || key == "custom");
+            calls.push(match (bodies.next(), bodies.next()) {
+                (Some((_, body)), None) => {
+                    let id = members.iter().find(|(key, _)| key == "id");
+                    Call { id: id.map_or("", |(_, id)| id), ..read_call(body) }
+                }
+                _ => Call { name: "", arguments: call, id: "" },
+            });
+        }
+    }
+    if let Some(raw) = function_call {
+        calls.push(read_call(raw));
+    }
+    Ok(calls)
+}
+
+/// Returns the name and arguments of a call's `function` (or `custom`) member. If it is unclear
+/// which member counts, the whole call serves as its arguments, so that everything is counted.
+fn read_call(raw: &str) -> Call<'_> {
+    let Some(members) = json::unique_members(raw) else {
+        return Call { name: "", arguments: raw, id: "" };
+    };
+    let member =
+        |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, member)| *member);
+    match (member("arguments"), member("input")) {
+        (Some(_), Some(_)) => Call { name: "", arguments: raw, id: "" },
+        (arguments, input) => Call {
+            name: member("name").unwrap_or_default(),
+            arguments: arguments.or(input).unwrap_or_default(),
+            id: "",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_it_acts_on_and_borrows_the_rest() {
+        let body = br#" {"model":"gpt-4o","messages":[ {"role":"user","content":"hi"} ,{"role":"x"}],
+            "stream":true,"max_tokens":10,"max_completion_tokens":7,"tools":[{"a":1}],"other":{"b":[1e999]}} "#;
+        let request = read(body, 10).expect("readable");
+        assert_eq!(request.model.as_deref(), Some("gpt-4o"));
+        assert!(request.stream);
+        assert_eq!(request.max_output_tokens, Some(7));
+        assert_eq!(request.messages, [r#"{"role":"user","content":"hi"}"#, r#"{"role":"x"}"#]);
+        assert_eq!(request.extras, [Extra { kind: ExtraKind::Tools, raw: r#"[{"a":1}]"# }]);
+    }
+
+    #[test]
+    fn refuses_with_the_place() {
+        let duplicate = |key: &str| BodyError::DuplicateKey { key: key.into() };
+        let other_case = |key: &str, known| BodyError::OtherCase { key: key.into(), known };
+        for (body, refusal) in [
+            (&b"{\"a\":\xff}"[..], BodyError::NotUtf8 { valid_up_to_bytes: 5 }),
+            (br#"{"model":"a","model":"b"}"#, duplicate("model")),
+            (br#"{"model":"a","mo\u0064el":"b"}"#, duplicate("model")),
+            (br#"{"messages":[],"messages":[]}"#, duplicate("messages")),
+            (br#"{"tools":null,"tools":[]}"#, duplicate("tools")),
+            (br#"{"stream_options":{},"stream_options":{}}"#, duplicate("stream_options")),
+            (br#"{"messages":{}}"#, wrong("messages", "an array of messages")),
+            (br#"{"messages":null}"#, wrong("messages", "an array of messages")),
+            (br#"{"messages":"x"}"#, wrong("messages", "an array of messages")),
+            (br#"{"model":3}"#, wrong("model", "a string")),
+            (br#"{"Model":"a"}"#, other_case("Model", "model")),
+            (br#"{"messages":[],"MESSAGES":[]}"#, other_case("MESSAGES", "messages")),
+            (br#"{"Fallbacks":[]}"#, other_case("Fallbacks", "fallbacks")),
+            (br#"{"stream":"yes"}"#, wrong("stream", "true or false")),
+            (br#"{"max_tokens":-1}"#, wrong("max_tokens", "a whole number that is not negative")),
+            (br#"{"messages":[1,2,3]}"#, BodyError::TooManyMessages { limit: 2 }),
+        ] {
+            assert_eq!(read(body, 2).expect_err("refused"), refusal);
+        }
+        for body in [&b""[..], b"[]", b"{", b"{} x", b"\"x\"", b"{\"a\":01}"] {
+            assert!(matches!(read(body, 2), Err(BodyError::NotJson { .. })), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn messages_are_read_by_their_roles_and_parts() {
+        let message = read_message(
+            r#"{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"f","arguments":"{}"}},
+               {"custom":{"name":"g","input":"x"}}],"refusal":"no","audio":{"id":"a"},"weir":{"pin":true}}"#,
+        )
+        .expect("readable");
+        assert_eq!(message.role, Role::Assistant);
+        assert_eq!(message.calls.len(), 2);
+        assert_eq!(message.calls[1].arguments, "\"x\"");
+        assert_eq!(message.side_texts, ["\"no\""]);
+        assert_eq!(message.opaque_members, 1);
+        assert!(message.is_pinned());
+
+        let message = read_message(
+            r#"{"role":"user","content":[{"type":"text","text":"a"},"b",{"type":"image_url","image_url":{"url":"u","detail":"low"}},
+               {"type":"input_audio","input_audio":{"data":"AA","format":"wav"}},{"type":"file"},7]}"#,
+        )
+        .expect("readable");
+        let Content::Parts(parts) = &message.content else { panic!("parts") };
+        assert_eq!(parts.len(), 6);
+        assert!(matches!(&parts[2], Part::Image { detail: Some(detail), .. } if detail == "low"));
+        assert_eq!(message.texts(), ["\"a\"", "\"b\""]);
+
+        for (raw, key) in [
+            ("3", ""),
+            ("{}", "role"),
+            (r#"{"role":1}"#, "role"),
+            (r#"{"role":"user","content":3}"#, "content"),
+            (r#"{"role":"assistant","tool_calls":{}}"#, "tool_calls"),
+        ] {
+            let Err(FieldError::WrongType { key: found, .. }) = read_message(raw) else {
+                panic!("{raw} was read")
+            };
+            assert_eq!(found, key);
+        }
+        assert_eq!(
+            read_message(r#"{"role":"user","role":"system"}"#).expect_err("refused"),
+            FieldError::DuplicateKey { key: "role" }
+        );
+    }
+}

@@ -1,0 +1,105 @@
+//! One message of any protocol: role, contents, calls. Borrows from the body's text.
+
+use std::borrow::Cow;
+
+use super::json;
+
+/// Role of a message, as far as the engine distinguishes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// `system` or `developer`.
+    System,
+    User,
+    Assistant,
+    /// `tool`, or the legacy `function`: the result of a call.
+    Tool,
+    /// Role that weir does not know; kept as it is.
+    Other,
+}
+
+/// One message of a request.
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// JSON text of the message.
+    pub raw: &'a str,
+    pub role: Role,
+    pub name: Option<Cow<'a, str>>,
+    pub content: Content<'a>,
+    /// Calls that an assistant makes, each by name and arguments.
+    pub calls: Vec<Call<'a>>,
+    /// JSON text of the ID of the call that a result answers.
+    pub answers: Option<&'a str>,
+    /// Other texts of the message that the model reads (reasoning, a refusal), as JSON strings.
+    pub side_texts: Vec<&'a str>,
+    /// Members whose tokens cannot be counted, such as a reference to earlier audio.
+    pub opaque_members: u32,
+    /// weir's own member `weir`, if the caller set one.
+    pub weir: Option<&'a str>,
+}
+
+/// Tool call, or legacy function call.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// JSON text of the name; empty if there is none.
+    pub name: &'a str,
+    /// JSON text of the arguments; empty if there are none.
+    pub arguments: &'a str,
+    /// JSON text of the call's ID; empty if there is none.
+    pub id: &'a str,
+}
+
+/// Content of a message.
+#[derive(Debug)]
+pub enum Content<'a> {
+    /// Absent or null.
+    None,
+    /// JSON text of one string.
+    Text(&'a str),
+    /// List of parts.
+    Parts(Vec<Part<'a>>),
+}
+
+/// Part of a message's content.
+#[derive(Debug)]
+pub enum Part<'a> {
+    /// JSON text of the part's string.
+    Text(&'a str),
+    Image {
+        /// Address of the image: a `data:` or other URL.
+        url: Cow<'a, str>,
+        detail: Option<Cow<'a, str>>,
+    },
+    Audio {
+        /// Base64.
+        data: Cow<'a, str>,
+        format: Cow<'a, str>,
+    },
+    /// JSON text of a part that gives a member twice, which parsers read differently.
+    Ambiguous(&'a str),
+    /// JSON text of any other part.
+    Other(&'a str),
+}
+
+impl Message<'_> {
+    /// Whether the caller pinned this message (`weir: {"pin": true}`).
+    pub fn is_pinned(&self) -> bool {
+        self.weir
+            .and_then(json::members)
+            .is_some_and(|members| members.iter().any(|(key, raw)| key == "pin" && *raw == "true"))
+    }
+
+    /// Returns the content's texts, as JSON strings, in order; a plain string is one text.
+    pub fn texts(&self) -> Vec<&str> {
+        match &self.content {
+            Content::None => Vec::new(),
+            Content::Text(raw) => vec![raw],
+            Content::Parts(parts) => parts
+                .iter()
+                .filter_map(|part| match part {
+                    Part::Text(raw) => Some(*raw),
+                    _ => None,
+                })
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! Edits spliced into the caller's own bytes. Everything that no edit names stays as received.
+
+use std::borrow::Cow;
+
+use super::breakpoint;
+use super::json::{escape_into, string};
+use super::message::{Content, Part};
+use super::{Protocol, Request};
+
+/// Change to a message of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Edit {
+    /// Removes the message.
+    Remove,
+    /// Removes weir's own member from the message.
+    Unmark,
+    /// Puts text before the message's content.
+    Prepend(String),
+    /// Puts text after the message's content.
+    Append(String),
+    /// Shortens texts of the message; one entry for each of its texts, in order.
+    Clip(Vec<TextCut>),
+    /// Replaces the message's content; all other members stay.
+    Replace(String),
+    /// Replaces parts of the message's content by texts; one entry for each part, in order.
+    Parts(Vec<Option<String>>),
+    /// Replaces arguments of calls by other JSON texts; one entry for each call, in order.
+    Arguments(Vec<Option<String>>),
+    /// Changes the message's role to that of a user.
+    SpeakAsUser,
+    /// Sets a breakpoint of the provider's cache at the end of the message's content.
+    Breakpoint,
+    /// Inserts a user message with this text before the message.
+    InsertBefore(String),
+    /// Inserts a user message with this text after the message.
+    InsertAfter(String),
+}
+
+/// Change to one text of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextCut {
+    Whole,
+    /// Replaces its middle by a marker.
+    Clip(Clip),
+    /// Removes its part from the list of parts.
+    Gone,
+}
+
+/// Remaining head and tail of a text, in bytes of the unescaped text, and the marker between them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Clip {
+    pub head_bytes: usize,
+    pub tail_bytes: usize,
+    pub marker: String,
+}
+
+/// Writes `edits`, pairs of message and edit in order of message, into the request's bytes.
+pub fn apply(protocol: Protocol, request: &Request<'_>, edits: &[(usize, Edit)]) -> String {
+    let mut edits = edits.iter().peekable();
+    rejoin(request.text, &request.messages, |index, raw| {
+        let mut own = Vec::new();
+        while let Some((_, edit)) = edits.next_if(|(message, _)| *message == index) {
+            own.push(edit);
+        }
+        if own.is_empty() {
+            return Some(Cow::Borrowed(raw));
+        }
+        let is_gone = own.contains(&&Edit::Remove);
+        (!is_gone).then(|| Cow::Owned(rewrite(protocol, raw, &own)))
+    })
+}
+
+/// Rewrites each of `elements`, which lie in `whole` as the elements of one array, with `rewrite`.
+///
+/// The separator before a removed element is removed too, or the one after it if it was the first.
+/// So the rest of the array keeps its bytes.
+pub fn rejoin<'a>(
+    whole: &'a str,
+    elements: &[&'a str],
+    mut rewrite: impl FnMut(usize, &'a str) -> Option<Cow<'a, str>>,
+) -> String {
+    let mut out = String::with_capacity(whole.len() + 1024);
+    let mut written = 0; // Bytes of the whole already written.
+    let mut kept_any = false;
+    for (index, raw) in elements.iter().enumerate() {
+        let start = raw.as_ptr() as usize - whole.as_ptr() as usize;
+        let kept = rewrite(index, raw);
+        if index == 0 || (kept.is_some() && kept_any) {
+            out.push_str(&whole[written..start]);
+        }
+        written = start + raw.len();
+        if let Some(kept) = kept {
+            kept_any = true;
+            out.push_str(&kept);
+        }
+    }
+    out.push_str(&whole[written..]);
+    out
+}
+
+/// Rewrites one message with its edits.
+pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
+    // Texts placed before are added from the last to the first, so that they read in order.
+    let stands_before = |edit: &&&Edit| matches!(edit, Edit::Prepend(_) | Edit::InsertBefore(_));
+    let after = edits.iter().filter(|edit| !stands_before(edit));
+    let edits: Vec<&&Edit> = after.chain(edits.iter().rev().filter(stands_before)).collect();
+    let mut text = raw.to_owned();
+    for edit in &edits {
+        text = match edit {
+            Edit::Remove => String::new(),
+            Edit::Unmark => unmark(protocol, &text),
+            Edit::Prepend(note) => add(protocol, &text, note, Side::Before),
+            Edit::Append(note) => add(protocol, &text, note, Side::After),
+            Edit::Clip(clips) => clip(protocol, &text, clips),
+            Edit::Replace(said) => replace(&text, said),
+            Edit::Parts(texts) => replace_parts(&text, texts),
+            Edit::Arguments(texts) => replace_arguments(protocol, &text, texts),
+            Edit::SpeakAsUser => speak_as_user(&text),
+            Edit::Breakpoint => breakpoint::mark(protocol, &text),
+            Edit::InsertBefore(_) | Edit::InsertAfter(_) => continue,
+        };
+    }
+    for edit in edits {
+        match edit {
+            Edit::InsertBefore(said) => text = format!("{},{text}", protocol.user_message(said)),
+            Edit::InsertAfter(said) => text = format!("{text},{}", protocol.user_message(said)),
+            _ => {}
+        }
+    }
+    text
+}
+
+/// Removes the member `weir` from the message.
+fn unmark(protocol: Protocol, raw: &str) -> String {
+    let Some(value) = protocol.read_message(raw).ok().and_then(|message| message.weir) else {
+        return raw.to_owned();
+    };
+    without_member(raw, value)
+}
+
+/// Removes the member of the object `raw` whose value is `value`, a slice of `raw` as
+/// [`json::members`] returns it.
+///
+/// [`json::members`]: super::json::members
+pub fn without_member(raw: &str, value: &str) -> String {
+    let start = value.as_ptr() as usize - raw.as_ptr() as usize;
+    let mut end = start + value.len();
+    let before_colon = raw[..start].trim_end().trim_end_matches(':').trim_end();
+    let inside_key = before_colon.len().saturating_sub(1);
+    let mut from = raw[..inside_key].rfind('"').unwrap_or(inside_key);
+    let after = raw[end..].trim_start();
+    if let Some(rest) = after.strip_prefix(',') {
+        end = raw.len() - rest.trim_start().len();
+    } else {
+        let before = raw[..from].trim_end();
+        from = before.strip_suffix(',').unwrap_or(before).len();
+    }
+    format!("{}{}", &raw[..from], &raw[end..])
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Before,
+    After,
+}
+
+/// Adds `note` before or after the message's content. A message without content, or with content
+/// that is neither a string nor a list, stays as it is.
+fn add(protocol: Protocol, raw: &str, note: &str, side: Side) -> String {
+    let Ok(message) = protocol.read_message(raw) else {
+        return raw.to_owned();
+    };
+    let mut escaped = String::new();
+    escape_into(note, &mut escaped);
+    let offset = |part: &str| part.as_ptr() as usize - raw.as_ptr() as usize;
+    let (at, inserted) = match &message.content {
+        Content::None => return raw.to_owned(),
+        Content::Text(text) => match side {
+            Side::Before => (offset(text) + 1, escaped),
+            Side::After => (offset(text) + text.len() - 1, escaped),
+        },
+        Content::Parts(_) => {
+            let part = format!(r#"{{"type":"text","text":"{escaped}"}}"#);
+            let Some(span) = parts_span(raw) else {
+                return raw.to_owned();
+            };
+            match side {
+                Side::Before => (span.0, format!("{part},")),
+                Side::After => (span.1, format!(",{part}")),
+            }
+        }
+    };
+    format!("{}{}{}", &raw[..at], inserted, &raw[at..])
+}
+
+/// Returns the start of the first part and the end of the last; `None` if there are none.
+fn parts_span(raw: &str) -> Option<(usize, usize)> {
+    let elements = part_elements(raw)?;
+    let (first, last) = (elements.first()?, elements.last()?);
+    let offset = |part: &str| part.as_ptr() as usize - raw.as_ptr() as usize;
+    Some((offset(first), offset(last) + last.len()))
+}
+
+/// Shortens the message's texts.
+fn clip(protocol: Protocol, raw: &str, cuts: &[TextCut]) -> String {
+    let Ok(message) = protocol.read_message(raw) else { return raw.to_owned() };
+    let mut cuts = cuts.iter();
+    match &message.content {
+        Content::None => raw.to_owned(),
+        Content::Text(text) => match cuts.next() {
+            Some(TextCut::Clip(clip)) => {
+                rejoin(raw, &[text], |_, text| shortened(text, text, clip))
+            }
+            _ => raw.to_owned(),
+        },
+        Content::Parts(parts) => {
+            let Some(elements) = part_elements(raw) else { return raw.to_owned() };
+            rejoin(raw, &elements, |index, element| match parts.get(index) {
+                Some(Part::Text(text)) => match cuts.next() {
+                    Some(TextCut::Gone) => None,
+                    Some(TextCut::Clip(clip)) => shortened(element, text, clip),
+                    _ => Some(Cow::Borrowed(element)),
+                },
+                _ => Some(Cow::Borrowed(element)),
+            })
+        }
+    }
+}
+
+/// Clips the string `text`, which lies in `whole`.
+fn shortened<'a>(whole: &'a str, text: &str, clip: &Clip) -> Option<Cow<'a, str>> {
+    let Some(unescaped) = string(text) else { return Some(Cow::Borrowed(whole)) };
+    let start = text.as_ptr() as usize - whole.as_ptr() as usize;
+    let mut out = whole[..start + 1].to_owned();
+    escape_into(&clipped(&unescaped, clip), &mut out);
+    out.push_str(&whole[start + text.len() - 1..]);
+    Some(Cow::Owned(out))
+}
+
+/// Replaces the message's content by the string `said`.
+fn replace(raw: &str, said: &str) -> String {
+    let Some(content) = content_of(raw) else { return raw.to_owned() };
+    let mut literal = String::from("\"");
+    escape_into(said, &mut literal);
+    literal.push('"');
+    rejoin(raw, &[content], |_, _| Some(Cow::Borrowed(literal.as_str())))
+}
+
+/// Replaces some of the message's parts by texts.
+fn replace_parts(raw: &str, texts: &[Option<String>]) -> String {
+    let Some(elements) = part_elements(raw) else { return raw.to_owned() };
+    rejoin(raw, &elements, |index, element| {
+        let Some(text) = texts.get(index).and_then(Option::as_ref) else {
+            return Some(Cow::Borrowed(element));
+        };
+        let mut part = String::from(r#"{"type":"text","text":""#);
+        escape_into(text, &mut part);
+        part.push_str(r#""}"#);
+        Some(Cow::Owned(part))
+    })
+}
+
+/// Replaces the arguments of some of the message's calls. Arguments that are not a string stay as
+/// they are.
+fn replace_arguments(protocol: Protocol, raw: &str, texts: &[Option<String>]) -> String {
+    let Ok(message) = protocol.read_message(raw) else { return raw.to_owned() };
+    let own: Vec<(&str, &str)> = message
+        .calls
+        .iter()
+        .zip(texts)
+        .filter(|(call, _)| call.arguments.starts_with('"'))
+        .filter_map(|(call, text)| Some((call.arguments, text.as_deref()?)))
+        .collect();
+    let mut out = String::with_capacity(raw.len());
+    let mut written = 0;
+    for (arguments, text) in own {
+        let start = arguments.as_ptr() as usize - raw.as_ptr() as usize;
+        if start < written {
+            continue;
+        }
+        out.push_str(&raw[written..=start]);
+        escape_into(text, &mut out);
+        written = start + arguments.len() - 1;
+    }
+    out.push_str(&raw[written..]);
+    out
+}
+
+/// Changes the message's role to that of a user.
+fn speak_as_user(raw: &str) -> String {
+    let Some(role) = member_of(raw, "role") else { return raw.to_owned() };
+    rejoin(raw, &[role], |_, _| Some(Cow::Borrowed("\"user\"")))
+}
+
+/// Returns the JSON text of a message's content.
+fn content_of(raw: &str) -> Option<&str> {
+    member_of(raw, "content")
+}
+
+fn member_of<'a>(raw: &'a str, name: &str) -> Option<&'a str> {
+    let members = super::json::members(raw)?;
+    members.into_iter().find(|(key, _)| key == name).map(|(_, member)| member)
+}
+
+/// Returns the parts of a message's content as JSON texts.
+fn part_elements(raw: &str) -> Option<Vec<&str>> {
+    super::json::elements(content_of(raw)?)
+}
+
+/// Replaces the middle of `text` by the clip's marker.
+///
+/// # Panics
+/// If the clip was not made for this text: head and tail must lie on character boundaries and not
+/// overlap.
+pub fn clipped(text: &str, clip: &Clip) -> String {
+    assert!(clip.head_bytes + clip.tail_bytes <= text.len(), "a clip is made for its own text");
+    let tail = &text[text.len() - clip.tail_bytes..];
+    format!("{}{}{}", &text[..clip.head_bytes], clip.marker, tail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spliced(body: &str, edits: &[(usize, Edit)]) -> String {
+        let request = Protocol::Chat.read(body.as_bytes(), 100).expect("readable");
+        apply(Protocol::Chat, &request, edits)
+    }
+
+    #[test]
+    fn no_edit_no_changed_byte() {
+        let body = "{ \"messages\" : [ {\"role\":\"a\"} ,\n {\"role\":\"b\"} ] , \"x\":1.50 } ";
+        assert_eq!(spliced(body, &[]), body);
+        assert_eq!(spliced("{}", &[]), "{}");
+    }
+
+    #[test]
+    fn removed_messages_take_one_separator_along() {
+        let body = r#"{"messages": [ {"role":"a"} , {"role":"b"},  {"role":"c"} ],"x":1}"#;
+        for (gone, left) in [
+            (&[0][..], r#"{"messages": [ {"role":"b"},  {"role":"c"} ],"x":1}"#),
+            (&[1], r#"{"messages": [ {"role":"a"},  {"role":"c"} ],"x":1}"#),
+            (&[2], r#"{"messages": [ {"role":"a"} , {"role":"b"} ],"x":1}"#),
+            (&[0, 1], r#"{"messages": [ {"role":"c"} ],"x":1}"#),
+            (&[1, 2], r#"{"messages": [ {"role":"a"} ],"x":1}"#),
+            (&[0, 2], r#"{"messages": [ {"role":"b"} ],"x":1}"#),
+            (&[0, 1, 2], r#"{"messages": [  ],"x":1}"#),
+        ] {
+            let edits: Vec<_> = gone.iter().map(|index| (*index, Edit::Remove)).collect();
+            assert_eq!(spliced(body, &edits), left, "without {gone:?}");
+        }
+    }
+
+    #[test]
+    fn own_member_is_removed_wherever_it_stands() {
+        for (message, left) in [
+            (r#"{"weir":{"pin":true},"role":"user"}"#, r#"{"role":"user"}"#),
+            (r#"{"role":"user", "weir" : {"pin":true} }"#, r#"{"role":"user" }"#),
+            (r#"{"role":"user","weir":1, "content":"x"}"#, r#"{"role":"user","content":"x"}"#),
+            (r#"{"role":"user","w\u0065ir":1}"#, r#"{"role":"user"}"#),
+        ] {
+            let body = format!(r#"{{"messages":[{message}]}}"#);
+            let wanted = format!(r#"{{"messages":[{left}]}}"#);
+            assert_eq!(spliced(&body, &[(0, Edit::Unmark)]), wanted);
+        }
+    }
+
+    #[test]
+    fn notes_stand_beside_what_is_said() {
+        let note = || "\n\"n\"".to_owned();
+        for (content, before, after) in [
+            (r#""hi""#, r#""\n\"n\"hi""#, r#""hi\n\"n\"""#),
+            (
+                r#"[ {"type":"text","text":"a"} ]"#,
+                r#"[ {"type":"text","text":"\n\"n\""},{"type":"text","text":"a"} ]"#,
+                r#"[ {"type":"text","text":"a"},{"type":"text","text":"\n\"n\""} ]"#,
+            ),
+            ("null", "null", "null"),
+            ("[]", "[]", "[]"),
+        ] {
+            let body = |content: &str| {
+                format!(r#"{{"messages":[{{"role":"user","content":{content}}}]}}"#)
+            };
+            assert_eq!(spliced(&body(content), &[(0, Edit::Prepend(note()))]), body(before));
+            assert_eq!(spliced(&body(content), &[(0, Edit::Append(note()))]), body(after));
+        }
+    }
+
+    #[test]
+    fn several_notes_read_in_order() {
+        let body = |messages: &str| format!(r#"{{"messages":[{messages}]}}"#);
+        let said = |text: &str| format!(r#"{{"role":"user","content":"{text}"}}"#);
+        let edits = |edit: fn(String) -> Edit| [(0, edit("1".into())), (0, edit("2".into()))];
+        let apart = |texts: [&str; 3]| body(&texts.map(said).join(","));
+        for (edits, wanted) in [
+            (edits(Edit::Prepend), body(&said("12x"))),
+            (edits(Edit::Append), body(&said("x12"))),
+            (edits(Edit::InsertBefore), apart(["1", "2", "x"])),
+            (edits(Edit::InsertAfter), apart(["x", "1", "2"])),
+        ] {
+            assert_eq!(spliced(&body(&said("x")), &edits), wanted);
+        }
+    }
+
+    #[test]
+    fn clipped_texts_keep_head_and_tail() {
+        let clip = Clip { head_bytes: 3, tail_bytes: 2, marker: "<\n>".into() };
+        let body = r#"{"messages":[{"content":"a\n\u00e9bcdefg","role":"tool"}]}"#;
+        // Head "a\n" plus one byte would split é: the creator of a clip must choose character
+        // boundaries.
+        let clip4 = Clip { head_bytes: 4, ..clip.clone() };
+        assert_eq!(
+            spliced(body, &[(0, Edit::Clip(vec![TextCut::Clip(clip4)]))]),
+            r#"{"messages":[{"content":"a\né<\n>fg","role":"tool"}]}"#
+        );
+        let body = r#"{"messages":[{"content":[{"type":"text","text":"abcdef"},{"type":"text","text":"ghijkl"}],"role":"tool"}]}"#;
+        assert_eq!(
+            spliced(body, &[(0, Edit::Clip(vec![TextCut::Whole, TextCut::Clip(clip)]))]),
+            r#"{"messages":[{"content":[{"type":"text","text":"abcdef"},{"type":"text","text":"ghi<\n>kl"}],"role":"tool"}]}"#
+        );
+    }
+
+    #[test]
+    fn what_gives_way_leaves_the_rest_of_the_message() {
+        let tool =
+            r#"{"tool_call_id":"a" , "content":[{"type":"text","text":"x"}], "role":"tool"}"#;
+        let call = r#"{"role":"assistant","tool_calls":[{"id":"a","function":{"arguments":"{\"a\":1}","name":"f"}},{"id":"b","function":{"name":"g","arguments":"{}"}}]}"#;
+        let image =
+            r#"{"role":"user","content":[ {"type":"image_url"} ,{"type":"text","text":"y"}]}"#;
+        let some = |text: &str| Some(text.to_owned());
+        for (message, edit, wanted) in [
+            (
+                tool,
+                Edit::Replace("\"n\"".into()),
+                r#"{"tool_call_id":"a" , "content":"\"n\"", "role":"tool"}"#,
+            ),
+            (r#"{"role":"tool"}"#, Edit::Replace("n".into()), r#"{"role":"tool"}"#),
+            (
+                call,
+                Edit::Arguments(vec![None, some(r#"{"b":"…"}"#)]),
+                r#"{"role":"assistant","tool_calls":[{"id":"a","function":{"arguments":"{\"a\":1}","name":"f"}},{"id":"b","function":{"name":"g","arguments":"{\"b\":\"…\"}"}}]}"#,
+            ),
+            (
+                image,
+                Edit::Parts(vec![some("n"), None]),
+                r#"{"role":"user","content":[ {"type":"text","text":"n"} ,{"type":"text","text":"y"}]}"#,
+            ),
+        ] {
+            let body = format!(r#"{{"messages":[{message}]}}"#);
+            assert_eq!(spliced(&body, &[(0, edit)]), format!(r#"{{"messages":[{wanted}]}}"#));
+        }
+    }
+
+    #[test]
+    fn parts_that_go_take_one_separator_along() {
+        let body = r#"{"messages":[{"role":"tool","content":[ {"type":"text","text":"a"} , {"type":"text","text":"b"},{"type":"image_url"} ]}]}"#;
+        for (cuts, left) in [
+            (vec![TextCut::Gone], r#"[ {"type":"text","text":"b"},{"type":"image_url"} ]"#),
+            (
+                vec![TextCut::Whole, TextCut::Gone],
+                r#"[ {"type":"text","text":"a"},{"type":"image_url"} ]"#,
+            ),
+        ] {
+            let wanted = format!(r#"{{"messages":[{{"role":"tool","content":{left}}}]}}"#);
+            assert_eq!(spliced(body, &[(0, Edit::Clip(cuts))]), wanted);
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Parser for one answer, or one chunk of a streamed one: usage, finish reasons, model, and size of
+//! the content. Keeps none of the content.
+
+use serde::de::{IgnoredAny, MapAccess};
+use serde_json::value::RawValue;
+
+use super::figures::{Figures, Named};
+use super::reader::{self, Each, Elements, Object, Reader};
+
+/// Facts from one body. Texts are unparsed JSON texts.
+pub(super) struct Answer<'n, 'de> {
+    /// Figures so far, which those of this body override.
+    pub(super) named: &'n mut Named,
+    /// Whether this body reports usage.
+    pub(super) has_usage: bool,
+    /// The event's own type.
+    pub(super) kind: Option<&'de RawValue>,
+    pub(super) model: Option<&'de RawValue>,
+    pub(super) service_tier: Option<&'de RawValue>,
+    /// Last finish reason of the first choice.
+    pub(super) reason: Option<&'de RawValue>,
+    /// Bytes of text in the deltas, or in the messages, of all choices.
+    pub(super) said_bytes: u64,
+    /// Whether this is an object inside the answer, whose own parts are not searched.
+    is_inner: bool,
+}
+
+impl<'n> Answer<'n, '_> {
+    pub(super) fn new(named: &'n mut Named) -> Self {
+        Self {
+            named,
+            has_usage: false,
+            kind: None,
+            model: None,
+            service_tier: None,
+            reason: None,
+            said_bytes: 0,
+            is_inner: false,
+        }
+    }
+}
+
+impl<'de> Reader<'de> for Answer<'_, 'de> {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "usage" | "usageMetadata" => {
+                let named = &mut *self.named;
+                let mut figures = Figures { named, service_tier: &mut self.service_tier };
+                self.has_usage |= map.next_value_seed(Object(&mut figures))?;
+            }
+            "model" => self.model = Some(map.next_value()?),
+            "service_tier" => self.service_tier = Some(map.next_value()?),
+            "choices" if !self.is_inner => {
+                let mut choices = Choices::default();
+                map.next_value_seed(Each(&mut choices))?;
+                self.said_bytes += choices.said_bytes;
+                self.reason = choices.reason.or(self.reason);
+            }
+            "type" if !self.is_inner => self.kind = Some(map.next_value()?),
+            // Anthropic's events and those of OpenAI's Responses.
+            "delta" if !self.is_inner => self.said_bytes += delta_bytes(map.next_value()?),
+            // Responses, Anthropic and Groq nest these members one level deeper in some events.
+            "response" | "message" | "x_groq" if !self.is_inner => {
+                self.is_inner = true;
+                let read = map.next_value_seed(Object(self));
+                self.is_inner = false;
+                read?;
+            }
+            _ => {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Choices of a body.
+#[derive(Default)]
+struct Choices<'de> {
+    reason: Option<&'de RawValue>,
+    said_bytes: u64,
+    is_first_done: bool,
+}
+
+impl<'de> Elements<'de> for Choices<'de> {
+    type Element = Choice<'de>;
+
+    fn next(&mut self) -> Choice<'de> {
+        Choice::default()
+    }
+
+    fn done(&mut self, choice: Choice<'de>) {
+        self.said_bytes += choice.said_bytes;
+        if !self.is_first_done {
+            self.is_first_done = true;
+            self.reason = choice.reason;
+        }
+    }
+}
+
+#[derive(Default)]
+struct Choice<'de> {
+    reason: Option<&'de RawValue>,
+    said_bytes: u64,
+}
+
+impl<'de> Reader<'de> for Choice<'de> {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "delta" | "message" => {
+                let mut said = Said::default();
+                map.next_value_seed(Object(&mut said))?;
+                self.said_bytes += said.bytes();
+            }
+            "text" => self.said_bytes += text_bytes(map.next_value()?),
+            "finish_reason" => self.reason = Some(map.next_value()?),
+            _ => {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sizes of the texts in a delta or message.
+#[derive(Default)]
+struct Said {
+    bytes: u64,
+    /// Two names exist, and some providers send the same text under both.
+    reasoning_bytes: u64,
+}
+
+impl Said {
+    fn bytes(&self) -> u64 {
+        self.bytes + self.reasoning_bytes
+    }
+}
+
+impl<'de> Reader<'de> for Said {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "content" => self.bytes += content_bytes(map.next_value()?),
+            "reasoning_content" | "reasoning" => {
+                self.reasoning_bytes = self.reasoning_bytes.max(text_bytes(map.next_value()?));
+            }
+            "refusal" | "text" | "thinking" | "partial_json" => {
+                self.bytes += text_bytes(map.next_value()?);
+            }
+            "tool_calls" => {
+                let mut calls = Parts(0);
+                map.next_value_seed(Each(&mut calls))?;
+                self.bytes += calls.0;
+            }
+            "function_call" | "audio" => {
+                let mut part = Part(0);
+                map.next_value_seed(Object(&mut part))?;
+                self.bytes += part.0;
+            }
+            _ => {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Total size of the texts in a list of parts or calls.
+struct Parts(u64);
+
+impl<'de> Elements<'de> for Parts {
+    type Element = Part;
+
+    fn next(&mut self) -> Part {
+        Part(0)
+    }
+
+    fn done(&mut self, part: Part) {
+        self.0 += part.0;
+    }
+}
+
+/// Size of one part.
+struct Part(u64);
+
+impl<'de> Reader<'de> for Part {
+    fn member<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "text" | "thinking" | "name" | "arguments" | "input" | "transcript" => {
+                self.0 += text_bytes(map.next_value()?);
+            }
+            "function" | "custom" => {
+                map.next_value_seed(Object(self))?;
+            }
+            _ => {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the size of a `delta` outside the choices: a text, or an object that contains one.
+fn delta_bytes(value: &RawValue) -> u64 {
+    let mut said = Said::default();
+    match value.get().starts_with('{') {
+        // Parsed as JSON just before; a value nested too deep to be parsed again counts as empty.
+        true => reader::read(value.get(), &mut said).map_or(0, |_| said.bytes()),
+        false => text_bytes(value),
+    }
+}
+
+/// Returns the size of a content: a text, or a list of parts.
+fn content_bytes(value: &RawValue) -> u64 {
+    if !value.get().starts_with('[') {
+        return text_bytes(value);
+    }
+    let mut parts = Parts(0);
+    let mut deserializer = serde_json::Deserializer::from_str(value.get());
+    let read = serde::de::DeserializeSeed::deserialize(Each(&mut parts), &mut deserializer);
+    read.map_or(0, |_| parts.0)
+}
+
+/// Returns the length of a string in UTF-8; 0 for anything else. An escaped half of a character,
+/// which providers send if they split one, counts as half of it.
+fn text_bytes(value: &RawValue) -> u64 {
+    let raw = value.get().as_bytes();
+    let [b'"', inner @ .., b'"'] = raw else { return 0 };
+    let mut bytes = inner.len() as u64;
+    let mut rest = inner;
+    while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {
+        match rest.get(at + 1) {
+            Some(b'u') => {
+                let digits = rest.get(at + 2..at + 6).and_then(|hex| std::str::from_utf8(hex).ok());
+                let code = digits.and_then(|hex| u32::from_str_radix(hex, 16).ok());
+                bytes -= match code.unwrap_or_default() {
+                    0..0x80 => 5,
+                    0x80..0x800 | 0xd800..0xe000 => 4,
+                    _ => 3,
+                };
+                rest = rest.get(at + 6..).unwrap_or_default();
+            }
+            _ => {
+                bytes -= 1;
+                rest = rest.get(at + 2..).unwrap_or_default();
+            }
+        }
+    }
+    bytes
+}

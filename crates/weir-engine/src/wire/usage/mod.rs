@@ -1,0 +1,583 @@
+//! Usage that a provider reports in its answers, and the size of the content. Never changes a byte;
+//! anything unreadable is absent, never an error.
+
+mod answer;
+mod figures;
+mod reader;
+
+use serde_json::value::RawValue;
+
+use super::json;
+use super::sse::{Event, Splitter};
+use answer::Answer;
+use figures::Named;
+pub use figures::Usage;
+
+/// Maximum size of an event whose usage is read; a longer one is relayed but not metered.
+const MAX_EVENT_BYTES: usize = 1 << 20;
+/// Maximum length of a finish reason or tier name.
+const MAX_WORD_BYTES: usize = 64;
+/// Maximum length of a model name.
+const MAX_MODEL_BYTES: usize = 200;
+/// Maximum size of an answer whose usage is read.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
+/// Events that end a stream, in addition to `[DONE]`: those of OpenAI's Responses, of Anthropic's
+/// messages and of OpenAI's audio.
+const LAST_EVENTS: [&str; 6] = [
+    "\"response.completed\"",
+    "\"response.incomplete\"",
+    "\"response.failed\"",
+    "\"message_stop\"",
+    "\"transcript.text.done\"",
+    "\"speech.audio.done\"",
+];
+
+impl Usage {
+    /// Reads the usage in `body`: a complete answer, or one chunk of a streamed one. `None` if the
+    /// body is not a JSON object, or its `usage` is missing, null or not an object.
+    pub fn of(body: &[u8]) -> Option<Self> {
+        let mut notes = Notes::default();
+        notes.body(body)?;
+        notes.metered.usage
+    }
+}
+
+/// Facts metered from an answer's bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Metered {
+    /// Reported usage; for each figure the last report.
+    pub usage: Option<Usage>,
+    /// Last finish reason of the first choice, such as `stop` or `tool_calls`.
+    pub finish_reason: Option<String>,
+    /// Model that answered, as the answer names it.
+    pub model: Option<String>,
+    /// Service tier that the answer reports.
+    pub service_tier: Option<String>,
+    /// Bytes of text in all deltas so far, including calls and reasoning: the basis for estimating
+    /// the output if no usage is reported.
+    pub said_bytes: u64,
+    /// Whether a stream reached its end, or an answer was complete JSON.
+    pub done: bool,
+    /// Number of events of a stream, `[DONE]` included.
+    pub events: u64,
+    /// Whether something was too large to be read; the other fields then cover the rest.
+    pub overlong: bool,
+}
+
+/// Reads along with an answer while it is relayed.
+#[derive(Debug)]
+pub struct Meter {
+    kind: Kind,
+    notes: Notes,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Stream(Splitter),
+    Json(Vec<u8>),
+    /// Nothing that could contain usage, or too large.
+    Unread,
+}
+
+impl Meter {
+    /// Creates a meter for an uncompressed answer of this `content-type`.
+    pub fn new(content_type: Option<&str>) -> Self {
+        let media_type = content_type.unwrap_or_default().split(';').next();
+        let media_type = media_type.unwrap_or_default().trim().to_ascii_lowercase();
+        let kind = match media_type.as_str() {
+            "text/event-stream" => Kind::Stream(Splitter::new(MAX_EVENT_BYTES)),
+            json if json == "application/json" || json.ends_with("+json") => Kind::Json(Vec::new()),
+            _ => Kind::Unread,
+        };
+        Self { kind, notes: Notes::default() }
+    }
+
+    /// Takes the next bytes of the answer.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        match &mut self.kind {
+            Kind::Stream(splitter) => splitter.feed(bytes, |event| self.notes.event(event)),
+            Kind::Json(held) if held.len() + bytes.len() <= MAX_ANSWER_BYTES => {
+                held.extend_from_slice(bytes);
+            }
+            Kind::Json(_) => {
+                self.notes.metered.overlong = true;
+                self.kind = Kind::Unread;
+            }
+            Kind::Unread => {}
+        }
+    }
+
+    /// Whether more of the answer may add facts.
+    pub fn is_reading(&self) -> bool {
+        !matches!(self.kind, Kind::Unread) && !self.notes.metered.done
+    }
+
+    /// Facts known so far for a stream; a JSON answer has none before its end.
+    pub fn so_far(&self) -> &Metered {
+        &self.notes.metered
+    }
+
+    /// Ends the answer.
+    pub fn finish(self) -> Metered {
+        let mut notes = self.notes;
+        match self.kind {
+            Kind::Stream(splitter) => {
+                let skipped = splitter.finish(|event| notes.event(event));
+                notes.metered.overlong |= skipped > 0;
+                notes.metered.events += skipped;
+            }
+            Kind::Json(body) => notes.metered.done = notes.body(&body).is_some(),
+            Kind::Unread => {}
+        }
+        notes.metered
+    }
+}
+
+/// Facts read so far.
+#[derive(Debug, Default)]
+struct Notes {
+    metered: Metered,
+    named: Named,
+}
+
+impl Notes {
+    fn event(&mut self, event: Event<'_>) {
+        self.metered.events += 1;
+        if event.data.trim_ascii() == b"[DONE]" {
+            self.metered.done = true;
+            return;
+        }
+        // An event that is not JSON is ignored.
+        if let Some(kind) = self.body(event.data) {
+            self.metered.done |= kind.is_some_and(|kind| LAST_EVENTS.contains(&kind.get()));
+        }
+    }
+
+    /// Records the facts of an answer or of one chunk, and returns its `type`. `None` if it is not
+    /// a JSON object, which leaves no trace.
+    fn body<'b>(&mut self, body: &'b [u8]) -> Option<Option<&'b RawValue>> {
+        // One check of the whole: its members are then known to be text.
+        let text = std::str::from_utf8(body).ok()?;
+        let mut named = self.named;
+        let mut answer = Answer::new(&mut named);
+        let is_object = reader::read(text, &mut answer)?;
+        let Answer { has_usage, kind, model, service_tier, reason, said_bytes, .. } = answer;
+        let metered = &mut self.metered;
+        if has_usage {
+            self.named = named;
+            metered.usage = Some(named.settle());
+        }
+        metered.said_bytes += said_bytes;
+        note_text(&mut metered.model, model, MAX_MODEL_BYTES);
+        note_text(&mut metered.service_tier, service_tier, MAX_WORD_BYTES);
+        if let Some(reason) = reason.and_then(|raw| word(raw, MAX_WORD_BYTES)) {
+            metered.finish_reason = Some(reason);
+        }
+        is_object.then_some(kind)
+    }
+}
+
+/// Replaces `known` by the string `raw`. Nearly every chunk repeats the value of the one before,
+/// which costs only a comparison.
+fn note_text(known: &mut Option<String>, raw: Option<&RawValue>, max_bytes: usize) {
+    let Some(raw) = raw else { return };
+    let quoted = raw.get().strip_prefix('"').and_then(|raw| raw.strip_suffix('"'));
+    if known.is_some() && known.as_deref() == quoted {
+        return;
+    }
+    if let Some(text) = word(raw, max_bytes) {
+        *known = Some(text);
+    }
+}
+
+/// Unescapes the string `raw`; `None` if it is not a string or too long.
+fn word(raw: &RawValue, max_bytes: usize) -> Option<String> {
+    json::string(raw.get()).filter(|text| text.len() <= max_bytes).map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::figures::MAX_COUNT;
+    use super::*;
+
+    fn usage(figures: [Option<u64>; 5]) -> Usage {
+        let [prompt, completion, cached, cache_write, reasoning] = figures;
+        Usage {
+            prompt_tokens: prompt,
+            completion_tokens: completion,
+            cached_tokens: cached,
+            cache_write_tokens: cache_write,
+            reasoning_tokens: reasoning,
+            ..Usage::default()
+        }
+    }
+
+    #[test]
+    fn usage_is_read_under_every_provider_s_names() {
+        for (json, expected) in [
+            (
+                r#"{"prompt_tokens":20,"completion_tokens":5,"total_tokens":25,
+                    "prompt_tokens_details":{"cached_tokens":16,"text_tokens":4},
+                    "completion_tokens_details":{"reasoning_tokens":3}}"#,
+                [Some(20), Some(5), Some(16), None, Some(3)],
+            ),
+            (
+                r#"{"prompt_tokens":20,"completion_tokens":5,"prompt_cache_hit_tokens":12,
+                    "prompt_cache_miss_tokens":8}"#,
+                [Some(20), Some(5), Some(12), None, None],
+            ),
+            (
+                r#"{"input_tokens":10,"cache_read_input_tokens":100,"cache_creation_input_tokens":7,
+                    "output_tokens":4}"#,
+                [Some(117), Some(4), Some(100), Some(7), None],
+            ),
+            (
+                r#"{"input_tokens":10,"input_tokens_details":{"cached_tokens":8},"output_tokens":4,
+                    "output_tokens_details":{"reasoning_tokens":2}}"#,
+                [Some(10), Some(4), Some(8), None, Some(2)],
+            ),
+            (
+                r#"{"prompt_tokens":9,"cached_tokens":5,"prompt_tokens_details":null}"#,
+                [Some(9), None, Some(5), None, None],
+            ),
+            (
+                r#"{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":0,
+                    "cache_write_tokens":6},"cached_tokens":5}"#,
+                [Some(9), None, Some(0), Some(6), None],
+            ),
+            (r#"{"prompt_tokens":0,"completion_tokens":0}"#, [Some(0), Some(0), None, None, None]),
+            ("{}", [None; 5]),
+        ] {
+            let body = format!(r#"{{"id":"x","usage":{json},"choices":[]}}"#);
+            assert_eq!(Usage::of(body.as_bytes()), Some(usage(expected)), "{json}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_usage_is_none() {
+        for body in [
+            "",
+            "[]",
+            "null",
+            "{",
+            r#"{"id":1}"#,
+            r#"{"usage":null}"#,
+            r#"{"usage":5}"#,
+            r#"{"usage":"5"}"#,
+            r#"{"usage":[{"prompt_tokens":1}]}"#,
+            r#"{"nested":{"usage":{"prompt_tokens":1}}}"#,
+            r#"{"usage":{"prompt_tokens":1}"#,
+            r#"{"usage":{"prompt_tokens":1}} x"#,
+        ] {
+            assert_eq!(Usage::of(body.as_bytes()), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn an_absurd_figure_is_missing_and_spoils_no_other() {
+        for figure in [
+            "-1",
+            "1.5",
+            "1.0",
+            "1e3",
+            "1e999",
+            "9007199254740993",
+            "99999999999999999999999",
+            "null",
+            "\"7\"",
+            "true",
+            "[1]",
+            "{}",
+        ] {
+            let body = format!(r#"{{"usage":{{"prompt_tokens":{figure},"completion_tokens":3}}}}"#);
+            let expected = usage([None, Some(3), None, None, None]);
+            assert_eq!(Usage::of(body.as_bytes()), Some(expected), "{figure}");
+        }
+        let body = r#"{"usage":{"prompt_tokens":9007199254740992}}"#;
+        assert_eq!(Usage::of(body.as_bytes()).and_then(|u| u.prompt_tokens), Some(MAX_COUNT));
+        let huge = r#"{"usage":{"input_tokens":9007199254740992,
+            "cache_read_input_tokens":9007199254740992,"cache_creation_input_tokens":9007199254740992}}"#;
+        assert_eq!(Usage::of(huge.as_bytes()).and_then(|u| u.prompt_tokens), Some(3 * MAX_COUNT));
+    }
+
+    #[test]
+    fn the_last_of_equal_keys_counts_and_escapes_are_read() {
+        let body = r#"{"usage":{"prompt_tokens":1},"us\u0061ge":{"prompt_tokens":2}}"#;
+        assert_eq!(Usage::of(body.as_bytes()).and_then(|u| u.prompt_tokens), Some(2));
+    }
+
+    fn metered(content_type: &str, parts: &[&[u8]]) -> Metered {
+        let mut meter = Meter::new(Some(content_type));
+        for part in parts {
+            meter.feed(part);
+        }
+        meter.finish()
+    }
+
+    const STREAM: &str = "data: {\"choices\":[],\"usage\":null}\n\n\
+        : heartbeat\n\n\
+        data: {\"choices\":[{\"delta\":{\"content\":\"\\\"usage\\\" grüße\"},\"finish_reason\":null}],\"usage\":null}\n\n\
+        data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\"}],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":1}}\n\n\
+        data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\n\
+        data: [DONE]\n\n";
+
+    #[test]
+    fn a_stream_is_metered_whatever_its_cuts() {
+        let expected = Metered {
+            usage: Some(usage([Some(7), Some(2), None, None, None])),
+            finish_reason: Some("tool_calls".to_owned()),
+            said_bytes: 15,
+            done: true,
+            events: 5,
+            ..Metered::default()
+        };
+        let bytes = STREAM.as_bytes();
+        assert_eq!(metered("text/event-stream; charset=utf-8", &[bytes]), expected);
+        let bytewise: Vec<&[u8]> = bytes.chunks(1).collect();
+        assert_eq!(metered("Text/Event-Stream", &bytewise), expected);
+    }
+
+    #[test]
+    fn a_cut_stream_is_not_done() {
+        let end = STREAM.find("data: [DONE]").expect("it is there");
+        let cut = metered("text/event-stream", &[&STREAM.as_bytes()[..end]]);
+        assert!(!cut.done);
+        assert_eq!(cut.usage.and_then(|usage| usage.completion_tokens), Some(2));
+        let nothing = metered("text/event-stream", &[b"data: oops\n\ndata: {\"choices\":7}\n\n"]);
+        assert_eq!(nothing, Metered { events: 2, ..Metered::default() });
+    }
+
+    #[test]
+    fn a_complete_answer_is_read_at_its_end() {
+        let body = br#"{"choices":[{"finish_reason":"stop"},{"finish_reason":"length"}],
+            "usage":{"prompt_tokens":3}}"#;
+        let expected = Metered {
+            usage: Some(usage([Some(3), None, None, None, None])),
+            finish_reason: Some("stop".to_owned()),
+            done: true,
+            ..Metered::default()
+        };
+        assert_eq!(metered("application/json", &[&body[..20], &body[20..]]), expected);
+        assert_eq!(metered("application/problem+json;v=1", &[body]), expected);
+        assert_eq!(metered("text/plain", &[body]), Metered::default());
+        assert!(!metered("application/json", &[&body[..20]]).done);
+    }
+
+    #[test]
+    fn what_is_too_large_is_told() {
+        let piece = vec![b' '; MAX_ANSWER_BYTES / 2];
+        let body = br#"{"usage":{"prompt_tokens":3}}"#;
+        let fits: &[&[u8]] = &[&piece, &piece[body.len()..], body];
+        assert!(metered("application/json", fits).usage.is_some());
+        let past = metered("application/json", &[&piece, &piece, body]);
+        assert_eq!(past, Metered { overlong: true, ..Metered::default() });
+        let event = [b"data: ".to_vec(), vec![b'x'; MAX_EVENT_BYTES], b"\n\ndata: [DONE]".to_vec()];
+        let past = metered("text/event-stream", &[&event.concat()]);
+        assert_eq!(past, Metered { overlong: true, done: true, events: 2, ..Metered::default() });
+    }
+
+    #[test]
+    fn figures_beside_the_common_ones_are_read() {
+        let of = |json: &str| Usage::of(format!(r#"{{"usage":{json}}}"#).as_bytes());
+        let common = |prompt, completion| usage([prompt, completion, None, None, None]);
+        for (json, expected) in [
+            // OpenAI's audio models, in chat and in transcriptions.
+            (
+                r#"{"prompt_tokens":30,"completion_tokens":40,"total_tokens":70,
+                    "prompt_tokens_details":{"audio_tokens":20},
+                    "completion_tokens_details":{"audio_tokens":35,"reasoning_tokens":0}}"#,
+                Usage {
+                    reasoning_tokens: Some(0),
+                    audio_input_tokens: Some(20),
+                    audio_output_tokens: Some(35),
+                    ..common(Some(30), Some(40))
+                },
+            ),
+            (
+                r#"{"type":"tokens","input_tokens":14,"output_tokens":101,"total_tokens":115,
+                    "input_token_details":{"text_tokens":0,"audio_tokens":14}}"#,
+                Usage { audio_input_tokens: Some(14), ..common(Some(14), Some(101)) },
+            ),
+            (
+                r#"{"type":"duration","seconds":9.5}"#,
+                Usage { audio_ms: Some(9500), ..Usage::default() },
+            ),
+            (r#"{"type":"duration","seconds":-1}"#, Usage::default()),
+            // Pictures, embeddings.
+            (
+                r#"{"total_tokens":100,"input_tokens":50,"output_tokens":50,
+                    "input_tokens_details":{"text_tokens":10,"image_tokens":40}}"#,
+                Usage { image_input_tokens: Some(40), ..common(Some(50), Some(50)) },
+            ),
+            (r#"{"prompt_tokens":8,"total_tokens":8}"#, common(Some(8), None)),
+            // Gemini behind OpenAI's names, xAI: reasoning is in the total alone.
+            (
+                r#"{"prompt_tokens":7,"completion_tokens":2,"total_tokens":109}"#,
+                usage([Some(7), Some(102), None, None, Some(100)]),
+            ),
+            (
+                r#"{"prompt_tokens":7,"completion_tokens":2,"total_tokens":109,
+                    "completion_tokens_details":{"reasoning_tokens":100}}"#,
+                usage([Some(7), Some(102), None, None, Some(100)]),
+            ),
+            (
+                r#"{"prompt_tokens":7,"completion_tokens":2,"total_tokens":109,
+                    "completion_tokens_details":{"reasoning_tokens":1}}"#,
+                usage([Some(7), Some(2), None, None, Some(1)]),
+            ),
+            (
+                r#"{"prompt_tokens":7,"completion_tokens":2,"total_tokens":109,
+                    "cache_read_input_tokens":100}"#,
+                usage([Some(7), Some(2), Some(100), None, None]),
+            ),
+        ] {
+            assert_eq!(of(json), Some(expected), "{json}");
+        }
+        let gemini = r#"{"usageMetadata":{"promptTokenCount":9,"candidatesTokenCount":3,
+            "thoughtsTokenCount":40,"cachedContentTokenCount":4,"totalTokenCount":52}}"#;
+        let expected = usage([Some(9), Some(43), Some(4), None, Some(40)]);
+        assert_eq!(Usage::of(gemini.as_bytes()), Some(expected));
+    }
+
+    /// Meters a stream of these events, given by name and data.
+    fn stream(events: &[(&str, &str)]) -> Metered {
+        let text: String =
+            events.iter().map(|(name, data)| format!("event: {name}\ndata: {data}\n\n")).collect();
+        let whole = metered("text/event-stream", &[text.as_bytes()]);
+        let bytewise: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+        assert_eq!(metered("text/event-stream", &bytewise), whole);
+        whole
+    }
+
+    #[test]
+    fn streams_of_other_routes_are_read() {
+        let anthropic = stream(&[
+            (
+                "message_start",
+                r#"{"type":"message_start","message":{"id":"m","type":"message","role":"assistant",
+                    "model":"claude-x","content":[],"usage":{"input_tokens":10,
+                    "cache_creation_input_tokens":7,"cache_read_input_tokens":100,"output_tokens":1,
+                    "service_tier":"standard"}}}"#
+                    .replace('\n', "")
+                    .as_str(),
+            ),
+            ("ping", r#"{"type": "ping"}"#),
+            (
+                "content_block_delta",
+                r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"four"}}"#,
+            ),
+            (
+                "content_block_delta",
+                r#"{"type":"content_block_delta","index":1,"delta":{"type":"input_json_delta","partial_json":"{\"a"}}"#,
+            ),
+            (
+                "message_delta",
+                r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":0}}"#,
+            ),
+            (
+                "message_delta",
+                r#"{"type":"message_delta","delta":{},"usage":{"output_tokens":15,"input_tokens":12}}"#,
+            ),
+            ("message_stop", r#"{"type":"message_stop"}"#),
+        ]);
+        let expected = Metered {
+            usage: Some(usage([Some(119), Some(15), Some(100), Some(7), None])),
+            model: Some("claude-x".to_owned()),
+            service_tier: Some("standard".to_owned()),
+            said_bytes: 7,
+            done: true,
+            events: 7,
+            ..Metered::default()
+        };
+        assert_eq!(anthropic, expected);
+
+        for last in ["completed", "incomplete", "failed"] {
+            let created =
+                r#"{"type":"response.created","response":{"model":"gpt-x","usage":null}}"#;
+            let delta = r#"{"type":"response.output_text.delta","delta":"grün","item_id":"i"}"#;
+            let end = format!(
+                r#"{{"type":"response.{last}","response":{{"model":"gpt-x","service_tier":"flex",
+                   "output":[{{"usage":{{"input_tokens":999}}}}],"usage":{{"input_tokens":10,
+                   "input_tokens_details":{{"cached_tokens":0}},"output_tokens":4,
+                   "output_tokens_details":{{"reasoning_tokens":2}},"total_tokens":14}}}}}}"#
+            )
+            .replace('\n', "");
+            let name = format!("response.{last}");
+            let events = [("response.created", created), ("delta", delta), (&name, &end)];
+            let expected = Metered {
+                usage: Some(usage([Some(10), Some(4), Some(0), None, Some(2)])),
+                model: Some("gpt-x".to_owned()),
+                service_tier: Some("flex".to_owned()),
+                said_bytes: 5,
+                done: true,
+                events: 3,
+                ..Metered::default()
+            };
+            assert_eq!(stream(&events), expected, "{last}");
+        }
+
+        let groq = stream(&[("x", r#"{"choices":[],"x_groq":{"usage":{"prompt_tokens":3}}}"#)]);
+        assert_eq!(groq.usage.and_then(|usage| usage.prompt_tokens), Some(3));
+    }
+
+    #[test]
+    fn what_is_said_is_measured() {
+        for (delta, bytes) in [
+            (r#"{"content":"four"}"#, 4),
+            (r#"{"role":"assistant","content":null,"refusal":"no"}"#, 2),
+            (r#"{"content":"a\n\"\u00e9\u20ac\ud83d\ude00"}"#, 1 + 1 + 1 + 2 + 3 + 4),
+            (r#"{"content":"half \ud83d"}"#, 7),
+            (r#"{"reasoning_content":"abc","reasoning":"abc","content":"d"}"#, 4),
+            (r#"{"content":[{"type":"text","text":"ab"},{"type":"x","y":"no"},"z"]}"#, 2),
+            (
+                r#"{"tool_calls":[{"index":0,"id":"i","function":{"name":"f","arguments":"{}"}},
+                    {"custom":{"input":"abc"}}]}"#,
+                6,
+            ),
+            (r#"{"function_call":{"name":"f","arguments":"{\"a\":1}"}}"#, 8),
+            (r#"{"audio":{"id":"i","data":"AAAA","transcript":"hm"}}"#, 2),
+            (r#"{"content":5,"tool_calls":{},"audio":null,"other":"x"}"#, 0),
+        ] {
+            let chunk = format!(
+                r#"{{"choices":[{{"delta":{delta},"finish_reason":"stop"}},{{"text":"x","finish_reason":"no"}}]}}"#
+            );
+            let chunk = chunk.replace('\n', "");
+            let metered = metered("text/event-stream", &[b"data: ", chunk.as_bytes(), b"\n\n"]);
+            assert_eq!(metered.said_bytes, bytes + 1, "{delta}");
+            assert_eq!(metered.finish_reason.as_deref(), Some("stop"), "{delta}");
+        }
+        let whole = br#"{"choices":[{"message":{"content":"four"}}]}"#;
+        assert_eq!(metered("application/json", &[whole]).said_bytes, 4);
+    }
+
+    #[test]
+    fn a_model_s_name_is_believed_up_to_a_length() {
+        let model = |name: &str| {
+            let body = format!(r#"{{"model":"{name}"}}"#);
+            metered("application/json", &[body.as_bytes()]).model
+        };
+        let longest = "m".repeat(MAX_MODEL_BYTES);
+        assert_eq!(model(&longest), Some(longest.clone()));
+        assert_eq!(model(&(longest + "m")), None);
+        assert_eq!(model(r"a\u002db").as_deref(), Some("a-b"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Usage::of(&bytes);
+            metered("application/json", &[&bytes]);
+            metered("text/event-stream", &[b"data: ", &bytes, b"\n\n"]);
+        }
+
+        #[test]
+        fn any_cut_of_a_stream_is_read_without_panic(cut in 0..STREAM.len()) {
+            let part = &STREAM.as_bytes()[cut..];
+            metered("text/event-stream", &[part]);
+            let _ = Usage::of(part);
+        }
+    }
+}

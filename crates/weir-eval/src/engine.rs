@@ -1,0 +1,211 @@
+//! Engine driver of the replay: the one place here that builds plans. Measures nothing.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::conversation::{Conversation, MEASURE};
+use super::sent::{Other, Piece};
+use super::summaries::{Sent, Stub, Stubs, Summaries};
+use weir_engine::context::history::SummaryUse;
+use weir_engine::context::summary::Space;
+use weir_engine::context::{Fact, Fate, Fold, Policy};
+use weir_engine::plan::{Known, Plan, PlanError, PlanOptions, plan_with};
+use weir_engine::wire::{Edit, Protocol, Request, splice};
+
+/// Replay of a conversation under weir's own engine, request by request.
+pub struct Engine<'a> {
+    at_hand: AtHand<'a>,
+    raws: Vec<&'a str>,
+    options: PlanOptions,
+    /// Edits of the previous request.
+    edits: Vec<(usize, Edit)>,
+    sent: Vec<Piece>,
+    /// Number of messages in the previous request.
+    length: usize,
+    summaries: Option<Stubs>,
+}
+
+/// Facts of all messages, and the state after the previous request.
+struct AtHand<'a> {
+    conversation: &'a Conversation,
+    state: RefCell<Option<Arc<Fold>>>,
+}
+
+impl Known for AtHand<'_> {
+    fn fact(&self, message: usize) -> Option<Fact> {
+        Some(self.conversation.messages[message].fact)
+    }
+
+    fn state(&self) -> Option<Arc<Fold>> {
+        self.state.take()
+    }
+
+    fn keep_state(&self, state: &Arc<Fold>) {
+        self.state.replace(Some(Arc::clone(state)));
+    }
+}
+
+impl<'a> Engine<'a> {
+    /// Creates the engine with a limit of exactly `budget_tokens` for the messages.
+    pub fn new(
+        conversation: &'a Conversation,
+        budget_tokens: u64,
+        policy: &Policy,
+        stub: Option<Stub>,
+    ) -> Self {
+        let margin_tokens = budget_tokens / 1000 * u64::from(policy.counting.margin_permille);
+        let limit_tokens = budget_tokens - margin_tokens;
+        let summaries = stub.map(Stubs::new);
+        let prefetch = summaries.as_ref().map(Stubs::asking);
+        let options = PlanOptions::for_messages(limit_tokens, policy.clone(), MEASURE);
+        Self {
+            at_hand: AtHand { conversation, state: RefCell::default() },
+            raws: conversation.messages.iter().map(|message| &*message.raw).collect(),
+            options: PlanOptions { prefetch, ..options },
+            edits: Vec::new(),
+            sent: Vec::new(),
+            length: 0,
+            summaries,
+        }
+    }
+
+    /// Returns the messages sent for the first `length` messages, at least as many as last time.
+    pub fn send(&mut self, length: usize) -> &[Piece] {
+        let body = format!(r#"{{"messages":[{}]}}"#, self.raws[..length].join(","));
+        let request = Protocol::Chat.read(body.as_bytes(), length).expect("it was read before");
+        let stubs = self.summaries.as_ref();
+        let summary = |gone: &[usize], _: Space| stubs?.of(gone);
+        let plan = match plan_with(&request, &self.options, &summary, &self.at_hand) {
+            Ok(plan) => plan,
+            // Judged as far as it came.
+            Err(PlanError::CannotFit(unfit)) => unfit.plan,
+            Err(error) => panic!("each message was read before: {error}"),
+        };
+        self.count_summaries(&plan);
+        if plan.changes == self.edits {
+            self.sent.extend((self.length..length).map(Piece::Verbatim));
+        } else {
+            self.sent = self.spliced(&request, &plan);
+            self.edits = plan.changes;
+        }
+        self.length = length;
+        &self.sent
+    }
+
+    /// Counts the summaries that a plan uses, and requests the next one.
+    fn count_summaries(&self, plan: &Plan) {
+        let Some(stubs) = &self.summaries else { return };
+        let end = &plan.end;
+        let is_used = |number: &u32| {
+            let cut = end.history().cut(*number);
+            cut.is_some_and(|cut| matches!(cut.summary, SummaryUse::Used { .. }))
+        };
+        let used = (1..=end.cuts()).filter(is_used).count();
+        stubs.count(used as u64, end.cuts().into());
+        if let Some(ahead) = plan.prefetch.clone() {
+            let is_sent = |message: &usize| end.fates()[*message] == Fate::Kept;
+            let is_whole = ahead.span.iter().all(is_sent);
+            let sent = Sent { raws: &self.raws, tokens: end.sent_tokens(), is_whole };
+            stubs.announce(ahead, &sent);
+        }
+    }
+
+    /// Totals of the summaries so far.
+    pub fn summaries(&self) -> Summaries {
+        self.summaries.as_ref().map(Stubs::figures).unwrap_or_default()
+    }
+
+    /// Returns the request as planned, parsed message by message. Pieces of the previous request are
+    /// reused with their search results.
+    fn spliced(&self, request: &Request<'_>, plan: &Plan) -> Vec<Piece> {
+        let length = request.messages.len();
+        let spliced = splice::apply(Protocol::Chat, request, &plan.changes);
+        let sent = Protocol::Chat.read(spliced.as_bytes(), usize::MAX);
+        let sent = sent.expect("what is spliced is a request").messages;
+        let origins = origins(length, &plan.changes);
+        let pieces = sent.iter().zip(origins).map(|(raw, origin)| match origin {
+            Some(index) if self.raws[index] == *raw => Piece::Verbatim(index),
+            origin => self.other(raw, origin),
+        });
+        pieces.collect()
+    }
+
+    fn other(&self, raw: &str, of: Option<usize>) -> Piece {
+        let same = self.sent.iter().find_map(|piece| match piece {
+            Piece::Other(other) if *other.message.raw == *raw => Some(Rc::clone(other)),
+            _ => None,
+        });
+        let read = || Rc::new(Other::read(raw, of).expect("what is spliced is a message"));
+        Piece::Other(same.unwrap_or_else(read))
+    }
+}
+
+/// Maps each sent message of the first `length` under `edits` to its original; `None` for an
+/// inserted one.
+fn origins(length: usize, edits: &[(usize, Edit)]) -> Vec<Option<usize>> {
+    let mut origins = Vec::with_capacity(length);
+    let mut edits = edits.iter().peekable();
+    for index in 0..length {
+        let (mut before, mut after, mut is_gone) = (0, 0, false);
+        while let Some((_, edit)) = edits.next_if(|(message, _)| *message == index) {
+            before += usize::from(matches!(edit, Edit::InsertBefore(_)));
+            after += usize::from(matches!(edit, Edit::InsertAfter(_)));
+            is_gone |= *edit == Edit::Remove;
+        }
+        if !is_gone {
+            origins.extend((0..before).map(|_| None));
+            origins.push(Some(index));
+            origins.extend((0..after).map(|_| None));
+        }
+    }
+    origins
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_apart() {
+        let note = || "note".to_owned();
+        let edits = [
+            (0, Edit::InsertAfter(note())),
+            (1, Edit::Remove),
+            (2, Edit::InsertBefore(note())),
+            (2, Edit::InsertBefore(note())),
+            (2, Edit::Append(note())),
+            (4, Edit::Append(note())),
+        ];
+        let all = [Some(0), None, None, None, Some(2), Some(3), Some(4)];
+        assert_eq!(origins(5, &edits), all);
+        assert_eq!(origins(2, &[]), [Some(0), Some(1)]);
+    }
+
+    #[test]
+    fn what_is_sent_is_what_the_edits_say() {
+        let words = "word ".repeat(100);
+        let spoken = |role: &str, text: &str| format!(r#"{{"role":"{role}","content":"{text}"}}"#);
+        let mut messages = vec![spoken("system", "s"), spoken("user", "first")];
+        for _ in 0..12 {
+            messages.push(spoken("assistant", &words));
+            messages.push(spoken("user", "go on"));
+        }
+        let line = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
+        let conversation = Conversation::read(&line, 1).expect("it is a conversation");
+        let mut engine = Engine::new(&conversation, 600, &Policy::default(), None);
+        for length in [2, 8, 10, 24, 26] {
+            let sent = engine.send(length).to_vec();
+            let tokens: u64 = sent.iter().map(|piece| piece.tokens(&conversation)).sum();
+            assert!(tokens <= 600, "{tokens} at {length}");
+            let last = matches!(sent.last(), Some(Piece::Verbatim(last)) if last + 1 == length);
+            assert!(last, "the last message is as it was, at {length}");
+            let mut anew = Engine::new(&conversation, 600, &Policy::default(), None);
+            let raws = |sent: &[Piece]| -> Vec<String> {
+                let raw = |piece: &Piece| piece.message(&conversation).raw.to_string();
+                sent.iter().map(raw).collect()
+            };
+            assert_eq!(raws(&sent), raws(anew.send(length)), "at {length}");
+        }
+    }
+}

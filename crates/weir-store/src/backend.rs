@@ -1,0 +1,225 @@
+//! Interface of a store's back ends. A new back end implements these traits, gets a constructor in
+//! [`Store`](crate::Store), and passes the conformance suite (`tests/it/store`). Each signature
+//! stands here once: a store dereferences to [`Backend`].
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::budget::{Budget, BudgetId};
+use crate::budgets::{BudgetError, Spent, SpentQuery};
+use crate::keys::{FoundKey, KeyChange, KeyError, KeyFacts, SecretFacts, TeamFacts, VirtualKey};
+use crate::ledger::{
+    Intent, RequestEnd, RequestId, RequestQuery, RequestRow, Settlement, UsageQuery, UsageRow,
+};
+use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
+
+/// Everything that a store does for its users.
+pub trait Backend: Values + Journal + Keys + Budgets {}
+
+impl<B: Values + Journal + Keys + Budgets> Backend for B {}
+
+/// Values by tenant, kind and key, and the store itself.
+#[async_trait]
+pub trait Values: Send + Sync {
+    /// Returns a secret that was created with the store and stays with it.
+    fn secret(&self) -> [u8; SECRET_BYTES];
+
+    /// Returns the store's file, if it has one.
+    fn file(&self) -> Option<&Path>;
+
+    /// Returns the store's current location and health.
+    fn state(&self) -> State;
+
+    /// Returns the write activity since the start, and the queued work.
+    fn activity(&self) -> Activity;
+
+    /// Waits until all writes survive a power loss, including requests, which go into the store's
+    /// own file if it is writable.
+    async fn sync(&self) -> Result<(), StoreError>;
+
+    /// Stores all of `entries`, replacing existing values, or none on an error.
+    async fn put(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+        entries: Vec<Entry>,
+        now_ms: u64,
+    ) -> Result<(), StoreError>;
+
+    /// Stores those of `entries` whose key has no value, and returns the current value of each key:
+    /// the first writer's, over all processes. On an error none is stored.
+    async fn put_if_absent(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+        entries: Vec<Entry>,
+        now_ms: u64,
+    ) -> Result<Vec<Bytes>, StoreError>;
+
+    /// Returns the values of `keys` in order, `None` for missing and expired ones.
+    async fn fetch(
+        &self,
+        tenant: Tenant,
+        kind: Kind,
+        keys: Vec<Bytes>,
+        now_ms: u64,
+        life: Life,
+    ) -> Result<Vec<Option<Bytes>>, StoreError>;
+
+    /// Reads one value on the caller's thread. Returns `None` if that would block, as it does for
+    /// an in-memory store, or for a server unless the kind is [replicated](Self::replicate). The
+    /// inner `None` means that the key has no value.
+    fn peek(&self, tenant: Tenant, kind: Kind, key: &[u8], now_ms: u64) -> Option<Option<Entry>>;
+
+    /// Replicates a kind locally, so that [`Self::peek`] answers for it without blocking; for small
+    /// kinds. Changes by other processes arrive within a moment. Does nothing for a store that is
+    /// local already.
+    fn replicate(&self, _kind: Kind) {}
+
+    /// Returns all entries of a kind, of all tenants, in key order, but at most `limit`.
+    async fn list(
+        &self,
+        kind: Kind,
+        now_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<(Tenant, Entry)>, StoreError>;
+
+    /// Deletes expired entries of all tenants; returns their number. Reads ignore expired entries
+    /// anyway.
+    async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError>;
+}
+
+/// Request journal: intents before sending, settlements, and daily totals.
+#[async_trait]
+pub trait Journal: Send + Sync {
+    /// Records that a request is about to be sent. After this returns, the record survives a kill
+    /// of the process, and after [`crate::StoreOptions::sync_interval`] a power loss.
+    async fn open_request(&self, intent: &Intent) -> Result<(), StoreError>;
+
+    /// Records the end of a request. Returns `false` if it is known to be settled already: a
+    /// request counts once, by its id.
+    async fn settle_request(
+        &self,
+        intent: Arc<Intent>,
+        settlement: Settlement,
+    ) -> Result<bool, StoreError>;
+
+    /// Withdraws a request that was not sent after all.
+    async fn release_request(&self, id: RequestId) -> Result<(), StoreError>;
+
+    /// Returns up to `limit` requests that were open when their process ended, oldest first. They
+    /// stay until settled or released.
+    async fn orphans(&self, limit: usize) -> Result<Vec<Intent>, StoreError>;
+
+    /// Returns the state of each request, in order, for any process.
+    async fn request_ends(&self, ids: Vec<RequestId>) -> Result<Vec<RequestEnd>, StoreError>;
+
+    /// Returns the typical output size of `model`; `None` if no answer was read to its end.
+    async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError>;
+
+    /// Returns daily totals, at most [`crate::ledger::MAX_ROWS`]: by day, then highest cost first.
+    async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError>;
+
+    /// Returns single requests, at most [`crate::ledger::MAX_ROWS`], newest first.
+    async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError>;
+
+    /// Returns the cost of a tenant's requests of one route since `from_ms`, in nano-dollars, as
+    /// far as they have a price.
+    async fn spent_on_route(
+        &self,
+        tenant: Tenant,
+        route: &'static str,
+        from_ms: u64,
+    ) -> Result<u64, StoreError>;
+
+    /// Deletes rows of requests that began before `before_ms`, and totals of days before
+    /// `totals_before_ms`; returns the number of rows. Others can write in between.
+    async fn prune_requests(
+        &self,
+        before_ms: u64,
+        totals_before_ms: u64,
+    ) -> Result<u64, StoreError>;
+
+    /// Writes a consistent copy of the whole store to a new file at `path`, usable as a store.
+    /// Others may write meanwhile.
+    async fn backup(&self, path: &Path) -> Result<(), StoreError>;
+}
+
+/// Virtual keys. [`Store`](crate::Store) creates and rotates them, as it makes their secrets.
+#[async_trait]
+pub trait Keys: Send + Sync {
+    /// Returns the key with this id.
+    async fn show_key(&self, id: &str) -> Result<KeyFacts, KeyError>;
+
+    /// Returns a page of keys, of all teams or one, in the order of their ids: those after `after`,
+    /// at most [`crate::keys::MAX_PAGE`].
+    async fn list_keys(&self, team: Option<&str>, after: &str) -> Result<Vec<KeyFacts>, KeyError>;
+
+    /// Returns a page of teams in the order of their names: those after `after`, at most
+    /// [`crate::keys::MAX_PAGE`].
+    async fn list_teams(&self, after: &str) -> Result<Vec<TeamFacts>, KeyError>;
+
+    /// Changes a key's permissions, from its next request on.
+    async fn change_key(&self, id: &str, change: KeyChange) -> Result<KeyFacts, KeyError>;
+
+    /// Revokes a key permanently, from its next request on. A repeated call changes nothing.
+    async fn revoke_key(&self, id: &str, now_ms: u64) -> Result<KeyFacts, KeyError>;
+}
+
+/// Budgets and past spending.
+#[async_trait]
+pub trait Budgets: Send + Sync {
+    /// Sets a budget, or replaces the one with the same id; applies from the next request on.
+    async fn set_budget(&self, budget: Budget, now_ms: u64) -> Result<(), BudgetError>;
+
+    /// Removes a budget; returns whether it existed.
+    async fn remove_budget(&self, id: &BudgetId) -> Result<bool, StoreError>;
+
+    /// Returns all budgets in the order of their ids, with the change counter of keys and budgets.
+    async fn budgets(&self) -> Result<(u64, Vec<Budget>), StoreError>;
+
+    /// Returns totals of ended requests, and open requests.
+    async fn spent(&self, query: SpentQuery) -> Result<Spent, StoreError>;
+}
+
+/// Operations that only this crate calls: secrets, caches and the leader lease.
+#[async_trait]
+pub(crate) trait Internal: Backend {
+    /// Adds a key with its secret's hash, and its team and organisation if they do not exist. The
+    /// key's organisation is the named one, or empty.
+    async fn insert_key(
+        &self,
+        key: VirtualKey,
+        hash: [u8; 32],
+        secret: SecretFacts,
+    ) -> Result<KeyFacts, KeyError>;
+
+    /// Gives a key a new secret; its current secrets end at `end_ms`. One with an end already set
+    /// ends at once, so that at most two are ever valid.
+    async fn insert_secret(
+        &self,
+        id: &str,
+        hash: [u8; 32],
+        secret: SecretFacts,
+        end_ms: u64,
+    ) -> Result<KeyFacts, KeyError>;
+
+    /// Returns the key of a hash, and the change counter at that time.
+    async fn key_by_hash(&self, hash: [u8; 32]) -> Result<(u64, Option<FoundKey>), StoreError>;
+
+    /// Returns whether `count` is still the current number of changes to keys and budgets; `false`
+    /// if unknown.
+    fn is_current(&self, count: u64) -> bool;
+
+    /// Starts to follow changes by other processes, for [`Self::is_current`].
+    fn watch_changes(&self) {}
+
+    /// Takes or renews the lease of the process that counts budgets, if the store is on a server;
+    /// [`crate::counters::leader_lock`] locks a file otherwise.
+    async fn hold_leader_lease(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! Costs of requests, savings of compaction, and budgets: arithmetic on reported usage and known
+//! prices. Has no clock, store or configuration; callers pass the figures.
+
+pub mod calendar;
+pub mod counter;
+pub mod hold;
+pub mod limit;
+pub mod money;
+pub mod outputs;
+pub mod price;
+pub mod rate;
+pub mod saved;
+pub mod scope;
+pub mod window;
+
+pub use hold::{Ask, Measure, Room, Verdict};
+pub use limit::{Budget, BudgetId};
+pub use money::NanoUsd;
+pub use price::{Billed, Cost, OutputBound, Price, Rates, ServiceTier, Tier, cost};
+pub use saved::{Compaction, saved_nano_usd};
+pub use scope::{Scope, ScopeKind, Scopes};
+pub use window::{Span, Window};

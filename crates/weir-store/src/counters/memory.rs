@@ -1,0 +1,470 @@
+//! Budget counters of one process. One lock guards them, held for a few arithmetic steps, so a
+//! request holds an amount in all its budgets or in none.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::tz::TimeZone;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::super::budgets::{Applied, SpentQuery};
+use super::super::ledger::RequestId;
+use super::super::{Store, StoreError};
+use super::leader_lock::LeaderLock;
+use super::{Answer, MAX_WAITING, NoRoom, Owner, Reservation, Spending, Standing};
+use crate::budget::counter::{Count, Counter};
+use crate::budget::hold::decide;
+use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Window};
+
+/// Number of counters above which empty ones are removed.
+const FORGET_ABOVE: usize = 50_000;
+
+/// Counters and their waiting requests.
+pub struct Memory {
+    store: Store,
+    zone: TimeZone,
+    state: Mutex<State>,
+    leader: LeaderLock,
+    /// Lets one counter load at a time, so that concurrent requests query the journal once.
+    loading: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    counters: HashMap<Key, CounterSlot>,
+    /// Counters of each scope.
+    by_scope: HashMap<ScopeKind, HashMap<String, Vec<Key>>>,
+    /// All requests under way, with or without a budget.
+    leases: HashMap<RequestId, Lease>,
+    waiting: VecDeque<Waiter>,
+    spans: Spans,
+}
+
+/// Cached window spans, to avoid calendar arithmetic per request.
+#[derive(Default)]
+struct Spans(Vec<(Window, Span)>);
+
+impl Spans {
+    fn of(&mut self, zone: &TimeZone, window: Window, now_ms: u64) -> Span {
+        if window.bucket_length_ms().is_some() {
+            return window.span(zone, now_ms);
+        }
+        let holds = |span: &Span| {
+            let end_ms = span.lifetime_ms.map_or(u64::MAX, |lifetime| span.bucket_ms + lifetime);
+            (span.bucket_ms..end_ms).contains(&now_ms)
+        };
+        match self.0.iter_mut().find(|(known, _)| *known == window) {
+            Some((_, span)) if holds(span) => *span,
+            Some((_, span)) => {
+                *span = window.span(zone, now_ms);
+                *span
+            }
+            None => {
+                let span = window.span(zone, now_ms);
+                self.0.push((window, span));
+                span
+            }
+        }
+    }
+}
+
+/// Key of a counter: a budget and the member it counts for.
+type Key = (BudgetId, Scope);
+
+#[derive(Default)]
+struct CounterSlot {
+    counter: Counter,
+    /// Whether past spending is loaded.
+    is_loaded: bool,
+    /// Number of waiting requests.
+    waiting: usize,
+}
+
+struct Lease {
+    begun_ms: u64,
+    owner: Owner,
+    /// Held amounts, with their buckets.
+    parts: Vec<Part>,
+}
+
+struct Part {
+    key: Key,
+    bucket_ms: u64,
+    held: u64,
+}
+
+struct Waiter {
+    wanted: Reservation,
+    owner: Owner,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Result of one attempt to reserve.
+enum Step {
+    Done(Answer),
+    Wait,
+    /// These counters are not loaded yet.
+    Load(Vec<Applied>),
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Memory")
+    }
+}
+
+impl Memory {
+    pub fn new(store: Store, zone: TimeZone) -> Self {
+        let (state, loading) = (Mutex::default(), tokio::sync::Mutex::default());
+        let leader = LeaderLock::new(&store);
+        Self { store, zone, leader, state, loading }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A change under the lock is complete before any step that could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
+        self.state().open(&self.zone, id, Lease { begun_ms, owner, parts: Vec::new() });
+    }
+
+    pub fn settle(&self, id: RequestId, spending: Spending) {
+        let mut state = self.state();
+        state.settle(id, spending);
+        state.wake(&self.zone);
+    }
+
+    pub async fn reserve(&self, wanted: Reservation, owner: Owner) -> Answer {
+        self.leader.acquire().await.map_err(NoRoom::Store)?;
+        let deadline = Instant::now() + wanted.patience;
+        let mut queued = loop {
+            let missing = {
+                let mut state = self.state();
+                match state.step(&self.zone, &wanted, &owner, true, true) {
+                    Step::Done(answer) => return answer,
+                    Step::Load(missing) => missing,
+                    Step::Wait if state.waiting.len() >= MAX_WAITING => return Err(NoRoom::Held),
+                    Step::Wait => {
+                        break Queued::new(self, &mut state, wanted.clone(), owner.clone());
+                    }
+                }
+            };
+            self.load(&missing, wanted.begun_ms).await.map_err(NoRoom::Store)?;
+        };
+        match timeout_at(deadline, &mut queued.answer).await {
+            Ok(Ok(answer)) => {
+                queued.is_over = true;
+                answer
+            }
+            // A waiter is only dropped after it is answered.
+            Ok(Err(_)) => Err(NoRoom::Held),
+            Err(_) => queued.take_available(owner),
+        }
+    }
+
+    pub async fn standings(
+        &self,
+        applied: &[Applied],
+        now_ms: u64,
+    ) -> Result<Vec<Standing>, StoreError> {
+        loop {
+            let missing = {
+                let mut state = self.state();
+                let missing = state.missing(applied);
+                if missing.is_empty() {
+                    return Ok(state.standings(&self.zone, applied, now_ms));
+                }
+                missing
+            };
+            self.load(&missing, now_ms).await?;
+        }
+    }
+
+    /// Loads counters from the journal.
+    ///
+    /// Each counter is created empty before the journal is read, with a part for every request
+    /// under way. Those add themselves when settled, and the journal query leaves them out.
+    /// Requests that arrive meanwhile wait for the counter. So each request counts once.
+    async fn load(&self, missing: &[Applied], now_ms: u64) -> Result<(), StoreError> {
+        let _guard = self.loading.lock().await;
+        for applied in missing {
+            let key = (applied.budget.id.clone(), applied.scope.clone());
+            let span = applied.budget.id.window.span(&self.zone, now_ms);
+            let open = {
+                let mut state = self.state();
+                if state.counters.get(&key).is_some_and(|slot| slot.is_loaded) {
+                    continue;
+                }
+                state.begin(&self.zone, &key)
+            };
+            let query = SpentQuery {
+                scope: key.1.clone(),
+                measure: key.0.measure,
+                from_ms: span.first_ms,
+                bucket_ms: key.0.window.bucket_length_ms(),
+                open,
+                wants_open: false,
+            };
+            let past = self.store.spent(query).await?;
+            let mut state = self.state();
+            let slot = state.counters.entry(key).or_default();
+            for (bucket_ms, spent) in past.ended {
+                slot.counter.add_spent(bucket_ms.max(span.first_ms), spent);
+            }
+            slot.is_loaded = true;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Attempts a reservation. A waiting request keeps its place; new ones queue behind it.
+    fn step(
+        &mut self,
+        zone: &TimeZone,
+        wanted: &Reservation,
+        owner: &Owner,
+        has_patience: bool,
+        is_new: bool,
+    ) -> Step {
+        let missing = self.missing(&wanted.applied);
+        if !missing.is_empty() {
+            return Step::Load(missing);
+        }
+        let (rooms, keys) = self.rooms(zone, wanted);
+        let is_behind = is_new && keys.iter().any(|(key, _)| self.counters[key].waiting > 0);
+        match decide(&rooms, &wanted.ask, has_patience) {
+            Verdict::Granted { .. } if is_behind => Step::Wait,
+            Verdict::Granted { output_tokens } => {
+                let parts = keys.into_iter().map(|(key, bucket_ms)| {
+                    let held = wanted.ask.amount(key.0.measure, output_tokens);
+                    Part { key, bucket_ms, held }
+                });
+                let lease = Lease {
+                    begun_ms: wanted.begun_ms,
+                    owner: owner.clone(),
+                    parts: parts.collect(),
+                };
+                self.open(zone, wanted.id, lease);
+                let standings = self.standings(zone, &wanted.applied, wanted.begun_ms);
+                Step::Done(Ok((output_tokens, standings)))
+            }
+            Verdict::Wait => Step::Wait,
+            Verdict::Exhausted { index } => {
+                let mut all = self.standings(zone, &wanted.applied, wanted.begun_ms);
+                Step::Done(Err(NoRoom::Exhausted(all.swap_remove(index))))
+            }
+        }
+    }
+
+    /// Returns the state of each of a request's budgets, and the buckets it counts in.
+    fn rooms(&mut self, zone: &TimeZone, wanted: &Reservation) -> (Vec<Room>, Vec<(Key, u64)>) {
+        let mut rooms = Vec::with_capacity(wanted.applied.len());
+        let mut keys = Vec::with_capacity(wanted.applied.len());
+        for applied in &wanted.applied {
+            let budget: &Budget = &applied.budget;
+            let span = self.spans.of(zone, budget.id.window, wanted.begun_ms);
+            let key = (budget.id.clone(), applied.scope.clone());
+            let slot = self.counters.entry(key.clone()).or_default();
+            let Count { spent, held, .. } = slot.counter.count(&span);
+            rooms.push(Room { measure: budget.id.measure, limit: budget.limit, spent, held });
+            keys.push((key, span.bucket_ms));
+        }
+        (rooms, keys)
+    }
+
+    fn missing(&self, applied: &[Applied]) -> Vec<Applied> {
+        let is_missing = |applied: &&Applied| {
+            let key = (applied.budget.id.clone(), applied.scope.clone());
+            !self.counters.get(&key).is_some_and(|slot| slot.is_loaded)
+        };
+        applied.iter().filter(is_missing).cloned().collect()
+    }
+
+    fn standings(&mut self, zone: &TimeZone, applied: &[Applied], now_ms: u64) -> Vec<Standing> {
+        let standing = |applied: &Applied| {
+            let key = (applied.budget.id.clone(), applied.scope.clone());
+            let span = self.spans.of(zone, applied.budget.id.window, now_ms);
+            let slot = self.counters.entry(key).or_default();
+            Standing {
+                budget: Arc::clone(&applied.budget),
+                scope: applied.scope.clone(),
+                count: slot.counter.count(&span),
+            }
+        };
+        applied.iter().map(standing).collect()
+    }
+
+    /// Registers a request as under way. It gets a part in every counter of its scopes, also
+    /// without a hold: a budget may be set or removed at that moment.
+    fn open(&mut self, zone: &TimeZone, id: RequestId, mut lease: Lease) {
+        let scopes = lease.owner.scopes();
+        for (kind, by_name) in &self.by_scope {
+            let Some(name) = scopes.name(*kind) else { continue };
+            for key in by_name.get(name).into_iter().flatten() {
+                if lease.parts.iter().all(|part| part.key != *key) {
+                    let bucket_ms = self.spans.of(zone, key.0.window, lease.begun_ms).bucket_ms;
+                    lease.parts.push(Part { key: key.clone(), bucket_ms, held: 0 });
+                }
+            }
+        }
+        for part in &lease.parts {
+            if let Some(slot) = self.counters.get_mut(&part.key) {
+                slot.counter.hold(part.bucket_ms, part.held);
+            }
+        }
+        self.leases.insert(id, lease);
+    }
+
+    /// Starts a counter, gives every request under way a part in it, and returns those requests.
+    fn begin(&mut self, zone: &TimeZone, key: &Key) -> Vec<RequestId> {
+        if self.counters.len() >= FORGET_ABOVE {
+            self.forget();
+        }
+        let by_name = self.by_scope.entry(key.1.kind).or_default();
+        let of_scope = by_name.entry(key.1.name.clone()).or_default();
+        if !of_scope.contains(key) {
+            of_scope.push(key.clone());
+        }
+        let slot = self.counters.entry(key.clone()).or_default();
+        // A counter that failed to load before starts over.
+        slot.counter = Counter::default();
+        let mut open = Vec::new();
+        for (id, lease) in &mut self.leases {
+            if lease.owner.scopes().name(key.1.kind) != Some(&key.1.name) {
+                continue;
+            }
+            let bucket_ms = self.spans.of(zone, key.0.window, lease.begun_ms).bucket_ms;
+            slot.counter.hold(bucket_ms, 0);
+            lease.parts.retain(|part| part.key != *key);
+            lease.parts.push(Part { key: key.clone(), bucket_ms, held: 0 });
+            open.push(*id);
+        }
+        open
+    }
+
+    /// Removes counters without parts of requests under way; they load again on demand.
+    fn forget(&mut self) {
+        let parts = self.leases.values().flat_map(|lease| &lease.parts);
+        let used: HashSet<Key> = parts.map(|part| part.key.clone()).collect();
+        self.counters.retain(|key, slot| slot.waiting > 0 || used.contains(key));
+        let counters = &self.counters;
+        for by_name in self.by_scope.values_mut() {
+            by_name.retain(|_, keys| {
+                keys.retain(|key| counters.contains_key(key));
+                !keys.is_empty()
+            });
+        }
+    }
+
+    fn settle(&mut self, id: RequestId, spending: Spending) {
+        let Some(lease) = self.leases.remove(&id) else { return };
+        for part in lease.parts {
+            if let Some(slot) = self.counters.get_mut(&part.key) {
+                slot.counter.settle(part.bucket_ms, part.held, spending.of(part.key.0.measure));
+            }
+        }
+    }
+
+    /// Admits waiting requests in order: none overtakes another that waits for the same budget.
+    fn wake(&mut self, zone: &TimeZone) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut blocked: HashSet<Key> = HashSet::new();
+        for waiter in std::mem::take(&mut self.waiting) {
+            let keys: Vec<Key> = keys_of(&waiter.wanted).collect();
+            if keys.iter().any(|key| blocked.contains(key)) {
+                self.waiting.push_back(waiter);
+                continue;
+            }
+            match self.step(zone, &waiter.wanted, &waiter.owner, true, false) {
+                Step::Done(answer) => {
+                    self.leave_queue(&waiter.wanted);
+                    let id = waiter.wanted.id;
+                    if waiter.answer.send(answer).is_err() {
+                        self.settle(id, Spending::default());
+                    }
+                }
+                Step::Wait | Step::Load(_) => {
+                    blocked.extend(keys);
+                    self.waiting.push_back(waiter);
+                }
+            }
+        }
+    }
+
+    /// Counts one waiting request fewer.
+    fn leave_queue(&mut self, wanted: &Reservation) {
+        for key in keys_of(wanted) {
+            if let Some(slot) = self.counters.get_mut(&key) {
+                slot.waiting = slot.waiting.saturating_sub(1);
+            }
+        }
+    }
+}
+
+fn keys_of(wanted: &Reservation) -> impl Iterator<Item = Key> {
+    wanted.applied.iter().map(|applied| (applied.budget.id.clone(), applied.scope.clone()))
+}
+
+/// A request's place in the queue, released on drop.
+struct Queued<'a> {
+    memory: &'a Memory,
+    wanted: Reservation,
+    answer: oneshot::Receiver<Answer>,
+    /// Whether it is answered.
+    is_over: bool,
+}
+
+impl<'a> Queued<'a> {
+    fn new(memory: &'a Memory, state: &mut State, wanted: Reservation, owner: Owner) -> Self {
+        for key in keys_of(&wanted) {
+            state.counters.entry(key).or_default().waiting += 1;
+        }
+        let (sender, answer) = oneshot::channel();
+        state.waiting.push_back(Waiter { wanted: wanted.clone(), owner, answer: sender });
+        Self { memory, wanted, answer, is_over: false }
+    }
+
+    /// Takes the available amount after waiting to the end.
+    fn take_available(mut self, owner: Owner) -> Answer {
+        let mut state = self.memory.state();
+        if let Ok(answer) = self.answer.try_recv() {
+            self.is_over = true;
+            return answer;
+        }
+        state.waiting.retain(|waiter| waiter.wanted.id != self.wanted.id);
+        state.leave_queue(&self.wanted);
+        self.is_over = true;
+        match state.step(&self.memory.zone, &self.wanted, &owner, false, false) {
+            Step::Done(answer) => answer,
+            Step::Wait | Step::Load(_) => {
+                // Requests behind it may fit now.
+                state.wake(&self.memory.zone);
+                Err(NoRoom::Held)
+            }
+        }
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut state = self.memory.state();
+        let before = state.waiting.len();
+        state.waiting.retain(|waiter| waiter.wanted.id != self.wanted.id);
+        if state.waiting.len() < before {
+            state.leave_queue(&self.wanted);
+        } else {
+            // It was admitted, but its caller is gone.
+            state.settle(self.wanted.id, Spending::default());
+        }
+        state.wake(&self.memory.zone);
+    }
+}

@@ -1,0 +1,95 @@
+//! Script calls within a generation. If the generation has ended, because Redis was emptied or
+//! restarted, this instance registers its requests in the new one and repeats the call.
+
+use std::sync::Arc;
+
+use redis::Script;
+use serde_json::{Value, json};
+
+use super::super::super::StoreError;
+use super::scripts::GENERATION;
+use super::{MAX_TRIES, RedisCounters};
+
+impl RedisCounters {
+    /// Reads the generation from Redis, or starts one if there is none.
+    pub async fn refresh_generation(&self) -> Result<Arc<str>, StoreError> {
+        let arguments = json!({ "proposal": random()? });
+        let reply = self.redis.run(&GENERATION, &self.key, &arguments).await?;
+        let token: Arc<str> =
+            reply.first().map(|token| token.as_str().into()).ok_or_else(unexpected_reply)?;
+        let is_new = {
+            let mut state = self.state();
+            let is_new = state.generation.as_ref() != Some(&token);
+            state.generation = Some(Arc::clone(&token));
+            is_new
+        };
+        if is_new {
+            self.register_unknown().await?;
+        }
+        Ok(token)
+    }
+
+    /// Runs a script in the known generation, and in a newer one after registering this instance's
+    /// requests there.
+    pub async fn call(
+        &self,
+        script: &Script,
+        arguments: impl Fn(&str) -> Value,
+    ) -> Result<Vec<String>, StoreError> {
+        Ok(self.call_with_generation(script, arguments).await?.1)
+    }
+
+    pub async fn call_with_generation(
+        &self,
+        script: &Script,
+        arguments: impl Fn(&str) -> Value,
+    ) -> Result<(Arc<str>, Vec<String>), StoreError> {
+        for _ in 0..MAX_TRIES {
+            let generation = self.generation().await?;
+            let reply = self.call_in(&generation, script, &arguments).await?;
+            if !is_stale(&reply) {
+                return Ok((generation, reply));
+            }
+            self.refresh_generation().await?;
+        }
+        Err(StoreError::Busy)
+    }
+
+    /// Runs a script in this generation, without a retry.
+    pub async fn call_in(
+        &self,
+        generation: &str,
+        script: &Script,
+        arguments: impl Fn(&str) -> Value,
+    ) -> Result<Vec<String>, StoreError> {
+        let mut arguments = arguments(generation);
+        arguments["generation"] = Value::from(generation);
+        self.redis.run(script, &self.key, &arguments).await
+    }
+
+    /// Returns the generation known to this instance.
+    pub async fn generation(&self) -> Result<Arc<str>, StoreError> {
+        let known = self.state().generation.clone();
+        match known {
+            Some(known) => Ok(known),
+            None => self.refresh_generation().await,
+        }
+    }
+}
+
+/// Returns whether Redis is in another generation than the call assumed.
+pub fn is_stale(reply: &[String]) -> bool {
+    reply.first().is_some_and(|word| word == "stale")
+}
+
+/// Creates a unique random text.
+pub fn random() -> Result<String, StoreError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| StoreError::Failed(format!("no random bytes: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+pub fn unexpected_reply() -> StoreError {
+    StoreError::Failed("Redis: a script returned an unexpected reply".to_owned())
+}

@@ -1,0 +1,72 @@
+//! Private files, readable only by their owner, and folder sync. Independent of file contents.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::Path;
+
+/// Creates a new file that only its owner can read.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(0o600);
+    }
+    options.open(path)
+}
+
+/// Creates the file, readable only by its owner, and its folder. SQLite gives its companion files
+/// the same permissions.
+///
+/// An existing file is not opened: closing it would release the locks that this process may hold on
+/// it.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut folders = fs::DirBuilder::new();
+    folders.recursive(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::DirBuilderExt;
+        folders.mode(0o700);
+    }
+    if let Some(folder) = folder {
+        folders.create(folder)?;
+    }
+    match create_private(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let is_file = fs::metadata(path)?.is_file();
+            if is_file { Ok(()) } else { Err(io::Error::other("it is not a file")) }
+        }
+        made => made.map(drop),
+    }
+}
+
+/// Removes all permissions except the owner's.
+#[cfg(unix)]
+pub fn close_to_others(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    }
+    Ok(())
+}
+
+/// On other systems a file inherits the permissions of its folder, which belongs to the user.
+#[cfg(not(unix))]
+pub fn close_to_others(_path: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Syncs the folder entry of the file at `path` to the disk.
+#[cfg(unix)]
+pub fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// On other systems a folder cannot be opened, and the system orders its entries.
+#[cfg(not(unix))]
+pub fn sync_folder(_path: &Path) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! Virtual keys: create, show, change, rotate, revoke, and look up by secret. The secret itself is
+//! returned once and never stored; the store keeps its hash under a store-specific key.
+
+mod cache;
+mod settings;
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
+
+pub use cache::{Holder, KeyCache, Standing};
+pub use settings::{KeyChange, KeySettings, MAX_NAME_BYTES};
+
+use crate::{Secret, Store, StoreError, Tenant};
+
+/// Prefix of every secret.
+pub const PREFIX: &str = "sk-weir-";
+/// Random bytes of a secret.
+const SECRET_BYTES: usize = 32;
+/// Characters of a secret after [`PREFIX`].
+const SECRET_CHARACTERS: usize = 43;
+/// Visible characters of a secret, to distinguish it from others.
+const HINT_CHARACTERS: usize = 4;
+/// Random bytes of an id.
+const ID_BYTES: usize = 6;
+/// Maximum number of keys in a store, including revoked ones.
+pub(crate) const MAX_KEYS: u64 = 100_000;
+/// Maximum size of a page.
+pub const MAX_PAGE: usize = 1000;
+/// Team and organisation of keys that name none.
+pub const DEFAULT_NAME: &str = "default";
+
+/// A virtual key without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VirtualKey {
+    /// `key_` and twelve hexadecimal digits.
+    pub id: String,
+    pub name: String,
+    pub organisation: String,
+    pub team: String,
+    /// Empty for no particular user.
+    pub user: String,
+    #[serde(flatten)]
+    pub settings: KeySettings,
+    /// Milliseconds since 1970, as are the times below.
+    pub created_ms: u64,
+    pub expires_ms: Option<u64>,
+    pub revoked_ms: Option<u64>,
+}
+
+impl VirtualKey {
+    /// Returns the key's status at `now_ms`.
+    pub fn standing(&self, now_ms: u64) -> Standing {
+        match (self.revoked_ms, self.expires_ms) {
+            (Some(_), _) => Standing::Revoked,
+            (None, Some(end_ms)) if end_ms <= now_ms => Standing::Expired,
+            _ => Standing::Live,
+        }
+    }
+}
+
+/// Public data of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SecretFacts {
+    /// Its first and last characters.
+    pub hint: String,
+    pub created_ms: u64,
+    /// Expiry, if earlier than the key's.
+    pub expires_ms: Option<u64>,
+}
+
+/// A key and its secrets: two during a rotation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeyFacts {
+    #[serde(flatten)]
+    pub key: VirtualKey,
+    pub secrets: Vec<SecretFacts>,
+}
+
+/// Key that was found by the hash of its secret.
+#[derive(Debug)]
+pub(crate) struct FoundKey {
+    /// The stored hash, for a second comparison.
+    pub hash: [u8; 32],
+    pub key: VirtualKey,
+    /// Expiry of the secret, independent of the key's.
+    pub secret_expires_ms: Option<u64>,
+}
+
+/// A team.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TeamFacts {
+    pub name: String,
+    pub organisation: String,
+    pub created_ms: u64,
+    /// Number of its keys that are not revoked.
+    pub keys: u64,
+}
+
+/// A key to create.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewKey {
+    /// [`DEFAULT_NAME`] if `None`; created if it does not exist.
+    pub team: Option<String>,
+    /// Organisation of a new team; for an existing team it must match, if given.
+    pub organisation: Option<String>,
+    /// Its name, which is required, and its permissions.
+    pub change: KeyChange,
+}
+
+/// A key with a secret that is shown only now.
+#[derive(Debug, Clone)]
+pub struct Issued {
+    pub facts: KeyFacts,
+    pub secret: Secret,
+}
+
+impl Issued {
+    /// Formats it as JSON, including the secret.
+    pub fn json(&self) -> String {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            #[serde(flatten)]
+            facts: &'a KeyFacts,
+            secret: &'a str,
+        }
+        let shown = Shown { facts: &self.facts, secret: self.secret.expose() };
+        serde_json::to_string(&shown).expect("texts and numbers under fixed keys are JSON")
+    }
+}
+
+/// Error of a key operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyError {
+    /// No key has this id.
+    Unknown,
+    /// The key is revoked, permanently.
+    Revoked,
+    /// An invalid value.
+    Invalid {
+        field: &'static str,
+        message: String,
+    },
+    /// The team belongs to another organisation.
+    TeamElsewhere {
+        organisation: String,
+    },
+    /// The store holds the maximum number of keys.
+    TooMany,
+    Store(StoreError),
+}
+
+impl KeyError {
+    fn invalid(field: &'static str, message: impl Into<String>) -> Self {
+        Self::Invalid { field, message: message.into() }
+    }
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("no key has this id"),
+            Self::Revoked => f.write_str("the key is revoked permanently; create a new one"),
+            Self::Invalid { field, message } => write!(f, "{field} {message}"),
+            Self::TeamElsewhere { organisation } => write!(
+                f,
+                "the team belongs to the organisation {organisation:?}; give that one or none, or \
+                 another team"
+            ),
+            Self::TooMany => write!(f, "there are {MAX_KEYS} keys already, the maximum"),
+            Self::Store(error) => write!(f, "the store: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+impl From<StoreError> for KeyError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl Store {
+    /// Creates a key, with its team and organisation if they do not exist.
+    pub async fn create_key(&self, new: NewKey, now_ms: u64) -> Result<Issued, KeyError> {
+        let mut key = VirtualKey {
+            id: random_id()?,
+            name: String::new(),
+            organisation: new.organisation.clone().unwrap_or_default(),
+            team: new.team.unwrap_or_else(|| DEFAULT_NAME.to_owned()),
+            user: String::new(),
+            settings: KeySettings::default(),
+            created_ms: now_ms,
+            expires_ms: None,
+            revoked_ms: None,
+        };
+        if new.change.name.is_none() {
+            return Err(KeyError::invalid("name", "is missing"));
+        }
+        change(&mut key, &new.change)?;
+        settings::check_name("team", &key.team)?;
+        if let Some(organisation) = &new.organisation {
+            settings::check_name("organisation", organisation)?;
+        }
+        let secret = random_secret()?;
+        let (hash, hint) = (self.hash(&secret), hint(&secret));
+        let facts = SecretFacts { hint, created_ms: now_ms, expires_ms: None };
+        let facts = self.backend.insert_key(key, hash, facts).await?;
+        Ok(Issued { facts, secret: Secret::new(secret) })
+    }
+
+    /// Gives a key a new secret. Its current secrets stay valid for `overlap_ms`; if it has two,
+    /// the older ends at once.
+    pub async fn rotate_key(
+        &self,
+        id: &str,
+        overlap_ms: u64,
+        now_ms: u64,
+    ) -> Result<Issued, KeyError> {
+        let secret = random_secret()?;
+        let (hash, hint) = (self.hash(&secret), hint(&secret));
+        let facts = SecretFacts { hint, created_ms: now_ms, expires_ms: None };
+        let end_ms = now_ms.saturating_add(overlap_ms);
+        let facts = self.backend.insert_secret(id, hash, facts, end_ms).await?;
+        Ok(Issued { facts, secret: Secret::new(secret) })
+    }
+
+    /// Returns the tenant of a team.
+    pub fn team_tenant(&self, team: &str) -> Tenant {
+        let key = blake3::derive_key("weir 1 the tenant that is a team", &self.secret());
+        let mut tenant = Tenant([0; 16]);
+        blake3::Hasher::new_keyed(&key).update(team.as_bytes()).finalize_xof().fill(&mut tenant.0);
+        tenant
+    }
+
+    /// Returns the hash that identifies a secret. It is useless without the store's own secret.
+    fn hash(&self, secret: &str) -> [u8; 32] {
+        *blake3::keyed_hash(&self.hash_key(), secret.as_bytes()).as_bytes()
+    }
+
+    /// Returns the key of the hash.
+    fn hash_key(&self) -> [u8; 32] {
+        blake3::derive_key("weir 1 the hash of a virtual key", &self.secret())
+    }
+}
+
+/// Applies `change` to `key`; a refused change may leave it half changed.
+pub(crate) fn change(key: &mut VirtualKey, change: &KeyChange) -> Result<(), KeyError> {
+    if let Some(name) = &change.name {
+        settings::check_name("name", name)?;
+        key.name.clone_from(name);
+    }
+    if let Some(user) = &change.user {
+        if !user.is_empty() {
+            settings::check_name("user", user)?;
+        }
+        key.user.clone_from(user);
+    }
+    if let Some(expires_ms) = change.expires_ms {
+        key.expires_ms = expires_ms;
+    }
+    change.apply(&mut key.settings)
+}
+
+/// Returns whether `text` has the form of a secret. Other texts match no key and are not looked up.
+fn is_secret(text: &str) -> bool {
+    text.strip_prefix(PREFIX).is_some_and(|rest| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        rest.len() == SECRET_CHARACTERS && rest.bytes().all(plain)
+    })
+}
+
+fn random_secret() -> Result<String, KeyError> {
+    let mut bytes = [0; SECRET_BYTES];
+    fill(&mut bytes)?;
+    Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
+}
+
+fn random_id() -> Result<String, KeyError> {
+    let mut bytes = [0; ID_BYTES];
+    fill(&mut bytes)?;
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("key_{digits}"))
+}
+
+fn fill(bytes: &mut [u8]) -> Result<(), KeyError> {
+    getrandom::fill(bytes)
+        .map_err(|error| KeyError::Store(StoreError::Failed(format!("no random bytes: {error}"))))
+}
+
+fn hint(secret: &str) -> String {
+    let end = secret.len().saturating_sub(HINT_CHARACTERS);
+    format!("{PREFIX}…{}", secret.get(end..).unwrap_or_default())
+}

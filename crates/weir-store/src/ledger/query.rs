@@ -1,0 +1,273 @@
+//! Queries of the journal and their results, for any back end.
+
+use std::fmt::Write as _;
+
+use super::{Caller, Flags, RequestId, Settlement, Totals};
+use crate::Tenant;
+
+/// Maximum rows per result.
+pub const MAX_ROWS: usize = 10_000;
+
+/// Columns that totals can be grouped by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Column {
+    Day,
+    Organisation,
+    Team,
+    Key,
+    User,
+    Model,
+    Tenant,
+}
+
+impl Column {
+    /// Returns the column's name in SQL.
+    pub fn sql(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Organisation => "organisation",
+            Self::Team => "team",
+            Self::Key => "key",
+            Self::User => "\"user\"",
+            Self::Model => "model",
+            Self::Tenant => "tenant",
+        }
+    }
+}
+
+/// Query for totals. `None` does not filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UsageQuery {
+    /// Columns to group by; none for a single row.
+    pub by: Vec<Column>,
+    /// First day, counted from 1970.
+    pub from_day: Option<u64>,
+    /// Exclusive last day.
+    pub until_day: Option<u64>,
+    pub tenant: Option<Tenant>,
+    pub key: Option<String>,
+    pub team: Option<String>,
+    pub organisation: Option<String>,
+    pub user: Option<String>,
+    pub model: Option<String>,
+    /// Row limit, capped at [`MAX_ROWS`], which is also the default.
+    pub limit: Option<usize>,
+}
+
+/// Totals with their group: columns grouped by are `Some`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UsageRow {
+    /// Counted from 1970.
+    pub day: Option<u64>,
+    pub tenant: Option<Tenant>,
+    /// Empty for callers without a virtual key, as are team, organisation and user.
+    pub key: Option<String>,
+    pub team: Option<String>,
+    pub organisation: Option<String>,
+    pub user: Option<String>,
+    pub model: Option<String>,
+    pub totals: Totals,
+}
+
+/// Query for single requests. `None` does not filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestQuery {
+    /// Earliest time, in milliseconds since 1970.
+    pub from_ms: Option<u64>,
+    /// Exclusive latest time.
+    pub until_ms: Option<u64>,
+    pub tenant: Option<Tenant>,
+    pub key: Option<String>,
+    pub team: Option<String>,
+    pub organisation: Option<String>,
+    pub user: Option<String>,
+    pub model: Option<String>,
+    /// Route of the request, such as `chat/completions`; `summary` for weir's own requests.
+    pub route: Option<String>,
+    /// Only requests with any of these flags; all if empty.
+    pub flags: Flags,
+    /// Row limit, capped at [`MAX_ROWS`], which is also the default.
+    pub limit: Option<usize>,
+}
+
+/// One ended request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestRow {
+    pub id: RequestId,
+    pub begun_ms: u64,
+    pub caller: Caller,
+    pub route: String,
+    pub model: String,
+    pub upstream: String,
+    pub stream: bool,
+    pub action: String,
+    pub zone: String,
+    pub received_tokens: Option<u64>,
+    pub sent_tokens: Option<u64>,
+    pub plan_ms: Option<u64>,
+    pub settlement: Settlement,
+}
+
+/// State of a request in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestEnd {
+    /// Not recorded, or released because it was not sent.
+    Unknown,
+    /// Open: about to be sent, not ended. If its process has ended, it is settled by rule.
+    Open,
+    /// Ended, with its cost and tokens.
+    Ended { nano_usd: u64, tokens: u64 },
+}
+
+/// Value that a column is compared to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SqlValue {
+    Number(i64),
+    Bytes(Vec<u8>),
+    Text(String),
+}
+
+/// SQL conditions of a query with their values. Column names are the same in every table.
+#[derive(Default)]
+pub struct Conditions {
+    /// Each with `?` for its value, if it has one.
+    sql: Vec<&'static str>,
+    pub values: Vec<SqlValue>,
+}
+
+impl Conditions {
+    fn add(&mut self, sql: &'static str, value: Option<SqlValue>) {
+        if let Some(value) = value {
+            self.sql.push(sql);
+            self.values.push(value);
+        }
+    }
+
+    fn add_names(&mut self, names: [&Option<String>; 5]) {
+        const SQL: [&str; 5] =
+            ["key = ?", "team = ?", "organisation = ?", "\"user\" = ?", "model = ?"];
+        for (sql, name) in SQL.into_iter().zip(names) {
+            self.add(sql, name.clone().map(SqlValue::Text));
+        }
+    }
+
+    /// Formats the conditions as SQL, with values numbered from `$1`.
+    pub fn to_sql(&self) -> String {
+        let mut text = String::new();
+        let mut position = 0;
+        for sql in &self.sql {
+            text.push_str(if text.is_empty() { "WHERE " } else { " AND " });
+            let mut rest = *sql;
+            while let Some((before, after)) = rest.split_once('?') {
+                position += 1;
+                // Writing to a string cannot fail.
+                let _ = write!(text, "{before}${position}");
+                rest = after;
+            }
+            text.push_str(rest);
+        }
+        text
+    }
+}
+
+impl UsageQuery {
+    pub fn conditions(&self) -> Conditions {
+        let mut conditions = Conditions::default();
+        conditions.add("day >= ?", self.from_day.map(number));
+        conditions.add("day < ?", self.until_day.map(number));
+        conditions.add("tenant = ?", self.tenant.map(bytes));
+        let Self { key, team, organisation, user, model, .. } = self;
+        conditions.add_names([key, team, organisation, user, model]);
+        conditions
+    }
+
+    /// Returns the columns to group by, as SQL.
+    pub fn by_sql(&self) -> Vec<&'static str> {
+        self.by.iter().map(|column| column.sql()).collect()
+    }
+
+    pub fn max_rows(&self) -> usize {
+        row_limit(self.limit)
+    }
+}
+
+impl RequestQuery {
+    pub fn conditions(&self) -> Conditions {
+        let first_of = |moment_ms| SqlValue::Bytes(RequestId::first_of(moment_ms).0.to_vec());
+        let mut conditions = Conditions::default();
+        // Ids begin with their timestamp, and rows are stored in id order.
+        conditions.add("id >= ?", self.from_ms.map(first_of));
+        conditions.add("id < ?", self.until_ms.map(first_of));
+        conditions.add("tenant = ?", self.tenant.map(bytes));
+        let Self { key, team, organisation, user, model, .. } = self;
+        conditions.add_names([key, team, organisation, user, model]);
+        conditions.add("route = ?", self.route.clone().map(SqlValue::Text));
+        let flags = Some(self.flags).filter(|flags| !flags.is_empty());
+        if flags.is_some_and(|flags| Flags::RARE.covers(flags)) {
+            // The exact expression of the partial index.
+            conditions.sql.push(Flags::IS_RARE_SQL);
+        }
+        conditions.add("flags & ? <> 0", flags.map(|flags| number(u64::from(flags.0))));
+        conditions
+    }
+
+    pub fn max_rows(&self) -> usize {
+        row_limit(self.limit)
+    }
+}
+
+fn number(number: u64) -> SqlValue {
+    SqlValue::Number(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn bytes(tenant: Tenant) -> SqlValue {
+    SqlValue::Bytes(tenant.0.to_vec())
+}
+
+fn row_limit(limit: Option<usize>) -> usize {
+    limit.unwrap_or(MAX_ROWS).min(MAX_ROWS)
+}
+
+/// Columns of a request's row in SQL, in the order in which rows are read.
+pub const REQUEST_COLUMNS: &str = "id, begun_ms, tenant, key, team, organisation, \"user\", route,
+    model, upstream, stream, status, outcome, action, zone, received_tokens, sent_tokens,
+    prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, reasoning_tokens,
+    cost_nano_usd, saved_nano_usd, flags, plan_ms, first_byte_ms, total_ms";
+
+/// Columns that count requests, and columns whose sums can grow large.
+pub const COUNT_COLUMNS: [&str; 5] =
+    ["requests", "failed", "estimated", "partly_priced", "unpriced"];
+pub const SUM_COLUMNS: [&str; 9] = [
+    "received_tokens",
+    "sent_tokens",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "cost_nano_usd",
+    "saved_nano_usd",
+];
+
+/// Builds totals from their columns, capping values that exceed a field.
+pub fn totals_of(counted: [u64; 5], summed: [i128; 9]) -> Totals {
+    let [requests, failed, estimated, partly_priced, unpriced] = counted;
+    let whole = |sum: i128| u64::try_from(sum).unwrap_or(u64::MAX);
+    let saved = summed[8].clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+    Totals {
+        requests,
+        failed,
+        estimated,
+        partly_priced,
+        unpriced,
+        received_tokens: whole(summed[0]),
+        sent_tokens: whole(summed[1]),
+        prompt_tokens: whole(summed[2]),
+        completion_tokens: whole(summed[3]),
+        cached_tokens: whole(summed[4]),
+        cache_write_tokens: whole(summed[5]),
+        reasoning_tokens: whole(summed[6]),
+        cost_nano_usd: whole(summed[7]),
+        saved_nano_usd: i64::try_from(saved).unwrap_or(0),
+    }
+}

@@ -1,0 +1,334 @@
+//! A connection to the server, with cached prepared statements and a timeout on every answer. Any
+//! error closes it, except a refusal by the server itself.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{AsyncMessage, Client, Row, Statement};
+
+use super::super::{OpenError, StoreError};
+use super::address::Address;
+
+/// Timeout of a statement that a request waits for.
+pub const TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of a statement that reads or changes much.
+pub const LONG_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Limits enforced by the server: a weir that is suspended in mid-transaction must not block
+/// others, and one that is gone must not continue.
+const SETTINGS: &str = "SET lock_timeout = '4s'; SET statement_timeout = '60s';
+    SET idle_in_transaction_session_timeout = '5s'";
+
+/// Parameter of a statement.
+pub type Param<'a> = &'a (dyn ToSql + Sync);
+
+/// Error of an operation on the server.
+#[derive(Debug)]
+pub enum Failure {
+    /// Error reported by the server or the connection.
+    Reported(tokio_postgres::Error),
+    /// No answer in time.
+    TimedOut,
+    /// Not attempted: the server was unreachable a moment ago.
+    Unreachable(String),
+}
+
+impl Failure {
+    /// Returns the server's error code, if the server refused something.
+    pub fn code(&self) -> Option<&SqlState> {
+        match self {
+            Self::Reported(error) => error.code(),
+            Self::TimedOut | Self::Unreachable(_) => None,
+        }
+    }
+
+    /// Returns whether the server refused the statement but would accept the next.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Reported(error) if error.as_db_error().is_some())
+    }
+
+    /// Returns whether an immediate retry may succeed: a conflict with others, or a lost
+    /// connection.
+    pub fn is_retryable(&self) -> bool {
+        const PASSING: [SqlState; 2] =
+            [SqlState::T_R_DEADLOCK_DETECTED, SqlState::T_R_SERIALIZATION_FAILURE];
+        let is_lost = matches!(self, Self::Reported(error) if error.as_db_error().is_none());
+        is_lost || self.code().is_some_and(|code| PASSING.contains(code))
+    }
+
+    /// Returns whether a retry soon is useless: the server refuses the role, or lacks the required
+    /// TLS.
+    pub fn is_permanent(&self) -> bool {
+        const PASSING: [SqlState; 2] =
+            [SqlState::CANNOT_CONNECT_NOW, SqlState::TOO_MANY_CONNECTIONS];
+        let is_tls = matches!(self, Self::Reported(error) if error.to_string().contains("TLS"));
+        is_tls || self.is_refusal() && !self.code().is_some_and(|code| PASSING.contains(code))
+    }
+
+    /// Formats the error. Never includes row contents, which the server's details may quote.
+    pub fn message(&self) -> String {
+        match self {
+            Self::TimedOut => "PostgreSQL has not answered in time".to_owned(),
+            Self::Unreachable(message) => message.clone(),
+            Self::Reported(error) => match error.as_db_error() {
+                Some(refused) => {
+                    format!("PostgreSQL says: {} ({})", refused.message(), refused.code().code())
+                }
+                None => {
+                    let mut message = format!("PostgreSQL cannot be reached: {error}");
+                    let mut cause = std::error::Error::source(error);
+                    while let Some(error) = cause {
+                        message = format!("{message}: {error}");
+                        cause = error.source();
+                    }
+                    let hint = hint(&message);
+                    message + hint
+                }
+            },
+        }
+    }
+}
+
+/// Suggests a fix, if one is known.
+fn hint(message: &str) -> &'static str {
+    if message.contains("certificate") {
+        "; name a file with the certificate's root in SSL_CERT_FILE, or write sslmode=disable in \
+         store.url if nobody else can read the traffic"
+    } else {
+        ""
+    }
+}
+
+impl From<tokio_postgres::Error> for Failure {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Reported(error)
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        match failure.code() {
+            Some(code) if *code == SqlState::DISK_FULL => Self::Full,
+            _ => Self::Failed(failure.message()),
+        }
+    }
+}
+
+impl From<Failure> for OpenError {
+    fn from(failure: Failure) -> Self {
+        Self::Unusable { message: failure.message() }
+    }
+}
+
+/// Health of the server, shared by all callers.
+#[derive(Default)]
+pub struct Health {
+    is_failing: AtomicBool,
+    successes: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl Health {
+    pub fn is_failing(&self) -> bool {
+        self.is_failing.load(Ordering::Relaxed)
+    }
+
+    /// Returns the numbers of successful and failed operations.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.successes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
+    }
+
+    /// Returns the current timeout: short while the server does not answer.
+    pub fn timeout(&self) -> Duration {
+        if self.is_failing() { TIMEOUT / 5 } else { TIMEOUT }
+    }
+
+    /// Records an outcome, and logs the first failure after a success and the first success after a
+    /// failure.
+    pub fn report(&self, outcome: Result<(), &StoreError>) {
+        let count = if outcome.is_ok() { &self.successes } else { &self.failures };
+        count.fetch_add(1, Ordering::Relaxed);
+        match outcome {
+            Ok(()) => {
+                if self.is_failing() && self.is_failing.swap(false, Ordering::Relaxed) {
+                    tracing::info!(target: "weir::store", "the store can be used again");
+                }
+            }
+            // These say nothing about the server.
+            Err(StoreError::TooLarge { .. } | StoreError::Closed) => {}
+            Err(error) => {
+                if !self.is_failing.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        target: "weir::store",
+                        %error,
+                        "the store cannot be used; ledger.on_failure decides whether requests are \
+                         sent anyway"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A connection. Dropping it closes it at once, even during a statement.
+pub struct Connection {
+    client: Client,
+    driver: AbortHandle,
+    statements: Mutex<HashMap<String, Statement>>,
+    health: Arc<Health>,
+    /// Set after a missing answer.
+    is_unusable: AtomicBool,
+    is_in_transaction: AtomicBool,
+}
+
+impl Connection {
+    /// Connects. Notifications of changed keys go to `changed`, once the connection listens.
+    pub async fn open(
+        address: &Address,
+        health: &Arc<Health>,
+        changed: &Arc<Notify>,
+    ) -> Result<Self, Failure> {
+        // The timeout includes name resolution, and a server that accepts but does not answer.
+        let connecting = address.config.connect(address.tls.clone());
+        let connected = tokio::time::timeout(health.timeout(), connecting).await;
+        let (client, mut connection) = connected.map_err(|_| Failure::TimedOut)??;
+        let changed = Arc::clone(changed);
+        let driver = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
+            {
+                if matches!(message, AsyncMessage::Notification(_)) {
+                    changed.notify_one();
+                }
+            }
+        });
+        let connection = Self {
+            client,
+            driver: driver.abort_handle(),
+            statements: Mutex::default(),
+            health: Arc::clone(health),
+            is_unusable: AtomicBool::new(false),
+            is_in_transaction: AtomicBool::new(false),
+        };
+        connection.batch(SETTINGS).await?;
+        Ok(connection)
+    }
+
+    /// Returns whether it accepts another statement.
+    pub fn is_usable(&self) -> bool {
+        let is_unusable = self.is_unusable.load(Ordering::Relaxed) || self.client.is_closed();
+        !is_unusable && !self.is_in_transaction()
+    }
+
+    /// Returns whether a transaction is open.
+    pub fn is_in_transaction(&self) -> bool {
+        self.is_in_transaction.load(Ordering::Relaxed)
+    }
+
+    /// Runs statements without parameters.
+    pub async fn batch(&self, sql: &str) -> Result<(), Failure> {
+        self.within(self.health.timeout(), self.client.batch_execute(sql)).await
+    }
+
+    /// Returns the rows of a statement.
+    pub async fn rows(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Failure> {
+        let answer = async {
+            let statement = self.prepared(sql).await?;
+            self.client.query(&statement, params).await
+        };
+        self.within(self.health.timeout(), answer).await
+    }
+
+    /// Returns the single row of a statement.
+    pub async fn row(&self, sql: &str, params: &[Param<'_>]) -> Result<Option<Row>, Failure> {
+        Ok(self.rows(sql, params).await?.into_iter().next())
+    }
+
+    /// Returns the rows of an infrequent statement that may take as long as `patience`.
+    pub async fn rows_within(
+        &self,
+        timeout: Duration,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Failure> {
+        self.within(timeout, self.client.query(sql, params)).await
+    }
+
+    /// Runs a statement; returns the number of changed rows.
+    pub async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, Failure> {
+        let answer = async {
+            let statement = self.prepared(sql).await?;
+            self.client.execute(&statement, params).await
+        };
+        self.within(self.health.timeout(), answer).await
+    }
+
+    /// Begins a transaction. Without [`Self::commit`] or [`Self::roll_back`], the connection is not
+    /// reused.
+    pub async fn begin(&self) -> Result<(), Failure> {
+        self.is_in_transaction.store(true, Ordering::Relaxed);
+        self.batch("BEGIN").await
+    }
+
+    pub async fn commit(&self) -> Result<(), Failure> {
+        self.batch("COMMIT").await?;
+        self.is_in_transaction.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub async fn roll_back(&self) -> Result<(), Failure> {
+        self.batch("ROLLBACK").await?;
+        self.is_in_transaction.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Prepares a statement in advance, so that it can be pipelined.
+    pub async fn prepare(&self, sql: &str) -> Result<(), Failure> {
+        self.within(self.health.timeout(), self.prepared(sql)).await.map(drop)
+    }
+
+    async fn prepared(&self, sql: &str) -> Result<Statement, tokio_postgres::Error> {
+        let known =
+            self.statements.lock().unwrap_or_else(PoisonError::into_inner).get(sql).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.client.prepare(sql).await?;
+        let mut statements = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
+        statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    async fn within<T>(
+        &self,
+        timeout: Duration,
+        asked_at: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Failure> {
+        match tokio::time::timeout(timeout, asked_at).await {
+            Ok(Ok(answered)) => Ok(answered),
+            Ok(Err(error)) => {
+                // Another server has replaced this one; a new connection finds it.
+                if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                    self.is_unusable.store(true, Ordering::Relaxed);
+                }
+                Err(error.into())
+            }
+            Err(_) => {
+                self.is_unusable.store(true, Ordering::Relaxed);
+                Err(Failure::TimedOut)
+            }
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}

@@ -1,0 +1,28 @@
+//! Liveness of weirs: each updates its own row regularly, by the server's clock. One that stops has
+//! ended, or is cut off and must assume that others settle its requests.
+
+use std::time::Duration;
+
+use super::connection::{Connection, Failure};
+
+/// Interval of updates.
+pub const BEAT_INTERVAL: Duration = Duration::from_secs(2);
+/// Time without an update after which a weir counts as dead: five missed updates.
+pub const LIFETIME: &str = "interval '10 seconds'";
+
+/// Updates the row of `id`. If it counted as dead, its life starts again.
+pub async fn beat(connection: &Connection, id: &[u8; 16]) -> Result<(), Failure> {
+    let sql = format!(
+        "INSERT INTO weir_instance AS own VALUES ($1, clock_timestamp(), clock_timestamp())
+         ON CONFLICT (id) DO UPDATE SET seen = excluded.seen,
+         since = CASE WHEN own.seen < excluded.seen - {LIFETIME} THEN excluded.seen ELSE own.since END"
+    );
+    connection.execute(&sql, &[&&id[..]]).await.map(drop)
+}
+
+/// Marks `id` as ended, and deletes rows that ended long ago.
+pub async fn end(connection: &Connection, id: &[u8; 16]) -> Result<(), Failure> {
+    let sql =
+        "DELETE FROM weir_instance WHERE id = $1 OR seen < clock_timestamp() - interval '1 day'";
+    connection.execute(sql, &[&&id[..]]).await.map(drop)
+}

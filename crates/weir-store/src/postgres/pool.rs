@@ -1,0 +1,171 @@
+//! Connection pool for occasional statements. A failed connection is not reused, and an unreachable
+//! server is not retried at once.
+//!
+//! Written by hand: group writes have connections of their own outside the pool, so deadpool-postgres
+//! could hold only these few. The separate limit for long statements, the shared backoff and the
+//! check for a transaction left open would remain here; it would replace the list of idle
+//! connections and one semaphore.
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+
+use super::super::StoreError;
+use super::address::Address;
+use super::connection::{Connection, Failure, Health};
+
+/// Maximum number of connections.
+const CONNECTIONS: usize = 4;
+/// How many of them may run long statements.
+const LONG_CONNECTIONS: usize = 2;
+/// Initial and maximum pause after a failed connection.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(2);
+
+/// Connections to one server.
+pub struct Pool {
+    address: Address,
+    health: Arc<Health>,
+    changed: Arc<Notify>,
+    idle: Mutex<Vec<Connection>>,
+    places: Semaphore,
+    long_places: Semaphore,
+    backoff: Mutex<Backoff>,
+    /// Schema of the tables; empty until it is known.
+    schema: OnceLock<String>,
+}
+
+/// Backoff for an unreachable server.
+#[derive(Default)]
+struct Backoff {
+    pause: Duration,
+    /// `None` while it is reachable.
+    closed: Option<(Instant, String)>,
+}
+
+/// A leased connection; it returns to the pool if it is usable.
+pub struct Lease<'a> {
+    pool: &'a Pool,
+    connection: Option<Connection>,
+    _place: SemaphorePermit<'a>,
+    _long_place: Option<SemaphorePermit<'a>>,
+}
+
+impl Pool {
+    pub fn new(address: Address) -> Self {
+        Self {
+            address,
+            health: Arc::default(),
+            changed: Arc::default(),
+            idle: Mutex::default(),
+            places: Semaphore::new(CONNECTIONS),
+            long_places: Semaphore::new(LONG_CONNECTIONS),
+            backoff: Mutex::default(),
+            schema: OnceLock::new(),
+        }
+    }
+
+    /// Fixes the schema in which tables are looked up, even if other schemas have the same names.
+    pub fn set_schema(&self, schema: String) {
+        // Set once, when the store is opened.
+        let _ = self.schema.set(schema);
+    }
+
+    /// Returns the schema, which separates the tables from other stores on the same server.
+    pub fn schema(&self) -> &str {
+        self.schema.get().map_or("", String::as_str)
+    }
+
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Returns the notification that keys were changed, received on any connection.
+    pub fn changed(&self) -> &Notify {
+        &self.changed
+    }
+
+    /// Leases a connection as soon as one is free.
+    pub async fn lease(&self) -> Result<Lease<'_>, StoreError> {
+        self.lease_with(None).await
+    }
+
+    /// Leases a connection for long statements; there are fewer of these.
+    pub async fn long_lease(&self) -> Result<Lease<'_>, StoreError> {
+        let place = self.long_places.acquire().await.map_err(|_| StoreError::Closed)?;
+        self.lease_with(Some(place)).await
+    }
+
+    async fn lease_with<'a>(
+        &'a self,
+        long_place: Option<SemaphorePermit<'a>>,
+    ) -> Result<Lease<'a>, StoreError> {
+        let waited = tokio::time::timeout(self.health.timeout(), self.places.acquire()).await;
+        let place = waited.map_err(|_| Failure::TimedOut)?.map_err(|_| StoreError::Closed)?;
+        let idle = loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            if idle.as_ref().is_none_or(Connection::is_usable) {
+                break idle;
+            }
+        };
+        let connection = match idle {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        Ok(Lease {
+            pool: self,
+            connection: Some(connection),
+            _place: place,
+            _long_place: long_place,
+        })
+    }
+
+    /// Opens a connection outside the pool.
+    pub async fn connect(&self) -> Result<Connection, Failure> {
+        {
+            let backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((until, message)) = &backoff.closed
+                && Instant::now() < *until
+            {
+                return Err(Failure::Unreachable(message.clone()));
+            }
+        }
+        let opened = self.open().await;
+        let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
+        match &opened {
+            Ok(_) => *backoff = Backoff::default(),
+            Err(failure) => {
+                backoff.pause = (backoff.pause * 2).clamp(FIRST_BACKOFF, MAX_BACKOFF);
+                backoff.closed = Some((Instant::now() + backoff.pause, failure.message()));
+            }
+        }
+        opened
+    }
+
+    async fn open(&self) -> Result<Connection, Failure> {
+        let connection = Connection::open(&self.address, &self.health, &self.changed).await?;
+        if let Some(schema) = self.schema.get() {
+            connection.batch(&format!("SET search_path = {schema}")).await?;
+        }
+        Ok(connection)
+    }
+}
+
+impl Deref for Lease<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection.as_ref().expect("it is taken only when the lease ends")
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take().filter(Connection::is_usable) {
+            self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        }
+    }
+}

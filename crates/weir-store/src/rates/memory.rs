@@ -1,0 +1,108 @@
+//! Rate counters of one process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use super::{Limits, Refused};
+use crate::budget::rate::{Bucket, Left, TooMany};
+
+/// Number of names above which idle ones are removed.
+const FORGET_ABOVE: usize = 10_000;
+/// Time after which a name is idle: no bucket holds more than ten minutes' worth.
+const FORGET_AFTER_MS: u64 = 11 * 60 * 1000;
+
+/// Usage of all names.
+pub struct Memory {
+    began: Instant,
+    usage: Mutex<HashMap<String, Arc<Mutex<Usage>>>>,
+}
+
+/// Usage of one name.
+#[derive(Default)]
+struct Usage {
+    requests: Bucket,
+    tokens: Bucket,
+    under_way: u64,
+    last_ms: u64,
+}
+
+/// A place, released on drop.
+pub struct Used {
+    usage: Arc<Mutex<Usage>>,
+    began: Instant,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { began: Instant::now(), usage: Mutex::default() }
+    }
+}
+
+impl Memory {
+    pub fn admit(&self, name: &str, limits: Limits) -> Result<(Used, Option<Left>), Refused> {
+        let now_ms = elapsed_ms(self.began);
+        let usage = self.usage_of(name, now_ms);
+        let mut used = lock(&usage);
+        used.last_ms = now_ms;
+        if let Some(most) = limits.max_concurrent
+            && used.under_way >= most
+        {
+            return Err(Refused::Places { most });
+        }
+        if let Some(per_minute) = limits.requests_per_minute {
+            used.requests.take(1, per_minute, now_ms).map_err(Refused::Requests)?;
+        }
+        used.under_way += 1;
+        let left = limits.requests_per_minute.map(|most| used.requests.left(most, now_ms));
+        drop(used);
+        Ok((Used { usage, began: self.began }, left))
+    }
+
+    fn usage_of(&self, name: &str, now_ms: u64) -> Arc<Mutex<Usage>> {
+        let mut all = lock(&self.usage);
+        if let Some(usage) = all.get(name) {
+            return Arc::clone(usage);
+        }
+        if all.len() >= FORGET_ABOVE {
+            all.retain(|_, usage| {
+                Arc::strong_count(usage) > 1
+                    || now_ms.saturating_sub(lock(usage).last_ms) < FORGET_AFTER_MS
+            });
+        }
+        Arc::clone(all.entry(name.to_owned()).or_default())
+    }
+}
+
+impl Used {
+    pub fn take(&self, tokens: u64, per_minute: u64) -> Result<Left, TooMany> {
+        let now_ms = elapsed_ms(self.began);
+        let mut used = lock(&self.usage);
+        used.tokens.take(tokens, per_minute, now_ms)?;
+        Ok(used.tokens.left(per_minute, now_ms))
+    }
+
+    pub fn correct(&self, taken: u64, actual: u64, per_minute: u64) {
+        let now_ms = elapsed_ms(self.began);
+        let mut used = lock(&self.usage);
+        used.last_ms = now_ms;
+        used.tokens.correct(taken, actual, per_minute, now_ms);
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        let mut used = lock(&self.usage);
+        used.under_way = used.under_way.saturating_sub(1);
+    }
+}
+
+fn elapsed_ms(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// State left by a panicked thread is valid: each change is one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

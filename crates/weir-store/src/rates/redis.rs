@@ -1,0 +1,207 @@
+//! Rate counters in Redis, for several instances. Taking, correcting and releasing are one script
+//! each (`scripts/`), on Redis' clock. A place that its instance stops renewing becomes free.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::Script;
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::super::StoreError;
+use super::super::redis::Redis;
+use super::{Limits, Refused};
+use crate::budget::rate::{Left, TooMany};
+
+/// Above any limit, and exact in script arithmetic.
+const MOST: u64 = 100_000_000_000;
+/// Places renewed per script call.
+const BATCH: usize = 200;
+
+macro_rules! scripts {
+    ($($name:ident = $file:literal;)*) => {
+        $(
+            static $name: LazyLock<Script> = LazyLock::new(|| {
+                Script::new(concat!(include_str!("scripts/common.lua"), include_str!($file)))
+            });
+        )*
+    };
+}
+
+scripts! {
+    ADMIT = "scripts/admit.lua";
+    TAKE = "scripts/take.lua";
+    CORRECT = "scripts/correct.lua";
+    LEAVE = "scripts/leave.lua";
+    PROLONG = "scripts/prolong.lua";
+}
+
+/// Rate counters in Redis.
+pub struct RedisRates {
+    redis: Redis,
+    life_ms: u64,
+    /// Places that this instance renews, with their names.
+    places: Mutex<HashMap<String, String>>,
+}
+
+/// A place, released on drop.
+pub struct Taken {
+    rates: Arc<RedisRates>,
+    name: String,
+    id: String,
+    /// Whether Redis may have it.
+    may_exist: bool,
+}
+
+impl RedisRates {
+    pub fn new(redis: Redis, life: Duration) -> Arc<Self> {
+        let life_ms = u64::try_from(life.as_millis()).unwrap_or(u64::MAX);
+        let rates = Arc::new(Self { redis, life_ms, places: Mutex::default() });
+        tokio::spawn(renew(Arc::downgrade(&rates), life / 3));
+        rates
+    }
+
+    pub async fn admit(
+        self: &Arc<Self>,
+        name: &str,
+        limits: Limits,
+    ) -> Result<Result<(Taken, Option<Left>), Refused>, StoreError> {
+        let (rates, owned_name) = (Arc::clone(self), name.to_owned());
+        let mut taken = Taken { rates, name: owned_name, id: random()?, may_exist: true };
+        // Renewed from now on, and released if no answer comes.
+        self.places().insert(taken.id.clone(), taken.name.clone());
+        let arguments = json!({
+            "place": taken.id,
+            "life_ms": self.life_ms,
+            "per_minute": limits.requests_per_minute.map(bounded),
+            "most": limits.max_concurrent.map(bounded),
+        });
+        let reply = self.call(&ADMIT, name, &arguments).await?;
+        taken.may_exist = reply.first().is_some_and(|word| word == "in");
+        Ok(match (reply.first().map(String::as_str), limits.max_concurrent) {
+            (Some("places"), Some(most)) => Err(Refused::Places { most }),
+            _ => {
+                let most = limits.requests_per_minute.map(bounded);
+                let left = most.and_then(|most| left(&reply, most));
+                refusal(&reply).map(|()| (taken, left)).map_err(Refused::Requests)
+            }
+        })
+    }
+
+    async fn call(
+        &self,
+        script: &Script,
+        name: &str,
+        arguments: &Value,
+    ) -> Result<Vec<String>, StoreError> {
+        self.redis.run(script, &self.redis.key(&format!("rate:{name}")), arguments).await
+    }
+
+    /// Sends a call without waiting for the answer. If it is lost, the amount drains or expires.
+    fn call_detached(
+        self: &Arc<Self>,
+        script: &'static LazyLock<Script>,
+        name: &str,
+        arguments: Value,
+    ) {
+        if let Ok(runtime) = Handle::try_current() {
+            let (rates, name) = (Arc::clone(self), name.to_owned());
+            runtime.spawn(async move { rates.call(script, &name, &arguments).await });
+        }
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn renew(&self) -> Result<(), StoreError> {
+        let places: Vec<Value> = self
+            .places()
+            .iter()
+            .map(
+                |(id, name)| json!({ "key": self.redis.key(&format!("rate:{name}")), "place": id }),
+            )
+            .collect();
+        for places in places.chunks(BATCH) {
+            let arguments = json!({ "life_ms": self.life_ms, "places": places });
+            self.call(&PROLONG, "", &arguments).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Taken {
+    pub async fn take(
+        &self,
+        tokens: u64,
+        per_minute: u64,
+    ) -> Result<Result<Left, TooMany>, StoreError> {
+        let per_minute = bounded(per_minute);
+        let arguments = json!({ "amount": bounded(tokens), "per_minute": per_minute });
+        let reply = self.rates.call(&TAKE, &self.name, &arguments).await?;
+        let left = left(&reply, per_minute).unwrap_or(Left::new(0, per_minute));
+        Ok(refusal(&reply).map(|()| left))
+    }
+
+    pub fn correct(&self, taken: u64, actual: u64, per_minute: u64) {
+        let arguments = json!({
+            "taken": bounded(taken),
+            "actual": bounded(actual),
+            "per_minute": bounded(per_minute),
+        });
+        self.rates.call_detached(&CORRECT, &self.name, arguments);
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.rates.places().remove(&self.id);
+        if self.may_exist {
+            self.rates.call_detached(&LEAVE, &self.name, json!({ "place": self.id }));
+        }
+    }
+}
+
+/// Renews the places while the counters are in use.
+async fn renew(rates: Weak<RedisRates>, tick: Duration) {
+    let mut ticks = interval(tick.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(rates) = rates.upgrade() else { return };
+        // Failures are logged by the connection and retried at the next tick.
+        let _ = rates.renew().await;
+    }
+}
+
+fn bounded(number: u64) -> u64 {
+    number.min(MOST)
+}
+
+fn refusal(reply: &[String]) -> Result<(), TooMany> {
+    match reply.first().map(String::as_str) {
+        Some("ever") => Err(TooMany::Ever),
+        Some("wait") => {
+            let wait_ms = reply.get(1).and_then(|ms| ms.parse().ok()).unwrap_or(1);
+            Err(TooMany::For { wait_ms })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Parses the bucket state in a script's reply.
+fn left(reply: &[String], per_minute: u64) -> Option<Left> {
+    let [word, filled] = reply else { return None };
+    let filled = Some(filled).filter(|_| word == "in")?;
+    Some(Left::new(filled.parse().ok()?, per_minute))
+}
+
+/// Creates a unique name for a place.
+fn random() -> Result<String, StoreError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| StoreError::Failed(format!("no random bytes: {error}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

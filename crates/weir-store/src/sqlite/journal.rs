@@ -1,0 +1,202 @@
+//! Request journal on SQLite. Records go to the write-ahead log (`wal`), and every query first moves
+//! the records of all processes into the tables.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+
+use super::{Sqlite, backup, lookup, prune, queries, rows, totals};
+use crate::backend::Journal;
+use crate::ledger::text::sanitise;
+use crate::ledger::{
+    Intent, RequestEnd, RequestId, RequestQuery, RequestRow, Settlement, UsageQuery, UsageRow,
+};
+use crate::wal::{checkpoint_all, note_written, record, settle_directly};
+use crate::{StoreError, Tenant};
+
+#[async_trait]
+impl Journal for Sqlite {
+    async fn open_request(&self, intent: &Intent) -> Result<(), StoreError> {
+        let session = self.session();
+        session.start().await?;
+        let record = record::opened(intent);
+        let mut opened = session.log.open(intent.id, &record);
+        if matches!(opened, Err(StoreError::Behind { .. })) && !self.is_failing() {
+            // Requests arrive faster than one thread moves them: the caller takes part.
+            session.log.rotate_if_due();
+            checkpoint_all(self).await;
+            opened = session.log.open(intent.id, &record);
+        }
+        opened?;
+        note_written(self);
+        Ok(())
+    }
+
+    async fn settle_request(
+        &self,
+        intent: Arc<Intent>,
+        settlement: Settlement,
+    ) -> Result<bool, StoreError> {
+        let record = record::settled(&intent, &settlement);
+        match self.session().log.end(intent.id, &record) {
+            Some(written) => {
+                written?;
+                note_written(self);
+                Ok(true)
+            }
+            None => settle_directly(self, record).await,
+        }
+    }
+
+    async fn release_request(&self, id: RequestId) -> Result<(), StoreError> {
+        match self.session().log.end(id, &record::released(id)) {
+            Some(written) => {
+                written?;
+                note_written(self);
+                Ok(())
+            }
+            None => self.write(move |connection| rows::release(connection, id)).await,
+        }
+    }
+
+    async fn orphans(&self, limit: usize) -> Result<Vec<Intent>, StoreError> {
+        checkpoint_all(self).await;
+        let session = Arc::clone(self.session());
+        self.read(move |connection| rows::orphans(connection, &session.instance, limit)).await
+    }
+
+    async fn request_ends(&self, ids: Vec<RequestId>) -> Result<Vec<RequestEnd>, StoreError> {
+        // Read before ended requests are moved into the tables, so that a request that ends, or
+        // whose log is finished, in between is not missed.
+        let (session, queried) = (Arc::clone(self.session()), ids.clone());
+        let open = tokio::task::spawn_blocking(move || lookup::open_in_logs(&session, &queried));
+        let open: HashSet<RequestId> = open.await.map_err(|_| StoreError::Closed)?;
+        checkpoint_all(self).await;
+        let end = move |connection: &Connection| {
+            ids.iter().map(|id| lookup::end(connection, *id, &open)).collect()
+        };
+        self.read(end).await
+    }
+
+    async fn learned_output_tokens(&self, model: &str) -> Result<Option<u64>, StoreError> {
+        let model = sanitise(model).into_owned();
+        checkpoint_all(self).await;
+        self.read(move |connection| totals::learned_output_tokens(connection, &model)).await
+    }
+
+    async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
+        checkpoint_all(self).await;
+        self.read(move |connection| queries::usage(connection, &query)).await
+    }
+
+    async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError> {
+        checkpoint_all(self).await;
+        self.read(move |connection| queries::requests(connection, &query)).await
+    }
+
+    async fn spent_on_route(
+        &self,
+        tenant: Tenant,
+        route: &'static str,
+        from_ms: u64,
+    ) -> Result<u64, StoreError> {
+        checkpoint_all(self).await;
+        let spent = move |connection: &Connection| {
+            queries::spent_on_route(connection, tenant, route, from_ms)
+        };
+        self.read(spent).await
+    }
+
+    async fn prune_requests(
+        &self,
+        before_ms: u64,
+        totals_before_ms: u64,
+    ) -> Result<u64, StoreError> {
+        checkpoint_all(self).await;
+        // Data deleted from rows should leave the log as well.
+        self.session().log.request_rotation();
+        prune::prune(self, before_ms, totals_before_ms).await
+    }
+
+    async fn backup(&self, path: &Path) -> Result<(), StoreError> {
+        if !self.is_file() {
+            return Err(StoreError::Failed("the store is in memory only".to_owned()));
+        }
+        checkpoint_all(self).await;
+        let (session, path) = (Arc::clone(self.session()), path.to_owned());
+        self.read(move |connection| Ok(backup::write(connection, &session.instance, &path))).await?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::backend::Values;
+    use crate::ledger::{Caller, DAY_MS};
+
+    fn intent(number: u64, text: &str) -> Intent {
+        let mut random = [0; 10];
+        random[2..].copy_from_slice(&number.to_be_bytes());
+        Intent {
+            id: RequestId::new(DAY_MS, random),
+            begun_ms: DAY_MS,
+            caller: Caller { tenant: Tenant([1; 16]), key: None },
+            route: text.to_owned(),
+            model: text.to_owned(),
+            upstream: text.to_owned(),
+            stream: false,
+            action: text.to_owned(),
+            zone: text.to_owned(),
+            received_tokens: None,
+            sent_tokens: None,
+            max_output_tokens: None,
+            plan_ms: None,
+            held_nano_usd: None,
+            held_tokens: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_reported_and_leaves_nothing_half_done() {
+        let store = Sqlite::in_memory().expect("there is memory");
+        let limit = |more_pages: i64| {
+            store.write(move |connection| {
+                let pages: i64 = connection.query_row("PRAGMA page_count", [], |row| row.get(0))?;
+                let sql = format!("PRAGMA max_page_count = {}", pages + more_pages);
+                connection.query_row(&sql, [], |_| Ok(()))
+            })
+        };
+        limit(20).await.expect("a number");
+        let text = "x".repeat(200);
+        let requests = |rows: Vec<UsageRow>| rows.first().map_or(0, |row| row.totals.requests);
+        let mut counted = 0;
+        for number in 0.. {
+            let intent = Arc::new(intent(number, &text));
+            store.open_request(&intent).await.expect("it is written down");
+            let settlement = Settlement { outcome: text.clone(), ..Settlement::default() };
+            assert_eq!(store.settle_request(intent, settlement).await, Ok(true));
+            let usage = store.usage(UsageQuery::default()).await.map(requests);
+            if usage != Ok(number + 1) {
+                assert_eq!(usage, Ok(number), "the existing rows are returned");
+                counted = number;
+                break;
+            }
+        }
+        assert!(counted > 10, "{counted}");
+        assert_eq!(store.state(), State::Memory);
+        let rows = store.requests(RequestQuery::default()).await.expect("it can be read");
+        assert_eq!(rows.len() as u64, counted, "each row is in the sums");
+        let late = Arc::new(intent(counted + 1, &text));
+        let settled = store.settle_request(Arc::clone(&late), Settlement::default()).await;
+        assert_eq!(settled, Err(StoreError::Full), "it was not opened, and goes there directly");
+        limit(20).await.expect("a number");
+        assert_eq!(store.settle_request(late, Settlement::default()).await, Ok(true));
+        assert!(!store.is_failing());
+        let usage = store.usage(UsageQuery::default()).await.map(requests);
+        assert_eq!(usage, Ok(counted + 2), "nothing that was written down is lost");
+    }
+}

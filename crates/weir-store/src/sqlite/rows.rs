@@ -1,0 +1,136 @@
+//! Rows of requests: one per ended request, and intents of requests whose log is gone.
+
+use rusqlite::{Connection, params};
+
+use crate::ledger::codec::{self, stored_ms};
+use crate::ledger::{Intent, RequestId};
+use crate::wal::instances::Instance;
+use crate::wal::record::{IntentRecord, SettlementRecord};
+
+/// Inserts the request that this record opened as an intent of `instance`, unless it has ended. An
+/// unreadable record is inserted by its id.
+pub fn insert_intent(
+    connection: &Connection,
+    instance: [u8; 16],
+    id: RequestId,
+    content: &[u8],
+) -> rusqlite::Result<()> {
+    let (begun_ms, json) = codec::from_record(id, content);
+    connection
+        .prepare_cached(
+            "INSERT OR REPLACE INTO intent SELECT ?1, ?2, ?3, ?4
+             WHERE NOT EXISTS (SELECT 1 FROM request WHERE id = ?1)",
+        )?
+        .execute(params![id.0, instance, begun_ms, json])?;
+    Ok(())
+}
+
+/// Deletes the intent of a request whose row was just written.
+pub fn end(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
+    connection.prepare_cached("DELETE FROM intent WHERE id = ?1")?.execute([id.0])?;
+    Ok(())
+}
+
+/// Deletes an intent that has not ended.
+pub fn release(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
+    connection
+        .prepare_cached(
+            "DELETE FROM intent WHERE id = ?1
+             AND NOT EXISTS (SELECT 1 FROM request WHERE id = ?1)",
+        )?
+        .execute([id.0])?;
+    Ok(())
+}
+
+/// Inserts the row of an ended request; `false` if it exists.
+pub fn insert(
+    connection: &Connection,
+    intent: &IntentRecord<'_>,
+    settlement: &SettlementRecord<'_>,
+) -> rusqlite::Result<bool> {
+    let [key, team, organisation, user] = match intent.key {
+        Some(names) => names.map(Some),
+        None => [None; 4],
+    };
+    let figure = |number: Option<u64>| number.map(stored_ms);
+    let [
+        received_tokens,
+        sent_tokens,
+        prompt_tokens,
+        completion_tokens,
+        cached_tokens,
+        cache_write_tokens,
+        reasoning_tokens,
+        cost_nano_usd,
+        saved_nano_usd,
+    ] = codec::figures(intent, settlement);
+    let inserted = connection
+        .prepare_cached(
+            "INSERT OR IGNORE INTO request VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,
+             ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)",
+        )?
+        .execute(params![
+            intent.id.0,
+            stored_ms(intent.begun_ms),
+            intent.tenant,
+            key,
+            team,
+            organisation,
+            user,
+            intent.route,
+            intent.model,
+            intent.upstream,
+            intent.stream,
+            settlement.status,
+            settlement.outcome,
+            intent.action,
+            intent.zone,
+            received_tokens,
+            sent_tokens,
+            prompt_tokens,
+            completion_tokens,
+            cached_tokens,
+            cache_write_tokens,
+            reasoning_tokens,
+            cost_nano_usd,
+            saved_nano_usd,
+            settlement.flags.0,
+            figure(intent.plan_ms),
+            figure(settlement.first_byte_ms),
+            figure(settlement.total_ms),
+        ])?;
+    Ok(inserted > 0)
+}
+
+/// Returns intents whose instance has ended, oldest first.
+pub fn orphans(
+    connection: &Connection,
+    instance: &Instance,
+    limit: usize,
+) -> rusqlite::Result<Vec<Intent>> {
+    let mut known: Vec<(Vec<u8>, bool)> = Vec::new();
+    let mut found = Vec::new();
+    let mut statement = connection.prepare_cached(
+        "SELECT id, instance, begun_ms, facts FROM intent
+         WHERE NOT EXISTS (SELECT 1 FROM request WHERE request.id = intent.id) ORDER BY id",
+    )?;
+    let mut rows = statement.query([])?;
+    while found.len() < limit
+        && let Some(row) = rows.next()?
+    {
+        let owner = row.get_ref(1)?.as_bytes().unwrap_or_default();
+        let is_dead = match known.iter().find(|(id, _)| id == owner) {
+            Some((_, is_dead)) => *is_dead,
+            None => {
+                let is_dead = instance.is_dead(owner);
+                known.push((owner.to_owned(), is_dead));
+                is_dead
+            }
+        };
+        if is_dead {
+            let json = row.get_ref(3)?.as_bytes().unwrap_or_default();
+            found.push(codec::intent(row.get(0)?, row.get(2)?, json));
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,318 @@
+//! Single writer: one connection, one transaction at a time. A thread runs all queued work in one
+//! transaction, so that many callers share a commit. The work is opaque here.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+
+use super::sync::Dirty;
+use crate::{Activity, OpenError, StoreError};
+
+/// How long the thread waits for another process's transaction.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same while writes fail, so that callers do not wait longer than necessary.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(20);
+/// Queue length of the thread; further work waits in its callers.
+const QUEUE_LENGTH: usize = 256;
+/// Maximum pieces of work per transaction.
+const MAX_GROUP: usize = 128;
+
+/// A piece of work: receives the connection, or the error. It answers its caller only after it
+/// learns whether the transaction was committed.
+type Work = Box<dyn FnOnce(Result<&Connection, StoreError>) -> IntentJson + Send>;
+/// Answers the caller, given the transaction's outcome.
+type IntentJson = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
+/// Handle on the thread, which ends with the last handle.
+#[derive(Clone)]
+pub struct Writer {
+    queue: mpsc::Sender<Work>,
+    shared: Arc<Shared>,
+}
+
+/// State shared by the thread and the handles.
+pub struct Shared {
+    connection: Mutex<Connection>,
+    is_failing: AtomicBool,
+    /// Notified of each commit that is not on disk yet; `None` if commits wait for the disk.
+    dirty: Option<Dirty>,
+    writes: AtomicU64,
+    failed_writes: AtomicU64,
+}
+
+impl Shared {
+    /// Locks the connection for writing, with no transaction open.
+    pub fn connection(&self) -> MutexGuard<'_, Connection> {
+        without_transaction(self.connection.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs `work` as a separate transaction on this thread, which may wait for others.
+    pub fn run_blocking<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let connection = self.connection();
+        let begun = begin_within(&connection, self.busy_timeout()).map_err(StoreError::from);
+        if begun.is_err() {
+            self.report(begun.as_ref().copied());
+        }
+        begun?;
+        self.finish(connection, work)
+    }
+
+    /// Returns the timeout for other processes.
+    fn busy_timeout(&self) -> Duration {
+        if self.is_failing.load(Ordering::Relaxed) { PROBE_TIMEOUT } else { BUSY_TIMEOUT }
+    }
+
+    /// Runs `work` in the open transaction, and ends it.
+    fn finish<T>(
+        &self,
+        connection: MutexGuard<'_, Connection>,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let done = work(&connection).map_err(StoreError::from);
+        if let Err(error) = &done {
+            drop(without_transaction(connection));
+            self.report(Err(error));
+            return done;
+        }
+        let committed = commit(&connection);
+        drop(connection);
+        self.report(committed.as_ref().copied());
+        committed.and(done)
+    }
+
+    /// Records an outcome, and logs the first failure after a success and the first success after a
+    /// failure.
+    fn report(&self, outcome: Result<(), &StoreError>) {
+        let count = if outcome.is_ok() { &self.writes } else { &self.failed_writes };
+        count.fetch_add(1, Ordering::Relaxed);
+        match outcome {
+            Ok(()) => {
+                if let Some(dirty) = &self.dirty {
+                    dirty.note();
+                }
+                // Usually nothing changes, and reading is cheaper.
+                if self.is_failing.load(Ordering::Relaxed)
+                    && self.is_failing.swap(false, Ordering::Relaxed)
+                {
+                    tracing::info!(target: "weir::store", "the store can be written again");
+                }
+            }
+            Err(error) => {
+                if !self.is_failing.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        target: "weir::store",
+                        %error,
+                        "the store cannot be written; ledger.on_failure decides whether requests \
+                         are sent anyway"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Ends a transaction that a panic or a failure has left open.
+fn without_transaction(connection: MutexGuard<'_, Connection>) -> MutexGuard<'_, Connection> {
+    if !connection.is_autocommit() {
+        // If this fails, no transaction is open, or the next one reports the error.
+        let _ = run_cached(&connection, "ROLLBACK");
+    }
+    connection
+}
+
+impl Writer {
+    /// Starts a thread that writes on `connection`. Commits reach the disk before they return, or
+    /// are signalled to `dirty`.
+    pub fn start(connection: Connection, dirty: Option<Dirty>) -> Result<Self, OpenError> {
+        // Only the thread waits for others, and reports it.
+        connection.busy_timeout(Duration::ZERO)?;
+        let (queue, waiting) = mpsc::channel(QUEUE_LENGTH);
+        let shared = Arc::new(Shared {
+            connection: Mutex::new(connection),
+            is_failing: AtomicBool::new(false),
+            dirty,
+            writes: AtomicU64::new(0),
+            failed_writes: AtomicU64::new(0),
+        });
+        let own = Arc::clone(&shared);
+        std::thread::Builder::new()
+            .name("weir-store".to_owned())
+            .spawn(move || write(&own, waiting))
+            .map_err(|error| OpenError::System {
+                message: format!("cannot start a thread: {error}"),
+            })?;
+        Ok(Self { queue, shared })
+    }
+
+    /// Returns whether the last transaction failed.
+    pub fn is_failing(&self) -> bool {
+        self.shared.is_failing.load(Ordering::Relaxed)
+    }
+
+    /// Returns the write activity so far, and the queued work.
+    pub fn activity(&self) -> Activity {
+        Activity {
+            writes: self.shared.writes.load(Ordering::Relaxed),
+            failed_writes: self.shared.failed_writes.load(Ordering::Relaxed),
+            queued: (QUEUE_LENGTH - self.queue.capacity()) as u64,
+            log_bytes: 0,
+        }
+    }
+
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Runs `work` completely or not at all, and returns its result after the commit.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let work: Work = Box::new(move |connection| {
+            let done = connection.and_then(|connection| atomically(connection, work));
+            Box::new(move |committed: Result<(), StoreError>| {
+                // The caller may have left.
+                let _ = answer.send(done.and_then(|done| committed.map(|()| done)));
+            })
+        });
+        let place = self.queue.reserve().await.map_err(|_| StoreError::Closed)?;
+        place.send(work);
+        answered.await.map_err(|_| StoreError::Closed)?
+    }
+}
+
+/// Undoes the effects of `work` if it fails halfway.
+fn atomically<T>(
+    connection: &Connection,
+    work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+) -> Result<T, StoreError> {
+    run_cached(connection, "SAVEPOINT work")?;
+    let done = work(connection);
+    // Some failures, such as a full disk, end the whole transaction.
+    if !connection.is_autocommit() {
+        if done.is_err() {
+            run_cached(connection, "ROLLBACK TO work")?;
+        }
+        run_cached(connection, "RELEASE work")?;
+    }
+    Ok(done?)
+}
+
+/// Runs a statement without parameters and results.
+fn run_cached(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute([]).map(drop)
+}
+
+fn commit(connection: &Connection) -> Result<(), StoreError> {
+    run_cached(connection, "COMMIT").map_err(|error| {
+        // If rollback fails, there is nothing left to roll back.
+        let _ = run_cached(connection, "ROLLBACK");
+        error.into()
+    })
+}
+
+/// Writes until all handles are dropped.
+fn write(shared: &Shared, mut waiting: mpsc::Receiver<Work>) {
+    while let Some(first) = waiting.blocking_recv() {
+        let mut replies = Vec::new();
+        let connection = shared.connection();
+        let outcome =
+            transaction(&connection, shared.busy_timeout(), first, &mut waiting, &mut replies);
+        drop(connection);
+        shared.report(outcome.as_ref().copied());
+        for reply in replies {
+            reply(outcome.clone());
+        }
+    }
+    if let Some(dirty) = &shared.dirty {
+        dirty.end();
+    }
+}
+
+/// Runs `first` and the work queued behind it as one transaction.
+fn transaction(
+    connection: &Connection,
+    timeout: Duration,
+    first: Work,
+    waiting: &mut mpsc::Receiver<Work>,
+    replies: &mut Vec<IntentJson>,
+) -> Result<(), StoreError> {
+    if let Err(error) = begin_within(connection, timeout) {
+        let error = StoreError::from(error);
+        replies.push(first(Err(error.clone())));
+        // Work queued behind it has waited as long, and would otherwise wait for another turn.
+        while let Ok(work) = waiting.try_recv() {
+            replies.push(work(Err(error.clone())));
+        }
+        return Err(error);
+    }
+    let mut next = Some(first);
+    while let Some(work) = next {
+        replies.push(work(Ok(connection)));
+        if connection.is_autocommit() {
+            return Err(StoreError::Failed("the transaction was rolled back".to_owned()));
+        }
+        next = if replies.len() < MAX_GROUP { waiting.try_recv().ok() } else { None };
+    }
+    commit(connection)
+}
+
+/// Begins a transaction as soon as other processes end theirs, within `patience`.
+fn begin_within(connection: &Connection, timeout: Duration) -> rusqlite::Result<()> {
+    connection.busy_timeout(timeout)?;
+    let begun = run_cached(connection, "BEGIN IMMEDIATE");
+    connection.busy_timeout(Duration::ZERO)?;
+    begun
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A writer on a table that has room for a few pages only.
+    fn small() -> Writer {
+        let connection = Connection::open_in_memory().expect("memory");
+        connection
+            .execute_batch("CREATE TABLE kept (value BLOB); PRAGMA max_page_count = 8")
+            .expect("SQL");
+        Writer::start(connection, None).expect("a thread")
+    }
+
+    async fn add(writer: &Writer, bytes: usize) -> Result<i64, StoreError> {
+        writer
+            .run(move |connection| {
+                connection.execute("INSERT INTO kept VALUES (zeroblob(?1))", [bytes as i64])?;
+                connection.query_row("SELECT count(*) FROM kept", [], |row| row.get(0))
+            })
+            .await
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_reported_and_recovers() {
+        let writer = small();
+        assert_eq!(add(&writer, 10).await, Ok(1));
+        assert_eq!(add(&writer, 1 << 20).await, Err(StoreError::Full));
+        assert!(writer.is_failing());
+        assert_eq!(add(&writer, 10).await, Ok(2));
+        assert!(!writer.is_failing());
+    }
+
+    #[tokio::test]
+    async fn work_that_fails_halfway_leaves_nothing_and_affects_no_other() {
+        let writer = small();
+        let half = writer.run(|connection| {
+            connection.execute("INSERT INTO kept VALUES (x'00')", [])?;
+            connection.execute("INSERT INTO missing VALUES (x'00')", [])
+        });
+        let (before, half, after) = tokio::join!(add(&writer, 1), half, add(&writer, 1));
+        assert_eq!((before, after), (Ok(1), Ok(2)));
+        assert!(matches!(half, Err(StoreError::Failed(_))), "{half:?}");
+    }
+}

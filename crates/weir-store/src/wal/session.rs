@@ -1,0 +1,159 @@
+//! Ledger session: journal state shared by a process's handles on a SQLite store, with its log and
+//! its checkpointing. For SQLite only.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rusqlite::Connection;
+use tokio::sync::OnceCell;
+
+use super::RequestLog;
+use super::checkpoint::{self, Progress};
+use super::instances::Instance;
+use super::record::Remainder;
+use crate::sqlite::Sqlite;
+use crate::sqlite::totals::DayRows;
+use crate::sqlite::writer::Shared;
+use crate::{OpenError, StoreError, StoreOptions};
+
+/// Maximum transactions to catch up with other processes' records: more than a log can require.
+const MAX_ROUNDS: usize = 1000;
+
+/// Journal state shared by all handles on one store.
+pub struct Session {
+    pub instance: Instance,
+    pub log: RequestLog,
+    /// Set once the instance's lock is held and its log exists.
+    started: OnceCell<()>,
+    pub(super) day_rows: DayRows,
+    /// Whether there may be finished log files that are not deleted yet.
+    pub(super) has_finished: AtomicBool,
+}
+
+impl Session {
+    /// Creates the session for the store in the file at `path`, or in memory.
+    pub fn new(path: Option<&Path>, options: StoreOptions) -> Result<Arc<Self>, OpenError> {
+        let instance = Instance::new(path)?;
+        let folder = instance.folder().map(Path::to_owned);
+        Ok(Arc::new(Self {
+            log: RequestLog::new(instance.id(), folder, options.max_log_bytes),
+            instance,
+            started: OnceCell::new(),
+            day_rows: DayRows::default(),
+            has_finished: AtomicBool::new(true),
+        }))
+    }
+
+    /// Creates the lock and the log that requests need.
+    pub async fn start(self: &Arc<Self>) -> Result<(), StoreError> {
+        let start = || async {
+            self.instance.lock_file().await?;
+            let own = Arc::clone(self);
+            let started = tokio::task::spawn_blocking(move || own.log.create_first_segment());
+            let failed = |error: std::io::Error| {
+                StoreError::Failed(format!("cannot create a log next to the store: {error}"))
+            };
+            started.await.map_err(|_| StoreError::Closed)?.map_err(failed)
+        };
+        let started = self.started.get_or_try_init(start).await;
+        started.copied().inspect_err(|error| self.log.report(error))
+    }
+
+    /// Returns whether requests cannot be recorded.
+    pub fn is_failing(&self) -> bool {
+        self.log.is_failing()
+    }
+
+    /// Syncs the log to disk and waits for it.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.log.sync().map_err(|error| StoreError::Failed(error.to_string()))
+    }
+
+    /// Moves this process's records into the tables.
+    pub fn checkpoint_own(&self, writer: &Shared) -> Result<(), StoreError> {
+        self.log.rotate_if_due();
+        while self.log.is_checkpoint_pending() {
+            let progress = writer.run_blocking(|connection| checkpoint::own(connection, self))?;
+            self.log.advance_checkpoint(progress.own);
+            if !progress.has_more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether any record is not in the tables.
+    pub fn is_checkpoint_pending(&self) -> bool {
+        self.log.is_checkpoint_pending()
+    }
+
+    /// Closes the log for writing.
+    pub fn close(&self) {
+        self.log.close();
+    }
+
+    /// Returns the finished log files. Delete them after all current commits are on disk.
+    pub fn finished_segments(&self, connection: &Connection) -> Result<Vec<PathBuf>, StoreError> {
+        if !self.has_finished.swap(false, Ordering::Relaxed) {
+            return Ok(Vec::new());
+        }
+        Ok(checkpoint::finished_segments(connection, self)?)
+    }
+
+    /// Notes that finished files could not be deleted.
+    pub fn retry_finished(&self) {
+        self.has_finished.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Schedules a move of recorded requests into the tables.
+pub fn note_written(sqlite: &Sqlite) {
+    sqlite.note_written();
+    if sqlite.session().log.should_checkpoint()
+        && let Ok(runtime) = tokio::runtime::Handle::try_current()
+    {
+        let sqlite = sqlite.clone();
+        runtime.spawn(async move { checkpoint_all(&sqlite).await });
+    }
+}
+
+/// Moves all processes' records into the tables. If that fails, the tables lag slightly, which is
+/// better than no answer; the writer has logged it.
+pub async fn checkpoint_all(sqlite: &Sqlite) {
+    let session = sqlite.session();
+    for _ in 0..MAX_ROUNDS {
+        let own = Arc::clone(session);
+        let is_pending =
+            sqlite.read(move |connection| checkpoint::is_pending(connection, &own)).await;
+        if is_pending == Ok(false) {
+            break;
+        }
+        let own = Arc::clone(session);
+        let progress = sqlite.write(move |connection| checkpoint::all(connection, &own)).await;
+        let Ok(Progress { own, has_more }) = progress else { break };
+        session.log.advance_checkpoint(own);
+        if !has_more {
+            break;
+        }
+    }
+    session.log.note_checkpoint_tried();
+}
+
+/// Writes the row of a request that was not opened here: an ended process's, one that could not be
+/// recorded, or one that is already settled. After all records are moved, the tables decide.
+pub async fn settle_directly(sqlite: &Sqlite, record: Vec<u8>) -> Result<bool, StoreError> {
+    let session = Arc::clone(sqlite.session());
+    let settle = move |connection: &Connection| {
+        let mut progress = checkpoint::all(connection, &session)?;
+        while progress.has_more {
+            progress = checkpoint::all(connection, &session)?;
+        }
+        let applied =
+            checkpoint::apply(connection, &session.day_rows, &record, Remainder::Nothing, true)?;
+        Ok((progress.own, applied.new_rows > 0))
+    };
+    let (own, is_new) = sqlite.write(settle).await?;
+    sqlite.session().log.advance_checkpoint(own);
+    Ok(is_new)
+}

@@ -1,0 +1,147 @@
+//! Reads weir's own keys for providers from the variables or files that the configuration names.
+//! Errors contain no character of them.
+
+use std::ffi::OsString;
+use std::iter;
+
+use super::config_files;
+use crate::config::{Config, Secret};
+
+/// Loads the keys that `config` refers to.
+pub fn read_all(
+    config: &mut Config,
+    env: impl Fn() -> Vec<(OsString, OsString)>,
+) -> Result<(), Vec<String>> {
+    let mut problems = Vec::new();
+    let named = config.upstreams.iter_mut();
+    let named = named.map(|(name, upstream)| (format!("upstreams.{name}"), upstream));
+    for (section, upstream) in
+        iter::once(("upstream".to_owned(), &mut config.upstream)).chain(named)
+    {
+        let own = read(&section, &upstream.api_key_env, &upstream.api_key_file, env());
+        upstream.provider_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
+        for (header, variable) in &upstream.header_envs {
+            match secret(
+                &format!("{section}.header_envs: the variable {variable}"),
+                variable,
+                env(),
+            ) {
+                Ok(value) => upstream.secret_headers.push((header.clone(), value)),
+                Err(problem) => problems.push(problem),
+            }
+        }
+    }
+    let summaries = &mut config.summaries;
+    let own = read("summaries", &summaries.api_key_env, &summaries.api_key_file, env());
+    summaries.provider_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+fn noted<T>(problems: &mut Vec<String>, problem: String) -> Option<T> {
+    problems.push(problem);
+    None
+}
+
+/// Checks the value of a variable that is used in a header.
+fn secret(given: &str, variable: &str, env: Vec<(OsString, OsString)>) -> Result<Secret, String> {
+    let Some((_, value)) = env.into_iter().find(|(found, _)| found == variable) else {
+        return Err(format!("{given} is not set in weir's environment"));
+    };
+    let text = value.into_string().map_err(|_| format!("{given} is not valid UTF-8"))?;
+    match text.trim() {
+        "" => Err(format!("{given} is empty")),
+        text if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) => Ok(Secret::new(text)),
+        _ => Err(format!("{given} contains characters that are not allowed in a header")),
+    }
+}
+
+/// Loads the key that a section refers to, if any. Errors name the configuration's key.
+fn read(
+    section: &str,
+    api_key_env: &str,
+    api_key_file: &str,
+    env: Vec<(OsString, OsString)>,
+) -> Result<Option<Secret>, String> {
+    let (given, text) = if !api_key_env.is_empty() {
+        let name = api_key_env;
+        let given = format!("{section}.api_key_env: the variable {name}");
+        let value = env.into_iter().find(|(found, _)| found == name);
+        let Some((_, value)) = value else {
+            return Err(format!("{given} is not set in weir's environment"));
+        };
+        (given, value.into_string().map_err(|_| "is not valid UTF-8".to_owned()))
+    } else if !api_key_file.is_empty() {
+        let given = format!("{section}.api_key_file: {api_key_file}");
+        (given, config_files::read(api_key_file))
+    } else {
+        return Ok(None);
+    };
+    let text = text.map_err(|problem| format!("{given} {problem}"))?;
+    let key = text.trim();
+    if key.is_empty() {
+        return Err(format!("{given} is empty"));
+    }
+    if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(format!("{given} contains characters that no key has, such as spaces"));
+    }
+    Ok(Some(Secret::new(key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Upstream;
+
+    #[test]
+    fn a_key_is_read_whole_or_its_place_is_named() {
+        let read_env = |value: Option<&str>| {
+            let env = value.map(|value| ("OWN_KEY".into(), value.into())).into_iter().collect();
+            read("upstream", "OWN_KEY", "", env).map(|key| key.map(|key| key.expose().to_owned()))
+        };
+        assert_eq!(read_env(Some(" sk-own\n")), Ok(Some("sk-own".to_owned())));
+        for (value, said) in [
+            (None, "is not set"),
+            (Some(" "), "is empty"),
+            (Some("sk own"), "characters"),
+            (Some("sk-\u{e9}"), "characters"),
+        ] {
+            let problem = read_env(value).expect_err("no key");
+            assert!(
+                problem.contains("upstream.api_key_env") && problem.contains(said),
+                "{problem}"
+            );
+            assert!(!problem.contains("sk"), "{problem}");
+        }
+        assert_eq!(read("upstream", "", "", Vec::new()), Ok(None));
+    }
+
+    #[test]
+    fn every_upstream_has_its_own_or_its_section_is_named() {
+        let given = |header: Option<&str>, key: Option<&str>| {
+            let mut config = Config::default();
+            let mut other = Upstream::new("https://other.example/v1");
+            other.api_key_env = "KEY".to_owned();
+            other.header_envs = vec![("x-team".to_owned(), "HEADER".to_owned())];
+            config.upstreams.insert("other".to_owned(), other);
+            let pairs = [("HEADER", header), ("KEY", key)];
+            let env =
+                pairs.into_iter().filter_map(|(name, value)| Some((name.into(), value?.into())));
+            let env: Vec<(OsString, OsString)> = env.collect();
+            read_all(&mut config, || env.clone()).map(|()| {
+                let other = &config.upstreams["other"];
+                let (name, value) = other.secret_headers[0].clone();
+                let key = other.provider_key.as_ref().map(|key| key.expose().to_owned());
+                (name, value.expose().to_owned(), key, config.upstream.provider_key.is_some())
+            })
+        };
+        let expected = ("x-team".to_owned(), "a b".to_owned(), Some("sk-own".to_owned()), false);
+        assert_eq!(given(Some(" a b\n"), Some("sk-own")), Ok(expected));
+        let problems = given(Some("se\u{e9}cret"), None).expect_err("both are wrong");
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        for (problem, section) in
+            problems.iter().zip(["upstreams.other.api_key_env", "upstreams.other.header_envs"])
+        {
+            assert!(problem.starts_with(section) && !problem.contains("cret"), "{problem}");
+        }
+    }
+}

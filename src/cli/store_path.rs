@@ -1,0 +1,225 @@
+//! Location of this weir's store: the configured database server or file, the user's state folder,
+//! or memory with a warning. Knows nothing of its contents.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::sources::{self, Flag};
+use crate::config::{self, Config, Secret, is_database_url};
+use crate::proxy::Journal;
+use weir_store::{Store, StoreOptions, now_ms};
+
+/// Path that stands for memory instead of a file.
+const MEMORY: &str = ":memory:";
+/// Interval at which expired entries are deleted.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval of journal maintenance on a server: other weirs may wait for entries that an ended weir
+/// left open.
+const SHARED_TEND_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Converts `--store` (a database server's URL, or a file) to flags. It takes precedence over both
+/// keys.
+pub fn given(value: String) -> [Flag; 2] {
+    let (path, url) =
+        if is_database_url(&value) { (String::new(), value) } else { (value, String::new()) };
+    [("store.path", path), ("store.url", url)].map(|(key, value)| Flag {
+        name: "--store".into(),
+        key: key.into(),
+        value,
+    })
+}
+
+/// Opens the store that `config` names. If a file cannot be used, weir warns and serves without it.
+/// If a shared server cannot be used, weir does not serve, since with its own store it would not
+/// share anything.
+pub fn open(
+    config: &Config,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Store, String> {
+    match open_or_say(config, env) {
+        Ok(store) => Ok(store),
+        Err(said) if config.store.url.is_some() => Err(said),
+        Err(said) => {
+            tracing::warn!(
+                target: "weir::store",
+                "keeping the store in memory, since {said}: its contents are lost when this process ends. \
+                 Name a writable file with --store FILE (store.path), or use --store {MEMORY} \
+                 if this is intended"
+            );
+            Store::in_memory().map_err(|error| error.to_string())
+        }
+    }
+}
+
+/// Opens the store that `config` names, or returns the reason why it cannot be used.
+pub fn open_or_say(
+    config: &Config,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Store, String> {
+    if let Some(url) = &config.store.url {
+        return connect(url);
+    }
+    let given = &config.store.path;
+    if given == MEMORY {
+        return Store::in_memory().map_err(|error| error.to_string());
+    }
+    let path = path(given, env).ok_or("no home folder is set in the environment")?;
+    let sync_interval = Duration::from_millis(config.ledger.sync_interval_ms);
+    let options = StoreOptions { sync_interval, ..StoreOptions::default() };
+    let opened = Store::open_with(&path, options);
+    opened.map_err(|error| format!("{} cannot be used ({error})", path.display()))
+}
+
+/// Loads the configuration from a command's flags `--config` and `--store` and the environment.
+pub fn configuration(config: Option<&Path>, store: Option<String>) -> Result<Config, String> {
+    let given = store.map(given);
+    let figment = sources::figment(config, None, std::env::vars_os(), given.into_iter().flatten());
+    let (config, _) = config::load(figment).map_err(|problems| {
+        let lines: Vec<String> = problems.iter().map(|problem| format!("  - {problem}")).collect();
+        format!("the configuration cannot be used:\n{}", lines.join("\n"))
+    })?;
+    Ok(config)
+}
+
+/// Opens the store on a server.
+fn connect(url: &Secret) -> Result<Store, String> {
+    Store::connect(url.expose())
+        .map_err(|error| format!("the PostgreSQL server of store.url cannot be used: {error}"))
+}
+
+/// Opens the store for a command that writes to it, on a server or in a file, which is created if
+/// missing.
+pub fn kept(config: &Config) -> Result<Store, String> {
+    if let Some(url) = &config.store.url {
+        return connect(url);
+    }
+    let Some(path) = file(&config.store, std::env::vars_os()) else {
+        return Err(
+            "keys and budgets are kept in the store's file, and there is none: name it with --store \
+                    FILE (store.path), or a PostgreSQL server (store.url)"
+                .to_owned(),
+        );
+    };
+    Store::open(&path)
+        .map_err(|error| format!("the store {} cannot be used: {error}", path.display()))
+}
+
+/// Opens the store for a command that reads data written by a weir: on a server, or in an existing
+/// file.
+pub fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, String> {
+    let config = configuration(config, store)?;
+    if let Some(url) = &config.store.url {
+        return connect(url);
+    }
+    let Some(path) = file(&config.store, std::env::vars_os()) else {
+        return Err(
+            "there is no file to read: name the store's with --store FILE (store.path)".to_owned()
+        );
+    };
+    if !path.is_file() {
+        return Err(format!(
+            "there is no store at {}: no weir has served with it yet. Start `weir serve` and send a \
+             request, or name the store that weir uses with --store FILE (store.path)",
+            path.display()
+        ));
+    }
+    Store::open(&path)
+        .map_err(|error| format!("the store {} cannot be used: {error}", path.display()))
+}
+
+/// Returns the store's file; `None` if the store is in memory or on a server.
+pub fn file(
+    given: &config::Store,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Option<PathBuf> {
+    if given.path == MEMORY || given.url.is_some() { None } else { path(&given.path, env) }
+}
+
+/// Returns the store's file: as configured, or in the user's state folder by the rules of the XDG
+/// base directories. `None` if the environment sets neither that folder nor a home.
+fn path(given: &str, env: impl IntoIterator<Item = (OsString, OsString)>) -> Option<PathBuf> {
+    if !given.is_empty() {
+        return Some(given.into());
+    }
+    let (mut state, mut home) = (None, None);
+    for (name, value) in env {
+        // A relative path is invalid by those rules, and would depend on the current folder.
+        let value = Some(PathBuf::from(value)).filter(|path| path.is_absolute());
+        if name == "XDG_STATE_HOME" {
+            state = value;
+        } else if name == "HOME" {
+            home = value;
+        }
+    }
+    let state = state.or_else(|| home.map(|home| home.join(".local/state")))?;
+    Some(state.join("weir").join("weir.db"))
+}
+
+/// Deletes expired entries periodically.
+pub async fn sweep(store: Store) {
+    let mut interval = tokio::time::interval(SWEEP_INTERVAL);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        match store.delete_expired(now_ms()).await {
+            Ok(0) => {}
+            Ok(entries) => {
+                tracing::debug!(target: "weir::store", entries, "deleted expired entries")
+            }
+            Err(error) => {
+                tracing::debug!(target: "weir::store", %error, "could not delete expired entries")
+            }
+        }
+    }
+}
+
+/// Maintains the journal in force periodically.
+pub async fn tend(journal: impl Fn() -> Arc<Journal>, is_shared: bool) {
+    let every = if is_shared { SHARED_TEND_INTERVAL } else { SWEEP_INTERVAL };
+    let mut interval = tokio::time::interval(every);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // The first tick is immediate, but maintenance was already done at the start.
+    interval.tick().await;
+    loop {
+        interval.tick().await;
+        journal().tend().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_names_a_server_or_a_file() {
+        for (value, expected) in [
+            ("weir.db", ["weir.db", ""]),
+            (":memory:", [":memory:", ""]),
+            ("postgres://u:p@h/d", ["", "postgres://u:p@h/d"]),
+            ("PostgreSQL://h/d", ["", "PostgreSQL://h/d"]),
+        ] {
+            let given = given(value.to_owned());
+            assert_eq!(given.each_ref().map(|flag| &*flag.value), expected, "{value}");
+            assert_eq!(given.map(|flag| flag.key), ["store.path", "store.url"]);
+        }
+    }
+
+    #[test]
+    fn the_file_is_in_the_users_state_folder() {
+        type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], Option<&'a str>);
+        let rows: &[Row<'_>] = &[
+            ("x.db", &[("HOME", "/home/me")], Some("x.db")),
+            ("", &[("HOME", "/home/me")], Some("/home/me/.local/state/weir/weir.db")),
+            ("", &[("HOME", "/home/me"), ("XDG_STATE_HOME", "/s")], Some("/s/weir/weir.db")),
+            ("", &[("XDG_STATE_HOME", "s"), ("HOME", "/h")], Some("/h/.local/state/weir/weir.db")),
+            ("", &[("XDG_STATE_HOME", ""), ("HOME", "")], None),
+            ("", &[], None),
+        ];
+        for (given, env, expected) in rows {
+            let env = env.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            assert_eq!(path(given, env), expected.map(PathBuf::from), "{given} {expected:?}");
+        }
+    }
+}

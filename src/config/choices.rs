@@ -1,0 +1,37 @@
+//! Words of the configuration's choices, with the values that they stand for.
+
+use super::keys::Choice;
+use super::{
+    AskUsage, AuthMode, LargerWhen, LateSystem, LogFormat, Mode, OnFailure, Originals, SummaryMode,
+    UnknownPrice,
+};
+use weir_engine::context::policy::{FileHints, Fill, Importance, Notes, Restart};
+
+/// Declares the words of a type, and after `was` those that are still accepted.
+macro_rules! choice {
+    ($type:ident: $($word:literal = $value:ident),+ $(; was $($old:literal = $is:ident),+)?) => {
+        impl Choice for $type {
+            const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$value)),+];
+            $(const OLD_WORDS: &'static [(&'static str, Self)] = &[$(($old, Self::$is)),+];)?
+        }
+    };
+}
+
+choice!(AskUsage: "auto" = Auto, "always" = Always, "never" = Never);
+choice!(AuthMode: "open" = Open, "keys" = Keys);
+choice!(FileHints: "off" = Off, "minimal" = Minimal, "normal" = Normal, "full" = Full);
+choice!(Fill: "low_mark" = LowMark, "greedy" = Greedy);
+choice!(Importance: "role" = Role, "reference" = Reference);
+choice!(LargerWhen: "refused" = Refused, "compacted" = Cut; was "cut" = Cut);
+choice!(LateSystem: "keep" = Keep, "user" = User);
+choice!(LogFormat: "text" = Text, "json" = Json);
+choice!(Mode: "compact" = Compact, "observe" = Observe);
+choice!(Notes: "off" = Nothing, "count" = Count, "extract" = Extract, "excerpts" = Excerpts);
+choice!(OnFailure: "open" = Open, "closed" = Closed);
+choice!(Originals: "off" = Off, "memory" = Memory, "store" = Store);
+choice!(Restart: "off" = Never, "second_hard" = SecondHard, "exhausted" = Exhausted);
+choice!(
+    SummaryMode: "auto" = Auto, "off" = Off, "extract" = Extract, "background" = Background,
+    "wait" = Wait
+);
+choice!(UnknownPrice: "zero" = Zero, "reject" = Reject, "default" = Default);

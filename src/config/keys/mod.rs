@@ -1,0 +1,271 @@
+//! Declarations of all configuration keys: type and range, default, effect of a change, old name
+//! and description. `config/default.toml`, the reference page, range errors and the effects of
+//! changes are generated from them. Reads no value.
+
+mod context;
+mod models;
+pub mod pages;
+mod server;
+mod stored;
+mod upstreams;
+
+use weir_store::budget::NanoUsd;
+
+pub(super) use context::{
+    CONTEXT, CONTEXT_ADVANCED, LEARNING, POLICIES, POLICIES_ADVANCED, SUMMARIES,
+};
+pub(super) use models::{DEFAULT_PRICE, LIMITS, MODELS, PRICE, PRICES, ROUTE_PRICE};
+pub(super) use server::{ADMIN, ADMIN_TLS, AUTH, CORS, LOG, SERVER, SERVER_TLS};
+pub(super) use stored::{BUDGETS, CACHE, LEDGER, REDIS, STORE};
+pub(super) use upstreams::{ROUTES, UPSTREAM, UPSTREAMS};
+
+/// All sections, in the order of the generated files.
+pub(super) const SECTIONS: &[&Section] = &[
+    &SERVER,
+    &SERVER_TLS,
+    &CORS,
+    &AUTH,
+    &ADMIN,
+    &ADMIN_TLS,
+    &UPSTREAM,
+    &CONTEXT,
+    &CONTEXT_ADVANCED,
+    &SUMMARIES,
+    &LEARNING,
+    &PRICES,
+    &CACHE,
+    &STORE,
+    &REDIS,
+    &LEDGER,
+    &BUDGETS,
+    &LOG,
+    &UPSTREAMS,
+    &ROUTES,
+    &ROUTE_PRICE,
+    &LIMITS,
+    &MODELS,
+    &PRICE,
+    &DEFAULT_PRICE,
+    &POLICIES,
+    &POLICIES_ADVANCED,
+];
+
+/// Nano-dollars in a dollar.
+const NANO: u64 = 1_000_000_000;
+const HOUR_MS: u64 = 60 * 60 * 1000;
+const DAY_MS: u64 = 24 * HOUR_MS;
+const YEAR_MS: u64 = 366 * DAY_MS;
+const GIB: u64 = 1 << 30;
+/// Above any model's window, and low enough that token arithmetic cannot overflow.
+const MAX_TOKENS: u64 = 1_000_000_000_000;
+
+/// A configuration key.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// Default as TOML; an example in sections whose keys have none.
+    pub value: &'static str,
+    pub effect: Effect,
+    /// Older name that is still accepted, in the section's [`Section::old_path`].
+    pub old: Option<&'static str>,
+    /// Description, in lines.
+    pub doc: &'static [&'static str],
+}
+
+/// Declares keys: a description, then name, default, kind, effect of a change and, if it was
+/// renamed or moved, `was` with its old name.
+macro_rules! keys {
+    ($(
+        $(#[doc = $doc:literal])+
+        $name:ident = $value:tt, $kind:expr, $effect:ident $(, was $old:ident)?;
+    )*) => {
+        &[$($crate::config::keys::Key {
+            name: stringify!($name),
+            kind: $kind,
+            value: stringify!($value),
+            effect: $crate::config::keys::Effect::$effect,
+            old: $crate::config::keys::keys!(@old $($old)?),
+            doc: &[$($doc),+],
+        }),*]
+    };
+    (@old) => { None };
+    (@old $old:ident) => { Some(stringify!($old)) };
+}
+use keys;
+
+/// Type and range of a key's value.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    /// A whole number in a range.
+    Whole(u64, u64),
+    /// A share in a range, in thousandths; written as a decimal.
+    Share(u32, u32),
+    /// Dollars from 0 to below an amount, for `unit`.
+    Dollars { end: NanoUsd, unit: &'static str },
+    /// `true` or `false`.
+    Switch,
+    /// One of a few words.
+    Choice(fn() -> Vec<&'static str>),
+    /// Text, described by a noun.
+    Text(&'static str),
+    /// Text or a whole number.
+    TextOrWhole(&'static str),
+    /// A list of texts, described by a noun.
+    List(&'static str),
+    /// A table of texts by name.
+    Table,
+    /// A table, or a list of tables, with a section of its own.
+    Inner(&'static str),
+}
+
+impl Kind {
+    /// Describes the accepted values, for errors.
+    pub fn wanted(self) -> String {
+        match self {
+            Self::Whole(from, to) => format!("a whole number from {from} to {to}"),
+            Self::Share(from, to) => {
+                let [from, to] = [from, to].map(decimal);
+                format!("a share from {from} to {to} with at most three decimals, like 0.625")
+            }
+            Self::Dollars { end, unit } => format!(
+                "dollars{unit} from 0 to below {} with at most nine decimals, like \"2.50\"",
+                end.0 / NANO
+            ),
+            Self::Switch => "true or false".to_owned(),
+            Self::Choice(words) => format!("one of {}", quoted(&words()).join(", ")),
+            Self::Text(_) => "text in quotes".to_owned(),
+            Self::TextOrWhole(_) => "text in quotes, or a whole number".to_owned(),
+            Self::List(_) => "a list of texts, such as [\"one\", \"two\"]".to_owned(),
+            Self::Table => {
+                "a table of texts, such as { \"http-referer\" = \"https://example.com\" }"
+                    .to_owned()
+            }
+            Self::Inner(_) => "a table".to_owned(),
+        }
+    }
+}
+
+/// Converts thousandths to a decimal.
+pub(super) fn decimal(permille: u32) -> f64 {
+    f64::from(permille) / 1000.0
+}
+
+fn quoted(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| format!("{word:?}")).collect()
+}
+
+/// A type whose values are written as words.
+pub(super) trait Choice: Copy + 'static {
+    /// Values by their words, in the order of the documentation.
+    const WORDS: &'static [(&'static str, Self)];
+    /// Older words that are still accepted.
+    const OLD_WORDS: &'static [(&'static str, Self)] = &[];
+}
+
+/// Returns the words of `T`.
+fn words<T: Choice>() -> Vec<&'static str> {
+    T::WORDS.iter().map(|(word, _)| *word).collect()
+}
+
+/// Effect of a changed key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// Compaction points of live conversations may move: one rewrite of the provider's cache per
+    /// conversation.
+    MovesCompactions,
+    /// Applies from the next request on; no compaction point moves.
+    NextRequest,
+    /// Applies after a restart.
+    Restart,
+}
+
+impl Effect {
+    /// Returns the machine-readable name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MovesCompactions => "moves_cuts",
+            Self::NextRequest => "next_request",
+            Self::Restart => "restart",
+        }
+    }
+}
+
+/// A section of keys.
+pub(super) struct Section {
+    /// Path; `*` stands for a name or a row.
+    pub path: &'static str,
+    /// Heading in the reference.
+    pub heading: &'static str,
+    /// Description, in lines; may be empty.
+    pub doc: &'static [&'static str],
+    /// Keys described in this section.
+    pub keys: &'static [&'static [Key]],
+    /// Further keys, described in another section.
+    pub shared: &'static [Key],
+    /// Effect of an added, removed or moved row.
+    pub rows: Effect,
+    pub sample: Sample,
+}
+
+/// Form of a section in `config/default.toml`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sample {
+    /// All keys with their defaults.
+    Defaults,
+    /// All keys with example values under this header, commented out.
+    Examples(&'static str),
+    /// This text, commented out.
+    Text(&'static str),
+    /// Left out.
+    Nothing,
+}
+
+/// A section without description, the base of the others.
+const EMPTY: Section = Section {
+    path: "",
+    heading: "",
+    doc: &[],
+    keys: &[],
+    shared: &[],
+    rows: Effect::Restart,
+    sample: Sample::Defaults,
+};
+
+impl Section {
+    /// Returns all keys, including those described in another section.
+    pub fn all_keys(&self) -> impl Iterator<Item = &'static Key> {
+        self.keys.iter().copied().flatten().chain(self.shared)
+    }
+
+    /// Returns the declaration of `name`.
+    pub fn find(&self, name: &str) -> Option<&'static Key> {
+        self.all_keys().find(|key| key.name == name)
+    }
+
+    /// Returns the section in which old names of its keys are accepted: advanced keys stood one
+    /// level higher.
+    pub fn old_path(&self) -> &'static str {
+        self.path.strip_suffix(".advanced").unwrap_or(self.path)
+    }
+}
+
+/// Returns the effect of a change at `path`.
+pub(super) fn effect(path: &[&str]) -> Effect {
+    let mut found = (0, Effect::Restart);
+    let mut look = |pattern: &[&str], effect| {
+        let is_one = |(part, own): (&&str, &&str)| *part == "*" || part == own;
+        let fits = pattern.len() <= path.len() && pattern.iter().zip(path).all(is_one);
+        if fits && pattern.len() > found.0 {
+            found = (pattern.len(), effect);
+        }
+    };
+    for section in SECTIONS {
+        let pattern: Vec<&str> = section.path.split('.').collect();
+        for key in section.all_keys() {
+            look(&[&pattern[..], &[key.name]].concat(), key.effect);
+        }
+        look(pattern.strip_suffix(&["*"]).unwrap_or(&pattern), section.rows);
+    }
+    found.1
+}

@@ -1,0 +1,119 @@
+//! Keys of the listener, of callers' authentication, the admin API and the log.
+
+use super::{DAY_MS, EMPTY, GIB, Key, Kind::*, Section, keys, words};
+use crate::config::{AuthMode, LogFormat};
+
+pub(in crate::config) const SERVER: Section = Section {
+    path: "server",
+    heading: "[server]",
+    keys: &[keys! {
+        /// Listen address: an IP address and a port, or a port alone (8400), which means 127.0.0.1.
+        /// The default is loopback only; use 0.0.0.0:8400 to serve other machines.
+        listen = "127.0.0.1:8400", TextOrWhole("address"), Restart;
+        /// Host names, besides those of loopback, accepted in the `Host` header; all others get
+        /// 403. If weir runs on another machine, add the name in your SDKs' base URL.
+        allowed_hosts = [], List("host names"), NextRequest;
+        /// Maximum open connections; callers above it get 503 with `Retry-After`.
+        max_connections = 4096, Whole(1, 1_000_000), Restart;
+        // The HTTP library refuses a header buffer below 8 KiB.
+        /// Maximum size of a request line and its headers. HTTP/1 requests may also have at most
+        /// 100 headers.
+        max_header_bytes = 65536, Whole(8 << 10, 16 << 20), Restart;
+        /// Maximum size of one request body, decompressed. Raise it for large images or inline
+        /// files.
+        max_body_bytes = 67108864, Whole(1 << 10, 4 * GIB), NextRequest;
+        /// Maximum total size of request bodies held at once; callers above it get 503 and retry.
+        /// Lower it on a small machine.
+        max_bodies_in_flight_bytes = 1073741824, Whole(1 << 10, 1024 * GIB), Restart;
+        /// Maximum number of messages per request.
+        max_messages = 20000, Whole(1, 10_000_000), NextRequest;
+        /// Time limit for a caller to send its headers.
+        header_timeout_ms = 10000, Whole(1, DAY_MS), Restart;
+        /// Time for requests in flight to finish after SIGTERM. Keep it below your orchestrator's
+        /// grace period.
+        drain_deadline_ms = 30000, Whole(0, DAY_MS), Restart;
+        /// Networks of load balancers that start each connection with a PROXY protocol header
+        /// (version 1 or 2), such as "10.0.0.0/8". The header is required and trusted from them,
+        /// and never read from others.
+        proxy_protocol_from = [], List("networks"), Restart;
+    }],
+    ..EMPTY
+};
+
+/// Keys of a listener's TLS.
+const LISTENER_TLS: &[Key] = keys! {
+    /// Certificate chain in PEM, which enables HTTPS (TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1) and
+    /// disables plain HTTP. Empty for plain HTTP. These files are reloaded when they change, and on
+    /// SIGHUP; turning HTTPS on or off needs a restart.
+    cert_file = "", Text("path"), NextRequest;
+    /// Private key of the certificate, in PEM.
+    key_file = "", Text("path"), NextRequest;
+    /// Client authorities in PEM: only callers with a certificate signed by one of them are served.
+    /// Empty requests no client certificates.
+    client_ca_file = "", Text("path"), NextRequest;
+};
+
+pub(in crate::config) const SERVER_TLS: Section =
+    Section { path: "server.tls", heading: "[server.tls]", keys: &[LISTENER_TLS], ..EMPTY };
+
+pub(in crate::config) const CORS: Section = Section {
+    path: "cors",
+    heading: "[cors]",
+    keys: &[keys! {
+        /// Origins of web pages that may use weir, such as "https://chat.example.com". None by
+        /// default: otherwise any page open in a browser on this machine could spend your tokens.
+        allow_origins = [], List("origins"), NextRequest;
+    }],
+    ..EMPTY
+};
+
+pub(in crate::config) const AUTH: Section = Section {
+    path: "auth",
+    heading: "[auth]",
+    keys: &[keys! {
+        /// "open": each caller sends its own provider key, which is forwarded. "keys": callers use
+        /// virtual keys (`weir keys --help`), and weir has the provider key
+        /// (`upstream.api_key_env`). In open mode, requests with a virtual key are refused, so that
+        /// its secret is not forwarded.
+        mode = "open", Choice(words::<AuthMode>), Restart;
+        /// Whether, in open mode and with a provider key in weir, callers on other machines may use
+        /// that key.
+        allow_anonymous = false, Switch, NextRequest;
+    }],
+    ..EMPTY
+};
+
+pub(in crate::config) const ADMIN: Section = Section {
+    path: "admin",
+    heading: "[admin]",
+    keys: &[keys! {
+        /// Listen address of the admin API, which manages virtual keys for holders of the admin
+        /// token. Empty for 127.0.0.1:8410 in keys mode and off in open mode; "off" disables it.
+        listen = "", TextOrWhole("address"), Restart;
+        /// File of the admin token, created if missing, readable only by its user. Empty for
+        /// `admin.token` next to the store.
+        token_file = "", Text("path"), Restart;
+    }],
+    ..EMPTY
+};
+
+pub(in crate::config) const ADMIN_TLS: Section = Section {
+    path: "admin.tls",
+    heading: "[admin.tls]",
+    doc: &["As `[server.tls]`, for the admin API's listener."],
+    keys: &[LISTENER_TLS],
+    ..EMPTY
+};
+
+pub(in crate::config) const LOG: Section = Section {
+    path: "log",
+    heading: "[log]",
+    keys: &[keys! {
+        /// "text" for people, "json" for machines. One line per request, never with content. On a
+        /// terminal, "text" is short, and coloured unless `NO_COLOR` is set.
+        format = "text", Choice(words::<LogFormat>), Restart;
+        /// Lowest level that is logged.
+        level = "info", Choice(|| vec!["error", "warn", "info", "debug", "trace"]), NextRequest;
+    }],
+    ..EMPTY
+};

@@ -1,0 +1,103 @@
+//! Keys of memory, the store, shared counters, the journal and budgets.
+
+use super::{DAY_MS, EMPTY, GIB, HOUR_MS, Kind::*, Section, keys, words};
+use crate::config::OnFailure;
+
+/// A century.
+const MAX_DAYS: u64 = 36_500;
+
+pub(in crate::config) const CACHE: Section = Section {
+    path: "cache",
+    heading: "[cache]",
+    keys: &[keys! {
+        /// Memory for token counts of known messages. More memory saves work in longer
+        /// conversations; results are the same with any size.
+        counts_bytes = 67108864, Whole(0, 1024 * GIB), Restart;
+        /// Memory for compaction plans of known conversations. Results are the same with any size.
+        plans_bytes = 67108864, Whole(0, 1024 * GIB), Restart, was folds_bytes;
+    }],
+    ..EMPTY
+};
+
+pub(in crate::config) const STORE: Section = Section {
+    path: "store",
+    heading: "[store]",
+    keys: &[keys! {
+        /// File for data that outlives the process; weir creates it, readable only by its user, and
+        /// several weirs on one machine may share it. Empty for `weir/weir.db` in the user's state
+        /// folder (`XDG_STATE_HOME`, or `~/.local/state`); ":memory:" for no file. If it cannot be
+        /// written, weir warns and keeps the data in memory.
+        path = "", Text("path"), Restart;
+        /// PostgreSQL server instead of a file, for weirs on several machines, such as
+        /// "postgres://user:password@host:5432/weir". The database must exist; weir creates its
+        /// tables, in the first schema of the role's `search_path`. A pooler in between must keep
+        /// sessions. Prefer `WEIR_STORE__URL`: the URL contains a password. "?sslmode=require"
+        /// connects only with TLS, with a certificate that the system's roots (`SSL_CERT_FILE`)
+        /// verify; "?sslmode=disable" never uses TLS. By default, TLS is used if the server offers
+        /// it, and never with a server on this machine.
+        url = "", Text("URL"), Restart;
+    }],
+    ..EMPTY
+};
+
+pub(in crate::config) const REDIS: Section = Section {
+    path: "redis",
+    heading: "[redis]",
+    keys: &[keys! {
+        /// Redis for shared counters of several weirs on one store: spent and held budgets, and
+        /// each key's rate and concurrency. Write redis://:PASSWORD@HOST:6379, or rediss:// for
+        /// TLS; empty counts in this weir alone. It is a secret: prefer `WEIR_REDIS__URL`. While it
+        /// is unreachable, each weir limits keys by itself, and budgets follow
+        /// `budgets.on_failure`.
+        url = "", Text("URL"), Restart;
+        /// Prefix of all keys in it.
+        key_prefix = "weir", Text("text"), Restart;
+    }],
+    ..EMPTY
+};
+
+pub(in crate::config) const LEDGER: Section = Section {
+    path: "ledger",
+    heading: "[ledger]",
+    keys: &[keys! {
+        /// Whether requests are recorded.
+        enabled = true, Switch, Restart;
+        /// Requests are recorded in a log next to the store's file before they are sent and again
+        /// when they end, and moved into the file a moment later. If that fails, "open" sends them
+        /// anyway and "closed" refuses them; `/readyz` reports the failing store.
+        on_failure = "open", Choice(words::<OnFailure>), Restart;
+        /// Records survive the end of the process at once, and a power loss after this time.
+        sync_interval_ms = 100, Whole(1, DAY_MS), Restart;
+        /// How long each request's row is kept.
+        retention_days = 90, Whole(1, MAX_DAYS), Restart;
+        /// How long daily totals are kept.
+        totals_retention_days = 1100, Whole(1, MAX_DAYS), Restart, was sums_retention_days;
+        /// How long weir reads an answer for its final usage after the caller has left; then it
+        /// cancels the answer. 0 cancels at once.
+        drain_ms = 2000, Whole(0, DAY_MS), Restart;
+    }],
+    ..EMPTY
+};
+
+pub(in crate::config) const BUDGETS: Section = Section {
+    path: "budgets",
+    heading: "[budgets]",
+    doc: &["How budgets are enforced; `weir budgets --help` sets them."],
+    keys: &[keys! {
+        /// Time zone for the start of hours, days, weeks and months: an IANA name, such as
+        /// "Europe/Berlin".
+        time_zone = "UTC", Text("time zone"), Restart;
+        /// Whether a request's output limit is lowered, or added, to fit the rest of its budgets,
+        /// so that they are never overspent. Otherwise output beyond the estimate overspends them.
+        clamp = true, Switch, Restart;
+        /// How long a request waits for other requests that hold the remaining amount.
+        wait_ms = 30000, Whole(0, HOUR_MS), Restart;
+        /// While the state of a budget is unknown, "open" sends requests anyway and "closed"
+        /// refuses them.
+        on_failure = "open", Choice(words::<OnFailure>), Restart;
+        /// URL to post budget warnings to, as JSON; empty for none. The log and headers carry them
+        /// too.
+        webhook_url = "", Text("URL"), Restart;
+    }],
+    ..EMPTY
+};

@@ -1,0 +1,99 @@
+//! Keys of upstreams and routes.
+
+use super::{DAY_MS, EMPTY, Effect, Key, Kind::*, MAX_TOKENS, Sample, Section, keys, words};
+use crate::config::{AskUsage, LargerWhen};
+
+/// Keys of every upstream.
+const UPSTREAM_KEYS: &[Key] = keys! {
+    // Learned limits and token ratios belong to an upstream, so a new URL moves compactions.
+    /// The provider's base URL, as you would give it to an SDK. `OPENAI_BASE_URL` overrides this
+    /// default.
+    url = "https://api.openai.com/v1", Text("URL"), MovesCompactions;
+    /// Environment variable with weir's provider key, which replaces callers' credentials. Required
+    /// in keys mode. The key itself never stands in the configuration.
+    api_key_env = "", Text("name of a variable"), NextRequest;
+    /// File with that key, instead of a variable.
+    api_key_file = "", Text("path"), NextRequest;
+    /// Time limit for connecting.
+    connect_timeout_ms = 10000, Whole(1, DAY_MS), NextRequest;
+    /// Time limit for the first byte of an answer. Reasoning models are silent for minutes.
+    first_byte_timeout_ms = 600000, Whole(1, DAY_MS), NextRequest;
+    /// Maximum pause between two chunks of an answer.
+    idle_timeout_ms = 300000, Whole(1, DAY_MS), NextRequest;
+    /// Whether weir requests usage for streamed chats whose caller does not: "auto" (unless the
+    /// upstream has refused it for the model), "always" or "never". Usage that the caller did not
+    /// request is removed from the answer and reported as `x-weir-edits: usage`.
+    request_usage = "auto", Choice(words::<AskUsage>), NextRequest, was ask_usage;
+    /// Authorities in PEM to trust in addition to the system's, such as a company's own.
+    ca_file = "", Text("path"), NextRequest;
+    /// Client certificate in PEM, for upstreams that request one.
+    client_cert_file = "", Text("path"), NextRequest;
+    /// Private key of that certificate, in PEM.
+    client_key_file = "", Text("path"), NextRequest;
+    /// Maximum retries, with growing pauses, if there was no connection, it closed without an
+    /// answer, or the status was 408, 409, 429 or 5xx (except 501 and 505); never after part of the
+    /// answer was passed on. OpenAI's SDKs retry twice themselves, and retries multiply: keep 0 for
+    /// them.
+    max_retries = 0, Whole(0, 10), NextRequest;
+    /// Maximum pause. If the upstream asks for a longer one (`Retry-After`), its answer is passed
+    /// on instead.
+    retry_max_wait_ms = 30000, Whole(0, DAY_MS), NextRequest;
+    /// Headers added to every request: a table of names and values, such as OpenRouter's
+    /// `http-referer`.
+    headers = {}, Table, NextRequest;
+    /// Secret headers added to every request, each with the environment variable that holds its
+    /// value.
+    header_envs = {}, Table, NextRequest;
+};
+
+pub(in crate::config) const UPSTREAM: Section =
+    Section { path: "upstream", heading: "[upstream]", keys: &[UPSTREAM_KEYS], ..EMPTY };
+
+pub(in crate::config) const UPSTREAMS: Section = Section {
+    path: "upstreams.*",
+    heading: "[upstreams.NAME]",
+    doc: &["Named upstreams, with the keys of `[upstream]`."],
+    keys: &[keys! {
+        /// Whether callers' own credentials are sent to this upstream.
+        forward_caller_key = false, Switch, NextRequest;
+    }],
+    shared: UPSTREAM_KEYS,
+    rows: Effect::NextRequest,
+    sample: Sample::Text(
+        "[upstreams.local]\nurl = \"http://127.0.0.1:11434/v1\"\nforward_caller_key = false",
+    ),
+};
+
+pub(in crate::config) const ROUTES: Section = Section {
+    path: "routes.*",
+    heading: "[[routes]]",
+    doc: &[
+        "Routes from models to upstreams, one per row. Exact names take precedence over patterns,",
+        "then the first row applies. Models without a row go to `[upstream]`.",
+    ],
+    keys: &[keys! {
+        /// Names of models; `*` stands for any characters.
+        models = ["small", "llama*"], List("patterns"), MovesCompactions;
+        /// A name from `[upstreams.NAME]`, or "default" for `[upstream]`, which is the default.
+        upstream = "local", Text("text"), MovesCompactions;
+        /// Model name sent to the upstream, if it differs.
+        send_as = "llama3.1:8b", Text("text"), MovesCompactions;
+        /// Models to try, in this order, if the upstream fails. Each has its own route, and none
+        /// may pass a caller's credential to another upstream.
+        fallback = ["qwen3:8b"], List("models"), NextRequest;
+        /// Model to use if a conversation cannot be made to fit.
+        larger = "qwen3:32b", Text("text"), MovesCompactions;
+        /// When to use the larger model: if the conversation would be "refused", the default, or
+        /// already if it would be "compacted".
+        larger_when = "refused", Choice(words::<LargerWhen>), MovesCompactions;
+        /// Input limit in addition to the model's.
+        max_input_tokens = 16000, Whole(1, MAX_TOKENS), MovesCompactions;
+        /// Policy for requests that name none.
+        policy = "careful", Text("text"), MovesCompactions;
+    }],
+    rows: Effect::MovesCompactions,
+    sample: Sample::Examples(
+        "[[routes]]\nmodels = [\"qwen*\"]\nupstream = \"local\"\n\n[[routes]]",
+    ),
+    ..EMPTY
+};

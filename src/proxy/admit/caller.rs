@@ -1,0 +1,359 @@
+//! Permissions of a caller: routes, models, policies. Only decides; looks nothing up and counts
+//! nothing.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::Method;
+
+use crate::config::{Routes, names};
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::upstream::{Endpoint, Route, Target};
+use weir_engine::wire::chat::FALLBACKS;
+use weir_engine::wire::json;
+use weir_store::Tenant;
+use weir_store::keys::VirtualKey;
+
+/// Request members that refer to something stored at the provider, or that store something there
+/// whose usage is not seen.
+const STORED: [&str; 4] = ["previous_response_id", "conversation", "prompt", "background"];
+
+/// Sender of a request.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Owner of everything that is stored for the caller.
+    pub tenant: Tenant,
+    /// `None` in open mode, where the caller's own key decides its permissions.
+    pub key: Option<Arc<VirtualKey>>,
+    /// Address of its connection, if known. Only for the log.
+    pub address: Option<IpAddr>,
+    /// Number of changes of keys and budgets at admission, if it was checked. Later changes count
+    /// from the next request on.
+    pub as_of: Option<u64>,
+}
+
+impl Caller {
+    /// Creates a caller with an unknown address.
+    pub fn new(tenant: Tenant, key: Option<Arc<VirtualKey>>) -> Self {
+        Self { tenant, key, address: None, as_of: None }
+    }
+
+    /// Refuses routes that the caller may not use.
+    pub fn check_route(
+        &self,
+        method: &Method,
+        target: &Target,
+        routes: &Routes,
+    ) -> Result<(), ProxyError> {
+        let Some(key) = &self.key else { return Ok(()) };
+        let is_read = matches!(*method, Method::GET | Method::HEAD);
+        match target.endpoint() {
+            Endpoint::Route(_) if *method == Method::POST => Ok(()),
+            Endpoint::Models if is_read => Ok(()),
+            Endpoint::Model(model) if is_read => self.check_model(model, routes),
+            _ if key.settings.passthrough => Ok(()),
+            _ => Err(needs_passthrough(
+                "This key has no access to this route: weir does not meter it, or its data is \
+                 stored at the provider for all keys together.",
+            )),
+        }
+    }
+
+    /// Whether the body of a request must be read before it is forwarded.
+    pub fn needs_body(&self, method: &Method, target: &Target) -> bool {
+        let is_route = matches!(target.endpoint(), Endpoint::Route(_));
+        self.key.is_some() && *method == Method::POST && is_route
+    }
+
+    /// Refuses a body that asks for a forbidden model or for something stored. A conversation's
+    /// model is checked when it is planned; see [`Self::check_model`].
+    pub fn check_body(
+        &self,
+        target: &Target,
+        body: &[u8],
+        routes: &Routes,
+    ) -> Result<(), ProxyError> {
+        let Some(key) = &self.key else { return Ok(()) };
+        let members = std::str::from_utf8(body).ok().and_then(json::unique_members);
+        let Some(members) = members else {
+            return Err(ProxyError::new(
+                ErrorKind::InvalidRequest,
+                "The body must be a JSON object that gives each member once.",
+            ));
+        };
+        let known = |name| {
+            let lists: [&[_]; 3] = [&["model"], &FALLBACKS, &STORED];
+            lists.into_iter().find_map(|known| json::known_in_other_case(name, known))
+        };
+        let other_case = members.iter().find_map(|(name, _)| Some((name, known(name)?)));
+        if let Some((name, known)) = other_case {
+            let message = json::other_case_message(name, known);
+            return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
+        }
+        let is = |raw: &str, empty: [&str; 2]| empty.contains(&raw.trim());
+        let stored = members
+            .iter()
+            .find(|(name, raw)| STORED.contains(&name.as_ref()) && !is(raw, ["null", "false"]));
+        let is_responses = *target.endpoint() == Endpoint::Route(Route::Responses);
+        if let Some((name, _)) = stored.filter(|_| is_responses && !key.settings.passthrough) {
+            let message =
+                format!("This key has no access to '{name}': it is stored at the provider.");
+            return Err(ProxyError {
+                param: Some(name.to_string()),
+                ..needs_passthrough(&message)
+            });
+        }
+        for (_, raw) in members.iter().filter(|(name, _)| FALLBACKS.contains(&name.as_ref())) {
+            self.check_fallbacks(raw, routes)?;
+        }
+        if let Some(model) = target.asked_model() {
+            return self.check_model(&model, routes);
+        }
+        // With routes, the body's model takes precedence over that of the default upstream's base.
+        let of_base = target.path_model.as_deref();
+        if let Some(model) = of_base.filter(|_| routes.rows.is_empty()) {
+            return self.check_model(model, routes);
+        }
+        match members.iter().find(|(name, _)| name == "model") {
+            Some((_, raw)) => match json::string(raw) {
+                Some(model) => self.check_model(&model, routes),
+                None => Err(ProxyError {
+                    param: Some("model".to_owned()),
+                    ..ProxyError::new(ErrorKind::InvalidRequest, "'model' must be a string.")
+                }),
+            },
+            // The provider has a default for some routes.
+            None => self.check_model(of_base.unwrap_or_default(), routes),
+        }
+    }
+
+    /// Refuses a conversation that names fallback models, which some providers use instead of the
+    /// first, if the caller may not use them.
+    pub fn check_conversation(&self, body: &[u8], routes: &Routes) -> Result<(), ProxyError> {
+        if self.key.as_ref().is_none_or(|key| key.settings.models.is_empty()) {
+            return Ok(());
+        }
+        let Ok(text) = simdutf8::basic::from_utf8(body) else { return Ok(()) };
+        // A name may be written with escapes.
+        if !(FALLBACKS.iter().any(|name| text.contains(name)) || text.contains("\\u")) {
+            return Ok(());
+        }
+        let members = json::members(text).unwrap_or_default();
+        members
+            .iter()
+            .filter(|(name, _)| FALLBACKS.contains(&name.as_ref()))
+            .try_for_each(|(_, raw)| self.check_fallbacks(raw, routes))
+    }
+
+    fn check_fallbacks(&self, raw: &str, routes: &Routes) -> Result<(), ProxyError> {
+        if raw.trim() == "null" {
+            return Ok(());
+        }
+        let Some(names) = json::elements(raw) else {
+            let message = "Fallback models must be a list of names.";
+            return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
+        };
+        let mut names = names.into_iter().map(|raw| json::string(raw).unwrap_or_default());
+        names.try_for_each(|model| self.check_model(&model, routes))
+    }
+
+    /// Refuses models that the caller may not use, by their catalogue names: a provider's prefix
+    /// makes no difference unless it selects another route.
+    pub fn check_model(&self, model: &str, routes: &Routes) -> Result<(), ProxyError> {
+        let Some(key) = &self.key else { return Ok(()) };
+        let patterns = &key.settings.models;
+        let way = routes.find(model);
+        let mut candidates = names::candidates(model);
+        candidates.retain(|name| routes.find(name) == way);
+        let fits = |pattern: &String| {
+            let pattern = pattern.to_ascii_lowercase();
+            candidates.iter().any(|name| names::fits_pattern(name, &pattern))
+        };
+        if patterns.is_empty() || patterns.iter().any(fits) {
+            return Ok(());
+        }
+        let message = format!(
+            "This key has no access to the model that the request names. It may use: {}.",
+            patterns.join(", ")
+        );
+        Err(ProxyError {
+            param: Some("model".to_owned()),
+            ..ProxyError::new(ErrorKind::ModelNotAllowed, message)
+        })
+    }
+
+    /// Whether the caller may use only some models.
+    pub fn has_own_models(&self) -> bool {
+        self.key.as_ref().is_some_and(|key| !key.settings.models.is_empty())
+    }
+
+    /// Returns the policy of requests that name none, if the key sets one.
+    pub fn policy(&self) -> Option<&str> {
+        self.key.as_ref()?.settings.policy.as_deref()
+    }
+
+    /// Returns the policies that the caller may choose, if its key lists them.
+    pub fn allowed_policies(&self) -> Option<&[String]> {
+        let allowed = self.key.as_ref()?.settings.policies.as_slice();
+        (!allowed.is_empty()).then_some(allowed)
+    }
+}
+
+fn needs_passthrough(message: &str) -> ProxyError {
+    let cure = "The operator can grant it with `weir keys limit ID --passthrough true`.";
+    ProxyError::new(ErrorKind::PassthroughRequired, format!("{message} {cure}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::Base;
+    use weir_store::keys::KeySettings;
+
+    fn caller(models: &[&str], passthrough: bool) -> Caller {
+        let key = VirtualKey {
+            id: "key_1".to_owned(),
+            name: "a".to_owned(),
+            organisation: "o".to_owned(),
+            team: "t".to_owned(),
+            user: String::new(),
+            settings: KeySettings {
+                models: models.iter().map(|&model| model.to_owned()).collect(),
+                passthrough,
+                ..KeySettings::default()
+            },
+            created_ms: 0,
+            expires_ms: None,
+            revoked_ms: None,
+        };
+        Caller::new(Tenant([1; 16]), Some(Arc::new(key)))
+    }
+
+    fn target(path: &str) -> Target {
+        Target::map(&Base::parse("https://h/v1").expect("a base"), path).expect(path)
+    }
+
+    #[test]
+    fn models_are_allowed_by_any_name_they_are_known_by() {
+        let rows = [
+            ("gpt-4o", &["gpt-4o"][..], true),
+            ("GPT-4o", &["gpt-4O"], true),
+            ("openai/gpt-4o", &["gpt-4o"], true),
+            ("gpt-4o-mini", &["gpt-4o"], false),
+            ("gpt-4o-mini", &["o3", "gpt-4o*"], true),
+            ("azure/o3", &["openai/*"], false),
+            ("anything", &[], true),
+            ("", &["gpt-4o"], false),
+            ("", &[], true),
+            ("", &["*"], true),
+        ];
+        for (model, patterns, expected) in rows {
+            let checked = caller(patterns, false).check_model(model, &Routes::default());
+            assert_eq!(checked.is_ok(), expected, "{model} {patterns:?}");
+        }
+    }
+
+    #[test]
+    fn only_metered_routes_are_open_without_the_right() {
+        let rows = [
+            ("POST", "/v1/chat/completions", true),
+            ("GET", "/v1/chat/completions", false),
+            ("POST", "/v1/responses", true),
+            ("DELETE", "/v1/responses", false),
+            ("GET", "/v1/responses/resp_1", false),
+            ("GET", "/v1/models", true),
+            ("HEAD", "/v1/models/gpt-4o", true),
+            ("GET", "/v1/models/o3", false),
+            ("DELETE", "/v1/models/gpt-4o", false),
+            ("GET", "/v1/files", false),
+            ("POST", "/v1/batches", false),
+            ("POST", "/v1/audio/transcriptions", false),
+        ];
+        for (method, path, expected) in rows {
+            let method = Method::from_bytes(method.as_bytes()).expect("a method");
+            let check = |right| {
+                caller(&["gpt-4o"], right).check_route(&method, &target(path), &Routes::default())
+            };
+            assert_eq!(check(false).is_ok(), expected, "{method} {path}");
+            assert_eq!(check(true).is_ok(), path != "/v1/models/o3", "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn bodies_name_a_model_that_is_allowed_and_nothing_stored() {
+        let responses = "/v1/responses";
+        let rows = [
+            ("/v1/embeddings", r#"{"model":"gpt-4o","input":"x"}"#, None),
+            ("/v1/embeddings", r#"{"model":"o3","input":"x"}"#, Some(ErrorKind::ModelNotAllowed)),
+            ("/v1/moderations", r#"{"input":"x"}"#, Some(ErrorKind::ModelNotAllowed)),
+            ("/v1/embeddings", r#"{"model":3}"#, Some(ErrorKind::InvalidRequest)),
+            (
+                "/v1/embeddings",
+                r#"{"model":"gpt-4o","mod\u0065l":"o3"}"#,
+                Some(ErrorKind::InvalidRequest),
+            ),
+            ("/v1/embeddings", "--boundary", Some(ErrorKind::InvalidRequest)),
+            ("/openai/deployments/gpt-4o/embeddings", r#"{"model":"o3"}"#, None),
+            (
+                responses,
+                r#"{"model":"gpt-4o","previous_response_id":null,"background":false}"#,
+                None,
+            ),
+            (
+                responses,
+                r#"{"model":"gpt-4o","previous_response_id":"resp_1"}"#,
+                Some(ErrorKind::PassthroughRequired),
+            ),
+            (
+                responses,
+                r#"{"model":"gpt-4o","conversation":{"id":"conv_1"}}"#,
+                Some(ErrorKind::PassthroughRequired),
+            ),
+            (
+                responses,
+                r#"{"model":"gpt-4o","background": true }"#,
+                Some(ErrorKind::PassthroughRequired),
+            ),
+            ("/v1/completions", r#"{"model":"gpt-4o","prompt":"x"}"#, None),
+            (
+                "/v1/completions",
+                r#"{"model":"gpt-4o","models":["gpt-4o","o3"]}"#,
+                Some(ErrorKind::ModelNotAllowed),
+            ),
+        ];
+        for (path, body, expected) in rows {
+            let checked = caller(&["gpt-4o"], false).check_body(
+                &target(path),
+                body.as_bytes(),
+                &Routes::default(),
+            );
+            assert_eq!(checked.err().map(|error| error.kind), expected, "{path} {body}");
+        }
+        let body = br#"{"model":"gpt-4o","previous_response_id":"resp_1"}"#;
+        assert!(
+            caller(&["gpt-4o"], true)
+                .check_body(&target(responses), body, &Routes::default())
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn a_conversation_turns_to_no_model_that_is_not_allowed() {
+        for (body, expected) in [
+            (r#"{"model":"gpt-4o","messages":[]}"#, true),
+            (r#"{"models":["gpt-4o"]}"#, true),
+            (r#"{"models":["gpt-4o","o3"]}"#, false),
+            (r#"{"mod\u0065ls":["o3"]}"#, false),
+            (r#"{"models":[7]}"#, false),
+            (r#"{"messages":[{"models":["o3"]}]}"#, true),
+            (r#"{"models":[],"models":["o3"]}"#, false),
+        ] {
+            let checked =
+                caller(&["gpt-4o"], false).check_conversation(body.as_bytes(), &Routes::default());
+            assert_eq!(checked.is_ok(), expected, "{body}");
+            assert!(
+                caller(&[], false).check_conversation(body.as_bytes(), &Routes::default()).is_ok()
+            );
+        }
+    }
+}

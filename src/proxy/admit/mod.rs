@@ -1,0 +1,6 @@
+//! Admission: the caller, its rates, and the hosts and origins it may come through.
+
+pub mod admission;
+pub mod caller;
+pub mod host;
+pub mod request;

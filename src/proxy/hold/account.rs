@@ -1,0 +1,168 @@
+//! Contents of a journal entry: before the request is sent, and how it ended. Decides nothing and
+//! writes nothing.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::Method;
+
+use crate::proxy::admit::caller::Caller;
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::headers;
+use crate::proxy::planner::Planned;
+use crate::proxy::settle::record::logged;
+use crate::proxy::settle::settlement::End;
+use crate::upstream::{Endpoint, Outbound, Target};
+use weir_engine::wire::usage::Metered;
+use weir_store::budget::Compaction;
+use weir_store::ledger::{self, KeyNames, RequestId};
+
+/// Contents of a journal entry before the request is sent.
+pub struct Opening {
+    pub caller: ledger::Caller,
+    pub route: String,
+    pub model: String,
+    /// Name of its upstream, if not that of conversations.
+    pub upstream: Option<String>,
+    pub stream: bool,
+    pub action: String,
+    pub zone: &'static str,
+    pub compaction: Option<Compaction>,
+    pub max_output_tokens: Option<u64>,
+    pub plan_ms: u64,
+    /// Whether the route is billed. Others are kept only if they report usage.
+    pub is_billed: bool,
+}
+
+/// How a request ended.
+pub struct Ended {
+    pub end: End,
+    /// Name of the outcome.
+    pub outcome: &'static str,
+    /// Status of the answer.
+    pub status: Option<u16>,
+    /// Facts from the answer.
+    pub metered: Metered,
+    pub first_byte_ms: Option<u64>,
+    pub total_ms: Option<u64>,
+}
+
+impl Ended {
+    /// Describes a request whose process ended before it did.
+    pub fn killed() -> Self {
+        Self {
+            end: End::Unseen,
+            outcome: "killed",
+            status: None,
+            metered: Metered::default(),
+            first_byte_ms: None,
+            total_ms: None,
+        }
+    }
+}
+
+impl Opening {
+    /// Describes a conversation that is sent as `planned`.
+    pub fn planned(
+        caller: ledger::Caller,
+        target: &Target,
+        planned: &Planned,
+        plan_ms: u64,
+    ) -> Self {
+        Self {
+            caller,
+            route: route(target),
+            model: planned.model.clone(),
+            upstream: planned.upstream.as_deref().map(str::to_owned),
+            stream: planned.stream,
+            action: planned.action.clone(),
+            zone: planned.zone.word(),
+            compaction: Some(planned.compaction),
+            max_output_tokens: planned.max_output_tokens,
+            plan_ms,
+            is_billed: true,
+        }
+    }
+
+    /// Describes a request that is forwarded unread; `None` if such a request uses nothing.
+    ///
+    /// `model` is the name in its body, empty if that was not read: then the answer names it.
+    pub fn passed(
+        caller: &Caller,
+        outbound: &Outbound,
+        model: String,
+        plan_ms: u64,
+    ) -> Option<Self> {
+        (outbound.method == Method::POST).then(|| Self {
+            caller: account(caller),
+            route: route(&outbound.target),
+            model,
+            upstream: None,
+            stream: false,
+            action: match outbound.target.endpoint() {
+                Endpoint::Route(route) if route.is_unread_conversation() => headers::UNREAD,
+                _ => "stream",
+            }
+            .to_owned(),
+            zone: "",
+            compaction: None,
+            max_output_tokens: None,
+            plan_ms,
+            is_billed: matches!(outbound.target.endpoint(), Endpoint::Route(_)),
+        })
+    }
+}
+
+/// Creates the ID of a request that starts at `begun_ms`.
+pub(in crate::proxy) fn new_id(begun_ms: u64) -> Result<RequestId, ProxyError> {
+    let random = RANDOM.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let random = random
+        .map_err(|_| ProxyError::new(ErrorKind::Internal, "the system provides no random bytes"))?;
+    Ok(RequestId::new(begun_ms, random))
+}
+
+/// Number of random bytes fetched at once, so that not every request costs a system call.
+const RANDOM_BYTES: usize = 1000;
+
+static RANDOM: Mutex<Random> = Mutex::new(Random { bytes: [0; RANDOM_BYTES], used: RANDOM_BYTES });
+
+/// Random bytes of the system, each used once.
+struct Random {
+    bytes: [u8; RANDOM_BYTES],
+    used: usize,
+}
+
+impl Random {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], getrandom::Error> {
+        if self.used + N > RANDOM_BYTES {
+            // If it fails, the bytes in place were already used.
+            self.used = RANDOM_BYTES;
+            getrandom::fill(&mut self.bytes)?;
+            self.used = 0;
+        }
+        let mut taken = [0; N];
+        taken.copy_from_slice(&self.bytes[self.used..self.used + N]);
+        self.used += N;
+        Ok(taken)
+    }
+}
+
+/// Returns the identity that a request is counted for.
+pub(in crate::proxy) fn account(caller: &Caller) -> ledger::Caller {
+    let key = caller.key.as_ref().map(|key| {
+        Arc::new(KeyNames {
+            key: key.id.clone(),
+            team: key.team.clone(),
+            organisation: key.organisation.clone(),
+            user: key.user.clone(),
+        })
+    });
+    ledger::Caller { tenant: caller.tenant, key }
+}
+
+/// Formats a path's endpoint for display.
+fn route(target: &Target) -> String {
+    match target.endpoint() {
+        Endpoint::Route(route) => route.name().to_owned(),
+        _ => logged(target.path().trim_start_matches('/')),
+    }
+}

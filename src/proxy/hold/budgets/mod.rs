@@ -1,0 +1,374 @@
+//! Budgets of a request: holds its maximum cost before it is sent, and settles the actual cost when
+//! it ends. `budget::hold` does the arithmetic and the store counts. This file decides the amount
+//! to hold, the caller's report, and the outcome if the counts are unavailable.
+
+mod alerts;
+mod report;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use moka::sync::Cache;
+
+use crate::config::{Config, OnFailure};
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::hold::account::new_id;
+use crate::proxy::planner::Planned;
+use alerts::Alerts;
+pub use report::Report;
+use weir_engine::tokens::Encoding;
+use weir_store::budget::outputs::Outputs;
+use weir_store::budget::{Ask, Measure, OutputBound, Price, ServiceTier};
+use weir_store::budgets::BudgetCache;
+use weir_store::counters::{
+    Counters, Held, NoRoom, Owner, RedisOptions, Reservation, Spending, Standing,
+};
+use weir_store::ledger::{self, Flags, Intent, RequestId, Settlement};
+use weir_store::redis::Redis;
+use weir_store::{Store, StoreError, Tenant, now_ms};
+
+/// Output that answers of a model rarely exceed, assumed until enough of its answers were seen.
+const UNKNOWN_OUTPUT_TOKENS: u64 = 2048;
+/// Factor for rare answers that are longer than nearly all seen before.
+const SPARE: u64 = 2;
+/// Bytes per token assumed for a body that is not read.
+const BYTES_A_TOKEN: u64 = 4;
+/// Minimum output for which a request is worth sending.
+const LEAST_OUTPUT_TOKENS: u64 = 16;
+/// Maximum number of models, by tenant, whose answers are remembered.
+const MAX_OUTPUTS: u64 = 10_000;
+/// Retry delay sent if other requests hold the rest of a budget.
+const RETRY_AFTER_MS: u64 = 1000;
+
+/// Holds and settles the cost of requests.
+pub struct Budgets {
+    config: Arc<Config>,
+    budget_cache: BudgetCache,
+    counters: Counters,
+    /// Usual output of a model, by tenant: one tenant's answers do not change the amount held for
+    /// another's.
+    outputs: Cache<(Tenant, String), Arc<Mutex<Outputs>>>,
+    alerts: Alerts,
+}
+
+/// Amount held for a request, and the report to its caller. Released on drop.
+#[must_use = "a hold must be settled"]
+pub struct Holding {
+    held: Held,
+    /// Output limit of each answer, if a budget applies.
+    pub output_tokens: Option<u64>,
+    /// Amount held, if a budget applies.
+    pub amount: Option<Spending>,
+    /// State of its budgets, if any apply.
+    pub report: Option<Report>,
+    /// Statistics that this answer contributes to.
+    outputs: Option<Arc<Mutex<Outputs>>>,
+    choices: u64,
+}
+
+impl Holding {
+    /// Returns the request's ID.
+    pub fn id(&self) -> RequestId {
+        self.held.id()
+    }
+
+    /// Whether a budget applies.
+    pub fn is_bound(&self) -> bool {
+        self.output_tokens.is_some()
+    }
+
+    /// Replaces the hold by the actual cost.
+    pub async fn settle(self, settlement: &Settlement) {
+        let output = settlement.completion_tokens;
+        let unknown = Flags::ESTIMATED | Flags::USAGE_MISSING | Flags::CALLER_LEFT;
+        let is_seen = !settlement.flags.any(unknown) && output.is_some_and(|tokens| tokens > 0);
+        if let (true, Some(outputs), Some(tokens)) = (is_seen, &self.outputs, output) {
+            let mut outputs = outputs.lock().unwrap_or_else(PoisonError::into_inner);
+            outputs.note(tokens.div_ceil(self.choices.max(1)));
+        }
+        self.held.settle(spending(settlement)).await;
+    }
+}
+
+/// Converts a settlement to the amounts that budgets count.
+pub fn spending(settlement: &Settlement) -> Spending {
+    let output_tokens = settlement.completion_tokens.unwrap_or(0);
+    Spending {
+        nano_usd: settlement.cost_nano_usd.unwrap_or(0),
+        tokens: settlement.prompt_tokens.unwrap_or(0).saturating_add(output_tokens),
+    }
+}
+
+/// Estimated cost of a request, as far as known before it is sent.
+pub struct Desired<'a> {
+    pub model: &'a str,
+    /// Name of its upstream, if not the default.
+    pub upstream: Option<&'a str>,
+    /// Prompt tokens by weir's count.
+    pub sent_tokens: u64,
+    /// Encoding of that count.
+    pub encoding: Encoding,
+    /// Output limit of each answer, if the request sets one.
+    pub max_output_tokens: Option<u64>,
+    /// Otherwise the model's maximum output.
+    pub most_output_tokens: u64,
+    pub choices: u64,
+    pub service_tier: ServiceTier,
+    /// Whether its output limit can be lowered or set.
+    pub is_clampable: bool,
+    /// [`Caller::as_of`](crate::proxy::Caller::as_of).
+    pub as_of: Option<u64>,
+}
+
+/// Known facts of a request that weir does not read.
+pub struct Unread<'a> {
+    /// Empty if unknown.
+    pub model: &'a str,
+    /// Zero if unknown.
+    pub body_bytes: u64,
+    pub window_tokens: u64,
+    /// Whether its answer consumes tokens.
+    pub has_output: bool,
+}
+
+impl<'a> Desired<'a> {
+    /// Describes a conversation that is sent as `planned`.
+    pub fn planned(planned: &'a Planned) -> Self {
+        let known = planned.limits.max_output_tokens.filter(|_| planned.is_model_known);
+        let rest_tokens = planned.limits.window_tokens.saturating_sub(planned.sent_tokens);
+        Self {
+            model: &planned.model,
+            upstream: planned.upstream.as_deref(),
+            sent_tokens: planned.sent_tokens,
+            encoding: planned.encoding,
+            max_output_tokens: planned.max_output_tokens,
+            most_output_tokens: known.unwrap_or(rest_tokens),
+            choices: planned.choices,
+            service_tier: planned.service_tier.unwrap_or_default(),
+            is_clampable: planned.is_clampable,
+            as_of: None,
+        }
+    }
+}
+
+impl Budgets {
+    /// Creates the budgets of `config`, held in `store` and counted in `redis` if configured.
+    pub fn new(config: Arc<Config>, store: &Store, redis: Option<Redis>) -> Self {
+        let (zone, store) = (config.budgets.time_zone.clone(), store.clone());
+        let counters = match redis {
+            Some(redis) => Counters::in_redis(redis, store.clone(), zone, RedisOptions::default()),
+            None => Counters::in_memory(store.clone(), zone),
+        };
+        Self {
+            budget_cache: BudgetCache::new(store),
+            counters,
+            outputs: Cache::new(MAX_OUTPUTS),
+            alerts: Alerts::new(&config.budgets.webhook_url),
+            config,
+        }
+    }
+
+    /// Holds the maximum cost of a request whose prompt weir has counted.
+    pub async fn hold(
+        &self,
+        caller: &ledger::Caller,
+        desired: &Desired<'_>,
+        price: Option<&Price>,
+    ) -> Result<Holding, ProxyError> {
+        let outputs = (caller.tenant, desired.model);
+        let ask = |usual_tokens| self.ask(desired, price, usual_tokens);
+        self.hold_as(caller, outputs, desired.as_of, ask).await
+    }
+
+    /// Holds the estimated cost of an unread request, from the length of its body and the usual
+    /// output. If less is left, holds the rest: the actual cost is known at the end, and an
+    /// estimate refuses nobody.
+    pub async fn hold_unread(
+        &self,
+        caller: &ledger::Caller,
+        unread: &Unread<'_>,
+        price: Option<&Price>,
+    ) -> Result<Holding, ProxyError> {
+        let prompt_tokens = (unread.body_bytes / BYTES_A_TOKEN).min(unread.window_tokens);
+        self.hold_as(caller, (caller.tenant, unread.model), None, |usual_tokens| {
+            let usual_tokens = usual_tokens.unwrap_or(UNKNOWN_OUTPUT_TOKENS);
+            let output_tokens = if unread.has_output { usual_tokens } else { 0 };
+            let all_tokens = prompt_tokens.saturating_add(output_tokens);
+            let all_nano_usd =
+                price.map_or(0, |price| price.bound(prompt_tokens, None).nano_usd(output_tokens));
+            let per_mtok = u128::from(all_nano_usd) * 1_000_000 / u128::from(all_tokens.max(1));
+            Ask {
+                money: OutputBound {
+                    base_nano_usd: 0,
+                    output_nano_usd_per_mtok: u64::try_from(per_mtok).unwrap_or(u64::MAX),
+                },
+                prompt_tokens: 0,
+                choices: 1,
+                wanted_tokens: all_tokens,
+                enough_tokens: all_tokens,
+                least_tokens: LEAST_OUTPUT_TOKENS.min(all_tokens),
+                is_flexible: true,
+            }
+        })
+        .await
+    }
+
+    async fn hold_as(
+        &self,
+        caller: &ledger::Caller,
+        (tenant, model): (Tenant, &str),
+        as_of: Option<u64>,
+        ask: impl FnOnce(Option<u64>) -> Ask,
+    ) -> Result<Holding, ProxyError> {
+        let begun_ms = now_ms();
+        let id = new_id(begun_ms)?;
+        let owner = Owner::new(caller.key.clone(), model);
+        let applied = match self.budget_cache.of(&owner.scopes(), as_of).await {
+            Ok(applied) => applied,
+            Err(error) => {
+                self.unknown(&error)?;
+                Vec::new()
+            }
+        };
+        if applied.is_empty() {
+            return Ok(self.unheld(id, begun_ms, owner));
+        }
+        let outputs = self.outputs.get_with((tenant, owner.model.clone()), Arc::default);
+        let usual = outputs.lock().unwrap_or_else(PoisonError::into_inner).nearly_all();
+        let ask = ask(usual);
+        let patience = Duration::from_millis(self.config.budgets.wait_ms);
+        let wanted = Reservation { id, begun_ms, applied, ask, patience };
+        match self.counters.reserve(wanted, owner.clone()).await {
+            Ok(granted) => {
+                self.alerts.look(&granted.standings, begun_ms);
+                let amount = Spending {
+                    nano_usd: ask.amount(Measure::NanoUsd, granted.output_tokens),
+                    tokens: ask.amount(Measure::Tokens, granted.output_tokens),
+                };
+                Ok(Holding {
+                    held: granted.held,
+                    output_tokens: Some(granted.output_tokens),
+                    amount: Some(amount),
+                    report: Report::new(&granted.standings, amount.nano_usd),
+                    outputs: Some(outputs),
+                    choices: ask.choices,
+                })
+            }
+            Err(NoRoom::Exhausted(standing)) => {
+                self.alerts.look(std::slice::from_ref(&standing), begun_ms);
+                Err(exhausted(&standing))
+            }
+            Err(NoRoom::Held) => Err(held()),
+            Err(NoRoom::Store(error)) => {
+                self.unknown(&error)?;
+                Ok(self.unheld(id, begun_ms, owner))
+            }
+        }
+    }
+
+    /// Checks, once the journal entry is open, that the request's hold has not been lost.
+    pub async fn check_held(&self, holding: Option<&Holding>) -> Result<(), ProxyError> {
+        let Some(holding) = holding.filter(|holding| holding.is_bound()) else { return Ok(()) };
+        match holding.held.opened().await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(held()),
+            Err(error) => self.unknown(&error),
+        }
+    }
+
+    /// Takes over a request that an ended process left open.
+    pub fn adopt(&self, intent: &Intent) -> Held {
+        let owner = Owner::new(intent.caller.key.clone(), &intent.model);
+        self.counters.adopt(intent.id, intent.begun_ms, owner)
+    }
+
+    /// Registers a request with no known cost.
+    pub fn note(&self, caller: &ledger::Caller) -> Result<Holding, ProxyError> {
+        let begun_ms = now_ms();
+        let owner = Owner::new(caller.key.clone(), "");
+        Ok(self.unheld(new_id(begun_ms)?, begun_ms, owner))
+    }
+
+    fn unheld(&self, id: RequestId, begun_ms: u64, owner: Owner) -> Holding {
+        let held = self.counters.note(id, begun_ms, owner);
+        Holding { held, output_tokens: None, amount: None, report: None, outputs: None, choices: 1 }
+    }
+
+    /// Computes the amounts to ask for; answers of the model usually take at most `usual_tokens`.
+    fn ask(&self, desired: &Desired<'_>, price: Option<&Price>, usual_tokens: Option<u64>) -> Ask {
+        let sent_tokens = desired.sent_tokens;
+        // The provider's count may exceed weir's.
+        let prompt_tokens = match desired.encoding {
+            Encoding::Estimate => sent_tokens + sent_tokens / 4,
+            Encoding::Scaled { .. } => sent_tokens + sent_tokens / 20,
+            _ => sent_tokens,
+        };
+        let usual_tokens =
+            usual_tokens.map_or(UNKNOWN_OUTPUT_TOKENS, |tokens| tokens.saturating_mul(SPARE));
+        let may_clamp = self.config.budgets.clamp && desired.is_clampable;
+        let wanted_tokens = match desired.max_output_tokens {
+            Some(asked) => asked,
+            None if may_clamp => desired.most_output_tokens,
+            None => usual_tokens.min(desired.most_output_tokens),
+        };
+        Ask {
+            money: price.map_or_else(OutputBound::default, |price| {
+                price.bound(prompt_tokens, Some(desired.service_tier))
+            }),
+            prompt_tokens,
+            choices: desired.choices.max(1),
+            wanted_tokens,
+            enough_tokens: usual_tokens.min(wanted_tokens),
+            least_tokens: LEAST_OUTPUT_TOKENS.min(wanted_tokens),
+            is_flexible: may_clamp || desired.max_output_tokens.is_none(),
+        }
+    }
+
+    /// Returns the state of the budgets that apply to a caller's requests, except those of single
+    /// models.
+    pub async fn standings(&self, caller: &ledger::Caller) -> Result<Vec<Standing>, StoreError> {
+        let owner = Owner::new(caller.key.clone(), "");
+        let applied = self.budget_cache.of(&owner.scopes(), None).await?;
+        self.counters.standings(applied, now_ms()).await
+    }
+
+    /// Returns the state of the first `most` budgets, and the number of others.
+    pub async fn all_standings(&self, most: usize) -> Result<(Vec<Standing>, usize), StoreError> {
+        let mut applied = self.budget_cache.all().await?;
+        let omitted = applied.len().saturating_sub(most);
+        applied.truncate(most);
+        Ok((self.counters.standings(applied, now_ms()).await?, omitted))
+    }
+
+    /// Refuses a request if the state of its budgets is unknown and the configuration requires it.
+    fn unknown(&self, error: &StoreError) -> Result<(), ProxyError> {
+        tracing::warn!(target: "weir::budget", %error, "cannot read the state of budgets");
+        if self.config.budgets.on_failure == OnFailure::Open {
+            return Ok(());
+        }
+        Err(ProxyError {
+            retry_after_ms: Some(RETRY_AFTER_MS),
+            ..ProxyError::new(
+                ErrorKind::StoreUnavailable,
+                "weir cannot read the state of this request's budgets and does not send it \
+                 without (budgets.on_failure = \"closed\"). Try again shortly.",
+            )
+        })
+    }
+}
+
+/// Refuses a request for which there is currently no room.
+fn held() -> ProxyError {
+    ProxyError {
+        retry_after_ms: Some(RETRY_AFTER_MS),
+        ..ProxyError::new(
+            ErrorKind::BudgetHeld,
+            "The rest of a budget of this request is held for requests in flight. Try again \
+             shortly, or lower max_tokens.",
+        )
+    }
+}
+
+fn exhausted(standing: &Standing) -> ProxyError {
+    ProxyError::new(ErrorKind::BudgetExhausted, report::exhausted(standing))
+}

@@ -1,0 +1,532 @@
+//! Journal entry of each request: opened in the store before the request is sent, settled there
+//! before its caller sees the end. Entries left open by a kill are settled at the next start, by
+//! rule. Relays nothing and decides nothing about requests.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::config::{Config, OnFailure, Priced};
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::hold::account::{Ended, Opening};
+use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding, Unread};
+use crate::proxy::hold::prices::{RoutePrices, Warned};
+use crate::proxy::metrics::{Metrics, Queue};
+use crate::proxy::planner::{Job, Planned, Planner};
+use crate::proxy::settle::record::Outcome;
+use crate::proxy::settle::settlement::{self, End, Known};
+use crate::upstream;
+use weir_engine::tokens::Encoding;
+use weir_store::budget::{Compaction, Price, ServiceTier};
+use weir_store::ledger::{self, DAY_MS, Flags, Intent, RequestId, Settlement};
+use weir_store::{Store, StoreError, now_ms};
+
+/// Maximum number of ended processes' requests settled in one batch.
+const ORPHANS_AT_ONCE: usize = 256;
+/// Maximum number of settlements kept until the store can be written again; others are settled by
+/// rule at the next start.
+const MAX_LATE: usize = 10_000;
+/// Maximum number of background settlements that shutdown waits for.
+const MAX_BEHIND: u32 = 1 << 16;
+/// Retry delay sent after the store could not be written.
+const RETRY_AFTER_MS: u64 = 1000;
+/// Maximum time that shutdown waits for background settlements.
+const BEHIND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Journal of requests, with the prices of one configuration. A request is settled by the prices that
+/// it began with.
+pub struct Journal {
+    config: Arc<Config>,
+    upstream: String,
+    routed: RoutePrices,
+    state: Arc<JournalState>,
+}
+
+/// State of the journal that a reload keeps.
+pub struct JournalState {
+    store: Store,
+    budgets: Budgets,
+    /// One permit for each settlement in the background.
+    behind: Arc<Semaphore>,
+    /// Settlements of requests that ended while the store could not be written.
+    late: Mutex<Vec<Late>>,
+    /// Models without a price that were already warned about.
+    unpriced: Warned,
+    metrics: Arc<Metrics>,
+}
+
+/// Request, and its settlement.
+type Late = (Arc<Intent>, Settlement);
+
+impl JournalState {
+    /// Creates the state for a journal in `store`, with `budgets`.
+    pub fn new(store: Store, budgets: Budgets) -> Self {
+        Self {
+            store,
+            budgets,
+            behind: Arc::new(Semaphore::new(MAX_BEHIND as usize)),
+            late: Mutex::default(),
+            unpriced: Warned::default(),
+            metrics: Arc::default(),
+        }
+    }
+}
+
+impl Journal {
+    /// Creates the journal for requests to the upstream at `upstream`, unless they name another
+    /// one, with the prices in `routed`.
+    pub fn new(
+        config: Arc<Config>,
+        upstream: String,
+        routed: RoutePrices,
+        state: Arc<JournalState>,
+    ) -> Self {
+        Self { config, upstream, routed, state }
+    }
+
+    /// Holds the maximum cost of a conversation about to be sent as `planned`. Plans it again with
+    /// a lower output limit if its budgets have no room for more.
+    pub async fn hold_planned(
+        &self,
+        planner: &Planner,
+        caller: &ledger::Caller,
+        job: &mut Job,
+        planned: &mut Planned,
+    ) -> Result<Holding, ProxyError> {
+        let desired = Desired { as_of: job.as_of, ..Desired::planned(planned) };
+        let queued = Instant::now();
+        let held = self.hold(caller, &desired).await;
+        self.metrics().waited(Queue::Budget, queued.elapsed());
+        let mut holding = held?;
+        let granted = holding.output_tokens.filter(|_| self.config.budgets.clamp);
+        let is_less = |granted: &u64| match planned.max_output_tokens {
+            Some(asked) => *granted < asked,
+            None => *granted < Desired::planned(planned).most_output_tokens,
+        };
+        if let Some(granted) = granted.filter(is_less).filter(|_| planned.is_clampable) {
+            job.options.max_output_tokens = Some(granted);
+            let again = planner.plan_job(job).await?;
+            // The first plan compacted the conversation.
+            *planned = Planned {
+                compaction: planned.compaction,
+                summary: planned.summary,
+                ahead: planned.ahead.take(),
+                ..again
+            };
+        }
+        planned.budget = holding.report.take();
+        Ok(holding)
+    }
+
+    /// Holds a request's maximum cost in all its budgets, or refuses it.
+    pub async fn hold(
+        &self,
+        caller: &ledger::Caller,
+        desired: &Desired<'_>,
+    ) -> Result<Holding, ProxyError> {
+        let price = match self.routed.find(self.place(desired.upstream), desired.model) {
+            Some(price) => Some(price),
+            None => {
+                self.state.unpriced.check(&self.config, desired.model)?;
+                self.price(self.place(desired.upstream), None, desired.model)
+            }
+        };
+        self.state.budgets.hold(caller, desired, price).await
+    }
+
+    /// Returns the counters of requests.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.state.metrics
+    }
+
+    /// Returns the budgets.
+    pub fn budgets(&self) -> &Budgets {
+        &self.state.budgets
+    }
+
+    /// Holds the cost of a request whose prompt and output limit are known.
+    pub async fn hold_counted(&self, opening: &Opening) -> Result<Holding, ProxyError> {
+        let desired = Desired {
+            model: &opening.model,
+            upstream: opening.upstream.as_deref(),
+            sent_tokens: opening.compaction.map_or(0, |done| done.sent_tokens),
+            encoding: Encoding::Estimate,
+            max_output_tokens: opening.max_output_tokens,
+            most_output_tokens: 0,
+            choices: 1,
+            service_tier: ServiceTier::Standard,
+            is_clampable: false,
+            as_of: None,
+        };
+        self.hold(&opening.caller, &desired).await
+    }
+
+    /// Holds the estimated cost of a request that weir does not read.
+    pub async fn hold_unread(
+        &self,
+        opening: &Opening,
+        body_bytes: u64,
+    ) -> Result<Holding, ProxyError> {
+        if !opening.is_billed {
+            return self.state.budgets.note(&opening.caller);
+        }
+        use upstream::Route::{Embeddings, Images, Moderations};
+        let model = opening.model.as_str();
+        let is_of = |route: &upstream::Route| route.name() == opening.route;
+        let unread = Unread {
+            model,
+            body_bytes,
+            window_tokens: self.config.models.find(model).entry.window_tokens,
+            has_output: ![Embeddings, Moderations, Images].iter().any(is_of),
+        };
+        let place = self.place(opening.upstream.as_deref());
+        let price = if model.is_empty() { None } else { self.price(place, None, model) };
+        self.state.budgets.hold_unread(&opening.caller, &unread, price).await
+    }
+
+    /// Records that a request for which `holding` is held is about to be sent; `None` if there is
+    /// nothing to settle.
+    ///
+    /// If the write fails, `ledger.on_failure` decides whether the request is sent.
+    pub async fn open(
+        self: &Arc<Self>,
+        opening: Opening,
+        holding: Holding,
+    ) -> Result<Option<Account>, ProxyError> {
+        let is_written = self.config.ledger.enabled;
+        if !is_written && !holding.is_bound() {
+            return Ok(None);
+        }
+        let intent = Arc::new(Intent {
+            id: holding.id(),
+            begun_ms: holding.id().begun_ms(),
+            caller: opening.caller,
+            route: opening.route,
+            model: opening.model,
+            upstream: opening.upstream.unwrap_or_else(|| self.upstream.clone()),
+            stream: opening.stream,
+            action: opening.action,
+            zone: opening.zone.to_owned(),
+            received_tokens: opening.compaction.map(|done| done.received_tokens),
+            sent_tokens: opening.compaction.map(|done| done.sent_tokens),
+            max_output_tokens: opening.max_output_tokens,
+            plan_ms: Some(opening.plan_ms),
+            held_nano_usd: holding.amount.map(|amount| amount.nano_usd),
+            held_tokens: holding.amount.map(|amount| amount.tokens),
+        });
+        let account = Account {
+            journal: Arc::clone(self),
+            intent,
+            compaction: opening.compaction,
+            is_billed: opening.is_billed,
+            is_written,
+            holding: Some(holding),
+        };
+        if !is_written {
+            return Ok(Some(account));
+        }
+        let mut unsent = Unsent { journal: self, id: Some(account.id()) };
+        match self.state.store.open_request(&account.intent).await {
+            Ok(()) => self.state.budgets.check_held(account.holding.as_ref()).await?,
+            Err(error) if self.config.ledger.on_failure == OnFailure::Closed => {
+                return Err(unwritten(&error));
+            }
+            Err(_) => {}
+        }
+        unsent.id = None;
+        Ok(Some(account))
+    }
+
+    /// Settles requests that ended processes left open, and deletes expired entries.
+    pub async fn tend(&self) {
+        self.catch_up().await;
+        match self.recover().await {
+            Ok(0) => {}
+            Ok(requests) => tracing::warn!(
+                target: "weir::ledger",
+                requests,
+                "settled requests by rule that an ended weir had left open; \
+                 `weir usage --requests` lists them"
+            ),
+            Err(error) => tracing::warn!(target: "weir::ledger", %error, "cannot read the journal"),
+        }
+        let ledger = &self.config.ledger;
+        let before = |days: u64| now_ms().saturating_sub(days.saturating_mul(DAY_MS));
+        let (rows_ms, sums_ms) =
+            (before(ledger.retention_days), before(ledger.sums_retention_days));
+        match self.state.store.prune_requests(rows_ms, sums_ms).await {
+            Ok(0) => {}
+            Ok(rows) => {
+                tracing::debug!(target: "weir::ledger", rows, "deleted expired entries")
+            }
+            Err(error) => {
+                tracing::debug!(target: "weir::ledger", %error, "could not delete expired entries")
+            }
+        }
+    }
+
+    /// Settles requests that ended processes left open, and returns their number.
+    pub async fn recover(&self) -> Result<u64, StoreError> {
+        let mut settled = 0;
+        loop {
+            let orphans = self.state.store.orphans(ORPHANS_AT_ONCE).await?;
+            let is_last = orphans.len() < ORPHANS_AT_ONCE;
+            let mut settling = JoinSet::new();
+            for intent in orphans {
+                let compaction = intent.sent_tokens.map(|sent_tokens| Compaction {
+                    received_tokens: intent.received_tokens.unwrap_or(sent_tokens),
+                    sent_tokens,
+                    earlier_tokens: None,
+                    is_cut: false,
+                    max_input_tokens: u64::MAX,
+                });
+                let settlement = self.settlement(&intent, compaction, &Ended::killed()).await;
+                let (store, adopted) =
+                    (self.state.store.clone(), self.state.budgets.adopt(&intent));
+                settling.spawn(async move {
+                    let spending = budgets::spending(&settlement);
+                    let settled = store.settle_request(Arc::new(intent), settlement).await;
+                    match settled {
+                        Ok(true) => adopted.settle(spending).await,
+                        Ok(false) | Err(_) => adopted.forget(),
+                    }
+                    settled
+                });
+            }
+            while let Some(done) = settling.join_next().await {
+                settled += u64::from(done.map_err(|_| StoreError::Closed)??);
+            }
+            if is_last {
+                return Ok(settled);
+            }
+        }
+    }
+
+    /// Computes the settlement of a request that ended this way.
+    async fn settlement(
+        &self,
+        intent: &Intent,
+        compaction: Option<Compaction>,
+        ended: &Ended,
+    ) -> Settlement {
+        let learned_output_tokens = match ended.end {
+            // A store that cannot be read is treated like one without statistics.
+            End::NotSent | End::Refused => None,
+            End::Seen if ended.metered.usage.is_some() => None,
+            End::Seen | End::Unseen => {
+                self.state.store.learned_output_tokens(&intent.model).await.unwrap_or(None)
+            }
+        };
+        let known = Known {
+            compaction,
+            max_output_tokens: intent.max_output_tokens,
+            learned_output_tokens,
+            status: ended.status,
+            price: self.price(&intent.upstream, ended.metered.model.as_deref(), &intent.model),
+        };
+        let mut settlement = settlement::settle(ended.end, &ended.metered, &known);
+        ended.outcome.clone_into(&mut settlement.outcome);
+        settlement.status = ended.status;
+        settlement.first_byte_ms = ended.first_byte_ms;
+        settlement.total_ms = ended.total_ms;
+        if ended.outcome == Outcome::CallerLeft.name() {
+            settlement.flags |= Flags::CALLER_LEFT;
+        }
+        settlement
+    }
+
+    /// Settles a request, or keeps the settlement until the store can be written again. Returns
+    /// whether it is settled.
+    async fn settle_or_keep(&self, intent: Arc<Intent>, settlement: Settlement) -> bool {
+        let settled =
+            self.state.store.settle_request(Arc::clone(&intent), settlement.clone()).await;
+        if settled.is_err() {
+            self.keep([(intent, settlement)]);
+        }
+        settled.is_ok()
+    }
+
+    fn keep(&self, unsettled: impl IntoIterator<Item = (Arc<Intent>, Settlement)>) {
+        if let Ok(mut late) = self.state.late.lock() {
+            late.extend(unsettled);
+            late.truncate(MAX_LATE);
+        }
+    }
+
+    /// Writes the settlements that could not be written when their requests ended.
+    async fn catch_up(&self) {
+        let late =
+            self.state.late.lock().map(|mut late| std::mem::take(&mut *late)).unwrap_or_default();
+        let mut late = late.into_iter();
+        while let Some((intent, settlement)) = late.next() {
+            if !self.settle_or_keep(intent, settlement).await {
+                self.keep(late);
+                return;
+            }
+        }
+    }
+
+    /// Waits, within bounds, for background settlements.
+    pub async fn finish(&self) {
+        self.catch_up().await;
+        let all = self.state.behind.acquire_many(MAX_BEHIND);
+        if tokio::time::timeout(BEHIND_TIMEOUT, all).await.is_err() {
+            tracing::warn!(target: "weir::ledger", "shut down before all requests were settled");
+        }
+    }
+
+    /// Returns the origin of an upstream.
+    fn place<'a>(&'a self, upstream: Option<&'a str>) -> &'a str {
+        upstream.unwrap_or(&self.upstream)
+    }
+
+    /// Returns the price from the route; else that of the model that answered, or that was
+    /// requested. Only the answer names the model behind a deployment.
+    fn price(&self, upstream: &str, answered: Option<&str>, asked: &str) -> Option<&Price> {
+        if let Some(price) = self.routed.find(upstream, asked) {
+            return Some(price);
+        }
+        let by_answer = answered.and_then(|name| self.config.models.price(name));
+        by_answer.or_else(|| match self.config.price(asked) {
+            Priced::Known(price) | Priced::Default(price) => Some(price),
+            Priced::Unpriced | Priced::Refused => None,
+        })
+    }
+}
+
+/// Open journal entry of a request. If it is dropped, nobody saw the request's end: it is settled
+/// by rule, at the next start at the latest.
+#[must_use = "an account must be settled"]
+pub struct Account {
+    journal: Arc<Journal>,
+    intent: Arc<Intent>,
+    compaction: Option<Compaction>,
+    is_billed: bool,
+    /// Whether it is kept in the store, or settled with its budgets only.
+    is_written: bool,
+    /// Its hold, until that is settled.
+    holding: Option<Holding>,
+}
+
+impl Account {
+    /// Returns the request's ID in the journal.
+    pub fn id(&self) -> RequestId {
+        self.intent.id
+    }
+
+    /// Records how the request ended, and returns its cost once that is written. If it is dropped
+    /// before, as by a caller that leaves at the last moment, it continues in the background.
+    pub async fn settle(self, ended: Ended) -> Option<u64> {
+        let mut rest = Rest { unsettled: Some((self, ended)) };
+        let settled = match &rest.unsettled {
+            Some((account, ended)) => account.write(ended).await,
+            None => None,
+        };
+        if let Some((account, _)) = rest.unsettled.take() {
+            account.let_go(settled.as_ref()).await;
+        }
+        settled.and_then(|(_, settlement)| settlement.cost_nano_usd)
+    }
+
+    /// Settles in the background, if nobody can wait for it.
+    pub fn settle_behind(self, ended: Ended) {
+        drop(Rest { unsettled: Some((self, ended)) });
+    }
+
+    /// Replaces the request's hold by the actual cost.
+    async fn let_go(self, settled: Option<&(Arc<Intent>, Settlement)>) {
+        let Some((intent, settlement)) = settled else { return };
+        // Reached once for each account, however often it was written.
+        self.journal.state.metrics.settled(&intent.model, settlement);
+        if let Some(holding) = self.holding {
+            holding.settle(settlement).await;
+        }
+    }
+
+    /// Writes the settlement; `None` if nothing is kept.
+    async fn write(&self, ended: &Ended) -> Option<(Arc<Intent>, Settlement)> {
+        let journal = &self.journal;
+        if !self.is_billed && ended.metered.usage.is_none() {
+            if self.is_written {
+                // If the store still keeps the entry, it is settled as a request never seen.
+                let _ = journal.state.store.release_request(self.intent.id).await;
+            }
+            return None;
+        }
+        let mut intent = Arc::clone(&self.intent);
+        if intent.model.is_empty()
+            && let Some(model) = &ended.metered.model
+        {
+            model.clone_into(&mut Arc::make_mut(&mut intent).model);
+        }
+        let settlement = journal.settlement(&intent, self.compaction, ended).await;
+        if self.is_written {
+            journal.settle_or_keep(Arc::clone(&intent), settlement.clone()).await;
+        }
+        Some((intent, settlement))
+    }
+}
+
+/// Settlement on its way into the store. If dropped, it continues in the background: settled twice,
+/// it counts once.
+struct Rest {
+    /// `None` once it is stored.
+    unsettled: Option<(Account, Ended)>,
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        let (Some((account, ended)), Ok(runtime)) =
+            (self.unsettled.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        let place = Arc::clone(&account.journal.state.behind).try_acquire_owned();
+        runtime.spawn(async move {
+            let settled = account.write(&ended).await;
+            account.let_go(settled.as_ref()).await;
+            drop(place);
+        });
+    }
+}
+
+/// Journal entry of a request that was not sent yet. If dropped, the entry is removed: its caller
+/// has left, and there is nothing to settle.
+struct Unsent<'a> {
+    journal: &'a Journal,
+    /// `None` once the request is to be sent.
+    id: Option<RequestId>,
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        let (Some(id), Ok(runtime)) = (self.id, tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        let (store, place) = (
+            self.journal.state.store.clone(),
+            Arc::clone(&self.journal.state.behind).try_acquire_owned(),
+        );
+        runtime.spawn(async move {
+            // If the store still keeps the entry, it is settled as a request never seen.
+            let _ = store.release_request(id).await;
+            drop(place);
+        });
+    }
+}
+
+/// Refuses a request because the store cannot be written.
+fn unwritten(error: &StoreError) -> ProxyError {
+    tracing::warn!(target: "weir::ledger", %error, "refused a request that could not be recorded");
+    ProxyError {
+        retry_after_ms: Some(RETRY_AFTER_MS),
+        ..ProxyError::new(
+            ErrorKind::StoreUnavailable,
+            "weir cannot record the request at the moment, and sends no unrecorded request \
+             (ledger.on_failure = \"closed\"). Try again shortly.",
+        )
+    }
+}

@@ -1,0 +1,6 @@
+//! Costs of requests: held and recorded before they are sent, settled when they end.
+
+pub mod account;
+pub mod budgets;
+pub mod journal;
+pub mod prices;

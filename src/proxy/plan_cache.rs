@@ -1,0 +1,199 @@
+//! Plan cache: token counts by content and compaction states by conversation, tenant first. Losing
+//! an entry changes no result, only its cost.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use moka::sync::Cache;
+use tokio::time::Instant;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
+
+use super::Tenant;
+use super::prefix_cache::PrefixCache;
+use crate::config;
+use weir_engine::context::{Fact, Fold, Measure, Profile};
+use weir_engine::wire::Extra;
+
+/// Memory of an entry besides its value: key, pointers, the cache's own data.
+const ENTRY_BYTES: u32 = 160;
+/// Maximum number of ends of shorter conversations looked up before a fresh start.
+const PROBES: usize = 4096;
+
+/// State of a conversation at the end of one of its requests.
+#[derive(Clone)]
+pub struct Remembered {
+    pub fold: Arc<Fold>,
+    /// Time at which the first of its compactions looked up its record.
+    pub looked_at: Instant,
+    pub last_sent: LastSent,
+}
+
+/// Request of a conversation that an upstream last accepted. A plan alone does not change it.
+#[derive(Debug, Clone, Default)]
+pub struct LastSent(Arc<Mutex<Option<Sent>>>);
+
+/// Request of a conversation that an upstream accepted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Tokens of its messages as received.
+    pub received_tokens: u64,
+    /// Number of compactions applied to it; 0 if it was sent whole.
+    pub compactions: u32,
+}
+
+impl LastSent {
+    /// Returns the request; `None` if no request of the conversation is known to be accepted.
+    pub fn get(&self) -> Option<Sent> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that an upstream accepted `sent`, and returns the request before it.
+    pub fn set(&self, sent: Sent) -> Option<Sent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(sent)
+    }
+
+    /// Copies it for the conversation's next request, which may be one of several.
+    pub fn branch(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.get())))
+    }
+}
+
+/// Caches of counts and compaction states. Keys are hashes under a secret of this process, so
+/// nobody can make two contents share one; they never leave the process.
+pub struct PlanCache {
+    secret: [u8; 192],
+    facts: Cache<u128, Fact>,
+    extras: Cache<u128, u64>,
+    folds: Cache<u128, Remembered>,
+    pub prefixes: PrefixCache,
+}
+
+impl PlanCache {
+    pub fn new(limits: &config::Cache) -> Self {
+        let mut secret = [0; 192];
+        getrandom::fill(&mut secret).expect("the operating system gives random bytes");
+        Self {
+            secret,
+            facts: Cache::builder()
+                .weigher(|_: &u128, _: &Fact| ENTRY_BYTES)
+                .max_capacity(limits.counts_bytes)
+                .build(),
+            extras: Cache::builder()
+                .weigher(|_: &u128, _: &u64| ENTRY_BYTES)
+                .max_capacity(limits.counts_bytes / 16)
+                .build(),
+            folds: Cache::builder()
+                .weigher(|_: &u128, remembered: &Remembered| {
+                    u32::try_from(remembered.fold.memory_bytes())
+                        .unwrap_or(u32::MAX)
+                        .saturating_add(ENTRY_BYTES)
+                })
+                .max_capacity(limits.folds_bytes)
+                .build(),
+            prefixes: PrefixCache::new(secret, limits.folds_bytes / 8),
+        }
+    }
+
+    /// Returns the facts counted earlier for a content.
+    pub fn fact(&self, key: u128) -> Option<Fact> {
+        self.facts.get(&key)
+    }
+
+    pub fn keep_fact(&self, key: u128, fact: Fact) {
+        self.facts.insert(key, fact);
+    }
+
+    /// Returns the key of an item outside the messages.
+    pub fn extra_key(&self, tenant: Tenant, measure: Measure, extra: &Extra<'_>) -> u128 {
+        let own = xxh3_128_with_secret(extra.raw.as_bytes(), &self.secret);
+        self.join(&(tenant, measure, extra.kind, own))
+    }
+
+    pub fn extra(&self, key: u128) -> Option<u64> {
+        self.extras.get(&key)
+    }
+
+    pub fn keep_extra(&self, key: u128, tokens: u64) {
+        self.extras.insert(key, tokens);
+    }
+
+    /// Returns the compaction state of the longest prefix of the conversation with which a request
+    /// ended.
+    pub fn longest_fold(&self, chain: &Chain) -> Option<Remembered> {
+        chain.ends.iter().rev().take(PROBES).find_map(|end| self.folds.get(end))
+    }
+
+    /// Stores the compaction state of a whole conversation instead of that of its prefix: the next
+    /// request continues here.
+    pub fn keep_fold(&self, chain: &Chain, fold: Remembered, earlier_messages: Option<usize>) {
+        let Some(end) = chain.ends.last() else { return };
+        self.folds.insert(*end, fold);
+        let earlier = earlier_messages.and_then(|messages| messages.checked_sub(1));
+        if let Some(earlier) = earlier.and_then(|index| chain.ends.get(index)) {
+            self.folds.invalidate(earlier);
+        }
+    }
+
+    /// Computes one key from several parts.
+    fn join(&self, parts: &impl std::hash::Hash) -> u128 {
+        let mut hasher = Xxh3::with_secret(self.secret);
+        parts.hash(&mut hasher);
+        hasher.digest128()
+    }
+}
+
+/// Keys of a conversation's messages and of its prefixes.
+pub struct Chain {
+    /// Hashes of the messages alone.
+    own: Vec<u128>,
+    contents: Vec<u128>,
+    ends: Vec<u128>,
+}
+
+impl Chain {
+    /// Hashes each message once, except the first ones, whose hashes are `known`. Tenant and
+    /// profile are part of every key.
+    pub fn new(
+        memory: &PlanCache,
+        tenant: Tenant,
+        profile: &Profile,
+        messages: &[&str],
+        known: &[u128],
+    ) -> Self {
+        let seed = memory.join(&(tenant, profile.measure));
+        let mut end = memory.join(&(tenant, profile));
+        let mut chain = Self {
+            own: Vec::with_capacity(messages.len()),
+            contents: Vec::with_capacity(messages.len()),
+            ends: Vec::with_capacity(messages.len()),
+        };
+        let mut known = known.iter().copied();
+        for raw in messages {
+            let hash = || xxh3_128_with_secret(raw.as_bytes(), &memory.secret);
+            let own = known.next().unwrap_or_else(hash);
+            chain.own.push(own);
+            chain.contents.push(memory.pair(seed, own));
+            end = memory.pair(end, own);
+            chain.ends.push(end);
+        }
+        chain
+    }
+
+    /// Returns the hashes of the messages alone.
+    pub fn own(&self) -> &[u128] {
+        &self.own
+    }
+
+    /// Returns the key of one message's content.
+    pub fn content_key(&self, message: usize) -> u128 {
+        self.contents[message]
+    }
+}
+
+impl PlanCache {
+    fn pair(&self, left: u128, right: u128) -> u128 {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&left.to_le_bytes());
+        bytes[16..].copy_from_slice(&right.to_le_bytes());
+        xxh3_128_with_secret(&bytes, &self.secret)
+    }
+}

@@ -1,0 +1,164 @@
+//! Relay of the answer: forwarded chunk by chunk, metered in passing, and held at its end until its
+//! account is settled. Keeps no part of a conversation.
+
+pub mod drain;
+pub mod strip_usage;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+
+use crate::proxy::relay::drain::{Drained, Drains};
+use crate::proxy::settle::record::{Outcome, Record};
+use crate::upstream::{AnswerBody, AnswerError, Inbound};
+use crate::upstream::{Body, BoxError};
+use weir_engine::wire::usage::Meter;
+
+/// Returns the upstream's answer for the caller, with `record` written at its end. If the caller
+/// leaves before, `drains` reads on.
+pub fn relay(inbound: Inbound, mut record: Record, drains: &Drains) -> Response<Body> {
+    record.answered(inbound.status);
+    let meter = meter(&inbound.headers);
+    let relay = Relay { upstream: inbound.body, meter, record, has_left: false, settling: None };
+    let mut response = Response::new(Body::new(Drained::new(relay, drains)));
+    *response.status_mut() = inbound.status;
+    *response.headers_mut() = inbound.headers;
+    response
+}
+
+/// Creates a meter for an answer with these headers, if it is readable: a provider may compress
+/// despite the request for plain text.
+fn meter(headers: &HeaderMap) -> Option<Meter> {
+    if headers.contains_key(CONTENT_ENCODING) {
+        return None;
+    }
+    let content_type = headers.get(CONTENT_TYPE);
+    Some(Meter::new(content_type.and_then(|value| value.to_str().ok())))
+}
+
+/// The upstream's body on its way to the caller.
+pub struct Relay {
+    upstream: AnswerBody,
+    meter: Option<Meter>,
+    record: Record,
+    /// Whether the caller has left, so that only the meter reads on.
+    has_left: bool,
+    settling: Option<Settling>,
+}
+
+/// End of an answer, held until its settlement is written.
+struct Settling {
+    written: Pin<Box<dyn Future<Output = Option<u64>> + Send>>,
+    last: Option<Result<Frame<Bytes>, BoxError>>,
+}
+
+impl Relay {
+    /// Whether reading further may reveal the answer's usage.
+    pub fn may_tell_more(&self) -> bool {
+        self.record.outcome == Outcome::CallerLeft
+            && self.record.is_success()
+            && self.meter.as_ref().is_some_and(Meter::is_reading)
+            && !self.upstream.is_end_stream()
+    }
+
+    /// Records that the caller has left: that is the request's outcome, even if more follows.
+    pub fn leave(&mut self) {
+        self.has_left = true;
+    }
+
+    /// Reads the next frame; returns whether there may be more.
+    pub async fn next(&mut self) -> bool {
+        let frame = poll_fn(|cx| Pin::new(&mut *self).poll_frame(cx)).await;
+        matches!(frame, Some(Ok(_)))
+    }
+}
+
+impl Relay {
+    /// Records the facts of a frame.
+    fn note(&mut self, frame: &Option<Result<Frame<Bytes>, AnswerError>>) {
+        match frame {
+            Some(Ok(frame)) => {
+                let Some(chunk) = frame.data_ref() else { return };
+                if !self.has_left {
+                    self.record.bytes_out += chunk.len() as u64;
+                }
+                if let Some(meter) = &mut self.meter {
+                    meter.feed(chunk);
+                }
+            }
+            None => self.record.ended(self.has_left),
+            _ if self.has_left => {}
+            Some(Err(AnswerError::Cut { .. })) => self.record.outcome = Outcome::UpstreamCut,
+            Some(Err(AnswerError::Idle { .. })) => self.record.outcome = Outcome::IdleTimeout,
+        }
+    }
+
+    /// Whether `frame` is the last that matters: a caller that has it may consider the answer
+    /// complete.
+    fn is_last(&self, frame: &Option<Result<Frame<Bytes>, AnswerError>>) -> bool {
+        !matches!(frame, Some(Ok(_)))
+            || self.upstream.is_end_stream()
+            || self.meter.as_ref().is_some_and(|meter| meter.so_far().done)
+    }
+
+    /// Ends the metering, and determines the outcome.
+    fn conclude(&mut self) {
+        if let Some(meter) = self.meter.take() {
+            self.record.metered = meter.finish();
+        }
+        // A listener that knows the length stops at the last byte, and a caller that has read
+        // `[DONE]` may disconnect: both have received everything.
+        let has_all = self.upstream.is_end_stream() || self.record.metered.done;
+        if self.record.outcome == Outcome::CallerLeft && has_all && !self.has_left {
+            self.record.outcome = Outcome::Complete;
+        }
+    }
+}
+
+impl HttpBody for Relay {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        loop {
+            if let Some(settling) = &mut this.settling {
+                let cost_nano_usd = ready!(settling.written.as_mut().poll(cx));
+                this.record.settled(cost_nano_usd);
+                return Poll::Ready(this.settling.take().and_then(|settling| settling.last));
+            }
+            let frame = ready!(Pin::new(&mut this.upstream).poll_frame(cx));
+            this.note(&frame);
+            let is_last = this.is_last(&frame);
+            let last = frame.map(|frame| frame.map_err(BoxError::from));
+            if !is_last {
+                return Poll::Ready(last);
+            }
+            this.conclude();
+            let Some((account, ended)) = this.record.end() else { return Poll::Ready(last) };
+            this.settling = Some(Settling { written: Box::pin(account.settle(ended)), last });
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.settling.is_none() && self.upstream.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.upstream.size_hint()
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.conclude();
+    }
+}

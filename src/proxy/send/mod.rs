@@ -1,0 +1,173 @@
+//! Attempts: sends a request to its upstream, again if there is a cause for it, and to the next
+//! model if that is a cause as well. One loop serves all routes; `chat` and `passthrough` prepare their
+//! attempts. Relays no answer.
+
+mod attempt;
+pub mod chat;
+mod overflow_retry;
+pub mod passthrough;
+pub mod probe;
+mod request_usage;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+
+use super::error::{ErrorKind, ProxyError};
+use super::settle::record::Record;
+use super::upstreams::Upstream;
+use crate::upstream::retry::{self, RetryAdvice, Tried};
+use crate::upstream::{Inbound, Target};
+use weir_engine::wire::model::ModelField;
+use weir_store::now_ms;
+
+/// Larger bodies are not searched for their model on the request's own task.
+const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
+
+/// Cause for sending a request again. One more lies below, in `upstream::client`: a pooled
+/// connection that had closed unused is replaced there, where it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The upstream refuses to report the usage of a stream. The request for it is removed; the
+    /// account stays the same.
+    UsageRefused,
+    /// The upstream refuses the request as too long. It is planned again.
+    TooLong,
+    /// The failure may be transient. The same is sent again after a delay.
+    Retry(Duration),
+    /// Another model may accept it: a fallback after a transient failure, or the larger model.
+    Fallback,
+}
+
+/// Request with the attempts that can be made for it.
+pub trait Exchange {
+    /// Attempt with another model.
+    type Next;
+
+    /// Returns the upstream and the target of the current attempt.
+    fn place(&self) -> (&Upstream, &Target);
+
+    /// Whether the request can be sent a second time.
+    fn is_replayable(&self) -> bool;
+
+    /// Holds the cost of the current attempt, records and sends it. `cause` is the reason if the
+    /// request was sent before.
+    fn send(
+        &mut self,
+        cause: Option<Cause>,
+        record: &mut Record,
+    ) -> impl Future<Output = Result<Inbound, ProxyError>> + Send;
+
+    /// Changes the request if the answer is a refusal that a changed request avoids, and returns
+    /// the cause then.
+    fn correct(
+        &mut self,
+        inbound: &mut Inbound,
+        record: &mut Record,
+    ) -> impl Future<Output = Result<Option<Cause>, ProxyError>> + Send;
+
+    /// Prepares an attempt with another model, if the failure is a reason for one.
+    fn next(
+        &mut self,
+        sent: &Result<Inbound, ProxyError>,
+    ) -> impl Future<Output = Option<Self::Next>> + Send;
+
+    /// Makes `next` the current attempt.
+    fn enter(&mut self, next: Self::Next, record: &mut Record);
+}
+
+/// Sends a request until there is no cause to send it again. Each cause but a refused usage request
+/// settles the account of the attempt before.
+pub async fn send(
+    exchange: &mut impl Exchange,
+    record: &mut Record,
+) -> Result<Inbound, ProxyError> {
+    let (mut cause, mut retries) = (None, 0);
+    loop {
+        let mut sent = exchange.send(cause, record).await;
+        if let Ok(inbound) = &mut sent {
+            match exchange.correct(inbound, record).await {
+                Ok(None) => {}
+                Ok(correction) => {
+                    cause = correction;
+                    continue;
+                }
+                Err(error) => sent = Err(error),
+            }
+        }
+        let (upstream, target) = exchange.place();
+        let sent = match sent {
+            Ok(inbound) => upstream.well_placed(target, inbound).await,
+            Err(error) => Err(error),
+        };
+        record.came_back();
+        let wait = wait(upstream, retries, &sent).filter(|_| exchange.is_replayable());
+        if let Some(wait) = wait {
+            record.gave_way(status(&sent)).await;
+            drop(sent);
+            tokio::time::sleep(wait).await;
+            record.ready();
+            retries += 1;
+            cause = Some(Cause::Retry(wait));
+        } else if let Some(next) = exchange.next(&sent).await {
+            record.gave_way(status(&sent)).await;
+            drop(sent);
+            exchange.enter(next, record);
+            retries = 0;
+            cause = Some(Cause::Fallback);
+        } else {
+            return sent;
+        }
+    }
+}
+
+/// Returns how a request came back from an upstream, if it reached one.
+pub fn tried(sent: &Result<Inbound, ProxyError>) -> Option<Tried> {
+    match sent {
+        Ok(inbound) => Some(Tried::Status(inbound.status.as_u16())),
+        Err(error) => match error.kind {
+            ErrorKind::UpstreamConnect => Some(Tried::Unconnected),
+            ErrorKind::UpstreamClosed => Some(Tried::Unanswered),
+            ErrorKind::UpstreamTimeout => Some(Tried::Silent),
+            _ => None,
+        },
+    }
+}
+
+/// Whether a failure may be transient, so that another attempt is worthwhile.
+fn may_pass(sent: &Result<Inbound, ProxyError>) -> bool {
+    tried(sent).is_some_and(Tried::may_pass)
+}
+
+/// Returns the status of the answer, or the error instead of one.
+fn status(sent: &Result<Inbound, ProxyError>) -> Result<StatusCode, ErrorKind> {
+    sent.as_ref().map(|inbound| inbound.status).map_err(|error| error.kind)
+}
+
+/// Records how a request came back from `upstream`, and returns the delay before the next attempt
+/// there; `None` for no retry.
+fn wait(upstream: &Upstream, retries: u32, sent: &Result<Inbound, ProxyError>) -> Option<Duration> {
+    let tried = tried(sent)?;
+    upstream.note(tried);
+    if retries >= upstream.retry_limits.max_retries || !tried.may_pass() {
+        return None;
+    }
+    let headers = sent.as_ref().ok().map(|inbound| &inbound.headers);
+    let advice =
+        headers.map_or_else(RetryAdvice::default, |headers| RetryAdvice::read(headers, now_ms()));
+    let mut random = [0; 4];
+    // Without randomness all retries would come at once; they still work.
+    let _ = getrandom::fill(&mut random);
+    let jitter = u32::from_ne_bytes(random);
+    retry::wait_ms(retries, tried, advice, upstream.retry_limits, jitter).map(Duration::from_millis)
+}
+
+/// Finds the model name in a body, off the async threads if the body is large.
+async fn find_model(body: Bytes) -> Result<Option<ModelField>, ProxyError> {
+    if body.len() <= INLINE_BODY_BYTES {
+        return Ok(ModelField::of(&body));
+    }
+    let field = tokio::task::spawn_blocking(move || ModelField::of(&body));
+    field.await.map_err(|_| ProxyError::new(ErrorKind::Internal, "a body could not be read"))
+}

@@ -1,0 +1,340 @@
+//! Requests that weir does not read, streamed through. If there are routes, a request whose body
+//! names a model follows that model's route; a body that was read completely can be sent again.
+//! Relays as `relay.rs` does.
+
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
+use http::{HeaderMap, HeaderValue, Method};
+use http_body::{Body as _, Frame, SizeHint};
+
+use super::{Cause, Exchange, find_model, may_pass};
+use crate::proxy::admit::request::PassBody;
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::headers;
+use crate::proxy::hold::account::Opening;
+use crate::proxy::hold::prices::Warned;
+use crate::proxy::settings::Settings;
+use crate::proxy::settle::record::Record;
+use crate::proxy::shared::shown;
+use crate::proxy::upstreams::Upstream;
+use crate::proxy::upstreams::routes::{ModelOverride, Route};
+use crate::upstream::{Body, BoxError};
+use crate::upstream::{Endpoint, Inbound, Outbound, OutboundBody, Target};
+use weir_engine::wire::model::{ModelField, ModelFinder};
+
+/// Request as received.
+pub struct PassRequest {
+    method: Method,
+    headers: HeaderMap,
+    target: Target,
+    body: Source,
+    body_bytes: u64,
+    /// Model that its path or its body names, as soon as that is known.
+    pub named: Arc<OnceLock<String>>,
+    /// Model that its path or its body names.
+    model: String,
+    /// Whether the body named it.
+    is_by_body: bool,
+    /// Position of the model name in the body.
+    field: Option<ModelField>,
+    /// Whether the caller may use only some models.
+    has_own_models: bool,
+}
+
+enum Source {
+    Empty,
+    Whole {
+        received: Bytes,
+        /// Decoded body.
+        readable: Bytes,
+        _permit: Box<dyn Send>,
+    },
+    /// Streamed, and consumed by the first attempt.
+    Stream(Option<Body>),
+}
+
+/// Attempt at one upstream, with one model.
+pub struct Attempt {
+    pub upstream: Arc<Upstream>,
+    target: Target,
+    /// Body with another model in it.
+    renamed: Option<Bytes>,
+    pub model: String,
+}
+
+/// Request with its current attempt and the models left to try.
+pub struct Passthrough<'a> {
+    settings: &'a Settings,
+    request: PassRequest,
+    current: Attempt,
+    route: Arc<Route>,
+    /// Number of the route's fallback models that were tried or passed over.
+    tried_fallbacks: usize,
+}
+
+impl<'a> Passthrough<'a> {
+    /// Prepares a request for the model of its route. An upstream that fails repeatedly is skipped
+    /// while there is another.
+    pub fn prepare(settings: &'a Settings, request: PassRequest) -> Result<Self, ProxyError> {
+        let route = Arc::clone(settings.planner.routes().find(&request.model));
+        let current = Attempt::new(settings, &request, &request.model)?;
+        let mut own = Self { settings, request, current, route, tried_fallbacks: 0 };
+        if !own.route.fallback().is_empty()
+            && !own.current.upstream.lets_through()
+            && let Some(other) = own.next_fallback()
+        {
+            own.current = other;
+        }
+        Ok(own)
+    }
+
+    /// Returns the attempt that was made last.
+    pub fn into_current(self) -> Attempt {
+        self.current
+    }
+
+    /// Selects the next fallback model whose upstream is not skipped.
+    fn next_fallback(&mut self) -> Option<Attempt> {
+        while let Some(model) = self.route.fallback().get(self.tried_fallbacks) {
+            self.tried_fallbacks += 1;
+            let attempt = Attempt::new(self.settings, &self.request, model).ok();
+            if let Some(attempt) = attempt.filter(|attempt| attempt.upstream.lets_through()) {
+                return Some(attempt);
+            }
+        }
+        None
+    }
+
+    /// Returns the request of the current attempt.
+    fn outbound(&mut self) -> Outbound {
+        let (request, attempt) = (&mut self.request, &self.current);
+        let callers = request.headers.clone();
+        let announced_length = callers.contains_key(CONTENT_LENGTH);
+        let endpoint = attempt.target.endpoint();
+        let mut headers = attempt.upstream.outbound(callers, &self.settings.via, endpoint);
+        if matches!(endpoint, Endpoint::Route(_) | Endpoint::Model(_)) {
+            // In a compressed answer the usage could not be read, nor an entry extended.
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+        let body = match (&mut request.body, &attempt.renamed) {
+            (_, Some(renamed)) => {
+                headers.remove(CONTENT_ENCODING);
+                OutboundBody::Bytes(renamed.clone())
+            }
+            (Source::Whole { received, .. }, None) => OutboundBody::Bytes(received.clone()),
+            (Source::Stream(body), None) => {
+                body.take().map_or(OutboundBody::Empty, OutboundBody::Stream)
+            }
+            (Source::Empty, None) => {
+                if announced_length {
+                    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+                }
+                OutboundBody::Empty
+            }
+        };
+        let (method, target) = (request.method.clone(), attempt.target.clone());
+        Outbound { method, target, headers, body }
+    }
+}
+
+impl Exchange for Passthrough<'_> {
+    type Next = Attempt;
+
+    fn place(&self) -> (&Upstream, &Target) {
+        (&self.current.upstream, &self.current.target)
+    }
+
+    fn is_replayable(&self) -> bool {
+        !matches!(self.request.body, Source::Stream(_))
+    }
+
+    async fn send(&mut self, _: Option<Cause>, record: &mut Record) -> Result<Inbound, ProxyError> {
+        record.ready();
+        let outbound = self.outbound();
+        let (settings, attempt) = (self.settings, &self.current);
+        let model = attempt.model.clone();
+        let opening = Opening::passed(record.caller(), &outbound, model, record.plan_ms());
+        if let Some(mut opening) = opening {
+            opening.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
+            let holding = settings.journal.hold_unread(&opening, self.request.body_bytes).await?;
+            record.account(settings.journal.open(opening, holding).await?);
+        }
+        record.sent_to(settings.shown_name(&attempt.upstream));
+        let sent = attempt.upstream.client.send(outbound).await;
+        sent.map_err(|error| attempt.upstream.error(error))
+    }
+
+    /// Nothing is known of such a request that could be changed.
+    async fn correct(
+        &mut self,
+        _: &mut Inbound,
+        _: &mut Record,
+    ) -> Result<Option<Cause>, ProxyError> {
+        Ok(None)
+    }
+
+    async fn next(&mut self, sent: &Result<Inbound, ProxyError>) -> Option<Attempt> {
+        (self.is_replayable() && may_pass(sent)).then(|| self.next_fallback()).flatten()
+    }
+
+    fn enter(&mut self, next: Attempt, _: &mut Record) {
+        self.current = next;
+    }
+}
+
+impl Attempt {
+    fn new(settings: &Settings, request: &PassRequest, model: &str) -> Result<Self, ProxyError> {
+        let route = settings.planner.routes().find(model);
+        let upstream = Arc::clone(settings.upstreams.find(&route.knowledge.name));
+        let sent = route.sent(model);
+        let target = settings.target(&request.target, &upstream, &request.model, sent)?;
+        let renamed =
+            ModelOverride::of(&target, request.is_by_body.then_some(sent), request.has_own_models);
+        let renamed = match (&request.body, &request.field, renamed) {
+            (Source::Whole { .. }, None, ModelOverride::Set(_)) => {
+                let message = "The body must be a JSON object that gives 'model' once or not at all: the \
+                               upstream looks there for the model that the path names.";
+                return Err(ProxyError::new(ErrorKind::InvalidRequest, message));
+            }
+            (Source::Whole { readable, .. }, field, renamed) => {
+                renamed.apply(readable, field.as_ref())
+            }
+            (Source::Empty | Source::Stream(_), ..) => None,
+        };
+        let model = target.path_model.clone().unwrap_or_else(|| sent.to_owned());
+        Ok(Self { upstream, target, renamed, model })
+    }
+
+    /// Warns once for each route and model that weir does not read such requests. `model` is the
+    /// name in the body, if it was seen.
+    pub fn warn_unread(&self, settings: &Settings, unread: &Warned, model: Option<&str>) {
+        let model = model.unwrap_or(&self.model);
+        let route = self.target.endpoint().label();
+        if !unread.is_first(format!("{route} {}", shown(model))) {
+            return;
+        }
+        let limit_tokens = settings.config.configured_limit_tokens(model);
+        let by_route = settings.planner.routes().find(model).max_input_tokens();
+        tracing::warn!(
+            target: "weir::limits",
+            route,
+            model = shown(model),
+            limit_tokens = limit_tokens.into_iter().chain(by_route).min(),
+            "weir does not read this route yet: no conversation is compacted there, and no limit on \
+             its size holds"
+        );
+    }
+}
+
+impl PassRequest {
+    pub async fn new(
+        method: Method,
+        headers: HeaderMap,
+        target: Target,
+        body: PassBody,
+        has_own_models: bool,
+    ) -> Result<Self, ProxyError> {
+        let body_bytes = headers::length(&headers);
+        let (body, field) = match body {
+            PassBody::Whole { bytes, decoded, permit } => {
+                let readable = decoded.unwrap_or_else(|| bytes.clone());
+                let field = find_model(readable.clone()).await?;
+                (Source::Whole { received: bytes, readable, _permit: permit }, field)
+            }
+            PassBody::Streamed(body) if body.is_end_stream() => (Source::Empty, None),
+            PassBody::Streamed(body) => (Source::Stream(Some(body)), None),
+        };
+        // A path's model takes precedence over the body's.
+        let by_path = target.asked_model();
+        let by_body = field.as_ref().and_then(ModelField::model).filter(|_| by_path.is_none());
+        let is_by_body = by_body.is_some();
+        let model = by_path.as_deref().or(by_body).unwrap_or_default().to_owned();
+        let named: Arc<OnceLock<String>> = Arc::default();
+        let body = match body {
+            _ if !model.is_empty() => {
+                // It is still empty.
+                let _ = named.set(model.clone());
+                body
+            }
+            Source::Stream(Some(body)) if names_a_model(&method, &target, &headers) => {
+                let is_plain = !headers.contains_key(CONTENT_ENCODING);
+                let body = if is_plain { Watched::wrap(body, Arc::clone(&named)) } else { body };
+                Source::Stream(Some(body))
+            }
+            body => body,
+        };
+        Ok(Self {
+            method,
+            headers,
+            target,
+            body,
+            body_bytes,
+            named,
+            model,
+            is_by_body,
+            field,
+            has_own_models,
+        })
+    }
+}
+
+/// Streamed body whose model is recorded as it passes.
+struct Watched {
+    body: Body,
+    finder: ModelFinder,
+    named: Arc<OnceLock<String>>,
+}
+
+impl Watched {
+    fn wrap(body: Body, named: Arc<OnceLock<String>>) -> Body {
+        Body::new(Self { body, finder: ModelFinder::default(), named })
+    }
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &frame
+            && let Some(chunk) = frame.data_ref()
+            && let Some(model) = self.finder.feed(chunk)
+        {
+            // A body names its model once.
+            let _ = self.named.set(model);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Whether a request is a conversation that weir forwards unread.
+pub fn is_unread(method: &Method, target: &Target) -> bool {
+    let endpoint = target.endpoint();
+    *method == Method::POST
+        && matches!(endpoint, Endpoint::Route(route) if route.is_unread_conversation())
+}
+
+/// Whether the body of a request names a model, or should if the path does.
+pub fn names_a_model(method: &Method, target: &Target, headers: &HeaderMap) -> bool {
+    let content_type = headers.get(http::header::CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_form = content_type.trim_start().to_ascii_lowercase().starts_with("multipart/");
+    let is_route = matches!(target.endpoint(), Endpoint::Route(_));
+    *method == Method::POST && is_route && !is_form
+}

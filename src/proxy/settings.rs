@@ -1,0 +1,132 @@
+//! State of the proxy: that made from one configuration, and that kept across reloads.
+
+use std::sync::Arc;
+
+use super::admit::admission::Admissions;
+use super::headers::Via;
+use super::hold::budgets::Budgets;
+use super::hold::journal::{Journal, JournalState};
+use super::hold::prices::{RoutePrices, Warned};
+use super::originals::Originals;
+use super::planner::Planner;
+use super::relay::drain::Drains;
+use super::summaries::Summaries;
+use super::upstreams::routes::Routes;
+use super::upstreams::{Upstream, Upstreams};
+use crate::config::{Config, Mode};
+use crate::upstream::{Client, Target, TargetError};
+use weir_engine::context::Configured;
+use weir_store::redis::Redis;
+use weir_store::{OpenError, Store};
+
+/// State kept across reloads.
+pub struct Runtime {
+    pub store: Store,
+    pub originals: Arc<Originals>,
+    /// Answers that are read without their callers.
+    pub drains: Drains,
+    pub admissions: Admissions,
+    /// Routes and models already reported as unread.
+    pub unread: Warned,
+    journal: Arc<JournalState>,
+    /// Name of this instance in `via`, to recognise its own requests.
+    via: Via,
+}
+
+impl Runtime {
+    /// Creates the state for the configuration in force at the start. Fails if memory for its
+    /// caches is not available.
+    pub fn new(config: &Arc<Config>, store: Store) -> Result<Self, OpenError> {
+        let redis = Redis::configured(&config.redis.url, &config.redis.key_prefix)
+            .map_err(|error| OpenError::System { message: format!("redis.url: {error}") })?;
+        let budgets = Budgets::new(Arc::clone(config), &store, redis.clone());
+        Ok(Self {
+            originals: Arc::new(Originals::new(&config.context, &store)?),
+            drains: Drains::new(&config.ledger),
+            admissions: Admissions::new(redis),
+            unread: Warned::default(),
+            journal: Arc::new(JournalState::new(store.clone(), budgets)),
+            via: Via::random(),
+            store,
+        })
+    }
+}
+
+/// State made from one configuration.
+pub struct Settings {
+    pub config: Arc<Config>,
+    pub upstreams: Upstreams,
+    pub planner: Planner,
+    /// `None` if summaries are disabled.
+    pub summaries: Option<Arc<Summaries>>,
+    pub journal: Arc<Journal>,
+    pub via: Via,
+}
+
+impl Settings {
+    /// Creates the settings of `config`. `client` is that of the default upstream, made if absent.
+    /// Caches, learned values and work in flight of `before` carry over, as do connections to
+    /// unchanged upstreams.
+    pub fn new(
+        config: Arc<Config>,
+        client: Option<Client>,
+        runtime: &Runtime,
+        before: Option<&Self>,
+    ) -> Result<Self, OpenError> {
+        let store = &runtime.store;
+        let old = before.map(|before| (&*before.config, &before.upstreams));
+        let upstreams = Upstreams::new(&config, client, store, old)?;
+        let routes =
+            Routes::new(Arc::clone(&config), |name| Arc::clone(&upstreams.find(name).knowledge));
+        let prices = RoutePrices::new(&config, |name| upstreams.find(name).origin.to_string());
+        let origin = upstreams.default.origin.to_string();
+        let state = Arc::clone(&runtime.journal);
+        let journal = Arc::new(Journal::new(Arc::clone(&config), origin, prices, state));
+        let old = before.and_then(|before| before.summaries.as_deref());
+        let summaries = Summaries::new(&config, &upstreams.default, &journal, store, old)
+            .map_err(|error| OpenError::System { message: format!("summaries.url: {error}") })?;
+        let (routes, given) = (Arc::new(routes), Arc::clone(&config));
+        let planner = match before {
+            Some(before) => before.planner.renewed(given, routes, summaries.clone()),
+            None => Planner::with(given, routes, summaries.clone(), Arc::clone(journal.metrics())),
+        };
+        let via = runtime.via.clone();
+        Ok(Self { config, upstreams, planner, summaries, journal, via })
+    }
+
+    /// Whether conversations are planned but forwarded unchanged.
+    pub fn is_observed(&self) -> bool {
+        self.config.context.mode == Mode::Observe
+    }
+
+    /// Returns an upstream's name if there are several routes.
+    pub fn shown_name<'a>(&self, upstream: &'a Upstream) -> Option<&'a Arc<str>> {
+        self.planner.routes().are_several().then_some(&upstream.name)
+    }
+
+    /// Returns the limits of a model in configuration and catalogue.
+    pub fn configured(&self, model: &str) -> Configured {
+        let entry = self.config.models.find(model).entry;
+        let (window_tokens, max_input_tokens) = (entry.window_tokens, entry.max_input_tokens);
+        Configured { window_tokens, max_input_tokens }
+    }
+
+    /// Maps the `received` target of a request for `asked` onto an upstream that gets the model
+    /// `sent`.
+    pub fn target(
+        &self,
+        received: &Target,
+        upstream: &Arc<Upstream>,
+        asked: &str,
+        sent: &str,
+    ) -> Result<Target, TargetError> {
+        let gets_callers_key = upstream.gets_callers_key;
+        let is_same = asked == sent
+            && Arc::ptr_eq(upstream, &self.upstreams.default)
+            && (gets_callers_key || !received.has_credentials());
+        match is_same {
+            true => Ok(received.clone()),
+            false => received.onto(upstream.client.base(), sent, gets_callers_key),
+        }
+    }
+}

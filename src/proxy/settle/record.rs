@@ -1,0 +1,505 @@
+//! Record of one request: its account in the journal, and one log line at its end. No part of a
+//! conversation is kept or logged.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use tokio::time::Instant;
+
+use crate::proxy::admit::admission::Admission;
+use crate::proxy::admit::caller::Caller;
+use crate::proxy::error::Subject;
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::hold::account::Ended;
+use crate::proxy::hold::journal::Account;
+use crate::proxy::metrics::{Finished, Metrics, Resend};
+use crate::proxy::originals::LeftOut;
+use crate::proxy::planned::Progress;
+use crate::proxy::planner::Planned;
+use crate::proxy::send::probe::Probe;
+pub use crate::proxy::settle::outcome::Outcome;
+use crate::proxy::settle::settlement::{self, End};
+use crate::proxy::upstreams::learned::Sampling;
+use crate::upstream::Target;
+use weir_engine::wire::usage::Metered;
+use weir_store::budget::NanoUsd;
+use weir_store::ledger::RequestId;
+use weir_store::rates::MinuteLeft;
+
+/// Maximum length of a path or model name in the log; callers choose them.
+pub const MAX_LOGGED_BYTES: usize = 200;
+
+/// Log line and metrics of one request, written on drop: if a request's future or body is dropped,
+/// its caller has left.
+#[must_use = "a record dropped early reports that the caller left"]
+pub struct Record {
+    begun: Instant,
+    /// Start of planning: with the request, or when the previous attempt returned.
+    turned: Instant,
+    /// Time at which the request was ready to be sent.
+    ready: Instant,
+    /// Duration of all its plans together.
+    planning: Option<Duration>,
+    method: Method,
+    path: String,
+    route: &'static str,
+    metrics: Arc<Metrics>,
+    caller: Caller,
+    admission: Admission,
+    planned: Option<Planned>,
+    passed: Passed,
+    /// Conversation that weir's own error is about, if there is no plan.
+    subject: Option<Box<Subject>>,
+    account: Option<Account>,
+    id: Option<RequestId>,
+    cost_nano_usd: Option<u64>,
+    status: Option<StatusCode>,
+    upstream_first_byte_ms: Option<u64>,
+    /// Number of overflow refusals by the upstream.
+    overflows: u64,
+    /// Number of other attempts.
+    attempts: u64,
+    /// Upstream of the last attempt, if there are several routes.
+    upstream: Option<Arc<str>>,
+    /// Prompt to compare with the upstream's report.
+    sampling: Option<Sampling>,
+    /// Probe of the model's limits, completed if the upstream accepts the request.
+    probe: Option<Arc<Probe>>,
+    /// Bytes of the answer sent to the caller.
+    pub bytes_out: u64,
+    /// Facts from the answer, once it has ended.
+    pub metered: Metered,
+    pub outcome: Outcome,
+    /// Whether the answer has ended.
+    has_end: bool,
+}
+
+/// Request that is forwarded unread.
+#[derive(Debug, Clone, Default)]
+pub struct Passed {
+    /// Model that it names, as soon as that is known.
+    pub model: Arc<OnceLock<String>>,
+    /// Value of `x-weir-action` in the answer, if any.
+    pub action: Option<&'static str>,
+}
+
+impl Record {
+    /// Starts the record of a request, and keeps the caller's slot.
+    pub fn begin(
+        method: &Method,
+        target: &Target,
+        caller: Caller,
+        admission: Admission,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let now = Instant::now();
+        metrics.begun();
+        Self {
+            begun: now,
+            turned: now,
+            ready: now,
+            planning: None,
+            method: method.clone(),
+            path: logged(target.path()),
+            route: target.endpoint().label(),
+            metrics: Arc::clone(metrics),
+            caller,
+            admission,
+            planned: None,
+            passed: Passed::default(),
+            subject: None,
+            account: None,
+            id: None,
+            cost_nano_usd: None,
+            status: None,
+            upstream_first_byte_ms: None,
+            overflows: 0,
+            attempts: 0,
+            upstream: None,
+            sampling: None,
+            probe: None,
+            bytes_out: 0,
+            metered: Metered::default(),
+            outcome: Outcome::CallerLeft,
+            has_end: false,
+        }
+    }
+
+    /// Records the plan, without the body.
+    pub fn planned(&mut self, planned: &Planned) {
+        let begun = self.turned.max(self.ready);
+        self.ready = Instant::now();
+        *self.planning.get_or_insert_default() += self.ready - begun;
+        self.planned = Some(Planned {
+            body: None,
+            action: planned.action.clone(),
+            edits: planned.edits.clone(),
+            left_out: LeftOut::default(),
+            model: logged(&planned.model),
+            upstream: planned.upstream.clone(),
+            ahead: None,
+            budget: None,
+            compacted_by: String::new(),
+            progress: None,
+            ..*planned
+        });
+    }
+
+    /// Records the plan that replaces one refused as too long.
+    pub fn planned_again(&mut self, planned: &Planned) {
+        self.planned(planned);
+        self.metrics.resent(Resend::Overflow);
+        tracing::info!(
+            target: "weir::learned",
+            event = "resend",
+            model = logged(&planned.model),
+            limit_tokens = planned.limit_tokens,
+            sent_tokens = planned.sent_tokens,
+            "sending a request again that the upstream refused as too long"
+        );
+    }
+
+    /// Records that the upstream accepted the plan. Counts and logs a compaction if this is its
+    /// first request.
+    pub fn taken(&self, planned: &Planned) {
+        let is_first = planned.progress.as_ref().is_some_and(Progress::note);
+        if !is_first || !planned.compaction.is_cut {
+            return;
+        }
+        self.metrics.compacted(&planned.compacted_by);
+        tracing::info!(
+            target: "weir::context",
+            event = "compaction",
+            steps = planned.compacted_by,
+            model = logged(&planned.model),
+            received_tokens = planned.received_tokens,
+            sent_tokens = planned.sent_tokens,
+            limit_tokens = planned.limit_tokens,
+            compactions = planned.cuts,
+            id = self.id.map(tracing::field::display),
+            "compacted a conversation"
+        );
+    }
+
+    /// Records the known facts of a request that is forwarded unread.
+    pub fn passed(&mut self, passed: Passed) {
+        self.passed = passed;
+    }
+
+    /// Returns the model that an unread request is known to name.
+    pub fn passed_model(&self) -> Option<&str> {
+        self.passed.model.get().map(String::as_str)
+    }
+
+    /// Records that an attempt has returned and another one may be planned.
+    pub fn came_back(&mut self) {
+        self.turned = Instant::now();
+    }
+
+    /// Counts the request's tokens, or refuses it if the minute has no room.
+    pub async fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
+        self.admission.take_tokens(tokens).await
+    }
+
+    /// Returns the remaining limits of the key's current minute.
+    pub fn minute_left(&self) -> MinuteLeft {
+        self.admission.left()
+    }
+
+    /// Replaces the counted tokens by the actual ones. A request that was not sent or not accepted
+    /// used nothing; if the upstream reports nothing, the count stands.
+    fn settle_tokens(&mut self) {
+        let usage = self.metered.usage.unwrap_or_default();
+        match (usage.prompt_tokens, usage.completion_tokens) {
+            (None, None) if self.is_success() => {}
+            (None, None) if self.outcome == Outcome::CallerLeft => {}
+            (prompt, completion) => {
+                let used = prompt.unwrap_or(0).saturating_add(completion.unwrap_or(0));
+                self.admission.settle_tokens(used);
+            }
+        }
+    }
+
+    /// Records that the request is ready to be sent.
+    pub fn ready(&mut self) {
+        self.ready = Instant::now();
+        self.turned = self.ready;
+    }
+
+    /// Records the edits that remain after the upstream's answer.
+    pub fn edited(&mut self, planned: &Planned) {
+        if let Some(own) = &mut self.planned {
+            planned.edits.clone_into(&mut own.edits);
+        }
+    }
+
+    /// Returns the time until this attempt was ready to be sent.
+    pub fn plan_ms(&self) -> u64 {
+        millis(self.ready - self.turned)
+    }
+
+    /// Keeps the journal account opened for the request.
+    pub fn account(&mut self, account: Option<Account>) {
+        self.id = account.as_ref().map(Account::id);
+        self.account = account;
+    }
+
+    /// Records that the answer has ended, whether or not its caller was still there.
+    pub fn ended(&mut self, has_caller_left: bool) {
+        self.has_end = true;
+        if !has_caller_left {
+            self.outcome = Outcome::Complete;
+        }
+    }
+
+    /// Returns the sender of the request.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Returns the request's ID in the journal, if it has one.
+    pub fn id(&self) -> Option<RequestId> {
+        self.id
+    }
+
+    /// Ends the record of a request without an answer, and returns its error.
+    pub async fn failed(mut self, error: ProxyError) -> ProxyError {
+        self.outcome = Outcome::Failed(error.kind);
+        self.subject.clone_from(&error.subject);
+        if let Some((account, ended)) = self.end() {
+            account.settle(ended).await;
+        }
+        error
+    }
+
+    /// Keeps a prompt to compare with the upstream's report.
+    pub fn sample(&mut self, sampling: Option<Sampling>) {
+        self.sampling = sampling;
+    }
+
+    /// Keeps a probe to complete if the upstream accepts the request.
+    pub fn probe(&mut self, probe: Option<Arc<Probe>>) {
+        self.probe = probe;
+    }
+
+    /// Learns from the upstream's report of the prompt. Parts that are not text are counted by
+    /// other rules.
+    fn learn(&mut self) {
+        let usage = self.metered.usage.unwrap_or_default();
+        let other = [usage.image_input_tokens, usage.audio_input_tokens];
+        let is_text = other.into_iter().flatten().all(|tokens| tokens == 0);
+        if let (Some(sampling), Some(reported)) = (self.sampling.take(), usage.prompt_tokens)
+            && is_text
+        {
+            sampling.take(reported);
+        }
+    }
+
+    /// Settles an attempt that was refused as too long; the request may be sent again.
+    pub async fn refused(&mut self, status: StatusCode) {
+        self.overflows += 1;
+        self.settle_before(Outcome::Overflow, Some(status)).await;
+    }
+
+    /// Settles a failed attempt; the request is sent again, there or elsewhere.
+    pub async fn gave_way(&mut self, came_back: Result<StatusCode, ErrorKind>) {
+        self.metrics.resent(Resend::Failure);
+        match came_back {
+            Ok(status) => self.settle_before(Outcome::Retried, Some(status)).await,
+            Err(kind) => self.settle_before(Outcome::Failed(kind), None).await,
+        }
+    }
+
+    /// Records that the request is sent, and its upstream.
+    pub fn sent_to(&mut self, upstream: Option<&Arc<str>>) {
+        self.attempts += 1;
+        self.upstream = upstream.cloned();
+    }
+
+    /// Returns the number of attempts, without those refused as too long.
+    pub fn attempts(&self) -> u64 {
+        self.attempts
+    }
+
+    async fn settle_before(&mut self, outcome: Outcome, status: Option<StatusCode>) {
+        let Some(account) = self.account.take() else { return };
+        let ended = Ended {
+            end: outcome.end(),
+            outcome: outcome.name(),
+            status: status.map(|status| status.as_u16()),
+            metered: Metered::default(),
+            first_byte_ms: Some(millis(self.turned.saturating_duration_since(self.ready))),
+            total_ms: Some(millis(self.begun.elapsed())),
+        };
+        account.settle(ended).await;
+    }
+
+    /// Records that an answer has begun.
+    pub fn answered(&mut self, status: StatusCode) {
+        self.status = Some(status);
+        self.upstream_first_byte_ms = Some(millis(self.ready.elapsed()));
+    }
+
+    /// Whether the upstream accepted the request.
+    pub fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| status.is_success())
+    }
+
+    /// Returns the account and its settlement data, on the first call only.
+    pub fn end(&mut self) -> Option<(Account, Ended)> {
+        if let Some(probe) = self.probe.take().filter(|_| self.is_success()) {
+            probe.accepted(self.metered.usage.and_then(|usage| usage.prompt_tokens));
+        }
+        let account = self.account.take()?;
+        let ended = Ended {
+            end: match self.metered.done || self.has_end {
+                true => End::Seen,
+                false => self.outcome.end(),
+            },
+            outcome: self.outcome.name(),
+            status: self.status.map(|status| status.as_u16()),
+            metered: Metered {
+                model: self.metered.model.clone().or_else(|| self.passed.model.get().cloned()),
+                ..self.metered.clone()
+            },
+            first_byte_ms: self.upstream_first_byte_ms,
+            total_ms: Some(millis(self.begun.elapsed())),
+        };
+        Some((account, ended))
+    }
+
+    /// Records the cost of the request.
+    pub fn settled(&mut self, cost_nano_usd: Option<u64>) {
+        self.cost_nano_usd = cost_nano_usd;
+    }
+}
+
+impl Record {
+    /// Returns the status that the caller gets, or would have got.
+    fn caller_status(&self) -> Option<u16> {
+        let own = match self.outcome {
+            Outcome::Failed(kind) => Some(kind.status()),
+            _ => None,
+        };
+        own.or(self.status).map(|status| status.as_u16())
+    }
+
+    /// Returns the model of the request, as far as known.
+    fn model(&self) -> Option<&str> {
+        let planned = self.planned.as_ref().map(|planned| planned.model.as_str());
+        let subject = || self.subject.as_ref().map(|subject| subject.model.as_str());
+        let passed = || self.passed.model.get().map(String::as_str);
+        let model = planned.or_else(subject).or_else(passed).or(self.metered.model.as_deref());
+        model.filter(|model| !model.is_empty())
+    }
+
+    fn action(&self) -> Option<&str> {
+        let planned = self.planned.as_ref().map(|planned| planned.action.as_str());
+        // The conversation of an error was not sent.
+        let planned = planned.filter(|_| !matches!(self.outcome, Outcome::Failed(_)));
+        planned.or(self.passed.action)
+    }
+
+    fn count(&self) {
+        let is_failed = matches!(self.outcome, Outcome::Failed(_));
+        let sent = self.planned.as_ref().filter(|_| !is_failed);
+        self.metrics.finished(&Finished {
+            route: self.route,
+            model: self.model().unwrap_or_default(),
+            outcome: self.outcome.name(),
+            status: self.caller_status(),
+            error: match self.outcome {
+                Outcome::Failed(kind) => Some(kind),
+                _ => None,
+            },
+            action: self.action().unwrap_or_default(),
+            conversation_tokens: sent.map(|sent| (sent.received_tokens, sent.sent_tokens)),
+            duration: self.begun.elapsed(),
+            first_byte: self.upstream_first_byte_ms.map(Duration::from_millis),
+            plan: self.planning,
+            unsettled: match self.id {
+                Some(_) => None,
+                None => self.metered.usage.map(settlement::believed),
+            },
+        });
+    }
+
+    fn log(&self) {
+        let planned = self.planned.as_ref();
+        let subject = self.subject.as_deref();
+        let key = self.caller.key.as_ref();
+        let usage = self.metered.usage.unwrap_or_default();
+        let received_tokens = planned.map(|planned| planned.received_tokens);
+        let limit_tokens = planned.map(|planned| planned.limit_tokens);
+        tracing::info!(
+            target: "weir::request",
+            event = if self.metered.usage.is_some() { "token_usage" } else { "request" },
+            method = self.method.as_str(),
+            path = self.path.as_str(),
+            status = self.caller_status(),
+            outcome = self.outcome.name(),
+            address = self.caller.address.map(tracing::field::display),
+            key = key.map(|key| key.id.as_str()),
+            team = key.map(|key| key.team.as_str()),
+            model = self.model().map(clipped),
+            action = self.action(),
+            edits = planned.map(|planned| planned.edits.as_str()),
+            received_tokens = received_tokens.or(subject.and_then(|own| own.received_tokens)),
+            sent_tokens = planned.map(|planned| planned.sent_tokens),
+            limit_tokens = limit_tokens.or(subject.map(|own| own.limit_tokens)),
+            messages = planned.map(|planned| planned.messages),
+            stream = planned.map(|planned| planned.stream),
+            upstream = self.upstream.as_deref(),
+            attempts = (self.attempts > 1).then_some(self.attempts),
+            overflows = (self.overflows > 0).then_some(self.overflows),
+            upstream_first_byte_ms = self.upstream_first_byte_ms,
+            total_ms = millis(self.begun.elapsed()),
+            bytes_out = self.bytes_out,
+            prompt_tokens = usage.prompt_tokens,
+            completion_tokens = usage.completion_tokens,
+            cached_tokens = usage.cached_tokens,
+            cost_usd = self.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
+            id = self.id.map(tracing::field::display),
+            finish_reason = self.metered.finish_reason.as_deref(),
+            "request"
+        );
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.settle_tokens();
+        self.learn();
+        if let Some((account, ended)) = self.end() {
+            account.settle_behind(ended);
+        }
+        self.count();
+        self.log();
+    }
+}
+
+/// Truncates a text for the log.
+pub fn logged(text: &str) -> String {
+    clipped(text).to_owned()
+}
+
+fn clipped(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_LOGGED_BYTES)]
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_callers_choose_is_logged_in_part() {
+        assert_eq!(logged("/v1/models"), "/v1/models");
+        assert_eq!(logged(&"a".repeat(201)), "a".repeat(200));
+        assert_eq!(logged(&"€".repeat(100)), "€".repeat(66));
+    }
+}

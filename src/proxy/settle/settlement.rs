@@ -1,0 +1,338 @@
+//! Settlement of a request at its end: usage, cost and the savings of compaction. Usage is as
+//! reported by the provider or, if unknown, by rule and flagged. Reads no clock and stores nothing.
+
+use weir_engine::wire::usage::{Metered, Usage};
+use weir_store::budget::{self, Billed, Compaction, Price, ServiceTier};
+use weir_store::ledger::{Flags, Settlement};
+
+/// Bytes of text per token assumed if no usage was reported.
+const BYTES_A_TOKEN: u64 = 4;
+/// Maximum plausible tokens in one report: many times the maximum of any model.
+const MAX_BELIEVED_TOKENS: u64 = 100_000_000;
+
+/// How much was seen of a request's end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The upstream received none of it.
+    NotSent,
+    /// The upstream refused it, with any status.
+    Refused,
+    /// The whole answer arrived.
+    Seen,
+    /// It was sent, and it is unknown whether the provider bills more.
+    Unseen,
+}
+
+/// Facts of a request besides its answer.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'a> {
+    /// Compaction of the conversation; `None` if weir did not read it.
+    pub compaction: Option<Compaction>,
+    /// Output limit set by the caller.
+    pub max_output_tokens: Option<u64>,
+    /// Usual output of this model.
+    pub learned_output_tokens: Option<u64>,
+    /// Status of the answer, if there was one.
+    pub status: Option<u16>,
+    /// Price of the model, if known.
+    pub price: Option<&'a Price>,
+}
+
+impl Known<'_> {
+    fn is_success(&self) -> bool {
+        self.status.is_none_or(|status| (200..300).contains(&status))
+    }
+}
+
+/// Computes the figures of a request that ended this way, without the name of its outcome and its
+/// times.
+///
+/// - A request that was not sent, or that the upstream refused without reporting usage, costs
+///   nothing.
+/// - A complete answer counts as reported. An answer without usage counts by rule if weir has
+///   counted the prompt, and is unknown if not.
+/// - If the end was not seen, the prompt is as reported so far or as weir counted it, and the
+///   output is the relayed text plus the usual rest of such answers.
+pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
+    let reported = believed(metered.usage.unwrap_or_default());
+    // A conversation has both figures; embeddings and the like have no output.
+    let has_usage = reported.prompt_tokens.is_some()
+        && (reported.completion_tokens.is_some() || known.compaction.is_none());
+    let (usage, mut flags) = match end {
+        End::NotSent => return free(Flags::NOT_SENT),
+        End::Refused => return free(Flags::default()),
+        _ if metered.usage.is_none() && !known.is_success() => return free(Flags::default()),
+        End::Seen if has_usage => (reported, Flags::default()),
+        End::Seen => {
+            // If an answer could not be read, even its length is unknown.
+            let usual = known.learned_output_tokens.filter(|_| metered.said_bytes == 0);
+            by_rule(metered, known, usual.unwrap_or(0), Flags::USAGE_MISSING)
+        }
+        // A stream that reports as it goes reports the total at its end.
+        End::Unseen if metered.done && has_usage => (reported, Flags::default()),
+        End::Unseen => {
+            by_rule(metered, known, known.learned_output_tokens.unwrap_or(0), Flags::default())
+        }
+    };
+    let billed = billed(&usage, metered.service_tier.as_deref());
+    let is_counted = usage.prompt_tokens.is_some() || usage.completion_tokens.is_some();
+    let (cost_nano_usd, saved_nano_usd) = match known.price {
+        Some(price) if is_counted => {
+            let cost = budget::cost(price, &billed);
+            // Some providers price pictures separately, which no list covers.
+            if cost.partly || usage.image_input_tokens.is_some_and(|tokens| tokens > 0) {
+                flags |= Flags::PARTLY_PRICED;
+            }
+            let compaction = known.compaction.as_ref().filter(|_| end == End::Seen && has_usage);
+            let saved = compaction.map(|done| budget::saved_nano_usd(price, &billed, done));
+            (Some(cost.nano_usd), saved)
+        }
+        _ => {
+            flags |= Flags::UNPRICED;
+            (None, None)
+        }
+    };
+    Settlement {
+        prompt_tokens: usage.prompt_tokens,
+        completion_tokens: usage.completion_tokens,
+        cached_tokens: usage.cached_tokens,
+        cache_write_tokens: usage.cache_write_tokens,
+        reasoning_tokens: usage.reasoning_tokens,
+        cost_nano_usd,
+        saved_nano_usd,
+        flags,
+        ..Settlement::default()
+    }
+}
+
+/// Drops figures that no request can have used: a typing error must not become a bill.
+pub fn believed(reported: Usage) -> Usage {
+    let believed = |tokens: Option<u64>| tokens.filter(|tokens| *tokens <= MAX_BELIEVED_TOKENS);
+    Usage {
+        prompt_tokens: believed(reported.prompt_tokens),
+        completion_tokens: believed(reported.completion_tokens),
+        cached_tokens: believed(reported.cached_tokens),
+        cache_write_tokens: believed(reported.cache_write_tokens),
+        reasoning_tokens: believed(reported.reasoning_tokens),
+        audio_input_tokens: believed(reported.audio_input_tokens),
+        audio_output_tokens: believed(reported.audio_output_tokens),
+        ..reported
+    }
+}
+
+/// Returns a settlement without usage.
+fn free(flags: Flags) -> Settlement {
+    Settlement { cost_nano_usd: Some(0), flags, ..Settlement::default() }
+}
+
+/// Estimates the usage from reports and the relayed text; `usual_tokens` is the usual total output.
+fn by_rule(
+    metered: &Metered,
+    known: &Known<'_>,
+    usual_tokens: u64,
+    flags: Flags,
+) -> (Usage, Flags) {
+    let reported = believed(metered.usage.unwrap_or_default());
+    let counted = known.compaction.map(|compaction| compaction.sent_tokens);
+    let Some(prompt_tokens) = reported.prompt_tokens.or(counted) else {
+        return (reported, flags | Flags::USAGE_MISSING);
+    };
+    let relayed_tokens = metered.said_bytes.div_ceil(BYTES_A_TOKEN);
+    let so_far = reported.completion_tokens.unwrap_or(relayed_tokens);
+    // The caller's own limit bounds the estimate, never the observed output.
+    let supposed = usual_tokens.min(known.max_output_tokens.unwrap_or(u64::MAX));
+    let usage = Usage {
+        prompt_tokens: Some(prompt_tokens),
+        completion_tokens: Some(so_far.max(supposed)),
+        ..reported
+    };
+    (usage, flags | Flags::ESTIMATED)
+}
+
+fn billed(usage: &Usage, service_tier: Option<&str>) -> Billed {
+    Billed {
+        prompt_tokens: usage.prompt_tokens,
+        // Embeddings have no output to report.
+        completion_tokens: usage.completion_tokens.or(Some(0)),
+        cached_tokens: usage.cached_tokens,
+        cache_write_tokens: usage.cache_write_tokens,
+        cache_write_1h_tokens: None,
+        reasoning_tokens: usage.reasoning_tokens,
+        audio_input_tokens: usage.audio_input_tokens,
+        audio_output_tokens: usage.audio_output_tokens,
+        service_tier: ServiceTier::from_name(service_tier.unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One dollar per million prompt tokens, ten for output.
+    const PRICE: &str = "in 1 cached 0.1 out 10";
+
+    fn metered(usage: Option<[u64; 3]>, said_bytes: u64, done: bool) -> Metered {
+        let usage = usage.map(|[prompt, cached, completion]| Usage {
+            prompt_tokens: Some(prompt),
+            cached_tokens: Some(cached),
+            completion_tokens: Some(completion),
+            ..Usage::default()
+        });
+        Metered { usage, said_bytes, done, ..Metered::default() }
+    }
+
+    /// A conversation of 1000 tokens, 900 of them sent.
+    fn known(price: &Price, status: Option<u16>) -> Known<'_> {
+        let compaction = Compaction {
+            received_tokens: 1000,
+            sent_tokens: 900,
+            earlier_tokens: None,
+            is_cut: false,
+            max_input_tokens: 100_000,
+        };
+        Known {
+            compaction: Some(compaction),
+            max_output_tokens: Some(70),
+            learned_output_tokens: Some(100),
+            status,
+            price: Some(price),
+        }
+    }
+
+    type Row = (&'static str, End, Option<u16>, Metered, [Option<u64>; 3], Flags);
+
+    fn rows() -> [Row; 10] {
+        let none = Flags::default();
+        let (estimated, missing) = (Flags::ESTIMATED, Flags::ESTIMATED | Flags::USAGE_MISSING);
+        let reported = Some([900, 400, 50]);
+        [
+            (
+                "never sent",
+                End::NotSent,
+                None,
+                metered(None, 0, false),
+                [None, None, Some(0)],
+                Flags::NOT_SENT,
+            ),
+            ("refused", End::Seen, Some(429), metered(None, 0, true), [None, None, Some(0)], none),
+            (
+                "whole",
+                End::Seen,
+                Some(200),
+                metered(reported, 200, true),
+                [Some(900), Some(50), Some(1_040_000)],
+                none,
+            ),
+            (
+                "refused with a success",
+                End::Refused,
+                Some(200),
+                metered(None, 0, true),
+                [None, None, Some(0)],
+                none,
+            ),
+            (
+                "usage of zero",
+                End::Seen,
+                Some(200),
+                metered(Some([0, 0, 0]), 0, true),
+                [Some(0), Some(0), Some(0)],
+                none,
+            ),
+            (
+                "whole, without usage",
+                End::Seen,
+                Some(200),
+                metered(None, 121, true),
+                [Some(900), Some(31), Some(1_210_000)],
+                missing,
+            ),
+            (
+                "unread",
+                End::Seen,
+                Some(200),
+                metered(None, 0, false),
+                [Some(900), Some(70), Some(1_600_000)],
+                missing,
+            ),
+            (
+                "killed",
+                End::Unseen,
+                None,
+                metered(None, 0, false),
+                [Some(900), Some(70), Some(1_600_000)],
+                estimated,
+            ),
+            (
+                "left late",
+                End::Unseen,
+                Some(200),
+                metered(None, 800, false),
+                [Some(900), Some(200), Some(2_900_000)],
+                estimated,
+            ),
+            (
+                "left after the usage",
+                End::Unseen,
+                Some(200),
+                metered(reported, 200, true),
+                [Some(900), Some(50), Some(1_040_000)],
+                none,
+            ),
+        ]
+    }
+
+    #[test]
+    fn requests_are_settled_by_what_is_known_of_their_end() {
+        let price = Price::parse(PRICE).expect("a price");
+        for (name, end, status, metered, expected, flags) in rows() {
+            let settled = settle(end, &metered, &known(&price, status));
+            let found = [settled.prompt_tokens, settled.completion_tokens, settled.cost_nano_usd];
+            assert_eq!((found, settled.flags), (expected, flags), "{name}");
+        }
+    }
+
+    #[test]
+    fn reports_that_cannot_be_true_are_none() {
+        let price = Price::parse(PRICE).expect("a price");
+        let known = known(&price, Some(200));
+        let half = Usage { completion_tokens: Some(50), ..Usage::default() };
+        let absurd = Usage { prompt_tokens: Some(900), completion_tokens: Some(1 << 53), ..half };
+        for (usage, output) in [(half, 50), (absurd, 31), (Usage::default(), 31)] {
+            let metered = Metered { usage: Some(usage), ..metered(None, 121, true) };
+            let settled = settle(End::Seen, &metered, &known);
+            let figures = (settled.prompt_tokens, settled.completion_tokens);
+            assert_eq!(figures, (Some(900), Some(output)), "{usage:?}");
+            assert_eq!(settled.flags, Flags::ESTIMATED | Flags::USAGE_MISSING);
+        }
+    }
+
+    #[test]
+    fn what_has_no_price_costs_nothing_and_says_so() {
+        let metered = metered(Some([900, 0, 50]), 0, true);
+        let settled = settle(End::Seen, &metered, &Known { status: Some(200), ..Known::default() });
+        assert_eq!((settled.cost_nano_usd, settled.saved_nano_usd), (None, None));
+        assert_eq!((settled.prompt_tokens, settled.flags), (Some(900), Flags::UNPRICED));
+    }
+
+    #[test]
+    fn an_answer_that_nobody_counted_is_unknown() {
+        let price = Price::parse(PRICE).expect("a price");
+        let known = Known { status: Some(200), price: Some(&price), ..Known::default() };
+        for end in [End::Seen, End::Unseen] {
+            let settled = settle(end, &metered(None, 400, false), &known);
+            assert_eq!((settled.prompt_tokens, settled.cost_nano_usd), (None, None));
+            assert_eq!(settled.flags, Flags::USAGE_MISSING | Flags::UNPRICED);
+        }
+    }
+
+    #[test]
+    fn savings_are_told_of_what_was_reported() {
+        let price = Price::parse(PRICE).expect("a price");
+        let known = known(&price, Some(200));
+        let whole = settle(End::Seen, &metered(Some([900, 800, 50]), 0, true), &known);
+        assert_eq!(whole.saved_nano_usd, Some(10_000));
+        let unseen = settle(End::Unseen, &metered(None, 0, false), &known);
+        assert_eq!(unseen.saved_nano_usd, None);
+    }
+}

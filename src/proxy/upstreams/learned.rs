@@ -1,0 +1,383 @@
+//! Learned values of upstreams' models: limits, and the ratio of their tokens to weir's count.
+//! Decides nothing: `context` draws the conclusions from a refusal or a sample.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use moka::sync::Cache;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::Learning;
+use crate::proxy::planner::{Job, Planned};
+use crate::proxy::shared::{self, shown};
+use crate::proxy::upstreams::learned_store::{self, LearnedStore, Stored};
+use weir_engine::context::calibration::{Counted, Ratio, Sample, Samples};
+use weir_engine::context::{self, Configured, LearnedLimits, Measure};
+use weir_engine::tokens::media::ImageRule;
+use weir_engine::tokens::{Digits, Encoding, REPLY_PRIMING};
+use weir_engine::wire::Protocol;
+use weir_store::Tenant;
+use weir_store::{Kind, Store, StoreError, now_ms};
+
+/// Limits in the store.
+pub const LIMITS: Kind = Kind { name: "learned_limits", max_bytes: 1 << 20 };
+/// Claims of probes in the store.
+const PROBES: Kind = Kind { name: "limit_probes", max_bytes: 1 << 20 };
+/// Ratios in the store.
+pub const RATIOS: Kind = Kind { name: "learned_ratios", max_bytes: 1 << 20 };
+/// Owner of everything learned with weir's own key: the upstream knows one account.
+const OWN_ACCOUNT: Tenant = Tenant([0xff; 16]);
+/// Lifetime of a ratio that no sample has moved. Tokenizers do not change, but the model behind a
+/// name may.
+const RATIO_LIFETIME_MS: u64 = 30 * 24 * 60 * 60 * 1000;
+/// Maximum number of models with samples.
+const MAX_SAMPLED_MODELS: u64 = 1000;
+/// Minimum prompt size of a sample: smaller ones are mostly framing, which differs between
+/// templates.
+const MIN_SAMPLE_TOKENS: u64 = 500;
+/// Maximum number of prompts counted again at once, for models without a ratio.
+const MAX_COUNTING: usize = 2;
+/// Maximum bytes of bodies kept for that until their answers end. Requests beyond it give no
+/// samples.
+const MAX_KEPT_BYTES: usize = 16 << 20;
+
+/// Learned values of the models behind an upstream.
+pub struct Learned {
+    has_own_key: bool,
+    options: Learning,
+    limits: LearnedStore<LimitsRow>,
+    ratios: LearnedStore<RatioRow>,
+    samples: Cache<(Tenant, String), Arc<Mutex<Samples>>>,
+    counting: Arc<Semaphore>,
+    keeping: Arc<Semaphore>,
+}
+
+/// Limits as stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsRow {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_input_tokens: Option<u64>,
+    pub counts_output: bool,
+    pub is_told: bool,
+    /// Time of the upstream's last refusal.
+    pub learned_ms: u64,
+    /// Time at which it accepted more than it had refused before, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raised_ms: Option<u64>,
+    /// The model's configuration: under another one these limits do not apply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured: Option<Configured>,
+}
+
+impl LimitsRow {
+    fn new(limits: LearnedLimits, configured: Configured, learned_ms: u64) -> Self {
+        Self {
+            window_tokens: limits.window_tokens,
+            max_input_tokens: limits.max_input_tokens,
+            counts_output: limits.counts_output,
+            is_told: limits.is_told,
+            learned_ms,
+            raised_ms: None,
+            configured: Some(configured),
+        }
+    }
+
+    fn limits(&self) -> LearnedLimits {
+        LearnedLimits {
+            window_tokens: self.window_tokens,
+            max_input_tokens: self.max_input_tokens,
+            counts_output: self.counts_output,
+            is_told: self.is_told,
+        }
+    }
+}
+
+/// Ratio as stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RatioRow {
+    /// Tokens of the model for a thousand of weir's.
+    pub permille: u32,
+    /// Whether the model reads digits in groups of three.
+    #[serde(default)]
+    pub has_digits_in_threes: bool,
+    /// Number of changes of the ratio.
+    pub version: u32,
+    pub learned_ms: u64,
+}
+
+impl RatioRow {
+    /// Returns how the model reads digits.
+    pub fn digits(&self) -> Digits {
+        if self.has_digits_in_threes { Digits::InThrees } else { Digits::Apart }
+    }
+}
+
+impl Learned {
+    /// Creates the learned values of `upstream`, kept in `store`. With weir's own key all callers
+    /// are one to the upstream; else each credential has its own limits, such as those of a
+    /// provider's tier.
+    pub fn new(store: Store, upstream: String, has_own_key: bool, options: Learning) -> Self {
+        Self::on(Some((store, upstream)), has_own_key, options)
+    }
+
+    /// Creates empty values that are not stored.
+    pub fn nothing(options: Learning) -> Self {
+        Self::on(None, false, options)
+    }
+
+    fn on(store: Option<(Store, String)>, has_own_key: bool, options: Learning) -> Self {
+        Self {
+            has_own_key,
+            options,
+            limits: LearnedStore::new(LIMITS, options.limit_lifetime_ms, store.clone()),
+            ratios: LearnedStore::new(RATIOS, RATIO_LIFETIME_MS, store),
+            samples: Cache::new(MAX_SAMPLED_MODELS),
+            counting: Arc::new(Semaphore::new(MAX_COUNTING)),
+            keeping: Arc::new(Semaphore::new(MAX_KEPT_BYTES)),
+        }
+    }
+
+    /// Whether refusals are learned from.
+    pub fn retries_overflow(&self) -> bool {
+        self.options.heal
+    }
+
+    /// Returns the learned limits of `model` under this configuration, for requests of `tenant`.
+    pub fn limits(&self, tenant: Tenant, model: &str, configured: Configured) -> LearnedLimits {
+        let row = self.row(tenant, model, configured);
+        row.map_or_else(LearnedLimits::default, |row| row.limits())
+    }
+
+    fn row(&self, tenant: Tenant, model: &str, configured: Configured) -> Option<LimitsRow> {
+        let row = self.options.heal.then(|| self.limits.find(self.account(tenant), model));
+        // A setting changed since is newer than the learned limits.
+        row.flatten().filter(|row| row.configured.is_none_or(|own| own == configured))
+    }
+
+    /// Stores the learned limits of `model` under this configuration, from a request of `tenant`.
+    pub async fn keep_limits(
+        &self,
+        tenant: Tenant,
+        model: &str,
+        limits: LearnedLimits,
+        configured: Configured,
+    ) {
+        let row = LimitsRow::new(limits, configured, now_ms());
+        self.limits.keep(self.account(tenant), model, row).await;
+    }
+
+    /// Returns the learned limits of `model` and the time of the last refusal, if a probe is due.
+    pub fn may_probe(
+        &self,
+        tenant: Tenant,
+        model: &str,
+        configured: Configured,
+    ) -> Option<(LearnedLimits, u64)> {
+        let row = self.row(tenant, model, configured)?;
+        context::learned::may_probe(row.learned_ms, now_ms())
+            .then_some((row.limits(), row.learned_ms))
+    }
+
+    /// Claims the one probe of `model` under these learned limits, across all processes.
+    pub async fn claim_probe(&self, tenant: Tenant, model: &str, limits: LearnedLimits) -> bool {
+        let claimed = (model, limits.least_tokens());
+        let lifetime_ms = context::learned::PROBE_INTERVAL_MS;
+        self.limits.claim(PROBES, self.account(tenant), claimed, lifetime_ms).await
+    }
+
+    /// Stores limits that the upstream has proved to accept, though it `refused` less before.
+    pub fn raise_limits(
+        self: &Arc<Self>,
+        (tenant, model): (Tenant, &str),
+        limits: LearnedLimits,
+        configured: Configured,
+        refused_ms: u64,
+    ) {
+        let row = LimitsRow {
+            raised_ms: Some(now_ms()),
+            ..LimitsRow::new(limits, configured, refused_ms)
+        };
+        let (account, model) = (self.account(tenant), model.to_owned());
+        self.limits.remember(account, &model, row);
+        let learned = Arc::clone(self);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { learned.limits.store(account, &model, row).await });
+        }
+    }
+
+    /// Returns the tokens that `model` counts for a thousand of weir's, and how it reads digits,
+    /// for requests of `tenant`.
+    pub fn ratio(&self, tenant: Tenant, model: &str) -> Option<(u32, Digits)> {
+        let row = self.options.calibrate.then(|| self.ratios.find(self.account(tenant), model));
+        row.flatten().map(|row| (row.permille, row.digits()))
+    }
+
+    /// Prepares the comparison with a request's answer; `None` if nothing can be learned from it.
+    pub fn sampling(self: &Arc<Self>, job: &Job, planned: &Planned) -> Option<Sampling> {
+        let is_worth_it = self.options.calibrate
+            && planned.is_calibrated
+            && planned.action != "fault"
+            && planned.sent_tokens >= MIN_SAMPLE_TOKENS;
+        if !is_worth_it {
+            return None;
+        }
+        let account = self.account(job.tenant);
+        let at = match planned.encoding {
+            Encoding::Scaled { permille, digits } => {
+                Some(Counted::At { permille, digits, tokens: planned.sent_tokens })
+            }
+            _ => None,
+        };
+        let body = planned.body.as_ref().unwrap_or(&job.body);
+        let is_compared = at.is_none() || self.compares(account, &planned.model);
+        let counted = match is_compared.then(|| self.kept(body)).flatten() {
+            Some(kept) => Known::Body(kept.0, kept.1, at),
+            None => Known::Count(at?),
+        };
+        Some(Sampling { learned: Arc::clone(self), account, model: planned.model.clone(), counted })
+    }
+
+    /// Whether it is still unknown how a model reads digits.
+    fn compares(&self, account: Tenant, model: &str) -> bool {
+        let samples = self.samples.get(&(account, model.to_owned()));
+        samples.is_none_or(|samples| samples.lock().is_ok_and(|samples| samples.compares()))
+    }
+
+    /// Keeps a body until its answer has ended, if there is room for it.
+    fn kept(&self, body: &Bytes) -> Option<(Bytes, OwnedSemaphorePermit)> {
+        let bytes = u32::try_from(body.len()).ok()?;
+        let place = Arc::clone(&self.keeping).try_acquire_many_owned(bytes).ok()?;
+        Some((body.clone(), place))
+    }
+
+    /// Takes a sample, and moves the ratio if necessary.
+    fn sample(self: &Arc<Self>, account: Tenant, model: String, sample: Sample) {
+        let place = (account, model);
+        let samples = self.samples.get_with(place.clone(), Default::default);
+        let (_, model) = place;
+        let Ok(mut samples) = samples.lock() else { return };
+        let current = self.ratios.find(account, &model);
+        let version = current.map_or(0, |row| row.version);
+        samples.take(sample, version);
+        let ratio = current.map(|row| {
+            let (permille, digits) = (row.permille, row.digits());
+            Ratio { permille, digits, version }
+        });
+        let Some((permille, digits)) = samples.step(ratio) else { return };
+        let version = version.saturating_add(1);
+        let has_digits_in_threes = digits == Digits::InThrees;
+        let row = RatioRow { permille, has_digits_in_threes, version, learned_ms: now_ms() };
+        self.ratios.remember(account, &model, row);
+        drop(samples);
+        tracing::info!(
+            target: "weir::learned",
+            event = "calibration",
+            model = shown(&model),
+            before = current.map(|row| f64::from(row.permille) / 1000.0),
+            ratio = f64::from(permille) / 1000.0,
+            digits_in_threes = has_digits_in_threes,
+            version,
+            "the ratio of the model's tokens to weir's count has moved; live conversations near their \
+             limit may be cut once more"
+        );
+        let learned = Arc::clone(self);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { learned.ratios.store(account, &model, row).await });
+        }
+    }
+
+    /// Returns the owner of learned values.
+    fn account(&self, tenant: Tenant) -> Tenant {
+        if self.has_own_key { OWN_ACCOUNT } else { tenant }
+    }
+}
+
+/// Prompt whose token count the upstream may report.
+pub struct Sampling {
+    learned: Arc<Learned>,
+    account: Tenant,
+    model: String,
+    counted: Known,
+}
+
+/// Known facts of a prompt.
+enum Known {
+    Count(Counted),
+    /// Its body to be counted, with its share of memory, and its known counts.
+    Body(Bytes, OwnedSemaphorePermit, Option<Counted>),
+}
+
+impl Sampling {
+    /// Records the count that the upstream reported for the prompt. If necessary, weir counts it
+    /// first on a blocking thread; while too many others are counted there, the known counts must
+    /// suffice.
+    pub fn take(self, reported: u64) {
+        let Self { learned, account, model, counted } = self;
+        let (body, kept, known) = match counted {
+            Known::Count(counted) => {
+                return learned.sample(account, model, Sample { counted, reported });
+            }
+            Known::Body(body, kept, known) => (body, kept, known),
+        };
+        let (Ok(place), Ok(runtime)) = (
+            Arc::clone(&learned.counting).try_acquire_owned(),
+            tokio::runtime::Handle::try_current(),
+        ) else {
+            if let Some(counted) = known {
+                learned.sample(account, model, Sample { counted, reported });
+            }
+            return;
+        };
+        runtime.spawn_blocking(move || {
+            let _places = (place, kept);
+            let counted = || {
+                let apart = count(&body, &model, Digits::Apart)?;
+                let in_threes = count(&body, &model, Digits::InThrees)?;
+                Some(Counted::Both { apart, in_threes })
+            };
+            let counted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(counted));
+            let Ok(Some(counted)) = counted else { return };
+            learned.sample(account, model, Sample { counted, reported });
+        });
+    }
+}
+
+/// Counts a body's prompt at a ratio of one.
+fn count(body: &[u8], model: &str, digits: Digits) -> Option<u64> {
+    let measure = Measure {
+        encoding: Encoding::Scaled { permille: 1000, digits },
+        images: ImageRule::of_model(model),
+    };
+    let request = Protocol::Chat.read(body, usize::MAX).ok()?;
+    let mut tokens = REPLY_PRIMING;
+    for raw in &request.messages {
+        tokens += measure.fact(&Protocol::Chat.read_message(raw).ok()?).tokens;
+    }
+    for extra in &request.extras {
+        tokens += shared::extra_tokens(measure, extra);
+    }
+    Some(tokens)
+}
+
+/// Returns all limits in `store`, of all callers; at most `most`.
+pub async fn limits_rows(store: &Store, most: usize) -> Result<Vec<Stored<LimitsRow>>, StoreError> {
+    learned_store::stored(store, LIMITS, most).await
+}
+
+/// Removes the limits in `store` of the models that `is_meant` accepts, of all callers; at most
+/// `most`. Returns the models' names.
+pub async fn forget_limits(
+    store: &Store,
+    is_meant: impl Fn(&str) -> bool,
+    most: usize,
+) -> Result<Vec<String>, StoreError> {
+    learned_store::remove(store, LIMITS, is_meant, most).await
+}
+
+/// Returns all ratios in `store`, of all callers; at most `most`.
+pub async fn ratio_rows(store: &Store, most: usize) -> Result<Vec<Stored<RatioRow>>, StoreError> {
+    learned_store::stored(store, RATIOS, most).await
+}

@@ -1,0 +1,287 @@
+//! Upstreams: for each its client, weir's own credentials and headers, the treatment of callers'
+//! headers, its learned values, and its breaker. Decides no route.
+
+pub mod base_url;
+pub mod learned;
+pub mod learned_store;
+pub mod routes;
+pub mod usage_refusals;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::header::{ACCEPT_ENCODING, HeaderValue};
+use http::{HeaderMap, HeaderName};
+use tokio::time::Instant;
+
+use crate::config::{self, Config, DEFAULT_UPSTREAM, Learning};
+use crate::proxy::error::ProxyError;
+use crate::proxy::headers::{self, Via};
+use crate::proxy::upstreams::base_url::BaseUrl;
+use crate::proxy::upstreams::learned::Learned;
+use crate::proxy::upstreams::routes::UpstreamKnowledge;
+use crate::proxy::upstreams::usage_refusals::UsageRefusals;
+use crate::upstream::breaker::{Breaker, Change};
+use crate::upstream::retry::{RetryLimits, Tried};
+use crate::upstream::{Client, Endpoint, ProviderKey, SendError};
+use weir_store::{OpenError, Store};
+
+/// Upstream, with everything known of it.
+pub struct Upstream {
+    pub name: Arc<str>,
+    pub client: Client,
+    /// Scheme, host and port.
+    pub origin: Arc<str>,
+    /// Key sent instead of callers' credentials; `None` if weir has none.
+    pub provider_key: Option<ProviderKey>,
+    /// Headers added to every request.
+    headers: Vec<(HeaderName, HeaderValue)>,
+    /// Whether it receives callers' own credentials.
+    pub gets_callers_key: bool,
+    pub retry_limits: RetryLimits,
+    pub knowledge: Arc<UpstreamKnowledge>,
+    pub(in crate::proxy) base_url: BaseUrl,
+    breaker: Mutex<Breaker>,
+    /// Whether the breaker has recorded failures.
+    is_troubled: AtomicBool,
+    begun: Instant,
+}
+
+/// All upstreams.
+pub struct Upstreams {
+    pub default: Arc<Upstream>,
+    named: BTreeMap<String, Arc<Upstream>>,
+}
+
+impl Upstreams {
+    /// Creates the upstreams of `config`; `client` is the default's, made if absent. One that is as
+    /// in `before` keeps its connections; learned values carry over if they still apply to the same
+    /// callers.
+    pub fn new(
+        config: &Config,
+        client: Option<Client>,
+        store: &Store,
+        before: Option<(&Config, &Self)>,
+    ) -> Result<Self, OpenError> {
+        let old = before.map(|(old, upstreams)| Before {
+            config: &old.upstream,
+            learning: old.learning,
+            upstream: &upstreams.default,
+        });
+        let default = (DEFAULT_UPSTREAM, &config.upstream);
+        let default = upstream(default, client, config.learning, store, old)?;
+        let mut named = BTreeMap::new();
+        for (name, own) in &config.upstreams {
+            let old = before.and_then(|(old, upstreams)| {
+                let (config, upstream) = old.upstreams.get(name).zip(upstreams.named.get(name))?;
+                Some(Before { config, learning: old.learning, upstream })
+            });
+            let own = upstream((name, own), None, config.learning, store, old)?;
+            named.insert(name.clone(), own);
+        }
+        Ok(Self { default, named })
+    }
+
+    /// Returns the upstream called `name`; the default if there is none.
+    pub fn find(&self, name: &str) -> &Arc<Upstream> {
+        self.named.get(name).unwrap_or(&self.default)
+    }
+
+    /// Returns all of them, the default first.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        std::iter::once(&self.default).chain(self.named.values())
+    }
+}
+
+/// Creates a client for the upstream called `name`.
+fn client_of(name: &str, config: &config::Upstream) -> Result<Client, OpenError> {
+    let section = config::upstreams::section(name);
+    Client::new(config).map_err(|error| OpenError::System { message: error.said(&section) })
+}
+
+/// Upstream of the configuration before.
+struct Before<'a> {
+    config: &'a config::Upstream,
+    learning: Learning,
+    upstream: &'a Arc<Upstream>,
+}
+
+/// Creates an upstream, or keeps that of `before` if it is configured alike.
+fn upstream(
+    (name, config): (&str, &config::Upstream),
+    client: Option<Client>,
+    learning: Learning,
+    store: &Store,
+    before: Option<Before<'_>>,
+) -> Result<Arc<Upstream>, OpenError> {
+    let before = before.filter(|before| before.learning == learning);
+    if let Some(before) = before.as_ref().filter(|before| before.config == config) {
+        return Ok(Arc::clone(before.upstream));
+    }
+    let client = client.map_or_else(|| client_of(name, config), Ok)?;
+    let mut new = Upstream::new((name, config), client, learning, store)?;
+    if let Some(Before { config: old, upstream, .. }) = before
+        && old.ask_usage == config.ask_usage
+        && upstream.origin == new.origin
+        && upstream.gets_callers_key == new.gets_callers_key
+    {
+        new.knowledge = Arc::clone(&upstream.knowledge);
+    }
+    Ok(Arc::new(new))
+}
+
+impl Upstream {
+    fn new(
+        (name, config): (&str, &config::Upstream),
+        client: Client,
+        learning: Learning,
+        store: &Store,
+    ) -> Result<Self, OpenError> {
+        let unfit = |what: String| OpenError::System { message: what };
+        let provider_key = config.provider_key.as_ref().map(|secret| {
+            ProviderKey::new(secret, client.base()).ok_or_else(|| {
+                unfit("weir's own key for the provider contains characters that are not allowed in a header".into())
+            })
+        });
+        let provider_key = provider_key.transpose()?;
+        let plain = config.headers.iter().map(|(name, value)| (name, value.as_str(), false));
+        let secret = config.secret_headers.iter().map(|(name, value)| (name, value.expose(), true));
+        let mut headers = Vec::new();
+        for (header, value, is_secret) in plain.chain(secret) {
+            let pair = HeaderName::try_from(header).ok().zip(HeaderValue::from_str(value).ok());
+            let Some((header, mut value)) = pair else {
+                return Err(unfit(format!(
+                    "a header of the upstream {name} is invalid: {header:?}"
+                )));
+            };
+            value.set_sensitive(is_secret);
+            headers.push((header, value));
+        }
+        let origin: Arc<str> = client.base().origin().into();
+        // Values learned at one address may depend on the credentials sent there.
+        let place = match name {
+            DEFAULT_UPSTREAM => origin.to_string(),
+            name => format!("{name} {origin}"),
+        };
+        let gets_callers_key = config.gets_callers_key() && provider_key.is_none();
+        let learned = Learned::new(store.clone(), place, !gets_callers_key, learning);
+        let usage_refusals = UsageRefusals::new(config.ask_usage);
+        Ok(Self {
+            name: name.into(),
+            client,
+            provider_key,
+            headers,
+            gets_callers_key,
+            retry_limits: RetryLimits {
+                max_retries: config.max_retries,
+                max_wait_ms: config.retry_max_wait_ms,
+            },
+            knowledge: Arc::new(UpstreamKnowledge {
+                name: name.into(),
+                origin: (name != DEFAULT_UPSTREAM).then(|| Arc::clone(&origin)),
+                learned: Arc::new(learned),
+                usage_refusals,
+            }),
+            origin,
+            base_url: BaseUrl::default(),
+            breaker: Mutex::default(),
+            is_troubled: AtomicBool::new(false),
+            begun: Instant::now(),
+        })
+    }
+
+    /// Prepares a caller's headers for this upstream.
+    pub fn outbound(&self, callers: HeaderMap, via: &Via, endpoint: &Endpoint) -> HeaderMap {
+        let mut headers = headers::outbound(callers, via);
+        self.put_own(&mut headers, endpoint);
+        headers
+    }
+
+    /// Removes the caller's headers that this upstream must not get, and adds weir's own.
+    pub fn put_own(&self, headers: &mut HeaderMap, endpoint: &Endpoint) {
+        match &self.provider_key {
+            Some(provider_key) => provider_key.put_into(headers, endpoint),
+            None if !self.gets_callers_key => ProviderKey::take_out(headers),
+            None => {}
+        }
+        for (name, value) in &self.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+    }
+
+    /// Like [`Self::outbound`], for an answer whose usage is read.
+    pub fn outbound_read(&self, callers: HeaderMap, via: &Via, endpoint: &Endpoint) -> HeaderMap {
+        let mut headers = self.outbound(callers, via, endpoint);
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers
+    }
+
+    /// Converts the reason for a missing answer to an error. The client names the default's section
+    /// in errors about its settings.
+    pub fn error(&self, error: SendError) -> ProxyError {
+        let error = ProxyError::from(error);
+        if &*self.name == DEFAULT_UPSTREAM {
+            return error;
+        }
+        let message = error.message.replace("(upstream.", &format!("(upstreams.{}.", self.name));
+        ProxyError { message, ..error }
+    }
+
+    /// Prepares its headers for the caller.
+    pub fn inbound(&self, upstreams: HeaderMap) -> HeaderMap {
+        let mut headers = headers::inbound(upstreams);
+        if !self.gets_callers_key {
+            ProviderKey::clean_answer(&mut headers);
+        }
+        headers
+    }
+
+    /// Whether a request may go there while another upstream could serve it, too.
+    pub fn lets_through(&self) -> bool {
+        if !self.is_troubled.load(Ordering::Relaxed) {
+            return true;
+        }
+        let now_ms = self.now_ms();
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now_ms)
+    }
+
+    /// Records how a request came back.
+    pub fn note(&self, tried: Tried) {
+        let is_trouble = tried.is_trouble();
+        if !is_trouble && !self.is_troubled.load(Ordering::Relaxed) {
+            return;
+        }
+        let now_ms = self.now_ms();
+        let mut breaker = self.breaker.lock().unwrap_or_else(PoisonError::into_inner);
+        let change = match is_trouble {
+            true => breaker.failed(now_ms),
+            false => breaker.answered(),
+        };
+        self.is_troubled.store(is_trouble, Ordering::Relaxed);
+        drop(breaker);
+        let upstream = &*self.name;
+        match change {
+            Change::None => {}
+            Change::Opened => tracing::warn!(
+                target: "weir::upstream",
+                event = "breaker",
+                state = "open",
+                upstream,
+                "an upstream has failed several times in a row: it is skipped for a while if \
+                 there is another"
+            ),
+            Change::Closed => tracing::info!(
+                target: "weir::upstream",
+                event = "breaker",
+                state = "closed",
+                upstream,
+                "an upstream answers again"
+            ),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
