@@ -1,6 +1,8 @@
 //! Calls and results: which call a result answers, and which arguments of a call can be shortened.
 //! Read only.
 
+use std::borrow::Cow;
+
 use xxhash_rust::xxh3::Xxh3;
 
 use super::fold::Fold;
@@ -39,7 +41,7 @@ pub fn answered(fold: &Fold, message: usize, source: &dyn Source) -> Option<Aske
 /// Converts a call to the form that results refer to.
 pub fn asked(call: &Call<'_>) -> Asked {
     let tool = json::string(call.name).unwrap_or_default().into_owned();
-    let arguments = json::string(call.arguments).unwrap_or(call.arguments.into());
+    let arguments = call.text();
     let mut hasher = Xxh3::new();
     hasher.update(tool.as_bytes());
     hasher.update(&[0]);
@@ -47,10 +49,16 @@ pub fn asked(call: &Call<'_>) -> Asked {
     Asked { tool, key: hasher.digest() }
 }
 
+/// Returns the text of a call's arguments: of a string, or an object as it is; `None` for others.
+pub fn text(arguments: &str) -> Option<Cow<'_, str>> {
+    let object = arguments.starts_with('{').then_some(Cow::Borrowed(arguments));
+    json::string(arguments).or(object)
+}
+
 /// Returns the arguments with long texts shortened, as a JSON object again. `None` if there is
-/// nothing to shorten or the arguments are not an object in a string.
+/// nothing to shorten or the arguments are no object.
 pub fn shortened(arguments: &str) -> Option<String> {
-    let text = json::string(arguments)?;
+    let text = text(arguments)?;
     let members = json::unique_members(&text)?;
     let mut out = String::with_capacity(text.len() / 2);
     let mut written = 0;

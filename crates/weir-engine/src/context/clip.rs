@@ -1,5 +1,6 @@
 //! Clipping, the last resort: texts keep head and tail at a fixed ladder of sizes.
 
+use super::calls;
 use crate::tokens::Encoding;
 use crate::wire::json;
 use crate::wire::splice::{Clip, TextCut, clipped};
@@ -58,12 +59,12 @@ pub fn clip_texts<T: AsRef<str>>(encoding: Encoding, texts: &[T], level_tokens: 
 }
 
 /// Clips the arguments of a call, given as JSON text, to about `level_tokens`. `None` if they are
-/// small enough, are no string, or would not become shorter.
+/// small enough, are neither a string nor an object, or would not become shorter.
 ///
 /// JSON arguments stay JSON with the same members: long texts in them are clipped, the longest
 /// first. Other arguments are one text.
 pub fn clip_arguments(encoding: Encoding, arguments: &str, level_tokens: u64) -> Option<String> {
-    let text = json::string(arguments)?;
+    let text = calls::text(arguments)?;
     let whole_tokens = encoding.count(&text);
     if whole_tokens <= level_tokens {
         return None;

@@ -45,7 +45,7 @@ fn said(message: &Message<'_>) -> String {
 
 fn action(call: &Call<'_>) -> String {
     let name = one_line(&json::string(call.name).unwrap_or_default(), NAME_CHARACTERS);
-    let text = json::string(call.arguments).unwrap_or(call.arguments.into());
+    let text = call.text();
     let target = match json::members(&text) {
         None => Some(one_line(&text, TARGET_CHARACTERS)),
         Some(members) => {
@@ -84,7 +84,7 @@ pub fn paths(message: &Message<'_>) -> Vec<String> {
 
 /// Returns the files that a call names, in order.
 pub fn paths_of(call: &Call<'_>) -> Vec<String> {
-    let Some(text) = json::string(call.arguments) else { return Vec::new() };
+    let text = call.text();
     let Some(members) = json::members(&text) else { return Vec::new() };
     let values = members.into_iter().filter_map(|(_, raw)| json::string(raw));
     values.filter(|value| is_path(value)).map(std::borrow::Cow::into_owned).collect()

@@ -94,12 +94,14 @@ impl Measure {
                 None => tokens::count_unknown(self.encoding, raw),
             };
         }
+        for part in &message.others {
+            other_tokens += self.part(part);
+        }
         for call in &message.calls {
             other_tokens += tokens::CALL_FRAMING + self.raw_text(call.name);
-            let arguments = json::string(call.arguments);
-            let counted = arguments.as_deref().unwrap_or(call.arguments);
-            other_tokens += self.text(counted, &mut characters);
-            said(arguments.unwrap_or_default(), Some(call));
+            let arguments = call.text();
+            other_tokens += self.text(&arguments, &mut characters);
+            said(arguments, Some(call));
         }
         if let Some(name) = &message.name {
             other_tokens += tokens::NAME_FRAMING + self.encoding.count(name);
@@ -134,13 +136,20 @@ impl Measure {
 
     fn part(&self, part: &Part<'_>) -> u64 {
         match part {
-            Part::Text(raw) => self.raw_text(raw),
+            Part::Text(raw) | Part::Thinking(raw) => self.raw_text(raw),
+            Part::Sealed(raw) => sealed_tokens(raw),
             Part::Ambiguous(raw) => self.encoding.count(raw),
             Part::Image { url, detail } => self.images.count(url, detail.as_deref()),
             Part::Audio { data, format } => media::count_audio(data, format),
             Part::Other(raw) => tokens::count_unknown(self.encoding, raw),
         }
     }
+}
+
+/// Estimates the tokens of encrypted reasoning: base64 has 3 bytes in 4 letters, and a token some 4
+/// bytes. Codex, OpenAI's own client, estimates likewise.
+fn sealed_tokens(raw: &str) -> u64 {
+    (raw.len() as u64 * 3).div_ceil(16)
 }
 
 #[cfg(test)]

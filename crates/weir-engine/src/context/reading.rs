@@ -102,7 +102,7 @@ impl Reading {
             reader.push(json::string(raw).unwrap_or_default(), None);
         }
         for call in &message.calls {
-            reader.push(json::string(call.arguments).unwrap_or_default(), Some(call));
+            reader.push(call.text(), Some(call));
         }
         reader.done(message)
     }

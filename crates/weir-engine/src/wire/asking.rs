@@ -61,7 +61,7 @@ impl Question {
     pub fn put(self, request: &Request<'_>, body: &mut String) -> Put {
         let text = request.text;
         let offset = |raw: &&str| raw.as_ptr() as usize - text.as_ptr() as usize;
-        let is_before = request.messages.first().map(offset).is_none_or(|first| self.at < first);
+        let is_before = request.listed().first().map(offset).is_none_or(|first| self.at < first);
         let start = match is_before {
             true => self.at,
             // The distance of everything after the messages to the end is unchanged.

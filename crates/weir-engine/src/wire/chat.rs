@@ -1,12 +1,9 @@
 //! OpenAI's chat completions: parses a body into members and messages. Reads spans; changes
 //! nothing.
 
-use std::borrow::Cow;
-use std::fmt;
-
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
-
 use super::asking::Question;
+use super::body::{FALLBACKS, detail, expect_string, fields, from_utf8, whole, wrong};
+use super::body::{model as read_model, stream as read_stream};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::walk::Walk;
@@ -27,9 +24,6 @@ const MEMBERS: [&str; 12] = [
     "n",
     "service_tier",
 ];
-
-/// Members that list fallback models.
-pub const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
 
 /// Reads a body in one validating pass.
 pub fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
@@ -66,46 +60,6 @@ pub fn beginning(request: &Request<'_>) -> Option<Beginning> {
     let end = request.messages.last().filter(|raw| raw.ends_with('}')).and(messages.last())?.end;
     let leading = request.leading.iter();
     Some(Beginning { leading: leading.map(|raw| raw.map(range)).collect(), messages, end })
-}
-
-fn from_utf8(body: &[u8]) -> Result<&str, BodyError> {
-    simdutf8::basic::from_utf8(body).map_err(|_| {
-        // Validated again, since the fast path does not return the position.
-        let valid_up_to_bytes = match std::str::from_utf8(body) {
-            Err(error) => error.valid_up_to(),
-            Ok(_) => body.len(),
-        };
-        BodyError::NotUtf8 { valid_up_to_bytes }
-    })
-}
-
-/// Describes the error in a text that is not a JSON object, without quoting from it.
-fn detail(text: &str) -> String {
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let read = (&mut deserializer).deserialize_map(AnyObject).and_then(|()| deserializer.end());
-    match read {
-        Err(error) if error.is_data() => {
-            format!("line {} column {} is not a JSON object", error.line(), error.column())
-        }
-        Err(error) => error.to_string(),
-        Ok(()) => "it is not a JSON object".to_owned(),
-    }
-}
-
-/// Object whose contents are ignored.
-struct AnyObject;
-
-impl<'de> Visitor<'de> for AnyObject {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a JSON object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(())
-    }
 }
 
 #[derive(Default)]
@@ -219,15 +173,8 @@ impl<'a> Members<'a> {
         Ok(Request {
             protocol: Protocol::Chat,
             text,
-            model: match model {
-                None | Some("null") => None,
-                Some(raw) => Some(json::string(raw).ok_or_else(|| wrong("model", "a string"))?),
-            },
-            stream: match stream {
-                None | Some("null" | "false") => false,
-                Some("true") => true,
-                Some(_) => return Err(wrong("stream", "true or false")),
-            },
+            model: read_model(model)?,
+            stream: read_stream(stream)?,
             usage_question: stream
                 .filter(|stream| *stream == "true")
                 .and_then(|stream| Question::missing(text, stream, stream_options)),
@@ -252,22 +199,11 @@ impl<'a> Members<'a> {
                 })
                 .collect(),
             messages: self.messages,
+            outside: 0,
+            containers: Vec::new(),
+            provider_state: None,
             leading: self.leading.to_vec(),
         })
-    }
-}
-
-fn wrong(key: &str, expected: &'static str) -> BodyError {
-    BodyError::WrongType { key: key.to_owned(), expected }
-}
-
-/// Parses a whole number, if one is given.
-fn whole(raw: Option<&str>, key: &str) -> Result<Option<u64>, BodyError> {
-    match raw {
-        None | Some("null") => Ok(None),
-        Some(raw) => {
-            raw.parse().map(Some).map_err(|_| wrong(key, "a whole number that is not negative"))
-        }
     }
 }
 
@@ -289,17 +225,7 @@ const MESSAGE_MEMBERS: [&str; 12] = [
 
 /// Reads one message.
 pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
-    let members = json::members(raw)
-        .ok_or(FieldError::WrongType { key: "", expected: "an object with a role" })?;
-    let mut found: [Option<&str>; MESSAGE_MEMBERS.len()] = [None; MESSAGE_MEMBERS.len()];
-    for (key, value) in members {
-        if let Some(place) = MESSAGE_MEMBERS.iter().position(|member| *member == key) {
-            if found[place].is_some() {
-                return Err(FieldError::DuplicateKey { key: MESSAGE_MEMBERS[place] });
-            }
-            found[place] = Some(value);
-        }
-    }
+    let found = fields(raw, &MESSAGE_MEMBERS, "an object with a role")?;
     // weir's own member is never forwarded.
     let weir = found[MESSAGE_MEMBERS.len() - 1];
     let found = found.map(|value| value.filter(|value| *value != "null"));
@@ -328,21 +254,18 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
             .into_iter()
             .flatten()
             .collect(),
+        others: Vec::new(),
         opaque_members: u32::from(audio.is_some()),
         weir,
     })
 }
 
 /// Returns the JSON text of a user message with the content `text`.
-pub fn user_message(text: &str) -> String {
+pub(super) fn user_message(text: &str) -> String {
     let mut raw = String::from(r#"{"role":"user","content":""#);
     json::escape_into(text, &mut raw);
     raw.push_str(r#""}"#);
     raw
-}
-
-fn expect_string<'a>(raw: &'a str, key: &'static str) -> Result<Cow<'a, str>, FieldError> {
-    json::string(raw).ok_or(FieldError::WrongType { key, expected: "a string" })
 }
 
 fn read_role(raw: Option<&str>) -> Result<Role, FieldError> {

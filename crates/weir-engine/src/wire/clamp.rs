@@ -9,7 +9,7 @@ use super::Request;
 pub fn put(request: &Request<'_>, body: &mut String, tokens: u64) {
     let text = request.text;
     let offset = |raw: &str| raw.as_ptr() as usize - text.as_ptr() as usize;
-    let first = request.messages.first().map(|raw| offset(raw));
+    let first = request.listed().first().map(|raw| offset(raw));
     for raw in &request.output_limits {
         if raw.parse::<u64>().is_ok_and(|asked| asked <= tokens) {
             continue;

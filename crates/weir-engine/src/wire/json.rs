@@ -223,6 +223,17 @@ pub fn elements(raw: &str) -> Option<Vec<&str>> {
     Some(elements)
 }
 
+/// Returns the values in `raw`, which are separated by commas as in an array; `None` if it is no such
+/// text.
+pub fn run(raw: &str) -> Option<Vec<&str>> {
+    let mut values = Vec::new();
+    Walk::new(raw).run(|walk| {
+        values.push(walk.value()?);
+        Some(())
+    })?;
+    Some(values)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -31,6 +31,8 @@ pub struct Message<'a> {
     pub answers: Option<&'a str>,
     /// Other texts of the message that the model reads (reasoning, a refusal), as JSON strings.
     pub side_texts: Vec<&'a str>,
+    /// Parts outside the content, such as reasoning or the calls of built-in tools.
+    pub others: Vec<Part<'a>>,
     /// Members whose tokens cannot be counted, such as a reference to earlier audio.
     pub opaque_members: u32,
     /// weir's own member `weir`, if the caller set one.
@@ -42,10 +44,18 @@ pub struct Message<'a> {
 pub struct Call<'a> {
     /// JSON text of the name; empty if there is none.
     pub name: &'a str,
-    /// JSON text of the arguments; empty if there are none.
+    /// JSON text of the arguments; empty if there are none. A string in OpenAI's protocols, an object
+    /// in Anthropic's.
     pub arguments: &'a str,
     /// JSON text of the call's ID; empty if there is none.
     pub id: &'a str,
+}
+
+impl<'a> Call<'a> {
+    /// Returns the arguments as text: a string unescaped, an object as its JSON text.
+    pub fn text(&self) -> Cow<'a, str> {
+        json::string(self.arguments).unwrap_or(Cow::Borrowed(self.arguments))
+    }
 }
 
 /// Content of a message.
@@ -74,6 +84,10 @@ pub enum Part<'a> {
         data: Cow<'a, str>,
         format: Cow<'a, str>,
     },
+    /// JSON text of a string that the model reads and that is never shortened, such as its thinking.
+    Thinking(&'a str),
+    /// JSON text of an encrypted or signed string.
+    Sealed(&'a str),
     /// JSON text of a part that gives a member twice, which parsers read differently.
     Ambiguous(&'a str),
     /// JSON text of any other part.

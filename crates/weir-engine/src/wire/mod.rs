@@ -4,17 +4,22 @@
 //! [`Request`] and [`Message`]s. Each kind of change the engine requests is an [`Edit`] that
 //! [`splice::apply`] writes into the caller's own bytes.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 pub mod asking;
+pub mod body;
 pub mod breakpoint;
 pub mod chat;
 pub mod clamp;
+mod containers;
 pub mod json;
 pub mod message;
+pub mod messages;
 pub mod model;
 pub mod models;
 pub mod overflow;
+pub mod responses;
 pub mod splice;
 
 pub use message::{Content, Message, Part, Role};
@@ -30,6 +35,10 @@ pub mod walk;
 pub enum Protocol {
     /// OpenAI's chat completions.
     Chat,
+    /// OpenAI's Responses.
+    Responses,
+    /// Anthropic's Messages.
+    Messages,
 }
 
 impl Protocol {
@@ -41,6 +50,8 @@ impl Protocol {
     pub fn read(self, body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
         match self {
             Self::Chat => chat::read(body, max_messages),
+            Self::Responses => responses::read(body, max_messages),
+            Self::Messages => messages::read(body, max_messages),
         }
     }
 
@@ -58,6 +69,7 @@ impl Protocol {
     ) -> Result<Request<'a>, BodyError> {
         match self {
             Self::Chat => chat::read_on(body, beginning, max_messages),
+            Self::Responses | Self::Messages => self.read(body, max_messages),
         }
     }
 
@@ -66,6 +78,7 @@ impl Protocol {
     pub fn beginning(self, request: &Request<'_>) -> Option<Beginning> {
         match self {
             Self::Chat => chat::beginning(request),
+            Self::Responses | Self::Messages => None,
         }
     }
 
@@ -77,6 +90,8 @@ impl Protocol {
     pub fn read_message(self, raw: &str) -> Result<Message<'_>, FieldError> {
         match self {
             Self::Chat => chat::read_message(raw),
+            Self::Responses => responses::read_message(raw),
+            Self::Messages => messages::read_message(raw),
         }
     }
 
@@ -84,6 +99,17 @@ impl Protocol {
     pub fn user_message(self, text: &str) -> String {
         match self {
             Self::Chat => chat::user_message(text),
+            Self::Responses => responses::user_message(text),
+            Self::Messages => messages::user_message(text),
+        }
+    }
+
+    /// Returns the form of a message by which it is recognised in later requests. Marks of the
+    /// provider's cache, which clients move from message to message, do not belong to it.
+    pub fn identity(self, raw: &str) -> Cow<'_, str> {
+        match self {
+            Self::Chat | Self::Responses => Cow::Borrowed(raw),
+            Self::Messages => messages::identity(raw),
         }
     }
 }
@@ -117,7 +143,7 @@ pub struct Request<'a> {
     /// The body as text.
     pub text: &'a str,
     /// Requested model; `None` if the body names none.
-    pub model: Option<std::borrow::Cow<'a, str>>,
+    pub model: Option<Cow<'a, str>>,
     /// Whether the answer is to be streamed.
     pub stream: bool,
     /// Edit that makes the answer report its usage, unless the request already asks for it.
@@ -131,13 +157,28 @@ pub struct Request<'a> {
     /// Number of requested answers.
     pub choices: u64,
     /// Requested service tier, if given.
-    pub service_tier: Option<std::borrow::Cow<'a, str>>,
+    pub service_tier: Option<Cow<'a, str>>,
     /// JSON texts outside the messages that become part of the prompt.
     pub extras: Vec<Extra<'a>>,
-    /// JSON text of each message, borrowed from `text`.
+    /// JSON text of each message, borrowed from `text`. In Responses, one message of the assistant is a
+    /// run of items; in Messages, a message with results of tools is one message for each result and
+    /// one for the rest.
     pub messages: Vec<&'a str>,
+    /// Number of first messages that stand outside the list of messages, such as `instructions`.
+    pub outside: usize,
+    /// Objects of the list of messages, if one may hold several.
+    containers: Vec<messages::Container<'a>>,
+    /// Member that refers to a conversation kept by the provider, which weir cannot compact.
+    pub provider_state: Option<&'static str>,
     /// Members before the messages, in the protocol's own order.
     leading: Vec<Option<&'a str>>,
+}
+
+impl<'a> Request<'a> {
+    /// Returns the messages in the list of messages.
+    pub fn listed(&self) -> &[&'a str] {
+        &self.messages[self.outside..]
+    }
 }
 
 /// Member outside the messages that takes prompt tokens.
@@ -155,7 +196,7 @@ pub enum ExtraKind {
     Tools,
     /// `functions`: the legacy form of tools.
     Functions,
-    /// `response_format`, if it carries a schema.
+    /// `response_format`, or `text` in Responses, if it carries a schema.
     ResponseFormat,
     /// `prediction`: content that the model is expected to repeat.
     Prediction,

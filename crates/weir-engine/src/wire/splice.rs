@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::breakpoint;
-use super::json::{escape_into, string};
-use super::message::{Content, Part};
-use super::{Protocol, Request};
+use super::containers::{self, Treated};
+use super::json::{elements, escape_into, string};
+use super::message::{Content, Role};
+use super::messages::{self, text_block};
+use super::{Protocol, Request, breakpoint, responses};
 
 /// Change to a message of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,19 +56,66 @@ pub struct Clip {
 }
 
 /// Writes `edits`, pairs of message and edit in order of message, into the request's bytes.
+///
+/// Of messages that stand outside the list, such as `instructions`, only the user messages after them are
+/// written: they stay as received.
 pub fn apply(protocol: Protocol, request: &Request<'_>, edits: &[(usize, Edit)]) -> String {
     let mut edits = edits.iter().peekable();
-    rejoin(request.text, &request.messages, |index, raw| {
+    let mut of = |message: usize| {
         let mut own = Vec::new();
-        while let Some((_, edit)) = edits.next_if(|(message, _)| *message == index) {
+        while let Some((_, edit)) = edits.next_if(|(own, _)| *own == message) {
             own.push(edit);
         }
-        if own.is_empty() {
-            return Some(Cow::Borrowed(raw));
+        own
+    };
+    if protocol == Protocol::Messages {
+        return containers::join(request, |message| treated(request, message, &of(message)));
+    }
+    let mut inserted = String::new();
+    for message in 0..request.outside {
+        for edit in of(message) {
+            if let Edit::InsertAfter(said) = edit {
+                inserted.push_str(&protocol.user_message(said));
+                inserted.push(',');
+            }
         }
-        let is_gone = own.contains(&&Edit::Remove);
-        (!is_gone).then(|| Cow::Owned(rewrite(protocol, raw, &own)))
+    }
+    let listed = &request.messages[request.outside..];
+    rejoin(request.text, listed, |index, raw| {
+        let own = of(request.outside + index);
+        if own.contains(&&Edit::Remove) {
+            return None;
+        }
+        let mut kept = match own.is_empty() {
+            true => Cow::Borrowed(raw),
+            false => Cow::Owned(rewrite(protocol, raw, &own)),
+        };
+        if !inserted.is_empty() {
+            kept = Cow::Owned(std::mem::take(&mut inserted) + &kept);
+        }
+        Some(kept)
     })
+}
+
+/// Returns how one message of Messages is sent.
+fn treated<'a>(request: &Request<'a>, message: usize, edits: &[&'a Edit]) -> Treated<'a> {
+    let mut treated = Treated { before: Vec::new(), kept: None, after: Vec::new() };
+    let mut own = Vec::new();
+    for edit in edits {
+        match edit {
+            Edit::InsertBefore(said) => treated.before.push(said.as_str()),
+            Edit::InsertAfter(said) => treated.after.push(said.as_str()),
+            _ => own.push(*edit),
+        }
+    }
+    let raw = request.messages[message];
+    if !own.contains(&&Edit::Remove) {
+        treated.kept = Some(match own.is_empty() {
+            true => Cow::Borrowed(raw),
+            false => Cow::Owned(rewrite(Protocol::Messages, raw, &own)),
+        });
+    }
+    treated
 }
 
 /// Rewrites each of `elements`, which lie in `whole` as the elements of one array, with `rewrite`.
@@ -112,8 +160,8 @@ pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
             Edit::Prepend(note) => add(protocol, &text, note, Side::Before),
             Edit::Append(note) => add(protocol, &text, note, Side::After),
             Edit::Clip(clips) => clip(protocol, &text, clips),
-            Edit::Replace(said) => replace(&text, said),
-            Edit::Parts(texts) => replace_parts(&text, texts),
+            Edit::Replace(said) => replace(protocol, &text, said),
+            Edit::Parts(texts) => replace_parts(protocol, &text, texts),
             Edit::Arguments(texts) => replace_arguments(protocol, &text, texts),
             Edit::SpeakAsUser => speak_as_user(&text),
             Edit::Breakpoint => breakpoint::mark(protocol, &text),
@@ -130,12 +178,13 @@ pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
     text
 }
 
-/// Removes the member `weir` from the message.
+/// Removes the member `weir` from the message, at each item or block that has it.
 fn unmark(protocol: Protocol, raw: &str) -> String {
-    let Some(value) = protocol.read_message(raw).ok().and_then(|message| message.weir) else {
-        return raw.to_owned();
-    };
-    without_member(raw, value)
+    let mut text = raw.to_owned();
+    while let Some(value) = protocol.read_message(&text).ok().and_then(|message| message.weir) {
+        text = without_member(&text, value);
+    }
+    text
 }
 
 /// Removes the member of the object `raw` whose value is `value`, a slice of `raw` as
@@ -173,15 +222,24 @@ fn add(protocol: Protocol, raw: &str, note: &str, side: Side) -> String {
     let mut escaped = String::new();
     escape_into(note, &mut escaped);
     let offset = |part: &str| part.as_ptr() as usize - raw.as_ptr() as usize;
+    let part = text_part(protocol, message.role, &escaped);
     let (at, inserted) = match &message.content {
         Content::None => return raw.to_owned(),
+        // A text is written as a block where both are the same to the provider, and clients use both.
+        Content::Text(text) if protocol == Protocol::Messages => {
+            let own = format!(r#"{{"type":"text","text":{text}}}"#);
+            let list = match side {
+                Side::Before => format!("[{part},{own}]"),
+                Side::After => format!("[{own},{part}]"),
+            };
+            return rejoin(raw, &[text], |_, _| Some(Cow::Borrowed(list.as_str())));
+        }
         Content::Text(text) => match side {
             Side::Before => (offset(text) + 1, escaped),
             Side::After => (offset(text) + text.len() - 1, escaped),
         },
         Content::Parts(_) => {
-            let part = format!(r#"{{"type":"text","text":"{escaped}"}}"#);
-            let Some(span) = parts_span(raw) else {
+            let Some(span) = parts_span(protocol, raw) else {
                 return raw.to_owned();
             };
             match side {
@@ -193,38 +251,60 @@ fn add(protocol: Protocol, raw: &str, note: &str, side: Side) -> String {
     format!("{}{}{}", &raw[..at], inserted, &raw[at..])
 }
 
+/// Returns the JSON text of a part with the text `escaped`.
+fn text_part(protocol: Protocol, role: Role, escaped: &str) -> String {
+    match protocol {
+        Protocol::Chat | Protocol::Messages => text_block(escaped),
+        Protocol::Responses => responses::text_part(role, escaped),
+    }
+}
+
+/// Returns the lists of parts in a message, in order.
+fn part_lists(protocol: Protocol, raw: &str) -> Vec<Vec<&str>> {
+    match protocol {
+        Protocol::Chat => content_of(protocol, raw).and_then(elements).into_iter().collect(),
+        Protocol::Responses => responses::lists(raw),
+        Protocol::Messages => messages::blocks(raw).into_iter().collect(),
+    }
+}
+
 /// Returns the start of the first part and the end of the last; `None` if there are none.
-fn parts_span(raw: &str) -> Option<(usize, usize)> {
-    let elements = part_elements(raw)?;
-    let (first, last) = (elements.first()?, elements.last()?);
+fn parts_span(protocol: Protocol, raw: &str) -> Option<(usize, usize)> {
+    let lists = part_lists(protocol, raw);
+    let mut lists = lists.iter().filter(|list| !list.is_empty());
+    let first = lists.next()?;
+    let last = lists.next_back().unwrap_or(first).last()?;
     let offset = |part: &str| part.as_ptr() as usize - raw.as_ptr() as usize;
-    Some((offset(first), offset(last) + last.len()))
+    Some((offset(first.first()?), offset(last) + last.len()))
 }
 
 /// Shortens the message's texts.
 fn clip(protocol: Protocol, raw: &str, cuts: &[TextCut]) -> String {
     let Ok(message) = protocol.read_message(raw) else { return raw.to_owned() };
-    let mut cuts = cuts.iter();
-    match &message.content {
-        Content::None => raw.to_owned(),
-        Content::Text(text) => match cuts.next() {
-            Some(TextCut::Clip(clip)) => {
-                rejoin(raw, &[text], |_, text| shortened(text, text, clip))
-            }
-            _ => raw.to_owned(),
-        },
-        Content::Parts(parts) => {
-            let Some(elements) = part_elements(raw) else { return raw.to_owned() };
-            rejoin(raw, &elements, |index, element| match parts.get(index) {
-                Some(Part::Text(text)) => match cuts.next() {
-                    Some(TextCut::Gone) => None,
-                    Some(TextCut::Clip(clip)) => shortened(element, text, clip),
-                    _ => Some(Cow::Borrowed(element)),
-                },
-                _ => Some(Cow::Borrowed(element)),
-            })
+    let texts = message.texts();
+    // Texts lie in parts of lists, or are the whole content.
+    let lists = part_lists(protocol, raw);
+    let mut pieces: Vec<&str> = lists.into_iter().flatten().collect();
+    let holds = |piece: &str, text: &str| piece.as_bytes().as_ptr_range().contains(&text.as_ptr());
+    let mut whole = Vec::new();
+    for text in &texts {
+        let place = pieces.partition_point(|piece| piece.as_ptr() <= text.as_ptr());
+        if !place.checked_sub(1).is_some_and(|before| holds(pieces[before], text)) {
+            pieces.insert(place, text);
+            whole.push(text.as_ptr());
         }
     }
+    let mut cuts = texts.iter().zip(cuts).peekable();
+    rejoin(raw, &pieces, |_, piece| {
+        match cuts.next_if(|(text, _)| holds(piece, text)) {
+            Some((text, TextCut::Gone)) if whole.contains(&text.as_ptr()) => {
+                Some(Cow::Borrowed("\"\""))
+            }
+            Some((_, TextCut::Gone)) => None,
+            Some((text, TextCut::Clip(clip))) => shortened(piece, text, clip),
+            _ => Some(Cow::Borrowed(piece)),
+        }
+    })
 }
 
 /// Clips the string `text`, which lies in `whole`.
@@ -238,8 +318,8 @@ fn shortened<'a>(whole: &'a str, text: &str, clip: &Clip) -> Option<Cow<'a, str>
 }
 
 /// Replaces the message's content by the string `said`.
-fn replace(raw: &str, said: &str) -> String {
-    let Some(content) = content_of(raw) else { return raw.to_owned() };
+fn replace(protocol: Protocol, raw: &str, said: &str) -> String {
+    let Some(content) = content_of(protocol, raw) else { return raw.to_owned() };
     let mut literal = String::from("\"");
     escape_into(said, &mut literal);
     literal.push('"');
@@ -247,28 +327,28 @@ fn replace(raw: &str, said: &str) -> String {
 }
 
 /// Replaces some of the message's parts by texts.
-fn replace_parts(raw: &str, texts: &[Option<String>]) -> String {
-    let Some(elements) = part_elements(raw) else { return raw.to_owned() };
+fn replace_parts(protocol: Protocol, raw: &str, texts: &[Option<String>]) -> String {
+    let Ok(message) = protocol.read_message(raw) else { return raw.to_owned() };
+    let elements: Vec<&str> = part_lists(protocol, raw).into_iter().flatten().collect();
     rejoin(raw, &elements, |index, element| {
         let Some(text) = texts.get(index).and_then(Option::as_ref) else {
             return Some(Cow::Borrowed(element));
         };
-        let mut part = String::from(r#"{"type":"text","text":""#);
-        escape_into(text, &mut part);
-        part.push_str(r#""}"#);
-        Some(Cow::Owned(part))
+        let mut escaped = String::new();
+        escape_into(text, &mut escaped);
+        Some(Cow::Owned(text_part(protocol, message.role, &escaped)))
     })
 }
 
-/// Replaces the arguments of some of the message's calls. Arguments that are not a string stay as
-/// they are.
+/// Replaces the arguments of some of the message's calls: a string by a string, an object by an object.
+/// Other arguments stay as they are.
 fn replace_arguments(protocol: Protocol, raw: &str, texts: &[Option<String>]) -> String {
     let Ok(message) = protocol.read_message(raw) else { return raw.to_owned() };
     let own: Vec<(&str, &str)> = message
         .calls
         .iter()
         .zip(texts)
-        .filter(|(call, _)| call.arguments.starts_with('"'))
+        .filter(|(call, _)| call.arguments.starts_with(['"', '{']))
         .filter_map(|(call, text)| Some((call.arguments, text.as_deref()?)))
         .collect();
     let mut out = String::with_capacity(raw.len());
@@ -276,6 +356,12 @@ fn replace_arguments(protocol: Protocol, raw: &str, texts: &[Option<String>]) ->
     for (arguments, text) in own {
         let start = arguments.as_ptr() as usize - raw.as_ptr() as usize;
         if start < written {
+            continue;
+        }
+        if arguments.starts_with('{') {
+            out.push_str(&raw[written..start]);
+            out.push_str(text);
+            written = start + arguments.len();
             continue;
         }
         out.push_str(&raw[written..=start]);
@@ -293,18 +379,17 @@ fn speak_as_user(raw: &str) -> String {
 }
 
 /// Returns the JSON text of a message's content.
-fn content_of(raw: &str) -> Option<&str> {
-    member_of(raw, "content")
+fn content_of(protocol: Protocol, raw: &str) -> Option<&str> {
+    match protocol {
+        Protocol::Chat => member_of(raw, "content"),
+        Protocol::Responses => responses::content(raw),
+        Protocol::Messages => messages::content(raw),
+    }
 }
 
 fn member_of<'a>(raw: &'a str, name: &str) -> Option<&'a str> {
     let members = super::json::members(raw)?;
     members.into_iter().find(|(key, _)| key == name).map(|(_, member)| member)
-}
-
-/// Returns the parts of a message's content as JSON texts.
-fn part_elements(raw: &str) -> Option<Vec<&str>> {
-    super::json::elements(content_of(raw)?)
 }
 
 /// Replaces the middle of `text` by the clip's marker.

@@ -27,6 +27,11 @@ impl<'a> Walk<'a> {
         Self { text, at }
     }
 
+    /// Returns the position, in bytes of the text.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
     /// Skips whitespace and returns the next byte.
     pub fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
@@ -99,6 +104,17 @@ impl<'a> Walk<'a> {
             element(self)?;
         }
         self.take(b']')
+    }
+
+    /// Calls `element` for each of the values that follow, separated by commas, up to the end of the
+    /// text.
+    pub fn run(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        element(self)?;
+        while self.peek().is_some() {
+            self.take(b',')?;
+            element(self)?;
+        }
+        Some(())
     }
 
     /// Returns `None` if anything remains.

@@ -27,7 +27,7 @@ fn utterance(message: &Message<'_>) -> String {
     }
     for call in &message.calls {
         let name = json::string(call.name).unwrap_or_default();
-        let arguments = json::string(call.arguments).unwrap_or(call.arguments.into());
+        let arguments = call.text();
         lines.push(format!(
             "{speaker} calls {}: {}",
             first_words(&name, NAME_CHARACTERS),
@@ -48,7 +48,7 @@ pub fn said(message: &Message<'_>) -> String {
                 Part::Text(raw) => text(raw),
                 Part::Image { .. } => "[image]".to_owned(),
                 Part::Audio { .. } => "[audio]".to_owned(),
-                Part::Ambiguous(_) | Part::Other(_) => "[part]".to_owned(),
+                _ => "[part]".to_owned(),
             });
             parts.collect::<Vec<_>>().join("\n")
         }

@@ -61,7 +61,7 @@ fn first_words(message: &Message<'_>) -> String {
     if !words.is_empty() || message.calls.is_empty() {
         return words;
     }
-    let arguments = json::string(message.calls[0].arguments).unwrap_or_default();
+    let arguments = message.calls[0].text();
     let head = &arguments[..arguments.floor_char_boundary(LOOKED_AT_BYTES)];
     shown::first_words(head, FIRST_CHARACTERS)
 }

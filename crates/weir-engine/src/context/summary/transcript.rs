@@ -146,7 +146,7 @@ fn pieces(
     add("text", &said(message));
     for call in &message.calls {
         let name = json::string(call.name).unwrap_or_default();
-        let arguments = json::string(call.arguments).unwrap_or(call.arguments.into());
+        let arguments = call.text();
         add("call", &format!("{name} {arguments}"));
     }
     pieces
@@ -187,7 +187,7 @@ fn said(message: &Message<'_>) -> String {
                 Part::Text(raw) => decoded(raw),
                 Part::Image { .. } => "[picture]".to_owned(),
                 Part::Audio { .. } => "[sound]".to_owned(),
-                Part::Ambiguous(_) | Part::Other(_) => "[other content]".to_owned(),
+                _ => "[other content]".to_owned(),
             });
             texts.collect::<Vec<_>>().join("\n")
         }

@@ -1,0 +1,177 @@
+//! Reading of bodies and objects, shared by the protocols: one validating pass over the members,
+//! with borrowed spans.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::walk::Walk;
+use super::{BodyError, FieldError, json};
+
+/// Members that list fallback models.
+pub const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
+
+/// Members of a body, of which each known one may be given once.
+pub(super) struct Members<'a, const N: usize> {
+    /// JSON text of each known member's value.
+    pub(super) values: [Option<&'a str>; N],
+    /// Text of each known member from its name to the end of its value.
+    pub(super) spans: [Option<&'a str>; N],
+}
+
+impl<'a, const N: usize> Members<'a, N> {
+    /// Reads the members of `text`. Of the member `list`, if it is an array, each element is passed to
+    /// `element`, which must skip it; it returns `None` if the text is no JSON.
+    pub(super) fn read(
+        text: &'a str,
+        names: &[&'static str; N],
+        list: &str,
+        mut element: impl FnMut(&mut Walk<'a>) -> Option<Result<(), BodyError>>,
+    ) -> Result<Self, BodyError> {
+        let mut members = Self { values: [None; N], spans: [None; N] };
+        let mut refusal = None;
+        let mut walk = Walk::new(text);
+        let read = walk.members(|raw, walk| {
+            let name = json::name(raw)?;
+            let Some(place) = names.iter().position(|known| *known == name) else {
+                let known = json::known_in_other_case(&name, names);
+                if let Some(known) = known.or(json::known_in_other_case(&name, &FALLBACKS)) {
+                    refusal = Some(BodyError::OtherCase { key: name.into_owned(), known });
+                    return None;
+                }
+                return walk.value().map(drop);
+            };
+            if members.values[place].is_some() {
+                refusal = Some(BodyError::DuplicateKey { key: name.into_owned() });
+                return None;
+            }
+            let is_list = walk.peek()? == b'[' && name == list;
+            let start = walk.position();
+            if is_list {
+                walk.elements(|walk| match element(walk)? {
+                    Ok(()) => Some(()),
+                    Err(error) => {
+                        refusal = Some(error);
+                        None
+                    }
+                })?;
+            } else {
+                walk.value()?;
+            }
+            members.values[place] = text.get(start..walk.position());
+            let from = raw.as_ptr() as usize - text.as_ptr() as usize;
+            members.spans[place] = text.get(from..walk.position());
+            Some(())
+        });
+        let read = read.and_then(|()| walk.end());
+        match (refusal, read) {
+            (Some(refusal), _) => Err(refusal),
+            (None, Some(())) => Ok(members),
+            (None, None) => Err(BodyError::NotJson { detail: detail(text) }),
+        }
+    }
+}
+
+/// Returns the body as text.
+pub(super) fn from_utf8(body: &[u8]) -> Result<&str, BodyError> {
+    simdutf8::basic::from_utf8(body).map_err(|_| {
+        // Validated again, since the fast path does not return the position.
+        let valid_up_to_bytes = match std::str::from_utf8(body) {
+            Err(error) => error.valid_up_to(),
+            Ok(_) => body.len(),
+        };
+        BodyError::NotUtf8 { valid_up_to_bytes }
+    })
+}
+
+/// Describes the error in a text that is not a JSON object, without quoting from it.
+pub(super) fn detail(text: &str) -> String {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let read = (&mut deserializer).deserialize_map(AnyObject).and_then(|()| deserializer.end());
+    match read {
+        Err(error) if error.is_data() => {
+            format!("line {} column {} is not a JSON object", error.line(), error.column())
+        }
+        Err(error) => error.to_string(),
+        Ok(()) => "it is not a JSON object".to_owned(),
+    }
+}
+
+/// Object whose contents are ignored.
+struct AnyObject;
+
+impl<'de> Visitor<'de> for AnyObject {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+}
+
+pub(super) fn wrong(key: &str, expected: &'static str) -> BodyError {
+    BodyError::WrongType { key: key.to_owned(), expected }
+}
+
+/// Parses the name of a model, if one is given.
+pub(super) fn model(raw: Option<&str>) -> Result<Option<Cow<'_, str>>, BodyError> {
+    match raw {
+        None | Some("null") => Ok(None),
+        Some(raw) => json::string(raw).map(Some).ok_or_else(|| wrong("model", "a string")),
+    }
+}
+
+/// Parses whether the answer is to be streamed.
+pub(super) fn stream(raw: Option<&str>) -> Result<bool, BodyError> {
+    match raw {
+        None | Some("null" | "false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => Err(wrong("stream", "true or false")),
+    }
+}
+
+/// Parses a whole number, if one is given.
+pub(super) fn whole(raw: Option<&str>, key: &str) -> Result<Option<u64>, BodyError> {
+    match raw {
+        None | Some("null") => Ok(None),
+        Some(raw) => {
+            raw.parse().map(Some).map_err(|_| wrong(key, "a whole number that is not negative"))
+        }
+    }
+}
+
+/// Returns the values of the members `names` of the object `raw`.
+///
+/// # Errors
+///
+/// If `raw` is not an object, or gives one of them twice.
+pub(super) fn fields<'a, const N: usize>(
+    raw: &'a str,
+    names: &[&'static str; N],
+    expected: &'static str,
+) -> Result<[Option<&'a str>; N], FieldError> {
+    let members = json::members(raw).ok_or(FieldError::WrongType { key: "", expected })?;
+    let mut found = [None; N];
+    for (key, value) in members {
+        if let Some(place) = names.iter().position(|member| *member == key) {
+            if found[place].is_some() {
+                return Err(FieldError::DuplicateKey { key: names[place] });
+            }
+            found[place] = Some(value);
+        }
+    }
+    Ok(found)
+}
+
+/// Unescapes the string `raw`, the value of the member `key`.
+pub(super) fn expect_string<'a>(
+    raw: &'a str,
+    key: &'static str,
+) -> Result<Cow<'a, str>, FieldError> {
+    json::string(raw).ok_or(FieldError::WrongType { key, expected: "a string" })
+}

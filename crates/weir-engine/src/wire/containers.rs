@@ -1,0 +1,167 @@
+//! List of messages of Anthropic's Messages, put together again from messages that stay: blocks return
+//! to the object that held them, and objects that become neighbours and have one role become one, since
+//! users and assistants alternate.
+
+use std::borrow::Cow;
+
+use super::messages::{Container, blocks, content, text_block, user_message};
+use super::{Request, json};
+
+/// Treatment of one message.
+pub(super) struct Treated<'a> {
+    /// Texts of user messages before it.
+    pub(super) before: Vec<&'a str>,
+    /// Its JSON text; `None` if it is removed.
+    pub(super) kept: Option<Cow<'a, str>>,
+    /// Texts of user messages after it.
+    pub(super) after: Vec<&'a str>,
+}
+
+/// Object to send.
+struct Sent<'a> {
+    role: Cow<'a, str>,
+    raw: Cow<'a, str>,
+    /// Position of the received object that it ends with; `None` for one of weir's own.
+    origin: Option<usize>,
+}
+
+/// Returns the body of `request` with each message treated.
+pub(super) fn join<'a>(
+    request: &Request<'a>,
+    mut treat: impl FnMut(usize) -> Treated<'a>,
+) -> String {
+    let own = |text: &str| Sent {
+        role: Cow::Borrowed("user"),
+        raw: Cow::Owned(user_message(text)),
+        origin: None,
+    };
+    let mut sent = Vec::with_capacity(request.containers.len() + 1);
+    // What stands outside the list stays as it is.
+    for message in 0..request.outside {
+        sent.extend(treat(message).after.into_iter().map(own));
+    }
+    for (place, container) in request.containers.iter().enumerate() {
+        let of = |raw| Sent { role: container.role.clone(), raw, origin: Some(place) };
+        let treated: Vec<Treated<'a>> = container.messages.clone().map(&mut treat).collect();
+        if container.is_split {
+            sent.extend(rebuilt(container, treated).map(of));
+            continue;
+        }
+        for Treated { before, kept, after } in treated {
+            sent.extend(before.into_iter().map(own));
+            sent.extend(kept.map(of));
+            sent.extend(after.into_iter().map(own));
+        }
+    }
+    let (Some(first), Some(last)) = (request.containers.first(), request.containers.last()) else {
+        return request.text.to_owned();
+    };
+    let offset = |raw: &str| raw.as_ptr() as usize - request.text.as_ptr() as usize;
+    let mut out = String::with_capacity(request.text.len() + 1024);
+    out.push_str(&request.text[..offset(first.raw)]);
+    let mut before: Option<usize> = None;
+    for (place, object) in merged(sent).into_iter().enumerate() {
+        let starts = object.starts;
+        let separator = match (before, starts) {
+            // The caller's own separator, with its blanks.
+            (Some(left), Some(right)) if right == left + 1 => {
+                let left = request.containers[left].raw;
+                &request.text[offset(left) + left.len()..offset(request.containers[right].raw)]
+            }
+            _ if place > 0 => ",",
+            _ => "",
+        };
+        out.push_str(separator);
+        out.push_str(&object.sent.raw);
+        before = object.sent.origin;
+    }
+    out.push_str(&request.text[offset(last.raw) + last.raw.len()..]);
+    out
+}
+
+/// Returns an object whose content is split, with its messages treated; `None` if nothing of it stays.
+fn rebuilt<'a>(container: &Container<'a>, treated: Vec<Treated<'a>>) -> Option<Cow<'a, str>> {
+    let own = blocks(container.raw)?;
+    let (first, last) = (own.first()?, own.last()?);
+    let is_untouched = treated.iter().all(|treated| {
+        let is_kept = matches!(treated.kept, Some(Cow::Borrowed(_)));
+        is_kept && treated.before.is_empty() && treated.after.is_empty()
+    });
+    if is_untouched {
+        return Some(Cow::Borrowed(container.raw));
+    }
+    // Results stand first: the API refuses texts between a call and its result.
+    let mut added = Vec::new();
+    let mut kept = Vec::new();
+    for Treated { before, kept: own, after } in treated {
+        added.extend(before.into_iter().chain(after).map(text_of));
+        kept.extend(own);
+    }
+    let blocks: Vec<Cow<'a, str>> = kept.into_iter().chain(added.into_iter().map(Cow::Owned)).collect();
+    if blocks.is_empty() {
+        return None;
+    }
+    let raw = container.raw;
+    let offset = |part: &str| part.as_ptr() as usize - raw.as_ptr() as usize;
+    let (head, tail) = (&raw[..offset(first)], &raw[offset(last) + last.len()..]);
+    Some(Cow::Owned(format!("{head}{}{tail}", blocks.join(","))))
+}
+
+/// Returns a block with this text.
+fn text_of(text: &str) -> String {
+    let mut escaped = String::new();
+    json::escape_into(text, &mut escaped);
+    text_block(&escaped)
+}
+
+/// Object to send, and the position of the received object that it starts with.
+struct Merged<'a> {
+    sent: Sent<'a>,
+    starts: Option<usize>,
+}
+
+/// Joins neighbours of one role that the caller did not send as neighbours.
+fn merged(objects: Vec<Sent<'_>>) -> Vec<Merged<'_>> {
+    let mut out: Vec<Merged<'_>> = Vec::with_capacity(objects.len());
+    for object in objects {
+        if let Some(last) = out.last_mut() {
+            let were_neighbours = matches!(
+                (last.sent.origin, object.origin),
+                (Some(left), Some(right)) if right == left + 1
+            );
+            if !were_neighbours
+                && last.sent.role == object.role
+                && let Some(both) = with_blocks_of(&last.sent.raw, &object.raw)
+            {
+                last.sent.raw = Cow::Owned(both);
+                last.sent.origin = object.origin;
+                continue;
+            }
+        }
+        out.push(Merged { starts: object.origin, sent: object });
+    }
+    out
+}
+
+/// Returns the object `raw` with the blocks of `other` after its own.
+fn with_blocks_of(raw: &str, other: &str) -> Option<String> {
+    let listed = |raw: &str| -> Option<String> {
+        let content = content(raw)?;
+        match content.starts_with('"') {
+            true => Some(format!(r#"{{"type":"text","text":{content}}}"#)),
+            false => {
+                let list = content.strip_prefix('[')?.strip_suffix(']')?.trim();
+                Some(list.to_owned())
+            }
+        }
+    };
+    let (left, right) = (listed(raw)?, listed(other)?);
+    let both = match (left.is_empty(), right.is_empty()) {
+        (true, _) => right,
+        (_, true) => left,
+        _ => format!("{left},{right}"),
+    };
+    let own = content(raw)?;
+    let start = own.as_ptr() as usize - raw.as_ptr() as usize;
+    Some(format!("{}[{both}]{}", &raw[..start], &raw[start + own.len()..]))
+}

@@ -1,0 +1,602 @@
+//! Anthropic's Messages: parses a body into members and messages. Reads spans; changes nothing.
+//!
+//! `system` is a system message outside the list. A user's message that holds results of tools is one
+//! message for each result and one for each run of other blocks, so that the conversation has the shape
+//! that it has in chat completions. [`containers`] joins them again. The API reference of Messages
+//! describes the blocks.
+//!
+//! [`containers`]: super::containers
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::body::{Members, expect_string, fields, from_utf8, model, stream, whole, wrong};
+use super::json;
+use super::message::{Call, Content, Message, Part, Role};
+use super::splice::{rejoin, without_member};
+use super::walk::Walk;
+use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
+
+/// Top-level members that weir acts on; each may be given once.
+const MEMBERS: [&str; 7] =
+    ["model", "system", "messages", "stream", "max_tokens", "tools", "service_tier"];
+
+/// Mark of the provider's cache, on a block.
+const CACHE_CONTROL: &str = "cache_control";
+
+/// Object in the list of messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Container<'a> {
+    pub(super) raw: &'a str,
+    pub(super) role: Cow<'a, str>,
+    /// Its messages among those of the request.
+    pub(super) messages: Range<usize>,
+    /// Whether each of these messages is a part of the content, not the object itself.
+    pub(super) is_split: bool,
+}
+
+/// Collects the messages of `messages`.
+struct List<'a> {
+    text: &'a str,
+    max_messages: usize,
+    /// Number of messages before the list.
+    outside: usize,
+    messages: Vec<&'a str>,
+    containers: Vec<Container<'a>>,
+}
+
+/// Place of a block in the body, and whether it is a result.
+struct Place {
+    span: Range<usize>,
+    is_result: bool,
+}
+
+impl<'a> List<'a> {
+    /// Reads the next message.
+    fn message(&mut self, walk: &mut Walk<'a>) -> Option<Result<(), BodyError>> {
+        if walk.peek()? != b'{' {
+            walk.value()?;
+            return Some(Err(wrong("messages", "an array of messages, which are objects")));
+        }
+        let start = walk.position();
+        let (mut role, mut blocks, mut is_marked) = (None, None, false);
+        let mut twice = None;
+        walk.members(|name, walk| {
+            match name {
+                "\"role\"" => twice = twice.or(role.replace(walk.value()?).map(|_| "role")),
+                "\"content\"" => {
+                    let own = content_blocks(walk)?;
+                    twice = twice.or(blocks.replace(own).map(|_| "content"));
+                }
+                name => {
+                    is_marked |= name == "\"weir\"";
+                    walk.value()?;
+                }
+            }
+            Some(())
+        })?;
+        if let Some(key) = twice {
+            return Some(Err(BodyError::DuplicateKey { key: key.to_owned() }));
+        }
+        let raw = self.text.get(start..walk.position())?;
+        let role = role.and_then(json::string).unwrap_or_default();
+        let blocks = blocks.unwrap_or_default();
+        let is_split = role == "user" && blocks.iter().any(|block| block.is_result);
+        if is_split && is_marked {
+            let expected = "on a block of the content, if a message holds results of tools";
+            return Some(Err(wrong("weir", expected)));
+        }
+        let first = self.outside + self.messages.len();
+        match is_split {
+            true => self.split(&blocks)?,
+            false => self.messages.push(raw),
+        }
+        if self.messages.len() > self.max_messages {
+            return Some(Err(BodyError::TooManyMessages { limit: self.max_messages }));
+        }
+        let messages = first..self.outside + self.messages.len();
+        self.containers.push(Container { raw, role, messages, is_split });
+        Some(Ok(()))
+    }
+
+    /// Adds one message for each result among `blocks`, and one for each run of others.
+    fn split(&mut self, blocks: &[Place]) -> Option<()> {
+        let mut at = 0;
+        while let Some(block) = blocks.get(at) {
+            let others = blocks[at..].iter().take_while(|own| !own.is_result).count();
+            let end = if block.is_result { at + 1 } else { at + others };
+            self.messages.push(self.text.get(block.span.start..blocks[end - 1].span.end)?);
+            at = end;
+        }
+        Some(())
+    }
+}
+
+/// Skips a message's content, and returns its blocks; none if it is not a list.
+fn content_blocks(walk: &mut Walk<'_>) -> Option<Vec<Place>> {
+    let mut blocks = Vec::new();
+    if walk.peek()? != b'[' {
+        walk.value()?;
+        return Some(blocks);
+    }
+    walk.elements(|walk| {
+        let is_object = walk.peek()? == b'{';
+        let start = walk.position();
+        let mut is_result = false;
+        if is_object {
+            walk.members(|name, walk| {
+                let value = walk.value()?;
+                is_result |= name == "\"type\"" && value == "\"tool_result\"";
+                Some(())
+            })?;
+        } else {
+            walk.value()?;
+        }
+        blocks.push(Place { span: start..walk.position(), is_result });
+        Some(())
+    })?;
+    Some(blocks)
+}
+
+/// Reads a body in one validating pass.
+pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
+    let text = from_utf8(body)?;
+    let mut list =
+        List { text, max_messages, outside: 0, messages: Vec::new(), containers: Vec::new() };
+    let members = Members::read(text, &MEMBERS, "messages", |walk| list.message(walk))?;
+    let [model_raw, system, listed, stream_raw, most, tools, tier] = members.values;
+    let List { messages: mut own, mut containers, .. } = list;
+    if listed.is_some_and(|raw| !raw.starts_with('[')) {
+        return Err(wrong("messages", "an array of messages"));
+    }
+    let mut messages = Vec::with_capacity(own.len() + 1);
+    match system {
+        None | Some("null") => {}
+        Some(raw) if raw.starts_with(['"', '[']) => messages.extend(members.spans[1]),
+        Some(_) => return Err(wrong("system", "a string or a list of blocks")),
+    }
+    let outside = messages.len();
+    for container in &mut containers {
+        let Range { start, end } = container.messages;
+        container.messages = start + outside..end + outside;
+    }
+    messages.append(&mut own);
+    Ok(Request {
+        protocol: Protocol::Messages,
+        text,
+        model: model(model_raw)?,
+        stream: stream(stream_raw)?,
+        usage_question: None,
+        max_output_tokens: whole(most, "max_tokens")?,
+        output_limits: most.filter(|raw| *raw != "null").into_iter().collect(),
+        absent_limits: Vec::new(),
+        choices: 1,
+        service_tier: tier.and_then(json::string),
+        extras: tools
+            .filter(|raw| *raw != "null")
+            .map(|raw| Extra { kind: ExtraKind::Tools, raw })
+            .into_iter()
+            .collect(),
+        messages,
+        outside,
+        containers,
+        provider_state: None,
+        leading: Vec::new(),
+    })
+}
+
+/// Members of a message that weir acts on; each may be given once.
+const MESSAGE_MEMBERS: [&str; 3] = ["role", "content", "weir"];
+
+/// Reads one message: an object of the list, blocks of one, or `system`.
+pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
+    let mut message = Message {
+        raw,
+        role: Role::User,
+        name: None,
+        content: Content::None,
+        calls: Vec::new(),
+        answers: None,
+        side_texts: Vec::new(),
+        others: Vec::new(),
+        opaque_members: 0,
+        weir: None,
+    };
+    if raw.starts_with('"') {
+        message.role = Role::System;
+        let value = member_value(raw);
+        add_content(&mut message, Some(value), "system")?;
+        return Ok(message);
+    }
+    let [role, content, weir] = fields(raw, &MESSAGE_MEMBERS, "an object with a role")?;
+    let Some(role) = role else { return read_blocks(raw, message) };
+    message.role = match expect_string(role, "role")?.as_ref() {
+        "system" | "developer" => Role::System,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        _ => Role::Other,
+    };
+    message.weir = weir;
+    add_content(&mut message, content, "content")?;
+    Ok(message)
+}
+
+/// Reads a run of blocks of a user's message, or one result of a tool.
+fn read_blocks<'a>(raw: &'a str, mut message: Message<'a>) -> Result<Message<'a>, FieldError> {
+    let blocks = json::run(raw).unwrap_or_default();
+    let mut parts = Vec::with_capacity(blocks.len());
+    for raw in blocks {
+        let block = Parsed::read(raw)?;
+        message.weir = message.weir.or(block.weir);
+        if block.kind == "tool_result" {
+            message.role = Role::Tool;
+            message.answers = block.tool_use_id;
+            add_content(&mut message, block.content, "content")?;
+            return Ok(message);
+        }
+        parts.push(block.part());
+    }
+    message.content = Content::Parts(parts);
+    Ok(message)
+}
+
+/// Returns the value of a member of the body.
+fn member_value(raw: &str) -> &str {
+    let mut walk = Walk::new(raw);
+    let named = walk.value().and_then(|_| walk.peek());
+    let value = named.and_then(|_| raw.get(walk.position() + 1..)).unwrap_or_default();
+    value.trim_ascii_start()
+}
+
+/// Members of a block that weir acts on; each may be given once.
+const BLOCK_MEMBERS: [&str; 12] = [
+    "type",
+    "text",
+    "thinking",
+    "signature",
+    "data",
+    "id",
+    "name",
+    "input",
+    "tool_use_id",
+    "content",
+    "source",
+    "weir",
+];
+
+/// One block, with the members that weir acts on.
+struct Parsed<'a> {
+    raw: &'a str,
+    kind: Cow<'a, str>,
+    text: Option<&'a str>,
+    thinking: Option<&'a str>,
+    sealed: Option<&'a str>,
+    id: Option<&'a str>,
+    name: Option<&'a str>,
+    input: Option<&'a str>,
+    tool_use_id: Option<&'a str>,
+    content: Option<&'a str>,
+    source: Option<&'a str>,
+    weir: Option<&'a str>,
+}
+
+impl<'a> Parsed<'a> {
+    fn read(raw: &'a str) -> Result<Self, FieldError> {
+        let found = fields(raw, &BLOCK_MEMBERS, "a block, which is an object")?;
+        let weir = found[BLOCK_MEMBERS.len() - 1];
+        let found = found.map(|value| value.filter(|value| *value != "null"));
+        let [
+            kind,
+            text,
+            thinking,
+            signature,
+            data,
+            id,
+            name,
+            input,
+            tool_use_id,
+            content,
+            source,
+            _,
+        ] = found;
+        let string = |raw: &&str| raw.starts_with('"');
+        Ok(Self {
+            raw,
+            kind: kind.and_then(json::string).unwrap_or_default(),
+            text: text.filter(string),
+            thinking: thinking.filter(string),
+            sealed: signature.or(data).filter(string),
+            id,
+            name,
+            input,
+            tool_use_id,
+            content,
+            source,
+            weir,
+        })
+    }
+
+    /// Reads it as a part of a user's or a system's message, or of a result.
+    fn part(&self) -> Part<'a> {
+        match (self.kind.as_ref(), self.text, self.source) {
+            ("text", Some(text), _) => Part::Text(text),
+            ("image", _, Some(source)) => image(source).unwrap_or(Part::Other(self.raw)),
+            _ => Part::Other(self.raw),
+        }
+    }
+
+    /// Adds it to the assistant's message; a text goes to `parts`.
+    fn said(self, message: &mut Message<'a>, parts: &mut Vec<Part<'a>>) {
+        match self.kind.as_ref() {
+            "text" => parts.push(self.part()),
+            "thinking" | "redacted_thinking" => {
+                message.others.extend(self.thinking.map(Part::Thinking));
+                message.others.extend(self.sealed.map(Part::Sealed));
+            }
+            "tool_use" => message.calls.push(Call {
+                name: self.name.unwrap_or_default(),
+                arguments: self.input.unwrap_or_default(),
+                id: self.id.unwrap_or_default(),
+            }),
+            _ => message.others.push(Part::Other(self.raw)),
+        }
+    }
+}
+
+/// Reads the source of an image.
+fn image(source: &str) -> Option<Part<'_>> {
+    let members = json::unique_members(source)?;
+    let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
+    let url = match member("url").and_then(json::string) {
+        Some(url) => url,
+        None => {
+            let data = member("data").and_then(json::string)?;
+            let kind = member("media_type").and_then(json::string).unwrap_or_default();
+            Cow::Owned(format!("data:{kind};base64,{data}"))
+        }
+    };
+    Some(Part::Image { url, detail: None })
+}
+
+/// Reads the content of `message`, whose role is known.
+fn add_content<'a>(
+    message: &mut Message<'a>,
+    raw: Option<&'a str>,
+    key: &'static str,
+) -> Result<(), FieldError> {
+    let Some(raw) = raw.filter(|raw| *raw != "null") else { return Ok(()) };
+    if raw.starts_with('"') {
+        message.content = Content::Text(raw);
+        return Ok(());
+    }
+    let wrong = FieldError::WrongType { key, expected: "a string or a list of blocks" };
+    let mut parts = Vec::new();
+    for raw in json::elements(raw).ok_or(wrong)? {
+        let block = Parsed::read(raw)?;
+        match message.role {
+            Role::Assistant => block.said(message, &mut parts),
+            _ => parts.push(block.part()),
+        }
+    }
+    // A note needs a text to stand next to.
+    let is_empty = message.role == Role::Assistant && parts.is_empty();
+    message.content = if is_empty { Content::None } else { Content::Parts(parts) };
+    Ok(())
+}
+
+/// Returns the JSON text of a user message with the content `text`.
+pub(super) fn user_message(text: &str) -> String {
+    let mut escaped = String::new();
+    json::escape_into(text, &mut escaped);
+    format!(r#"{{"role":"user","content":[{}]}}"#, text_block(&escaped))
+}
+
+/// Returns the JSON text of a block with the text `escaped`.
+pub(super) fn text_block(escaped: &str) -> String {
+    format!(r#"{{"type":"text","text":"{escaped}"}}"#)
+}
+
+/// Returns the blocks of a message: the elements of its content, if that is a list, or the run itself.
+pub(super) fn blocks(raw: &str) -> Option<Vec<&str>> {
+    match content(raw) {
+        Some(content) => json::elements(content),
+        None => json::run(raw),
+    }
+}
+
+/// Returns the JSON text of a message's content; `None` if the message is a run of blocks.
+pub(super) fn content(raw: &str) -> Option<&str> {
+    if raw.starts_with('"') {
+        return Some(member_value(raw));
+    }
+    let [kind, role, content] =
+        fields(raw, &["type", "role", "content"], "an object").unwrap_or_default();
+    let is_result = kind == Some("\"tool_result\"");
+    (is_result || role.is_some()).then_some(content?)
+}
+
+/// Returns a message without the marks of the provider's cache, and with its content as a list of
+/// blocks: clients move the marks, and write a text that has one as a block.
+pub(super) fn identity(raw: &str) -> Cow<'_, str> {
+    let out = if is_result(raw) { unmarked(raw) } else { unmarked_blocks(raw) };
+    if raw.starts_with('"') {
+        return out;
+    }
+    let Some(text) = content(&out).filter(|content| content.starts_with('"')) else { return out };
+    let block = format!(r#"[{{"type":"text","text":{text}}}]"#);
+    Cow::Owned(rejoin(&out, &[text], |_, _| Some(Cow::Borrowed(block.as_str()))))
+}
+
+/// Returns a message without the marks of its blocks.
+fn unmarked_blocks(raw: &str) -> Cow<'_, str> {
+    match blocks(raw).filter(|_| raw.contains(CACHE_CONTROL)) {
+        Some(own) => Cow::Owned(rejoin(raw, &own, |_, block| Some(unmarked(block)))),
+        None => Cow::Borrowed(raw),
+    }
+}
+
+fn is_result(raw: &str) -> bool {
+    fields(raw, &["type"], "an object").is_ok_and(|[kind]| kind == Some("\"tool_result\""))
+}
+
+/// Returns a block without its own mark, and without those inside a result.
+fn unmarked(block: &str) -> Cow<'_, str> {
+    if !block.contains(CACHE_CONTROL) {
+        return Cow::Borrowed(block);
+    }
+    let mut out = Cow::Borrowed(block);
+    if is_result(block)
+        && let Some(inner) = content(block).and_then(json::elements)
+    {
+        out = Cow::Owned(rejoin(block, &inner, |_, part| Some(unmarked(part))));
+    }
+    let mark = fields(&out, &[CACHE_CONTROL], "an object").ok().and_then(|[mark]| mark);
+    match mark.map(|mark| without_member(&out, mark)) {
+        Some(without) => Cow::Owned(without),
+        None => out,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Edit;
+    use super::super::splice::apply;
+    use super::*;
+
+    const BODY: &str = r#"{"model":"claude","max_tokens":64,"messages":[
+        {"role":"user","content":"Fix it."},
+        {"role":"assistant","content":[{"type":"thinking","thinking":"Look.","signature":"c2ln"},{"type":"text","text":"I look."},{"type":"tool_use","id":"t1","name":"read","input":{"path":"a.rs"}},{"type":"tool_use","id":"t2","name":"run","input":{}}]},
+        {"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"fn a() {}"},{"type":"tool_result","tool_use_id":"t2","content":[{"type":"text","text":"ok"},{"type":"image","source":{"type":"url","url":"u"}}]},{"type":"text","text":"Go on."},{"type":"text","text":"Quick.","cache_control":{"type":"ephemeral"}}]},
+        {"role":"assistant","content":"Done."},
+        {"role":"user","content":[{"type":"text","text":"Thanks."}]}
+    ],"system":[{"type":"text","text":"Be brief."}]}"#;
+
+    fn request(body: &str) -> Request<'_> {
+        read(body.as_bytes(), 100).expect("readable")
+    }
+
+    #[test]
+    fn results_are_messages_of_their_own() {
+        let request = request(BODY);
+        let read: Vec<Message<'_>> =
+            request.messages.iter().map(|raw| read_message(raw).expect("readable")).collect();
+        let roles: Vec<Role> = read.iter().map(|message| message.role).collect();
+        use Role::{Assistant, System, Tool, User};
+        assert_eq!(roles, [System, User, Assistant, Tool, Tool, User, Assistant, User]);
+        assert_eq!(read[0].texts(), [r#""Be brief.""#]);
+        assert_eq!(read[2].calls.len(), 2);
+        assert_eq!(read[2].calls[0].text(), r#"{"path":"a.rs"}"#);
+        assert!(matches!(read[2].others[..], [Part::Thinking("\"Look.\""), Part::Sealed(_)]));
+        assert_eq!((read[3].answers, read[3].texts()), (Some("\"t1\""), vec!["\"fn a() {}\""]));
+        assert!(matches!(&read[4].content, Content::Parts(parts) if parts.len() == 2));
+        assert_eq!(read[5].texts(), ["\"Go on.\"", "\"Quick.\""]);
+        let places: Vec<_> =
+            request.containers.iter().map(|own| own.messages.clone()).collect();
+        assert_eq!(places, [1..2, 2..3, 3..6, 6..7, 7..8]);
+    }
+
+    #[test]
+    fn roles_alternate_after_edits() {
+        let request = request(BODY);
+        let sent = |edits: &[(usize, Edit)]| -> serde_json::Value {
+            let sent = apply(Protocol::Messages, &request, edits);
+            let mut sent: serde_json::Value = serde_json::from_str(&sent).expect("JSON");
+            assert_eq!(sent["system"][0]["text"], "Be brief.");
+            sent["messages"].take()
+        };
+        let last = serde_json::json!({"role":"user","content":[{"type":"text","text":"Thanks."}]});
+        assert_eq!(
+            sent(&[(2, Edit::Remove), (3, Edit::Remove), (4, Edit::Remove)]),
+            serde_json::json!([
+                {"role":"user","content":[{"type":"text","text":"Fix it."},{"type":"text","text":"Go on."},{"type":"text","text":"Quick.","cache_control":{"type":"ephemeral"}}]},
+                {"role":"assistant","content":"Done."},
+                last
+            ])
+        );
+        let all = (2..7).map(|message| (message, Edit::Remove));
+        let note = std::iter::once((1, Edit::InsertAfter("note".into())));
+        assert_eq!(
+            sent(&note.chain(all).collect::<Vec<_>>()),
+            serde_json::json!([{"role":"user","content":[
+                {"type":"text","text":"Fix it."},{"type":"text","text":"note"},{"type":"text","text":"Thanks."}
+            ]}])
+        );
+        assert_eq!(
+            sent(&[
+                (0, Edit::InsertAfter("note".into())),
+                (1, Edit::Append("after".into())),
+                (2, Edit::Arguments(vec![Some("{\"path\":\"…\"}".into()), None])),
+                (3, Edit::Replace("masked".into())),
+                (4, Edit::Parts(vec![None, Some("image".into())])),
+                (5, Edit::InsertBefore("mind".into())),
+            ]),
+            serde_json::json!([
+                {"role":"user","content":[{"type":"text","text":"note"},{"type":"text","text":"Fix it."},{"type":"text","text":"after"}]},
+                {"role":"assistant","content":[{"type":"thinking","thinking":"Look.","signature":"c2ln"},{"type":"text","text":"I look."},{"type":"tool_use","id":"t1","name":"read","input":{"path":"…"}},{"type":"tool_use","id":"t2","name":"run","input":{}}]},
+                {"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"masked"},{"type":"tool_result","tool_use_id":"t2","content":[{"type":"text","text":"ok"},{"type":"text","text":"image"}]},{"type":"text","text":"Go on."},{"type":"text","text":"Quick.","cache_control":{"type":"ephemeral"}},{"type":"text","text":"mind"}]},
+                {"role":"assistant","content":"Done."},
+                last
+            ])
+        );
+        assert_eq!(apply(Protocol::Messages, &request, &[]), BODY);
+    }
+
+    #[test]
+    fn marks_of_the_cache_do_not_belong_to_a_message() {
+        for (marked, plain) in [
+            (
+                r#"{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}"#,
+                r#"{"role":"user","content":"a"}"#,
+            ),
+            (
+                r#"{"type":"tool_result","tool_use_id":"t","content":"a","cache_control":{"ttl":"1h"}}"#,
+                r#"{"type":"tool_result","tool_use_id":"t","content":"a"}"#,
+            ),
+            (
+                r#"{"type":"tool_result","content":[{"cache_control":{},"type":"text","text":"a"}]}"#,
+                r#"{"type":"tool_result","content":[{"type":"text","text":"a"}]}"#,
+            ),
+            (
+                r#"{"type":"text","text":"a"},{"type":"text","text":"b","cache_control":null}"#,
+                r#"{"type":"text","text":"a"},{"type":"text","text":"b"}"#,
+            ),
+        ] {
+            assert_ne!(marked, plain);
+            assert_eq!(identity(marked), identity(plain));
+        }
+        let call = r#"{"role":"assistant","content":[{"type":"tool_use","input":{"cache_control":1}}]}"#;
+        assert_eq!(identity(call), call);
+    }
+
+    #[test]
+    fn refuses_with_the_place() {
+        let type_of = |key: &str, expected| BodyError::WrongType { key: key.into(), expected };
+        let duplicate = |key: &str| BodyError::DuplicateKey { key: key.into() };
+        let marked = "on a block of the content, if a message holds results of tools";
+        for (body, refusal) in [
+            (r#"{"messages":3}"#, type_of("messages", "an array of messages")),
+            (r#"{"messages":[3]}"#, type_of("messages", "an array of messages, which are objects")),
+            (r#"{"messages":[{"role":"user","role":"user"}]}"#, duplicate("role")),
+            (r#"{"messages":[{"content":[],"content":[]}]}"#, duplicate("content")),
+            (r#"{"system":3}"#, type_of("system", "a string or a list of blocks")),
+            (r#"{"System":3}"#, BodyError::OtherCase { key: "System".into(), known: "system" }),
+            (
+                r#"{"messages":[{"role":"user","content":[{"type":"tool_result"}],"weir":{"pin":true}}]}"#,
+                type_of("weir", marked),
+            ),
+            (r#"{"messages":[{},{},{}]}"#, BodyError::TooManyMessages { limit: 2 }),
+        ] {
+            assert_eq!(read(body.as_bytes(), 2).expect_err("refused"), refusal, "{body}");
+        }
+    }
+
+    #[test]
+    fn blocks_can_be_pinned() {
+        let raw = r#"{"type":"tool_result","tool_use_id":"t","content":"a","weir":{"pin":true}}"#;
+        let message = read_message(raw).expect("readable");
+        assert!(message.is_pinned() && message.role == Role::Tool);
+        let body = format!(r#"{{"messages":[{{"role":"user","content":[{raw}]}}]}}"#);
+        let sent = apply(Protocol::Messages, &request(&body), &[(0, Edit::Unmark)]);
+        assert_eq!(sent, body.replace(r#","weir":{"pin":true}"#, ""));
+    }
+}

@@ -1,0 +1,576 @@
+//! OpenAI's Responses: parses a body into members and messages. Reads spans; changes nothing.
+//!
+//! `instructions` is a system message outside the list. In `input`, the items that a model wrote one
+//! after another (reasoning, a message, calls, built-in tools) are one message of the assistant, and
+//! each output of a call is a tool's message: the conversation has the shape that it has in chat
+//! completions. The API reference of Responses describes the items.
+
+use std::borrow::Cow;
+
+use super::body::{Members, expect_string, fields, from_utf8, model, stream, whole, wrong};
+use super::json;
+use super::message::{Call, Content, Message, Part, Role};
+use super::walk::Walk;
+use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
+
+/// Top-level members that weir acts on; each may be given once.
+const MEMBERS: [&str; 11] = [
+    "model",
+    "instructions",
+    "input",
+    "stream",
+    "max_output_tokens",
+    "tools",
+    "text",
+    "service_tier",
+    "previous_response_id",
+    "conversation",
+    "prompt",
+];
+
+/// Members that refer to a conversation or a prompt kept by the provider.
+const STATE: [&str; 3] = ["previous_response_id", "conversation", "prompt"];
+
+/// Kind of an item, as far as the engine distinguishes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Written by the model; belongs to the items before it that the model wrote, too.
+    Assistant,
+    /// Output of a call.
+    Output,
+    /// Reference to an item kept by the provider.
+    Reference,
+    /// Any other: a message of its own.
+    Other,
+}
+
+/// Determines the kind of an item by its `type` and `role`.
+fn kind(item: Option<&str>, role: Option<&str>) -> Kind {
+    match item.unwrap_or("message") {
+        "message" if role == Some("assistant") => Kind::Assistant,
+        "reasoning" => Kind::Assistant,
+        "item_reference" => Kind::Reference,
+        "mcp_list_tools" | "mcp_approval_request" => Kind::Assistant,
+        "mcp_approval_response" => Kind::Output,
+        own if own.ends_with("_call_output") => Kind::Output,
+        own if own.ends_with("_call") => Kind::Assistant,
+        _ => Kind::Other,
+    }
+}
+
+/// Whether an item is a call that the client answers by an item of its own. The provider answers the
+/// other calls inside the same item.
+fn is_answered_by_client(item: &str) -> bool {
+    matches!(
+        item,
+        "function_call"
+            | "custom_tool_call"
+            | "computer_call"
+            | "local_shell_call"
+            | "shell_call"
+            | "apply_patch_call"
+    )
+}
+
+/// Collects the messages of `input`, item by item.
+struct Items<'a> {
+    text: &'a str,
+    max_messages: usize,
+    messages: Vec<&'a str>,
+    /// Start of the last message, if the model wrote it and the next item may belong to it.
+    open: Option<usize>,
+    has_reference: bool,
+}
+
+impl<'a> Items<'a> {
+    /// Reads the next item.
+    fn item(&mut self, walk: &mut Walk<'a>) -> Option<Result<(), BodyError>> {
+        if walk.peek()? != b'{' {
+            walk.value()?;
+            return Some(Err(wrong("input", "a string or a list of items, which are objects")));
+        }
+        let (start, mut own, mut role) = (walk.position(), None, None);
+        walk.members(|name, walk| {
+            let value = walk.value()?;
+            match name {
+                "\"type\"" => own = Some(value),
+                "\"role\"" => role = Some(value),
+                _ => {}
+            }
+            Some(())
+        })?;
+        let (own, role) = (own.and_then(json::string), role.and_then(json::string));
+        let kind = kind(own.as_deref(), role.as_deref());
+        self.has_reference |= kind == Kind::Reference;
+        let from = self.open.filter(|_| kind == Kind::Assistant);
+        if from.is_some() {
+            self.messages.pop();
+        } else if self.messages.len() == self.max_messages {
+            return Some(Err(BodyError::TooManyMessages { limit: self.max_messages }));
+        }
+        let from = from.unwrap_or(start);
+        self.messages.push(self.text.get(from..walk.position())?);
+        self.open = (kind == Kind::Assistant).then_some(from);
+        Some(Ok(()))
+    }
+}
+
+/// Reads a body in one validating pass.
+pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
+    let text = from_utf8(body)?;
+    let mut items =
+        Items { text, max_messages, messages: Vec::new(), open: None, has_reference: false };
+    let members = Members::read(text, &MEMBERS, "input", |walk| items.item(walk))?;
+    let [model_raw, instructions, input, stream_raw, most, tools, format, tier, ..] =
+        members.values;
+    let mut messages = Vec::with_capacity(items.messages.len() + 1);
+    let is_given = |raw: &Option<&str>| raw.is_some_and(|raw| raw != "null");
+    if is_given(&instructions) {
+        if !instructions.is_some_and(|raw| raw.starts_with('"')) {
+            return Err(wrong("instructions", "a string"));
+        }
+        messages.extend(members.spans[1]);
+    }
+    let outside = messages.len();
+    match input {
+        Some(raw) if raw.starts_with('[') => messages.append(&mut items.messages),
+        Some(raw) if raw.starts_with('"') => messages.extend(members.spans[2]),
+        None | Some("null") => {}
+        Some(_) => return Err(wrong("input", "a string or a list of items")),
+    }
+    let state = STATE.iter().zip(&members.values[8..]).find(|(_, raw)| is_given(raw));
+    let format = format.and_then(format_of);
+    let extras = [(ExtraKind::Tools, tools), (ExtraKind::ResponseFormat, format)];
+    Ok(Request {
+        protocol: Protocol::Responses,
+        text,
+        model: model(model_raw)?,
+        stream: stream(stream_raw)?,
+        usage_question: None,
+        max_output_tokens: whole(most, "max_output_tokens")?,
+        output_limits: most.filter(|raw| *raw != "null").into_iter().collect(),
+        absent_limits: if most.is_none() { vec!["max_output_tokens"] } else { Vec::new() },
+        choices: 1,
+        service_tier: tier.and_then(json::string),
+        extras: extras
+            .into_iter()
+            .filter_map(|(kind, raw)| Some(Extra { kind, raw: raw.filter(|raw| *raw != "null")? }))
+            .collect(),
+        messages,
+        outside,
+        containers: Vec::new(),
+        provider_state: match state {
+            Some((name, _)) => Some(*name),
+            None => items.has_reference.then_some("item_reference"),
+        },
+        leading: Vec::new(),
+    })
+}
+
+/// Returns the format in the member `text`, if it has one.
+fn format_of(text: &str) -> Option<&str> {
+    let members = json::members(text)?;
+    members.into_iter().find(|(name, _)| name == "format").map(|(_, raw)| raw)
+}
+
+/// Members of an item that weir acts on; each may be given once.
+const ITEM_MEMBERS: [&str; 15] = [
+    "type",
+    "role",
+    "content",
+    "output",
+    "name",
+    "arguments",
+    "input",
+    "action",
+    "operation",
+    "call_id",
+    "summary",
+    "encrypted_content",
+    "id",
+    "approval_request_id",
+    "weir",
+];
+
+/// Reads one message: an item, a run of items that the model wrote, or a member of the body.
+pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
+    let mut message = Message {
+        raw,
+        role: Role::Assistant,
+        name: None,
+        content: Content::None,
+        calls: Vec::new(),
+        answers: None,
+        side_texts: Vec::new(),
+        others: Vec::new(),
+        opaque_members: 0,
+        weir: None,
+    };
+    if raw.starts_with('"') {
+        let (is_system, value) = member(raw);
+        message.role = if is_system { Role::System } else { Role::User };
+        message.content = Content::Text(value);
+        return Ok(message);
+    }
+    let items = json::run(raw).unwrap_or_default();
+    let is_alone = items.len() == 1;
+    let mut parts = Vec::new();
+    for item in items {
+        let read = Item::read(item)?;
+        message.weir = message.weir.or(read.weir);
+        if read.kind != Kind::Assistant {
+            return read.alone(message);
+        }
+        read.join(is_alone, &mut message, &mut parts)?;
+    }
+    let has_text = |parts: &[Part<'_>]| parts.iter().any(|part| matches!(part, Part::Text(_)));
+    if !matches!(message.content, Content::Text(_)) {
+        match has_text(&parts) {
+            true => message.content = Content::Parts(parts),
+            false => message.others.extend(parts),
+        }
+    }
+    Ok(message)
+}
+
+/// Splits the text of a member of the body: whether it is `instructions`, and its value.
+fn member(raw: &str) -> (bool, &str) {
+    let is_system = raw.starts_with("\"instructions\"");
+    let mut walk = Walk::new(raw);
+    let named = walk.value().and_then(|_| walk.peek());
+    let value = named.and_then(|_| raw.get(walk.position() + 1..)).unwrap_or_default();
+    (is_system, value.trim_ascii_start())
+}
+
+/// One item, with the members that weir acts on.
+struct Item<'a> {
+    raw: &'a str,
+    kind: Kind,
+    own: Cow<'a, str>,
+    role: Option<&'a str>,
+    content: Option<&'a str>,
+    output: Option<&'a str>,
+    name: Option<&'a str>,
+    arguments: Option<&'a str>,
+    call_id: Option<&'a str>,
+    summary: Option<&'a str>,
+    sealed: Option<&'a str>,
+    weir: Option<&'a str>,
+}
+
+impl<'a> Item<'a> {
+    fn read(raw: &'a str) -> Result<Self, FieldError> {
+        let found = fields(raw, &ITEM_MEMBERS, "an item, which is an object")?;
+        let weir = found[ITEM_MEMBERS.len() - 1];
+        let found = found.map(|value| value.filter(|value| *value != "null"));
+        let [
+            own,
+            role,
+            content,
+            output,
+            name,
+            arguments,
+            input,
+            action,
+            operation,
+            call_id,
+            summary,
+            sealed,
+            id,
+            request,
+            _,
+        ] = found;
+        let own = own.map(|own| expect_string(own, "type")).transpose()?;
+        let own = own.unwrap_or(Cow::Borrowed("message"));
+        let said = role.map(|role| expect_string(role, "role")).transpose()?;
+        Ok(Self {
+            raw,
+            kind: kind(Some(&own), said.as_deref()),
+            own,
+            role,
+            content,
+            output,
+            name,
+            arguments: arguments.or(input).or(action).or(operation),
+            call_id: call_id.or(request).or(id),
+            summary,
+            sealed: sealed.filter(|raw| raw.starts_with('"')),
+            weir,
+        })
+    }
+
+    /// Reads an item that is a message of its own.
+    fn alone(self, mut message: Message<'a>) -> Result<Message<'a>, FieldError> {
+        if self.kind == Kind::Output {
+            message.role = Role::Tool;
+            message.answers = self.call_id;
+            message.content = match self.output {
+                Some(output) if output.starts_with('{') => {
+                    Content::Parts(vec![Part::Other(output)])
+                }
+                output => read_content(output, "output")?,
+            };
+            return Ok(message);
+        }
+        if self.own != "message" {
+            // A compaction stands for all before it and is never removed.
+            let is_compaction = self.own.starts_with("compaction");
+            message.role = if is_compaction { Role::System } else { Role::Other };
+            match self.sealed {
+                Some(sealed) if is_compaction => message.others.push(Part::Sealed(sealed)),
+                _ => message.others.push(Part::Other(self.raw)),
+            }
+            return Ok(message);
+        }
+        let role = self.role.ok_or(FieldError::WrongType { key: "role", expected: "a string" })?;
+        message.role = match expect_string(role, "role")?.as_ref() {
+            "system" | "developer" => Role::System,
+            "user" => Role::User,
+            _ => Role::Other,
+        };
+        message.content = read_content(self.content, "content")?;
+        Ok(message)
+    }
+
+    /// Adds an item that the model wrote to its message.
+    fn join(
+        self,
+        is_alone: bool,
+        message: &mut Message<'a>,
+        parts: &mut Vec<Part<'a>>,
+    ) -> Result<(), FieldError> {
+        match self.own.as_ref() {
+            "message" => match read_content(self.content, "content")? {
+                Content::Text(text) if is_alone => message.content = Content::Text(text),
+                Content::Text(text) => parts.push(Part::Text(text)),
+                Content::Parts(own) => parts.extend(own),
+                Content::None => {}
+            },
+            "reasoning" => {
+                for list in [self.summary, self.content].into_iter().flatten() {
+                    for part in json::elements(list).unwrap_or_default() {
+                        message.others.push(match read_part(part) {
+                            Part::Text(text) => Part::Thinking(text),
+                            other => other,
+                        });
+                    }
+                }
+                message.others.extend(self.sealed.map(Part::Sealed));
+            }
+            own if is_answered_by_client(own) => message.calls.push(Call {
+                name: self.name.unwrap_or_default(),
+                arguments: self.arguments.unwrap_or_default(),
+                id: self.call_id.unwrap_or_default(),
+            }),
+            _ => message.others.push(Part::Other(self.raw)),
+        }
+        Ok(())
+    }
+}
+
+fn read_content<'a>(raw: Option<&'a str>, key: &'static str) -> Result<Content<'a>, FieldError> {
+    let Some(raw) = raw else { return Ok(Content::None) };
+    if raw.starts_with('"') {
+        return Ok(Content::Text(raw));
+    }
+    let wrong = FieldError::WrongType { key, expected: "a string or a list of parts" };
+    let parts = json::elements(raw).ok_or(wrong)?;
+    Ok(Content::Parts(parts.into_iter().map(read_part).collect()))
+}
+
+/// Reads a part; an unknown one becomes [`Part::Other`].
+fn read_part(raw: &str) -> Part<'_> {
+    if !raw.starts_with('{') {
+        return Part::Other(raw);
+    }
+    let Some(members) = json::unique_members(raw) else { return Part::Ambiguous(raw) };
+    let member = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
+    let kind = member("type").and_then(json::string).unwrap_or_default();
+    let text = |name: &str| member(name).filter(|text| text.starts_with('"')).map(Part::Text);
+    let part = match kind.as_ref() {
+        "input_text" | "output_text" | "text" | "summary_text" | "reasoning_text" => text("text"),
+        "refusal" => text("refusal"),
+        "input_image" | "computer_screenshot" => member("image_url")
+            .and_then(json::string)
+            .map(|url| Part::Image { url, detail: member("detail").and_then(json::string) }),
+        "input_audio" => member("input_audio").and_then(|raw| {
+            let members = json::unique_members(raw)?;
+            let member =
+                |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw);
+            Some(Part::Audio {
+                data: member("data").and_then(json::string)?,
+                format: member("format").and_then(json::string).unwrap_or_default(),
+            })
+        }),
+        _ => None,
+    };
+    part.unwrap_or(Part::Other(raw))
+}
+
+/// Returns the JSON text of a user message with the content `text`.
+pub(super) fn user_message(text: &str) -> String {
+    let mut raw = String::from(
+        r#"{"type":"message","role":"user","content":[{"type":"input_text","text":""#,
+    );
+    json::escape_into(text, &mut raw);
+    raw.push_str(r#""}]}"#);
+    raw
+}
+
+/// Returns the lists of parts in a message that text can be put into or removed from, in order.
+pub(super) fn lists(raw: &str) -> Vec<Vec<&str>> {
+    json::run(raw).unwrap_or_default().into_iter().filter_map(parts_of).collect()
+}
+
+/// Returns the parts of an item's content or output, if that is a list.
+fn parts_of(item: &str) -> Option<Vec<&str>> {
+    let item = Item::read(item).ok()?;
+    let has_parts = item.own == "message" || item.kind == Kind::Output;
+    json::elements(item.content.or(item.output).filter(|_| has_parts)?)
+}
+
+/// Returns the JSON text of a part with the text `escaped`, for a message of this role.
+pub(super) fn text_part(role: Role, escaped: &str) -> String {
+    let kind = if role == Role::Assistant { "output_text" } else { "input_text" };
+    format!(r#"{{"type":"{kind}","text":"{escaped}"}}"#)
+}
+
+/// Returns the JSON text of a message's content, if it has one.
+pub(super) fn content(raw: &str) -> Option<&str> {
+    if raw.starts_with('"') {
+        return Some(member(raw).1);
+    }
+    let [item] = json::run(raw)?[..] else { return None };
+    let item = Item::read(item).ok()?;
+    match item.kind {
+        Kind::Output => item.output,
+        _ => item.content,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Edit;
+    use super::super::splice::{Clip, TextCut, apply};
+    use super::*;
+
+    fn request(body: &str) -> Request<'_> {
+        read(body.as_bytes(), 100).expect("readable")
+    }
+
+    const ITEMS: &str = r#"{"model":"gpt-5","input":[
+        {"role":"user","content":"Fix it."},
+        {"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"Look."}],"encrypted_content":"abcd"},
+        {"type":"message","role":"assistant","content":[{"type":"output_text","text":"I look."}]},
+        {"type":"function_call","call_id":"c1","name":"read","arguments":"{\"path\":\"a.rs\"}"},
+        {"type":"custom_tool_call","call_id":"c2","name":"patch","input":"*** Begin"},
+        {"type":"function_call_output","call_id":"c1","output":"fn a() {}"},
+        {"type":"custom_tool_call_output","call_id":"c2","output":[{"type":"input_text","text":"done"},{"type":"input_image","image_url":"data:image/png;base64,AA"}]},
+        {"type":"web_search_call","id":"ws_1","status":"completed","action":{"type":"search","query":"q"}},
+        {"type":"novelty","x":1}
+    ],"max_output_tokens":99,"instructions":"Be brief."}"#;
+
+    #[test]
+    fn items_that_the_model_wrote_together_are_one_message() {
+        let request = request(ITEMS);
+        assert_eq!((request.messages.len(), request.outside), (7, 1));
+        assert_eq!(request.messages[0], r#""instructions":"Be brief.""#);
+        assert_eq!(request.max_output_tokens, Some(99));
+        let read: Vec<Message<'_>> =
+            request.messages.iter().map(|raw| read_message(raw).expect("readable")).collect();
+        let roles: Vec<Role> = read.iter().map(|message| message.role).collect();
+        use Role::{Assistant, Other, System, Tool, User};
+        assert_eq!(roles, [System, User, Assistant, Tool, Tool, Assistant, Other]);
+        assert_eq!(read[2].texts(), [r#""I look.""#]);
+        let names: Vec<&str> = read[2].calls.iter().map(|call| call.name).collect();
+        assert_eq!(names, [r#""read""#, r#""patch""#]);
+        assert_eq!(read[2].calls[1].text(), "*** Begin");
+        assert!(matches!(read[2].others[..], [Part::Thinking("\"Look.\""), Part::Sealed("\"abcd\"")]));
+        assert_eq!((read[3].answers, read[4].answers), (Some("\"c1\""), Some("\"c2\"")));
+        assert!(matches!(&read[4].content, Content::Parts(parts) if parts.len() == 2));
+        assert!(matches!(read[5].others[..], [Part::Other(_)]));
+    }
+
+    #[test]
+    fn edits_stand_in_the_items_they_are_about() {
+        let request = request(ITEMS);
+        let clip = |head, tail| {
+            let clip = Clip { head_bytes: head, tail_bytes: tail, marker: "…".into() };
+            TextCut::Clip(clip)
+        };
+        let sent = apply(
+            Protocol::Responses,
+            &request,
+            &[
+                (0, Edit::InsertAfter("note".into())),
+                (1, Edit::Prepend("Earlier.\n".into())),
+                (2, Edit::Clip(vec![clip(1, 1)])),
+                (2, Edit::Append("!".into())),
+                (2, Edit::Arguments(vec![Some("{}".into()), Some("x".into())])),
+                (3, Edit::Replace("masked".into())),
+                (4, Edit::Parts(vec![None, Some("image".into())])),
+                (5, Edit::Remove),
+            ],
+        );
+        let sent: serde_json::Value = serde_json::from_str(&sent).expect("JSON");
+        assert_eq!(
+            sent["input"],
+            serde_json::json!([
+                {"type":"message","role":"user","content":[{"type":"input_text","text":"note"}]},
+                {"role":"user","content":"Earlier.\nFix it."},
+                {"type":"reasoning","id":"rs_1","summary":[{"type":"summary_text","text":"Look."}],"encrypted_content":"abcd"},
+                {"type":"message","role":"assistant","content":[{"type":"output_text","text":"I…."},{"type":"output_text","text":"!"}]},
+                {"type":"function_call","call_id":"c1","name":"read","arguments":"{}"},
+                {"type":"custom_tool_call","call_id":"c2","name":"patch","input":"x"},
+                {"type":"function_call_output","call_id":"c1","output":"masked"},
+                {"type":"custom_tool_call_output","call_id":"c2","output":[{"type":"input_text","text":"done"},{"type":"input_text","text":"image"}]},
+                {"type":"novelty","x":1}
+            ])
+        );
+        assert_eq!(sent["instructions"], "Be brief.");
+        let removed = [(2, Edit::Remove), (3, Edit::Remove), (4, Edit::Remove)];
+        let sent = apply(Protocol::Responses, &request, &removed);
+        let cut = ITEMS.find(r#"{"type":"reasoning""#).expect("received");
+        let after = ITEMS.find(r#"{"type":"web_search_call""#).expect("received");
+        assert_eq!(sent, [&ITEMS[..cut], &ITEMS[after..]].concat());
+    }
+
+    #[test]
+    fn a_text_is_one_message_and_state_is_named() {
+        let body = r#"{"input":"hi","instructions":null,"previous_response_id":"resp_1"}"#;
+        let read = request(body);
+        assert_eq!((read.messages.as_slice(), read.outside), ([r#""input":"hi""#].as_slice(), 0));
+        assert_eq!(read.provider_state, Some("previous_response_id"));
+        let message = read_message(read.messages[0]).expect("readable");
+        assert_eq!((message.role, message.texts()), (Role::User, vec!["\"hi\""]));
+        for (body, state) in [
+            (r#"{"input":[{"type":"item_reference","id":"x"}]}"#, Some("item_reference")),
+            (r#"{"input":[],"conversation":"conv"}"#, Some("conversation")),
+            (r#"{"input":[],"previous_response_id":null,"prompt":null}"#, None),
+            ("{}", None),
+        ] {
+            assert_eq!(request(body).provider_state, state, "{body}");
+        }
+    }
+
+    #[test]
+    fn refuses_with_the_place() {
+        let type_of = |key: &str, expected| BodyError::WrongType { key: key.into(), expected };
+        for (body, refusal) in [
+            (r#"{"input":3}"#, type_of("input", "a string or a list of items")),
+            (
+                r#"{"input":["x"]}"#,
+                type_of("input", "a string or a list of items, which are objects"),
+            ),
+            (r#"{"instructions":[]}"#, type_of("instructions", "a string")),
+            (r#"{"input":[],"input":[]}"#, BodyError::DuplicateKey { key: "input".into() }),
+            (r#"{"Input":[]}"#, BodyError::OtherCase { key: "Input".into(), known: "input" }),
+            (r#"{"input":[{},{},{}]}"#, BodyError::TooManyMessages { limit: 2 }),
+        ] {
+            assert_eq!(read(body.as_bytes(), 2).expect_err("refused"), refusal, "{body}");
+        }
+        for body in [r#"{"input":[{]}"#, r#"{"input":[{}}"#, "[]", r#"{"input":[{}]} x"#] {
+            assert!(matches!(read(body.as_bytes(), 2), Err(BodyError::NotJson { .. })), "{body}");
+        }
+    }
+}
