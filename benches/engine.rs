@@ -16,7 +16,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group};
 use tokio::runtime::Runtime;
 use weir::config::Config;
 use weir::proxy::Tenant;
-use weir::proxy::planner::{Planned, Planner, RequestOptions};
+use weir::proxy::plan::{Planned, Planner, RequestOptions};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
 

@@ -11,7 +11,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::{sources, tokenizer_file};
 use crate::config::{self, Config};
-use crate::proxy::planner::{Planner, RequestOptions};
+use crate::proxy::plan::{Planner, RequestOptions};
 use crate::proxy::{Explained, Question, Tenant};
 use weir_engine::context::report::{self, Category};
 use weir_engine::wire::Protocol;

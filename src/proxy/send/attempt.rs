@@ -10,7 +10,7 @@ use super::find_model;
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::admit::request::Call;
 use crate::proxy::error::ProxyError;
-use crate::proxy::planner::{Job, Planned, RequestOptions};
+use crate::proxy::plan::{Job, Planned, RequestOptions};
 use crate::proxy::settings::Settings;
 use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::routes::ModelOverride;

@@ -11,7 +11,7 @@ use super::{Cause, Exchange, may_pass, probe, request_usage};
 use crate::config::LargerWhen;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::hold::account::{self, Opening};
-use crate::proxy::planner::Planned;
+use crate::proxy::plan::Planned;
 use crate::proxy::settings::Settings;
 use crate::proxy::settle::record::Record;
 use crate::proxy::summaries::Requester;

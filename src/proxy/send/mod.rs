@@ -4,6 +4,7 @@
 
 mod attempt;
 pub mod chat;
+pub mod models;
 mod overflow_retry;
 pub mod passthrough;
 pub mod probe;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::attempt::{Attempt, ChatRequest};
 use crate::proxy::error::{ErrorKind, ProxyError};
-use crate::proxy::planner::Planned;
+use crate::proxy::plan::Planned;
+use crate::proxy::plan::shared::shown;
 use crate::proxy::settings::Settings;
-use crate::proxy::shared::shown;
 use crate::proxy::upstreams::learned::Learned;
 use weir_engine::context::learned::{is_read_whole, is_telling};
 use weir_engine::context::{Configured, LearnedLimits, Lesson};

@@ -15,7 +15,7 @@ use super::flights::Part;
 use super::keys::Key;
 use super::records::{Ready, Status};
 use crate::config::SummaryMode;
-use crate::proxy::planned::Job;
+use crate::proxy::plan::Job;
 use weir_engine::context::summary::{Space, Summary};
 use weir_engine::context::{Ahead, Fate, Fold};
 use weir_engine::tokens::Encoding;

@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Learning;
-use crate::proxy::planner::{Job, Planned};
-use crate::proxy::shared::{self, shown};
+use crate::proxy::plan::shared::shown;
+use crate::proxy::plan::{Job, Planned};
 use crate::proxy::upstreams::learned_store::{self, LearnedStore, Stored};
 use weir_engine::context::calibration::{Counted, Ratio, Sample, Samples};
 use weir_engine::context::{self, Configured, LearnedLimits, Measure};
+use weir_engine::plan::extra_tokens;
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::tokens::{Digits, Encoding, REPLY_PRIMING};
 use weir_engine::wire::Protocol;
@@ -357,7 +358,7 @@ fn count(body: &[u8], model: &str, digits: Digits) -> Option<u64> {
         tokens += measure.fact(&Protocol::Chat.read_message(raw).ok()?).tokens;
     }
     for extra in &request.extras {
-        tokens += shared::extra_tokens(measure, extra);
+        tokens += extra_tokens(measure, extra);
     }
     Some(tokens)
 }

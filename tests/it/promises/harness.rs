@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config as Proptest, RngSeed, TestCaseError, TestError, TestRunner};
 use weir::config::{Config, ModelEntry};
-use weir::proxy::planner::{Planned, Planner, RequestOptions};
+use weir::proxy::plan::{Planned, Planner, RequestOptions};
 use weir::proxy::{Explained, ProxyError, Question, Tenant};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;

@@ -8,15 +8,16 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::draft::{Draft, Drafted, Step, read_body};
-use super::metrics::{Metrics, Queue};
-pub use super::planned::{Job, Planned, RequestOptions};
+use super::planned::{Job, Planned, RequestOptions};
 use super::prefix_cache::Looked;
 use super::shared::{Shared, shown};
-use super::summaries::{Summaries, WaitMode};
-use super::upstreams::routes::Routes;
-use super::{ErrorKind, ProxyError, Tenant};
 use crate::config::{Config, Mode};
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::metrics::{Metrics, Queue};
+use crate::proxy::summaries::{Summaries, WaitMode};
+use crate::proxy::upstreams::routes::Routes;
 use weir_engine::wire::{Protocol, Request};
+use weir_store::Tenant;
 
 /// Maximum bytes of new messages counted on the request's own task.
 pub(super) const INLINE_BYTES: usize = 16 * 1024;
@@ -53,7 +54,7 @@ impl Planner {
     }
 
     /// Creates a planner with the upstreams' learned values and the summary records.
-    pub(super) fn with(
+    pub(in crate::proxy) fn with(
         config: Arc<Config>,
         routes: Arc<Routes>,
         summaries: Option<Arc<Summaries>>,
@@ -63,7 +64,7 @@ impl Planner {
     }
 
     /// Creates the planner for another configuration: its caches carry over.
-    pub(super) fn renewed(
+    pub(in crate::proxy) fn renewed(
         &self,
         config: Arc<Config>,
         routes: Arc<Routes>,
@@ -132,7 +133,7 @@ impl Planner {
     }
 
     /// Returns the routes of requests.
-    pub(super) fn routes(&self) -> &Arc<Routes> {
+    pub(in crate::proxy) fn routes(&self) -> &Arc<Routes> {
         &self.shared.routes
     }
 

@@ -7,11 +7,9 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 use super::plan_cache::PlanCache;
-use super::summaries::Summaries;
-use super::upstreams::routes::Routes;
 use crate::config::Config;
-
-pub(super) use weir_engine::plan::extra_tokens;
+use crate::proxy::summaries::Summaries;
+use crate::proxy::upstreams::routes::Routes;
 
 pub(super) struct Shared {
     pub(super) config: Arc<Config>,
@@ -80,6 +78,6 @@ impl Shared {
 }
 
 /// Truncates a model name, which callers choose, for storage and the log.
-pub(super) fn shown(model: &str) -> String {
+pub fn shown(model: &str) -> String {
     model.chars().take(100).collect()
 }

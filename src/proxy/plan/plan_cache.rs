@@ -7,11 +7,11 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
-use super::Tenant;
 use super::prefix_cache::PrefixCache;
 use crate::config;
 use weir_engine::context::{Fact, Fold, Measure, Profile};
 use weir_engine::wire::Extra;
+use weir_store::Tenant;
 
 /// Memory of an entry besides its value: key, pointers, the cache's own data.
 const ENTRY_BYTES: u32 = 160;

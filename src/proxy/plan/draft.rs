@@ -8,17 +8,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::error::Subject;
+use super::parallel;
 use super::plan_cache::{Chain, LastSent, Remembered};
-use super::planned::Progress;
-use super::planner::{INLINE_BYTES, Job, Planned};
+use super::planned::{Job, Planned, Progress};
+use super::planner::INLINE_BYTES;
 use super::prefix_cache::Looked;
 use super::refusal::{self, Unfit};
-use super::shared::{Shared, extra_tokens};
-use super::summaries::{Spans, WaitMode, Wanted};
-use super::upstreams::routes::Route;
-use super::{LeftOut, ProxyError, several};
+use super::shared::Shared;
 use crate::config::{self, LateSystem, ModelSettings, Originals};
+use crate::proxy::error::ProxyError;
+use crate::proxy::error::Subject;
+use crate::proxy::settle::originals::LeftOut;
+use crate::proxy::summaries::{Spans, WaitMode, Wanted};
+use crate::proxy::upstreams::routes::Route;
 use weir_engine::context::policy::Counting;
 use weir_engine::context::reading::Reading;
 use weir_engine::context::report::Treatment;
@@ -26,7 +28,8 @@ use weir_engine::context::source::{Readings, read_one};
 use weir_engine::context::summary::Space;
 use weir_engine::context::{Bound, Fact, Fold, Limits, Measure, Zone};
 use weir_engine::plan::{
-    CannotFit, Known, Mode, Plan, PlanError, PlanOptions, cost, fits_as_received, plan_with,
+    CannotFit, Known, Mode, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received,
+    plan_with,
 };
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::tokens::{Digits, Encoding};
@@ -640,5 +643,5 @@ fn map<T: Send + 'static>(
     work: impl Fn(&str) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
     let raws: Vec<&str> = messages.iter().map(|index| request.messages[*index]).collect();
-    several::map(&shared.heavy, &job.body, &raws, work)
+    parallel::map(&shared.heavy, &job.body, &raws, work)
 }
