@@ -22,7 +22,8 @@ use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::admit::host::{Hosts, Origins};
 use crate::proxy::{
-    Body, Call, Caller, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError, SpendQuery,
+    Body, Caller, ChatRequest, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError,
+    RequestOptions, RequestedModel, SpendQuery,
 };
 use crate::upstream::{Target, TargetError};
 use weir_engine::wire::Protocol;
@@ -397,7 +398,7 @@ impl Routes {
         protocol: Protocol,
         target: Target,
         caller: Caller,
-    ) -> Result<Call, ProxyError> {
+    ) -> Result<ChatRequest, ProxyError> {
         let admission = match self.proxy.admit(&caller).await {
             Ok(admission) => admission,
             Err(problem) => {
@@ -407,16 +408,18 @@ impl Routes {
         };
         let Received { received, decoded, permit } =
             self.acceptor.body(&parts.headers, body).await?;
-        Ok(Call {
+        Ok(ChatRequest {
             protocol,
             target,
             method: parts.method,
             headers: parts.headers,
+            decoded: decoded.unwrap_or_else(|| received.clone()),
             received,
-            decoded,
             caller,
             admission,
             permit: Box::new(permit),
+            options: RequestOptions::default(),
+            model: RequestedModel::default(),
         })
     }
 

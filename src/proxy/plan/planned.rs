@@ -23,8 +23,10 @@ use weir_store::budget::{Compaction, ServiceTier};
 pub struct Job {
     pub tenant: Tenant,
     pub protocol: Protocol,
-    /// Decoded body.
+    /// Decoded body, with the model for its upstream.
     pub body: Bytes,
+    /// Whether its model is another than received.
+    pub is_renamed: bool,
     /// Model named by the path (Azure's deployments), which takes precedence over the body's.
     pub path_model: Option<String>,
     pub options: RequestOptions,
@@ -46,11 +48,12 @@ impl Job {
     /// Creates a job for a request that is only examined, whose body names its model.
     pub fn new(tenant: Tenant, protocol: Protocol, body: Bytes, options: RequestOptions) -> Self {
         let (path_model, route, alias_of, requester) = (None, None, None, None);
-        let (as_of, probe, wait_mode) = (None, None, WaitMode::LookOnly);
+        let (is_renamed, as_of, probe, wait_mode) = (false, None, None, WaitMode::LookOnly);
         Self {
             tenant,
             protocol,
             body,
+            is_renamed,
             path_model,
             options,
             route,

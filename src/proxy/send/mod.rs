@@ -2,7 +2,7 @@
 //! model if that is a cause as well. One loop serves all routes; `chat` and `passthrough` prepare their
 //! attempts. Relays no answer.
 
-mod attempt;
+pub mod attempt;
 pub mod chat;
 pub mod models;
 mod overflow_retry;
