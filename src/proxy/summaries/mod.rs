@@ -2,7 +2,7 @@
 //! compaction, kept in the store, and fixed permanently when the compaction is made. No request
 //! fails because of one, and none waits unless configured to.
 
-mod breaker;
+mod breakers;
 mod call;
 mod cap;
 mod counts;
@@ -21,7 +21,7 @@ use moka::sync::Cache;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use self::breaker::{Breaker, Breakers};
+use self::breakers::{AllBreakers, Breakers};
 use self::call::{Line, SUMMARY};
 use self::cap::{Cap, Held};
 use self::counts::Counts;
@@ -41,8 +41,6 @@ use weir_store::budget::{self, Billed, NanoUsd};
 use weir_store::ledger::DAY_MS;
 use weir_store::{Store, Tenant, now_ms};
 
-/// Maximum number of callers with their own breaker; past that the least used are reset.
-const MOST_BREAKERS: u64 = 10_000;
 /// Maximum number of callers remembered to have an accepted credential, and for how long.
 const MOST_PROVED: u64 = 100_000;
 const PROVED_FOR: Duration = Duration::from_millis(DAY_MS);
@@ -58,11 +56,7 @@ pub struct Summaries {
     keys: Keys,
     records: Arc<Records>,
     flights: Arc<Flights>,
-    /// Breakers for the summariser, by its name: one for each tenant if callers' own credentials
-    /// are sent, else one for all.
-    breakers: Cache<(Tenant, Arc<str>), Arc<Breaker>>,
-    /// Breakers for each tenant's content.
-    content_breakers: Cache<Tenant, Arc<Breaker>>,
+    breakers: Arc<AllBreakers>,
     cap: Cap,
     /// Callers with a request accepted by the upstream, if summaries are paid with weir's key.
     proved: Cache<Tenant, ()>,
@@ -95,18 +89,11 @@ impl Summaries {
             "" | SAME_MODEL => None,
             _ => Target::map(line.client().base(), "/v1/chat/completions").ok(),
         };
-        let pause = Duration::from_millis(settings.pause_ms);
-        // A breaker must outlive its pause, or the pause would end early.
-        let idle = pause.saturating_mul(4);
         let own = Self {
             keys: Keys::new(&store.secret()),
             records: Arc::new(Records::new(&settings, store.clone())),
             flights: Flights::new(settings.max_concurrent),
-            breakers: Cache::builder().max_capacity(MOST_BREAKERS).time_to_idle(idle).build(),
-            content_breakers: Cache::builder()
-                .max_capacity(MOST_BREAKERS)
-                .time_to_idle(idle)
-                .build(),
+            breakers: Arc::new(AllBreakers::new()),
             cap: Cap::new(settings.max_day),
             proved: Cache::builder().max_capacity(MOST_PROVED).time_to_idle(PROVED_FOR).build(),
             line,
@@ -126,11 +113,6 @@ impl Summaries {
 
     /// Carries over records, work in progress, holds and counters.
     fn continuing(self, before: &Self) -> Self {
-        let is_paused_alike = self.settings.pause_ms == before.settings.pause_ms;
-        let (breakers, content_breakers) = match is_paused_alike {
-            true => (before.breakers.clone(), before.content_breakers.clone()),
-            false => (self.breakers, self.content_breakers),
-        };
         let (own, old) = (&self.settings, &before.settings);
         let goes_alike = self.config.upstream == before.config.upstream
             && own.url == old.url
@@ -148,8 +130,7 @@ impl Summaries {
             proved: before.proved.clone(),
             room: Arc::clone(&before.room),
             counts: Arc::clone(&before.counts),
-            breakers,
-            content_breakers,
+            breakers: Arc::clone(&before.breakers),
             ..self
         }
     }
@@ -326,11 +307,7 @@ impl Summaries {
             Line::Own(..) => (Tenant::ANONYMOUS, Arc::default()),
         };
         let pause = Duration::from_millis(self.settings.pause_ms);
-        let new = || Arc::new(Breaker::new(pause));
-        Breakers {
-            summariser: self.breakers.get_with(whose, new),
-            content: self.content_breakers.get_with(tenant, new),
-        }
+        self.breakers.find(whose, tenant, pause)
     }
 
     /// Holds the maximum cost of a call. Refuses if the tenant's summaries could exceed today's
