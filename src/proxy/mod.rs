@@ -61,7 +61,8 @@ impl Proxy {
         Ok(Self { settings, runtime })
     }
 
-    /// Creates the proxy for another configuration, for new requests.
+    /// Returns the proxy under another configuration, for new requests: new settings, the same
+    /// runtime.
     pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, OpenError> {
         let settings = Settings::new(config, None, &self.runtime, Some(&self.settings))?;
         Ok(Self { settings, runtime: Arc::clone(&self.runtime) })

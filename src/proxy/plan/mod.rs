@@ -14,5 +14,6 @@ pub mod shared;
 
 pub use self::explain::Explained;
 pub use self::planned::{Job, Planned, RequestOptions};
-pub use self::planner::Planner;
+pub use self::planner::{Planner, PlannerParts};
 pub use self::question::Question;
+pub use self::shared::PlanState;

@@ -1,5 +1,5 @@
-//! State shared by all requests' plans: the configuration, and caches between requests. None of it
-//! changes the result of a plan.
+//! Inputs of all requests' plans: the configuration, the routes, and caches between requests, which
+//! change no result.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -7,19 +7,15 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 use super::plan_cache::PlanCache;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::proxy::summaries::Summaries;
 use crate::proxy::upstreams::routes::Routes;
 
-pub(super) struct Shared {
-    pub(super) config: Arc<Config>,
-    pub(super) memory: Arc<PlanCache>,
+/// Caches of plans that a reload keeps.
+pub struct PlanState {
+    pub(super) cache: PlanCache,
     /// Unknown models that were already warned about.
-    warned: Arc<Mutex<HashSet<String>>>,
-    /// `None` if summaries are disabled.
-    pub(super) summaries: Option<Arc<Summaries>>,
-    /// Routes of requests, with the learned values of their upstreams.
-    pub(super) routes: Arc<Routes>,
+    warned: Mutex<HashSet<String>>,
     /// Permits for threads that work on bodies besides the async ones: one per core, so that large
     /// bodies queue here and not on the cores.
     pub(super) heavy: Arc<Semaphore>,
@@ -28,42 +24,31 @@ pub(super) struct Shared {
 /// Maximum number of unknown models remembered as warned about.
 const WARNED_MODELS: usize = 1000;
 
-impl Shared {
-    pub(super) fn new(
-        config: Arc<Config>,
-        routes: Arc<Routes>,
-        summaries: Option<Arc<Summaries>>,
-    ) -> Self {
+impl PlanState {
+    /// Creates empty caches.
+    pub fn new(limits: &config::Cache) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
-            memory: Arc::new(PlanCache::new(&config.cache)),
-            warned: Arc::default(),
-            routes,
-            config,
-            summaries,
+            cache: PlanCache::new(limits),
+            warned: Mutex::default(),
             heavy: Arc::new(Semaphore::new(cores)),
         }
     }
+}
 
-    /// Creates the state for another configuration: caches of contents carry over.
-    pub(super) fn renewed(
-        &self,
-        config: Arc<Config>,
-        routes: Arc<Routes>,
-        summaries: Option<Arc<Summaries>>,
-    ) -> Self {
-        // A compaction state holds its summaries, which are not part of its key.
-        let is_alike = config.summaries.mode() == self.config.summaries.mode();
-        let memory = match is_alike {
-            true => Arc::clone(&self.memory),
-            false => Arc::new(PlanCache::new(&config.cache)),
-        };
-        let (warned, heavy) = (Arc::clone(&self.warned), Arc::clone(&self.heavy));
-        Self { memory, warned, routes, config, summaries, heavy }
-    }
+/// Inputs of all plans under one configuration.
+pub(super) struct Shared {
+    pub(super) config: Arc<Config>,
+    /// `None` if summaries are disabled.
+    pub(super) summaries: Option<Arc<Summaries>>,
+    /// Routes of requests, with the learned values of their upstreams.
+    pub(super) routes: Arc<Routes>,
+    pub(super) state: Arc<PlanState>,
+}
 
-    pub(super) fn warn_once(&self, model: &str, entry: &crate::config::ModelEntry) {
-        let Ok(mut warned) = self.warned.lock() else { return };
+impl Shared {
+    pub(super) fn warn_once(&self, model: &str, entry: &config::ModelEntry) {
+        let Ok(mut warned) = self.state.warned.lock() else { return };
         let model = shown(model);
         if warned.len() < WARNED_MODELS && warned.insert(model.clone()) {
             tracing::warn!(

@@ -345,7 +345,7 @@ impl Summaries {
         let why = missing.map(Missing::word);
         let pause_ms = self.settings.pause_ms;
         if of_summariser == Change::Opened {
-            self.counts.paused();
+            self.state.counts.paused();
             tracing::warn!(
                 target: "weir::summaries",
                 why,
@@ -355,7 +355,7 @@ impl Summaries {
             );
         }
         if of_content == Change::Opened {
-            self.counts.paused();
+            self.state.counts.paused();
             tracing::warn!(
                 target: "weir::summaries",
                 why,
