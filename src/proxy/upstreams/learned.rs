@@ -117,19 +117,10 @@ impl RatioRow {
 }
 
 impl Learned {
-    /// Creates the learned values of `upstream`, kept in `store`. With weir's own key all callers
-    /// are one to the upstream; else each credential has its own limits, such as those of a
-    /// provider's tier.
-    pub fn new(store: Store, upstream: String, has_own_key: bool, options: Learning) -> Self {
-        Self::on(Some((store, upstream)), has_own_key, options)
-    }
-
-    /// Creates empty values that are not stored.
-    pub fn nothing(options: Learning) -> Self {
-        Self::on(None, false, options)
-    }
-
-    fn on(store: Option<(Store, String)>, has_own_key: bool, options: Learning) -> Self {
+    /// Creates the learned values of an upstream, kept in `store` under its name, if any. With
+    /// weir's own key all callers are one to the upstream; else each credential has its own limits,
+    /// such as those of a provider's tier.
+    pub fn new(store: Option<(Store, String)>, has_own_key: bool, options: Learning) -> Self {
         Self {
             has_own_key,
             options,

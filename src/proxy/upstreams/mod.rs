@@ -166,7 +166,7 @@ impl Upstream {
             name => format!("{name} {origin}"),
         };
         let gets_callers_key = config.gets_callers_key() && provider_key.is_none();
-        let learned = Learned::new(store.clone(), place, !gets_callers_key, learning);
+        let learned = Learned::new(Some((store.clone(), place)), !gets_callers_key, learning);
         let usage_refusals = UsageRefusals::new(config.ask_usage);
         Ok(Self {
             name: name.into(),

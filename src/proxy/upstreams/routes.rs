@@ -29,7 +29,7 @@ impl UpstreamKnowledge {
         Self {
             name: name.into(),
             origin: None,
-            learned: Arc::new(Learned::nothing(config.learning)),
+            learned: Arc::new(Learned::new(None, false, config.learning)),
             usage_refusals: UsageRefusals::new(upstream.ask_usage),
         }
     }
