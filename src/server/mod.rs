@@ -34,7 +34,7 @@ use crate::config::Config;
 use crate::proxy::{Drains, Proxy};
 use crate::tls::TlsError;
 use connection::{Connections, Welcome};
-use routes::Routes;
+use routes::{Routes, RoutesState};
 
 /// Number of connections past `max_connections` that receive a 503 with a retry delay, which helps
 /// callers more than silence. Beyond these, connections wait in the system's queue.
@@ -93,7 +93,8 @@ impl Server {
         let address = listener.local_addr().map_err(BindError::Listen)?;
         let shutdown = Shutdown::default();
         let drains = proxy.drains().clone();
-        let routes = Routes::new(config, proxy, shutdown.clone());
+        let state = RoutesState::new(config, &proxy, shutdown.clone());
+        let routes = Routes::new(config, Arc::new(proxy), state);
         let connections = Connections::new(config, routes, shutdown.clone());
         let connections = connections.map_err(BindError::Tls)?;
         let max_connections = config.server.max_connections.min(Semaphore::MAX_PERMITS);

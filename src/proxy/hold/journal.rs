@@ -15,7 +15,7 @@ use crate::proxy::hold::account::{Ended, Opening};
 use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding, Unread};
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::metrics::{Metrics, Queue};
-use crate::proxy::planner::{Job, Planned, Planner};
+use crate::proxy::plan::{Job, Planned, Planner};
 use crate::proxy::settle::record::Outcome;
 use crate::proxy::settle::settlement::{self, End, Known};
 use crate::upstream;

@@ -2,8 +2,9 @@
 //! model if that is a cause as well. One loop serves all routes; `chat` and `passthrough` prepare their
 //! attempts. Relays no answer.
 
-mod attempt;
+pub mod attempt;
 pub mod chat;
+pub mod models;
 mod overflow_retry;
 pub mod passthrough;
 pub mod probe;

@@ -8,8 +8,8 @@ pub mod routes;
 pub mod usage_refusals;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{ACCEPT_ENCODING, HeaderValue};
 use http::{HeaderMap, HeaderName};
@@ -27,6 +27,10 @@ use crate::upstream::retry::{RetryLimits, Tried};
 use crate::upstream::{Client, Endpoint, ProviderKey, SendError};
 use weir_store::{OpenError, Store};
 
+/// Failures in a row after which an upstream is skipped, and for how long.
+const MOST_FAILURES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(10);
+
 /// Upstream, with everything known of it.
 pub struct Upstream {
     pub name: Arc<str>,
@@ -42,10 +46,7 @@ pub struct Upstream {
     pub retry_limits: RetryLimits,
     pub knowledge: Arc<UpstreamKnowledge>,
     pub(in crate::proxy) base_url: BaseUrl,
-    breaker: Mutex<Breaker>,
-    /// Whether the breaker has recorded failures.
-    is_troubled: AtomicBool,
-    begun: Instant,
+    breaker: Breaker,
 }
 
 /// All upstreams.
@@ -165,7 +166,7 @@ impl Upstream {
             name => format!("{name} {origin}"),
         };
         let gets_callers_key = config.gets_callers_key() && provider_key.is_none();
-        let learned = Learned::new(store.clone(), place, !gets_callers_key, learning);
+        let learned = Learned::new(Some((store.clone(), place)), !gets_callers_key, learning);
         let usage_refusals = UsageRefusals::new(config.ask_usage);
         Ok(Self {
             name: name.into(),
@@ -185,9 +186,7 @@ impl Upstream {
             }),
             origin,
             base_url: BaseUrl::default(),
-            breaker: Mutex::default(),
-            is_troubled: AtomicBool::new(false),
-            begun: Instant::now(),
+            breaker: Breaker::new(MOST_FAILURES, PAUSE),
         })
     }
 
@@ -239,29 +238,13 @@ impl Upstream {
 
     /// Whether a request may go there while another upstream could serve it, too.
     pub fn lets_through(&self) -> bool {
-        if !self.is_troubled.load(Ordering::Relaxed) {
-            return true;
-        }
-        let now_ms = self.now_ms();
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now_ms)
+        self.breaker.lets_through(Instant::now())
     }
 
     /// Records how a request came back.
     pub fn note(&self, tried: Tried) {
-        let is_trouble = tried.is_trouble();
-        if !is_trouble && !self.is_troubled.load(Ordering::Relaxed) {
-            return;
-        }
-        let now_ms = self.now_ms();
-        let mut breaker = self.breaker.lock().unwrap_or_else(PoisonError::into_inner);
-        let change = match is_trouble {
-            true => breaker.failed(now_ms),
-            false => breaker.answered(),
-        };
-        self.is_troubled.store(is_trouble, Ordering::Relaxed);
-        drop(breaker);
         let upstream = &*self.name;
-        match change {
+        match self.breaker.note(!tried.is_trouble(), Instant::now()) {
             Change::None => {}
             Change::Opened => tracing::warn!(
                 target: "weir::upstream",
@@ -279,9 +262,5 @@ impl Upstream {
                 "an upstream answers again"
             ),
         }
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::admit::caller::Caller;
-use super::error::{ErrorKind, ProxyError};
-use super::hold::account;
-use super::hold::budgets::Budgets;
+use crate::proxy::admit::caller::Caller;
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::hold::account;
+use crate::proxy::hold::budgets::Budgets;
 use weir_store::budget::calendar::{read_day, read_month, shown_day};
 use weir_store::counters::Standing;
 use weir_store::ledger::{Column, UsageQuery};
