@@ -104,16 +104,16 @@ fn look(args: &CheckArgs) -> Findings {
     findings
 }
 
-/// Warns of limits that apply to chat completions only, as long as weir does not read other routes.
+/// Warns of limits that apply to conversations only: weir does not read the prompts of other routes.
 fn limits_on_unread_routes(config: &Config) -> Vec<Warning> {
     let has_limit = |row: &config::Route| row.max_input_tokens.is_some();
     let keys = [
         ("limits", !config.limits.is_empty()),
         ("routes", config.routes.rows.iter().any(has_limit)),
     ];
-    let message = "max_input_tokens applies to chat completions only. weir does not read /v1/responses, \
-                   /v1/messages and /v1/completions yet: those requests are sent unchanged, with \
-                   x-weir-action: unread";
+    let message = "max_input_tokens applies to conversations (/v1/chat/completions, /v1/responses and \
+                   /v1/messages). weir does not read the prompts of /v1/completions: those requests are \
+                   sent unchanged, with x-weir-action: unread";
     let warnings = keys.iter().filter(|(_, is_set)| *is_set);
     warnings
         .map(|(key, _)| Warning { key: (*key).to_owned(), message: message.to_owned() })

@@ -111,7 +111,7 @@ impl ErrorKind {
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedEncoding => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::UpgradeNotSupported => StatusCode::NOT_IMPLEMENTED,
+            Self::UpgradeNotSupported => StatusCode::UPGRADE_REQUIRED,
             Self::UpstreamConnect | Self::UpstreamClosed | Self::UpstreamPath => {
                 StatusCode::BAD_GATEWAY
             }

@@ -1,14 +1,14 @@
-//! Rendering of a `ProxyError` in OpenAI's error shape. The only place that renders errors; it
+//! Rendering of a `ProxyError` in the error shape of OpenAI or Anthropic. The only place that renders errors; it
 //! decides nothing about them.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
-    WWW_AUTHENTICATE,
+    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue,
+    RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE,
 };
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -21,6 +21,9 @@ use crate::proxy::{Body, ErrorKind, ProxyError, metrics};
 pub const X_WEIR_ERROR: HeaderName = HeaderName::from_static("x-weir-error");
 /// Makes OpenAI's SDKs, which retry any 5xx and 429, stop if a retry is pointless.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// Header of every request of Anthropic's SDKs.
+const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// OpenAI's error shape, its fields in OpenAI's order.
 #[derive(Serialize)]
@@ -54,6 +57,20 @@ enum UpstreamBody<'a> {
     Text(Cow<'a, str>),
 }
 
+impl<'a> Envelope<'a> {
+    fn new(problem: &'a ProxyError) -> Self {
+        Self {
+            error: Rendered {
+                message: &problem.message,
+                kind: kind_of_error(problem.kind),
+                param: problem.param.as_deref(),
+                code: problem.kind.code(),
+                upstream: problem.upstream.as_deref().map(Upstream::new),
+            },
+        }
+    }
+}
+
 impl<'a> Upstream<'a> {
     fn new(answer: &'a UpstreamAnswer) -> Self {
         let body = match serde_json::from_slice(&answer.body) {
@@ -64,19 +81,90 @@ impl<'a> Upstream<'a> {
     }
 }
 
-/// Renders an error.
-pub fn error(problem: &ProxyError) -> Response<Body> {
-    let status = problem.kind.status();
-    let envelope = Envelope {
-        error: Rendered {
-            message: &problem.message,
-            kind: kind_of_error(problem.kind, status),
-            param: problem.param.as_deref(),
-            code: problem.kind.code(),
+/// Shape of error answers that a client understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    OpenAi,
+    Anthropic,
+}
+
+impl Shape {
+    /// Returns the shape for the client of a request.
+    pub fn of(path: &str, headers: &HeaderMap) -> Self {
+        let is_messages = path.split('/').any(|name| name == "messages");
+        match is_messages || headers.contains_key(ANTHROPIC_VERSION) {
+            true => Self::Anthropic,
+            false => Self::OpenAi,
+        }
+    }
+}
+
+/// Anthropic's error shape, as its API reference of errors describes it.
+#[derive(Serialize)]
+struct AnthropicEnvelope<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    error: AnthropicError<'a>,
+}
+
+#[derive(Serialize)]
+struct AnthropicError<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    message: Cow<'a, str>,
+    /// The upstream's answer, if it is the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream: Option<Upstream<'a>>,
+}
+
+impl<'a> AnthropicEnvelope<'a> {
+    fn new(problem: &'a ProxyError) -> Self {
+        let error = AnthropicError {
+            kind: anthropic_kind(problem.kind),
+            message: anthropic_message(problem),
             upstream: problem.upstream.as_deref().map(Upstream::new),
-        },
+        };
+        Self { kind: "error", error }
+    }
+}
+
+/// Anthropic's `type` for errors of this kind, which its SDKs map by status.
+fn anthropic_kind(kind: ErrorKind) -> &'static str {
+    match kind.status() {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        StatusCode::GATEWAY_TIMEOUT => "timeout_error",
+        StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        status if status.is_client_error() => "invalid_request_error",
+        _ => "api_error",
+    }
+}
+
+/// Returns the message in the words that Anthropic's clients look for before they compact.
+fn anthropic_message(problem: &ProxyError) -> Cow<'_, str> {
+    let sizes = problem.subject.as_deref().and_then(|subject| {
+        Some((subject.received_tokens?, subject.limit_tokens))
+    });
+    match (problem.kind, sizes) {
+        (ErrorKind::ContextLengthExceeded, Some((tokens, limit_tokens))) => Cow::Owned(format!(
+            "prompt is too long: {tokens} tokens > {limit_tokens} maximum. {}",
+            problem.message
+        )),
+        _ => Cow::Borrowed(&problem.message),
+    }
+}
+
+/// Renders an error.
+pub fn error(problem: &ProxyError, shape: Shape) -> Response<Body> {
+    let status = problem.kind.status();
+    let body = match shape {
+        Shape::OpenAi => serde_json::to_vec(&Envelope::new(problem)),
+        Shape::Anthropic => serde_json::to_vec(&AnthropicEnvelope::new(problem)),
     };
-    let body = serde_json::to_vec(&envelope).expect("strings under fixed keys are JSON");
+    let body = body.expect("strings under fixed keys are JSON");
     let mut response = json(status, body);
     let headers = response.headers_mut();
     headers.insert(X_WEIR_ERROR, HeaderValue::from_static(problem.kind.code()));
@@ -99,6 +187,11 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
         ErrorKind::InvalidApiKey => {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        ErrorKind::UpgradeNotSupported => {
+            // Clients that try a WebSocket first fall back to HTTP at once after this.
+            headers.insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"));
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         _ => {}
     }
     response
@@ -107,7 +200,7 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
 /// Renders the error for an unsupported method on one of weir's own pages, with the allowed
 /// methods.
 pub fn method_not_allowed(problem: &ProxyError, allowed: &'static str) -> Response<Body> {
-    let mut response = error(problem);
+    let mut response = error(problem, Shape::OpenAi);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }

@@ -18,7 +18,7 @@ use super::auth::{Auth, is_secret_in};
 use super::body::Bodies;
 use super::health;
 use super::preflight::{is_preflight, preflight};
-use super::reply;
+use super::reply::{self, Shape};
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::admit::host::{Hosts, Origins};
@@ -31,7 +31,7 @@ use weir_engine::wire::Protocol;
 
 /// Path prefix of originals, by reference.
 const ORIGINALS: &str = "/weir/v1/originals/";
-/// Path that explains a chat completion's body, and the path that it plans for.
+/// Path that explains the body of a conversation.
 const PLAN: &str = "/weir/v1/plan";
 /// Path of a caller's usage.
 const USAGE: &str = "/weir/v1/usage";
@@ -39,7 +39,12 @@ const USAGE: &str = "/weir/v1/usage";
 const BUDGETS: &str = "/weir/v1/budgets";
 /// Path of the metrics page for scrapers.
 const METRICS: &str = "/metrics";
-const PLANNED_PATH: &str = "/v1/chat/completions";
+/// Names of protocols in a plan's query, and the path that each is planned for.
+const PLANNED_PATHS: [(&str, Protocol, &str); 3] = [
+    ("chat", Protocol::Chat, "/v1/chat/completions"),
+    ("responses", Protocol::Responses, "/v1/responses"),
+    ("messages", Protocol::Messages, "/v1/messages"),
+];
 /// Retry delay sent if all connections are taken.
 const RETRY_AFTER_MS: u64 = 1000;
 
@@ -229,11 +234,15 @@ impl Routes {
 
     fn step(&self, parts: &Parts, from_page: bool) -> Result<Step, ProxyError> {
         self.hosts.check(parts.version, &parts.uri, &parts.headers)?;
+        if parts.method == Method::CONNECT {
+            let message = "weir is no tunnel. Send requests to it as to the provider's API.";
+            return Err(ProxyError::new(ErrorKind::MethodNotAllowed, message));
+        }
         if asks_for_upgrade(parts) {
             return Err(ProxyError::new(
                 ErrorKind::UpgradeNotSupported,
-                "weir does not support protocol upgrades, tunnels or WebSockets. Use the HTTP \
-                 API; the realtime API must be reached directly.",
+                "weir does not support WebSockets or other upgrades. Send the request as HTTP; the \
+                 realtime API must be reached directly.",
             ));
         }
         if from_page && is_preflight(parts) {
@@ -340,8 +349,9 @@ impl Routes {
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
         let address = caller.address;
         let explained = async {
-            let target = Target::map(self.proxy.base(), PLANNED_PATH)?;
-            let call = self.call(parts, body, Protocol::Chat, target, caller).await?;
+            let (protocol, path) = planned_as(parts.uri.query().unwrap_or_default())?;
+            let target = Target::map(self.proxy.base(), path)?;
+            let call = self.call(parts, body, protocol, target, caller).await?;
             self.proxy.explain(call).await
         };
         match explained.await {
@@ -353,7 +363,7 @@ impl Routes {
             }
             Err(problem) => {
                 self.note_refusal(&method, &path, address, &problem);
-                reply::error(&problem)
+                reply::error(&problem, Shape::OpenAi)
             }
         }
     }
@@ -371,6 +381,7 @@ impl Routes {
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
         let address = caller.address;
         let protocol = target.protocol().filter(|_| method == Method::POST);
+        let shape = Shape::of(&path, &parts.headers);
         let refused = |problem| {
             self.note_refusal(&method, &path, address, &problem);
             problem
@@ -386,7 +397,7 @@ impl Routes {
                 Err(problem) => Err(refused(problem)),
             }
         };
-        answered.unwrap_or_else(|problem| reply::error(&problem))
+        answered.unwrap_or_else(|problem| reply::error(&problem, shape))
     }
 
     fn refuse_method(&self, parts: &Parts, body: Body, allowed: &'static str) -> Response<Body> {
@@ -490,8 +501,19 @@ impl Routes {
     fn refuse(&self, parts: &Parts, body: Body, problem: &ProxyError) -> Response<Body> {
         Acceptor::refuse_body(&parts.headers, body);
         self.note_refusal(&parts.method, parts.uri.path(), address(parts), problem);
-        reply::error(problem)
+        reply::error(problem, Shape::of(parts.uri.path(), &parts.headers))
     }
+}
+
+/// Returns the protocol that a plan's query asks for, and the path that the plan is made for.
+fn planned_as(query: &str) -> Result<(Protocol, &'static str), ProxyError> {
+    let wanted = query.split('&').find_map(|pair| pair.strip_prefix("protocol="));
+    let wanted = wanted.unwrap_or("chat");
+    let found = PLANNED_PATHS.iter().find(|(name, ..)| *name == wanted);
+    found.map(|(_, protocol, path)| (*protocol, *path)).ok_or_else(|| {
+        let message = "'protocol' in the query must be chat, responses or messages.";
+        ProxyError::new(ErrorKind::InvalidRequest, message)
+    })
 }
 
 /// Returns the address of a request's client, if it is known.
@@ -503,8 +525,7 @@ fn address(parts: &Parts) -> Option<IpAddr> {
 /// some HTTP clients send with every request, does not count: HTTP lets a server ignore it.
 fn asks_for_upgrade(parts: &Parts) -> bool {
     let offers = parts.headers.get_all(UPGRADE);
-    parts.method == Method::CONNECT
-        || offers.iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"h2c"))
+    offers.iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"h2c"))
 }
 
 #[cfg(test)]

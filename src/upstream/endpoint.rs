@@ -44,10 +44,10 @@ pub enum Endpoint {
 }
 
 impl Route {
-    /// Whether its requests are conversations that weir forwards unread: weir neither limits their
-    /// size nor compacts them.
+    /// Whether its requests have prompts that weir forwards unread: weir neither limits their size
+    /// nor compacts them.
     pub fn is_unread_conversation(self) -> bool {
-        matches!(self, Self::Completions | Self::Responses | Self::Messages)
+        self == Self::Completions
     }
 }
 

@@ -383,8 +383,14 @@ fn protocol(path: &str) -> Option<Protocol> {
     let mut names = segment_names(&path).map(visible).filter(|name| !name.is_empty()).rev();
     // Azure's legacy completions of a deployment called "chat" match, too: they have no messages,
     // so they are forwarded unchanged.
-    let is_chat = names.next() == Some(b"completions") && names.next() == Some(b"chat");
-    is_chat.then_some(Protocol::Chat)
+    match (names.next()?, names.next(), names.next()) {
+        (b"completions", Some(b"chat"), _) => Some(Protocol::Chat),
+        (b"responses", ..) => Some(Protocol::Responses),
+        // Messages of the provider's own threads are another resource.
+        (b"messages", _, Some(b"threads")) => None,
+        (b"messages", ..) => Some(Protocol::Messages),
+        _ => None,
+    }
 }
 
 /// Classifies a path after the base, as leniently as [`protocol`]. A deployment may precede it only

@@ -9,7 +9,7 @@ use http::Method;
 use crate::config::{Routes, names};
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::upstream::{Endpoint, Route, Target};
-use weir_engine::wire::chat::FALLBACKS;
+use weir_engine::wire::body::FALLBACKS;
 use weir_engine::wire::json;
 use weir_store::Tenant;
 use weir_store::keys::VirtualKey;

@@ -38,6 +38,8 @@ use weir_store::budget::{Compaction, ServiceTier};
 
 /// Name of the edit that replaces the requested model by another.
 const ALIAS: &str = "alias";
+/// Action for a request that continues a conversation kept by the provider.
+const PROVIDER_STATE: &str = "provider_state";
 
 /// Request whose limits are known, with all that is at hand of its plan. Holds no part of the body, so
 /// that another thread can continue with it.
@@ -140,9 +142,10 @@ fn of_model(entry: &config::ModelEntry, counting: Counting) -> Limits {
 }
 
 /// Handling of a request's conversation.
-fn mode(job: &Job, configured: config::Mode) -> Mode {
+fn mode(job: &Job, request: &Request<'_>, configured: config::Mode) -> Mode {
     match configured {
-        _ if job.options.bypass => Mode::Bypass,
+        // The provider holds the conversation, so there is nothing to compact.
+        _ if job.options.bypass || request.provider_state.is_some() => Mode::Bypass,
         config::Mode::Observe => Mode::Observe,
         config::Mode::Compact => Mode::Compact,
     }
@@ -205,7 +208,7 @@ impl Draft {
             limits,
             policy,
             measure: Measure { encoding, images: ImageRule::of_model(&model) },
-            mode: mode(job, config.context.mode),
+            mode: mode(job, request, config.context.mode),
             late_system_as_user: settings.late_system == LateSystem::User,
             cache_control: settings.cache_control,
             learned,
@@ -302,7 +305,7 @@ impl Draft {
         let known = known.map(|known| &*known.hashes).filter(|known| known.len() <= messages.len());
         let known = known.unwrap_or_default();
         let whose = (job.tenant, &*profile, shared.config.summaries.mode());
-        let chain = Chain::new(cache, whose, messages, known);
+        let chain = Chain::new(cache, whose, (request.protocol, messages), known);
         if let Some(looked) = &self.looked
             && let Some(read) = request.protocol.beginning(request)
         {
@@ -478,6 +481,10 @@ impl Draft {
         plan: &mut Plan,
         spans: Option<&Spans<'_>>,
     ) -> Planned {
+        let action = match request.provider_state {
+            Some(_) if !job.options.bypass => PROVIDER_STATE,
+            _ => &plan.action,
+        };
         let mut planned = Planned {
             body: plan.body.take().map(Bytes::from),
             sent_tokens: plan.sent_tokens,
@@ -487,7 +494,7 @@ impl Draft {
             zone: plan.zone,
             max_output_tokens: plan.max_output_tokens,
             is_clampable: plan.is_clampable,
-            ..self.as_received(job, request, &plan.action, &plan.edits, plan.received_tokens)
+            ..self.as_received(job, request, action, &plan.edits, plan.received_tokens)
         };
         planned.compaction.sent_tokens = plan.sent_tokens;
         if plan.treatment == Treatment::Compacted
@@ -574,7 +581,8 @@ impl Draft {
             limits,
             is_model_known: self.is_model_known,
             encoding: self.options.measure.encoding,
-            is_calibrated: self.is_calibrated,
+            // The provider's part of the prompt would distort the ratio.
+            is_calibrated: self.is_calibrated && request.provider_state.is_none(),
             summary: None,
             ahead: None,
             budget: None,

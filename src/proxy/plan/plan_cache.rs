@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 use super::prefix_cache::PrefixCache;
 use crate::config::{self, SummaryMode};
 use weir_engine::context::{Fact, Fold, Measure, Profile};
-use weir_engine::wire::Extra;
+use weir_engine::wire::{Extra, Protocol};
 use weir_store::Tenant;
 
 /// Memory of an entry besides its value: key, pointers, the cache's own data.
@@ -150,17 +150,17 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Hashes each message once, except the first ones, whose hashes are `known`. Tenant and
-    /// profile are part of every key, and so is the mode of summaries, since a compaction state
+    /// Hashes each message once, except the first ones, whose hashes are `known`. Tenant, protocol
+    /// and profile are part of every key, and so is the mode of summaries, since a compaction state
     /// holds them.
     pub fn new(
         memory: &PlanCache,
         (tenant, profile, mode): (Tenant, &Profile, SummaryMode),
-        messages: &[&str],
+        (protocol, messages): (Protocol, &[&str]),
         known: &[u128],
     ) -> Self {
-        let seed = memory.join(&(tenant, profile.measure));
-        let mut end = memory.join(&(tenant, profile, mode));
+        let seed = memory.join(&(tenant, protocol, profile.measure));
+        let mut end = memory.join(&(tenant, protocol, profile, mode));
         let mut chain = Self {
             own: Vec::with_capacity(messages.len()),
             contents: Vec::with_capacity(messages.len()),
@@ -168,7 +168,8 @@ impl Chain {
         };
         let mut known = known.iter().copied();
         for raw in messages {
-            let hash = || xxh3_128_with_secret(raw.as_bytes(), &memory.secret);
+            let identity = || protocol.identity(raw);
+            let hash = || xxh3_128_with_secret(identity().as_bytes(), &memory.secret);
             let own = known.next().unwrap_or_else(hash);
             chain.own.push(own);
             chain.contents.push(memory.pair(seed, own));

@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_128_with_secret;
 use crate::config;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::context::{Fate, is_reference, reference};
-use weir_engine::wire::Request;
+use weir_engine::wire::{Protocol, Request};
 use weir_store::Tenant;
 use weir_store::{Entry, Kind, Life, OpenError, Store, StoreError, now_ms};
 
@@ -36,6 +36,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct LeftOut {
     /// Spans of these messages in the decoded body.
     pub spans: Vec<Range<usize>>,
+    pub protocol: Protocol,
 }
 
 impl LeftOut {
@@ -46,7 +47,7 @@ impl LeftOut {
             let start = raw.as_ptr() as usize - body.as_ptr() as usize;
             start..start + raw.len()
         });
-        Self { spans: spans.collect() }
+        Self { spans: spans.collect(), protocol: request.protocol }
     }
 }
 
@@ -165,7 +166,8 @@ impl Originals {
                 continue;
             }
             let Ok(text) = std::str::from_utf8(raw) else { continue };
-            let (key, value) = (reference(text).into(), Bytes::copy_from_slice(raw));
+            let key = reference(&left_out.protocol.identity(text)).into();
+            let value = Bytes::copy_from_slice(raw);
             let entry = Entry { key, value, expires_ms };
             if entry.weight_bytes() <= self.kind.max_bytes {
                 new_bytes += raw.len();

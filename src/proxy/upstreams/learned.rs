@@ -229,7 +229,8 @@ impl Learned {
             Some(kept) => Known::Body(kept.0, kept.1, at),
             None => Known::Count(at?),
         };
-        Some(Sampling { learned: Arc::clone(self), account, model: planned.model.clone(), counted })
+        let (model, protocol) = (planned.model.clone(), job.protocol);
+        Some(Sampling { learned: Arc::clone(self), account, model, protocol, counted })
     }
 
     /// Whether it is still unknown how a model reads digits.
@@ -292,6 +293,7 @@ pub struct Sampling {
     learned: Arc<Learned>,
     account: Tenant,
     model: String,
+    protocol: Protocol,
     counted: Known,
 }
 
@@ -307,7 +309,7 @@ impl Sampling {
     /// first on a blocking thread; while too many others are counted there, the known counts must
     /// suffice.
     pub fn take(self, reported: u64) {
-        let Self { learned, account, model, counted } = self;
+        let Self { learned, account, model, protocol, counted } = self;
         let (body, kept, known) = match counted {
             Known::Count(counted) => {
                 return learned.sample(account, model, Sample { counted, reported });
@@ -326,8 +328,8 @@ impl Sampling {
         runtime.spawn_blocking(move || {
             let _places = (place, kept);
             let counted = || {
-                let apart = count(&body, &model, Digits::Apart)?;
-                let in_threes = count(&body, &model, Digits::InThrees)?;
+                let apart = count(protocol, &body, &model, Digits::Apart)?;
+                let in_threes = count(protocol, &body, &model, Digits::InThrees)?;
                 Some(Counted::Both { apart, in_threes })
             };
             let counted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(counted));
@@ -338,15 +340,15 @@ impl Sampling {
 }
 
 /// Counts a body's prompt at a ratio of one.
-fn count(body: &[u8], model: &str, digits: Digits) -> Option<u64> {
+fn count(protocol: Protocol, body: &[u8], model: &str, digits: Digits) -> Option<u64> {
     let measure = Measure {
         encoding: Encoding::Scaled { permille: 1000, digits },
         images: ImageRule::of_model(model),
     };
-    let request = Protocol::Chat.read(body, usize::MAX).ok()?;
+    let request = protocol.read(body, usize::MAX).ok()?;
     let mut tokens = REPLY_PRIMING;
     for raw in &request.messages {
-        tokens += measure.fact(&Protocol::Chat.read_message(raw).ok()?).tokens;
+        tokens += measure.fact(&protocol.read_message(raw).ok()?).tokens;
     }
     for extra in &request.extras {
         tokens += extra_tokens(measure, extra);

@@ -52,7 +52,7 @@ pub fn of_result(message: &Message<'_>, tool: &str, reason: Reason) -> Option<St
     let space = if name.is_empty() { "" } else { " " };
     let (lines, bytes) = (text.lines().count(), text.len());
     let exit = exit_code(&text).map(|code| format!(", exit code {code}")).unwrap_or_default();
-    let own = reference(message.raw);
+    let own = reference(&message.protocol.identity(message.raw));
     let mut said = format!(
         "{HEAD}{name}{space}result {what}: {lines} lines, {bytes} bytes{exit}{REFERENCE}{own}]"
     );
@@ -65,7 +65,7 @@ pub fn of_result(message: &Message<'_>, tool: &str, reason: Reason) -> Option<St
 
 /// Returns the text that replaces an image of `message`.
 pub fn of_image(message: &Message<'_>) -> String {
-    format!("{HEAD}image masked{REFERENCE}{}]", reference(message.raw))
+    format!("{HEAD}image masked{REFERENCE}{}]", reference(&message.protocol.identity(message.raw)))
 }
 
 /// Returns whether `text` as a whole is an output of [`of_result`] or [`of_image`]. Longer text

@@ -244,6 +244,7 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         _,
     ] = found;
     Ok(Message {
+        protocol: Protocol::Chat,
         raw,
         role: read_role(role)?,
         name: name.map(|name| expect_string(name, "name")).transpose()?,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::json;
+use super::{Protocol, json};
 
 /// Role of a message, as far as the engine distinguishes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,6 +20,8 @@ pub enum Role {
 /// One message of a request.
 #[derive(Debug)]
 pub struct Message<'a> {
+    /// Protocol that it was read by.
+    pub protocol: Protocol,
     /// JSON text of the message.
     pub raw: &'a str,
     pub role: Role,

@@ -191,6 +191,7 @@ const MESSAGE_MEMBERS: [&str; 3] = ["role", "content", "weir"];
 /// Reads one message: an object of the list, blocks of one, or `system`.
 pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
     let mut message = Message {
+        protocol: Protocol::Messages,
         raw,
         role: Role::User,
         name: None,

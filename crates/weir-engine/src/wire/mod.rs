@@ -31,9 +31,10 @@ pub mod usage;
 pub mod walk;
 
 /// Protocols whose request bodies weir reads. Each has one module next to this file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// OpenAI's chat completions.
+    #[default]
     Chat,
     /// OpenAI's Responses.
     Responses,

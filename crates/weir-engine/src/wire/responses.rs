@@ -195,6 +195,7 @@ const ITEM_MEMBERS: [&str; 15] = [
 /// Reads one message: an item, a run of items that the model wrote, or a member of the body.
 pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
     let mut message = Message {
+        protocol: Protocol::Responses,
         raw,
         role: Role::Assistant,
         name: None,
