@@ -200,9 +200,7 @@ pub enum SetupError {
     Client { section: String, source: ClientError },
     #[error("summaries.url: {0}")]
     Summaries(#[source] ClientError),
-    #[error(
-        "weir's own key for the provider contains characters that are not allowed in a header"
-    )]
+    #[error("weir's own key for the provider contains characters that are not allowed in a header")]
     ProviderKey,
     #[error("a header of the upstream {upstream} is invalid: {header:?}")]
     Header { upstream: String, header: String },

@@ -43,8 +43,8 @@ pub use self::upstreams::{learned, learned_store};
 use crate::config::{Config, Routes};
 use crate::upstream::{Base, Client, Endpoint, Inbound, Target};
 pub use crate::upstream::{Body, BoxError};
-pub use weir_store::Tenant;
 use weir_store::Store;
+pub use weir_store::Tenant;
 
 /// Handles requests from plan to answer.
 pub struct Proxy {

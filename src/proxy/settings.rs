@@ -17,8 +17,8 @@ use super::upstreams::{Upstream, Upstreams};
 use crate::config::{Config, Mode};
 use crate::upstream::{Client, Target, TargetError};
 use weir_engine::context::Configured;
-use weir_store::redis::Redis;
 use weir_store::Store;
+use weir_store::redis::Redis;
 
 /// State kept across reloads.
 pub struct Runtime {

@@ -37,8 +37,8 @@ pub async fn ask_models(
 ) -> Result<ModelsAnswer, SendError> {
     // Azure lists models next to deployments, not under them.
     let path = if base.names_deployment() { "/openai/models" } else { "/v1/models" };
-    let target = Target::map(base, path)
-        .map_err(|error| SendError::Protocol { source: Arc::new(error) })?;
+    let target =
+        Target::map(base, path).map_err(|error| SendError::Protocol { source: Arc::new(error) })?;
     let mut headers = headers.clone();
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let outbound = Outbound { method: Method::GET, target, headers, body: OutboundBody::Empty };

@@ -119,9 +119,7 @@ impl Client {
     pub fn new(config: &config::Upstream) -> Result<Self, ClientError> {
         install_tls_provider();
         let base = Base::parse(&config.url).map_err(ClientError::Base)?;
-        let build = |builder: reqwest::ClientBuilder| {
-            builder.build().map_err(ClientError::Build)
-        };
+        let build = |builder: reqwest::ClientBuilder| builder.build().map_err(ClientError::Build);
         Ok(Self {
             pooled: build(tls::apply(builder(&base, config), &config.tls)?)?,
             unpooled: build(

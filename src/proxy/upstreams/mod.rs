@@ -139,9 +139,10 @@ impl Upstream {
         learning: Learning,
         store: &Store,
     ) -> Result<Self, SetupError> {
-        let provider_key = config.provider_key.as_ref().map(|secret| {
-            ProviderKey::new(secret, client.base()).ok_or(SetupError::ProviderKey)
-        });
+        let provider_key = config
+            .provider_key
+            .as_ref()
+            .map(|secret| ProviderKey::new(secret, client.base()).ok_or(SetupError::ProviderKey));
         let provider_key = provider_key.transpose()?;
         let plain = config.headers.iter().map(|(name, value)| (name, value.as_str(), false));
         let secret = config.secret_headers.iter().map(|(name, value)| (name, value.expose(), true));
