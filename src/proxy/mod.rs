@@ -23,7 +23,7 @@ pub use self::admit::admission::Admission;
 pub use self::admit::caller::Caller;
 pub use self::admit::host;
 pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel};
-pub use self::error::{ErrorKind, ProxyError};
+pub use self::error::{ErrorKind, ProxyError, SetupError};
 pub use self::hold::journal::Journal;
 pub use self::plan::{Explained, Question, RequestOptions};
 pub use self::relay::drain::Drains;
@@ -43,8 +43,8 @@ pub use self::upstreams::{learned, learned_store};
 use crate::config::{Config, Routes};
 use crate::upstream::{Base, Client, Endpoint, Inbound, Target};
 pub use crate::upstream::{Body, BoxError};
+use weir_store::Store;
 pub use weir_store::Tenant;
-use weir_store::{OpenError, Store};
 
 /// Handles requests from plan to answer.
 pub struct Proxy {
@@ -55,7 +55,7 @@ pub struct Proxy {
 impl Proxy {
     /// Creates a proxy that sends through `client`, or to the other upstreams of `config`, and
     /// keeps persistent data in `store`. Fails if memory for its caches is not available.
-    pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, OpenError> {
+    pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, SetupError> {
         let runtime = Arc::new(Runtime::new(&config, store)?);
         let settings = Settings::new(config, Some(client), &runtime, None)?;
         Ok(Self { settings, runtime })
@@ -63,7 +63,7 @@ impl Proxy {
 
     /// Returns the proxy under another configuration, for new requests: new settings, the same
     /// runtime.
-    pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, OpenError> {
+    pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, SetupError> {
         let settings = Settings::new(config, None, &self.runtime, Some(&self.settings))?;
         Ok(Self { settings, runtime: Arc::clone(&self.runtime) })
     }

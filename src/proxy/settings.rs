@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::admit::admission::Admissions;
+use super::error::SetupError;
 use super::headers::Via;
 use super::hold::budgets::Budgets;
 use super::hold::journal::{Journal, JournalState};
@@ -16,8 +17,8 @@ use super::upstreams::{Upstream, Upstreams};
 use crate::config::{Config, Mode};
 use crate::upstream::{Client, Target, TargetError};
 use weir_engine::context::Configured;
+use weir_store::Store;
 use weir_store::redis::Redis;
-use weir_store::{OpenError, Store};
 
 /// State kept across reloads.
 pub struct Runtime {
@@ -38,9 +39,9 @@ pub struct Runtime {
 impl Runtime {
     /// Creates the state for the configuration in force at the start. Fails if memory for its
     /// caches is not available.
-    pub fn new(config: &Arc<Config>, store: Store) -> Result<Self, OpenError> {
+    pub fn new(config: &Arc<Config>, store: Store) -> Result<Self, SetupError> {
         let redis = Redis::configured(&config.redis.url, &config.redis.key_prefix)
-            .map_err(|error| OpenError::System { message: format!("redis.url: {error}") })?;
+            .map_err(SetupError::Redis)?;
         let budgets = Budgets::new(Arc::clone(config), &store, redis.clone());
         Ok(Self {
             originals: Arc::new(Originals::new(&config.context, &store)?),
@@ -75,7 +76,7 @@ impl Settings {
         client: Option<Client>,
         runtime: &Runtime,
         before: Option<&Self>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, SetupError> {
         let store = &runtime.store;
         let old = before.map(|before| (&*before.config, &before.upstreams));
         let upstreams = Upstreams::new(&config, client, store, old)?;
@@ -88,7 +89,7 @@ impl Settings {
         let old = before.and_then(|before| before.summaries.as_deref());
         let shared = (store, &runtime.summaries);
         let summaries = Summaries::new(&config, &upstreams.default, &journal, shared, old)
-            .map_err(|error| OpenError::System { message: format!("summaries.url: {error}") })?;
+            .map_err(SetupError::Summaries)?;
         let parts = PlannerParts {
             state: Some(Arc::clone(&runtime.plans)),
             routes: Some(Arc::new(routes)),

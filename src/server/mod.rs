@@ -16,7 +16,6 @@ mod repoll;
 mod routes;
 mod shutdown;
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -55,24 +54,15 @@ pub struct Server {
 }
 
 /// Reason why the server could not start.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The address is not available.
+    #[error(transparent)]
     Listen(io::Error),
     /// The certificate cannot be used.
-    Tls(TlsError),
+    #[error("server.tls.{0}")]
+    Tls(#[source] TlsError),
 }
-
-impl fmt::Display for BindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Listen(error) => error.fmt(f),
-            Self::Tls(error) => write!(f, "server.tls.{error}"),
-        }
-    }
-}
-
-impl std::error::Error for BindError {}
 
 /// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

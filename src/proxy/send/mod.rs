@@ -127,12 +127,7 @@ pub async fn send(
 pub fn tried(sent: &Result<Inbound, ProxyError>) -> Option<Tried> {
     match sent {
         Ok(inbound) => Some(Tried::Status(inbound.status.as_u16())),
-        Err(error) => match error.kind {
-            ErrorKind::UpstreamConnect => Some(Tried::Unconnected),
-            ErrorKind::UpstreamClosed => Some(Tried::Unanswered),
-            ErrorKind::UpstreamTimeout => Some(Tried::Silent),
-            _ => None,
-        },
+        Err(error) => error.tried(),
     }
 }
 

@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
 use crate::config::{self, Config, DEFAULT_UPSTREAM, Learning};
-use crate::proxy::error::ProxyError;
+use crate::proxy::error::{ProxyError, SetupError};
 use crate::proxy::headers::{self, Via};
 use crate::proxy::upstreams::base_url::BaseUrl;
 use crate::proxy::upstreams::learned::Learned;
@@ -25,7 +25,7 @@ use crate::proxy::upstreams::usage_refusals::UsageRefusals;
 use crate::upstream::breaker::{Breaker, Change};
 use crate::upstream::retry::{RetryLimits, Tried};
 use crate::upstream::{Client, Endpoint, ProviderKey, SendError};
-use weir_store::{OpenError, Store};
+use weir_store::Store;
 
 /// Failures in a row after which an upstream is skipped, and for how long.
 const MOST_FAILURES: u32 = 5;
@@ -64,7 +64,7 @@ impl Upstreams {
         client: Option<Client>,
         store: &Store,
         before: Option<(&Config, &Self)>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, SetupError> {
         let old = before.map(|(old, upstreams)| Before {
             config: &old.upstream,
             learning: old.learning,
@@ -96,9 +96,9 @@ impl Upstreams {
 }
 
 /// Creates a client for the upstream called `name`.
-fn client_of(name: &str, config: &config::Upstream) -> Result<Client, OpenError> {
+fn client_of(name: &str, config: &config::Upstream) -> Result<Client, SetupError> {
     let section = config::upstreams::section(name);
-    Client::new(config).map_err(|error| OpenError::System { message: error.said(&section) })
+    Client::new(config).map_err(|source| SetupError::Client { section, source })
 }
 
 /// Upstream of the configuration before.
@@ -115,7 +115,7 @@ fn upstream(
     learning: Learning,
     store: &Store,
     before: Option<Before<'_>>,
-) -> Result<Arc<Upstream>, OpenError> {
+) -> Result<Arc<Upstream>, SetupError> {
     let before = before.filter(|before| before.learning == learning);
     if let Some(before) = before.as_ref().filter(|before| before.config == config) {
         return Ok(Arc::clone(before.upstream));
@@ -138,13 +138,11 @@ impl Upstream {
         client: Client,
         learning: Learning,
         store: &Store,
-    ) -> Result<Self, OpenError> {
-        let unfit = |what: String| OpenError::System { message: what };
-        let provider_key = config.provider_key.as_ref().map(|secret| {
-            ProviderKey::new(secret, client.base()).ok_or_else(|| {
-                unfit("weir's own key for the provider contains characters that are not allowed in a header".into())
-            })
-        });
+    ) -> Result<Self, SetupError> {
+        let provider_key = config
+            .provider_key
+            .as_ref()
+            .map(|secret| ProviderKey::new(secret, client.base()).ok_or(SetupError::ProviderKey));
         let provider_key = provider_key.transpose()?;
         let plain = config.headers.iter().map(|(name, value)| (name, value.as_str(), false));
         let secret = config.secret_headers.iter().map(|(name, value)| (name, value.expose(), true));
@@ -152,9 +150,8 @@ impl Upstream {
         for (header, value, is_secret) in plain.chain(secret) {
             let pair = HeaderName::try_from(header).ok().zip(HeaderValue::from_str(value).ok());
             let Some((header, mut value)) = pair else {
-                return Err(unfit(format!(
-                    "a header of the upstream {name} is invalid: {header:?}"
-                )));
+                let (upstream, header) = (name.to_owned(), header.clone());
+                return Err(SetupError::Header { upstream, header });
             };
             value.set_sensitive(is_secret);
             headers.push((header, value));
