@@ -66,26 +66,40 @@ pub fn recognise(status: u16, body: &[u8]) -> Option<Overflow> {
     said.overflow().filter(Overflow::is_possible)
 }
 
+/// Events of Responses that say only that work has begun; a refusal may follow them.
+const BEGINNINGS: [&[u8]; 3] =
+    [b"response.created", b"response.queued", b"response.in_progress"];
+/// Event of Responses for a request that failed after its stream had begun.
+const FAILED: &[u8] = b"response.failed";
+
 /// Parses the first event of a stream that begins with `bytes`, if it is such an error. `None` also
-/// if the event is incomplete.
+/// if the event is incomplete. Events that only say that work has begun are passed over.
 pub fn recognise_event(bytes: &[u8]) -> Option<(Overflow, String)> {
     let mut first = None;
     let mut events = Splitter::new(MAX_REFUSAL_BYTES);
     events.feed(bytes, |event| {
-        if first.is_none() {
-            first = Some((event.name == b"error", event.data.to_vec()));
+        if first.is_none() && !BEGINNINGS.contains(&event.name) {
+            first = Some((event.name.to_vec(), event.data.to_vec()));
         }
     });
-    let (is_named_error, data) = first?;
+    let (name, mut data) = first?;
+    if name == FAILED {
+        let event: Value = serde_json::from_slice(&data).ok()?;
+        let error = event.get("response")?.get("error")?;
+        data = serde_json::to_vec(&serde_json::json!({ "error": error })).ok()?;
+    }
+    let is_named_error = name == b"error" || name == FAILED;
     let overflow = recognise(200, &data)
         .or_else(|| recognise(400, &data).filter(|_| is_named_error && !has_other_status(&data)))?;
     Some((overflow, String::from_utf8(data).ok()?))
 }
 
-/// Whether a stream that begins with `bytes` has reached the end of its first event.
+/// Whether a stream that begins with `bytes` has reached the end of the event that
+/// [`recognise_event`] reads.
 pub fn has_event(bytes: &[u8]) -> bool {
     let mut has_event = false;
-    Splitter::new(MAX_REFUSAL_BYTES).feed(bytes, |_| has_event = true);
+    Splitter::new(MAX_REFUSAL_BYTES)
+        .feed(bytes, |event| has_event |= !BEGINNINGS.contains(&event.name));
     has_event
 }
 
