@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir::config::Config;
-use weir::proxy::planner::Planned;
+use weir::proxy::plan::Planned;
 use weir_engine::context::preset::{PRESETS, preset};
 use weir_engine::context::tail::OPENS;
 use weir_engine::context::{Fact, Fate, Fold, Limits, Measure, Notes, Policy, Profile};
