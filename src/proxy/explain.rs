@@ -14,7 +14,7 @@ use super::question::Question;
 use super::shared::Shared;
 use super::upstreams::routes::ModelOverride;
 use super::{ErrorKind, ProxyError, Tenant};
-use weir_engine::context::report::{self, Preflight, Report};
+use weir_engine::compact::report::{self, Preflight, Report};
 use weir_engine::plan::Names;
 use weir_engine::wire::model::ModelField;
 use weir_engine::wire::{Protocol, Request};

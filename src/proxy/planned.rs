@@ -10,7 +10,7 @@ use super::send::probe::Probe;
 use super::summaries::{Requester, SummaryOutcome, WaitMode, Wanted};
 use super::upstreams::routes::Route;
 use super::{LeftOut, Tenant};
-use weir_engine::context::{LearnedLimits, Limits, Zone};
+use weir_engine::compact::{LearnedLimits, Limits, Zone};
 use weir_engine::plan::USAGE;
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;

@@ -3,7 +3,7 @@
 use super::error::UpstreamAnswer;
 use super::planner::Planned;
 use super::{ErrorKind, ProxyError};
-use weir_engine::context::{Bound, Floor, Limits};
+use weir_engine::compact::{Bound, Floor, Limits};
 use weir_engine::wire::{BodyError, FieldError, json};
 
 /// Request that cannot be made to fit.
