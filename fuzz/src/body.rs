@@ -3,9 +3,9 @@
 //! An input is three control bytes, which select limit, counting and policy, and a body.
 
 use serde_json::value::RawValue;
-use weir_engine::context::preset::{PRESETS, preset};
-use weir_engine::context::report::Treatment;
-use weir_engine::context::{Fate, Fold, Limits, Measure, Notes, Policy, Profile};
+use weir_engine::compact::preset::{PRESETS, preset};
+use weir_engine::compact::report::Treatment;
+use weir_engine::compact::{Compactor, Fate, Limits, Measure, Notes, Policy, Profile};
 use weir_engine::plan::{NoSummaries, Plan, PlanError, PlanOptions, plan};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::{Edit, Message, Protocol, Request, splice};
@@ -108,11 +108,11 @@ fn check_body(body: &[u8], control: &Control) {
         Ok(plan) => plan,
         Err(PlanError::CannotFit(unfit)) => {
             let profile = options.profile(&request, unfit.plan.tools_tokens());
-            return check_fold(&unfit.plan.end, &profile);
+            return check_state(&unfit.plan.end, &profile);
         }
         Err(error) => panic!("each message was read before: {error}"),
     };
-    check_fold(&plan.end, &options.profile(&request, plan.tools_tokens()));
+    check_state(&plan.end, &options.profile(&request, plan.tools_tokens()));
     let counted_tokens = check_spliced(&request, &plan, options.measure);
     // The limit holds for the forwarded body, counted again, not only for the plan.
     let planned_tokens = plan.sent_tokens - plan.overhead_tokens;
@@ -135,15 +135,15 @@ fn are_readable(request: &Request<'_>, measure: Measure) -> bool {
     })
 }
 
-fn check_fold(fold: &Fold, profile: &Profile) {
-    let received_tokens = fold.facts().iter().map(|fact| fact.tokens).sum::<u64>();
-    assert_eq!(fold.received_tokens(), received_tokens);
+fn check_state(state: &Compactor, profile: &Profile) {
+    let received_tokens = state.facts().iter().map(|fact| fact.tokens).sum::<u64>();
+    assert_eq!(state.received_tokens(), received_tokens);
     let is_within = received_tokens + profile.overhead_tokens <= profile.limit_tokens;
     if is_within && profile.policy.hard_permille == 1000 {
-        assert!(fold.is_untouched(), "a request that fits is unchanged");
+        assert!(state.is_untouched(), "a request that fits is unchanged");
     }
-    assert_ne!(fold.fates().last(), Some(&Fate::Gone), "the last message stays");
-    for (fate, fact) in fold.fates().iter().zip(fold.facts()) {
+    assert_ne!(state.fates().last(), Some(&Fate::Gone), "the last message stays");
+    for (fate, fact) in state.fates().iter().zip(state.facts()) {
         let is_system = fact.role == weir_engine::wire::Role::System;
         assert!(!is_system || *fate == Fate::Kept, "system messages stay whole");
     }

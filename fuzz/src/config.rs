@@ -10,7 +10,7 @@ use figment::value::{Dict, Map};
 use figment::{Error, Metadata, Profile, Provider, Source};
 use weir::cli::sources;
 use weir::config::{Config, load};
-use weir_engine::context::Limits;
+use weir_engine::compact::Limits;
 
 pub fn check(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };

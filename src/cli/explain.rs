@@ -1,5 +1,5 @@
 //! `weir explain`: prints the plan for a request from a file. Plans nothing itself and sends
-//! nothing; `crate::proxy` makes the plan and `weir_engine::context::report` describes it.
+//! nothing; `crate::proxy` makes the plan and `weir_engine::compact::report` describes it.
 
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
@@ -13,7 +13,7 @@ use super::{sources, tokenizer_file};
 use crate::config::{self, Config};
 use crate::proxy::plan::{Planner, PlannerParts, RequestOptions};
 use crate::proxy::{Explained, Question, Tenant};
-use weir_engine::context::report::{self, Category};
+use weir_engine::compact::report::{self, Category};
 use weir_engine::wire::Protocol;
 
 /// Table width on a terminal that does not report its own.

@@ -193,7 +193,7 @@ mod tests {
     use crate::config::Learning;
     use crate::proxy::Tenant;
     use crate::proxy::upstreams::learned::Learned;
-    use weir_engine::context::{Configured, LearnedLimits};
+    use weir_engine::compact::{Configured, LearnedLimits};
 
     #[tokio::test]
     async fn what_is_learned_is_told_with_its_source_and_its_end() {
@@ -206,7 +206,7 @@ mod tests {
             let limits = LearnedLimits {
                 window_tokens: Some(8192),
                 counts_output: is_told,
-                is_told,
+                is_reported: is_told,
                 ..LearnedLimits::default()
             };
             let configured = Configured { window_tokens: 128_000, max_input_tokens: None };

@@ -13,7 +13,7 @@ use flate2::read::MultiGzDecoder;
 
 use super::sources::{self, Flag};
 use crate::config::{self, Config, SAME_MODEL};
-use weir_engine::context::Policy;
+use weir_engine::compact::Policy;
 use weir_eval::baseline::Baseline;
 use weir_eval::conversation::Conversation;
 use weir_eval::report::Report;

@@ -291,7 +291,7 @@ mod tests {
         assert_eq!(config.server.allowed_hosts, ["a.example", "b.example"]);
         assert!(config.cors.allow_origins.is_empty());
         assert_eq!(config.context.policy.low_permille, 500);
-        assert_eq!(config.context.policy.notes, weir_engine::context::Notes::Nothing);
+        assert_eq!(config.context.policy.notes, weir_engine::compact::Notes::Nothing);
         assert_eq!(config.log.level, "debug");
     }
 

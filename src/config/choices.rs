@@ -5,7 +5,7 @@ use super::{
     AskUsage, AuthMode, LargerWhen, LateSystem, LogFormat, Mode, OnFailure, Originals, SummaryMode,
     UnknownPrice,
 };
-use weir_engine::context::policy::{FileHints, Fill, Importance, Notes, Restart};
+use weir_engine::compact::policy::{FileHints, Fill, Importance, Notes, Restart};
 
 /// Declares the words of a type, and after `was` those that are still accepted.
 macro_rules! choice {

@@ -41,7 +41,7 @@ pub use routes::{LargerWhen, Route, Routes};
 pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
 pub use tls::{ConnectTls, ListenTls};
 pub use upstreams::{DEFAULT_UPSTREAM, Upstream};
-use weir_engine::context::Policy;
+use weir_engine::compact::Policy;
 pub use weir_store::Secret;
 use weir_store::budget::Price;
 

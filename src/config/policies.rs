@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::keys::{POLICIES, POLICIES_ADVANCED, Section, decimal};
 use super::reader::{Keys, Readable, Reader};
-use weir_engine::context::anchors::{Anchors, MAX_PATTERN_BYTES};
-use weir_engine::context::policy::Policy;
-use weir_engine::context::preset::{PRESETS, preset};
+use weir_engine::compact::anchors::{Anchors, MAX_PATTERN_BYTES};
+use weir_engine::compact::policy::Policy;
+use weir_engine::compact::preset::{PRESETS, preset};
 
 /// Maximum length of a notice.
 const MAX_NOTICE_BYTES: usize = 500;
@@ -140,8 +140,8 @@ fn eviction(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
     keys.read("fill", &mut eviction.fill);
     keys.read("keep_messages", &mut eviction.keep_messages);
     keys.read("notes", &mut policy.notes);
-    keys.read("excerpt_cost", &mut policy.thrift_permille);
-    keys.read("recall", &mut policy.tail_permille);
+    keys.read("excerpt_cost", &mut policy.excerpt_cost_permille);
+    keys.read("recall", &mut policy.recall_permille);
     keys.read("extract", &mut policy.extract.permille);
     keys.read("request_characters", &mut policy.extract.request_characters);
 }

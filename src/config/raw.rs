@@ -21,7 +21,7 @@ use super::summaries;
 use super::tls;
 use super::upstreams;
 use super::{Cache, Config, Context, Cors, Ledger, Limit, Log, Server, Store};
-use weir_engine::context::Policy;
+use weir_engine::compact::Policy;
 
 /// Reads a whole configuration and collects its problems.
 pub(super) fn read(mut reader: Reader) -> Result<(Config, Vec<Warning>), Vec<Problem>> {

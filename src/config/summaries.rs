@@ -27,7 +27,7 @@ pub struct Summaries {
     /// Maximum length of one summary.
     pub summary_tokens: u64,
     /// Share of the growth up to the next compaction after which its summary is prefetched.
-    pub announce_permille: u32,
+    pub prefetch_permille: u32,
     /// Time limit of one model call.
     pub timeout_ms: u64,
     /// How long a request waits for a missing summary in the mode `wait`.
@@ -94,7 +94,7 @@ pub(super) fn read(reader: &mut Reader) -> Summaries {
         api_key_file: keys.text("api_key_file", super::auth::file),
         provider_key: None,
         summary_tokens: keys.get("summary_tokens"),
-        announce_permille: keys.get("prefetch"),
+        prefetch_permille: keys.get("prefetch"),
         timeout_ms: keys.get("timeout_ms"),
         wait_ms: keys.get("wait_ms"),
         pause_ms: keys.get("pause_ms"),

@@ -10,7 +10,7 @@ use super::plan::{Planned, RequestOptions};
 use crate::config::Context;
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::error::{ErrorKind, ProxyError};
-use weir_engine::context::Verbosity;
+use weir_engine::compact::Verbosity;
 use weir_store::ledger::RequestId;
 use weir_store::rates::MinuteLeft;
 

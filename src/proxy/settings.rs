@@ -16,7 +16,7 @@ use super::upstreams::routes::Routes;
 use super::upstreams::{Upstream, Upstreams};
 use crate::config::{Config, Mode};
 use crate::upstream::{Client, Target, TargetError};
-use weir_engine::context::Configured;
+use weir_engine::compact::Configured;
 use weir_store::Store;
 use weir_store::redis::Redis;
 

@@ -145,9 +145,10 @@ fn anthropic_kind(kind: ErrorKind) -> &'static str {
 
 /// Returns the message in the words that Anthropic's clients look for before they compact.
 fn anthropic_message(problem: &ProxyError) -> Cow<'_, str> {
-    let sizes = problem.subject.as_deref().and_then(|subject| {
-        Some((subject.received_tokens?, subject.limit_tokens))
-    });
+    let sizes = problem
+        .subject
+        .as_deref()
+        .and_then(|subject| Some((subject.received_tokens?, subject.limit_tokens)));
     match (problem.kind, sizes) {
         (ErrorKind::ContextLengthExceeded, Some((tokens, limit_tokens))) => Cow::Owned(format!(
             "prompt is too long: {tokens} tokens > {limit_tokens} maximum. {}",

@@ -24,7 +24,7 @@ impl Finding {
 const RANKS: &[(&str, &str, u8)] = &[
     ("weir-engine", "tokens", 0),
     ("weir-engine", "wire", 0),
-    ("weir-engine", "context", 1),
+    ("weir-engine", "compact", 1),
     ("weir-engine", "plan", 2),
     ("weir-store", "budget", 0),
     ("weir", "config", 0),
@@ -39,7 +39,7 @@ const RANKS: &[(&str, &str, u8)] = &[
 const PURE: &[(&str, &str)] = &[
     ("weir-engine", "tokens"),
     ("weir-engine", "wire"),
-    ("weir-engine", "context"),
+    ("weir-engine", "compact"),
     ("weir-engine", "plan"),
     ("weir-store", "budget"),
     ("weir", "config"),
@@ -346,7 +346,7 @@ mod tests {
             ("src/upstream/client.rs", "// crate::server\nconst A: &str = \"crate::cli\";", vec![]),
             ("crates/weir-engine/src/wire/sse.rs", "use crate::tokens::Encoding;", vec![1]),
             ("crates/weir-engine/src/wire/sse.rs", "use crate::wire::json;", vec![]),
-            ("crates/weir-engine/src/context/cut.rs", "use crate::wire::Role;", vec![]),
+            ("crates/weir-engine/src/compact/compaction.rs", "use crate::wire::Role;", vec![]),
             (
                 "crates/weir-engine/src/wire/sse.rs",
                 "#[cfg(test)]\nmod tests { use crate::tokens; use super::*; }",

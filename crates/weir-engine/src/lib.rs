@@ -37,14 +37,14 @@
 //! [`Plan::report`] explains a plan message by message.
 //!
 //! Below it lie three modules: [`wire`] reads bodies and splices edits into them, [`tokens`] counts, and
-//! [`context`] decides what of a conversation is sent.
+//! [`compact`] decides what of a conversation is sent.
 
-pub mod context;
+pub mod compact;
 pub mod plan;
 pub mod tokens;
 pub mod wire;
 
-pub use context::{Limits, Measure, Policy, Report};
+pub use compact::{Limits, Measure, Policy, Report};
 pub use plan::{
     CannotFit, Cost, Known, Mode, NoSummaries, NothingKnown, Plan, PlanError, PlanOptions,
     SummarySource, cost, plan, plan_with,

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::text::Text;
-use weir_engine::context::{Fact, Measure};
+use weir_engine::compact::{Fact, Measure};
 use weir_engine::tokens::Encoding;
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::wire::{Protocol, Role, json};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::conversation::{Conversation, MEASURE};
 use super::sent::{Other, Piece};
 use super::summaries::{Sent, Stub, Stubs, Summaries};
-use weir_engine::context::history::SummaryUse;
-use weir_engine::context::summary::Space;
-use weir_engine::context::{Fact, Fate, Fold, Policy};
+use weir_engine::compact::history::SummaryUse;
+use weir_engine::compact::summary::Space;
+use weir_engine::compact::{Compactor, Fact, Fate, Policy};
 use weir_engine::plan::{Known, Plan, PlanError, PlanOptions, plan_with};
 use weir_engine::wire::{Edit, Protocol, Request, splice};
 
@@ -29,7 +29,7 @@ pub struct Engine<'a> {
 /// Facts of all messages, and the state after the previous request.
 struct AtHand<'a> {
     conversation: &'a Conversation,
-    state: RefCell<Option<Arc<Fold>>>,
+    state: RefCell<Option<Arc<Compactor>>>,
 }
 
 impl Known for AtHand<'_> {
@@ -37,11 +37,11 @@ impl Known for AtHand<'_> {
         Some(self.conversation.messages[message].fact)
     }
 
-    fn state(&self) -> Option<Arc<Fold>> {
+    fn state(&self) -> Option<Arc<Compactor>> {
         self.state.take()
     }
 
-    fn keep_state(&self, state: &Arc<Fold>) {
+    fn keep_state(&self, state: &Arc<Compactor>) {
         self.state.replace(Some(Arc::clone(state)));
     }
 }
@@ -57,7 +57,7 @@ impl<'a> Engine<'a> {
         let margin_tokens = budget_tokens / 1000 * u64::from(policy.counting.margin_permille);
         let limit_tokens = budget_tokens - margin_tokens;
         let summaries = stub.map(Stubs::new);
-        let prefetch = summaries.as_ref().map(Stubs::asking);
+        let prefetch = summaries.as_ref().map(Stubs::prefetch_settings);
         let options = PlanOptions::for_messages(limit_tokens, policy.clone(), MEASURE);
         Self {
             at_hand: AtHand { conversation, state: RefCell::default() },
@@ -98,16 +98,16 @@ impl<'a> Engine<'a> {
         let Some(stubs) = &self.summaries else { return };
         let end = &plan.end;
         let is_used = |number: &u32| {
-            let cut = end.history().cut(*number);
-            cut.is_some_and(|cut| matches!(cut.summary, SummaryUse::Used { .. }))
+            let compaction = end.history().compaction(*number);
+            compaction.is_some_and(|own| matches!(own.summary, SummaryUse::Used { .. }))
         };
-        let used = (1..=end.cuts()).filter(is_used).count();
-        stubs.count(used as u64, end.cuts().into());
-        if let Some(ahead) = plan.prefetch.clone() {
+        let used = (1..=end.compactions()).filter(is_used).count();
+        stubs.count(used as u64, end.compactions().into());
+        if let Some(prefetch) = plan.prefetch.clone() {
             let is_sent = |message: &usize| end.fates()[*message] == Fate::Kept;
-            let is_whole = ahead.span.iter().all(is_sent);
+            let is_whole = prefetch.span.iter().all(is_sent);
             let sent = Sent { raws: &self.raws, tokens: end.sent_tokens(), is_whole };
-            stubs.announce(ahead, &sent);
+            stubs.prefetch(prefetch, &sent);
         }
     }
 
@@ -200,12 +200,12 @@ mod tests {
             assert!(tokens <= 600, "{tokens} at {length}");
             let last = matches!(sent.last(), Some(Piece::Verbatim(last)) if last + 1 == length);
             assert!(last, "the last message is as it was, at {length}");
-            let mut anew = Engine::new(&conversation, 600, &Policy::default(), None);
+            let mut again = Engine::new(&conversation, 600, &Policy::default(), None);
             let raws = |sent: &[Piece]| -> Vec<String> {
                 let raw = |piece: &Piece| piece.message(&conversation).raw.to_string();
                 sent.iter().map(raw).collect()
             };
-            assert_eq!(raws(&sent), raws(anew.send(length)), "at {length}");
+            assert_eq!(raws(&sent), raws(again.send(length)), "at {length}");
         }
     }
 }

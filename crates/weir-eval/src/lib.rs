@@ -31,7 +31,7 @@ use questions::Questions;
 use sent::Piece;
 use summaries::{Stub, Summaries};
 use tally::Tally;
-use weir_engine::context::Policy;
+use weir_engine::compact::Policy;
 
 /// Token budget of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! Stub summaries without content, instead of a model's: measures their cost, and how much excerpts
-//! lose through the room they take. A stub is requested past the announce mark, for the messages
+//! lose through the room they take. A stub is requested past the prefetch mark, for the messages
 //! that the next compaction would take, and is ready at the next request. Calls no model.
 
 use std::cell::{Cell, RefCell};
@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::conversation::MEASURE;
-use weir_engine::context::summary::{Size, appended, rounds};
-use weir_engine::context::{Ahead, Asking, Summary};
+use weir_engine::compact::summary::{Size, appended, rounds};
+use weir_engine::compact::{Prefetch, PrefetchSettings, Summary};
 use weir_engine::tokens::MESSAGE_FRAMING;
 use weir_engine::wire::Protocol;
 
 /// Share of the way to the hard mark at which a summary is requested.
-pub const ANNOUNCE_PERMILLE: u32 = 800;
+pub const PREFETCH_PERMILLE: u32 = 800;
 /// Cost of an output token, in input tokens.
 const ANSWER_PRICE: f64 = 4.0;
 /// Cost of a cached input token.
@@ -80,7 +80,7 @@ impl Summaries {
 pub struct Stubs {
     stub: Stub,
     /// Summaries requested so far.
-    asked: RefCell<Vec<Ahead>>,
+    asked: RefCell<Vec<Prefetch>>,
     /// Permanent record for each span that was compacted.
     records: RefCell<BTreeMap<Vec<usize>, Option<Summary>>>,
     figures: Cell<Summaries>,
@@ -103,40 +103,40 @@ impl Stubs {
         if let Some(known) = records.get(gone) {
             return known.clone();
         }
-        let found = self.ready(gone).map(|ahead| Summary {
-            covers: ahead.span.len(),
-            text: filler(ahead.summary_tokens).into(),
+        let found = self.ready(gone).map(|prefetch| Summary {
+            covers: prefetch.span.len(),
+            text: filler(prefetch.summary_tokens).into(),
         });
         records.insert(gone.to_vec(), found.clone());
         found
     }
 
     /// Returns the settings for requesting them.
-    pub fn asking(&self) -> Asking {
-        Asking { announce_permille: ANNOUNCE_PERMILLE, summary_tokens: self.stub.cap_tokens }
+    pub fn prefetch_settings(&self) -> PrefetchSettings {
+        PrefetchSettings { mark_permille: PREFETCH_PERMILLE, summary_tokens: self.stub.cap_tokens }
     }
 
     /// Returns the summary of the beginning of `span`.
-    fn ready(&self, span: &[usize]) -> Option<Ahead> {
+    fn ready(&self, span: &[usize]) -> Option<Prefetch> {
         let asked = self.asked.borrow();
-        let serving = asked.iter().filter(|ahead| span.starts_with(&ahead.span));
-        serving.max_by_key(|ahead| ahead.span.len()).cloned()
+        let serving = asked.iter().filter(|prefetch| span.starts_with(&prefetch.span));
+        serving.max_by_key(|prefetch| prefetch.span.len()).cloned()
     }
 
     /// Requests a summary for the next compaction, unless there is one already.
-    pub fn announce(&self, ahead: Ahead, sent: &Sent<'_>) {
-        if self.ready(&ahead.span).is_some_and(|own| own.span.len() >= ahead.least_covers) {
+    pub fn prefetch(&self, prefetch: Prefetch, sent: &Sent<'_>) {
+        if self.ready(&prefetch.span).is_some_and(|own| own.span.len() >= prefetch.least_covers) {
             return;
         }
-        let cap_tokens = ahead.summary_tokens;
+        let cap_tokens = prefetch.summary_tokens;
         let (cached_tokens, new_tokens, price) = match self.stub.price {
             Price::Same if sent.is_whole => {
                 let asked = MEASURE.encoding.count(&appended(cap_tokens)) + MESSAGE_FRAMING;
                 (sent.tokens, asked, 1.0)
             }
-            Price::Same => (0, asked_apart(&ahead, sent.raws), 1.0),
+            Price::Same => (0, asked_apart(&prefetch, sent.raws), 1.0),
             Price::Permille(share) => {
-                (0, asked_apart(&ahead, sent.raws), f64::from(share) / 1000.0)
+                (0, asked_apart(&prefetch, sent.raws), f64::from(share) / 1000.0)
             }
         };
         let prompt_tokens = cached_tokens + new_tokens;
@@ -147,7 +147,7 @@ impl Stubs {
         figures.answer_tokens += cap_tokens;
         figures.billed_tokens += price * (read + ANSWER_PRICE * cap_tokens as f64);
         self.figures.set(figures);
-        self.asked.borrow_mut().push(ahead);
+        self.asked.borrow_mut().push(prefetch);
     }
 
     /// Records how many of the compactions so far have a summary.
@@ -162,10 +162,10 @@ impl Stubs {
 }
 
 /// Counts the input if a summary is requested with its messages alone.
-fn asked_apart(ahead: &Ahead, raws: &[&str]) -> u64 {
-    let cap_tokens = ahead.summary_tokens;
+fn asked_apart(prefetch: &Prefetch, raws: &[&str]) -> u64 {
+    let cap_tokens = prefetch.summary_tokens;
     let size = Size { encoding: MEASURE.encoding, window_tokens: AMPLE_TOKENS, cap_tokens };
-    let rounds = rounds(Protocol::Chat, raws, &ahead.span, &size).unwrap_or_default();
+    let rounds = rounds(Protocol::Chat, raws, &prefetch.span, &size).unwrap_or_default();
     let prompts = rounds.iter().map(|round| round.prompt(None, cap_tokens));
     let texts = prompts.flat_map(|prompt| [prompt.system, prompt.user]);
     texts.map(|text| MEASURE.encoding.count(&text) + MESSAGE_FRAMING).sum()
@@ -193,8 +193,8 @@ mod tests {
         }
     }
 
-    fn ahead(span: &[usize], least_covers: usize) -> Ahead {
-        Ahead { span: span.to_vec(), summary_tokens: 10, least_covers }
+    fn prefetch(span: &[usize], least_covers: usize) -> Prefetch {
+        Prefetch { span: span.to_vec(), summary_tokens: 10, least_covers }
     }
 
     #[test]
@@ -203,14 +203,14 @@ mod tests {
         let raw = r#"{"role":"user","content":"one two three"}"#;
         let sent = Sent { raws: &[raw; 9], tokens: 90, is_whole: true };
         assert_eq!(stubs.of(&[1, 2, 3]), None);
-        stubs.announce(ahead(&[1, 2], 1), &sent);
+        stubs.prefetch(prefetch(&[1, 2], 1), &sent);
         assert_eq!(stubs.of(&[1, 2, 3]), None, "it came too late");
         assert_eq!(stubs.of(&[1, 2, 4]).map(|summary| summary.covers), Some(2));
         assert_eq!(stubs.of(&[0, 1, 2]), None, "it is of other messages");
         // Enough messages are covered, then too few.
-        stubs.announce(ahead(&[1, 2, 3, 4], 2), &sent);
+        stubs.prefetch(prefetch(&[1, 2, 3, 4], 2), &sent);
         assert_eq!(stubs.figures().calls, 1);
-        stubs.announce(ahead(&[1, 2, 3, 4, 5], 3), &sent);
+        stubs.prefetch(prefetch(&[1, 2, 3, 4, 5], 3), &sent);
         let figures = stubs.figures();
         assert_eq!((figures.calls, figures.answer_tokens), (2, 20));
         let billed = 0.5 * (figures.prompt_tokens as f64 + 80.0);
@@ -224,7 +224,7 @@ mod tests {
         let raw = r#"{"role":"user","content":"one two three"}"#;
         let billed = |is_whole| {
             let stubs = Stubs::new(Stub { cap_tokens: 10, price: Price::Same });
-            stubs.announce(ahead(&[1, 2], 1), &Sent { raws: &[raw; 9], tokens: 1000, is_whole });
+            stubs.prefetch(prefetch(&[1, 2], 1), &Sent { raws: &[raw; 9], tokens: 1000, is_whole });
             let Summaries { prompt_tokens, billed_tokens, .. } = stubs.figures();
             (prompt_tokens as f64, billed_tokens)
         };

@@ -3,8 +3,8 @@
 use super::{DAY_MS, EMPTY, Effect, GIB, Key, Kind::*, MAX_TOKENS, Sample, Section};
 use super::{NANO, YEAR_MS, keys, words};
 use crate::config::{Mode, Originals, SummaryMode};
-use weir_engine::context::policy::{FileHints, Fill, Importance, Notes, Restart as RestartAt};
-use weir_engine::context::preset::PRESETS;
+use weir_engine::compact::policy::{FileHints, Fill, Importance, Notes, Restart as RestartAt};
+use weir_engine::compact::preset::PRESETS;
 use weir_store::budget::NanoUsd;
 
 /// Upper bound of counts of messages, turns and characters.

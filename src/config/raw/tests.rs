@@ -15,12 +15,12 @@ use crate::config::{
     ListenTls, LogFormat, Mode, ModelEntry, OnFailure, Originals, Prices, UnknownPrice, Upstream,
     load,
 };
-use weir_engine::context::anchors::Anchors;
-use weir_engine::context::policy::{
+use weir_engine::compact::anchors::Anchors;
+use weir_engine::compact::policy::{
     Breakpoints, Counting, Eviction, Extract, FileHints, Fill, Importance, Mask, Notes, Notices,
     Restart, Shares, Zones,
 };
-use weir_engine::context::preset::preset;
+use weir_engine::compact::preset::preset;
 use weir_engine::tokens::Encoding;
 
 fn toml(text: &str) -> Figment {
@@ -316,7 +316,7 @@ fn a_later_source_goes_before_an_earlier_one_by_either_name() {
     for (first, second, expected) in [(old, new, (400, 3000)), (new, old, (300, 2000))] {
         let figment = toml(DEFAULT_TOML).merge(Toml::string(first)).merge(Toml::string(second));
         let policy = load(figment).expect("both are right").0.context.policy;
-        assert_eq!((policy.mask.window_permille, policy.thrift_permille), expected);
+        assert_eq!((policy.mask.window_permille, policy.excerpt_cost_permille), expected);
     }
 }
 
@@ -366,8 +366,8 @@ fn every_key_of_a_policy() -> Policy {
         recent_permille: 1000,
         pinned_permille: 0,
         notes: Notes::Nothing,
-        thrift_permille: 2500,
-        tail_permille: 200,
+        excerpt_cost_permille: 2500,
+        recall_permille: 200,
         notes_apart: true,
         strict_alternation: false,
         zones: Zones {

@@ -21,12 +21,12 @@ use crate::proxy::error::Subject;
 use crate::proxy::settle::originals::LeftOut;
 use crate::proxy::summaries::{Spans, WaitMode, Wanted};
 use crate::proxy::upstreams::routes::Route;
-use weir_engine::context::policy::Counting;
-use weir_engine::context::reading::Reading;
-use weir_engine::context::report::Treatment;
-use weir_engine::context::source::{Readings, read_one};
-use weir_engine::context::summary::Space;
-use weir_engine::context::{Bound, Fact, Fold, Limits, Measure, Zone};
+use weir_engine::compact::policy::Counting;
+use weir_engine::compact::reading::Reading;
+use weir_engine::compact::report::Treatment;
+use weir_engine::compact::source::{Readings, read_one};
+use weir_engine::compact::summary::Space;
+use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
 use weir_engine::plan::{
     CannotFit, Known, Mode, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received,
     plan_with,
@@ -65,7 +65,7 @@ pub(super) struct Draft {
 struct Conversation {
     chain: Chain,
     /// State to continue from, if any.
-    state: Option<Arc<Fold>>,
+    state: Option<Arc<Compactor>>,
     /// Number of messages in the remembered state, even if that is not used.
     remembered_messages: Option<usize>,
     /// Whether the state is that of all messages.
@@ -603,11 +603,11 @@ impl Known for AtHand<'_> {
         conversation.facts.get(place).copied().flatten()
     }
 
-    fn state(&self) -> Option<Arc<Fold>> {
+    fn state(&self) -> Option<Arc<Compactor>> {
         self.draft.conversation.as_ref()?.state.clone()
     }
 
-    fn keep_state(&self, state: &Arc<Fold>) {
+    fn keep_state(&self, state: &Arc<Compactor>) {
         let Some(conversation) = &self.draft.conversation else { return };
         // Records that are not settled must not be reused by requests that are sent.
         if conversation.is_whole || self.spans.is_some_and(Spans::is_unsettled) {

@@ -15,7 +15,7 @@ use super::question::Question;
 use super::shared::Shared;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::upstreams::routes::ModelOverride;
-use weir_engine::context::report::{self, Preflight, Report};
+use weir_engine::compact::report::{self, Preflight, Report};
 use weir_engine::plan::Names;
 use weir_engine::wire::model::ModelField;
 use weir_engine::wire::{Protocol, Request};

@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
 use super::prefix_cache::PrefixCache;
 use crate::config::{self, SummaryMode};
-use weir_engine::context::{Fact, Fold, Measure, Profile};
+use weir_engine::compact::{Compactor, Fact, Measure, Profile};
 use weir_engine::wire::{Extra, Protocol};
 use weir_store::Tenant;
 
@@ -21,7 +21,7 @@ const PROBES: usize = 4096;
 /// State of a conversation at the end of one of its requests.
 #[derive(Clone)]
 pub struct Remembered {
-    pub fold: Arc<Fold>,
+    pub fold: Arc<Compactor>,
     /// Time at which the first of its compactions looked up its record.
     pub looked_at: Instant,
     pub last_sent: LastSent,

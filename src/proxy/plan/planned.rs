@@ -10,7 +10,7 @@ use crate::proxy::send::probe::Probe;
 use crate::proxy::settle::originals::LeftOut;
 use crate::proxy::summaries::{Requester, SummaryOutcome, WaitMode, Wanted};
 use crate::proxy::upstreams::routes::Route;
-use weir_engine::context::{LearnedLimits, Limits, Zone};
+use weir_engine::compact::{LearnedLimits, Limits, Zone};
 use weir_engine::plan::USAGE;
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;

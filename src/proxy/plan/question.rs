@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::proxy::error::{ErrorKind, ProxyError};
-use weir_engine::context::report::Category;
+use weir_engine::compact::report::Category;
 use weir_engine::wire::{json, splice};
 
 /// Member of the body, which no provider knows.

@@ -3,7 +3,7 @@
 use super::planned::Planned;
 use crate::proxy::error::UpstreamAnswer;
 use crate::proxy::error::{ErrorKind, ProxyError};
-use weir_engine::context::{Bound, Floor, Limits};
+use weir_engine::compact::{Bound, Floor, Limits};
 use weir_engine::wire::{BodyError, FieldError, json};
 
 /// Request that cannot be made to fit.

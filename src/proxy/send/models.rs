@@ -23,7 +23,7 @@ use crate::proxy::headers;
 use crate::proxy::settings::Settings;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::{AnswerBody, Inbound, Outbound, OutboundBody, Target};
-use weir_engine::context::Limits;
+use weir_engine::compact::Limits;
 use weir_engine::wire::models::{self, Entry, Figures, List};
 
 /// Maximum size of a list that is read.

@@ -20,7 +20,7 @@ use crate::proxy::settings::Settings;
 use crate::proxy::settle::record::Record;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::Inbound;
-use weir_engine::context::{self, Lesson, MAX_RESENDS, Refused};
+use weir_engine::compact::{self, Lesson, MAX_RESENDS, Refused};
 use weir_engine::wire::overflow::{self, MAX_REFUSAL_BYTES, Overflow};
 use weir_store::Tenant;
 
@@ -163,7 +163,7 @@ fn learn(planned: &Planned, lesson: Lesson, refused: &Refusal) {
         limit_tokens = planned.limit_tokens,
         window_tokens = lesson.kept.window_tokens,
         max_input_tokens = lesson.kept.max_input_tokens,
-        told = lesson.kept.is_told,
+        told = lesson.kept.is_reported,
         "the upstream refused a request as too long, so a lower limit applies to the model. A {key} under [models.\"NAME\"] that is set or changed later takes \
          precedence, `weir models forget NAME` removes it, and in an hour weir probes the upstream for more"
     );
@@ -244,7 +244,7 @@ fn whole_length(headers: &HeaderMap) -> Option<usize> {
 impl Refusal {
     /// Whether the learned limits apply to other requests at once.
     fn teaches(&self, lesson: &Lesson) -> bool {
-        !self.is_suspicion && lesson.kept.is_told
+        !self.is_suspicion && lesson.kept.is_reported
     }
 
     /// Determines the limits to learn from the refusal of a plan. `None` if another attempt is
@@ -266,7 +266,7 @@ impl Refusal {
             is_estimated: planned.is_calibrated,
         };
         let step = if self.is_suspicion { MAX_RESENDS - 1 } else { resends };
-        context::learned::lesson(&self.overflow, &refused, step)
+        compact::learned::lesson(&self.overflow, &refused, step)
     }
 
     /// Determines the lesson from a refused probe: the upstream's numbers, or no change.

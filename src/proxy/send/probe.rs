@@ -11,8 +11,8 @@ use crate::proxy::plan::{Job, Planned};
 use crate::proxy::settings::Settings;
 use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::learned::Learned;
-use weir_engine::context::learned::{is_read_whole, is_telling};
-use weir_engine::context::{Configured, LearnedLimits, Lesson};
+use weir_engine::compact::learned::{is_read_whole, is_telling};
+use weir_engine::compact::{Configured, LearnedLimits, Lesson};
 use weir_engine::wire::model::ModelField;
 use weir_store::Tenant;
 

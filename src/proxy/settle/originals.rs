@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_128_with_secret;
 
 use crate::config;
 use crate::proxy::error::{ErrorKind, ProxyError};
-use weir_engine::context::{Fate, is_reference, reference};
+use weir_engine::compact::{Fate, is_reference, reference};
 use weir_engine::wire::{Protocol, Request};
 use weir_store::Tenant;
 use weir_store::{Entry, Kind, Life, OpenError, Store, StoreError, now_ms};

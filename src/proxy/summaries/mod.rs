@@ -35,7 +35,7 @@ use crate::config::{self, Config, Priced, SAME_MODEL};
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::hold::journal::Journal;
 use crate::upstream::{Client, ClientError, ProviderKey, Target};
-use weir_engine::context::Asking;
+use weir_engine::compact::PrefetchSettings;
 use weir_store::budget::{self, Billed, NanoUsd};
 use weir_store::ledger::DAY_MS;
 use weir_store::{Store, Tenant, now_ms};
@@ -88,9 +88,11 @@ impl Summaries {
     }
 
     /// Returns the settings for requesting summaries; `None` if none are made.
-    pub fn asking(&self) -> Option<Asking> {
-        let config::Summaries { announce_permille, summary_tokens, .. } = self.settings;
-        self.settings.are_written().then_some(Asking { announce_permille, summary_tokens })
+    pub fn asking(&self) -> Option<PrefetchSettings> {
+        let config::Summaries { prefetch_permille, summary_tokens, .. } = self.settings;
+        self.settings
+            .are_written()
+            .then_some(PrefetchSettings { mark_permille: prefetch_permille, summary_tokens })
     }
 
     /// Returns the wait mode of a request that is going to be sent.

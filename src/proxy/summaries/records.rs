@@ -11,7 +11,7 @@ use moka::sync::Cache;
 
 use super::keys::Key;
 use crate::config::Summaries;
-use weir_engine::context::summary::Summary;
+use weir_engine::compact::summary::Summary;
 use weir_store::{Entry, Kind, Life, Store, StoreError, Tenant, now_ms};
 
 /// Format version of the values; others are not read.

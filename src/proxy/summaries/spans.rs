@@ -16,8 +16,8 @@ use super::keys::Key;
 use super::records::{Ready, Status};
 use crate::config::SummaryMode;
 use crate::proxy::plan::Job;
-use weir_engine::context::summary::{Space, Summary};
-use weir_engine::context::{Ahead, Fate, Fold};
+use weir_engine::compact::summary::{Space, Summary};
+use weir_engine::compact::{Compactor, Fate, Prefetch};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::{Protocol, Role};
 use weir_store::Tenant;
@@ -171,8 +171,8 @@ impl<'a> Spans<'a> {
         let size = asking.size(space.note_tokens, space.replaced_tokens);
         if let (WaitMode::Wait, None, Some(summary_tokens)) = (self.wait_mode, &ready, size) {
             let least_covers = gone.len();
-            let ahead = Ahead { span: gone.to_vec(), summary_tokens, least_covers };
-            *self.wanted.borrow_mut() = self.want(&ahead, start);
+            let prefetch = Prefetch { span: gone.to_vec(), summary_tokens, least_covers };
+            *self.wanted.borrow_mut() = self.want(&prefetch, start);
         }
         let wanted = match ready {
             Some(ready) => Status::Summary(ready.summary),
@@ -199,24 +199,25 @@ impl<'a> Spans<'a> {
 
     /// Returns the span to summarise for the next compaction, as the plan that ends in the state
     /// `end` asks for it. `None` if its summary is ready, in progress, or has just failed.
-    pub fn prefetch(&self, ahead: &Ahead, end: &Fold) -> Option<Wanted> {
+    pub fn prefetch(&self, prefetch: &Prefetch, end: &Compactor) -> Option<Wanted> {
         let is_sent = |message: &usize| end.fates().get(*message) == Some(&Fate::Kept);
-        let are_sent = ahead.span.iter().all(is_sent);
-        self.wanted(ahead).map(|wanted| Wanted { are_sent, ..wanted })
+        let are_sent = prefetch.span.iter().all(is_sent);
+        self.wanted(prefetch).map(|wanted| Wanted { are_sent, ..wanted })
     }
 
-    fn wanted(&self, ahead: &Ahead) -> Option<Wanted> {
-        let gone = &ahead.span;
+    fn wanted(&self, prefetch: &Prefetch) -> Option<Wanted> {
+        let gone = &prefetch.span;
         let start = self.start(gone)?;
         let is_own = |part: &Part| self.is_key_of(gone, part.messages, &part.key);
         if self.summaries.state.flights.has(&start, is_own) {
             return None;
         }
-        let serves =
-            |ready: &Ready| ready.summary.covers >= ahead.least_covers && self.is_of(gone, ready);
+        let serves = |ready: &Ready| {
+            ready.summary.covers >= prefetch.least_covers && self.is_of(gone, ready)
+        };
         match self.summaries.state.records.ready_in_memory(&start, serves) {
             Some(_) => None,
-            None => self.want(ahead, start),
+            None => self.want(prefetch, start),
         }
     }
 
@@ -280,9 +281,9 @@ impl<'a> Spans<'a> {
         own.is_some_and(|own| self.summaries.keys.span(self.tenant, self.texts(own)) == *key)
     }
 
-    fn want(&self, ahead: &Ahead, start: Key) -> Option<Wanted> {
+    fn want(&self, prefetch: &Prefetch, start: Key) -> Option<Wanted> {
         let base = self.body.as_ptr() as usize;
-        let ranges = self.texts(&ahead.span).map(|text| {
+        let ranges = self.texts(&prefetch.span).map(|text| {
             let from = (text.as_ptr() as usize).checked_sub(base)?;
             let until = from + text.len();
             (until <= self.body.len()).then_some(from..until)
@@ -290,9 +291,9 @@ impl<'a> Spans<'a> {
         let messages = ranges.collect::<Option<Vec<_>>>()?;
         Some(Wanted {
             start,
-            covered: self.summaries.keys.span(self.tenant, self.texts(&ahead.span)),
-            least_covers: ahead.least_covers,
-            summary_tokens: ahead.summary_tokens,
+            covered: self.summaries.keys.span(self.tenant, self.texts(&prefetch.span)),
+            least_covers: prefetch.least_covers,
+            summary_tokens: prefetch.summary_tokens,
             encoding: self.encoding,
             model: self.model.to_owned(),
             messages,

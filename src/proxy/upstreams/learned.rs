@@ -12,8 +12,8 @@ use crate::config::Learning;
 use crate::proxy::plan::shared::shown;
 use crate::proxy::plan::{Job, Planned};
 use crate::proxy::upstreams::learned_store::{self, LearnedStore, Stored};
-use weir_engine::context::calibration::{Counted, Ratio, Sample, Samples};
-use weir_engine::context::{self, Configured, LearnedLimits, Measure};
+use weir_engine::compact::calibration::{Counted, Ratio, Sample, Samples};
+use weir_engine::compact::{self, Configured, LearnedLimits, Measure};
 use weir_engine::plan::extra_tokens;
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::tokens::{Digits, Encoding, REPLY_PRIMING};
@@ -79,7 +79,7 @@ impl LimitsRow {
             window_tokens: limits.window_tokens,
             max_input_tokens: limits.max_input_tokens,
             counts_output: limits.counts_output,
-            is_told: limits.is_told,
+            is_told: limits.is_reported,
             learned_ms,
             raised_ms: None,
             configured: Some(configured),
@@ -91,7 +91,7 @@ impl LimitsRow {
             window_tokens: self.window_tokens,
             max_input_tokens: self.max_input_tokens,
             counts_output: self.counts_output,
-            is_told: self.is_told,
+            is_reported: self.is_told,
         }
     }
 }
@@ -169,14 +169,14 @@ impl Learned {
         configured: Configured,
     ) -> Option<(LearnedLimits, u64)> {
         let row = self.row(tenant, model, configured)?;
-        context::learned::may_probe(row.learned_ms, now_ms())
+        compact::learned::may_probe(row.learned_ms, now_ms())
             .then_some((row.limits(), row.learned_ms))
     }
 
     /// Claims the one probe of `model` under these learned limits, across all processes.
     pub async fn claim_probe(&self, tenant: Tenant, model: &str, limits: LearnedLimits) -> bool {
         let claimed = (model, limits.least_tokens());
-        let lifetime_ms = context::learned::PROBE_INTERVAL_MS;
+        let lifetime_ms = compact::learned::PROBE_INTERVAL_MS;
         self.limits.claim(PROBES, self.account(tenant), claimed, lifetime_ms).await
     }
 

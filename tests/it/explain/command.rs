@@ -81,15 +81,15 @@ gpt-4o: evict (compact, policy default)
 #      role        before  after  fate   why
 0      system           9      9  kept   system message
 1      user            12     12  kept   first user message
-       note 1                 54  added  in cut 1, for 6 messages
-       note 2                 44  added  in cut 2, for 4 messages
-2-7    6 messages     222      0  gone   left out in cut 1, stands in note 1
-8-11   4 messages     154      0  gone   left out in cut 2, stands in note 2
-12-13  2 messages      74     74  kept   recent at the last cut
+       note 1                 54  added  in compaction 1, for 6 messages
+       note 2                 44  added  in compaction 2, for 4 messages
+2-7    6 messages     222      0  gone   left out in compaction 1, see note 1
+8-11   4 messages     154      0  gone   left out in compaction 2, see note 2
+12-13  2 messages      74     74  kept   recent at the last compaction
 14-15  2 messages      74     74  kept   newest turn
 
-next cut  above 300 tokens, down to 225; now 270 (90 %)
-last cut  from 306 to 196 tokens at message 14; 2 cuts so far
+next      compaction above 300 tokens, down to 225; now 270 (90 %)
+last      compaction from 306 to 196 tokens at message 14; 2 so far
 warning   548 tokens as received are above the limit of 300; 270 are sent
 warning   conversation takes 33 tokens more than its share of 225
 more      --all shows each message and tokens by role, section and file
@@ -120,7 +120,7 @@ fn it_has_other_forms() {
     assert_eq!(
         compact,
         "gpt-4o: pass, 20 → 20 of 112K tokens (0 %), 112K left, 0 gone, 0 masked, 0 clipped of 2 messages, \
-         0 cuts, full\n"
+         0 compactions, full\n"
     );
     let refused = explained(&["-", "--compact", "--max-input-tokens", "19"], BODY);
     let expected = "gpt-4o: refuse, 20 tokens needed, the limit is 19, 2 messages\n";

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 use weir::proxy::Question;
-use weir_engine::context::report::{Advice, Category, Preflight};
+use weir_engine::compact::report::{Advice, Category, Preflight};
 
 use crate::promises::harness::Weir;
 

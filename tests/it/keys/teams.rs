@@ -1,7 +1,7 @@
 //! Keys of a team share its stored data; another team sees and changes none of it.
 
 use weir::config::{Config, Originals};
-use weir_engine::context::reference;
+use weir_engine::compact::reference;
 
 use super::setting::{Key, Setting, start};
 use crate::server::harness::{Message, Upstream, bare};

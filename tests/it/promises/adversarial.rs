@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use weir::proxy::ErrorKind;
-use weir_engine::context::Policy;
-use weir_engine::context::anchors::Anchors;
-use weir_engine::context::preset::{PRESETS, preset};
+use weir_engine::compact::Policy;
+use weir_engine::compact::anchors::Anchors;
+use weir_engine::compact::preset::{PRESETS, preset};
 
 use super::harness::{MODEL, STRICT_MODEL, Weir};
 use super::judge::{Body, compare};

@@ -2,8 +2,8 @@
 //! plan, its rows are the sent messages, and its numbers add up.
 
 use weir::proxy::{ErrorKind, Question};
-use weir_engine::context::reasons::Reason;
-use weir_engine::context::report::{FateName, Report, Section};
+use weir_engine::compact::reasons::Reason;
+use weir_engine::compact::report::{FateName, Report, Section};
 
 use super::generate::{self, Case};
 use super::harness::{Weir, check};
@@ -54,7 +54,7 @@ fn is_explained_by(
     let told = (&report.action, window.received_tokens, window.sent_tokens, window.limit_tokens);
     let made =
         (&planned.action, planned.received_tokens, planned.sent_tokens, planned.limit_tokens);
-    if told != made || report.compaction.cuts != planned.cuts {
+    if told != made || report.compaction.compactions != planned.cuts {
         return Err(format!("{told:?} is told of {made:?}"));
     }
     rows_are_sent(&body, std::str::from_utf8(sent).expect("it was text"), report)
@@ -64,16 +64,16 @@ fn is_explained_by(
 fn adds_up(report: &Report) -> Result<(), String> {
     let window = &report.window;
     let notes: u64 = report.notes.iter().map(|row| row.sent_tokens).sum();
-    let messages = |of: fn(&weir_engine::context::report::MessageRow) -> u64| -> u64 {
+    let messages = |of: fn(&weir_engine::compact::report::MessageRow) -> u64| -> u64 {
         report.messages.iter().map(of).sum()
     };
     let received = messages(|row| row.received_tokens);
     let sent = messages(|row| row.sent_tokens);
-    let sections = |of: fn(&weir_engine::context::report::SectionRow) -> u64| {
+    let sections = |of: fn(&weir_engine::compact::report::SectionRow) -> u64| {
         report.sections.iter().map(of).sum()
     };
     let roles =
-        |of: fn(&weir_engine::context::report::RoleRow) -> u64| report.roles.iter().map(of).sum();
+        |of: fn(&weir_engine::compact::report::RoleRow) -> u64| report.roles.iter().map(of).sum();
     let overhead = window.overhead_tokens;
     for (what, parts, whole) in [
         ("received", overhead + received, window.received_tokens),
@@ -92,9 +92,11 @@ fn adds_up(report: &Report) -> Result<(), String> {
         return Err("the notes' section is not the notes".to_owned());
     }
     for row in &report.messages {
-        let by_cut = row.fate != FateName::Kept;
-        let by_cut = by_cut && row.why.reason != Reason::Oversized;
-        if by_cut != row.why.cut.is_some() || by_cut != row.why.at_messages.is_some() {
+        let by_compaction = row.fate != FateName::Kept;
+        let by_compaction = by_compaction && row.why.reason != Reason::Oversized;
+        if by_compaction != row.why.compaction.is_some()
+            || by_compaction != row.why.at_messages.is_some()
+        {
             return Err(format!("{row:?}"));
         }
         if row.why.note.is_some_and(|note| note > report.notes.len()) {

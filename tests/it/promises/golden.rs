@@ -66,12 +66,12 @@ fn outcome(request: &str, limit_tokens: u64, config: &str) -> Result<(String, St
             fault(request, &planned, sent, config.is_empty())?;
             let Planned { action, edits, received_tokens, sent_tokens, limit_tokens, .. } =
                 &planned;
-            let told = format!(
+            let outcome = format!(
                 "action: {action}\nedits: {edits}\nreceived tokens: {received_tokens}\n\
-                 sent tokens: {sent_tokens}\nlimit tokens: {limit_tokens}\ncuts: {}\n",
+                 sent tokens: {sent_tokens}\nlimit tokens: {limit_tokens}\ncompactions: {}\n",
                 planned.cuts
             );
-            Ok((sent.to_owned(), told))
+            Ok((sent.to_owned(), outcome))
         }
         Err(error) => {
             let kind = error.kind;
@@ -89,9 +89,9 @@ fn golden_requests_are_sent_as_written_down() {
     for case in cases() {
         let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
         let limit = read("limit").trim().parse().expect("a limit in tokens");
-        let (body, told) = outcome(&read("request.json"), limit, &read("config"))
+        let (body, found) = outcome(&read("request.json"), limit, &read("config"))
             .unwrap_or_else(|error| panic!("{}: {error}", case.display()));
-        for (name, found) in [("expected.json", body), ("told", told)] {
+        for (name, found) in [("expected.json", body), ("outcome", found)] {
             if is_update {
                 fs::write(case.join(name), found).expect("the case can be written");
             } else if read(name) != found {

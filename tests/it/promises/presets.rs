@@ -5,10 +5,10 @@
 use proptest::prelude::*;
 use weir::proxy::ErrorKind;
 use weir::proxy::plan::Planned;
-use weir_engine::context::Policy;
-use weir_engine::context::anchors::Anchors;
-use weir_engine::context::policy::{FileHints, Importance, Notes, Restart};
-use weir_engine::context::preset::{PRESETS, preset};
+use weir_engine::compact::Policy;
+use weir_engine::compact::anchors::Anchors;
+use weir_engine::compact::policy::{FileHints, Importance, Notes, Restart};
+use weir_engine::compact::preset::{PRESETS, preset};
 
 use super::fits::{floor_tokens, tools_tokens};
 use super::generate::{self, Case};
@@ -21,7 +21,7 @@ pub fn policies() -> Vec<(String, Policy)> {
     let named = |name: &&str| ((*name).to_owned(), preset(name).expect("a listed name"));
     let mut policies: Vec<(String, Policy)> = PRESETS.iter().map(named).collect();
     let mut all = preset("zones").expect("a preset");
-    all.tail_permille = 300;
+    all.recall_permille = 300;
     all.mask.repeats = true;
     all.mask.images = true;
     all.mask.arguments = true;

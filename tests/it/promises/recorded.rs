@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir::config::Config;
 use weir::proxy::plan::Planned;
-use weir_engine::context::preset::{PRESETS, preset};
-use weir_engine::context::tail::OPENS;
-use weir_engine::context::{Fact, Fate, Fold, Limits, Measure, Notes, Policy, Profile};
+use weir_engine::compact::preset::{PRESETS, preset};
+use weir_engine::compact::recall::OPENS;
+use weir_engine::compact::{Compactor, Fact, Fate, Limits, Measure, Notes, Policy, Profile};
 use weir_engine::plan::{Known, NoSummaries, Plan, PlanError, PlanOptions, plan_with};
 use weir_engine::tokens::Encoding;
 use weir_engine::tokens::media::ImageRule;
@@ -98,7 +98,7 @@ fn options(policy: &Policy, limit_tokens: u64) -> PlanOptions {
 /// What is known of a conversation when one of its requests is planned.
 struct AtHand<'a> {
     facts: &'a [Fact],
-    state: RefCell<Option<Arc<Fold>>>,
+    state: RefCell<Option<Arc<Compactor>>>,
 }
 
 impl Known for AtHand<'_> {
@@ -106,11 +106,11 @@ impl Known for AtHand<'_> {
         Some(self.facts[message])
     }
 
-    fn state(&self) -> Option<Arc<Fold>> {
+    fn state(&self) -> Option<Arc<Compactor>> {
         self.state.take()
     }
 
-    fn keep_state(&self, state: &Arc<Fold>) {
+    fn keep_state(&self, state: &Arc<Compactor>) {
         self.state.replace(Some(Arc::clone(state)));
     }
 }

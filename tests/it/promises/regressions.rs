@@ -56,7 +56,7 @@ fn keeps_promises(words: &str, model: &'static str, limit: u64) {
 /// request for nothing.
 #[test]
 fn a_cut_without_effect_moves_no_note() {
-    let policy = weir_engine::context::Policy { hard_permille: 500, ..Default::default() };
+    let policy = weir_engine::compact::Policy { hard_permille: 500, ..Default::default() };
     let words = "c5 t300 c5 t1000 u100 c5 t1200";
     let case = Case { transcript: transcript(words, MODEL), limit: Limit::Tokens(2000) };
     if let Err(reason) = frozen::is_frozen_by(&presets::weir(&policy), &case) {
@@ -68,7 +68,7 @@ fn a_cut_without_effect_moves_no_note() {
 /// excerpt: removed messages stay counted.
 #[test]
 fn the_policys_words_push_out_no_excerpts() {
-    let mut policy = weir_engine::context::Policy::default();
+    let mut policy = weir_engine::compact::Policy::default();
     (policy.low_permille, policy.zones.soft_permille) = (300, 500);
     policy.zones.notices.mask = Some("Old results were masked".into());
     policy.mask.results = true;

@@ -5,10 +5,10 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use weir_engine::context::history::SummaryUse;
-use weir_engine::context::preset::preset;
-use weir_engine::context::summary::Space;
-use weir_engine::context::{Fold, Measure, Policy, Summary};
+use weir_engine::compact::history::SummaryUse;
+use weir_engine::compact::preset::preset;
+use weir_engine::compact::summary::Space;
+use weir_engine::compact::{Compactor, Measure, Policy, Summary};
 use weir_engine::plan::{
     Known, NoSummaries, NothingKnown, Plan, PlanError, PlanOptions, SummarySource, plan_with,
 };
@@ -100,14 +100,14 @@ struct Sent {
 
 /// What an earlier request of a conversation left.
 #[derive(Default)]
-struct Earlier(RefCell<Option<Arc<Fold>>>);
+struct Earlier(RefCell<Option<Arc<Compactor>>>);
 
 impl Known for Earlier {
-    fn state(&self) -> Option<Arc<Fold>> {
+    fn state(&self) -> Option<Arc<Compactor>> {
         self.0.take()
     }
 
-    fn keep_state(&self, state: &Arc<Fold>) {
+    fn keep_state(&self, state: &Arc<Compactor>) {
         self.0.replace(Some(Arc::clone(state)));
     }
 }
@@ -144,8 +144,10 @@ impl Run<'_> {
         };
         let plan = planned(body, (&self.policy, self.limit_tokens), &own, earlier);
         let end = &plan.end;
-        for cut in (1..=end.cuts()).filter_map(|number| end.history().cut(number)) {
-            let count = match cut.summary {
+        for compaction in
+            (1..=end.compactions()).filter_map(|number| end.history().compaction(number))
+        {
+            let count = match compaction.summary {
                 SummaryUse::Absent => continue,
                 SummaryUse::Used { .. } => &self.seen.used,
                 SummaryUse::Unfit => &self.seen.unfit,
@@ -154,7 +156,7 @@ impl Run<'_> {
         }
         let edits = lasting(&plan).to_vec();
         let text = splice::apply(Protocol::Chat, &request, &edits);
-        Sent { text, cuts: end.cuts(), tokens: end.sent_tokens(), edits }
+        Sent { text, cuts: end.compactions(), tokens: end.sent_tokens(), edits }
     }
 
     /// Looks at each request in turn. `is_plain` policies change messages by notes and clips alone.
@@ -311,7 +313,7 @@ fn notes_of(
     let plan = planned(&body, (policy, limit_tokens), &record, &NothingKnown);
     assert!(plan.end.sent_tokens() <= limit_tokens);
     let notes = lasting(&plan).iter().filter_map(|(_, edit)| note(edit));
-    (notes.map(str::to_owned).collect(), plan.end.cuts())
+    (notes.map(str::to_owned).collect(), plan.end.compactions())
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::{fits, frozen, told, valid};
 fn is_right(case: &Case) -> Result<bool, String> {
     let (body, limit) = (case.transcript.body(), case.limit_tokens());
     let (with, without) =
-        (Weir::new(), Weir::with(|config| config.context.policy.tail_permille = 0));
+        (Weir::new(), Weir::with(|config| config.context.policy.recall_permille = 0));
     let planned = match (with.plan(&body, limit), without.plan(&body, limit)) {
         (Ok(planned), Ok(_)) => planned,
         (Err(_), Err(_)) => return Ok(false),

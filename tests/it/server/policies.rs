@@ -1,8 +1,8 @@
 //! Named policies: the one in force for a request, as callers see it.
 
 use serde_json::{Value, json};
-use weir_engine::context::Policy;
-use weir_engine::context::preset::preset;
+use weir_engine::compact::Policy;
+use weir_engine::compact::preset::preset;
 
 use super::harness::{FINE, Upstream, Wire, chat, start};
 

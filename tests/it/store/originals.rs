@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use weir::config::{Config, Originals};
-use weir_engine::context::reference;
+use weir_engine::compact::reference;
 use weir_store::{Store, now_ms};
 
 use crate::cli::{Serving, isolate, weir};

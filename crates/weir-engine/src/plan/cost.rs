@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Known, Mode, PlanOptions};
-use crate::context::{Fact, Fold, Notes, tail};
+use crate::compact::{Compactor, Fact, Notes, recall};
 use crate::wire::Request;
 
 /// Bytes of JSON text that take a token in nearly any conversation: most take fewer.
@@ -39,9 +39,9 @@ pub fn cost(request: &Request<'_>, options: &PlanOptions, known: &dyn Known) -> 
             }
         }
     }
-    let state = known
-        .state()
-        .unwrap_or_else(|| Arc::new(Fold::new(Arc::new(options.profile(request, extras_tokens)))));
+    let state = known.state().unwrap_or_else(|| {
+        Arc::new(Compactor::new(Arc::new(options.profile(request, extras_tokens))))
+    });
     let (mut uncounted_bytes, mut new_bytes) = (0, 0);
     let mut facts: Vec<Fact> = Vec::new();
     for (index, raw) in request.messages.iter().enumerate().skip(state.messages()) {
@@ -61,6 +61,6 @@ pub fn cost(request: &Request<'_>, options: &PlanOptions, known: &dyn Known) -> 
         is_read_likely: options.policy.notes == Notes::Excerpts
             && state.is_above_mark(new_tokens + uncounted_bytes as u64 / EXPECTED_BYTES_PER_TOKEN),
         is_compaction_due: !is_done && state.is_above_mark(new_tokens),
-        is_recall_possible: options.mode == Mode::Compact && tail::may_follow(&state, &facts),
+        is_recall_possible: options.mode == Mode::Compact && recall::may_follow(&state, &facts),
     }
 }

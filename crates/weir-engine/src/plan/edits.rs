@@ -2,7 +2,7 @@
 //! compaction state or the options have not decided.
 
 use super::PlanOptions;
-use crate::context::{self, Fate, Fold, RequestSource};
+use crate::compact::{self, Compactor, Fate, RequestSource};
 use crate::wire::asking::{Put, Question};
 use crate::wire::{Edit, Request, breakpoint, clamp, splice};
 
@@ -26,14 +26,14 @@ pub(super) enum Kind {
 /// Returns all edits of messages, in order of message, and the names of those that are not
 /// compaction.
 pub(super) fn edits(
-    end: &Fold,
+    end: &Compactor,
     request: &Request<'_>,
     source: &RequestSource<'_>,
     options: &PlanOptions,
     kind: Kind,
 ) -> (Vec<(usize, Edit)>, Vec<&'static str>) {
     let mut edits = match kind {
-        Kind::Compacted => context::edits(end),
+        Kind::Compacted => compact::edits(end),
         Kind::Observed | Kind::LeftAlone => unmark(end),
     };
     let is_marked = edits.iter().any(|(_, edit)| *edit == Edit::Unmark);
@@ -53,7 +53,7 @@ pub(super) fn edits(
     if options.late_system_as_user {
         let is_sent =
             |message: usize| kind == Kind::LeftAlone || end.fates()[message] != Fate::Gone;
-        add(context::late_system::edits(end, source, is_sent), "late_system");
+        add(compact::late_system::edits(end, source, is_sent), "late_system");
     }
     if options.cache_control && end.places_breakpoints() {
         let most = breakpoint::MAX_BREAKPOINTS.saturating_sub(breakpoint::count(request.text));
@@ -65,7 +65,7 @@ pub(super) fn edits(
 }
 
 /// Returns the edits that remove weir's own member from messages that are otherwise unchanged.
-fn unmark(end: &Fold) -> Vec<(usize, Edit)> {
+fn unmark(end: &Compactor) -> Vec<(usize, Edit)> {
     let marked = end.facts().iter().enumerate().filter(|(_, fact)| fact.is_marked);
     marked.map(|(index, _)| (index, Edit::Unmark)).collect()
 }
@@ -132,13 +132,13 @@ pub(super) fn body(
 }
 
 /// Returns the steps of a plan that ends in the state `end`, such as `pass` or `evict+fit`.
-pub(super) fn action(end: &Fold, kind: Kind, needs_nothing: bool) -> String {
+pub(super) fn action(end: &Compactor, kind: Kind, needs_nothing: bool) -> String {
     let done = if needs_nothing { "pass".to_owned() } else { steps(end) };
     if kind == Kind::Observed { format!("observe+{done}") } else { done }
 }
 
 /// Returns the steps applied to a conversation, in the order of a compaction.
-fn steps(end: &Fold) -> String {
+fn steps(end: &Compactor) -> String {
     let any = |fate| end.fates().contains(&fate);
     let done = [
         (any(Fate::Masked), "mask"),
@@ -155,17 +155,18 @@ fn steps(end: &Fold) -> String {
 }
 
 /// Returns the steps of the compactions after the first `before` ones, in the words of [`action`].
-pub(super) fn steps_after(end: &Fold, before: u32) -> String {
+pub(super) fn steps_after(end: &Compactor, before: u32) -> String {
     let (history, fates) = (end.history(), end.fates());
     let any = |fate| {
         let changed = |message: usize| history.changed_in(message) > before;
         fates.iter().enumerate().any(|(message, own)| *own == fate && changed(message))
     };
-    let mut later = (before + 1..=end.cuts()).filter_map(|number| history.cut(number));
+    let mut later =
+        (before + 1..=end.compactions()).filter_map(|number| history.compaction(number));
     let done = [
         (any(Fate::Masked), "mask"),
         (any(Fate::Gone), "evict"),
-        (later.any(|cut| cut.is_restart), "restart"),
+        (later.any(|compaction| compaction.is_restart), "restart"),
         (any(Fate::Clipped), "fit"),
     ];
     joined(&done).unwrap_or_else(|| "notice".to_owned())

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::fmt;
 
 use super::Plan;
-use crate::context::Floor;
-use crate::context::report::Treatment;
+use crate::compact::Floor;
+use crate::compact::report::Treatment;
 use crate::wire::FieldError;
 
 /// Reason why a request has no plan.

@@ -4,10 +4,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::context::reading::Reading;
-use crate::context::source::{Readings, read_one};
-use crate::context::summary::Space;
-use crate::context::{Fact, Fold, Measure, Summary};
+use crate::compact::reading::Reading;
+use crate::compact::source::{Readings, read_one};
+use crate::compact::summary::Space;
+use crate::compact::{Compactor, Fact, Measure, Summary};
 use crate::tokens::tools;
 use crate::wire::{Extra, ExtraKind, Request};
 
@@ -48,12 +48,12 @@ pub trait Known {
     }
 
     /// Returns the state after some first messages of this conversation, under the same options.
-    fn state(&self) -> Option<Arc<Fold>> {
+    fn state(&self) -> Option<Arc<Compactor>> {
         None
     }
 
     /// Takes note of the state after all messages, for the conversation's next request.
-    fn keep_state(&self, _state: &Arc<Fold>) {}
+    fn keep_state(&self, _state: &Arc<Compactor>) {}
 
     /// Returns the messages whose contents are parsed already.
     fn readings(&self) -> Rc<Readings> {

@@ -14,11 +14,11 @@ mod report;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::context::history::SummaryUse;
-use crate::context::report::Treatment;
-use crate::context::summary::Space;
-use crate::context::tail::{Tail, tail};
-use crate::context::{Ahead, Fact, Fate, Fold, Limits, RequestSource, Source, Zone};
+use crate::compact::history::SummaryUse;
+use crate::compact::recall::{Recall, recall};
+use crate::compact::report::Treatment;
+use crate::compact::summary::Space;
+use crate::compact::{Compactor, Fact, Fate, Limits, Prefetch, RequestSource, Source, Zone};
 use crate::tokens::REPLY_PRIMING;
 use crate::wire::asking::Put;
 use crate::wire::{Edit, Request, clamp};
@@ -46,7 +46,7 @@ pub struct Plan {
     /// Edits of messages in `body`, in order of message.
     pub changes: Vec<(usize, Edit)>,
     /// Excerpts of removed messages that bear on the last one, appended to it.
-    pub recall: Option<Tail>,
+    pub recall: Option<Recall>,
     /// Limits of the request.
     pub limits: Limits,
     /// Maximum prompt tokens under these limits.
@@ -73,11 +73,11 @@ pub struct Plan {
     /// Whether its output limit can be lowered or set.
     pub is_clampable: bool,
     /// Messages to summarise for the next compaction, if they are requested ahead.
-    pub prefetch: Option<Ahead>,
+    pub prefetch: Option<Prefetch>,
     /// State of the conversation after all messages.
-    pub state: Arc<Fold>,
+    pub state: Arc<Compactor>,
     /// State that the request is sent by: a compaction may be due because it ends here.
-    pub end: Arc<Fold>,
+    pub end: Arc<Compactor>,
 }
 
 /// Plans a request: which parts of its conversation are sent, and in which bytes.
@@ -150,11 +150,12 @@ fn state(
     extras_tokens: u64,
     known: &dyn Known,
     source: &dyn Source,
-) -> Result<Arc<Fold>, PlanError> {
+) -> Result<Arc<Compactor>, PlanError> {
     let all = request.messages.len();
     let at_hand = known.state().filter(|state| state.messages() <= all);
-    let state = at_hand
-        .unwrap_or_else(|| Arc::new(Fold::new(Arc::new(options.profile(request, extras_tokens)))));
+    let state = at_hand.unwrap_or_else(|| {
+        Arc::new(Compactor::new(Arc::new(options.profile(request, extras_tokens))))
+    });
     if state.messages() == all {
         return Ok(state);
     }
@@ -174,7 +175,7 @@ impl Plan {
         request: &Request<'_>,
         options: &PlanOptions,
         overhead_tokens: u64,
-        state: Arc<Fold>,
+        state: Arc<Compactor>,
     ) -> Self {
         let received_tokens = state.received_tokens() + overhead_tokens;
         Self {
@@ -233,13 +234,13 @@ impl Plan {
         };
         self.treatment = treatment;
         self.zone = end.zone();
-        self.compactions = if needs_nothing { 0 } else { end.cuts() };
-        self.is_compacted_here = kind == Kind::Compacted && end.is_cut_here();
+        self.compactions = if needs_nothing { 0 } else { end.compactions() };
+        self.is_compacted_here = kind == Kind::Compacted && end.is_compacted_here();
         if kind == Kind::Compacted {
             self.sent_tokens = end.sent_tokens() + self.overhead_tokens;
         }
         (self.changes, self.edits) = edits::edits(&end, request, source, options, kind);
-        self.prefetch = options.prefetch.and_then(|asking| end.ahead(asking, source));
+        self.prefetch = options.prefetch.and_then(|settings| end.prefetch(settings, source));
         if self.sent_tokens > self.limit_tokens && kind != Kind::Observed {
             let limit_tokens = self.limit_tokens;
             return Err(CannotFit::of(self, limit_tokens));
@@ -261,8 +262,8 @@ impl Plan {
     }
 
     /// Finds what bears on the last message of what was removed, if there is room for it.
-    fn recalled(&self, source: &dyn Source) -> Option<Tail> {
-        let recall = tail(&self.end, source)?;
+    fn recalled(&self, source: &dyn Source) -> Option<Recall> {
+        let recall = recall(&self.end, source)?;
         (self.sent_tokens + recall.tokens <= self.limit_tokens).then_some(recall)
     }
 

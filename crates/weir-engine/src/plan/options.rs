@@ -1,6 +1,6 @@
 //! Options of a plan: everything besides the request that decides what is sent.
 
-use crate::context::{Asking, LearnedLimits, Limits, Measure, Policy, Profile};
+use crate::compact::{LearnedLimits, Limits, Measure, Policy, PrefetchSettings, Profile};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING};
 use crate::wire::Request;
@@ -41,7 +41,7 @@ pub struct PlanOptions {
     /// Whether a stream that does not report its usage is asked to.
     pub asks_usage: bool,
     /// Settings for summaries that are requested ahead of a compaction; `None` if none are.
-    pub prefetch: Option<Asking>,
+    pub prefetch: Option<PrefetchSettings>,
     /// Whether the limit is for the messages alone.
     pub is_for_messages: bool,
 }

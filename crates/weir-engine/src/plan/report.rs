@@ -1,7 +1,7 @@
 //! Reports about a plan. They describe what the plan holds and decide nothing.
 
 use super::Plan;
-use crate::context::report::{self, Base, Category, Preflight, Report, Subject};
+use crate::compact::report::{self, Base, Category, Preflight, Report, Subject};
 use crate::wire::Request;
 
 /// Names in a report that the plan does not hold.
@@ -21,8 +21,8 @@ impl Plan {
     /// Describes the plan of `request`.
     pub fn report(&self, request: &Request<'_>, names: &Names<'_>) -> Report {
         Report::new(&Subject {
-            fold: &self.end,
-            tail: self.recall.as_ref(),
+            state: &self.end,
+            recall: self.recall.as_ref(),
             protocol: request.protocol,
             messages: &request.messages,
             model: names.model,
@@ -41,7 +41,7 @@ impl Plan {
     /// Forecasts what becomes of `content` if it is the next message.
     pub fn preflight(&self, request: &Request<'_>, category: Category, content: &str) -> Preflight {
         let base = Base {
-            fold: &self.state,
+            state: &self.state,
             protocol: request.protocol,
             messages: &request.messages,
             limit_tokens: self.limit_tokens,

@@ -97,7 +97,8 @@ fn rebuilt<'a>(container: &Container<'a>, treated: Vec<Treated<'a>>) -> Option<C
         added.extend(before.into_iter().chain(after).map(text_of));
         kept.extend(own);
     }
-    let blocks: Vec<Cow<'a, str>> = kept.into_iter().chain(added.into_iter().map(Cow::Owned)).collect();
+    let blocks: Vec<Cow<'a, str>> =
+        kept.into_iter().chain(added.into_iter().map(Cow::Owned)).collect();
     if blocks.is_empty() {
         return None;
     }

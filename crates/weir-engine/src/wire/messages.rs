@@ -491,8 +491,7 @@ mod tests {
         assert_eq!((read[3].answers, read[3].texts()), (Some("\"t1\""), vec!["\"fn a() {}\""]));
         assert!(matches!(&read[4].content, Content::Parts(parts) if parts.len() == 2));
         assert_eq!(read[5].texts(), ["\"Go on.\"", "\"Quick.\""]);
-        let places: Vec<_> =
-            request.containers.iter().map(|own| own.messages.clone()).collect();
+        let places: Vec<_> = request.containers.iter().map(|own| own.messages.clone()).collect();
         assert_eq!(places, [1..2, 2..3, 3..6, 6..7, 7..8]);
     }
 
@@ -565,7 +564,8 @@ mod tests {
             assert_ne!(marked, plain);
             assert_eq!(identity(marked), identity(plain));
         }
-        let call = r#"{"role":"assistant","content":[{"type":"tool_use","input":{"cache_control":1}}]}"#;
+        let call =
+            r#"{"role":"assistant","content":[{"type":"tool_use","input":{"cache_control":1}}]}"#;
         assert_eq!(identity(call), call);
     }
 

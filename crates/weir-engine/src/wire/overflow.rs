@@ -67,8 +67,7 @@ pub fn recognise(status: u16, body: &[u8]) -> Option<Overflow> {
 }
 
 /// Events of Responses that say only that work has begun; a refusal may follow them.
-const BEGINNINGS: [&[u8]; 3] =
-    [b"response.created", b"response.queued", b"response.in_progress"];
+const BEGINNINGS: [&[u8]; 3] = [b"response.created", b"response.queued", b"response.in_progress"];
 /// Event of Responses for a request that failed after its stream had begun.
 const FAILED: &[u8] = b"response.failed";
 
@@ -539,6 +538,25 @@ mod tests {
         }
         let refusals = rows.iter().filter(|row| row.told.is_some()).count();
         assert!(refusals >= 45 && rows.len() - refusals >= 25, "{refusals} of {}", rows.len());
+    }
+
+    #[test]
+    fn a_failure_after_the_beginning_of_a_response_is_read() {
+        let begun = "event: response.created\ndata: {\"type\":\"response.created\"}\n\n\
+                     event: response.in_progress\ndata: {}\n\n";
+        assert!(!has_event(begun.as_bytes()));
+        let failed = format!(
+            "{begun}event: response.failed\ndata: {{\"type\":\"response.failed\",\"response\":{{\
+             \"status\":\"failed\",\"error\":{{\"code\":\"context_length_exceeded\",\"message\":\
+             \"Your input exceeds the context window of this model.\"}}}}}}\n\n"
+        );
+        assert!(has_event(failed.as_bytes()));
+        let (overflow, said) = recognise_event(failed.as_bytes()).expect("a refusal");
+        assert!(!overflow.is_numbered() && said.contains("context_length_exceeded"));
+        let other = failed
+            .replace("context_length_exceeded", "server_error")
+            .replace("Your input exceeds the context window of this model.", "An error occurred.");
+        assert_eq!(recognise_event(other.as_bytes()), None);
     }
 
     #[test]

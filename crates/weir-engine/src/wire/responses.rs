@@ -410,9 +410,8 @@ fn read_part(raw: &str) -> Part<'_> {
 
 /// Returns the JSON text of a user message with the content `text`.
 pub(super) fn user_message(text: &str) -> String {
-    let mut raw = String::from(
-        r#"{"type":"message","role":"user","content":[{"type":"input_text","text":""#,
-    );
+    let mut raw =
+        String::from(r#"{"type":"message","role":"user","content":[{"type":"input_text","text":""#);
     json::escape_into(text, &mut raw);
     raw.push_str(r#""}]}"#);
     raw
@@ -486,7 +485,10 @@ mod tests {
         let names: Vec<&str> = read[2].calls.iter().map(|call| call.name).collect();
         assert_eq!(names, [r#""read""#, r#""patch""#]);
         assert_eq!(read[2].calls[1].text(), "*** Begin");
-        assert!(matches!(read[2].others[..], [Part::Thinking("\"Look.\""), Part::Sealed("\"abcd\"")]));
+        assert!(matches!(
+            read[2].others[..],
+            [Part::Thinking("\"Look.\""), Part::Sealed("\"abcd\"")]
+        ));
         assert_eq!((read[3].answers, read[4].answers), (Some("\"c1\""), Some("\"c2\"")));
         assert!(matches!(&read[4].content, Content::Parts(parts) if parts.len() == 2));
         assert!(matches!(read[5].others[..], [Part::Other(_)]));

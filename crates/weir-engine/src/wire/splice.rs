@@ -295,15 +295,13 @@ fn clip(protocol: Protocol, raw: &str, cuts: &[TextCut]) -> String {
         }
     }
     let mut cuts = texts.iter().zip(cuts).peekable();
-    rejoin(raw, &pieces, |_, piece| {
-        match cuts.next_if(|(text, _)| holds(piece, text)) {
-            Some((text, TextCut::Gone)) if whole.contains(&text.as_ptr()) => {
-                Some(Cow::Borrowed("\"\""))
-            }
-            Some((_, TextCut::Gone)) => None,
-            Some((text, TextCut::Clip(clip))) => shortened(piece, text, clip),
-            _ => Some(Cow::Borrowed(piece)),
+    rejoin(raw, &pieces, |_, piece| match cuts.next_if(|(text, _)| holds(piece, text)) {
+        Some((text, TextCut::Gone)) if whole.contains(&text.as_ptr()) => {
+            Some(Cow::Borrowed("\"\""))
         }
+        Some((_, TextCut::Gone)) => None,
+        Some((text, TextCut::Clip(clip))) => shortened(piece, text, clip),
+        _ => Some(Cow::Borrowed(piece)),
     })
 }
 

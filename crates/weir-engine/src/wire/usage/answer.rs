@@ -4,6 +4,7 @@
 use serde::de::{IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
+use super::super::json;
 use super::figures::{Figures, Named};
 use super::reader::{self, Each, Elements, Object, Reader};
 
@@ -58,7 +59,17 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
             }
             "type" if !self.is_inner => self.kind = Some(map.next_value()?),
             // Anthropic's events and those of OpenAI's Responses.
-            "delta" if !self.is_inner => self.said_bytes += delta_bytes(map.next_value()?),
+            "delta" if !self.is_inner => {
+                let delta: &RawValue = map.next_value()?;
+                self.said_bytes += delta_bytes(delta);
+                self.reason = stop_reason(delta.get()).or(self.reason);
+            }
+            // Anthropic's complete answers, and the reason for which a response is incomplete.
+            "stop_reason" => self.reason = Some(map.next_value()?),
+            "incomplete_details" => {
+                let details: &RawValue = map.next_value()?;
+                self.reason = member(details.get(), "reason").or(self.reason);
+            }
             // Responses, Anthropic and Groq nest these members one level deeper in some events.
             "response" | "message" | "x_groq" if !self.is_inner => {
                 self.is_inner = true;
@@ -197,6 +208,17 @@ impl<'de> Reader<'de> for Part {
         }
         Ok(())
     }
+}
+
+/// Returns the reason for which Anthropic's stream stops, if this is its last `delta`.
+fn stop_reason(delta: &str) -> Option<&RawValue> {
+    delta.contains("\"stop_reason\"").then(|| member(delta, "stop_reason"))?
+}
+
+/// Returns the value of a member of the object `raw`.
+fn member<'a>(raw: &'a str, name: &str) -> Option<&'a RawValue> {
+    let (_, value) = json::members(raw)?.into_iter().find(|(own, _)| own == name)?;
+    serde_json::from_str(value).ok()
 }
 
 /// Returns the size of a `delta` outside the choices: a text, or an object that contains one.

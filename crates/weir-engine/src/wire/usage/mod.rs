@@ -487,6 +487,7 @@ mod tests {
             usage: Some(usage([Some(119), Some(15), Some(100), Some(7), None])),
             model: Some("claude-x".to_owned()),
             service_tier: Some("standard".to_owned()),
+            finish_reason: Some("end_turn".to_owned()),
             said_bytes: 7,
             done: true,
             events: 7,

@@ -1,0 +1,74 @@
+//! Model's summary in a compaction's note: whether to request one, and whether it fits. Writes
+//! none.
+
+use super::compaction::Compaction;
+use super::history::SummaryUse;
+use super::note::Note;
+use super::source::Source;
+use super::summary::{Space, Summary, block, clean};
+
+/// Returns the maximum size of a summary in a note.
+pub(super) fn most_tokens(room_tokens: u64) -> u64 {
+    room_tokens / 2
+}
+
+/// Summary that fits in a note.
+#[derive(Debug, Clone)]
+pub(super) struct NoteSummary {
+    pub(super) summary: Summary,
+    /// Its form in the note.
+    pub(super) block: String,
+    /// Size of that form, including the line end behind it.
+    pub(super) tokens: u64,
+}
+
+impl Compaction<'_> {
+    /// Returns the summary of `span` for a note that covers `messages`, if it is smaller than the
+    /// replaced messages and takes at most half of `room_tokens`.
+    pub(super) fn note_summary(
+        &mut self,
+        span: &[usize],
+        messages: usize,
+        room_tokens: u64,
+        source: &dyn Source,
+    ) -> Option<NoteSummary> {
+        let all = span.iter().map(|message| self.state.facts[*message].tokens);
+        let space = Space { note_tokens: most_tokens(room_tokens), replaced_tokens: all.sum() };
+        let given = source.summary(span, space)?;
+        let covers = given.covers.min(span.len());
+        let summary = Summary { covers, text: clean(&given.text).into() };
+        let covered = span[..covers].iter().map(|message| self.state.facts[*message].tokens);
+        let replaced_tokens: u64 = covered.sum();
+        let fitted = self.fitting(summary, messages, most_tokens(room_tokens).min(replaced_tokens));
+        self.state.history.summary = match &fitted {
+            Some(_) => SummaryUse::Used { messages: covers },
+            None => SummaryUse::Unfit,
+        };
+        fitted
+    }
+
+    fn fitting(&self, summary: Summary, messages: usize, most_tokens: u64) -> Option<NoteSummary> {
+        let block = block(&summary, messages)?;
+        let tokens = self.state.profile.measure.encoding.count(&block) + 1;
+        (tokens <= most_tokens).then_some(NoteSummary { summary, block, tokens })
+    }
+
+    /// Joins the summaries of two notes that are merged, as far as there is room: the older one is
+    /// dropped first. Each was written from the messages themselves and stays unchanged.
+    pub(super) fn merged_summaries(
+        &self,
+        notes: [&Note; 2],
+        room_tokens: u64,
+    ) -> Option<NoteSummary> {
+        let messages = notes.iter().map(|note| note.left_out).sum();
+        let [first, second] = notes.map(|note| note.summary.as_ref());
+        let both = first.zip(second).map(|(first, second)| Summary {
+            covers: first.covers + second.covers,
+            text: format!("{}\n\n{}", first.text, second.text).into(),
+        });
+        [both, second.cloned(), first.cloned()]
+            .into_iter()
+            .flatten()
+            .find_map(|summary| self.fitting(summary, messages, most_tokens(room_tokens)))
+    }
+}

@@ -1,0 +1,495 @@
+//! Full report on a plan: the fate of each message with its reason, and how full the context is.
+//! Derived from a finished compaction state; decides nothing.
+
+mod brief;
+mod display;
+pub mod files;
+pub mod plain;
+pub mod preflight;
+mod rows;
+pub mod shown;
+mod treatment;
+mod verbosity;
+mod words;
+
+use serde::Serialize;
+
+pub use brief::brief;
+pub use display::{compact, judged, table};
+pub use preflight::{Advice, Base, Category, Preflight, preflight};
+pub use treatment::Treatment;
+pub use verbosity::Verbosity;
+
+use super::limit::Limits;
+use super::policy::Shares;
+use super::reasons::{Why, Zone};
+use super::recall::Recall;
+use super::state::Compactor;
+use crate::wire::Protocol;
+use files::FileUse;
+
+/// Share of the limit at which a report warns.
+const NEAR_PERCENT: u64 = 80;
+/// Progress to the next compaction at which a summary should be started, in percent.
+const SUMMARY_PERCENT: u64 = 80;
+/// Divisor of the window for the history budget of tools with their own history.
+const HISTORY_PART: u64 = 16;
+
+/// Report on one plan. The names of its members are part of weir's API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    pub model: String,
+    /// `compact`, `observe` or `bypass`.
+    pub mode: &'static str,
+    /// Name of the plan's policy.
+    pub policy: String,
+    /// Value of `x-weir-action`; `refuse` if the request would be refused.
+    pub action: String,
+    /// Value of `x-weir-edits`.
+    pub edits: String,
+    /// Reason for refusing the request.
+    pub refusal: Option<String>,
+    pub zone: Zone,
+    pub verbosity: Verbosity,
+    /// Whether tools should reduce their output to the minimum.
+    pub is_minimal: bool,
+    pub window: Window,
+    pub budget: Budget,
+    pub compaction: Compaction,
+    pub roles: Vec<RoleRow>,
+    pub sections: Vec<SectionRow>,
+    /// Usage by share, the largest excess first.
+    pub shares: Vec<ShareRow>,
+    pub files: Vec<FileUse>,
+    /// Hint about files that are no longer sent whole; empty if there are none.
+    pub restoration_hint: String,
+    pub warnings: Vec<Warning>,
+    pub messages: Vec<MessageRow>,
+    pub notes: Vec<NoteRow>,
+}
+
+/// Bounds of the request, and its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Window {
+    /// Input and output of the model together.
+    pub window_tokens: u64,
+    /// Maximum number of prompt tokens to send.
+    pub limit_tokens: u64,
+    /// Tools, schemas and reply priming.
+    pub overhead_tokens: u64,
+    /// Prompt as received and as sent, including overhead.
+    pub received_tokens: u64,
+    pub sent_tokens: u64,
+    /// Sent tokens in percent of the limit.
+    pub used_percent: u64,
+    pub messages: usize,
+    /// Number of turns: a user message, or an assistant message with its calls and their results.
+    pub turns: usize,
+}
+
+/// Used and remaining tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Budget {
+    pub used_tokens: u64,
+    pub limit_tokens: u64,
+    pub remaining_tokens: u64,
+    /// Whether the next compaction is near enough to start a summary.
+    pub needs_summary: bool,
+    /// A sixteenth of the window.
+    pub history_budget_tokens: u64,
+}
+
+/// Status and history of compaction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Compaction {
+    pub enabled: bool,
+    /// Size that is compared with the trigger, with the engine's rounding.
+    pub tokens: u64,
+    /// Size above which the next compaction happens.
+    pub trigger_tokens: u64,
+    /// Size that a compaction reduces to.
+    pub low_tokens: u64,
+    /// Size in percent of the trigger.
+    pub percent: u64,
+    #[serde(rename = "cuts")]
+    pub compactions: u32,
+    /// Number of restarts among the compactions.
+    pub restarts: u32,
+    /// Notes with excerpts of removed messages, or with a model's summary.
+    pub summaries: usize,
+    /// Those of them that begin with a model's summary.
+    pub model_summaries: usize,
+    #[serde(rename = "last_cut")]
+    pub last_compaction: Option<LastCompaction>,
+    pub kept_messages: usize,
+    pub masked_messages: usize,
+    pub clipped_messages: usize,
+    pub gone_messages: usize,
+}
+
+/// Last compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct LastCompaction {
+    /// Number of turns and messages in the conversation.
+    pub turn: usize,
+    pub messages: usize,
+    pub before_tokens: u64,
+    pub after_tokens: u64,
+    /// Use of a model's summary: `absent`, `used`, or `unfit` if it was empty or did not fit.
+    pub summary: &'static str,
+}
+
+/// Messages of one role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct RoleRow {
+    pub role: RoleName,
+    pub received_messages: usize,
+    pub sent_messages: usize,
+    pub received_tokens: u64,
+    pub sent_tokens: u64,
+}
+
+/// Role by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RoleName {
+    System,
+    User,
+    Assistant,
+    Tool,
+    Other,
+}
+
+/// Part of the prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Section {
+    /// Tool definitions, schemas and reply priming.
+    Tools,
+    System,
+    /// Pinned messages.
+    Anchors,
+    Conversation,
+    ToolResults,
+    /// Notes of compactions.
+    Notes,
+}
+
+/// Size of a part of the prompt. All rows together are the prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct SectionRow {
+    pub section: Section,
+    pub received_tokens: u64,
+    pub sent_tokens: u64,
+}
+
+/// Usage of a kind of messages against its share. Tools belong to the system's share, tool results
+/// and notes to the conversation's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ShareRow {
+    pub section: Section,
+    pub share_tokens: u64,
+    pub used_tokens: u64,
+    pub over_tokens: u64,
+}
+
+/// Warning about a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Warning {
+    /// `no_messages`, `near_limit`, `over_limit`, `over_share` or `unknown_model`.
+    pub code: &'static str,
+    pub text: String,
+}
+
+/// Treatment of one message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MessageRow {
+    pub index: usize,
+    pub role: RoleName,
+    /// Tool of a result; tools that an assistant calls.
+    pub tool: Option<String>,
+    pub received_tokens: u64,
+    /// Size without its notes.
+    pub sent_tokens: u64,
+    pub fate: FateName,
+    pub why: Why,
+    /// `why` as a sentence.
+    pub why_text: String,
+    pub first_words: String,
+}
+
+/// Fate by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FateName {
+    Kept,
+    Masked,
+    Clipped,
+    Gone,
+}
+
+/// Note that replaces removed messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NoteRow {
+    /// Number, counted from 1.
+    pub number: usize,
+    /// Message that it is attached to, and the position.
+    pub message: usize,
+    pub place: &'static str,
+    /// Compaction that wrote it, or the last one before recall.
+    #[serde(rename = "cut")]
+    pub compaction: u32,
+    /// Number of messages that it covers.
+    pub left_out_messages: usize,
+    /// Number of them that the model's summary at the note's start covers.
+    pub summarised_messages: usize,
+    pub sent_tokens: u64,
+    pub first_words: String,
+}
+
+/// Input for a report.
+pub struct Subject<'a> {
+    /// Finished compaction state of the conversation.
+    pub state: &'a Compactor,
+    /// Recalled text after the last message, for this request alone.
+    pub recall: Option<&'a Recall>,
+    pub protocol: Protocol,
+    /// JSON text of each message.
+    pub messages: &'a [&'a str],
+    pub model: &'a str,
+    /// Name of the plan's policy.
+    pub policy: &'a str,
+    pub is_model_known: bool,
+    pub limits: &'a Limits,
+    /// Exact size of tools, schemas and reply priming.
+    pub overhead_tokens: u64,
+    pub treatment: Treatment,
+    /// Value of `x-weir-action`.
+    pub action: &'a str,
+    /// Value of `x-weir-edits`.
+    pub edits: &'a str,
+    /// Reason for refusing the request.
+    pub refusal: Option<&'a str>,
+    /// Size of the sent request, including tools.
+    pub sent_tokens: u64,
+}
+
+impl Report {
+    /// Creates the report of a plan.
+    pub fn new(subject: &Subject<'_>) -> Self {
+        let limit_tokens = subject.limits.input_tokens();
+        let messages = rows::messages(subject);
+        let notes = rows::notes(subject);
+        let sections = sections(subject, &messages, &notes);
+        let shares = shares(&subject.state.profile.policy.shares, &sections, limit_tokens);
+        let files = rows::files(subject, &messages);
+        let verbosity = Verbosity::of(subject.sent_tokens, limit_tokens);
+        let window = window(subject, limit_tokens);
+        let compaction = compaction(subject, &messages, &notes);
+        Self {
+            model: shown::first_words(subject.model, 100),
+            mode: match subject.treatment {
+                Treatment::Observed => "observe",
+                Treatment::Bypassed => "bypass",
+                Treatment::Compacted | Treatment::LeftAlone => "compact",
+            },
+            policy: shown::first_words(subject.policy, 100),
+            action: subject.action.to_owned(),
+            edits: subject.edits.to_owned(),
+            refusal: subject.refusal.map(str::to_owned),
+            zone: match subject.treatment.is_by_state() {
+                true => subject.state.zone(),
+                false => Zone::Continue,
+            },
+            verbosity,
+            is_minimal: verbosity == Verbosity::Minimal,
+            budget: budget(subject, &window, &compaction),
+            roles: roles(&messages),
+            restoration_hint: files::restoration_hint(&files, verbosity),
+            warnings: warnings(subject, &window, &shares),
+            window,
+            compaction,
+            sections,
+            shares,
+            files,
+            messages,
+            notes,
+        }
+    }
+}
+
+fn window(subject: &Subject<'_>, limit_tokens: u64) -> Window {
+    Window {
+        window_tokens: subject.limits.window_tokens,
+        limit_tokens,
+        overhead_tokens: subject.overhead_tokens,
+        received_tokens: subject.state.received_tokens() + subject.overhead_tokens,
+        sent_tokens: subject.sent_tokens,
+        used_percent: shown::percent(subject.sent_tokens, limit_tokens),
+        messages: subject.state.messages(),
+        turns: subject.state.turns.list.len(),
+    }
+}
+
+fn budget(subject: &Subject<'_>, window: &Window, compaction: &Compaction) -> Budget {
+    Budget {
+        used_tokens: window.sent_tokens,
+        limit_tokens: window.limit_tokens,
+        remaining_tokens: window.limit_tokens.saturating_sub(window.sent_tokens),
+        needs_summary: compaction.percent >= SUMMARY_PERCENT,
+        history_budget_tokens: subject.limits.window_tokens / HISTORY_PART,
+    }
+}
+
+fn compaction(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow]) -> Compaction {
+    let state = subject.state;
+    let marks = state.marks();
+    let tokens = match subject.treatment.is_by_state() {
+        true => state.size_tokens,
+        false => state.received_tokens() + state.profile.overhead_tokens,
+    };
+    let count = |fate| messages.iter().filter(|row| row.fate == fate).count();
+    let last_compaction = state.history().last().filter(|_| subject.treatment.is_by_state());
+    Compaction {
+        enabled: !matches!(subject.treatment, Treatment::Observed | Treatment::Bypassed),
+        tokens,
+        trigger_tokens: marks.trigger_tokens,
+        low_tokens: marks.low_tokens,
+        percent: shown::percent(tokens, marks.trigger_tokens),
+        compactions: if subject.treatment.is_by_state() { state.compactions() } else { 0 },
+        restarts: if subject.treatment.is_by_state() { state.restarts() } else { 0 },
+        summaries: match notes.is_empty() {
+            true => 0,
+            false => state.notes.iter().filter(|note| note.excerpts.is_some()).count(),
+        },
+        model_summaries: notes.iter().filter(|note| note.summarised_messages > 0).count(),
+        last_compaction: last_compaction.map(|compaction| LastCompaction {
+            turn: compaction.turns,
+            messages: compaction.messages,
+            before_tokens: compaction.before_tokens,
+            after_tokens: compaction.after_tokens,
+            summary: compaction.summary.word(),
+        }),
+        kept_messages: count(FateName::Kept),
+        masked_messages: count(FateName::Masked),
+        clipped_messages: count(FateName::Clipped),
+        gone_messages: count(FateName::Gone),
+    }
+}
+
+fn roles(messages: &[MessageRow]) -> Vec<RoleRow> {
+    let all =
+        [RoleName::System, RoleName::User, RoleName::Assistant, RoleName::Tool, RoleName::Other];
+    let row = |role| {
+        let own = || messages.iter().filter(move |row| row.role == role);
+        RoleRow {
+            role,
+            received_messages: own().count(),
+            sent_messages: own().filter(|row| row.fate != FateName::Gone).count(),
+            received_tokens: own().map(|row| row.received_tokens).sum(),
+            sent_tokens: own().map(|row| row.sent_tokens).sum(),
+        }
+    };
+    all.into_iter().map(row).filter(|row| row.received_messages > 0).collect()
+}
+
+fn sections(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow]) -> Vec<SectionRow> {
+    let section = |row: &MessageRow| match row.role {
+        RoleName::System => Section::System,
+        _ if is_anchor(subject.state, row.index) => Section::Anchors,
+        RoleName::Tool => Section::ToolResults,
+        _ => Section::Conversation,
+    };
+    let of_messages = |section_name: Section| {
+        let own = || messages.iter().filter(move |row| section(row) == section_name);
+        SectionRow {
+            section: section_name,
+            received_tokens: own().map(|row| row.received_tokens).sum(),
+            sent_tokens: own().map(|row| row.sent_tokens).sum(),
+        }
+    };
+    let overhead = subject.overhead_tokens;
+    let mut sections = vec![SectionRow {
+        section: Section::Tools,
+        received_tokens: overhead,
+        sent_tokens: overhead,
+    }];
+    sections.extend(
+        [Section::System, Section::Anchors, Section::Conversation, Section::ToolResults]
+            .map(of_messages),
+    );
+    sections.push(SectionRow {
+        section: Section::Notes,
+        received_tokens: 0,
+        sent_tokens: notes.iter().map(|note| note.sent_tokens).sum(),
+    });
+    sections
+}
+
+/// Returns whether a message belongs to a turn that the caller or a pattern pins.
+fn is_anchor(state: &Compactor, message: usize) -> bool {
+    let turn = state.turns.of_message[message];
+    turn.is_some_and(|turn| state.turns.list[turn].is_pinned_by_caller)
+}
+
+fn shares(policy: &Shares, sections: &[SectionRow], limit_tokens: u64) -> Vec<ShareRow> {
+    let used = |wanted: Section| -> u64 {
+        let belongs = |own: Section| match own {
+            Section::Tools => wanted == Section::System,
+            Section::ToolResults | Section::Notes => wanted == Section::Conversation,
+            own => wanted == own,
+        };
+        sections.iter().filter(|row| belongs(row.section)).map(|row| row.sent_tokens).sum()
+    };
+    let mut shares: Vec<ShareRow> = [
+        (Section::System, policy.system_permille),
+        (Section::Anchors, policy.anchors_permille),
+        (Section::Conversation, policy.conversation_permille),
+    ]
+    .into_iter()
+    .map(|(section, permille)| {
+        let share_tokens = super::state::share(limit_tokens, permille);
+        let used_tokens = used(section);
+        let over_tokens = used_tokens.saturating_sub(share_tokens);
+        ShareRow { section, share_tokens, used_tokens, over_tokens }
+    })
+    .collect();
+    shares.sort_by_key(|row| std::cmp::Reverse(row.over_tokens));
+    shares
+}
+
+fn warnings(subject: &Subject<'_>, window: &Window, shares: &[ShareRow]) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let mut warn = |code, text: String| warnings.push(Warning { code, text });
+    let limit = shown::tokens(window.limit_tokens);
+    let sent = shown::tokens(window.sent_tokens);
+    if subject.messages.is_empty() {
+        let text = "the body has no `messages`, so there was nothing to read: this is no chat \
+                    completion, or one that no provider takes";
+        warn("no_messages", text.to_owned());
+    }
+    if window.sent_tokens > window.limit_tokens {
+        warn("over_limit", format!("{sent} tokens are above the limit of {limit}"));
+    } else if window.received_tokens > window.limit_tokens {
+        let received = shown::tokens(window.received_tokens);
+        warn(
+            "over_limit",
+            format!(
+                "{received} tokens as received are above the limit of {limit}; {sent} are sent"
+            ),
+        );
+    } else if window.used_percent >= NEAR_PERCENT {
+        let percent = window.used_percent;
+        warn("near_limit", format!("{percent} % of the limit of {limit} tokens is used"));
+    }
+    for share in shares.iter().filter(|row| row.over_tokens > 0) {
+        let (over, own) = (shown::tokens(share.over_tokens), shown::tokens(share.share_tokens));
+        let section = share.section.word();
+        warn("over_share", format!("{section} takes {over} tokens more than its share of {own}"));
+    }
+    if !subject.is_model_known {
+        let text = "weir does not know this model: its window is assumed; set it under [models]";
+        warn("unknown_model", text.to_owned());
+    }
+    warnings
+}
