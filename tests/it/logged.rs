@@ -287,11 +287,10 @@ async fn a_route_that_is_not_read_says_so_and_its_lines_have_the_model() {
     let mut caller = Caller::of(&weir, upstream).await;
     let mut warnings = Vec::new();
     for (route, model, answered) in [
-        ("responses", "gpt-5", whole(200, r#"{"id":"r","object":"response"}"#)),
-        ("responses", "gpt-5", whole(200, r#"{"id":"r","object":"response"}"#)),
-        ("responses", "gpt-5", whole(429, "{}")),
-        ("messages", "claude-sonnet-4-5", whole(200, r#"{"type":"message"}"#)),
         ("completions", "davinci", whole(200, r#"{"object":"text_completion"}"#)),
+        ("completions", "davinci", whole(200, r#"{"object":"text_completion"}"#)),
+        ("completions", "gpt-5", whole(429, "{}")),
+        ("completions", "gpt-5", whole(200, r#"{"object":"text_completion"}"#)),
     ] {
         let text = "what \"model\": is this? ".repeat(5000);
         let body =
@@ -314,9 +313,8 @@ async fn a_route_that_is_not_read_says_so_and_its_lines_have_the_model() {
         .map(|line| json!([line["route"], line["model"], line["limit_tokens"]]))
         .collect();
     let expected = [
-        json!(["responses", "gpt-5", 12_000]),
-        json!(["messages", "claude-sonnet-4-5", null]),
         json!(["completions", "davinci", null]),
+        json!(["completions", "gpt-5", 12_000]),
     ];
     assert_eq!(told, expected, "once for each route and model");
     // A request that is no conversation has no limit that could fail.

@@ -38,6 +38,7 @@ mod metrics;
 mod misplaced;
 mod overflow_retry;
 mod promises;
+mod protocols;
 mod recalled;
 mod reload;
 mod replay;

@@ -9,7 +9,7 @@ mod excerpts;
 mod explained;
 mod fits;
 mod frozen;
-mod generate;
+pub mod generate;
 mod golden;
 pub mod harness;
 mod json;

@@ -159,11 +159,11 @@ async fn upgrades_are_refused_but_for_offers_of_http2() {
                      sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
     let message = ask(weir.address, bare("GET", "/v1/realtime?model=m", websocket))
         .await
-        .assert_error(501, "upgrade_not_supported");
+        .assert_error(426, "upgrade_not_supported");
     assert!(message.contains("WebSockets"), "{message}");
 
     let tunnel = "CONNECT localhost:443 HTTP/1.1\r\nhost: localhost:443\r\n\r\n";
-    ask(weir.address, tunnel).await.assert_error(501, "upgrade_not_supported");
+    ask(weir.address, tunnel).await.assert_error(405, "method_not_allowed");
 
     let offer =
         "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n";
