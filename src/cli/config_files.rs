@@ -71,7 +71,7 @@ fn read_each(
     }
 }
 
-/// Opens a regular file. Opening a pipe may block indefinitely.
+/// Opens a regular file. JournalEntry a pipe may block indefinitely.
 pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
     match std::fs::metadata(&path)?.is_file() {
         true => File::open(path),

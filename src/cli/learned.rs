@@ -196,7 +196,7 @@ mod tests {
     use weir_engine::context::{Configured, LearnedLimits};
 
     #[tokio::test]
-    async fn what_is_learned_is_told_with_its_source_and_its_end() {
+    async fn learned_values_are_listed_with_their_source_and_end() {
         let store = Store::in_memory().expect("there is memory");
         let empty = listing(&store, false).await.expect("readable");
         assert_eq!(empty, "Nothing has been learned of any model yet.\n");

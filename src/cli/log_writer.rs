@@ -138,12 +138,12 @@ mod tests {
     use super::*;
 
     /// Passes on written lines, and waits for permission.
-    struct Gate {
+    struct SlowReader {
         allowed: mpsc::Receiver<()>,
         written: mpsc::Sender<Vec<u8>>,
     }
 
-    impl Write for Gate {
+    impl Write for SlowReader {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.allowed.recv();
             let _ = self.written.send(bytes.to_vec());
@@ -156,10 +156,10 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_loses_lines_and_is_told_how_many() {
+    fn a_slow_reader_loses_lines_and_gets_their_number() {
         let (allow, allowed) = mpsc::channel();
         let (written, lines) = mpsc::channel();
-        let (mut writer, end) = log_writer(Gate { allowed, written }).expect("a thread");
+        let (mut writer, end) = log_writer(SlowReader { allowed, written }).expect("a thread");
         let line = vec![b'x'; 64 * 1024];
         // More than twice the capacity: however much the gate has taken, some lines must be
         // dropped.
@@ -181,7 +181,7 @@ mod tests {
     fn the_last_lines_are_written_at_the_end() {
         let (allow, allowed) = mpsc::channel();
         let (written, lines) = mpsc::channel();
-        let (mut writer, end) = log_writer(Gate { allowed, written }).expect("a thread");
+        let (mut writer, end) = log_writer(SlowReader { allowed, written }).expect("a thread");
         writer.write_all(b"one\n").expect("never fails");
         writer.write_all(b"two\n").expect("never fails");
         for _ in 0..4 {

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_told_by_the_calendar() {
+    fn moments_follow_the_calendar() {
         for (moment_ms, expected) in [
             (0, "1970-01-01 00:00"),
             (951_782_399_999, "2000-02-28 23:59"),

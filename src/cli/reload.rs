@@ -96,16 +96,16 @@ impl Reload {
         let mut interval = tokio::time::interval(INTERVAL);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let is_told = tokio::select! {
+            let is_signalled = tokio::select! {
                 () = hangups.next() => true,
                 _ = interval.tick() => false,
             };
             // Reading files would block an async thread.
             let done = tokio::task::spawn_blocking(move || {
-                if is_told {
+                if is_signalled {
                     before.watch.note();
                 }
-                if is_told || before.watch.has_changed() {
+                if is_signalled || before.watch.has_changed() {
                     self.renew(&mut before);
                 }
                 (self, before)

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_once_and_when_it_has_settled() {
+    fn a_change_is_reported_once_and_when_it_has_settled() {
         let folder = std::env::temp_dir().join(format!("weir-watch-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a temporary folder");
         let path = folder.join("a");

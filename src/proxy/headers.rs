@@ -202,10 +202,13 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
     insert_text(headers, VERBOSITY, verbosity.word());
     let budget = planned.budget.as_ref();
     let texts = [
-        (BUDGET_HELD_USD, budget.and_then(|told| told.held_usd.clone())),
-        (BUDGET_LEFT_USD, budget.and_then(|told| told.left_usd.clone())),
-        (BUDGET_LEFT_TOKENS, budget.and_then(|told| told.left_tokens).map(|left| left.to_string())),
-        (BUDGET_WARNING, budget.and_then(|told| told.warning.clone())),
+        (BUDGET_HELD_USD, budget.and_then(|report| report.held_usd.clone())),
+        (BUDGET_LEFT_USD, budget.and_then(|report| report.left_usd.clone())),
+        (
+            BUDGET_LEFT_TOKENS,
+            budget.and_then(|report| report.left_tokens).map(|left| left.to_string()),
+        ),
+        (BUDGET_WARNING, budget.and_then(|report| report.warning.clone())),
     ];
     for (name, text) in texts {
         headers.remove(&name);
@@ -248,8 +251,8 @@ pub fn left_out(headers: &mut HeaderMap, names: &str) {
 
 /// Returns the declared length of a body; 0 if none is declared.
 pub fn length(headers: &HeaderMap) -> u64 {
-    let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    told.and_then(|text| text.parse().ok()).unwrap_or(0)
+    let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    declared.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// Reports the remaining limits of a key's minute in OpenAI's headers, instead of the upstream's

@@ -10,7 +10,7 @@ use memchr::memmem;
 use crate::config::AuthMode;
 use crate::proxy::{Caller, ErrorKind, ProxyError, Tenant};
 use crate::upstream::query;
-use weir_store::keys::{self, KeyCache, Standing};
+use weir_store::keys::{self, KeyCache, KeyStatus};
 use weir_store::{Store, now_ms};
 
 /// Headers that may carry a caller's credential.
@@ -69,13 +69,13 @@ impl Auth {
                 "This API key is not one of weir's. Check it, or ask for a new one.",
             ));
         };
-        match holder.standing(now_ms()) {
-            Standing::Live => {
+        match holder.status(now_ms()) {
+            KeyStatus::Live => {
                 let caller = Caller::new(holder.tenant, Some(holder.key.clone()));
                 Ok(Caller { as_of: Some(as_of), ..caller })
             }
-            Standing::Expired => Err(refused("This API key has expired. Ask for a new one.")),
-            Standing::Revoked => Err(refused("This API key was revoked. Ask for a new one.")),
+            KeyStatus::Expired => Err(refused("This API key has expired. Ask for a new one.")),
+            KeyStatus::Revoked => Err(refused("This API key was revoked. Ask for a new one.")),
         }
     }
 }

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_tell_where_a_connection_comes_from() {
+    fn both_versions_give_the_source_of_a_connection() {
         let v4 = [192, 0, 2, 7, 10, 0, 0, 1, 0x1f, 0x90, 1, 187];
         let v6 = [&[0; 15][..], &[9], &[0; 16], &[0, 80, 1, 187]].concat();
         let with_facts = [&v4[..], &[4, 0, 3, 1, 2, 3]].concat();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told_at_once() {
+    fn another_protocol_is_refused_at_once() {
         for bytes in [
             &b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"[..],
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a handshake",

@@ -183,7 +183,7 @@ impl Routes {
                 let result = async { self.proxy.spend(&caller, query?).await };
                 self.json(parts, body, result.await)
             }
-            Step::Budgets => self.json(parts, body, self.proxy.standings(&caller).await),
+            Step::Budgets => self.json(parts, body, self.proxy.statuses(&caller).await),
             Step::Plan => self.plan(parts, body, caller).await,
             Step::Forward(target) => self.forward(parts, body, target, caller).await,
         }

@@ -255,8 +255,8 @@ impl Refusal {
         resends: usize,
         before: Option<&(Self, Lesson)>,
     ) -> Option<Lesson> {
-        let told = |overflow: &Overflow| overflow.is_numbered() && overflow.is_exact;
-        if before.is_some_and(|(before, _)| told(&before.overflow)) {
+        let is_exact = |overflow: &Overflow| overflow.is_numbered() && overflow.is_exact;
+        if before.is_some_and(|(before, _)| is_exact(&before.overflow)) {
             return None;
         }
         let refused = Refused {

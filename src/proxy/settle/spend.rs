@@ -7,7 +7,7 @@ use crate::proxy::error::{ErrorKind, ProxyError, Reason};
 use crate::proxy::hold::account;
 use crate::proxy::hold::budgets::Budgets;
 use weir_store::budget::calendar::{read_day, read_month, shown_day};
-use weir_store::counters::Standing;
+use weir_store::counters::BudgetStatus;
 use weir_store::ledger::{Column, UsageQuery};
 use weir_store::{Store, StoreError, Tenant};
 
@@ -107,7 +107,7 @@ pub async fn usage(store: &Store, caller: &Caller, query: SpendQuery) -> Result<
 }
 
 /// Returns the state of the budgets that apply to `caller`'s requests.
-pub async fn standings(budgets: &Budgets, caller: &Caller) -> Result<Value, ProxyError> {
+pub async fn statuses(budgets: &Budgets, caller: &Caller) -> Result<Value, ProxyError> {
     if caller.tenant == Tenant::ANONYMOUS {
         return Err(ProxyError::new(
             ErrorKind::CredentialRequired,
@@ -115,8 +115,8 @@ pub async fn standings(budgets: &Budgets, caller: &Caller) -> Result<Value, Prox
         ));
     }
     let account = account::account(caller);
-    let standings = budgets.standings(&account).await.map_err(unread)?;
-    let data: Vec<Value> = standings.iter().map(Standing::json).collect();
+    let statuses = budgets.statuses(&account).await.map_err(unread)?;
+    let data: Vec<Value> = statuses.iter().map(BudgetStatus::json).collect();
     Ok(json!({"object": "list", "data": data}))
 }
 

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::{Instant, timeout};
 
 use super::request;
-use crate::proxy::hold::account::{Ended, Opening};
+use crate::proxy::hold::account::{Ended, JournalEntry};
 use crate::proxy::hold::journal::Journal;
 use crate::proxy::settle::settlement::End;
 use crate::proxy::upstreams::Upstream;
@@ -117,13 +117,13 @@ pub struct Said {
 pub async fn call(
     line: &Line,
     journal: &Arc<Journal>,
-    opening: Opening,
+    entry: JournalEntry,
     (target, headers): (Target, HeaderMap),
     body: String,
     deadline: Duration,
 ) -> Result<Said, Failure> {
-    let holding = journal.hold_counted(&opening).await.map_err(|_| Failure::NotWritten)?;
-    let account = journal.open(opening, holding).await.map_err(|_| Failure::NotWritten)?;
+    let holding = journal.hold_counted(&entry).await.map_err(|_| Failure::NotWritten)?;
+    let account = journal.open(entry, holding).await.map_err(|_| Failure::NotWritten)?;
     let begun = Instant::now();
     let outbound = Outbound {
         method: Method::POST,

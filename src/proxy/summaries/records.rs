@@ -68,7 +68,7 @@ pub struct Records {
     ready: Cache<Key, Arc<[Ready]>>,
     /// Held while a summary is added.
     keeping: Mutex<()>,
-    standing_kind: Kind,
+    status_kind: Kind,
     ready_kind: Kind,
     /// Lookups of compaction records.
     pub found: Found,
@@ -102,7 +102,7 @@ impl Records {
                 .time_to_live(lifetime)
                 .build(),
             keeping: Mutex::default(),
-            standing_kind: Kind { name: "cut", max_bytes: settings.max_bytes / 2 },
+            status_kind: Kind { name: "cut", max_bytes: settings.max_bytes / 2 },
             ready_kind: Kind { name: "summary", max_bytes: settings.max_bytes / 2 },
             found: Found::default(),
             found_ready: Found::default(),
@@ -116,7 +116,7 @@ impl Records {
             Found::count(&self.found.in_memory);
             return Ok(Some(status));
         }
-        let value = self.fetch(tenant, self.standing_kind, span, &self.found).await?;
+        let value = self.fetch(tenant, self.status_kind, span, &self.found).await?;
         let Some(value) = value else {
             Found::count(&self.found.nowhere);
             return Ok(None);
@@ -137,7 +137,7 @@ impl Records {
         let value = status_bytes(&wanted);
         let entry = self.entry(span, value);
         let written =
-            self.store.put_if_absent(tenant, self.standing_kind, vec![entry], now_ms()).await;
+            self.store.put_if_absent(tenant, self.status_kind, vec![entry], now_ms()).await;
         let Ok(Some(value)) = written.map(|mut values| values.pop()) else {
             Found::count(&self.found.failures);
             self.unsettled.insert(*span, ());
@@ -396,7 +396,7 @@ mod tests {
         {
             let span = [index as u8; 32];
             let entry = records.entry(&span, Bytes::copy_from_slice(value));
-            let kind = records.standing_kind;
+            let kind = records.status_kind;
             store.put(TENANT, kind, vec![entry], now_ms()).await.expect("it has room");
             assert_eq!(records.status(TENANT, &span).await, Ok(Some(Status::Extract)));
             assert_eq!(records.found.failures.load(Ordering::Relaxed), index as u64 + 1);

@@ -16,7 +16,7 @@ use super::request;
 use super::spans::Wanted;
 use crate::config::{Known, SAME_MODEL};
 use crate::proxy::admit::caller::Caller;
-use crate::proxy::hold::account::{self, Opening};
+use crate::proxy::hold::account::{self, JournalEntry};
 use crate::proxy::settle::settlement::believed;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::Target;
@@ -303,7 +303,7 @@ impl Summaries {
         let said = call::call(
             &line,
             &self.journal,
-            self.opening(work, model, most),
+            self.entry(work, model, most),
             (target, headers),
             question.body,
             Duration::from_millis(self.settings.timeout_ms),
@@ -379,13 +379,13 @@ impl Summaries {
         }
     }
 
-    fn opening(
+    fn entry(
         &self,
         work: &Work,
         model: &str,
         [prompt_tokens, output_tokens]: [u64; 2],
-    ) -> Opening {
-        Opening {
+    ) -> JournalEntry {
+        JournalEntry {
             caller: account::account(&work.requester.caller),
             route: SUMMARY.to_owned(),
             model: model.to_owned(),
