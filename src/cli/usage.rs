@@ -9,7 +9,9 @@ use super::moments::moment;
 use super::store_path;
 use weir_store::Store;
 use weir_store::budget::calendar::{DAY_MS, read_day, read_month};
-use weir_store::ledger::{Column, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
+use weir_store::ledger::{
+    Column, Filter, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow,
+};
 
 const NANO_USD_PER_USD: u64 = 1_000_000_000;
 
@@ -116,20 +118,22 @@ fn days(args: &UsageArgs) -> (Option<u64>, Option<u64>) {
     }
 }
 
-async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
-    let (from_day, until_day) = days(args);
-    let query = UsageQuery {
-        by: args.by.clone(),
-        from_day,
-        until_day,
+/// Returns the filter that the flags set.
+fn filter(args: &UsageArgs) -> Filter {
+    Filter {
         tenant: None,
         key: args.key.clone(),
         team: args.team.clone(),
         organisation: args.organisation.clone(),
         user: args.user.clone(),
         model: args.model.clone(),
-        limit: None,
-    };
+    }
+}
+
+async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
+    let (from_day, until_day) = days(args);
+    let query =
+        UsageQuery { by: args.by.clone(), from_day, until_day, only: filter(args), limit: None };
     let total = UsageQuery { by: Vec::new(), ..query.clone() };
     let all = UsageQuery { by: Vec::new(), ..UsageQuery::default() };
     let said = |error| format!("the store cannot be read: {error}");
@@ -253,12 +257,7 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
     let query = RequestQuery {
         from_ms: from_day.map(|day| day * DAY_MS),
         until_ms: until_day.map(|day| day * DAY_MS),
-        tenant: None,
-        key: args.key.clone(),
-        team: args.team.clone(),
-        organisation: args.organisation.clone(),
-        user: args.user.clone(),
-        model: args.model.clone(),
+        only: filter(args),
         route: args.route.clone(),
         flags: if args.flagged { all } else { Flags::default() },
         limit: Some(limit),

@@ -8,7 +8,7 @@ use crate::proxy::hold::account;
 use crate::proxy::hold::budgets::Budgets;
 use weir_store::budget::calendar::{read_day, read_month, shown_day};
 use weir_store::counters::BudgetStatus;
-use weir_store::ledger::{Column, UsageQuery};
+use weir_store::ledger::{Column, Filter, UsageQuery};
 use weir_store::{Store, StoreError, Tenant};
 
 /// Maximum number of rows in one answer.
@@ -87,11 +87,13 @@ pub async fn usage(store: &Store, caller: &Caller, query: SpendQuery) -> Result<
         by: query.by.clone(),
         from_day: query.from_day,
         until_day: query.until_day,
-        tenant: Some(caller.tenant),
-        key: own_key.map(|key| key.id.clone()),
-        model: query.model,
+        only: Filter {
+            tenant: Some(caller.tenant),
+            key: own_key.map(|key| key.id.clone()),
+            model: query.model,
+            ..Filter::default()
+        },
         limit: Some(MAX_ROWS),
-        ..UsageQuery::default()
     };
     let total = UsageQuery { by: Vec::new(), ..asked.clone() };
     let rows = store.usage(asked).await.map_err(unread)?;
