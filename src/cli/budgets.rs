@@ -34,7 +34,7 @@ commands the same --config or --store as the weir that serves.";
 /// Sets, lists and removes budgets
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
-pub struct BudgetsArgs {
+pub(super) struct BudgetsArgs {
     #[command(subcommand)]
     command: BudgetsCommand,
     /// A configuration file in TOML
@@ -119,7 +119,7 @@ fn share(text: &str) -> Result<u16, String> {
 }
 
 /// Runs `weir budgets …`.
-pub fn run(args: &BudgetsArgs) -> Result<(), String> {
+pub(super) fn run(args: &BudgetsArgs) -> Result<(), String> {
     let config = store_path::configuration(args.config.as_deref(), args.store.clone())?;
     let store = store_path::kept(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -31,7 +31,7 @@ serves from it: give them the same --config or --store.";
 /// Creates, shows, limits, rotates and revokes virtual keys
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
-pub struct KeysArgs {
+pub(super) struct KeysArgs {
     #[command(subcommand)]
     command: KeysCommand,
     /// A configuration file in TOML
@@ -193,7 +193,7 @@ impl Limits {
 }
 
 /// Runs `weir keys …`.
-pub fn run(args: &KeysArgs) -> Result<(), String> {
+pub(super) fn run(args: &KeysArgs) -> Result<(), String> {
     let config = store_path::configuration(args.config.as_deref(), args.store.clone())?;
     let store = store_path::kept(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

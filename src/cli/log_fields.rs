@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::Writer;
 
 /// Formatter of fields for people.
-pub struct PlainFields;
+pub(super) struct PlainFields;
 
 impl<'writer> FormatFields<'writer> for PlainFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
@@ -91,7 +91,7 @@ fn is_harmless(text: &str) -> bool {
 }
 
 /// Escapes everything in `text` that a terminal or a line reader might interpret.
-pub fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for own in text.chars() {
         match own {

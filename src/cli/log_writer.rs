@@ -22,7 +22,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Accepts lines from any thread.
 #[derive(Clone)]
-pub struct LogWriter {
+pub(super) struct LogWriter {
     shared: Arc<Shared>,
 }
 
@@ -52,7 +52,7 @@ impl Shared {
 
 /// Writes the remaining lines on drop.
 #[must_use = "dropping it ends the log"]
-pub struct LogEnd {
+pub(super) struct LogEnd {
     shared: Arc<Shared>,
 }
 
@@ -67,7 +67,7 @@ impl Drop for LogEnd {
 }
 
 /// Creates a writer of lines to `out`, and the handle that ends it.
-pub fn log_writer(out: impl Write + Send + 'static) -> io::Result<(LogWriter, LogEnd)> {
+pub(super) fn log_writer(out: impl Write + Send + 'static) -> io::Result<(LogWriter, LogEnd)> {
     let shared = Arc::new(Shared::default());
     let writing = Arc::clone(&shared);
     thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&writing, out))?;

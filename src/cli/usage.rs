@@ -34,7 +34,7 @@ whose end was not seen, `unpriced` those of models without a known price ([price
 /// Shows usage and cost of requests: by key, team, user, model and day
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
-pub struct UsageArgs {
+pub(super) struct UsageArgs {
     /// Columns to group by: day, organisation, team, key, user, model, tenant
     #[arg(long, value_name = "COLUMNS", default_value = "model", value_parser = Column::read_list)]
     by: ::std::vec::Vec<Column>,
@@ -96,7 +96,7 @@ fn month(text: &str) -> Result<(u64, u64), String> {
 }
 
 /// Runs `weir usage`.
-pub fn run(args: &UsageArgs) -> Result<(), String> {
+pub(super) fn run(args: &UsageArgs) -> Result<(), String> {
     let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -354,7 +354,7 @@ fn csv(rows: impl Iterator<Item = Vec<String>>) -> String {
 }
 
 /// Aligns columns: the first `names` to the left, figures to the right, and the last as it is.
-pub fn aligned(rows: &[Vec<String>], names: usize) -> String {
+pub(super) fn aligned(rows: &[Vec<String>], names: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()

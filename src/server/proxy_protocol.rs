@@ -7,11 +7,11 @@ use proxy_header::{Error, ParseConfig, ProxyHeader};
 
 /// Maximum length of a header. Version 1 has at most 107 bytes; version 2 has addresses and a few
 /// fields that weir ignores.
-pub const MAX_BYTES: usize = 4096;
+pub(super) const MAX_BYTES: usize = 4096;
 
 /// State of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Header {
+pub(super) enum Header {
     /// More bytes follow, and all so far belong to it.
     Incomplete,
     Whole {
@@ -25,7 +25,7 @@ pub enum Header {
 }
 
 /// Reads the bytes of a header received so far.
-pub fn read(bytes: &[u8]) -> Header {
+pub(super) fn read(bytes: &[u8]) -> Header {
     let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
     match ProxyHeader::parse(bytes, config) {
         Ok((header, length_bytes)) if length_bytes <= MAX_BYTES => Header::Whole {

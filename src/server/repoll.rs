@@ -19,7 +19,7 @@ const POLLED: u8 = 1;
 const WOKEN: u8 = 2;
 
 /// Runs `future` and polls it again in place if it is woken while it is polled.
-pub async fn repolled<F: Future>(future: F) -> F::Output {
+pub(super) async fn repolled<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let repoller = Arc::new(Repoller { state: AtomicU8::new(ASLEEP), task: Mutex::new(None) });
     let waker = Waker::from(Arc::clone(&repoller));

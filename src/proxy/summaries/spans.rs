@@ -302,6 +302,6 @@ impl<'a> Spans<'a> {
 }
 
 /// Whether requests look up records at all.
-pub fn are_looked_for(mode: SummaryMode) -> bool {
+pub(super) fn are_looked_for(mode: SummaryMode) -> bool {
     !matches!(mode, SummaryMode::Off | SummaryMode::Auto)
 }

@@ -45,7 +45,7 @@ pub struct Requester {
 }
 
 /// Summary to make.
-pub struct Work {
+pub(super) struct Work {
     pub requester: Arc<Requester>,
     pub wanted: Wanted,
     /// Messages of the span, as received.
@@ -65,7 +65,7 @@ pub struct Sent {
 
 /// Reason why there is no summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Missing {
+pub(super) enum Missing {
     Call(Failure),
     Unfit(Unfit),
     /// The summariser's window is too small for a round.
@@ -80,7 +80,7 @@ pub enum Missing {
 
 impl Missing {
     /// Returns its name in the log and in the counters.
-    pub fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Call(failure) => failure.word(),
             Self::Unfit(unfit) => unfit.word(),
@@ -115,7 +115,7 @@ enum Blame {
 }
 
 /// Summary, and the effort of making it.
-pub struct Made {
+pub(super) struct Made {
     pub summary: Summary,
     pub calls: usize,
     pub tokens: u64,

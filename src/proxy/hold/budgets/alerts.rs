@@ -25,7 +25,7 @@ enum Degree {
 }
 
 /// Sends each alert once.
-pub struct Alerts {
+pub(super) struct Alerts {
     webhook: Option<Webhook>,
     posts: Arc<Semaphore>,
     /// By budget: the degree of the last alert, and its window.
@@ -48,13 +48,13 @@ struct Event<'a> {
 
 impl Alerts {
     /// Creates alerts posted to `url`; not posted if it is empty.
-    pub fn new(url: &str) -> Self {
+    pub(super) fn new(url: &str) -> Self {
         let webhook = (!url.is_empty()).then(|| Webhook::new(url)).flatten();
         Self { webhook, posts: Arc::new(Semaphore::new(MAX_POSTS)), sent: Mutex::default() }
     }
 
     /// Sends alerts for budgets that have passed their warning mark, or are exhausted.
-    pub fn look(&self, statuses: &[BudgetStatus], now_ms: u64) {
+    pub(super) fn look(&self, statuses: &[BudgetStatus], now_ms: u64) {
         for status in statuses {
             let degree = match () {
                 () if status.count.spent >= status.budget.limit => Degree::Exhausted,

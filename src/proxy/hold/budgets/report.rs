@@ -39,7 +39,7 @@ impl Report {
 }
 
 /// Whether spending has passed the warning mark.
-pub fn is_past_mark(status: &BudgetStatus) -> bool {
+pub(super) fn is_past_mark(status: &BudgetStatus) -> bool {
     status.budget.warn_at().is_some_and(|mark| status.count.spent >= mark)
 }
 
@@ -53,7 +53,7 @@ fn warning(status: &BudgetStatus) -> String {
 }
 
 /// Formats the error for a request that does not fit into a budget.
-pub fn exhausted(status: &BudgetStatus) -> String {
+pub(super) fn exhausted(status: &BudgetStatus) -> String {
     let measure = status.budget.id.measure;
     let left = status.budget.limit.saturating_sub(status.count.spent);
     let reset = match status.resets_at() {
