@@ -119,7 +119,7 @@ fn decimal(mut value: u64, digits: &mut [u8; MAX_DIGITS]) -> &str {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
@@ -128,7 +128,7 @@ pub mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    pub struct Lines(pub Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct Lines(pub Arc<Mutex<Vec<u8>>>);
 
     impl io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

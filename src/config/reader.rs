@@ -345,7 +345,7 @@ impl Reader {
 
     /// Returns all keys read so far.
     #[cfg(test)]
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().map(String::as_str)
     }
 

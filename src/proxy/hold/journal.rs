@@ -523,7 +523,7 @@ fn unwritten(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::ledger", %error, "refused a request that could not be recorded");
     ProxyError {
         retry_after_ms: Some(RETRY_AFTER_MS),
-        reason: Some(Reason::Store(error)),
+        reason: Some(Reason::Store(error).into()),
         ..ProxyError::new(
             ErrorKind::StoreUnavailable,
             "weir cannot record the request at the moment, and sends no unrecorded request \

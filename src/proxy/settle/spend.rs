@@ -125,7 +125,7 @@ pub async fn statuses(budgets: &Budgets, caller: &Caller) -> Result<Value, Proxy
 fn unread(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::store", %error, "the store cannot be read");
     let message = "weir cannot read its store at the moment. Try again shortly.";
-    let reason = Some(Reason::Store(error));
+    let reason = Some(Reason::Store(error).into());
     ProxyError { reason, ..ProxyError::new(ErrorKind::StoreUnavailable, message) }
 }
 
