@@ -497,7 +497,7 @@ impl Draft {
         }
         self.compare(&mut planned, plan);
         if let Some(spans) = spans.filter(|_| plan.treatment != Treatment::Bypassed) {
-            planned.summary = spans.told(plan.is_summary_unfit());
+            planned.summary = spans.outcome(plan.is_summary_unfit());
             let prefetch = plan.prefetch.as_ref();
             planned.ahead = prefetch.and_then(|ahead| spans.prefetch(ahead, &plan.end));
         }
