@@ -129,7 +129,7 @@ impl Fold {
 
     fn reason_to_keep(&self, message: usize) -> Reason {
         let last_cut = self.history.last();
-        if last_cut.is_none() && !self.is_above_mark(0) {
+        if last_cut.is_none() && !self.is_above_mark() {
             return Reason::Fits;
         }
         if self.facts[message].role == Role::System {
