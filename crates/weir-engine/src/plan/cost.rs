@@ -71,7 +71,6 @@ mod tests {
 
     use super::*;
     use crate::context::Policy;
-    use crate::context::preset::{PRESETS, preset};
     use crate::context::summary::Space;
     use crate::context::{Measure, Summary};
     use crate::plan::plan_with;
@@ -104,7 +103,7 @@ mod tests {
     }
 
     /// Sends the requests that end behind each of `ends` messages of one conversation. Returns the
-    /// numbers of compactions, and fails if the cost of one of them said nothing of it.
+    /// numbers of compactions, and fails if the cost of one of them announced none.
     fn compactions(raws: &[String], ends: &[usize], limit_tokens: u64, policy: &Policy) -> u32 {
         let state = RefCell::default();
         let mut compactions = 0;
@@ -147,19 +146,19 @@ mod tests {
     #[test]
     fn an_agent_that_begins_to_talk_is_known_to_compact() {
         let mut raws = vec![said("user", 10)];
-        (0..20).for_each(|_| work(&mut raws, 60));
-        (0..25).for_each(|_| work(&mut raws, 1));
+        (0..60).for_each(|_| work(&mut raws, 200));
+        (0..20).for_each(|_| work(&mut raws, 1));
         let worked = raws.len();
         let mut talked = 0;
-        for words in (300..900).step_by(20) {
+        for words in (500..8000).step_by(150) {
             let mut raws = raws.clone();
             raws.extend([said("assistant", words), said("user", 5)]);
             let ends: Vec<usize> = (1..=worked).filter(|end| end % 2 == 1).collect();
             let policy = Policy::default();
-            let before = compactions(&raws, &ends, 1500, &policy);
+            let before = compactions(&raws, &ends, 8000, &policy);
             assert!(before > 0);
             let all = [ends, vec![raws.len()]].concat();
-            talked += u32::from(compactions(&raws, &all, 1500, &policy) > before);
+            talked += u32::from(compactions(&raws, &all, 8000, &policy) > before);
         }
         assert!(talked > 0);
     }
@@ -167,15 +166,13 @@ mod tests {
     /// A result that comes late makes the first user message part of its call's turn.
     #[test]
     fn a_first_user_message_that_joins_a_call_is_known_to_compact() {
-        for name in PRESETS {
-            let policy = preset(name).expect("a listed name");
-            for tokens in (10..700).step_by(10) {
-                let mut raws = Vec::new();
-                work(&mut raws, 20);
-                raws.insert(1, said("user", 300));
-                raws.push(said("user", tokens));
-                compactions(&raws, &[2, 3, 4], 1000, &policy);
-            }
+        let policy = Policy { hard_permille: 800, low_permille: 500, ..Policy::default() };
+        for tokens in (10..700).step_by(10) {
+            let mut raws = Vec::new();
+            work(&mut raws, 100);
+            work(&mut raws, tokens);
+            raws.insert(3, said("user", 300));
+            compactions(&raws, &[2, 4, 5], 1000, &policy);
         }
     }
 }
