@@ -14,7 +14,8 @@ impl Compaction<'_> {
     /// Brings the size within the limit. These give way, in this order: the bulk of tool results,
     /// recent turns, the bulk of calls' arguments, more of results if the newest turn has several,
     /// turns that the caller pinned, the newest question and the first user message, then more of
-    /// results and arguments, at last nearly all of them. A user's text is never clipped.
+    /// results and arguments, at last nearly all of them and of placeholders. A user's text is never
+    /// clipped.
     pub(super) fn fit(&mut self, source: &dyn Source) {
         for level in LADDER_TOKENS {
             self.clip_results(level, source);
@@ -35,6 +36,10 @@ impl Compaction<'_> {
         for level in SHORT_TOKENS.into_iter().chain(LAST_TOKENS) {
             self.clip_results(level, source);
             self.clip_arguments(level, source);
+        }
+        for level in SHORT_TOKENS.into_iter().chain(LAST_TOKENS) {
+            self.clip_replaced(level, source);
+            self.clip_results(level, source);
         }
     }
 
@@ -86,6 +91,33 @@ impl Compaction<'_> {
             let before = text_tokens(self.state, message);
             let clipped = source.clip(message, level_tokens);
             if clipped.text_tokens < before {
+                self.set_clip(message, before, clipped);
+            }
+        }
+    }
+
+    /// Clips results whose placeholders are above a size, largest first, until the limit is reached:
+    /// less of the result itself replaces the placeholder.
+    fn clip_replaced(&mut self, level_tokens: u64, source: &dyn Source) {
+        if !self.is_above_limit() {
+            return;
+        }
+        let results = self.largest(|_, message| {
+            let fact = &self.state.facts[message];
+            let rewrite = self.state.rewrites.get(&message)?;
+            let is_above = fact.role == Role::Tool && rewrite.tokens > level_tokens;
+            is_above.then_some(fact.text_tokens)
+        });
+        for message in results {
+            if !self.is_above_limit() {
+                return;
+            }
+            let fact = &self.state.facts[message];
+            let fixed_tokens = fact.tokens - fact.text_tokens;
+            let before = current_tokens(self.state, message).saturating_sub(fixed_tokens);
+            let clipped = source.clip(message, level_tokens);
+            if clipped.text_tokens < before {
+                self.state.rewrites.remove(&message);
                 self.set_clip(message, before, clipped);
             }
         }

@@ -137,7 +137,7 @@ impl Compactor {
 
     fn reason_to_keep(&self, message: usize) -> Reason {
         let last_compaction = self.history.last();
-        if last_compaction.is_none() && !self.is_above_mark(0) {
+        if last_compaction.is_none() && !self.is_above_mark() {
             return Reason::Fits;
         }
         if self.facts[message].role == Role::System {

@@ -72,18 +72,25 @@ fn is_user_heard<'f>(mut facts: impl DoubleEndedIterator<Item = &'f Fact>) -> bo
 /// Returns the room that later requests reserve for recall: its share of the limit in a dialogue,
 /// nothing during mostly tool use.
 pub(super) fn reserved_tokens(state: &Compactor) -> u64 {
+    most_reserved_tokens(state, &[])
+}
+
+/// Returns the largest such room after some of the messages `more` behind those of `state`.
+pub(super) fn most_reserved_tokens(state: &Compactor, more: &[Fact]) -> u64 {
     let most = share(state.profile.limit_tokens, state.profile.policy.recall_permille);
-    if most > 0 && is_dialogue(state) { most } else { 0 }
+    let is_any = || (0..=more.len()).any(|new| is_dialogue(&state.facts, &more[..new]));
+    if most > 0 && is_any() { most } else { 0 }
 }
 
 /// Returns whether the last messages are mostly conversation between user and assistant, by tokens.
 /// Calls, results, written actions and their output are not. Messages before the first answer may
 /// be a task.
-fn is_dialogue(state: &Compactor) -> bool {
-    let from = state.facts.len().saturating_sub(DIALOGUE_MESSAGES);
+fn is_dialogue(facts: &[Fact], more: &[Fact]) -> bool {
+    let from = (facts.len() + more.len()).saturating_sub(DIALOGUE_MESSAGES);
+    let last = facts.iter().chain(more).skip(from);
     let (mut said, mut worked) = (0, 0);
     let mut is_working = false;
-    for fact in state.facts[from..].iter().skip_while(|fact| fact.role != Role::Assistant) {
+    for fact in last.skip_while(|fact| fact.role != Role::Assistant) {
         let own = match fact.role {
             Role::System | Role::Other => continue,
             Role::Tool => &mut worked,

@@ -220,14 +220,32 @@ impl Compactor {
         }
     }
 
-    /// Returns whether the size plus `more_tokens` is above a mark.
-    pub fn is_above_mark(&self, more_tokens: u64) -> bool {
-        self.due(self.size_tokens + more_tokens).is_some()
+    /// Returns whether the size is above a mark.
+    pub fn is_above_mark(&self) -> bool {
+        self.due(self.size_tokens).is_some()
+    }
+
+    /// Returns whether a compaction may be due at one of the next messages, whose facts are `more`,
+    /// or later with `uncounted_tokens` behind them. Each of them can lower the marks, so their total
+    /// is compared with the lowest.
+    pub(crate) fn may_compact(&self, more: &[Fact], uncounted_tokens: u64) -> bool {
+        let more_tokens = more.iter().map(|fact| fact.tokens).sum::<u64>() + uncounted_tokens;
+        // A result that is still missing makes a first user message behind its call part of that
+        // turn, and the marks lose their base.
+        let is_loose = self.first_user.is_some_and(|turn| turn > self.turns.newest_from());
+        let loose_tokens = if is_loose { self.base_tokens().1 } else { 0 };
+        let reserved = if self.compactions > 0 { recall::most_reserved_tokens(self, more) } else { 0 };
+        self.due_with(self.size_tokens + more_tokens + loose_tokens, reserved).is_some()
     }
 
     /// Returns the mark that a size exceeds, if a compaction is due.
     fn due(&self, size_tokens: u64) -> Option<Mark> {
-        let (soft_tokens, hard_tokens) = self.due_above();
+        self.due_with(size_tokens, self.reserved_tokens())
+    }
+
+    /// Returns the same, with `reserved_tokens` for recall.
+    fn due_with(&self, size_tokens: u64, reserved_tokens: u64) -> Option<Mark> {
+        let (soft_tokens, hard_tokens) = self.due_above_with(reserved_tokens);
         if size_tokens > hard_tokens {
             return Some(Mark::Hard);
         }
@@ -237,8 +255,12 @@ impl Compactor {
     /// Returns the sizes above which a soft compaction, if the policy has one, and a hard one are
     /// due.
     pub(super) fn due_above(&self) -> (Option<u64>, u64) {
+        self.due_above_with(self.reserved_tokens())
+    }
+
+    fn due_above_with(&self, reserved_tokens: u64) -> (Option<u64>, u64) {
         let limit = self.profile.limit_tokens;
-        let hard = self.hard_tokens().min(limit - self.reserved_tokens());
+        let hard = self.hard_tokens().min(limit - reserved_tokens);
         let hard = hard.max(self.hard_rest_tokens).min(limit);
         let soft = self.profile.policy.zones.soft_permille;
         let (base, fixed) = self.base_tokens();
