@@ -29,7 +29,7 @@ pub fn answered(state: &Compactor, message: usize, source: &dyn Source) -> Optio
     let first = state.turns.list[turn].first;
     let asking = source.message(first)?;
     let answers = source.message(message)?.answers.map(str::to_owned);
-    let is_result = |own: &usize| state.facts[*own].role == Role::Tool;
+    let is_result = |own: &usize| state.messages.facts[*own].role == Role::Tool;
     let place = (first + 1..message).filter(is_result).count();
     let by_id =
         asking.calls.iter().find(|call| !call.id.is_empty() && answers.as_deref() == Some(call.id));

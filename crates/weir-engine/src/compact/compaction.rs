@@ -3,19 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::note_summary;
-use super::policy::{Notes, Restart};
+use super::history::{Mark, Pin};
+use super::policy::{Notes, Restart, share};
 use super::source::Source;
-use super::state::{Compactor, share};
-
-/// Mark that triggers a compaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
-    /// The size is above the soft mark.
-    Soft,
-    /// The size is above the hard mark, or above the limit.
-    Hard,
-}
+use super::state::Compactor;
+use super::summary;
 
 /// Step that a compaction took, for the wording of its note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +68,7 @@ pub(super) fn prefetch(state: &mut Compactor, source: &dyn Source) -> Option<(Ve
         None => 2 * compaction.extract_tokens(),
     };
     let span = compaction.span();
-    (!span.is_empty()).then_some((span, note_summary::most_tokens(room_tokens)))
+    (!span.is_empty()).then_some((span, summary::most_tokens(room_tokens)))
 }
 
 pub(super) struct Compaction<'f> {
@@ -93,16 +85,6 @@ pub(super) struct Compaction<'f> {
     pub(super) importances: Option<Vec<u32>>,
 }
 
-/// Reason for a turn to stay, in the order in which the reasons give way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Pin {
-    Recent,
-    ByCaller,
-    /// The user message of the newest exchange; it stays without a pin of its own.
-    Question,
-    FirstUser,
-}
-
 impl<'f> Compaction<'f> {
     fn new(state: &'f mut Compactor) -> Self {
         let newest = state.turns.newest_from();
@@ -116,7 +98,7 @@ impl<'f> Compaction<'f> {
         };
         compaction.pin_by_caller();
         if let Some(turn) =
-            compaction.state.first_user.filter(|turn| !compaction.turn(*turn).is_gone)
+            compaction.state.turns.first_user.filter(|turn| !compaction.turn(*turn).is_gone)
         {
             compaction.pins.insert(turn, Pin::FirstUser);
         }
@@ -132,7 +114,7 @@ impl<'f> Compaction<'f> {
 
     /// Returns the messages that this compaction's note covers, in order.
     pub(super) fn span(&self) -> Vec<usize> {
-        let mut span = self.state.unexcerpted.clone();
+        let mut span = self.state.notes.unexcerpted.clone();
         span.sort_unstable();
         span
     }
@@ -143,8 +125,8 @@ impl<'f> Compaction<'f> {
 
     /// Returns the live turns before the newest, in order.
     pub(super) fn older(&self) -> &[usize] {
-        let end = self.state.live.partition_point(|turn| *turn < self.newest);
-        &self.state.live[..end]
+        let end = self.state.turns.live.partition_point(|turn| *turn < self.newest);
+        &self.state.turns.live[..end]
     }
 
     /// Pins the last messages before the newest turn, widened to whole turns, while they and the
@@ -200,7 +182,7 @@ impl<'f> Compaction<'f> {
     fn harden(&mut self, source: &dyn Source) -> Step {
         let low = self.state.low_tokens();
         let limit = self.state.profile.limit_tokens;
-        let is_first = self.state.hard_crossings == 0;
+        let is_first = self.state.restarts.hard_crossings == 0;
         let least_tokens = self.state.progress_tokens();
         let restart = self.state.profile.policy.zones.restart;
         let is_attacked = self.state.profile.policy.shares.is_attacked;
@@ -209,24 +191,24 @@ impl<'f> Compaction<'f> {
             Restart::Never => return self.mask_or_evict(low, source),
             Restart::SecondHard if is_first => {
                 self.mask(low, 0, source);
-                self.state.hard_crossings += 1;
+                self.state.restarts.hard_crossings += 1;
                 Step::WindDown
             }
             Restart::Exhausted if self.mask(low, least_tokens, source) => Step::Mask,
             Restart::SecondHard | Restart::Exhausted => Step::Restart,
         };
-        if step != Step::Restart && self.state.size_tokens <= limit {
+        if step != Step::Restart && self.state.sizes.request_tokens <= limit {
             return step;
         }
-        self.state.hard_crossings = 0;
-        self.state.restarts += 1;
+        self.state.restarts.hard_crossings = 0;
+        self.state.restarts.count += 1;
         self.restart();
         Step::Restart
     }
 
     /// Masks bulky content, and evicts turns if that was not enough.
     pub(super) fn mask_or_evict(&mut self, low_tokens: u64, source: &dyn Source) -> Step {
-        if self.mask(low_tokens, 0, source) && self.state.size_tokens <= low_tokens {
+        if self.mask(low_tokens, 0, source) && self.state.sizes.request_tokens <= low_tokens {
             return Step::Mask;
         }
         self.evict_to(low_tokens, source);
@@ -247,29 +229,12 @@ impl<'f> Compaction<'f> {
     /// Records that this compaction changes `message`.
     pub(super) fn touch(&mut self, message: usize) {
         self.gap = Some(self.gap.map_or(message, |gap| gap.min(message)));
-        self.state.changed_from = self.state.changed_from.min(message);
+        self.state.changes.touch(message);
     }
 
     pub(super) fn is_pinned(&self, turn: usize) -> bool {
         turn >= self.newest || self.pins.contains_key(&turn)
     }
-}
-
-/// Returns the current size of a message's texts, as far as clipping can reach them.
-pub(super) fn text_tokens(state: &Compactor, message: usize) -> u64 {
-    if state.rewrites.contains_key(&message) {
-        return 0;
-    }
-    state.clips.get(&message).map_or(state.facts[message].text_tokens, |clip| clip.text_tokens)
-}
-
-/// Returns the current size of a message.
-pub(super) fn current_tokens(state: &Compactor, message: usize) -> u64 {
-    if let Some(rewrite) = state.rewrites.get(&message) {
-        return rewrite.tokens;
-    }
-    let fact = &state.facts[message];
-    fact.tokens - fact.text_tokens + text_tokens(state, message)
 }
 
 #[cfg(test)]
@@ -455,9 +420,9 @@ mod tests {
     fn a_note_stands_where_turns_went() {
         let counted = Policy { notes: Notes::Count, ..plain() };
         let state = state_of(1000, counted, "s100 u100 c50 t150 c50 t150 c50 t150 c50 t151");
-        assert_eq!(state.notes.len(), 1);
-        assert_eq!((state.notes[0].message, state.notes[0].left_out), (1, 4));
-        assert!(state.notes[0].place == Place::After);
+        assert_eq!(state.notes.list.len(), 1);
+        assert_eq!((state.notes.list[0].message, state.notes.list[0].left_out), (1, 4));
+        assert!(state.notes.list[0].place == Place::After);
     }
 
     #[test]

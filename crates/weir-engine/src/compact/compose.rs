@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::rc::Rc;
 
-use super::excerpt::Subject;
 use super::reading::{BlockKind, Reading};
-use super::speaker::Speakers;
+use super::speaker::{Speakers, tool_name};
+use super::subject::Subject;
 use crate::wire::Role;
 
 /// Prefix of names that occur in a message but in none of its excerpts.
@@ -15,8 +15,6 @@ pub const ALSO: &str = "also: ";
 /// Opening line of excerpts that follow a summary.
 pub const BESIDE_SUMMARY: &str =
     "[weir: the same messages word for word, shortened to fit; … = left out]";
-/// Maximum length of a tool's name in a note.
-const NAME_CHARACTERS: usize = 64;
 
 /// Parts of a message that are in the note.
 #[derive(Debug, Default)]
@@ -73,13 +71,6 @@ fn write_names(names: &[&str], out: &mut String) {
     }
 }
 
-/// Shortens a tool's name, which anybody may have chosen, to one plain line.
-pub fn name(name: &str) -> String {
-    let is_plain =
-        |letter: &char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/');
-    name.chars().filter(is_plain).take(NAME_CHARACTERS).collect()
-}
-
 /// Writes units of one message, in order, under a line that names the speaker, as `speaker.rs`
 /// formats it.
 pub fn write_message(
@@ -121,7 +112,7 @@ fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
             match &reading.blocks[first.block as usize].kind {
                 BlockKind::Text => out.push('\n'),
                 BlockKind::Call { name, .. } => {
-                    let _ = write!(out, "\n> {}: ", self::name(name));
+                    let _ = write!(out, "\n> {}: ", tool_name(name));
                 }
             }
             block = Some(first.block);

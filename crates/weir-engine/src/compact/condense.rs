@@ -5,15 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::compaction::Compaction;
-use super::excerpt::{self, Subject};
+use super::excerpt;
 use super::history::SummaryUse;
 use super::limit::Profile;
+use super::messages::Fate;
 use super::note::{Note, Place};
 use super::note_summary::NoteSummary;
+use super::policy::share;
 use super::reading::Reading;
-use super::recall;
 use super::source::Source;
-use super::state::{Fate, share};
+use super::subject::Subject;
 use super::summary::Summary;
 use super::turn::TurnKind;
 use crate::tokens::MESSAGE_FRAMING;
@@ -67,8 +68,8 @@ impl Compaction<'_> {
 
     /// Returns the room for a new note behind the messages that stay; `None` if it is too small.
     pub(super) fn note_tokens(&self, room: Room) -> Option<u64> {
-        let limit = self.state.profile.limit_tokens - recall::reserved_tokens(self.state);
-        let size = self.state.size_tokens;
+        let limit = self.state.profile.limit_tokens - self.state.recall_reserve_tokens();
+        let size = self.state.sizes.request_tokens;
         let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
         let room_tokens = (room.goal - size as f64).min(free as f64);
         (room_tokens >= LEAST_EXCERPT_TOKENS).then_some(room_tokens as u64)
@@ -111,18 +112,18 @@ impl Compaction<'_> {
     /// Returns the tokens that stay regardless of notes: all but the turns that this compaction may
     /// remove.
     fn staying_tokens(&self) -> u64 {
-        self.state.size_tokens.saturating_sub(self.loose_tokens() + self.notes_tokens())
+        self.state.sizes.request_tokens.saturating_sub(self.loose_tokens() + self.notes_tokens())
     }
 
     /// Drops the note of the last compaction if it was written under an outsized turn.
     fn drop_provisional(&mut self) {
-        let covered = std::mem::take(&mut self.state.provisional);
+        let covered = std::mem::take(&mut self.state.notes.provisional);
         if covered.is_empty() {
             return;
         }
-        if let Some(note) = self.state.notes.pop() {
-            self.state.size_tokens -= note.tokens;
-            self.state.unexcerpted.extend(covered);
+        if let Some(note) = self.state.notes.list.pop() {
+            self.state.sizes.request_tokens -= note.tokens;
+            self.state.notes.unexcerpted.extend(covered);
         }
     }
 
@@ -130,7 +131,8 @@ impl Compaction<'_> {
     /// Returns the tokens below the base after that.
     fn release_first_user(&mut self, newest: f64, limit: f64) -> f64 {
         let fixed = self.state.base_tokens().1 as f64;
-        let Some(first_user) = self.state.first_user.filter(|turn| *turn < self.newest) else {
+        let Some(first_user) = self.state.turns.first_user.filter(|turn| *turn < self.newest)
+        else {
             return fixed;
         };
         let own = self.turn(first_user);
@@ -147,45 +149,46 @@ impl Compaction<'_> {
     }
 
     fn notes_tokens(&self) -> u64 {
-        self.state.notes.iter().map(|note| note.tokens).sum()
+        self.state.notes.tokens()
     }
 
     /// Drops notes that only count: the new note covers their messages again.
     fn drop_counts(&mut self) {
         let mut tokens = 0;
-        self.state.notes.retain(|note| {
+        self.state.notes.list.retain(|note| {
             tokens += if note.excerpts.is_none() { note.tokens } else { 0 };
             note.excerpts.is_some()
         });
-        self.state.size_tokens -= tokens;
+        self.state.sizes.request_tokens -= tokens;
     }
 
     /// Drops all notes: the next one is written from the messages themselves.
     fn drop_notes(&mut self) {
-        self.state.size_tokens -= self.notes_tokens();
-        self.state.notes.clear();
-        self.state.provisional.clear();
-        let fates = self.state.fates.iter().enumerate();
-        self.state.unexcerpted =
+        self.state.sizes.request_tokens -= self.notes_tokens();
+        self.state.notes.list.clear();
+        self.state.notes.provisional.clear();
+        let fates = self.state.messages.fates.iter().enumerate();
+        self.state.notes.unexcerpted =
             fates.filter(|(_, fate)| **fate == Fate::Gone).map(|(message, _)| message).collect();
     }
 
     /// Leaves a note of the messages removed since the last one: excerpts, or only their number if
     /// there is no room for more.
     pub(super) fn leave_excerpts(&mut self, room: Room, source: &dyn Source) {
-        if self.state.unexcerpted.is_empty() {
+        if self.state.notes.unexcerpted.is_empty() {
             // Nothing to note: existing notes stay in place, so the sent prefix does not change.
             return;
         }
         let Some((message, place)) = self.place_notes() else { return };
         let limit = self.state.profile.limit_tokens;
-        let size = self.state.size_tokens;
+        let size = self.state.sizes.request_tokens;
         let room_tokens = self.note_tokens(room);
         let written = room_tokens.and_then(|tokens| self.write_note(tokens, source));
         let written = written.unwrap_or_default();
         let Written { text, tokens: counted, summary } = written;
         let excerpts = text.map(Arc::from);
-        let (compaction, left_out) = (self.state.compactions() + 1, self.state.unexcerpted.len());
+        let (compaction, left_out) =
+            (self.state.compactions() + 1, self.state.notes.unexcerpted.len());
         let mut note = Note { message, place, compaction, left_out, tokens: 0, excerpts, summary };
         // A note in a message of its own consists of the written text alone.
         let counted = counted.filter(|_| matches!(place, Place::Own | Place::OwnBefore));
@@ -198,13 +201,13 @@ impl Compaction<'_> {
             return;
         }
         if note.excerpts.is_some() {
-            let covered = std::mem::take(&mut self.state.unexcerpted);
+            let covered = std::mem::take(&mut self.state.notes.unexcerpted);
             if room.is_outsized {
-                self.state.provisional = covered;
+                self.state.notes.provisional = covered;
             }
         }
-        self.state.size_tokens += note.tokens;
-        self.state.notes.push(note);
+        self.state.sizes.request_tokens += note.tokens;
+        self.state.notes.list.push(note);
     }
 
     /// Writes the note: a model's summary if there is one, and excerpts in the remaining room.
@@ -215,7 +218,7 @@ impl Compaction<'_> {
             Some(fitted) => room_tokens.saturating_sub(fitted.tokens + SEAM_TOKENS),
             None => room_tokens,
         };
-        let work = self.state.compactions() as usize * self.state.facts.len();
+        let work = self.state.compactions() as usize * self.state.messages.facts.len();
         let is_worth = work <= MOST_WORK && left_tokens as f64 >= LEAST_EXCERPT_TOKENS;
         let excerpts = is_worth
             .then(|| self.write_excerpts(&span, fitted.as_ref(), left_tokens, source))
@@ -240,19 +243,21 @@ impl Compaction<'_> {
         source: &dyn Source,
     ) -> Option<(String, u64)> {
         let state = &*self.state;
-        source.expect(&(0..state.facts.len()).collect::<Vec<_>>());
+        source.expect(&(0..state.messages.facts.len()).collect::<Vec<_>>());
         let readings: Vec<Rc<Reading>> =
-            (0..state.facts.len()).map(|message| source.reading(message)).collect();
+            (0..state.messages.facts.len()).map(|message| source.reading(message)).collect();
         let text_tokens: Vec<u64> = state
+            .messages
             .facts
             .iter()
             .map(|fact| fact.tokens.saturating_sub(MESSAGE_FRAMING + 8 * u64::from(fact.calls)))
             .collect();
-        let kept: Vec<usize> = (0..state.facts.len())
-            .filter(|message| !matches!(state.fates[*message], Fate::Gone | Fate::Masked))
+        let kept: Vec<usize> = (0..state.messages.facts.len())
+            .filter(|message| !matches!(state.messages.fates[*message], Fate::Gone | Fate::Masked))
             .collect();
         let mut notes: Vec<Rc<Reading>> = state
             .notes
+            .list
             .iter()
             .filter_map(|note| note.excerpts.as_ref())
             .map(|text| source.note_reading(text))
@@ -261,13 +266,13 @@ impl Compaction<'_> {
         let subject = Subject {
             turns: &state.turns,
             readings: &readings,
-            lexicon: &source.lexicon(state.facts.len()),
+            lexicon: &source.lexicon(state.messages.facts.len()),
             text_tokens: &text_tokens,
             gone,
             summarised: fitted.map(|fitted| fitted.summary.covers),
             kept: &kept,
             notes: &notes,
-            first_user: state.first_user.map(|turn| self.turn(turn).first),
+            first_user: state.turns.first_user.map(|turn| self.turn(turn).first),
             encoding: state.profile.measure.encoding,
             excerpt_cost: f64::from(state.profile.policy.excerpt_cost_permille) / 1000.0,
         };
@@ -279,10 +284,11 @@ impl Compaction<'_> {
     /// else part of the text of that user message or of the next. `None` if that is the last
     /// message, which is sent unchanged.
     fn notes_place(&self) -> Option<(usize, Place)> {
-        let is_last = |message: usize| message + 1 == self.state.facts.len();
-        let takes_text = |message: usize| self.state.facts[message].takes_note && !is_last(message);
+        let is_last = |message: usize| message + 1 == self.state.messages.facts.len();
+        let takes_text =
+            |message: usize| self.state.messages.facts[message].takes_note && !is_last(message);
         let is_apart = self.state.profile.policy.notes_apart;
-        let first_user = self.state.first_user.map(|turn| self.turn(turn));
+        let first_user = self.state.turns.first_user.map(|turn| self.turn(turn));
         if let Some(turn) = first_user.filter(|turn| !turn.is_gone) {
             return match is_apart {
                 true if is_last(turn.first) => Some(self.before(turn.first)),
@@ -291,7 +297,7 @@ impl Compaction<'_> {
                 false => self.next_user(takes_text),
             };
         }
-        let next = self.turn(*self.state.live.first()?);
+        let next = self.turn(*self.state.turns.live.first()?);
         if next.kind == TurnKind::User && !is_apart {
             return self.next_user(takes_text);
         }
@@ -308,7 +314,7 @@ impl Compaction<'_> {
 
     /// Returns the place before the text of the first user message that can hold a note.
     fn next_user(&self, takes_text: impl Fn(usize) -> bool) -> Option<(usize, Place)> {
-        let turns = self.state.live.iter().map(|turn| self.turn(*turn));
+        let turns = self.state.turns.live.iter().map(|turn| self.turn(*turn));
         let mut users = turns.filter(|turn| turn.kind == TurnKind::User);
         users.find(|turn| takes_text(turn.first)).map(|turn| (turn.first, Place::Before))
     }
@@ -320,13 +326,13 @@ impl Compaction<'_> {
             return None;
         };
         let encoding = self.state.profile.measure.encoding;
-        for note in &mut self.state.notes {
+        for note in &mut self.state.notes.list {
             note.message = message;
             if note.place != place {
                 note.place = place;
-                self.state.size_tokens -= note.tokens;
+                self.state.sizes.request_tokens -= note.tokens;
                 note.tokens = encoding.count(&note.text()) + FRAME_TOKENS;
-                self.state.size_tokens += note.tokens;
+                self.state.sizes.request_tokens += note.tokens;
             }
         }
         Some((message, place))

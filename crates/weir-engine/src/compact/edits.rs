@@ -1,13 +1,16 @@
 //! Conversion of compaction decisions to edits of the caller's bytes.
 
+use super::messages::Fate;
 use super::note::Place;
-use super::state::{Compactor, Fate};
+use super::state::Compactor;
 use crate::wire::Edit;
 
 /// Returns the edits that apply the decisions of `state` to a request's bytes, in order of message.
 pub fn edits(state: &Compactor) -> Vec<(usize, Edit)> {
     let mut edits = Vec::new();
-    for (message, (fate, fact)) in state.fates.iter().zip(&state.facts).enumerate() {
+    for (message, (fate, fact)) in
+        state.messages.fates.iter().zip(&state.messages.facts).enumerate()
+    {
         if *fate == Fate::Gone {
             edits.push((message, Edit::Remove));
             continue;
@@ -15,13 +18,13 @@ pub fn edits(state: &Compactor) -> Vec<(usize, Edit)> {
         if fact.is_marked {
             edits.push((message, Edit::Unmark));
         }
-        if let Some(rewrite) = state.rewrites.get(&message) {
+        if let Some(rewrite) = state.messages.rewrites.get(&message) {
             edits.push((message, rewrite.edit.clone()));
         }
-        if let Some(clipped) = state.clips.get(&message) {
+        if let Some(clipped) = state.messages.clips.get(&message) {
             edits.push((message, Edit::Clip(clipped.cuts.clone())));
         }
-        for note in state.notes.iter().filter(|note| note.message == message) {
+        for note in state.notes.list.iter().filter(|note| note.message == message) {
             let text = note.text();
             let edit = match note.place {
                 Place::Before => Edit::Prepend(text),

@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::compaction::{Compaction, Pin, current_tokens};
-use super::policy::{Fill, Importance, Notes};
+use super::compaction::Compaction;
+use super::history::Pin;
+use super::policy::{Fill, Importance, Notes, share};
 use super::source::Source;
-use super::state::{Fate, share};
 use super::turn::{Turn, TurnKind};
 
 /// Room left for the note of a compaction.
@@ -38,7 +38,7 @@ impl Compaction<'_> {
 
     /// Pins the turns that hold the last `messages` messages.
     fn pin_last(&mut self, messages: usize) {
-        let first = self.state.facts.len().saturating_sub(messages);
+        let first = self.state.messages.facts.len().saturating_sub(messages);
         let last: Vec<usize> =
             self.older().iter().copied().filter(|turn| self.turn(*turn).last >= first).collect();
         for turn in last {
@@ -49,7 +49,7 @@ impl Compaction<'_> {
     /// Returns the importance of each turn: how much of its content the assistant used later,
     /// relative to its size.
     fn importances_by_reference(&self, source: &dyn Source) -> Vec<u32> {
-        let lexicon = source.lexicon(self.state.facts.len());
+        let lexicon = source.lexicon(self.state.messages.facts.len());
         let importance = |turn: &Turn| {
             let messages = turn.first..=turn.last;
             let mut ids: Vec<u32> =
@@ -90,7 +90,7 @@ impl Compaction<'_> {
         units.sort_by_key(|(importance, turns)| Reverse((*importance, turns[0])));
         let loose = units.iter().map(|(_, turns)| tokens_of(turns)).sum::<u64>()
             + fronts.iter().map(|turns| tokens_of(turns)).sum::<u64>();
-        let mut size_tokens = self.state.size_tokens - loose + NOTE_TOKENS;
+        let mut size_tokens = self.state.sizes.request_tokens - loose + NOTE_TOKENS;
         let mut gone = Vec::new();
         let mut stays = |turns: &[usize]| {
             let tokens = tokens_of(turns);
@@ -117,7 +117,7 @@ impl Compaction<'_> {
     }
 
     pub(super) fn is_above(&self, mark_tokens: u64) -> bool {
-        self.state.size_tokens + NOTE_TOKENS > mark_tokens
+        self.state.sizes.request_tokens + NOTE_TOKENS > mark_tokens
     }
 
     /// Removes the least important exchanges, or turns from the front of exchanges that hold a pin,
@@ -131,7 +131,7 @@ impl Compaction<'_> {
             .collect();
         while self.is_above(mark_tokens) {
             let Some(Reverse((_, index))) = queue.pop() else { break };
-            let over = self.state.size_tokens + NOTE_TOKENS - mark_tokens;
+            let over = self.state.sizes.request_tokens + NOTE_TOKENS - mark_tokens;
             let group = &mut groups[index];
             if group.is_whole && (group.tokens <= over || group.front.is_empty()) {
                 let all = std::mem::take(&mut group.all);
@@ -148,7 +148,7 @@ impl Compaction<'_> {
     /// Groups the live turns by exchange, with the turns of each that may be removed.
     fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
-        for turn in &self.state.live {
+        for turn in &self.state.turns.live {
             let own = self.turn(*turn);
             if self.begins_exchange(*turn, groups.last().and_then(|group| group.all.last())) {
                 groups.push(Group::default());
@@ -200,7 +200,7 @@ impl Compaction<'_> {
     /// Returns the live turns by exchange; the newest is the last.
     pub(super) fn exchanges(&self) -> Vec<Vec<usize>> {
         let mut exchanges: Vec<Vec<usize>> = Vec::new();
-        for turn in &self.state.live {
+        for turn in &self.state.turns.live {
             match exchanges.last_mut() {
                 Some(last) if !self.begins_exchange(*turn, last.last()) => last.push(*turn),
                 _ => exchanges.push(vec![*turn]),
@@ -223,7 +223,7 @@ impl Compaction<'_> {
             return importances[turn];
         }
         let own = self.turn(turn);
-        let is_recent = own.last >= self.state.facts.len() * 3 / 4;
+        let is_recent = own.last >= self.state.messages.facts.len() * 3 / 4;
         own.importance + if is_recent { RECENT_SCORE } else { 0 }
     }
 
@@ -237,13 +237,11 @@ impl Compaction<'_> {
             if self.state.turns.of_message[message] != Some(turn) {
                 continue;
             }
-            self.state.size_tokens -= current_tokens(self.state, message);
-            self.state.fates[message] = Fate::Gone;
-            self.state.clips.remove(&message);
-            self.state.rewrites.remove(&message);
-            self.state.changes += 1;
+            self.state.sizes.request_tokens -= self.state.messages.current_tokens(message);
+            self.state.messages.remove(message);
+            self.state.changes.count += 1;
             self.left_out += 1;
-            self.state.unexcerpted.push(message);
+            self.state.notes.unexcerpted.push(message);
             self.touch(message);
             self.drop_notes_of(message);
         }
@@ -251,21 +249,20 @@ impl Compaction<'_> {
     }
 
     pub(super) fn sweep(&mut self) {
-        let turns = &self.state.turns.list;
-        self.state.live.retain(|turn| !turns[*turn].is_gone);
+        self.state.turns.sweep();
     }
 
     fn drop_notes_of(&mut self, message: usize) {
         // Notes of excerpts move to another place.
         let moves = self.state.profile.policy.notes == Notes::Excerpts;
         let (mut tokens, mut left_out) = (0, 0);
-        self.state.notes.retain(|note| {
+        self.state.notes.list.retain(|note| {
             let goes = note.message == message && (!moves || note.excerpts.is_none());
             tokens += if goes { note.tokens } else { 0 };
             left_out += if goes { note.left_out } else { 0 };
             !goes
         });
-        self.state.size_tokens -= tokens;
+        self.state.sizes.request_tokens -= tokens;
         self.left_out += left_out;
     }
 

@@ -4,44 +4,17 @@
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::num::NonZeroU32;
 use std::ops::Range;
-use std::rc::Rc;
 
 use super::compose::{self, ALSO, Chosen};
 use super::offer::{Candidate, Offer, Said, What};
-use super::reading::{Reading, Unit};
-use super::turn::Turns;
-use super::weight::{Lexicon, Seeded};
+use super::reading::Unit;
+use super::subject::Subject;
+use super::weight::Seeded;
 use super::worth::{
     JOINED_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, cover, is_full, is_talk,
     is_telling_alone, lead, shape, text_tokens_of,
 };
-use crate::tokens::Encoding;
 use crate::wire::Role;
-
-/// Input for a note.
-pub struct Subject<'a> {
-    /// All messages so far, including system messages.
-    pub readings: &'a [Rc<Reading>],
-    /// The values in them.
-    pub lexicon: &'a Lexicon,
-    /// Size of each message's text.
-    pub text_tokens: &'a [u64],
-    /// Turns of the messages.
-    pub turns: &'a Turns,
-    /// Messages that the note replaces, in order.
-    pub gone: &'a [usize],
-    /// Number of them, from the front, that a summary before the excerpts covers, if there is one.
-    pub summarised: Option<usize>,
-    /// Messages that are sent unchanged.
-    pub kept: &'a [usize],
-    /// Notes that stay, and the summary.
-    pub notes: &'a [Rc<Reading>],
-    /// First user message: the subject of the conversation.
-    pub first_user: Option<usize>,
-    pub encoding: Encoding,
-    /// Cost of a token relative to its value: 1 by default; more sends less.
-    pub excerpt_cost: f64,
-}
 
 /// Tokens of the note's first line.
 const HEAD_TOKENS: f64 = 16.0;

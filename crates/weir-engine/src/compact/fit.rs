@@ -4,9 +4,11 @@
 use std::cmp::Reverse;
 
 use super::clip::{Clipped, LADDER_TOKENS, LAST_TOKENS, SHORT_TOKENS};
-use super::compaction::{Compaction, Pin, current_tokens, text_tokens};
+use super::compaction::Compaction;
+use super::history::Pin;
+use super::messages::Fate;
 use super::source::Source;
-use super::state::{Compactor, Fate};
+use super::state::Compactor;
 use super::turn::{Turn, TurnKind};
 use crate::wire::Role;
 
@@ -39,7 +41,7 @@ impl Compaction<'_> {
     }
 
     fn is_above_limit(&self) -> bool {
-        self.state.size_tokens > self.state.profile.limit_tokens
+        self.state.sizes.request_tokens > self.state.profile.limit_tokens
     }
 
     /// Drops pins of this kind, and the turns held by them alone, if the size is above the limit.
@@ -59,7 +61,7 @@ impl Compaction<'_> {
     /// Returns the messages of live turns with a `size`, the largest by received size first.
     fn largest(&self, size: impl Fn(&Turn, usize) -> Option<u64>) -> Vec<usize> {
         let mut found: Vec<(u64, usize)> = Vec::new();
-        for turn in &self.state.live {
+        for turn in &self.state.turns.live {
             let own = self.turn(*turn);
             let is_own = |message: &usize| self.state.turns.of_message[*message] == Some(*turn);
             let sized = |message: usize| Some((size(own, message)?, message));
@@ -75,15 +77,15 @@ impl Compaction<'_> {
             return;
         }
         let results = self.largest(|_, message| {
-            let is_result = self.state.facts[message].role == Role::Tool;
-            let is_above = text_tokens(self.state, message) > level_tokens;
-            (is_result && is_above).then_some(self.state.facts[message].text_tokens)
+            let is_result = self.state.messages.facts[message].role == Role::Tool;
+            let is_above = self.state.messages.text_tokens(message) > level_tokens;
+            (is_result && is_above).then_some(self.state.messages.facts[message].text_tokens)
         });
         for message in results {
             if !self.is_above_limit() {
                 return;
             }
-            let before = text_tokens(self.state, message);
+            let before = self.state.messages.text_tokens(message);
             let clipped = source.clip(message, level_tokens);
             if clipped.text_tokens < before {
                 self.set_clip(message, before, clipped);
@@ -97,41 +99,36 @@ impl Compaction<'_> {
             return;
         }
         let calls = self.largest(|turn, message| {
-            let is_answered = self.state.facts[message].calls > 0 && turn.results > 0;
-            let is_above = current_tokens(self.state, message) > level_tokens;
-            (is_answered && is_above).then_some(self.state.facts[message].tokens)
+            let is_answered = self.state.messages.facts[message].calls > 0 && turn.results > 0;
+            let is_above = self.state.messages.current_tokens(message) > level_tokens;
+            (is_answered && is_above).then_some(self.state.messages.facts[message].tokens)
         });
         for message in calls {
             if !self.is_above_limit() {
                 return;
             }
-            let before = current_tokens(self.state, message);
+            let before = self.state.messages.current_tokens(message);
             let edit = source.clip_arguments(message, level_tokens);
             let rewrite = edit.and_then(|edit| self.rewrite(message, edit, None, source));
             if let Some(rewrite) = rewrite.filter(|rewrite| rewrite.tokens < before) {
-                self.state.changed_from = self.state.changed_from.min(message);
+                self.state.changes.touch(message);
                 self.state.set_rewrite(message, rewrite);
-                self.state.fates[message] = Fate::Clipped;
+                self.state.messages.fates[message] = Fate::Clipped;
             }
         }
     }
 
     fn set_clip(&mut self, message: usize, before: u64, clipped: Clipped) {
-        let freed = before - clipped.text_tokens;
-        self.state.size_tokens -= freed;
-        if let Some(turn) = self.state.turns.of_message[message] {
-            self.state.turns.list[turn].tokens -= freed;
-        }
-        self.state.fates[message] = Fate::Clipped;
-        self.state.changes += 1;
-        self.state.changed_from = self.state.changed_from.min(message);
-        self.state.clips.insert(message, clipped);
+        self.state.free(message, before - clipped.text_tokens);
+        self.state.messages.fates[message] = Fate::Clipped;
+        self.state.changes.add(message);
+        self.state.messages.clips.insert(message, clipped);
     }
 
     /// Removes turns that are no longer pinned, oldest first, until the size is within the limit.
     fn release(&mut self, pin: Pin, limit_tokens: u64) {
         for turns in self.exchanges() {
-            if self.state.size_tokens <= limit_tokens {
+            if self.state.sizes.request_tokens <= limit_tokens {
                 return;
             }
             let is_newest = turns.contains(&self.newest);
@@ -161,7 +158,7 @@ impl Compaction<'_> {
             let is_held = self.is_pinned(*turn)
                 || (holds_user && is_user(self, *turn))
                 || held_answer == Some(*turn);
-            if !is_held && (goes_whole || self.state.size_tokens > limit_tokens) {
+            if !is_held && (goes_whole || self.state.sizes.request_tokens > limit_tokens) {
                 self.evict(*turn);
             }
         }
@@ -203,7 +200,7 @@ pub struct Floor {
 impl Compactor {
     /// Returns the size of the messages that always stay.
     pub fn floor(&self) -> Floor {
-        let system = self.facts.iter().filter(|fact| fact.role == Role::System);
+        let system = self.messages.facts.iter().filter(|fact| fact.role == Role::System);
         let newest = &self.turns.list[self.turns.newest_from().min(self.turns.list.len())..];
         Floor {
             system_tokens: system.map(|fact| fact.tokens).sum(),

@@ -3,8 +3,24 @@
 
 use std::collections::BTreeMap;
 
-use super::compaction::{Mark, Pin};
-use super::state::{Compactor, Fate};
+/// Mark that triggers a compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// The size is above the soft mark.
+    Soft,
+    /// The size is above the hard mark, or above the limit.
+    Hard,
+}
+
+/// Reason for a turn to stay, in the order in which the reasons give way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Pin {
+    Recent,
+    ByCaller,
+    /// The user message of the newest exchange; it stays without a pin of its own.
+    Question,
+    FirstUser,
+}
 
 /// Record of one compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,36 +57,16 @@ pub enum SummaryUse {
 /// All compactions so far.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    pub(super) compactions: Vec<CompactionRecord>,
+    compactions: Vec<CompactionRecord>,
     /// Number of the compaction that assigned each message its fate; 0 if the message is sent as
     /// received.
     changed_in: Vec<u32>,
     /// Reasons for older turns to stay in the last compaction.
-    pub(super) pins: BTreeMap<usize, Pin>,
+    pub(crate) pins: BTreeMap<usize, Pin>,
     /// First of the newest turns at that time.
-    pub(super) newest: usize,
+    pub(crate) newest: usize,
     /// Use of the summary in the current compaction.
-    pub(super) summary: SummaryUse,
-}
-
-/// Conversation just before a compaction.
-pub struct Before {
-    fates: Vec<Fate>,
-    clips: BTreeMap<usize, u64>,
-    size_tokens: u64,
-    restarts: u32,
-}
-
-impl Before {
-    /// Captures the state before a compaction for later comparison.
-    pub fn of(state: &Compactor) -> Self {
-        Self {
-            fates: state.fates.clone(),
-            clips: state.clips.iter().map(|(message, clip)| (*message, clip.text_tokens)).collect(),
-            size_tokens: state.size_tokens,
-            restarts: state.restarts,
-        }
-    }
+    pub(crate) summary: SummaryUse,
 }
 
 impl SummaryUse {
@@ -85,28 +81,23 @@ impl SummaryUse {
 }
 
 impl History {
-    /// Records the effects of the compaction at `mark` since `earlier`. The state has counted it
-    /// already.
-    pub fn record(state: &mut Compactor, mark: Mark, earlier: &Before) {
-        let number = state.compactions();
-        let mut changed_in = std::mem::take(&mut state.history.changed_in);
-        changed_in.resize(state.fates.len(), 0);
-        for (message, (fate, before)) in state.fates.iter().zip(&earlier.fates).enumerate() {
-            let clip = state.clips.get(&message).map(|clip| clip.text_tokens);
-            if fate != before || clip != earlier.clips.get(&message).copied() {
-                changed_in[message] = number;
-            }
+    /// Adds a compaction, and the messages whose fate it assigned.
+    pub(crate) fn record(
+        &mut self,
+        record: CompactionRecord,
+        changed: impl Iterator<Item = usize>,
+    ) {
+        self.changed_in.resize(record.messages, 0);
+        self.compactions.push(record);
+        let number = self.count();
+        for message in changed {
+            self.changed_in[message] = number;
         }
-        state.history.changed_in = changed_in;
-        state.history.compactions.push(CompactionRecord {
-            mark,
-            is_restart: state.restarts > earlier.restarts,
-            messages: state.facts.len(),
-            turns: state.turns.list.len(),
-            before_tokens: earlier.size_tokens,
-            after_tokens: state.size_tokens,
-            summary: state.history.summary,
-        });
+    }
+
+    /// Returns the number of compactions.
+    pub(crate) fn count(&self) -> u32 {
+        self.compactions.len() as u32
     }
 
     /// Returns the number of the compaction that assigned a message its fate, counted from 1; 0 if

@@ -1,9 +1,7 @@
 //! Lessons from refusals: the model's actual limit at its upstream, and the limits for planning the
 //! same request again. Independent of where either is stored.
 
-use serde::{Deserialize, Serialize};
-
-use super::limit::Limits;
+use super::limit::{Configured, Limits};
 use crate::wire::overflow::Overflow;
 
 /// Minimum plausible limit of a model.
@@ -19,14 +17,6 @@ const STEPS_EIGHTHS: [u64; MAX_RESENDS] = [7, 6, 4];
 pub const MAX_RESENDS: usize = 3;
 /// Time before a size that the upstream refused last is tried again.
 pub const PROBE_INTERVAL_MS: u64 = 60 * 60 * 1000;
-
-/// A model's limits by configuration and catalogue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Configured {
-    pub window_tokens: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_input_tokens: Option<u64>,
-}
 
 /// Learned limits of a model at an upstream, by weir's count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

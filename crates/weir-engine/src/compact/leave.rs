@@ -6,9 +6,8 @@ use super::extract;
 use super::history::SummaryUse;
 use super::note::{NOTES_PER_MESSAGE, Note, Place};
 use super::note_summary::NoteSummary;
-use super::policy::{FileHints, Notes};
+use super::policy::{FileHints, Notes, share};
 use super::source::Source;
-use super::state::share;
 use super::summary::Summary;
 use super::turn::TurnKind;
 
@@ -23,8 +22,8 @@ impl Compaction<'_> {
     /// Leaves a note if turns were removed or masked. It follows the text of the last kept user
     /// message before them, or else precedes the text of the next one.
     pub(super) fn leave_note(&mut self, step: Step, source: &dyn Source) {
-        let left_out = self.left_out + self.state.unmentioned;
-        self.state.unmentioned = left_out;
+        let left_out = self.left_out + self.state.notes.unmentioned;
+        self.state.notes.unmentioned = left_out;
         let notice = self.notice(step);
         let policy = &self.state.profile.policy;
         let counts = policy.notes != Notes::Nothing && left_out > 0;
@@ -44,8 +43,8 @@ impl Compaction<'_> {
             let has_summary = summary.is_some();
             if self.place_note(message, place, counted, text, summary) {
                 if counts {
-                    self.state.unmentioned = 0;
-                    self.state.unexcerpted.clear();
+                    self.state.notes.unmentioned = 0;
+                    self.state.notes.unexcerpted.clear();
                 }
                 return;
             }
@@ -141,7 +140,7 @@ impl Compaction<'_> {
     pub(super) fn extract_tokens(&self) -> u64 {
         let policy = &self.state.profile.policy;
         let all_tokens = share(self.state.profile.limit_tokens, policy.extract.permille);
-        let taken_tokens: u64 = self.state.notes.iter().map(|note| note.tokens).sum();
+        let taken_tokens: u64 = self.state.notes.tokens();
         (all_tokens.saturating_sub(taken_tokens) / 2).max(all_tokens / 8)
     }
 
@@ -197,11 +196,11 @@ impl Compaction<'_> {
         summary: Option<Summary>,
     ) -> bool {
         let note = Note { summary, ..self.note(message, place, left_out, text) };
-        let fits = self.state.size_tokens + note.tokens <= self.state.profile.limit_tokens;
+        let fits = self.state.sizes.request_tokens + note.tokens <= self.state.profile.limit_tokens;
         if fits {
-            self.state.size_tokens += note.tokens;
-            self.state.changes += 1;
-            self.state.notes.push(note);
+            self.state.sizes.request_tokens += note.tokens;
+            self.state.changes.count += 1;
+            self.state.notes.list.push(note);
         }
         fits
     }
@@ -218,14 +217,14 @@ impl Compaction<'_> {
     fn note_place(&self, gap: usize) -> Option<(usize, Place)> {
         let places = |turn: &&usize| {
             let own = self.turn(**turn);
-            own.kind == TurnKind::User && self.state.facts[own.first].takes_note
+            own.kind == TurnKind::User && self.state.messages.facts[own.first].takes_note
         };
-        let after_gap = self.state.live.partition_point(|turn| self.turn(*turn).first < gap);
-        let (before, after) = self.state.live.split_at(after_gap);
+        let after_gap = self.state.turns.live.partition_point(|turn| self.turn(*turn).first < gap);
+        let (before, after) = self.state.turns.live.split_at(after_gap);
         let first_of = |turn: &usize| self.turn(*turn).first;
         let before = before.iter().rev().find(places).map(|turn| (first_of(turn), Place::After));
         // The caller's current message is sent unchanged.
-        let is_last = |turn: &usize| self.turn(*turn).last + 1 == self.state.facts.len();
+        let is_last = |turn: &usize| self.turn(*turn).last + 1 == self.state.messages.facts.len();
         let after = || after.iter().find(|turn| places(turn) && !is_last(turn));
         before.or_else(|| after().map(|turn| (first_of(turn), Place::Before)))
     }
@@ -236,17 +235,17 @@ impl Compaction<'_> {
     fn merge_notes_of(&mut self, message: usize) {
         let are_excerpts = self.state.profile.policy.notes == Notes::Excerpts;
         let stays = |note: &Note| are_excerpts && note.excerpts.is_some() && note.left_out > 0;
-        let own: Vec<usize> = (0..self.state.notes.len())
-            .filter(|index| self.state.notes[*index].message == message)
-            .filter(|index| !stays(&self.state.notes[*index]))
+        let own: Vec<usize> = (0..self.state.notes.list.len())
+            .filter(|index| self.state.notes.list[*index].message == message)
+            .filter(|index| !stays(&self.state.notes.list[*index]))
             .collect();
         if own.len() < NOTES_PER_MESSAGE {
             return;
         }
-        let second = self.state.notes.remove(own[1]);
-        let first = self.state.notes.remove(own[0]);
-        self.state.size_tokens -= first.tokens + second.tokens;
-        self.state.changes += 1;
+        let second = self.state.notes.list.remove(own[1]);
+        let first = self.state.notes.list.remove(own[0]);
+        self.state.sizes.request_tokens -= first.tokens + second.tokens;
+        self.state.changes.count += 1;
         let left_out = first.left_out + second.left_out;
         let lines: Vec<&str> = [&first, &second]
             .into_iter()
@@ -263,8 +262,8 @@ impl Compaction<'_> {
         let merged = self.note(message, first.place, left_out, text);
         let summary = fitted.map(|fitted| fitted.summary);
         let merged = Note { compaction: second.compaction, summary, ..merged };
-        self.state.size_tokens += merged.tokens;
-        self.state.notes.insert(own[0], merged);
+        self.state.sizes.request_tokens += merged.tokens;
+        self.state.notes.list.insert(own[0], merged);
     }
 
     /// Returns the files that calls touched, the latest first, in the policy's wording; empty
@@ -282,11 +281,11 @@ impl Compaction<'_> {
             ),
         };
         let mut paths: Vec<String> = Vec::new();
-        for message in (0..self.state.facts.len()).rev() {
+        for message in (0..self.state.messages.facts.len()).rev() {
             if paths.len() >= most {
                 break;
             }
-            if self.state.facts[message].calls == 0 {
+            if self.state.messages.facts[message].calls == 0 {
                 continue;
             }
             let Some(own) = source.message(message) else { continue };

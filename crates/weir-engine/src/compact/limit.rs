@@ -1,9 +1,9 @@
 //! Limit on a request's prompt tokens, and the profile that the compaction state uses.
 
-use super::learned::Configured;
+use serde::{Deserialize, Serialize};
+
 use super::measure::Measure;
-use super::policy::{Counting, Policy};
-use super::state::share;
+use super::policy::{Counting, Policy, share};
 use crate::tokens::REPLY_PRIMING;
 
 /// Bounds of a request, before anything is known of its messages. All in tokens.
@@ -23,6 +23,14 @@ pub struct Limits {
     pub asked_output_tokens: Option<u64>,
     /// Counting options of the policy.
     pub counting: Counting,
+}
+
+/// A model's limits by configuration and catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configured {
+    pub window_tokens: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_input_tokens: Option<u64>,
 }
 
 /// Source of a request's limit.

@@ -4,10 +4,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::calls;
-use super::compaction::{Compaction, current_tokens};
+use super::compaction::Compaction;
+use super::messages::Rewrite;
 use super::placeholder::{self, Reason};
+use super::policy::share;
 use super::source::Source;
-use super::state::{Fate, share};
 use crate::wire::{Content, Edit, Role, message::Part};
 
 /// Minimum size of a message worth a placeholder.
@@ -15,29 +16,6 @@ const LEAST_TOKENS: u64 = 64;
 /// Maximum number of times the protected window grows by its own size for an agent that reads
 /// masked content again.
 pub const MAX_WIDENINGS: u32 = 3;
-
-/// Message that stays with part of its content removed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rewrite {
-    pub edit: Edit,
-    /// Current size of the message, including framing.
-    pub tokens: u64,
-    /// Call whose result was masked, by the key that `calls.rs` computes.
-    pub call: Option<u64>,
-}
-
-impl Rewrite {
-    /// Estimates its memory, in bytes.
-    pub fn memory_bytes(&self) -> usize {
-        let texts = |texts: &[Option<String>]| texts.iter().flatten().map(String::len).sum();
-        let own = match &self.edit {
-            Edit::Replace(text) => text.len(),
-            Edit::Parts(parts) | Edit::Arguments(parts) => texts(parts),
-            _ => 0,
-        };
-        size_of::<Self>() + own
-    }
-}
 
 impl Compaction<'_> {
     /// Masks down to `mark_tokens` if possible, unless it would free less than `least_tokens`.
@@ -54,7 +32,7 @@ impl Compaction<'_> {
         }
         let rewrites = self.rewrites(mark_tokens, source);
         let freed = |(message, rewrite): &(usize, Rewrite)| {
-            current_tokens(self.state, *message).saturating_sub(rewrite.tokens)
+            self.state.messages.current_tokens(*message).saturating_sub(rewrite.tokens)
         };
         let freed_tokens: u64 = rewrites.iter().map(freed).sum();
         if rewrites.is_empty() || freed_tokens < least_tokens {
@@ -71,10 +49,10 @@ impl Compaction<'_> {
         let policy = &self.state.profile.policy;
         let mut found: Vec<(usize, Rewrite)> = Vec::new();
         let mut seen = BTreeSet::new();
-        let mut size_tokens = self.state.size_tokens;
+        let mut size_tokens = self.state.sizes.request_tokens;
         let batch = policy.mask.batch.max(1) as usize;
         let mut take = |message: usize, rewrite: Option<Rewrite>| {
-            let before = current_tokens(self.state, message);
+            let before = self.state.messages.current_tokens(message);
             if let Some(rewrite) = rewrite.filter(|own| own.tokens < before)
                 && seen.insert(message)
             {
@@ -92,7 +70,7 @@ impl Compaction<'_> {
             }
         }
         for message in self.old_messages() {
-            let fact = &self.state.facts[message];
+            let fact = &self.state.messages.facts[message];
             let rewrite = match fact.role {
                 Role::Tool if policy.mask.results => {
                     self.masked_result(message, Reason::Old, source)
@@ -121,7 +99,7 @@ impl Compaction<'_> {
         let policy = &self.state.profile.policy;
         let (base, _) = self.state.base_tokens();
         let window = share(base, policy.mask.window_permille);
-        let widened = window.saturating_mul(u64::from(1 + self.state.widenings));
+        let widened = window.saturating_mul(u64::from(1 + self.state.masking.widenings));
         // Widened or not, half of the base can always be masked.
         let most_tokens = widened.min(base / 2).max(window.min(base));
         let mut tokens: u64 =
@@ -148,8 +126,8 @@ impl Compaction<'_> {
         (own.first..=own.last)
             .filter(|message| {
                 self.state.turns.of_message[*message] == Some(turn)
-                    && current_tokens(self.state, *message) >= LEAST_TOKENS
-                    && !self.state.rewrites.contains_key(message)
+                    && self.state.messages.current_tokens(*message) >= LEAST_TOKENS
+                    && !self.state.messages.rewrites.contains_key(message)
             })
             .collect()
     }
@@ -159,9 +137,9 @@ impl Compaction<'_> {
     fn repeated(&self, source: &dyn Source) -> Vec<usize> {
         let mut last: HashMap<[u8; 32], usize> = HashMap::new();
         let mut contents: Vec<(usize, [u8; 32])> = Vec::new();
-        for turn in &self.state.live {
+        for turn in &self.state.turns.live {
             for message in self.own(*turn) {
-                if self.state.facts[message].role != Role::Tool {
+                if self.state.messages.facts[message].role != Role::Tool {
                     continue;
                 }
                 let Some(key) = content_key(message, source) else { continue };
@@ -202,7 +180,7 @@ impl Compaction<'_> {
     }
 
     fn masked_images(&self, message: usize, source: &dyn Source) -> Option<Rewrite> {
-        if self.state.clips.contains_key(&message) {
+        if self.state.messages.clips.contains_key(&message) {
             return None;
         }
         let own = source.message(message)?;
@@ -233,24 +211,10 @@ impl Compaction<'_> {
 }
 
 impl super::Compactor {
-    /// Replaces a message by its rewritten form.
-    pub(super) fn set_rewrite(&mut self, message: usize, rewrite: Rewrite) {
-        let freed = current_tokens(self, message) - rewrite.tokens;
-        self.size_tokens -= freed;
-        if let Some(turn) = self.turns.of_message[message] {
-            self.turns.list[turn].tokens -= freed;
-        }
-        self.masked_calls.extend(rewrite.call);
-        self.clips.remove(&message);
-        self.fates[message] = Fate::Masked;
-        self.changes += 1;
-        self.rewrites.insert(message, rewrite);
-    }
-
     /// Replaces a result above the policy's bound by a reference on arrival, regardless of the
     /// conversation's size.
     pub(super) fn refer_to_oversized(&mut self, message: usize, source: &dyn Source) {
-        let fact = &self.facts[message];
+        let fact = &self.messages.facts[message];
         let most_tokens = self.profile.policy.shares.oversize_tokens;
         if most_tokens == 0 || fact.role != Role::Tool || fact.text_tokens <= most_tokens {
             return;
@@ -265,27 +229,27 @@ impl super::Compactor {
         let Some(tokens) = source.tokens_after(message, &edit, &self.profile.measure) else {
             return;
         };
-        if tokens < self.facts[message].tokens {
+        if tokens < self.messages.facts[message].tokens {
             self.set_rewrite(message, Rewrite { edit, tokens, call: None });
-            self.has_oversized = true;
+            self.masking.has_oversized = true;
         }
     }
 
     /// Widens the protected window if the last message repeats a call whose result was masked: the
     /// window is too small for this agent.
     pub(super) fn watch_for_rereading(&mut self, message: usize, source: &dyn Source) {
-        if self.masked_calls.is_empty()
-            || self.widenings >= MAX_WIDENINGS
-            || self.facts[message].calls == 0
+        if self.masking.calls.is_empty()
+            || self.masking.widenings >= MAX_WIDENINGS
+            || self.messages.facts[message].calls == 0
         {
             return;
         }
         let Some(own) = source.message(message) else { return };
         let mut again = false;
         for call in &own.calls {
-            again |= self.masked_calls.remove(&calls::identified(call).key);
+            again |= self.masking.calls.remove(&calls::identified(call).key);
         }
-        self.widenings += u32::from(again);
+        self.masking.widenings += u32::from(again);
     }
 }
 

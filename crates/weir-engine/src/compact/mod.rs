@@ -5,6 +5,7 @@
 //! decisions to edits of the caller's bytes. A plan of a longer transcript extends that of a shorter
 //! one, because the state equals that of a proxy that watched from the first message.
 
+mod advance;
 pub mod anchors;
 pub mod calibration;
 mod calls;
@@ -23,8 +24,10 @@ pub(crate) mod late_system;
 pub mod learned;
 mod leave;
 pub mod limit;
+mod marks;
 pub mod mask;
 pub mod measure;
+mod messages;
 mod note;
 mod note_summary;
 mod offer;
@@ -42,6 +45,7 @@ pub mod shares;
 pub mod source;
 mod speaker;
 pub mod state;
+mod subject;
 pub mod summary;
 mod terms;
 mod tiers;
@@ -53,14 +57,15 @@ mod worth;
 
 pub(crate) use edits::edits;
 pub use fit::Floor;
-pub use learned::{Configured, LearnedLimits, Lesson, MAX_RESENDS, Refused};
-pub use limit::{Bound, Limits, Profile};
+pub use learned::{LearnedLimits, Lesson, MAX_RESENDS, Refused};
+pub use limit::{Bound, Configured, Limits, Profile};
+pub use marks::Zone;
 pub use measure::{Fact, Measure};
+pub use messages::Fate;
 pub use policy::{Notes, Policy};
 pub use prefetch::{Prefetch, PrefetchSettings};
-pub use reasons::Zone;
 pub use reference::{REFERENCE_LENGTH, is_reference, reference};
 pub use report::{Report, Verbosity};
 pub use source::{RequestSource, Source};
-pub use state::{Compactor, Fate};
+pub use state::Compactor;
 pub use summary::Summary;

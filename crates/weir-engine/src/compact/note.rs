@@ -29,6 +29,25 @@ pub struct Note {
     pub summary: Option<Summary>,
 }
 
+/// Notes that are sent, and the removed messages that they leave out.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SentNotes {
+    pub(crate) list: Vec<Note>,
+    /// Number of removed messages that no note mentions.
+    pub(crate) unmentioned: usize,
+    /// Removed messages that no note of excerpts covers.
+    pub(crate) unexcerpted: Vec<usize>,
+    /// Messages that only the last note covers, if the next compaction must rewrite it.
+    pub(crate) provisional: Vec<usize>,
+}
+
+impl SentNotes {
+    /// Returns the size of all notes.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.list.iter().map(|note| note.tokens).sum()
+    }
+}
+
 /// Position of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {

@@ -5,12 +5,7 @@ use super::compaction::Compaction;
 use super::history::SummaryUse;
 use super::note::Note;
 use super::source::Source;
-use super::summary::{Space, Summary, block, clean};
-
-/// Returns the maximum size of a summary in a note.
-pub(super) fn most_tokens(room_tokens: u64) -> u64 {
-    room_tokens / 2
-}
+use super::summary::{Space, Summary, block, clean, most_tokens};
 
 /// Summary that fits in a note.
 #[derive(Debug, Clone)]
@@ -32,12 +27,13 @@ impl Compaction<'_> {
         room_tokens: u64,
         source: &dyn Source,
     ) -> Option<NoteSummary> {
-        let all = span.iter().map(|message| self.state.facts[*message].tokens);
+        let all = span.iter().map(|message| self.state.messages.facts[*message].tokens);
         let space = Space { note_tokens: most_tokens(room_tokens), replaced_tokens: all.sum() };
         let given = source.summary(span, space)?;
         let covers = given.covers.min(span.len());
         let summary = Summary { covers, text: clean(&given.text).into() };
-        let covered = span[..covers].iter().map(|message| self.state.facts[*message].tokens);
+        let covered =
+            span[..covers].iter().map(|message| self.state.messages.facts[*message].tokens);
         let replaced_tokens: u64 = covered.sum();
         let fitted = self.fitting(summary, messages, most_tokens(room_tokens).min(replaced_tokens));
         self.state.history.summary = match &fitted {

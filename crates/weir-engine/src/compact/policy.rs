@@ -241,3 +241,8 @@ impl Default for Policy {
         }
     }
 }
+
+/// Returns `permille` thousandths of `whole`.
+pub(super) fn share(whole: u64, permille: u32) -> u64 {
+    (u128::from(whole) * u128::from(permille) / 1000) as u64
+}

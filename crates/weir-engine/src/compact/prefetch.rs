@@ -1,10 +1,11 @@
 //! Summary prefetch: which messages the next compaction will replace, and how long a summary of
 //! them may be. Requests no summary itself.
 
-use super::compaction::{self, Mark};
-use super::history::{CompactionRecord, SummaryUse};
+use super::compaction;
+use super::history::{CompactionRecord, Mark, SummaryUse};
+use super::policy::share;
 use super::source::Source;
-use super::state::{Compactor, share};
+use super::state::Compactor;
 
 /// Maximum size of the lines above a summary in its note.
 const HEAD_TOKENS: u64 = 32;
@@ -80,7 +81,7 @@ impl Compactor {
         let (_, hard_tokens) = self.due_above();
         let last = self.history().last().map_or(0, |compaction| compaction.after_tokens);
         let from = self.base_tokens().1.max(last).min(hard_tokens);
-        self.size_tokens > from + share(hard_tokens - from, mark_permille.min(1000))
+        self.sizes.request_tokens > from + share(hard_tokens - from, mark_permille.min(1000))
     }
 
     /// Returns whether the last compactions used no summary and the next one is not due to try

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::compaction::{Mark, Pin, current_tokens};
-use super::policy::Restart;
-use super::state::{Compactor, Fate};
+use super::history::Pin;
+use super::messages::Fate;
+use super::state::Compactor;
 use super::turn::TurnKind;
 use crate::wire::Role;
 
@@ -100,7 +100,7 @@ impl Compactor {
     }
 
     fn reason(&self, message: usize) -> Why {
-        match self.fates[message] {
+        match self.messages.fates[message] {
             Fate::Kept => Why::plain(self.reason_to_keep(message)),
             Fate::Masked if self.history.changed_in(message) == 0 => Why::plain(Reason::Oversized),
             Fate::Masked => self.by_compaction(message, Reason::Masked),
@@ -131,7 +131,8 @@ impl Compactor {
     /// Returns the note about messages removed in the compaction of this number. It is the first
     /// one written then or later, since each note covers everything that no earlier one does.
     fn note_about(&self, compaction: u32) -> Option<usize> {
-        let since = self.notes.iter().enumerate().filter(|(_, note)| note.compaction >= compaction);
+        let since =
+            self.notes.list.iter().enumerate().filter(|(_, note)| note.compaction >= compaction);
         since.min_by_key(|(place, note)| (note.compaction, *place)).map(|(place, _)| place + 1)
     }
 
@@ -140,14 +141,14 @@ impl Compactor {
         if last_compaction.is_none() && !self.is_above_mark(0) {
             return Reason::Fits;
         }
-        if self.facts[message].role == Role::System {
+        if self.messages.facts[message].role == Role::System {
             return Reason::System;
         }
         let Some(turn) = self.turns.of_message[message] else { return Reason::HadRoom };
         if turn >= self.turns.newest_from() {
             return Reason::NewestTurn;
         }
-        if self.first_user == Some(turn) {
+        if self.turns.first_user == Some(turn) {
             return Reason::FirstUser;
         }
         let own = &self.turns.list[turn];
@@ -156,7 +157,7 @@ impl Compactor {
             return Reason::NewestQuestion;
         }
         match self.history.pins.get(&turn) {
-            Some(Pin::ByCaller) if self.facts[message].is_marked => Reason::PinnedByCaller,
+            Some(Pin::ByCaller) if self.messages.facts[message].is_marked => Reason::PinnedByCaller,
             Some(Pin::ByCaller) => Reason::Anchor,
             Some(Pin::Recent | Pin::Question) => Reason::Recent,
             Some(Pin::FirstUser) => Reason::FirstUser,
@@ -167,84 +168,4 @@ impl Compactor {
             None => Reason::HadRoom,
         }
     }
-
-    /// Returns the size of a message as sent; 0 if it is removed.
-    pub fn tokens_sent_of(&self, message: usize) -> u64 {
-        match self.fates[message] {
-            Fate::Gone => 0,
-            _ => current_tokens(self, message),
-        }
-    }
-
-    /// Returns the size above which the next compaction is due, and the size that it reduces to.
-    pub fn marks(&self) -> Marks {
-        let (soft_tokens, hard_tokens) = self.due_above();
-        Marks {
-            trigger_tokens: soft_tokens.map_or(hard_tokens, |soft| soft.min(hard_tokens)),
-            low_tokens: self.low_tokens(),
-        }
-    }
-}
-
-/// Distance to the next compaction, or the kind of compaction that the last message triggered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Zone {
-    /// Below all marks.
-    Continue,
-    /// Above the soft mark: old results are masked.
-    Mask,
-    /// Above the hard mark for the first time since the last restart, if the policy has restarts.
-    WindDown,
-    Restart,
-    /// Above the hard mark, if the policy has no restarts.
-    #[serde(rename = "cut")]
-    Compaction,
-}
-
-impl Zone {
-    /// Returns the label used in tables.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Continue => "continue",
-            Self::Mask => "mask",
-            Self::WindDown => "wind down",
-            Self::Restart => "restart",
-            Self::Compaction => "cut",
-        }
-    }
-}
-
-impl Compactor {
-    /// Returns the zone of the request that ends here.
-    pub fn zone(&self) -> Zone {
-        let last_compaction =
-            self.history.last().filter(|compaction| compaction.messages == self.messages());
-        if last_compaction.is_some_and(|compaction| compaction.is_restart) {
-            return Zone::Restart;
-        }
-        let (soft_tokens, hard_tokens) = self.due_above();
-        let by_size = match self.size_tokens {
-            size if size > hard_tokens => Some(Mark::Hard),
-            size if soft_tokens.is_some_and(|soft| size > soft) => Some(Mark::Soft),
-            _ => None,
-        };
-        match last_compaction.map(|compaction| compaction.mark).or(by_size) {
-            None => Zone::Continue,
-            Some(Mark::Soft) => Zone::Mask,
-            Some(Mark::Hard) if self.profile.policy.zones.restart == Restart::Never => {
-                Zone::Compaction
-            }
-            Some(Mark::Hard) => Zone::WindDown,
-        }
-    }
-}
-
-/// Trigger sizes of compaction, including tools.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Marks {
-    /// Size above which a compaction is due.
-    pub trigger_tokens: u64,
-    /// Size that a compaction reduces to.
-    pub low_tokens: u64,
 }

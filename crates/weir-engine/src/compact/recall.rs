@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, HashSet};
 use super::compose;
 use super::ending::Ending;
 use super::measure::Fact;
+use super::messages::Fate;
 use super::passages::{self, Passage, Question};
+use super::policy::share;
 use super::source::Source;
 use super::speaker::Speakers;
-use super::state::{Compactor, Fate, share};
+use super::state::Compactor;
 use crate::wire::Role;
 
 /// Opening of the recalled text, after the user's text.
@@ -21,10 +23,6 @@ pub const OPENS: &str = "\n\n[weir: earlier messages that may bear on this; … 
 const SEAM_TOKENS: u64 = 4;
 /// Minimum size of recalled text that says something.
 const LEAST_TOKENS: u64 = 40;
-/// A conversation is a dialogue if in its last messages prose takes this many times the tokens of
-/// tool use.
-const DIALOGUE_MESSAGES: usize = 40;
-const DIALOGUE_SHARE: u64 = 2;
 /// Amount of removed text that is searched, the newest first.
 const SEARCHED_TOKENS: u64 = 1_000_000;
 /// Maximum number of relevant passages considered, the best first.
@@ -51,12 +49,12 @@ pub fn is_possible(state: &Compactor) -> bool {
 /// The same of a request that ends with the facts `more` behind those of `state`, if no compaction is
 /// due on the way.
 pub fn may_follow(state: &Compactor, more: &[Fact]) -> bool {
-    let size_tokens = state.size_tokens + more.iter().map(|fact| fact.tokens).sum::<u64>();
-    let last = more.last().or(state.facts.last());
+    let size_tokens = state.sizes.request_tokens + more.iter().map(|fact| fact.tokens).sum::<u64>();
+    let last = more.last().or(state.messages.facts.last());
     room_tokens(state, size_tokens) >= LEAST_TOKENS
         && last.is_some_and(|last| last.ending == Ending::Question)
-        && is_user_heard(state.facts.iter().chain(more))
-        && state.fates.contains(&Fate::Gone)
+        && is_user_heard(state.messages.facts.iter().chain(more))
+        && state.messages.fates.contains(&Fate::Gone)
 }
 
 /// Returns whether the last message is a user's words to the assistant. A tool's result is not, nor
@@ -69,43 +67,13 @@ fn is_user_heard<'f>(mut facts: impl DoubleEndedIterator<Item = &'f Fact>) -> bo
         && answered.is_some_and(|fact| fact.ending != Ending::Action && fact.calls == 0)
 }
 
-/// Returns the room that later requests reserve for recall: its share of the limit in a dialogue,
-/// nothing during mostly tool use.
-pub(super) fn reserved_tokens(state: &Compactor) -> u64 {
-    let most = share(state.profile.limit_tokens, state.profile.policy.recall_permille);
-    if most > 0 && is_dialogue(state) { most } else { 0 }
-}
-
-/// Returns whether the last messages are mostly conversation between user and assistant, by tokens.
-/// Calls, results, written actions and their output are not. Messages before the first answer may
-/// be a task.
-fn is_dialogue(state: &Compactor) -> bool {
-    let from = state.facts.len().saturating_sub(DIALOGUE_MESSAGES);
-    let (mut said, mut worked) = (0, 0);
-    let mut is_working = false;
-    for fact in state.facts[from..].iter().skip_while(|fact| fact.role != Role::Assistant) {
-        let own = match fact.role {
-            Role::System | Role::Other => continue,
-            Role::Tool => &mut worked,
-            Role::User if is_working => &mut worked,
-            Role::User => &mut said,
-            Role::Assistant => {
-                is_working = fact.ending == Ending::Action;
-                if is_working || fact.calls > 0 { &mut worked } else { &mut said }
-            }
-        };
-        *own += fact.tokens;
-    }
-    said >= DIALOGUE_SHARE * worked
-}
-
 /// Returns the recalled text for a request that ends in the state `state`; `None` if nothing is
 /// relevant to its question.
 pub fn recall(state: &Compactor, source: &dyn Source) -> Option<Recall> {
     if !is_possible(state) {
         return None;
     }
-    let last = state.facts.len() - 1;
+    let last = state.messages.facts.len() - 1;
     let question = Question::of(&source.reading(last).text)?;
     let passages = passages(state, source, &question);
     let ranked = passages::ranked(&passages, &question);
@@ -125,15 +93,19 @@ fn room_tokens(state: &Compactor, size_tokens: u64) -> u64 {
 fn passages(state: &Compactor, source: &dyn Source, question: &Question) -> Vec<Passage> {
     let mut searched = Vec::new();
     let mut left_tokens = SEARCHED_TOKENS;
-    for message in (0..state.facts.len()).rev().filter(|own| state.fates[*own] == Fate::Gone) {
-        let Some(left) = left_tokens.checked_sub(state.facts[message].tokens) else { break };
+    for message in
+        (0..state.messages.facts.len()).rev().filter(|own| state.messages.fates[*own] == Fate::Gone)
+    {
+        let Some(left) = left_tokens.checked_sub(state.messages.facts[message].tokens) else {
+            break;
+        };
         left_tokens = left;
         searched.push(message);
     }
     source.expect(&searched);
     let mut passages = Vec::new();
     for message in searched.into_iter().rev() {
-        let text_tokens = state.facts[message].text_tokens;
+        let text_tokens = state.messages.facts[message].text_tokens;
         Passage::add_of(message, &source.reading(message), text_tokens, question, &mut passages);
     }
     passages
@@ -146,7 +118,7 @@ fn written(
     passages: &[Passage],
     ranked: &[usize],
 ) -> Option<String> {
-    let room = room_tokens(state, state.size_tokens);
+    let room = room_tokens(state, state.sizes.request_tokens);
     let encoding = state.profile.measure.encoding;
     let mut left = room as f64 - encoding.count(OPENS) as f64;
     let mut chosen: Vec<usize> = Vec::new();
@@ -179,7 +151,7 @@ fn written(
 /// Returns whether a note shows all of these units of a message. Such a passage keeps its rank, so
 /// that a less relevant one does not pass for the best.
 fn is_shown(state: &Compactor, message: usize, units: &[&str]) -> bool {
-    let notes = state.notes.iter().filter_map(|note| note.excerpts.as_deref());
+    let notes = state.notes.list.iter().filter_map(|note| note.excerpts.as_deref());
     let mut shown = notes.filter_map(|note| compose::of_message(note, message));
     shown.any(|said| units.iter().all(|unit| said.contains(unit)))
 }
@@ -256,7 +228,7 @@ mod tests {
         }
         let end = state.ended(&source);
         let recall = recall(&end, &source)?;
-        assert!(end.size_tokens + recall.tokens <= limit_tokens, "it has no room");
+        assert!(end.sizes.request_tokens + recall.tokens <= limit_tokens, "it has no room");
         assert_eq!(recall.message + 1, raws.len());
         Some(recall.text.strip_prefix(OPENS).expect("it opens so").to_owned())
     }

@@ -1,10 +1,10 @@
 //! Shares of the limit by kind of message: usage, kinds above their share, and the compaction that
 //! reduces only the one furthest above it.
 
-use super::compaction::{Compaction, Step, current_tokens};
-use super::policy::Shares;
+use super::compaction::{Compaction, Step};
+use super::policy::{Shares, share};
 use super::source::Source;
-use super::state::{Compactor, share};
+use super::state::Compactor;
 use crate::wire::Role;
 
 /// Kind of message with a share of the limit.
@@ -50,7 +50,7 @@ impl Compactor {
     /// Returns the sent size by category.
     pub fn usage(&self) -> Usage {
         let mut usage = Usage { system_tokens: self.profile.overhead_tokens, ..Usage::default() };
-        for (message, fact) in self.facts.iter().enumerate() {
+        for (message, fact) in self.messages.facts.iter().enumerate() {
             let Some(turn) = self.turns.of_message[message] else {
                 usage.system_tokens += fact.tokens;
                 continue;
@@ -59,14 +59,14 @@ impl Compactor {
             if turn.is_gone {
                 continue;
             }
-            let tokens = current_tokens(self, message);
+            let tokens = self.messages.current_tokens(message);
             match turn.is_pinned_by_caller {
                 true => usage.anchors_tokens += tokens,
                 false => usage.conversation_tokens += tokens,
             }
             usage.results_tokens += if fact.role == Role::Tool { tokens } else { 0 };
         }
-        usage.conversation_tokens += self.notes.iter().map(|note| note.tokens).sum::<u64>();
+        usage.conversation_tokens += self.notes.tokens();
         usage
     }
 }
@@ -82,7 +82,7 @@ impl Compaction<'_> {
         let is_strict = policy.strict_alternation;
         if let Some((Category::Anchors, excess)) = first.filter(|_| !is_strict) {
             self.evict_anchors(*excess);
-            if self.state.size_tokens <= limit {
+            if self.state.sizes.request_tokens <= limit {
                 return Step::Evict;
             }
         }

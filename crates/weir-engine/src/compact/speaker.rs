@@ -4,10 +4,12 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::compose;
 use super::reading::{BlockKind, Reading};
 use super::turn::{Turn, TurnKind, Turns};
 use crate::wire::Role;
+
+/// Maximum length of a tool's name in a note.
+const NAME_CHARACTERS: usize = 64;
 
 /// Speaker lookup for messages in order.
 pub struct Speakers<'a, R> {
@@ -56,8 +58,15 @@ fn of_role(role: Role) -> &'static str {
 /// Returns the speaker name of a tool's results: written like a call, so that no tool, however
 /// named, passes for the user. `None` if no character of its name can be repeated.
 fn of_tool(tool: &str) -> Option<String> {
-    let name = compose::name(tool);
+    let name = tool_name(tool);
     (!name.is_empty()).then(|| format!("{name}()"))
+}
+
+/// Shortens a tool's name, which anybody may have chosen, to one plain line.
+pub fn tool_name(name: &str) -> String {
+    let is_plain =
+        |letter: &char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/');
+    name.chars().filter(is_plain).take(NAME_CHARACTERS).collect()
 }
 
 /// Returns the tool of each result in an assistant's turn, by message, if its call is known.

@@ -1,8 +1,8 @@
 //! Stability tiers: the number of requests that sent a message unchanged, and the provider's cache
 //! breakpoints derived from it. Computed from the transcript; nothing is stored.
 
-use super::compaction::current_tokens;
-use super::state::{Compactor, Fate};
+use super::messages::Fate;
+use super::state::Compactor;
 
 /// Number of tiers, the least stable first: L3, L2, L1, L0.
 const TIERS: u32 = 4;
@@ -10,7 +10,11 @@ const TIERS: u32 = 4;
 impl Compactor {
     /// Returns the number of requests before this one.
     fn earlier_requests(&self) -> u32 {
-        if self.is_settled { self.requests.saturating_sub(1) } else { self.requests }
+        if self.requests.is_settled {
+            self.requests.ended.saturating_sub(1)
+        } else {
+            self.requests.ended
+        }
     }
 
     /// Returns whether the policy places breakpoints.
@@ -37,12 +41,13 @@ impl Compactor {
                 continue;
             };
             // A change at a message changes the prefix of all behind it, so this only grows.
-            let end = self.since.partition_point(|since| *since <= newest);
+            let end = self.messages.since.partition_point(|since| *since <= newest);
             let Some(place) = (from..end).rev().find(|message| self.takes_breakpoint(*message))
             else {
                 continue;
             };
-            let tokens: u64 = (from..=place).map(|message| self.sent_tokens_of(message)).sum();
+            let tokens: u64 =
+                (from..=place).map(|message| self.messages.sent_tokens(message)).sum();
             if held_tokens + tokens >= policy.target_tokens {
                 places.push(place);
                 held_tokens = 0;
@@ -53,21 +58,7 @@ impl Compactor {
     }
 
     fn takes_breakpoint(&self, message: usize) -> bool {
-        let fact = &self.facts[message];
-        self.fates[message] != Fate::Gone && fact.takes_note && fact.text_tokens > 0
-    }
-
-    fn sent_tokens_of(&self, message: usize) -> u64 {
-        match self.fates[message] {
-            Fate::Gone => 0,
-            _ => current_tokens(self, message),
-        }
-    }
-
-    /// Resets the counts of messages from `message` on: their cached prefix is useless now.
-    pub(super) fn reset_since(&mut self, message: usize) {
-        for since in &mut self.since[message..] {
-            *since = self.requests;
-        }
+        let fact = &self.messages.facts[message];
+        self.messages.fates[message] != Fate::Gone && fact.takes_note && fact.text_tokens > 0
     }
 }

@@ -47,6 +47,10 @@ pub struct Turns {
     pub list: Vec<Turn>,
     /// Turn of each message; system messages belong to none.
     pub of_message: Vec<Option<usize>>,
+    /// Turns that are still sent, in order.
+    pub live: Vec<usize>,
+    /// First turn of a user.
+    pub first_user: Option<usize>,
     /// Number of leading system messages.
     pub system_run: usize,
     /// Index of the last assistant turn.
@@ -134,6 +138,31 @@ impl Turns {
         for own in self.of_message[turn.first..].iter_mut().flatten() {
             *own = (*own).min(assistant);
         }
+    }
+
+    /// Updates the live turns and the first user's after `message` was added, which may have merged
+    /// turns.
+    pub fn track(&mut self, message: usize) {
+        let turns = self.list.len();
+        while self.live.last().is_some_and(|turn| *turn >= turns) {
+            self.live.pop();
+        }
+        let Some(turn) = self.of_message[message] else { return };
+        if self.live.last() != Some(&turn) {
+            self.live.push(turn);
+        }
+        if self.first_user.is_none() && self.list[turn].kind == TurnKind::User {
+            self.first_user = Some(turn);
+        }
+        if self.first_user.is_some_and(|turn| turn >= turns) {
+            self.first_user = None;
+        }
+    }
+
+    /// Drops removed turns from the live ones.
+    pub fn sweep(&mut self) {
+        let turns = &self.list;
+        self.live.retain(|turn| !turns[*turn].is_gone);
     }
 
     /// Returns the first of the newest turns, which a compaction never removes. It is the last turn

@@ -2,8 +2,8 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::excerpt::Subject;
 use super::reading::{Block, BlockKind, Mention, Reading, Unit};
+use super::subject::Subject;
 use super::values::{ValueKind, is_moment};
 use crate::wire::Role;
 

@@ -21,8 +21,9 @@ pub use treatment::Treatment;
 pub use verbosity::Verbosity;
 
 use super::limit::Limits;
+use super::marks::Zone;
 use super::policy::Shares;
-use super::reasons::{Why, Zone};
+use super::reasons::Why;
 use super::recall::Recall;
 use super::state::Compactor;
 use crate::wire::Protocol;
@@ -345,7 +346,7 @@ fn compaction(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow])
     let state = subject.state;
     let marks = state.marks();
     let tokens = match subject.treatment.is_by_state() {
-        true => state.size_tokens,
+        true => state.sizes.request_tokens,
         false => state.received_tokens() + state.profile.overhead_tokens,
     };
     let count = |fate| messages.iter().filter(|row| row.fate == fate).count();
@@ -360,7 +361,7 @@ fn compaction(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow])
         restarts: if subject.treatment.is_by_state() { state.restarts() } else { 0 },
         summaries: match notes.is_empty() {
             true => 0,
-            false => state.notes.iter().filter(|note| note.excerpts.is_some()).count(),
+            false => state.notes.list.iter().filter(|note| note.excerpts.is_some()).count(),
         },
         model_summaries: notes.iter().filter(|note| note.summarised_messages > 0).count(),
         last_compaction: last_compaction.map(|compaction| LastCompaction {
@@ -448,7 +449,7 @@ fn shares(policy: &Shares, sections: &[SectionRow], limit_tokens: u64) -> Vec<Sh
     ]
     .into_iter()
     .map(|(section, permille)| {
-        let share_tokens = super::state::share(limit_tokens, permille);
+        let share_tokens = super::policy::share(limit_tokens, permille);
         let used_tokens = used(section);
         let over_tokens = used_tokens.saturating_sub(share_tokens);
         ShareRow { section, share_tokens, used_tokens, over_tokens }

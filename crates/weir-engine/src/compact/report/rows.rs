@@ -1,9 +1,9 @@
 //! Rows of a report: messages, notes and files, each read once.
 
 use super::super::extract;
+use super::super::messages::Fate;
 use super::super::note::Place;
 use super::super::reasons::{Reason, Why};
-use super::super::state::Fate;
 use super::files::{self, FileUse, Files};
 use super::{FateName, MessageRow, NoteRow, Subject, Treatment};
 use super::{plain, shown};
@@ -26,10 +26,10 @@ pub fn messages(subject: &Subject<'_>) -> Vec<MessageRow> {
     };
     let is_by_state = subject.treatment.is_by_state();
     let rows = subject.messages.iter().zip(reasons).enumerate().map(|(index, (raw, why))| {
-        let fact = &subject.state.facts[index];
-        let fate = if is_by_state { subject.state.fates[index] } else { Fate::Kept };
+        let fact = &subject.state.messages.facts[index];
+        let fate = if is_by_state { subject.state.messages.fates[index] } else { Fate::Kept };
         let sent_tokens =
-            if is_by_state { subject.state.tokens_sent_of(index) } else { fact.tokens };
+            if is_by_state { subject.state.messages.sent_tokens(index) } else { fact.tokens };
         let read = subject.protocol.read_message(raw).ok();
         MessageRow {
             index,
@@ -72,7 +72,7 @@ pub fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
     if !subject.treatment.is_by_state() {
         return Vec::new();
     }
-    let rows = subject.state.notes.iter().enumerate().map(|(place, note)| NoteRow {
+    let rows = subject.state.notes.list.iter().enumerate().map(|(place, note)| NoteRow {
         number: place + 1,
         message: note.message,
         place: note.place.word(),
@@ -83,7 +83,7 @@ pub fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
         first_words: shown::first_words(&note.text(), FIRST_CHARACTERS),
     });
     let recall = subject.recall.map(|recall| NoteRow {
-        number: subject.state.notes.len() + 1,
+        number: subject.state.notes.list.len() + 1,
         message: recall.message,
         place: Place::After.word(),
         compaction: subject.state.compactions(),

@@ -1,7 +1,7 @@
 //! Labels of a report's enums. Decides nothing.
 
+use super::super::messages::Fate;
 use super::super::note::Place;
-use super::super::state::Fate;
 use super::{FateName, RoleName, Section};
 use crate::wire::Role;
 

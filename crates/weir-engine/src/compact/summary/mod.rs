@@ -36,3 +36,8 @@ pub struct Space {
 /// Lookup of the summary for removed messages, by their indexes in order; `None` for the extract.
 /// The result never changes for the same messages.
 pub type Summaries<'a> = &'a dyn Fn(&[usize], Space) -> Option<Summary>;
+
+/// Returns the maximum size of a summary in a note with `room_tokens`.
+pub(super) fn most_tokens(room_tokens: u64) -> u64 {
+    room_tokens / 2
+}

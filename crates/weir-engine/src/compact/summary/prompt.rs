@@ -1,7 +1,7 @@
 //! Prompt for a summariser. The messages are data between two marks that no text in them can forge:
 //! the marks contain a hash of everything between them.
 
-use super::transcript::quoted;
+use crate::wire::json;
 
 /// Sections of a summary, in order.
 pub const SECTIONS: [&str; 5] =
@@ -95,6 +95,25 @@ fn form(cap_tokens: u64) -> String {
          language that the user writes. Write at most {cap_tokens} tokens, about {words} words, and \
          nothing before or after the sections."
     )
+}
+
+/// Quotes `text` as a JSON string on one line, for readers with any definition of a line end.
+pub(super) fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    json::escape_into(text, &mut quoted);
+    quoted.push('"');
+    for (own, escape) in [
+        ('\u{85}', "\\u0085"),
+        ('\u{2028}', "\\u2028"),
+        ('\u{2029}', "\\u2029"),
+        ('\u{7f}', "\\u007f"),
+    ] {
+        if quoted.contains(own) {
+            quoted = quoted.replace(own, escape);
+        }
+    }
+    quoted
 }
 
 #[cfg(test)]
