@@ -4,12 +4,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::compaction;
-use super::history::{CompactionRecord, Mark, SummaryUse};
-use super::measure::Fact;
-use super::messages::Fate;
 use super::source::Source;
-use super::state::Compactor;
+use crate::compact::message::measure::Fact;
+use crate::compact::passes;
+use crate::compact::state::Compactor;
+use crate::compact::state::history::{CompactionRecord, Mark, SummaryUse};
+use crate::compact::state::messages::Fate;
 use crate::wire::Role;
 
 impl Compactor {
@@ -73,7 +73,7 @@ impl Compactor {
         let (before, notes) = (Before::of(self), self.notes.list.clone());
         self.changes.from = usize::MAX;
         self.history.summary = SummaryUse::Absent;
-        compaction::run(self, mark, source);
+        passes::run(self, mark, source);
         let stay = notes.len() == self.notes.list.len()
             && notes.iter().zip(&self.notes.list).all(|(before, now)| now.is_sent_as(before));
         if !stay {

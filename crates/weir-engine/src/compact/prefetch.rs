@@ -1,11 +1,11 @@
 //! Summary prefetch: which messages the next compaction will replace, and how long a summary of
 //! them may be. Requests no summary itself.
 
-use super::compaction;
-use super::history::{CompactionRecord, Mark, SummaryUse};
-use super::policy::share;
 use super::source::Source;
-use super::state::Compactor;
+use crate::compact::passes;
+use crate::compact::policy::share;
+use crate::compact::state::Compactor;
+use crate::compact::state::history::{CompactionRecord, Mark, SummaryUse};
 
 /// Maximum size of the lines above a summary in its note.
 const HEAD_TOKENS: u64 = 32;
@@ -63,7 +63,7 @@ impl Compactor {
         if !self.is_near_compaction(settings.mark_permille) || self.had_no_use() {
             return None;
         }
-        let (span, note_tokens) = compaction::prefetch(&mut self.clone(), source)?;
+        let (span, note_tokens) = passes::prefetch(&mut self.clone(), source)?;
         let tokens = || span.iter().map(|message| self.facts()[*message].tokens);
         let replaced_tokens: u64 = tokens().sum();
         let summary_tokens = settings.size(note_tokens, replaced_tokens)?;

@@ -54,7 +54,7 @@ pub fn table(report: &Report, width: usize) -> String {
 }
 
 /// Formats the model, the action and how full the context is.
-pub(super) fn head(report: &Report, width: usize) -> String {
+pub(crate) fn head(report: &Report, width: usize) -> String {
     let width = width.max(LEAST_WIDTH);
     let window = &report.window;
     let (model, policy) = (&report.model, &report.policy);
@@ -129,7 +129,7 @@ fn note_cells(row: &NoteRow) -> Cells {
 }
 
 /// Aligns cells in columns as wide as necessary; the last one gets the rest of `width`.
-pub(super) fn aligned<const COLUMNS: usize>(
+pub(crate) fn aligned<const COLUMNS: usize>(
     rows: &[[String; COLUMNS]],
     at_the_right: &[usize],
     width: usize,
@@ -164,7 +164,7 @@ fn length(text: &str) -> usize {
 }
 
 /// Returns `text`, shortened to `most` characters.
-pub(super) fn shortened(text: &str, most: usize) -> String {
+pub(crate) fn shortened(text: &str, most: usize) -> String {
     if length(text) <= most {
         return text.to_owned();
     }

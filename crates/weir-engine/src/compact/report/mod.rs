@@ -6,6 +6,7 @@ mod display;
 pub mod files;
 pub mod plain;
 pub mod preflight;
+pub mod reasons;
 mod rows;
 pub mod shown;
 mod treatment;
@@ -20,14 +21,14 @@ pub use preflight::{Advice, Base, Category, Preflight, preflight};
 pub use treatment::Treatment;
 pub use verbosity::Verbosity;
 
-use super::limit::Limits;
-use super::marks::Zone;
-use super::policy::Shares;
-use super::reasons::Why;
-use super::recall::Recall;
-use super::state::Compactor;
+use crate::compact::limits::Limits;
+use crate::compact::policy::Shares;
+use crate::compact::recall::Recall;
+use crate::compact::state::Compactor;
+use crate::compact::state::marks::Zone;
 use crate::wire::Protocol;
 use files::FileUse;
+use reasons::Why;
 
 /// Share of the limit at which a report warns.
 const NEAR_PERCENT: u64 = 80;
@@ -449,7 +450,7 @@ fn shares(policy: &Shares, sections: &[SectionRow], limit_tokens: u64) -> Vec<Sh
     ]
     .into_iter()
     .map(|(section, permille)| {
-        let share_tokens = super::policy::share(limit_tokens, permille);
+        let share_tokens = crate::compact::policy::share(limit_tokens, permille);
         let used_tokens = used(section);
         let over_tokens = used_tokens.saturating_sub(share_tokens);
         ShareRow { section, share_tokens, used_tokens, over_tokens }

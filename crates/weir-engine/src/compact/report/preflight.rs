@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use super::shown;
 use super::verbosity::Verbosity;
-use crate::compact::messages::Fate;
 use crate::compact::source::RequestSource;
 use crate::compact::state::Compactor;
+use crate::compact::state::messages::Fate;
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::{Protocol, Role, json};
 

@@ -1,12 +1,12 @@
 //! Rows of a report: messages, notes and files, each read once.
 
-use super::super::extract;
-use super::super::messages::Fate;
-use super::super::note::Place;
-use super::super::reasons::{Reason, Why};
 use super::files::{self, FileUse, Files};
+use super::reasons::{Reason, Why};
 use super::{FateName, MessageRow, NoteRow, Subject, Treatment};
 use super::{plain, shown};
+use crate::compact::message::extract;
+use crate::compact::state::messages::Fate;
+use crate::compact::state::note::Place;
 use crate::wire::{Message, Role, json};
 
 /// Maximum characters of a message's text in a row.

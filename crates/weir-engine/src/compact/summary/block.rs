@@ -1,8 +1,8 @@
 //! Form of a summary in a note: under a line that labels it, and without lines that could pass for
 //! the note's own.
 
-use super::super::compose;
 use super::{Summary, clean};
+use crate::compact::excerpt::compose;
 use crate::wire::Role;
 
 /// Prefix of the line above a summary.

@@ -8,7 +8,7 @@ mod prompt;
 mod transcript;
 
 pub use answer::{Unfit, cap, check, clean};
-pub(super) use block::block;
+pub(crate) use block::block;
 pub use prompt::{Prompt, SECTIONS, appended};
 pub use transcript::{Round, Size, WindowTooSmall, rounds};
 
@@ -38,6 +38,6 @@ pub struct Space {
 pub type Summaries<'a> = &'a dyn Fn(&[usize], Space) -> Option<Summary>;
 
 /// Returns the maximum size of a summary in a note with `room_tokens`.
-pub(super) fn most_tokens(room_tokens: u64) -> u64 {
+pub(crate) fn most_tokens(room_tokens: u64) -> u64 {
     room_tokens / 2
 }

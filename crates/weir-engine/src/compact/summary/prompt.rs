@@ -8,7 +8,7 @@ pub const SECTIONS: [&str; 5] =
     ["Task", "Decisions", "Facts and identifiers", "Files", "Open points"];
 
 /// Maximum size of the two marks beyond those of a prompt without messages.
-pub(super) const FENCE_TOKENS: u64 = 64;
+pub(crate) const FENCE_TOKENS: u64 = 64;
 /// Number of hash digits in a mark.
 const FENCE_DIGITS: usize = 16;
 
@@ -22,7 +22,7 @@ pub struct Prompt {
 }
 
 /// Builds the prompt for `lines`, which are JSON objects, with the answer of the round `before`.
-pub(super) fn of(lines: &[String], before: Option<&str>, cap_tokens: u64) -> Prompt {
+pub(crate) fn of(lines: &[String], before: Option<&str>, cap_tokens: u64) -> Prompt {
     let mut data = String::new();
     if let Some(before) = before {
         data.push_str(r#"{"summary_so_far":"#);
@@ -98,7 +98,7 @@ fn form(cap_tokens: u64) -> String {
 }
 
 /// Quotes `text` as a JSON string on one line, for readers with any definition of a line end.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     json::escape_into(text, &mut quoted);
