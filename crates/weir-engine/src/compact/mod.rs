@@ -6,6 +6,8 @@
 //! extends that of a shorter one, because the state equals that of a proxy that watched from the
 //! first message.
 
+#![warn(unreachable_pub)]
+
 mod advance;
 mod edits;
 mod excerpt;

@@ -11,7 +11,7 @@ use crate::wire::{Edit, Role, json};
 /// If the model accepts two user messages in a row, each keeps its place under another role, so
 /// that the sent prefix does not change. If roles must alternate, its text moves to the front of
 /// the next user message, or else to the end of the one before it.
-pub fn edits(
+pub(crate) fn edits(
     state: &Compactor,
     source: &dyn Source,
     is_sent: impl Fn(usize) -> bool,

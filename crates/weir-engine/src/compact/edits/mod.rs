@@ -10,7 +10,7 @@ use crate::compact::state::note::Place;
 use crate::wire::Edit;
 
 /// Returns the edits that apply the decisions of `state` to a request's bytes, in order of message.
-pub fn edits(state: &Compactor) -> Vec<(usize, Edit)> {
+pub(crate) fn edits(state: &Compactor) -> Vec<(usize, Edit)> {
     let mut edits = Vec::new();
     for (message, (fate, fact)) in
         state.messages.fates.iter().zip(&state.messages.facts).enumerate()

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 /// Candidate that is worth its price, by index.
 #[derive(PartialEq)]
-pub struct Offer {
+pub(crate) struct Offer {
     /// Ratio of worth to price.
     pub ratio: f64,
     pub candidate: usize,
@@ -25,7 +25,7 @@ impl Ord for Offer {
 }
 
 /// Possible part of a note. Small, since a long conversation has tens of thousands.
-pub struct Candidate {
+pub(crate) struct Candidate {
     pub message: u32,
     pub what: What,
     /// Its values, as a range of the writer's list.
@@ -40,7 +40,7 @@ pub struct Candidate {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub enum What {
+pub(crate) enum What {
     /// Units of the message: index of the first, and one past the last.
     Units { first: u32, end: u32 },
     /// Value in a list of names: its id, and where it occurs.
@@ -49,7 +49,7 @@ pub enum What {
 
 /// Value in a unit; a repeated one counts once.
 #[derive(Clone, Copy)]
-pub struct Said {
+pub(crate) struct Said {
     pub id: u32,
     /// Whether the unit gives the value enough context.
     pub is_full: bool,

@@ -11,14 +11,14 @@ use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;
 
 /// Prefix of names that occur in a message but in none of its excerpts.
-pub const ALSO: &str = "also: ";
+pub(crate) const ALSO: &str = "also: ";
 /// Opening line of excerpts that follow a summary.
-pub const BESIDE_SUMMARY: &str =
+pub(crate) const BESIDE_SUMMARY: &str =
     "[weir: the same messages word for word, shortened to fit; … = left out]";
 
 /// Parts of a message that are in the note.
 #[derive(Debug, Default)]
-pub struct Chosen {
+pub(crate) struct Chosen {
     /// Units, by index.
     pub units: Vec<usize>,
     /// Values in the list of names, by index.
@@ -26,7 +26,7 @@ pub struct Chosen {
 }
 
 /// Writes the note from the chosen parts of each message.
-pub fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> String {
+pub(crate) fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> String {
     let mut shown = HashSet::new();
     for (message, own) in &mut chosen {
         own.units.sort_unstable();
@@ -73,7 +73,7 @@ fn write_names(names: &[&str], out: &mut String) {
 
 /// Writes units of one message, in order, under a line that names the speaker, as `speaker.rs`
 /// formats it.
-pub fn write_message(
+pub(crate) fn write_message(
     message: usize,
     speaker: &str,
     reading: &Reading,
@@ -85,7 +85,7 @@ pub fn write_message(
 }
 
 /// Returns the part of a note about a message, from its header to the next one or the end.
-pub fn of_message(note: &str, message: usize) -> Option<&str> {
+pub(crate) fn of_message(note: &str, message: usize) -> Option<&str> {
     let header = format!("\n#{message} ");
     let shown = &note[note.find(&header)? + 1..];
     let is_header = |at: &usize| shown[at + 2..].starts_with(|own: char| own.is_ascii_digit());
@@ -142,7 +142,7 @@ fn quote(said: &str, role: Role, out: &mut String) {
 
 /// Returns whether a line looks like one of the note's own: a speaker's header, a note's opening or
 /// end, a list of names, a call.
-pub fn is_like_own(line: &str, role: Role) -> bool {
+pub(crate) fn is_like_own(line: &str, role: Role) -> bool {
     let is_header = line
         .strip_prefix('#')
         .is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()));

@@ -47,7 +47,7 @@ const FILL_TOKENS: f64 = 36.0;
 
 /// Writes a note of at most `room_tokens`, and returns its size too; `None` if the room is too
 /// small for anything.
-pub fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<(String, u64)> {
+pub(super) fn write(subject: &Subject<'_>, room_tokens: u64) -> Option<(String, u64)> {
     let mut writer = Writer::new(subject, room_tokens as f64);
     writer.select(room_tokens as f64);
     let mut picks = writer.picks.len();

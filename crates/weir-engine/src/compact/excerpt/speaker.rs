@@ -12,7 +12,7 @@ use crate::wire::Role;
 const NAME_CHARACTERS: usize = 64;
 
 /// Speaker lookup for messages in order.
-pub struct Speakers<'a, R> {
+pub(crate) struct Speakers<'a, R> {
     turns: &'a Turns,
     reading: R,
     /// Turn of the last result looked up, with the tools of all its results.
@@ -21,12 +21,12 @@ pub struct Speakers<'a, R> {
 
 impl<'a, R: Fn(usize) -> Rc<Reading>> Speakers<'a, R> {
     /// Creates a lookup for messages in `turns`; `reading` returns a message.
-    pub fn new(turns: &'a Turns, reading: R) -> Self {
+    pub(crate) fn new(turns: &'a Turns, reading: R) -> Self {
         Self { turns, reading, last: None }
     }
 
     /// Returns the speaker of `message`.
-    pub fn of(&mut self, message: usize) -> String {
+    pub(crate) fn of(&mut self, message: usize) -> String {
         let role = (self.reading)(message).role;
         self.tool(message, role).unwrap_or_else(|| of_role(role).to_owned())
     }
@@ -63,7 +63,7 @@ fn of_tool(tool: &str) -> Option<String> {
 }
 
 /// Shortens a tool's name, which anybody may have chosen, to one plain line.
-pub fn tool_name(name: &str) -> String {
+pub(crate) fn tool_name(name: &str) -> String {
     let is_plain =
         |letter: &char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/');
     name.chars().filter(is_plain).take(NAME_CHARACTERS).collect()

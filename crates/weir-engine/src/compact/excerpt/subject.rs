@@ -8,7 +8,7 @@ use crate::compact::state::turns::Turns;
 use crate::tokens::Encoding;
 
 /// Input for a note.
-pub struct Subject<'a> {
+pub(crate) struct Subject<'a> {
     /// All messages so far, including system messages.
     pub readings: &'a [Rc<Reading>],
     /// The values in them.

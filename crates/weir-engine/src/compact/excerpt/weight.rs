@@ -25,7 +25,7 @@ pub struct Lexicon {
 /// Hasher for keys that are hashes already, with a secret seed, so that values cannot be chosen to
 /// collide. Its output only affects positions in a map.
 #[derive(Debug, Clone)]
-pub struct Seeded(u64);
+pub(crate) struct Seeded(u64);
 
 impl Default for Seeded {
     fn default() -> Self {
@@ -43,7 +43,7 @@ impl BuildHasher for Seeded {
 }
 
 /// Both halves of a product, folded into one.
-pub struct Folded(u64);
+pub(crate) struct Folded(u64);
 
 impl Hasher for Folded {
     fn write(&mut self, bytes: &[u8]) {

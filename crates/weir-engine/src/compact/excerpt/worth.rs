@@ -9,29 +9,29 @@ use crate::wire::Role;
 
 /// Coverage of a value by a bare name in a list, and by a unit with little else; in context it is
 /// full.
-pub const NAME_COVER: f64 = 0.5;
+pub(crate) const NAME_COVER: f64 = 0.5;
 const BARE_COVER: f64 = 0.6;
 /// Minimum further text that forms a context.
 const CONTEXT_BYTES: usize = 12;
 /// Worth per token apart from values. Short user messages: a user's own words are dropped last.
 /// Head of a call: the action stays known. First and last words of an assistant's text. Rest of a
 /// call.
-pub const USER_WORTH: f64 = 0.04;
+pub(crate) const USER_WORTH: f64 = 0.04;
 const ACTION_WORTH: f64 = 0.029;
 const LEAD_WORTH: f64 = 0.0105;
 const CALL_WORTH: f64 = 0.004;
 /// Maximum tokens of a unit with worth of their own: they suffice to convey action and intent. The
 /// rest depends on its values.
-pub const WORTHY_TOKENS: f64 = 24.0;
+pub(crate) const WORTHY_TOKENS: f64 = 24.0;
 /// Worth per token of a unit for each neighbouring unit that is shown: text is read, and used
 /// again, in one piece.
-pub const JOINED_WORTH: f64 = 0.0025;
+pub(crate) const JOINED_WORTH: f64 = 0.0025;
 /// Worth per token of plain talk, halved after 30 messages, if a conversation has no other signal
 /// of importance.
-pub const TALK_WORTH: f64 = 0.012;
+pub(crate) const TALK_WORTH: f64 = 0.012;
 
 /// Hashes a line without its values. `rest` is a work buffer.
-pub fn shape(reading: &Reading, unit: &Unit, rest: &mut Vec<u8>) -> u64 {
+pub(crate) fn shape(reading: &Reading, unit: &Unit, rest: &mut Vec<u8>) -> u64 {
     rest.clear();
     let mut from = unit.span.start;
     for mention in reading.values_of(unit).filter(|mention| mention.kind == ValueKind::Name) {
@@ -49,7 +49,7 @@ pub fn shape(reading: &Reading, unit: &Unit, rest: &mut Vec<u8>) -> u64 {
 
 /// Returns whether a value has meaning without its surroundings: a name does; a number, a date and
 /// the key of a record do not.
-pub fn is_telling_alone(reading: &Reading, mention: &Mention) -> bool {
+pub(crate) fn is_telling_alone(reading: &Reading, mention: &Mention) -> bool {
     let said = reading.said(mention);
     let is_key = reading.text[mention.end as usize..].starts_with(['"', '\''])
         && reading.text[mention.end as usize + 1..].starts_with(':');
@@ -57,18 +57,18 @@ pub fn is_telling_alone(reading: &Reading, mention: &Mention) -> bool {
 }
 
 /// Returns whether a unit covers one of its values fully, by its context.
-pub fn is_full(unit_bytes: usize, value_bytes: u32) -> bool {
+pub(crate) fn is_full(unit_bytes: usize, value_bytes: u32) -> bool {
     unit_bytes >= value_bytes as usize + CONTEXT_BYTES
 }
 
 /// Returns the coverage of a value by a unit, full or not.
-pub fn cover(is_full: bool) -> f64 {
+pub(crate) fn cover(is_full: bool) -> f64 {
     if is_full { 1.0 } else { BARE_COVER }
 }
 
 /// Returns whether a conversation is a plain dialogue: no message calls a tool, and names and
 /// numbers are too rare to indicate importance.
-pub fn is_talk(subject: &Subject<'_>) -> bool {
+pub(crate) fn is_talk(subject: &Subject<'_>) -> bool {
     const NAMES_PER_TOKEN: f64 = 0.03;
     let mut names = 0;
     let mut said_tokens = 0;
@@ -88,7 +88,7 @@ pub fn is_talk(subject: &Subject<'_>) -> bool {
 
 /// Returns the worth per token of a unit for conveying an assistant turn's subject: its first and
 /// last words, and the head of each call.
-pub fn lead(reading: &Reading, index: usize) -> f64 {
+pub(crate) fn lead(reading: &Reading, index: usize) -> f64 {
     if reading.role != Role::Assistant {
         return 0.0;
     }
@@ -115,6 +115,6 @@ pub fn lead(reading: &Reading, index: usize) -> f64 {
 }
 
 /// Returns the total tokens of a message's units.
-pub fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
+pub(crate) fn text_tokens_of(reading: &Reading, per_byte: f64) -> f64 {
     reading.units.iter().map(|unit| unit.span.len() as f64 * per_byte).sum()
 }

@@ -6,11 +6,11 @@ use crate::wire::splice::{Clip, TextCut, clipped};
 use crate::wire::walk::Walk;
 
 /// Sizes, in tokens, that a text may be clipped to.
-pub const LADDER_TOKENS: [u64; 6] = [32_768, 16_384, 8_192, 4_096, 2_048, 1_024];
+pub(crate) const LADDER_TOKENS: [u64; 6] = [32_768, 16_384, 8_192, 4_096, 2_048, 1_024];
 /// Sizes below these: for parallel results before pins give way, for all other contents after that.
-pub const SHORT_TOKENS: [u64; 2] = [512, 256];
+pub(crate) const SHORT_TOKENS: [u64; 2] = [512, 256];
 /// The last sizes, for requests that would otherwise be refused.
-pub const LAST_TOKENS: [u64; 3] = [128, 64, 32];
+pub(crate) const LAST_TOKENS: [u64; 3] = [128, 64, 32];
 
 /// Maximum size of a marker, with numbers of any size.
 const MARKER_TOKENS: u64 = 40;
@@ -30,7 +30,11 @@ pub struct Clipped {
 /// Clips `texts` to at most `level_tokens` in total: whole texts from the front up to two thirds of
 /// that, and from the back up to one third. The two texts where these run out are clipped; texts
 /// between them are removed.
-pub fn clip_texts<T: AsRef<str>>(encoding: Encoding, texts: &[T], level_tokens: u64) -> Clipped {
+pub(crate) fn clip_texts<T: AsRef<str>>(
+    encoding: Encoding,
+    texts: &[T],
+    level_tokens: u64,
+) -> Clipped {
     let sizes: Vec<u64> = texts.iter().map(|text| encoding.count(text.as_ref())).collect();
     let total: u64 = sizes.iter().sum();
     let mut clipped = Clipped { cuts: vec![TextCut::Whole; texts.len()], text_tokens: total };
@@ -62,7 +66,11 @@ pub fn clip_texts<T: AsRef<str>>(encoding: Encoding, texts: &[T], level_tokens: 
 ///
 /// JSON arguments stay JSON with the same members: long texts in them are clipped, the longest
 /// first. Other arguments are one text.
-pub fn clip_arguments(encoding: Encoding, arguments: &str, level_tokens: u64) -> Option<String> {
+pub(crate) fn clip_arguments(
+    encoding: Encoding,
+    arguments: &str,
+    level_tokens: u64,
+) -> Option<String> {
     let text = json::string(arguments)?;
     let whole_tokens = encoding.count(&text);
     if whole_tokens <= level_tokens {

@@ -20,7 +20,7 @@ const QUESTION_TOKENS: u64 = 300;
 
 /// Ending of a message whose texts are read one after another.
 #[derive(Debug)]
-pub struct EndingSoFar {
+pub(crate) struct EndingSoFar {
     role: Role,
     asks: bool,
     /// Whether the last text ends in an action.
@@ -28,13 +28,13 @@ pub struct EndingSoFar {
 }
 
 impl EndingSoFar {
-    pub fn new(role: Role) -> Self {
+    pub(crate) fn new(role: Role) -> Self {
         Self { role, asks: false, is_action: false }
     }
 
     /// Adds the next text of the message; `text_tokens` is the size of all texts so far, including
     /// it.
-    pub fn push(&mut self, text: &str, text_tokens: u64) {
+    pub(crate) fn push(&mut self, text: &str, text_tokens: u64) {
         match self.role {
             Role::User if text_tokens <= QUESTION_TOKENS => self.asks |= asks(text),
             Role::Assistant => self.is_action = is_action(text),
@@ -43,7 +43,7 @@ impl EndingSoFar {
     }
 
     /// Returns the ending of the message, whose texts have `text_tokens`.
-    pub fn done(&self, text_tokens: u64) -> Ending {
+    pub(crate) fn done(&self, text_tokens: u64) -> Ending {
         match self.role {
             Role::User if self.asks && text_tokens <= QUESTION_TOKENS => Ending::Question,
             Role::Assistant if self.is_action => Ending::Action,
@@ -70,7 +70,7 @@ fn is_action(text: &str) -> bool {
 
 /// Returns whether a text asks something. One of its sentences ends in a question mark of any
 /// script, or in a question particle of a language that usually omits the mark.
-pub fn asks(text: &str) -> bool {
+pub(crate) fn asks(text: &str) -> bool {
     if text.is_ascii() {
         let ends = |at: usize| {
             let next = text.as_bytes().get(at + 1);

@@ -27,7 +27,7 @@ const TARGETS: [&str; 12] = [
 ];
 
 /// Returns the lines of an extract for a message.
-pub fn lines(message: &Message<'_>, request_characters: u32) -> Vec<String> {
+pub(crate) fn lines(message: &Message<'_>, request_characters: u32) -> Vec<String> {
     match message.role {
         Role::User => {
             let said = one_line(&said(message), request_characters as usize);
@@ -78,12 +78,12 @@ fn one_line(text: &str, most_characters: usize) -> String {
 }
 
 /// Returns the files that a message's calls name, in order.
-pub fn paths(message: &Message<'_>) -> Vec<String> {
+pub(crate) fn paths(message: &Message<'_>) -> Vec<String> {
     message.calls.iter().flat_map(paths_of).collect()
 }
 
 /// Returns the files that a call names, in order.
-pub fn paths_of(call: &Call<'_>) -> Vec<String> {
+pub(crate) fn paths_of(call: &Call<'_>) -> Vec<String> {
     let Some(text) = json::string(call.arguments) else { return Vec::new() };
     let Some(members) = json::members(&text) else { return Vec::new() };
     let values = members.into_iter().filter_map(|(_, raw)| json::string(raw));
@@ -91,7 +91,7 @@ pub fn paths_of(call: &Call<'_>) -> Vec<String> {
 }
 
 /// Returns whether a text is a path: one word, with a slash or with an extension.
-pub fn is_path(text: &str) -> bool {
+pub(crate) fn is_path(text: &str) -> bool {
     let plain = |own: char| own.is_alphanumeric() || "/._-+@~\\:".contains(own);
     let name = text.rsplit(['/', '\\']).next().unwrap_or_default();
     let has_ending = name.rsplit_once('.').is_some_and(|(stem, ending)| {

@@ -18,7 +18,7 @@ const REFERENCE: &str = "; reference ";
 
 /// Reason for replacing a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// It is old.
     Old,
     /// A later result has the same content.
@@ -29,7 +29,7 @@ pub enum Reason {
 
 /// Returns the placeholder for the result `message` of the tool `tool`; `None` if there is nothing
 /// to replace or it is a placeholder already.
-pub fn of_result(message: &Message<'_>, tool: &str, reason: Reason) -> Option<String> {
+pub(crate) fn of_result(message: &Message<'_>, tool: &str, reason: Reason) -> Option<String> {
     if matches!(message.content, Content::None) {
         return None;
     }
@@ -64,13 +64,13 @@ pub fn of_result(message: &Message<'_>, tool: &str, reason: Reason) -> Option<St
 }
 
 /// Returns the text that replaces an image of `message`.
-pub fn of_image(message: &Message<'_>) -> String {
+pub(crate) fn of_image(message: &Message<'_>) -> String {
     format!("{HEAD}image masked{REFERENCE}{}]", reference(message.raw))
 }
 
 /// Returns whether `text` as a whole is an output of [`of_result`] or [`of_image`]. Longer text
 /// that only begins like one is not.
-pub fn is_placeholder(text: &str) -> bool {
+pub(crate) fn is_placeholder(text: &str) -> bool {
     let line = text.lines().next().unwrap_or_default();
     text.len() < MAX_BYTES
         && line.starts_with(HEAD)

@@ -19,7 +19,7 @@ const DEPTH: usize = 12;
 
 /// Splits `text` into units, in order, without surrounding white space. Together they contain all
 /// of its content.
-pub fn units(text: &str) -> Vec<Range<usize>> {
+pub(crate) fn units(text: &str) -> Vec<Range<usize>> {
     let mut units = Vec::new();
     let trimmed = trim(text, 0..text.len());
     if is_record(text, &trimmed) {

@@ -8,7 +8,7 @@ use crate::tokens::letters::behind_small;
 
 /// Span of a text that a later message may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Value {
+pub(crate) struct Value {
     pub start: u32,
     pub end: u32,
     pub kind: ValueKind,
@@ -37,12 +37,12 @@ const DAY_BYTES: usize = "2024-05-15".len();
 const PHRASE_BYTES: usize = 48;
 
 /// Returns whether a value is a date followed by a time, like `2024-05-15T08:28:51`.
-pub fn is_moment(value: &[u8]) -> bool {
+pub(crate) fn is_moment(value: &[u8]) -> bool {
     matches!(value, [_, _, _, _, b'-', _, _, b'-', _, _, b'T', _, _, b':', ..])
 }
 
 /// Finds the values of `text`, in order of start.
-pub fn values(text: &str) -> Vec<Value> {
+pub(crate) fn values(text: &str) -> Vec<Value> {
     let found = Vec::with_capacity(text.len() / BYTES_PER_VALUE);
     let mut finder = Finder { text, bytes: text.as_bytes(), found };
     finder.run();

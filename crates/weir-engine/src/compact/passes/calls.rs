@@ -15,7 +15,7 @@ const HEAD_BYTES: usize = 120;
 
 /// Call as needed by a reader of its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AnsweredCall {
+pub(crate) struct AnsweredCall {
     /// The tool's name.
     pub tool: String,
     /// Hash of the tool and its arguments; identifies the call.
@@ -24,7 +24,11 @@ pub struct AnsweredCall {
 
 /// Returns the call that the result `message` answers: by its id, or else by its position among the
 /// results.
-pub fn answered(state: &Compactor, message: usize, source: &dyn Source) -> Option<AnsweredCall> {
+pub(crate) fn answered(
+    state: &Compactor,
+    message: usize,
+    source: &dyn Source,
+) -> Option<AnsweredCall> {
     let turn = state.turns.of_message[message]?;
     let first = state.turns.list[turn].first;
     let asking = source.message(first)?;
@@ -37,7 +41,7 @@ pub fn answered(state: &Compactor, message: usize, source: &dyn Source) -> Optio
 }
 
 /// Converts a call to the form that results refer to.
-pub fn identified(call: &Call<'_>) -> AnsweredCall {
+pub(crate) fn identified(call: &Call<'_>) -> AnsweredCall {
     let tool = json::string(call.name).unwrap_or_default().into_owned();
     let arguments = json::string(call.arguments).unwrap_or(call.arguments.into());
     let mut hasher = Xxh3::new();
@@ -49,7 +53,7 @@ pub fn identified(call: &Call<'_>) -> AnsweredCall {
 
 /// Returns the arguments with long texts shortened, as a JSON object again. `None` if there is
 /// nothing to shorten or the arguments are not an object in a string.
-pub fn shortened(arguments: &str) -> Option<String> {
+pub(crate) fn shortened(arguments: &str) -> Option<String> {
     let text = json::string(arguments)?;
     let members = json::unique_members(&text)?;
     let mut out = String::with_capacity(text.len() / 2);

@@ -15,7 +15,7 @@ use crate::wire::{Content, Edit, Role, message::Part};
 const LEAST_TOKENS: u64 = 64;
 /// Maximum number of times the protected window grows by its own size for an agent that reads
 /// masked content again.
-pub const MAX_WIDENINGS: u32 = 3;
+pub(crate) const MAX_WIDENINGS: u32 = 3;
 
 impl Compaction<'_> {
     /// Masks down to `mark_tokens` if possible, unless it would free less than `least_tokens`.

@@ -31,7 +31,7 @@ pub(crate) enum Step {
 }
 
 /// Compacts to the low mark, and within the limit, as far as possible.
-pub fn run(state: &mut Compactor, mark: Mark, source: &dyn Source) {
+pub(super) fn run(state: &mut Compactor, mark: Mark, source: &dyn Source) {
     if state.turns.list.is_empty() {
         // System messages alone: nothing may be removed.
         return;

@@ -27,7 +27,7 @@ const ASKED_SHARE: f64 = 0.25;
 const LEAST_OF_ALL: f64 = 0.15;
 
 /// Search terms of a question.
-pub struct Question {
+pub(crate) struct Question {
     /// Index of each term in the question.
     terms: HashMap<u64, usize>,
     kinds: Vec<TermKind>,
@@ -35,7 +35,7 @@ pub struct Question {
 
 impl Question {
     /// Extracts the terms of a question; `None` if it has no words.
-    pub fn of(text: &str) -> Option<Self> {
+    pub(crate) fn of(text: &str) -> Option<Self> {
         let mut own = Self { terms: HashMap::new(), kinds: Vec::new() };
         terms(text, |term| {
             let next = own.kinds.len();
@@ -48,7 +48,7 @@ impl Question {
 }
 
 /// Part of a message's text.
-pub struct Passage {
+pub(crate) struct Passage {
     pub message: usize,
     role: Role,
     /// Its units, by index.
@@ -64,7 +64,7 @@ pub struct Passage {
 
 impl Passage {
     /// Appends the passages of `message` to `passages`.
-    pub fn add_of(
+    pub(crate) fn add_of(
         message: usize,
         reading: &Reading,
         text_tokens: u64,
@@ -140,7 +140,7 @@ fn words(units: &[usize], question: &Question, reading: &Reading) -> (u32, Vec<(
 ///
 /// BM25 with the fourth root instead of the logarithm, since only roots round alike on every
 /// machine. Neighbours in the dialogue receive a share of a message's score.
-pub fn ranked(passages: &[Passage], question: &Question) -> Vec<usize> {
+pub(crate) fn ranked(passages: &[Passage], question: &Question) -> Vec<usize> {
     let mut holders = vec![0_u32; question.kinds.len()];
     for (place, _) in passages.iter().flat_map(|passage| &passage.found) {
         holders[*place] += 1;

@@ -10,14 +10,14 @@ const BEGINNING: u8 = b'^';
 
 /// Word of a text, or its equivalent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Term {
+pub(crate) struct Term {
     /// Hash of the spelling.
     pub key: u64,
     pub kind: TermKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TermKind {
+pub(crate) enum TermKind {
     /// A word, or two characters of a script without spaces.
     Word,
     /// Prefix of a word: inflected and compound forms share it.
@@ -25,7 +25,7 @@ pub enum TermKind {
 }
 
 /// Passes each term of `text` to `take`, in order, in lower case.
-pub fn terms(text: &str, mut take: impl FnMut(Term)) {
+pub(crate) fn terms(text: &str, mut take: impl FnMut(Term)) {
     let mut word = String::new();
     // Previous character, if its script has no spaces.
     let mut before: Option<char> = None;

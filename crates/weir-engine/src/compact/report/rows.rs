@@ -17,7 +17,7 @@ const TOOL_CHARACTERS: usize = 64;
 const LOOKED_AT_BYTES: usize = 1024;
 
 /// Returns a row for each message.
-pub fn messages(subject: &Subject<'_>) -> Vec<MessageRow> {
+pub(super) fn messages(subject: &Subject<'_>) -> Vec<MessageRow> {
     let mut tools = Tools::default();
     let reasons = match subject.treatment {
         Treatment::Compacted | Treatment::Observed => subject.state.reasons(),
@@ -68,7 +68,7 @@ fn first_words(message: &Message<'_>) -> String {
 }
 
 /// Returns a row for each note, and one for recall.
-pub fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
+pub(super) fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
     if !subject.treatment.is_by_state() {
         return Vec::new();
     }
@@ -137,7 +137,7 @@ fn named(name: &str) -> String {
 
 /// Returns the files of the conversation. A result counts for the first file that its call names; a
 /// block for its own file.
-pub fn files(subject: &Subject<'_>, rows: &[MessageRow]) -> Vec<FileUse> {
+pub(super) fn files(subject: &Subject<'_>, rows: &[MessageRow]) -> Vec<FileUse> {
     let encoding = subject.state.profile.measure.encoding;
     let mut found = Files::default();
     let mut tools = Tools::default();

@@ -19,7 +19,7 @@ pub enum Fate {
 
 /// Message that stays with part of its content removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rewrite {
+pub(crate) struct Rewrite {
     pub edit: Edit,
     /// Current size of the message, including framing.
     pub tokens: u64,
@@ -29,7 +29,7 @@ pub struct Rewrite {
 
 impl Rewrite {
     /// Estimates its memory, in bytes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let texts = |texts: &[Option<String>]| texts.iter().flatten().map(String::len).sum();
         let own = match &self.edit {
             Edit::Replace(text) => text.len(),

@@ -6,14 +6,14 @@ use crate::compact::summary::Summary;
 
 /// Maximum number of counting notes at one message before the next compaction merges the two
 /// oldest.
-pub const NOTES_PER_MESSAGE: usize = 4;
+pub(crate) const NOTES_PER_MESSAGE: usize = 4;
 
 /// Closing line of a note of excerpts before a user's own words.
 const END: &str = "[weir: end of earlier messages]";
 
 /// Note left by a compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
+pub(crate) struct Note {
     /// Message that it is attached to.
     pub message: usize,
     pub place: Place,
@@ -50,7 +50,7 @@ impl SentNotes {
 
 /// Position of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// Before the message's text: nothing kept is before the gap.
     Before,
     /// After the message's text.
@@ -63,20 +63,20 @@ pub enum Place {
 
 impl Note {
     /// Returns whether it has the same bytes in the same place as `other`.
-    pub fn is_sent_as(&self, other: &Self) -> bool {
+    pub(crate) fn is_sent_as(&self, other: &Self) -> bool {
         let sent = |note: &Self| (note.message, note.place, note.left_out);
         sent(self) == sent(other) && self.excerpts == other.excerpts
     }
 
     /// Estimates its memory, in bytes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let text = self.excerpts.as_ref().map_or(0, |text| text.len());
         let summary = self.summary.as_ref().map_or(0, |summary| summary.text.len());
         size_of::<Self>() + text + summary
     }
 
     /// Returns the text of the note.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let noun = if self.left_out == 1 { "message was" } else { "messages were" };
         let said = match &self.excerpts {
             Some(excerpts) => excerpts.to_string(),

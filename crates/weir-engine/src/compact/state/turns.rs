@@ -6,7 +6,7 @@ use crate::wire::Role;
 
 /// Kind of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TurnKind {
+pub(crate) enum TurnKind {
     User,
     /// An assistant message with its calls and all their results.
     Assistant,
@@ -18,7 +18,7 @@ pub enum TurnKind {
 
 /// Messages that stay or are removed together.
 #[derive(Debug, Clone)]
-pub struct Turn {
+pub(crate) struct Turn {
     pub kind: TurnKind,
     /// First message. Its messages are those from here to `last`, except system messages.
     pub first: usize,
@@ -43,7 +43,7 @@ impl Turn {
 
 /// Turns of a transcript so far.
 #[derive(Debug, Clone, Default)]
-pub struct Turns {
+pub(crate) struct Turns {
     pub list: Vec<Turn>,
     /// Turn of each message; system messages belong to none.
     pub of_message: Vec<Option<usize>>,
@@ -60,7 +60,7 @@ pub struct Turns {
 
 impl Turns {
     /// Adds the next message.
-    pub fn push(&mut self, fact: &Fact) {
+    pub(crate) fn push(&mut self, fact: &Fact) {
         let message = self.of_message.len();
         if fact.role == Role::System {
             if self.system_run == message {
@@ -142,7 +142,7 @@ impl Turns {
 
     /// Updates the live turns and the first user's after `message` was added, which may have merged
     /// turns.
-    pub fn track(&mut self, message: usize) {
+    pub(crate) fn track(&mut self, message: usize) {
         let turns = self.list.len();
         while self.live.last().is_some_and(|turn| *turn >= turns) {
             self.live.pop();
@@ -160,14 +160,14 @@ impl Turns {
     }
 
     /// Drops removed turns from the live ones.
-    pub fn sweep(&mut self) {
+    pub(crate) fn sweep(&mut self) {
         let turns = &self.list;
         self.live.retain(|turn| !turns[*turn].is_gone);
     }
 
     /// Returns the first of the newest turns, which a compaction never removes. It is the last turn
     /// or, if an assistant turn still waits for results, that one.
-    pub fn newest_from(&self) -> usize {
+    pub(crate) fn newest_from(&self) -> usize {
         let last = self.list.len().saturating_sub(1);
         match self.last_assistant {
             Some(assistant) if self.list[assistant].is_open() => assistant,
@@ -177,7 +177,7 @@ impl Turns {
 
     /// Returns whether a request could have ended after the last message, whichever message
     /// follows. It could after a user message, and after the last result that the calls wait for.
-    pub fn is_certain_point(&self, last: &Fact) -> bool {
+    pub(crate) fn is_certain_point(&self, last: &Fact) -> bool {
         match last.role {
             Role::User | Role::Other => true,
             Role::Tool => self.list.last().is_none_or(|turn| !turn.is_open()),

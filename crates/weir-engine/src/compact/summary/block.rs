@@ -6,10 +6,10 @@ use crate::compact::excerpt::compose;
 use crate::wire::Role;
 
 /// Prefix of the line above a summary.
-pub const OPENS: &str = "[weir: summary by a model of ";
+pub(super) const OPENS: &str = "[weir: summary by a model of ";
 
 /// Formats a summary for a note that covers `messages`; `None` if it is empty.
-pub fn block(summary: &Summary, messages: usize) -> Option<String> {
+pub(crate) fn block(summary: &Summary, messages: usize) -> Option<String> {
     let covers = summary.covers.min(messages);
     let text = clean(&summary.text);
     if covers == 0 || text.is_empty() {
