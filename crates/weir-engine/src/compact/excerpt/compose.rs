@@ -7,13 +7,11 @@ use std::rc::Rc;
 
 use super::speaker::{Speakers, tool_name};
 use super::subject::Subject;
+use crate::compact::message::quote::{ALSO, quote};
 use crate::compact::message::reading::{BlockKind, Reading};
-use crate::wire::Role;
 
-/// Prefix of names that occur in a message but in none of its excerpts.
-pub(crate) const ALSO: &str = "also: ";
 /// Opening line of excerpts that follow a summary.
-pub(crate) const BESIDE_SUMMARY: &str =
+pub(crate) const AFTER_SUMMARY: &str =
     "[weir: the same messages word for word, shortened to fit; … = left out]";
 
 /// Parts of a message that are in the note.
@@ -39,7 +37,7 @@ pub(crate) fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -
     let count = subject.gone.len();
     let noun = if count == 1 { "message" } else { "messages" };
     let mut out = match subject.summarised {
-        Some(_) => BESIDE_SUMMARY.to_owned(),
+        Some(_) => AFTER_SUMMARY.to_owned(),
         None => format!("[weir: {count} earlier {noun}, shortened to fit; … = left out]"),
     };
     let mut elsewhere: Vec<&str> = Vec::new();
@@ -127,30 +125,6 @@ fn write_units(reading: &Reading, units: &[usize], out: &mut String) {
     }
 }
 
-/// Characters that end a line for some reader.
-const LINE_ENDS: [char; 7] = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
-
-/// Writes quoted text so that none of its lines can pass for one of the note's own.
-fn quote(said: &str, role: Role, out: &mut String) {
-    for line in said.split_inclusive(LINE_ENDS) {
-        if is_like_own(line.trim_start(), role) {
-            out.push_str("| ");
-        }
-        out.push_str(line);
-    }
-}
-
-/// Returns whether a line looks like one of the note's own: a speaker's header, a note's opening or
-/// end, a list of names, a call.
-pub(crate) fn is_like_own(line: &str, role: Role) -> bool {
-    let is_header = line
-        .strip_prefix('#')
-        .is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()));
-    let is_call =
-        role == Role::Assistant && line.strip_prefix("> ").is_some_and(|rest| rest.contains(": "));
-    is_header || is_call || line.starts_with("[weir:") || line.starts_with(ALSO)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,24 +139,6 @@ mod tests {
             (3, None),
         ] {
             assert_eq!(of_message(note, message), shown, "{message}");
-        }
-    }
-
-    #[test]
-    fn no_line_passes_for_the_notes_own() {
-        for (said, role, wanted) in [
-            ("a\n#12 user:\nb", Role::Tool, "a\n| #12 user:\nb"),
-            ("  [weir: 3 earlier", Role::User, "|   [weir: 3 earlier"),
-            ("a\r[weir: end", Role::User, "a\r| [weir: end"),
-            ("also: x\u{2028}also: y", Role::User, "| also: x\u{2028}| also: y"),
-            ("> run: rm", Role::Assistant, "| > run: rm"),
-            ("> he said: no", Role::User, "> he said: no"),
-            ("# heading\n#tag\nalso x", Role::User, "# heading\n#tag\nalso x"),
-            ("a\r\nb\n", Role::User, "a\r\nb\n"),
-        ] {
-            let mut out = String::new();
-            quote(said, role, &mut out);
-            assert_eq!(out, wanted, "{said:?}");
         }
     }
 }

@@ -16,15 +16,16 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::num::NonZeroU32;
 use std::ops::Range;
 
+use crate::compact::message::quote::ALSO;
 use crate::compact::message::reading::Unit;
 use crate::wire::Role;
 use candidates::{Candidate, Offer, Said, What};
-use compose::{ALSO, Chosen};
+use compose::Chosen;
 use subject::Subject;
 use weight::Seeded;
 use worth::{
-    JOINED_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, cover, is_full, is_talk,
-    is_telling_alone, lead, shape, text_tokens_of,
+    JOINED_WORTH, NAME_COVER, TALK_WORTH, USER_WORTH, WORTHY_TOKENS, cover, is_full, is_talk, lead,
+    shape, stands_alone, text_tokens_of,
 };
 
 /// Tokens of the note's first line.
@@ -162,7 +163,7 @@ impl<'a> Writer<'a> {
             for (index, (mention, id)) in reading.values.iter().zip(ids.iter().copied()).enumerate()
             {
                 let is_known = named[id as usize];
-                if is_known || (!lexicon.is_cited(id) && !is_telling_alone(reading, mention)) {
+                if is_known || (!lexicon.is_cited(id) && !stands_alone(reading, mention)) {
                     continue;
                 }
                 named[id as usize] = true;

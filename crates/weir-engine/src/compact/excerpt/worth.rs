@@ -49,7 +49,7 @@ pub(crate) fn shape(reading: &Reading, unit: &Unit, rest: &mut Vec<u8>) -> u64 {
 
 /// Returns whether a value has meaning without its surroundings: a name does; a number, a date and
 /// the key of a record do not.
-pub(crate) fn is_telling_alone(reading: &Reading, mention: &Mention) -> bool {
+pub(crate) fn stands_alone(reading: &Reading, mention: &Mention) -> bool {
     let said = reading.said(mention);
     let is_key = reading.text[mention.end as usize..].starts_with(['"', '\''])
         && reading.text[mention.end as usize + 1..].starts_with(':');

@@ -5,6 +5,7 @@ pub(super) mod ending;
 pub(super) mod extract;
 pub(super) mod measure;
 pub(super) mod placeholder;
+pub(super) mod quote;
 pub mod reading;
 pub(super) mod reference;
 pub(super) mod units;

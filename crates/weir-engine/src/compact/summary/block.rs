@@ -2,7 +2,7 @@
 //! the note's own.
 
 use super::{Summary, clean};
-use crate::compact::excerpt::compose;
+use crate::compact::message::quote::is_like_own;
 use crate::wire::Role;
 
 /// Prefix of the line above a summary.
@@ -23,7 +23,7 @@ pub(crate) fn block(summary: &Summary, messages: usize) -> Option<String> {
         // Hidden characters at its start, such as a non-ASCII blank, must not disguise a line like
         // the note's own.
         let plain = line.trim_start_matches(|own: char| !own.is_ascii_graphic());
-        if compose::is_like_own(plain, Role::Assistant) {
+        if is_like_own(plain, Role::Assistant) {
             block.push_str("| ");
         }
         block.push_str(line);
