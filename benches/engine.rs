@@ -16,7 +16,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group};
 use tokio::runtime::Runtime;
 use weir::config::Config;
 use weir::proxy::Tenant;
-use weir::proxy::planner::{Planned, Planner, RequestOptions};
+use weir::proxy::plan::{Planned, Planner, PlannerParts, RequestOptions};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
 
@@ -81,14 +81,14 @@ fn engine(criterion: &mut Criterion) {
             if limit_tokens < 5_000 && limit_tokens < tokens || (is_low && tokens < 100_000) {
                 continue;
             }
-            let planner = Planner::new(Arc::clone(&config));
+            let planner = Planner::new(Arc::clone(&config), PlannerParts::default());
             let cuts = plan(&runtime, &planner, whole.clone(), limit_tokens).cuts;
             let id = |what: &str| {
                 BenchmarkId::new(what, format!("{tokens} under {limit_tokens}, {cuts} cuts"))
             };
             group.bench_function(id("cold"), |bencher| {
                 bencher.iter_batched(
-                    || Planner::new(Arc::clone(&config)),
+                    || Planner::new(Arc::clone(&config), PlannerParts::default()),
                     |planner| plan(&runtime, &planner, whole.clone(), limit_tokens),
                     BatchSize::PerIteration,
                 );

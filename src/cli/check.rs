@@ -9,9 +9,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::connect::{self, Outcome, Tried};
-use super::serve::BAD_CONFIGURATION;
 use super::settings::{self, Flags};
 use super::sources::Document;
+use super::start_error::BAD_CONFIGURATION;
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{self, Config, Problem, Warning};
 

@@ -107,7 +107,7 @@ pub fn connect(config: Config) -> Vec<Tried> {
 fn store(config: &Config) -> Tried {
     let key = if config.store.url.is_some() { "store.url" } else { "store.path" };
     match store_path::open_or_say(config, std::env::vars_os()) {
-        Err(said) => Tried::new(key, Outcome::Fails, said),
+        Err(error) => Tried::new(key, Outcome::Fails, error.to_string()),
         Ok(store) => {
             let message = match store.file() {
                 Some(file) => format!("{} can be written", file.display()),

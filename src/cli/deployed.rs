@@ -80,7 +80,10 @@ fn the_unit_runs_what_there_is() {
     assert_eq!(unit("StateDirectory"), ["weir"]);
     let stop: u64 = unit("TimeoutStopSec")[0].parse().expect("seconds");
     assert!(Duration::from_secs(stop) > Duration::from_millis(config.server.drain_deadline_ms));
-    assert_eq!(unit("RestartPreventExitStatus"), [super::serve::BAD_CONFIGURATION.to_string()]);
+    assert_eq!(
+        unit("RestartPreventExitStatus"),
+        [super::start_error::BAD_CONFIGURATION.to_string()]
+    );
 }
 
 const POD_IP: &str = "10.0.0.7";

@@ -11,7 +11,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::{sources, tokenizer_file};
 use crate::config::{self, Config};
-use crate::proxy::planner::{Planner, RequestOptions};
+use crate::proxy::plan::{Planner, PlannerParts, RequestOptions};
 use crate::proxy::{Explained, Question, Tenant};
 use weir_engine::compact::report::{self, Category};
 use weir_engine::wire::Protocol;
@@ -157,7 +157,7 @@ fn explain(
         policy: args.policy.clone(),
         ..RequestOptions::default()
     };
-    let planner = Planner::new(Arc::new(config));
+    let planner = Planner::new(Arc::new(config), PlannerParts::default());
     let model = args.model.as_deref();
     let tenant = Tenant::ANONYMOUS;
     runtime

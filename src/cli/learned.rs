@@ -200,7 +200,8 @@ mod tests {
         let store = Store::in_memory().expect("there is memory");
         let empty = listing(&store, false).await.expect("readable");
         assert_eq!(empty, "Nothing has been learned of any model yet.\n");
-        let learned = Learned::new(store.clone(), "http://up:1".into(), false, Learning::default());
+        let learned =
+            Learned::new(Some((store.clone(), "http://up:1".into())), false, Learning::default());
         for (model, is_told) in [("one", true), ("two", false)] {
             let limits = LearnedLimits {
                 window_tokens: Some(8192),

@@ -26,6 +26,7 @@ mod replay;
 mod serve;
 mod settings;
 pub mod sources;
+mod start_error;
 mod store_path;
 mod tokenizer_file;
 mod usage;

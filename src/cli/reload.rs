@@ -15,7 +15,8 @@ use super::{config_files, loop_check, serve};
 use crate::admin::AdminRenewal;
 use crate::config::changes::{self, Change, Effect};
 use crate::config::{Config, Problem};
-use crate::server::{Hangups, Renewal};
+use crate::server::{Hangups, Renewal, RenewalError};
+use crate::tls::TlsError;
 use weir_engine::tokens::Encoding;
 
 /// Interval at which files are checked. They are few and small.
@@ -35,6 +36,15 @@ pub struct Reload {
     pub listening: SocketAddr,
     pub admin: Option<AdminRenewal>,
     pub log: serve::LogLevel,
+}
+
+/// Reason why a configuration does not apply.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error("admin.tls.{0}")]
+    Admin(#[source] TlsError),
+    #[error(transparent)]
+    Server(RenewalError),
 }
 
 /// Tokenizers loaded from files, by model name.
@@ -131,13 +141,13 @@ impl Reload {
         changes.extend(self.changed_files(&vocabularies));
         let level = config.log.level.clone();
         let files = self.files(&config, before);
-        self.go_by(config).map_err(|said| vec![Problem::with("", said)])?;
+        self.go_by(config).map_err(|error| vec![Problem::with("", error.to_string())])?;
         (self.log)(&level);
         self.server.note_refused(false);
         gathered.figment = figment;
         (self.gathered, self.vocabularies, self.files) = (gathered, vocabularies, files);
         before.watch.follow(self.files.clone());
-        tell(&changes);
+        log_changes(&changes);
         Ok(())
     }
 
@@ -212,10 +222,10 @@ impl Reload {
     }
 
     /// Prepares everything first, so that all of it applies or none.
-    fn go_by(&self, config: Config) -> Result<(), String> {
+    fn go_by(&self, config: Config) -> Result<(), ReloadError> {
         let admin = self.admin.as_ref().map(|admin| admin.prepare(&config)).transpose();
-        let admin = admin.map_err(|error| format!("admin.tls.{error}"))?;
-        let server = self.server.prepare(config).map_err(|error| error.to_string())?;
+        let admin = admin.map_err(ReloadError::Admin)?;
+        let server = self.server.prepare(config).map_err(ReloadError::Server)?;
         // Nothing can fail from here on.
         if let Some(admin) = admin {
             admin();
@@ -238,7 +248,7 @@ impl Reload {
 }
 
 /// Logs the changes that apply now, and those that do not yet.
-fn tell(changes: &[Change]) {
+fn log_changes(changes: &[Change]) {
     let said = |effect| Some(keys(changes, effect)).filter(|keys| !keys.is_empty());
     tracing::info!(
         target: "weir::reload",
@@ -343,7 +353,7 @@ mod tests {
         for (config, expected) in
             [(no_upstream, "upstreams.other.ca_file"), (no_certificate, "server.tls.cert_file")]
         {
-            let problem = reload.go_by(config).expect_err("it is of no use");
+            let problem = reload.go_by(config).expect_err("it is of no use").to_string();
             assert!(problem.contains(expected), "{problem}");
             assert!(Arc::ptr_eq(&before, &reload.server.proxy()), "{expected}");
             assert_eq!(said(address, "new.example").await, foreign, "{expected}");

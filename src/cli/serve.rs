@@ -10,26 +10,23 @@ use clap::Args;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
 
-use super::greeting::{greet, url_ip};
+use super::greeting::greet;
 use super::log_fields::PlainFields;
 use super::log_lines::TerminalLines;
 use super::log_writer::{LogEnd, log_writer};
 use super::loop_check;
 use super::reload::{self, Before, Reload};
 use super::settings::{Flags, Gathered};
+use super::start_error::{LogError, StartError};
 use super::store_path;
 use crate::admin::{self, Admin, AdminRenewal};
-use crate::config::{AuthMode, Config, Log, LogFormat, Problem};
+use crate::config::{AuthMode, Config, Log, LogFormat};
 use crate::proxy::Proxy;
 use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
 use crate::upstream::Client;
 use weir_engine::tokens::Encoding;
 use weir_store::Store;
 
-/// The configuration is invalid.
-pub const BAD_CONFIGURATION: u8 = 2;
-/// weir could not start to serve.
-const CANNOT_SERVE: u8 = 1;
 /// A second signal cut short requests in flight.
 const CUT_SHORT: u8 = 130;
 
@@ -70,30 +67,31 @@ pub struct ServeArgs {
 
 /// Serves until shutdown.
 pub fn run(args: &ServeArgs) -> ExitCode {
+    match started(args) {
+        Ok(Ending::Finished | Ending::Overdue(_)) => ExitCode::SUCCESS,
+        Ok(Ending::Forced) => ExitCode::from(CUT_SHORT),
+        Err(error) => {
+            eprintln!("weir: {error}");
+            error.code()
+        }
+    }
+}
+
+/// Reads the configuration, starts the log and serves.
+fn started(args: &ServeArgs) -> Result<Ending, StartError> {
     // Before anything is read: a signal to reload must not end the process.
     let listening = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let listening = listening.and_then(|runtime| {
         let hangups = runtime.block_on(async { Hangups::listen() })?;
         Ok((runtime, hangups))
     });
-    let (runtime, hangups) = match listening {
-        Ok(listening) => listening,
-        Err(error) => {
-            eprintln!("weir: cannot start threads or listen for signals: {error}");
-            return ExitCode::from(CANNOT_SERVE);
-        }
-    };
+    let (runtime, hangups) = listening.map_err(StartError::Runtime)?;
     let mut before = Before::new(&args.flags);
     let gathered = args.flags.gather();
     let look = |config: &Config| before.look(config);
-    let (config, warnings) = match args.flags.configuration(&gathered.figment, look) {
-        Ok(config) => config,
-        Err(problems) => return refuse(&problems),
-    };
-    let (level, log_end) = match start_log(&config.log) {
-        Ok(started) => started,
-        Err(problem) => return refuse(&[Problem::with("", problem)]),
-    };
+    let (config, warnings) =
+        args.flags.configuration(&gathered.figment, look).map_err(StartError::Configuration)?;
+    let (level, log_end) = start_log(&config.log).map_err(StartError::Log)?;
     std::panic::set_hook(Box::new(|panic| {
         // The place only: a panic's message may quote request content.
         let place = panic.location().map(ToString::to_string);
@@ -110,24 +108,7 @@ pub fn run(args: &ServeArgs) -> ExitCode {
     // Nobody waits any more for a count or a decoding that is still running.
     runtime.shutdown_background();
     drop(log_end);
-    match served {
-        Ok(Ending::Finished | Ending::Overdue(_)) => ExitCode::SUCCESS,
-        Ok(Ending::Forced) => ExitCode::from(CUT_SHORT),
-        Err(failure) => {
-            eprintln!("weir: {}", failure.message);
-            ExitCode::from(failure.code)
-        }
-    }
-}
-
-/// Lists the problems in the configuration.
-fn refuse(problems: &[Problem]) -> ExitCode {
-    eprintln!("weir: the configuration cannot be used:");
-    for problem in problems {
-        eprintln!("  - {problem}");
-    }
-    eprintln!("`weir serve --help` lists the options.");
-    ExitCode::from(BAD_CONFIGURATION)
+    served
 }
 
 /// Inputs that are read again when they change.
@@ -159,30 +140,12 @@ impl Startup {
 /// Changes the log level.
 pub type LogLevel = Box<dyn Fn(&str) + Send>;
 
-/// Reason why serving did not start.
-struct Failure {
-    code: u8,
-    message: String,
-}
-
-impl Failure {
-    fn cannot_serve(message: String) -> Self {
-        Self { code: CANNOT_SERVE, message }
-    }
-
-    fn bad_configuration(message: String) -> Self {
-        Self { code: BAD_CONFIGURATION, message }
-    }
-}
-
-async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, Failure> {
-    let deaf = |error| Failure::cannot_serve(format!("cannot listen for signals: {error}"));
-    let mut signals = Signals::listen().map_err(deaf)?;
-    let client = Client::new(&config.upstream)
-        .map_err(|error| Failure::bad_configuration(error.to_string()))?;
+async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, StartError> {
+    let mut signals = Signals::listen().map_err(StartError::Signals)?;
+    let client = Client::new(&config.upstream).map_err(StartError::Client)?;
     let store = open_store(&config)?;
     let admin = admin(&config, &store).await?;
-    let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(no_store)?;
+    let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(StartError::Setup)?;
     let originals = Arc::clone(proxy.originals());
     // Before anything new is written, so that bills are complete as soon as weir answers.
     proxy.journal().tend().await;
@@ -190,8 +153,8 @@ async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, Failure>
         tokio::spawn(store_path::sweep(store.clone()));
     }
     let server = Server::bind(&config, proxy).await.map_err(|error| match error {
-        BindError::Listen(error) => cannot_bind(config.server.listen, &error),
-        error @ BindError::Tls(_) => Failure::bad_configuration(error.to_string()),
+        BindError::Listen(source) => StartError::Listen { address: config.server.listen, source },
+        BindError::Tls(error) => StartError::Tls(error),
     })?;
     let address = server.address();
     refuse_loops(&config, address).await?;
@@ -236,34 +199,34 @@ async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, Failure>
             "the last writes may not survive a power loss"
         );
     }
-    tell_ending(&ending, &config);
+    log_ending(&ending, &config);
     Ok(ending)
 }
 
 /// Refuses upstreams that are weir itself, if it listens elsewhere than configured, for example on
 /// a port that the system chose.
-async fn refuse_loops(config: &Arc<Config>, address: SocketAddr) -> Result<(), Failure> {
+async fn refuse_loops(config: &Arc<Config>, address: SocketAddr) -> Result<(), StartError> {
     if address == config.server.listen {
         return Ok(());
     }
     let config = Arc::clone(config);
     let looked = tokio::task::spawn_blocking(move || loop_check::refuse(&config, address));
-    match looked.await.unwrap_or_default().first() {
-        Some(problem) => Err(Failure::bad_configuration(problem.to_string())),
+    match looked.await.unwrap_or_default().into_iter().next() {
+        Some(problem) => Err(StartError::Loop(problem)),
         None => Ok(()),
     }
 }
 
-fn open_store(config: &Config) -> Result<Store, Failure> {
+fn open_store(config: &Config) -> Result<Store, StartError> {
     match config.auth.mode {
-        AuthMode::Open => store_path::open(config, std::env::vars_os()).map_err(no_store),
-        // Without its keys weir could not identify anyone.
-        AuthMode::Keys => store_path::open_or_say(config, std::env::vars_os())
-            .map_err(|said| Failure::cannot_serve(no_keys(&said))),
+        AuthMode::Open => store_path::open(config, std::env::vars_os()).map_err(StartError::Store),
+        AuthMode::Keys => {
+            store_path::open_or_say(config, std::env::vars_os()).map_err(StartError::Keys)
+        }
     }
 }
 
-fn tell_ending(ending: &Ending, config: &Config) {
+fn log_ending(ending: &Ending, config: &Config) {
     match ending {
         Ending::Finished => tracing::info!(target: "weir", "shut down cleanly"),
         Ending::Overdue(connections) => tracing::warn!(
@@ -277,7 +240,7 @@ fn tell_ending(ending: &Ending, config: &Config) {
 }
 
 /// Binds the admin API, if it is configured. A new token is printed, but not logged.
-async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, Failure> {
+async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, StartError> {
     let Some(address) = config.admin_listen() else { return Ok(None) };
     let token_file = &config.admin.token_file;
     let path = match token_file.is_empty() {
@@ -286,60 +249,20 @@ async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, Failure>
             .map(|store| store.with_file_name("admin.token")),
     };
     let shown = path.as_ref().map_or_else(String::new, |path| format!(" {}", path.display()));
-    let (token, is_new) = admin::load_or_make(path.as_deref()).map_err(|error| {
-        Failure::cannot_serve(format!("admin.token_file:{shown} cannot be used: {error}"))
-    })?;
+    let (token, is_new) = admin::load_or_make(path.as_deref())
+        .map_err(|source| StartError::Token { shown: shown.clone(), source })?;
     if is_new {
         let kept = if path.is_some() { format!("kept in{shown}") } else { "not stored".into() };
         eprintln!("The admin API's token, shown this once and {kept}:\n\n  {}\n", token.expose());
     }
     let bound = Admin::bind(address, config, store.clone(), admin::Token::new(&token)).await;
-    bound.map(Some).map_err(|error| {
-        Failure::cannot_serve(format!(
-            "the admin API cannot listen on {address}: {error}. Choose another address with \
-             admin.listen, or \"off\" to manage keys with `weir keys` only."
-        ))
-    })
-}
-
-fn no_store(said: impl std::fmt::Display) -> Failure {
-    Failure::cannot_serve(format!("no store is available: {said}"))
-}
-
-fn no_keys(said: &str) -> String {
-    format!(
-        "with auth.mode = \"keys\" a store is required, since it holds the keys: {said}. Name a \
-         writable file with --store FILE (store.path), or a PostgreSQL server (store.url)"
-    )
-}
-
-fn cannot_bind(address: SocketAddr, error: &io::Error) -> Failure {
-    let port = address.port();
-    let cure = match error.kind() {
-        io::ErrorKind::AddrInUse => format!(
-            "Another program has the port, perhaps another weir (`ss -ltnp 'sport = :{port}'` or \
-             `lsof -i :{port}` shows which). End it, or choose another port with `--listen \
-             {ip}:PORT`.",
-            ip = url_ip(address.ip())
-        ),
-        io::ErrorKind::PermissionDenied => {
-            "Ports below 1024 need privileges. Choose another port with `--listen ADDRESS:PORT`."
-                .to_owned()
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            "This machine does not have that address. Choose one with `--listen ADDRESS:PORT`."
-                .to_owned()
-        }
-        _ => "Choose another address with `--listen ADDRESS:PORT`.".to_owned(),
-    };
-    Failure::cannot_serve(format!("cannot listen on {address}: {error}. {cure}"))
+    bound.map(Some).map_err(|source| StartError::AdminListen { address, source })
 }
 
 /// Starts the log, which lasts until the returned handle is dropped.
-fn start_log(log: &Log) -> Result<(LogLevel, LogEnd), String> {
-    let filter = EnvFilter::try_new(&log.level).map_err(|error| format!("log.level: {error}"))?;
-    let failed = |error: &dyn std::fmt::Display| format!("the log cannot be set up: {error}");
-    let (writer, end) = log_writer(io::stderr()).map_err(|error| failed(&error))?;
+fn start_log(log: &Log) -> Result<(LogLevel, LogEnd), LogError> {
+    let filter = EnvFilter::try_new(&log.level).map_err(LogError::Level)?;
+    let (writer, end) = log_writer(io::stderr()).map_err(LogError::Thread)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let (level, started) = match log.format {
         LogFormat::Text if io::stderr().is_terminal() => {
@@ -357,7 +280,7 @@ fn start_log(log: &Log) -> Result<(LogLevel, LogEnd), String> {
             (level(builder.reload_handle()), builder.try_init())
         }
     };
-    started.map(|()| (level, end)).map_err(|error| failed(&error))
+    started.map(|()| (level, end)).map_err(LogError::Subscriber)
 }
 
 /// Returns the function that changes the log level. The configuration has checked that the level is

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::sources::{self, Flag};
 use crate::config::{self, Config, Secret, is_database_url};
 use crate::proxy::Journal;
-use weir_store::{Store, StoreOptions, now_ms};
+use weir_store::{OpenError, Store, StoreOptions, now_ms};
 
 /// Path that stands for memory instead of a file.
 const MEMORY: &str = ":memory:";
@@ -31,13 +31,26 @@ pub fn given(value: String) -> [Flag; 2] {
     })
 }
 
+/// Reason why the store that the configuration names cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UnusableStore {
+    #[error("no home folder is set in the environment")]
+    NoHome,
+    #[error("{} cannot be used ({source})", path.display())]
+    File { path: PathBuf, source: OpenError },
+    #[error(transparent)]
+    Memory(OpenError),
+    #[error("the PostgreSQL server of store.url cannot be used: {0}")]
+    Server(#[source] OpenError),
+}
+
 /// Opens the store that `config` names. If a file cannot be used, weir warns and serves without it.
 /// If a shared server cannot be used, weir does not serve, since with its own store it would not
 /// share anything.
 pub fn open(
     config: &Config,
     env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<Store, String> {
+) -> Result<Store, UnusableStore> {
     match open_or_say(config, env) {
         Ok(store) => Ok(store),
         Err(said) if config.store.url.is_some() => Err(said),
@@ -48,7 +61,7 @@ pub fn open(
                  Name a writable file with --store FILE (store.path), or use --store {MEMORY} \
                  if this is intended"
             );
-            Store::in_memory().map_err(|error| error.to_string())
+            Store::in_memory().map_err(UnusableStore::Memory)
         }
     }
 }
@@ -57,19 +70,18 @@ pub fn open(
 pub fn open_or_say(
     config: &Config,
     env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<Store, String> {
+) -> Result<Store, UnusableStore> {
     if let Some(url) = &config.store.url {
         return connect(url);
     }
     let given = &config.store.path;
     if given == MEMORY {
-        return Store::in_memory().map_err(|error| error.to_string());
+        return Store::in_memory().map_err(UnusableStore::Memory);
     }
-    let path = path(given, env).ok_or("no home folder is set in the environment")?;
+    let path = path(given, env).ok_or(UnusableStore::NoHome)?;
     let sync_interval = Duration::from_millis(config.ledger.sync_interval_ms);
     let options = StoreOptions { sync_interval, ..StoreOptions::default() };
-    let opened = Store::open_with(&path, options);
-    opened.map_err(|error| format!("{} cannot be used ({error})", path.display()))
+    Store::open_with(&path, options).map_err(|source| UnusableStore::File { path, source })
 }
 
 /// Loads the configuration from a command's flags `--config` and `--store` and the environment.
@@ -84,16 +96,15 @@ pub fn configuration(config: Option<&Path>, store: Option<String>) -> Result<Con
 }
 
 /// Opens the store on a server.
-fn connect(url: &Secret) -> Result<Store, String> {
-    Store::connect(url.expose())
-        .map_err(|error| format!("the PostgreSQL server of store.url cannot be used: {error}"))
+fn connect(url: &Secret) -> Result<Store, UnusableStore> {
+    Store::connect(url.expose()).map_err(UnusableStore::Server)
 }
 
 /// Opens the store for a command that writes to it, on a server or in a file, which is created if
 /// missing.
 pub fn kept(config: &Config) -> Result<Store, String> {
     if let Some(url) = &config.store.url {
-        return connect(url);
+        return connect(url).map_err(|error| error.to_string());
     }
     let Some(path) = file(&config.store, std::env::vars_os()) else {
         return Err(
@@ -111,7 +122,7 @@ pub fn kept(config: &Config) -> Result<Store, String> {
 pub fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, String> {
     let config = configuration(config, store)?;
     if let Some(url) = &config.store.url {
-        return connect(url);
+        return connect(url).map_err(|error| error.to_string());
     }
     let Some(path) = file(&config.store, std::env::vars_os()) else {
         return Err(

@@ -47,7 +47,7 @@ pub struct Summaries {
 }
 
 /// When a model writes summaries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SummaryMode {
     /// In the background if a model is configured, otherwise never.
     Auto,

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use http::StatusCode;
 
-use crate::upstream::{SendError, TargetError};
+use crate::upstream::retry::Tried;
+use crate::upstream::{ClientError, SendError, TargetError};
+use weir_store::{OpenError, StoreError};
 
 /// Kind of error. Few and fixed: the metric's label and the wire's `code`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,7 +89,41 @@ impl ErrorKind {
     }
 }
 
+/// Party to which an error is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Caller,
+    /// weir itself, its configuration or its store.
+    Weir,
+    Upstream,
+}
+
 impl ErrorKind {
+    /// Returns the party that it is due to.
+    pub fn side(self) -> Side {
+        match self {
+            Self::UpgradeNotSupported
+            | Self::LoopDetected
+            | Self::Overloaded
+            | Self::StoreUnavailable
+            | Self::Internal => Side::Weir,
+            Self::UpstreamConnect
+            | Self::UpstreamPath
+            | Self::UpstreamTimeout
+            | Self::UpstreamClosed => Side::Upstream,
+            _ => Side::Caller,
+        }
+    }
+
+    /// Whether the same request may succeed later.
+    fn may_pass(self) -> bool {
+        match self {
+            Self::BodyTimeout | Self::BudgetHeld => true,
+            Self::UpgradeNotSupported | Self::LoopDetected | Self::UpstreamPath => false,
+            _ => self.side() != Side::Caller,
+        }
+    }
+
     /// HTTP status of an answer with this error.
     pub fn status(self) -> StatusCode {
         match self {
@@ -123,7 +159,8 @@ impl ErrorKind {
 }
 
 /// Error of a request without an answer from the model.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
 pub struct ProxyError {
     pub kind: ErrorKind,
     /// For the caller: the problem and its solution. Never content, never a credential.
@@ -136,6 +173,37 @@ pub struct ProxyError {
     pub upstream: Option<Box<UpstreamAnswer>>,
     /// Conversation that could not be sent, for the log.
     pub subject: Option<Box<Subject>>,
+    /// Error of a lower layer that it follows from.
+    #[source]
+    pub reason: Option<Reason>,
+}
+
+/// Error of a lower layer.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(transparent)]
+pub enum Reason {
+    Target(TargetError),
+    Send(SendError),
+    Store(StoreError),
+}
+
+/// Reason why no proxy can be made of a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// A store in memory, or random bytes, are not available.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    #[error("redis.url: {0}")]
+    Redis(#[source] StoreError),
+    /// The client of the upstream with this section cannot be made.
+    #[error("{}", source.said(section))]
+    Client { section: String, source: ClientError },
+    #[error("summaries.url: {0}")]
+    Summaries(#[source] ClientError),
+    #[error("weir's own key for the provider contains characters that are not allowed in a header")]
+    ProviderKey,
+    #[error("a header of the upstream {upstream} is invalid: {header:?}")]
+    Header { upstream: String, header: String },
 }
 
 /// Conversation that an error is about, as far as it was read.
@@ -156,8 +224,28 @@ pub struct UpstreamAnswer {
 impl ProxyError {
     /// Creates an error of `kind` with this message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        let message = message.into();
-        Self { kind, message, param: None, retry_after_ms: None, upstream: None, subject: None }
+        Self {
+            kind,
+            message: message.into(),
+            param: None,
+            retry_after_ms: None,
+            upstream: None,
+            subject: None,
+            reason: None,
+        }
+    }
+
+    /// Whether the same request may succeed later.
+    pub fn may_retry(&self) -> bool {
+        self.retry_after_ms.is_some() || self.kind.may_pass()
+    }
+
+    /// Returns how the request came back from an upstream, if it reached one.
+    pub fn tried(&self) -> Option<Tried> {
+        match &self.reason {
+            Some(Reason::Send(error)) => error.tried(),
+            _ => None,
+        }
     }
 }
 
@@ -169,7 +257,7 @@ impl From<TargetError> for ProxyError {
                 ErrorKind::InvalidRequest
             }
         };
-        Self::new(kind, error.to_string())
+        Self { reason: Some(Reason::Target(error)), ..Self::new(kind, error.to_string()) }
     }
 }
 
@@ -183,6 +271,7 @@ impl From<SendError> for ProxyError {
             SendError::Closed | SendError::Protocol { .. } => ErrorKind::UpstreamClosed,
             SendError::Upload => ErrorKind::InvalidRequest,
         };
-        Self::new(kind, error.to_string())
+        let message = error.to_string();
+        Self { reason: Some(Reason::Send(error)), ..Self::new(kind, message) }
     }
 }

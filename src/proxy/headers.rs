@@ -6,7 +6,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue};
 
-use super::planner::{Planned, RequestOptions};
+use super::plan::{Planned, RequestOptions};
 use crate::config::Context;
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::error::{ErrorKind, ProxyError};

@@ -2,27 +2,15 @@
 //! shows their order. Knows nothing of listeners or of how errors are rendered.
 
 pub mod admit;
-mod draft;
 pub mod error;
-mod explain;
 mod headers;
 pub mod hold;
 pub mod metrics;
-mod models;
-mod originals;
-mod plan_cache;
-mod planned;
-pub mod planner;
-mod prefix_cache;
-mod question;
-mod refusal;
+pub mod plan;
 pub mod relay;
 pub mod send;
 mod settings;
 pub mod settle;
-mod several;
-mod shared;
-mod spend;
 pub mod summaries;
 pub mod upstreams;
 
@@ -34,27 +22,29 @@ use serde_json::Value;
 pub use self::admit::admission::Admission;
 pub use self::admit::caller::Caller;
 pub use self::admit::host;
-pub use self::admit::request::{Call, Pass, PassBody};
-pub use self::error::{ErrorKind, ProxyError};
-pub use self::explain::Explained;
+pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel};
+pub use self::error::{ErrorKind, ProxyError, SetupError};
 pub use self::hold::journal::Journal;
-pub use self::originals::{LeftOut, Originals};
-pub use self::question::Question;
+pub use self::plan::{Explained, Question, RequestOptions};
 pub use self::relay::drain::Drains;
-use self::send::chat::{Attempt, Chat, ChatRequest, PlannedAttempt};
+use self::send::attempt::Attempt;
+use self::send::chat::Chat;
+use self::send::models;
 use self::send::passthrough::{self, PassRequest, Passthrough};
 use self::settings::{Runtime, Settings};
+pub use self::settle::originals::{LeftOut, Originals};
 pub use self::settle::record::MAX_LOGGED_BYTES;
 use self::settle::record::{Passed, Record};
-pub use self::spend::SpendQuery;
+use self::settle::spend;
+pub use self::settle::spend::SpendQuery;
 use self::summaries::{Sent, Summaries};
 use self::upstreams::Upstream;
 pub use self::upstreams::{learned, learned_store};
 use crate::config::{Config, Routes};
 use crate::upstream::{Base, Client, Endpoint, Inbound, Target};
 pub use crate::upstream::{Body, BoxError};
+use weir_store::Store;
 pub use weir_store::Tenant;
-use weir_store::{OpenError, Store};
 
 /// Handles requests from plan to answer.
 pub struct Proxy {
@@ -65,36 +55,35 @@ pub struct Proxy {
 impl Proxy {
     /// Creates a proxy that sends through `client`, or to the other upstreams of `config`, and
     /// keeps persistent data in `store`. Fails if memory for its caches is not available.
-    pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, OpenError> {
+    pub fn new(config: Arc<Config>, client: Client, store: Store) -> Result<Self, SetupError> {
         let runtime = Arc::new(Runtime::new(&config, store)?);
         let settings = Settings::new(config, Some(client), &runtime, None)?;
         Ok(Self { settings, runtime })
     }
 
-    /// Creates the proxy for another configuration, for new requests.
-    pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, OpenError> {
+    /// Returns the proxy under another configuration, for new requests: new settings, the same
+    /// runtime.
+    pub fn reconfigured(&self, config: Arc<Config>) -> Result<Self, SetupError> {
         let settings = Settings::new(config, None, &self.runtime, Some(&self.settings))?;
         Ok(Self { settings, runtime: Arc::clone(&self.runtime) })
     }
 
     /// Compacts the conversation to its limit, forwards it and relays the answer.
     ///
-    /// The call, its body and its permit are released when the head of the answer arrives.
-    pub async fn handle(&self, mut call: Call) -> Result<Response<Body>, ProxyError> {
+    /// The request, its body and its permit are released when the head of the answer arrives.
+    pub async fn handle(&self, mut request: ChatRequest) -> Result<Response<Body>, ProxyError> {
         let settings = &self.settings;
-        let admission = std::mem::replace(&mut call.admission, Admission::unlimited());
-        let permit = std::mem::replace(&mut call.permit, Box::new(()));
-        let mut record = self.begin(&call.method, &call.target, &call.caller, admission);
+        let admission = std::mem::replace(&mut request.admission, Admission::unlimited());
+        let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
         let sent = async {
             // Admit: caller and rates are known, the options are read.
-            self.refuse_loop(&call.headers)?;
-            let options = headers::options(&call.headers, &settings.config.context, &call.caller)?;
-            let (tenant, request) = (call.caller.tenant, ChatRequest::new(settings, call, options));
+            self.refuse_loop(&request.headers)?;
+            request.read(settings).await?;
             // Plan for the model of its route.
-            let mut chat = Chat::plan(settings, request.await?, &mut record).await?;
+            let mut chat = Chat::plan(settings, request, &mut record).await?;
             // Hold the cost and send, as often as there is a cause to send it again.
             let inbound = send::send(&mut chat, &mut record).await?;
-            let mut current = chat.into_current();
+            let (request, mut current) = chat.into_parts();
             record.edited(&current.planned);
             if inbound.status.is_success() {
                 record.taken(&current.planned);
@@ -102,18 +91,18 @@ impl Proxy {
                 // Only after the upstream accepted the request, which distinguishes a credential
                 // from noise.
                 let left_out = std::mem::take(&mut current.planned.left_out);
-                let readable = current.attempt.job.body.clone();
-                self.runtime.originals.keep(tenant, readable, left_out, permit);
+                let (tenant, body) = (request.caller.tenant, current.job.body.clone());
+                self.runtime.originals.keep(tenant, body, left_out, request.permit);
             }
             Ok((inbound, current))
         };
-        let (mut inbound, PlannedAttempt { attempt, planned }) = match sent.await {
+        let (mut inbound, Attempt { upstream, planned, .. }) = match sent.await {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
-        inbound.headers = attempt.upstream.inbound(inbound.headers);
+        inbound.headers = upstream.inbound(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
-        self.name(&mut inbound, &record, &attempt.upstream, &planned.model);
+        self.name(&mut inbound, &record, &upstream, &planned.model);
         // Relay; the record settles at the end of the answer.
         let response = relay::relay(inbound, record, &self.runtime.drains);
         Ok(match planned.usage_request {
@@ -186,12 +175,11 @@ impl Proxy {
     }
 
     /// Explains the plan that [`Self::handle`] would carry out first. Sends nothing.
-    pub async fn explain(&self, call: Call) -> Result<Explained, ProxyError> {
+    pub async fn explain(&self, mut request: ChatRequest) -> Result<Explained, ProxyError> {
         let settings = &self.settings;
-        let options = headers::options(&call.headers, &settings.config.context, &call.caller)?;
-        let request = ChatRequest::new(settings, call, options).await?;
-        let attempt = Attempt::new(settings, &request, request.model.as_deref())?;
-        settings.planner.explain_job(attempt.job, None).await
+        request.read(settings).await?;
+        let (_, _, job) = request.job(settings, request.model.name.as_deref())?;
+        settings.planner.explain_job(job, None).await
     }
 
     fn begin(
@@ -213,18 +201,16 @@ impl Proxy {
     }
 
     /// Prefetches the summary for the next compaction in the background.
-    fn announce(&self, current: &mut PlannedAttempt) {
-        let PlannedAttempt { attempt, planned } = current;
-        let Some((summaries, requester)) = self.summaries().zip(attempt.job.requester.as_ref())
-        else {
+    fn announce(&self, current: &mut Attempt) {
+        let Attempt { job, planned, .. } = current;
+        let Some((summaries, requester)) = self.summaries().zip(job.requester.as_ref()) else {
             return;
         };
         summaries.note_taken(&requester.caller);
         let Some(wanted) = planned.ahead.take() else { return };
-        let received = &attempt.job.body;
-        let body = planned.body.as_ref().unwrap_or(received).clone();
+        let body = planned.body.as_ref().unwrap_or(&job.body).clone();
         let sent = Sent { body, tokens: planned.sent_tokens };
-        summaries.announce(wanted, received, requester, Some(sent));
+        summaries.announce(wanted, &job.body, requester, Some(sent));
     }
 
     /// Refuses a request that has already passed through this instance.

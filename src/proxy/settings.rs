@@ -3,21 +3,22 @@
 use std::sync::Arc;
 
 use super::admit::admission::Admissions;
+use super::error::SetupError;
 use super::headers::Via;
 use super::hold::budgets::Budgets;
 use super::hold::journal::{Journal, JournalState};
 use super::hold::prices::{RoutePrices, Warned};
-use super::originals::Originals;
-use super::planner::Planner;
+use super::plan::{PlanState, Planner, PlannerParts};
 use super::relay::drain::Drains;
-use super::summaries::Summaries;
+use super::settle::originals::Originals;
+use super::summaries::{Summaries, SummaryState};
 use super::upstreams::routes::Routes;
 use super::upstreams::{Upstream, Upstreams};
 use crate::config::{Config, Mode};
 use crate::upstream::{Client, Target, TargetError};
 use weir_engine::compact::Configured;
+use weir_store::Store;
 use weir_store::redis::Redis;
-use weir_store::{OpenError, Store};
 
 /// State kept across reloads.
 pub struct Runtime {
@@ -29,6 +30,8 @@ pub struct Runtime {
     /// Routes and models already reported as unread.
     pub unread: Warned,
     journal: Arc<JournalState>,
+    plans: Arc<PlanState>,
+    summaries: Arc<SummaryState>,
     /// Name of this instance in `via`, to recognise its own requests.
     via: Via,
 }
@@ -36,9 +39,9 @@ pub struct Runtime {
 impl Runtime {
     /// Creates the state for the configuration in force at the start. Fails if memory for its
     /// caches is not available.
-    pub fn new(config: &Arc<Config>, store: Store) -> Result<Self, OpenError> {
+    pub fn new(config: &Arc<Config>, store: Store) -> Result<Self, SetupError> {
         let redis = Redis::configured(&config.redis.url, &config.redis.key_prefix)
-            .map_err(|error| OpenError::System { message: format!("redis.url: {error}") })?;
+            .map_err(SetupError::Redis)?;
         let budgets = Budgets::new(Arc::clone(config), &store, redis.clone());
         Ok(Self {
             originals: Arc::new(Originals::new(&config.context, &store)?),
@@ -46,6 +49,8 @@ impl Runtime {
             admissions: Admissions::new(redis),
             unread: Warned::default(),
             journal: Arc::new(JournalState::new(store.clone(), budgets)),
+            plans: Arc::new(PlanState::new(&config.cache)),
+            summaries: Arc::new(SummaryState::new(&config.summaries, &store)),
             via: Via::random(),
             store,
         })
@@ -65,14 +70,13 @@ pub struct Settings {
 
 impl Settings {
     /// Creates the settings of `config`. `client` is that of the default upstream, made if absent.
-    /// Caches, learned values and work in flight of `before` carry over, as do connections to
-    /// unchanged upstreams.
+    /// Unchanged upstreams of `before` keep their connections and learned values.
     pub fn new(
         config: Arc<Config>,
         client: Option<Client>,
         runtime: &Runtime,
         before: Option<&Self>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, SetupError> {
         let store = &runtime.store;
         let old = before.map(|before| (&*before.config, &before.upstreams));
         let upstreams = Upstreams::new(&config, client, store, old)?;
@@ -83,13 +87,16 @@ impl Settings {
         let state = Arc::clone(&runtime.journal);
         let journal = Arc::new(Journal::new(Arc::clone(&config), origin, prices, state));
         let old = before.and_then(|before| before.summaries.as_deref());
-        let summaries = Summaries::new(&config, &upstreams.default, &journal, store, old)
-            .map_err(|error| OpenError::System { message: format!("summaries.url: {error}") })?;
-        let (routes, given) = (Arc::new(routes), Arc::clone(&config));
-        let planner = match before {
-            Some(before) => before.planner.renewed(given, routes, summaries.clone()),
-            None => Planner::with(given, routes, summaries.clone(), Arc::clone(journal.metrics())),
+        let shared = (store, &runtime.summaries);
+        let summaries = Summaries::new(&config, &upstreams.default, &journal, shared, old)
+            .map_err(SetupError::Summaries)?;
+        let parts = PlannerParts {
+            state: Some(Arc::clone(&runtime.plans)),
+            routes: Some(Arc::new(routes)),
+            summaries: summaries.clone(),
+            metrics: Arc::clone(journal.metrics()),
         };
+        let planner = Planner::new(Arc::clone(&config), parts);
         let via = runtime.via.clone();
         Ok(Self { config, upstreams, planner, summaries, journal, via })
     }

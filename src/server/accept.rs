@@ -29,14 +29,9 @@ pub struct Received {
 }
 
 impl Acceptor {
-    /// Creates an acceptor with limits on one body and on all bodies together.
-    pub fn new(max_body_bytes: usize, max_bodies_in_flight_bytes: usize) -> Self {
-        Self { bodies: Bodies::new(max_bodies_in_flight_bytes), max_body_bytes }
-    }
-
-    /// Creates an acceptor with other limits; memory already held still counts.
-    pub fn renewed(&self, max_body_bytes: usize, max_bodies_in_flight_bytes: usize) -> Self {
-        Self { bodies: self.bodies.limited(max_bodies_in_flight_bytes), max_body_bytes }
+    /// Creates an acceptor with a limit on one body, and one on all `bodies` together.
+    pub fn new(max_body_bytes: usize, bodies: Bodies) -> Self {
+        Self { bodies, max_body_bytes }
     }
 
     /// Reads a request's body completely.

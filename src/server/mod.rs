@@ -16,7 +16,6 @@ mod repoll;
 mod routes;
 mod shutdown;
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ use crate::config::Config;
 use crate::proxy::{Drains, Proxy};
 use crate::tls::TlsError;
 use connection::{Connections, Welcome};
-use routes::Routes;
+use routes::{Routes, RoutesState};
 
 /// Number of connections past `max_connections` that receive a 503 with a retry delay, which helps
 /// callers more than silence. Beyond these, connections wait in the system's queue.
@@ -55,24 +54,15 @@ pub struct Server {
 }
 
 /// Reason why the server could not start.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The address is not available.
+    #[error(transparent)]
     Listen(io::Error),
     /// The certificate cannot be used.
-    Tls(TlsError),
+    #[error("server.tls.{0}")]
+    Tls(#[source] TlsError),
 }
-
-impl fmt::Display for BindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Listen(error) => error.fmt(f),
-            Self::Tls(error) => write!(f, "server.tls.{error}"),
-        }
-    }
-}
-
-impl std::error::Error for BindError {}
 
 /// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +83,8 @@ impl Server {
         let address = listener.local_addr().map_err(BindError::Listen)?;
         let shutdown = Shutdown::default();
         let drains = proxy.drains().clone();
-        let routes = Routes::new(config, proxy, shutdown.clone());
+        let state = RoutesState::new(config, &proxy, shutdown.clone());
+        let routes = Routes::new(config, Arc::new(proxy), state);
         let connections = Connections::new(config, routes, shutdown.clone());
         let connections = connections.map_err(BindError::Tls)?;
         let max_connections = config.server.max_connections.min(Semaphore::MAX_PERMITS);

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use super::connection::Connections;
 use crate::config::Config;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, SetupError};
 use crate::tls::TlsError;
-use weir_store::OpenError;
 
 /// Handle that applies other configurations to a server.
 #[derive(Clone)]
@@ -16,24 +15,15 @@ pub struct Renewal {
 }
 
 /// Reason why a server keeps its current configuration.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum RenewalError {
     /// The certificate cannot be used.
-    Tls(TlsError),
-    /// The upstreams that it names cannot be reached, or memory is short.
-    Proxy(OpenError),
+    #[error("server.tls.{0}")]
+    Tls(#[source] TlsError),
+    /// The proxy cannot be made.
+    #[error(transparent)]
+    Proxy(SetupError),
 }
-
-impl std::fmt::Display for RenewalError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Tls(error) => write!(f, "server.tls.{error}"),
-            Self::Proxy(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for RenewalError {}
 
 impl Renewal {
     pub(super) fn new(connections: Arc<Connections>) -> Self {
@@ -54,13 +44,13 @@ impl Renewal {
         let proxy = Arc::new(proxy.map_err(RenewalError::Proxy)?);
         let tls = self.connections.tls().map(|tls| tls.prepare(&config.server.tls));
         let tls = tls.transpose().map_err(RenewalError::Tls)?;
-        let renewed = routes.renewed(&config, proxy);
+        let routes = routes.reconfigured(&config, proxy);
         let connections = Arc::clone(&self.connections);
         Ok(move || {
             if let (Some(listener), Some(tls)) = (connections.tls(), tls) {
                 listener.replace(tls);
             }
-            connections.follow(renewed);
+            connections.follow(routes);
         })
     }
 

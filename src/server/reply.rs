@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::decode;
-use crate::proxy::error::UpstreamAnswer;
+use crate::proxy::error::{Side, UpstreamAnswer};
 use crate::proxy::{Body, ErrorKind, ProxyError, metrics};
 
 /// Marks weir's own errors, so that callers can distinguish them from the upstream's.
@@ -70,7 +70,7 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
     let envelope = Envelope {
         error: Rendered {
             message: &problem.message,
-            kind: kind_of_error(problem.kind, status),
+            kind: kind_of_error(problem.kind),
             param: problem.param.as_deref(),
             code: problem.kind.code(),
             upstream: problem.upstream.as_deref().map(Upstream::new),
@@ -83,18 +83,12 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
     if let Some(after_ms) = problem.retry_after_ms {
         headers.insert(RETRY_AFTER, HeaderValue::from(after_ms.div_ceil(1000)));
     }
+    if is_retried(status) && !problem.may_retry() {
+        headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
+    }
     match problem.kind {
-        ErrorKind::UpgradeNotSupported
-        | ErrorKind::LoopDetected
-        | ErrorKind::BudgetExhausted
-        | ErrorKind::UpstreamPath => {
-            headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
-        }
         ErrorKind::UnsupportedEncoding => {
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(decode::SUPPORTED_ENCODINGS));
-        }
-        ErrorKind::RequestRate | ErrorKind::TokenRate if problem.retry_after_ms.is_none() => {
-            headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         ErrorKind::InvalidApiKey => {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -140,13 +134,18 @@ fn full(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// OpenAI's `type` for errors of this kind and status.
-fn kind_of_error(kind: ErrorKind, status: StatusCode) -> &'static str {
+/// OpenAI's `type` for errors of this kind.
+fn kind_of_error(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::RequestRate => "requests",
         ErrorKind::TokenRate | ErrorKind::BudgetHeld => "tokens",
         ErrorKind::BudgetExhausted => "insufficient_quota",
-        _ if status.is_server_error() => "server_error",
-        _ => "invalid_request_error",
+        kind if kind.side() == Side::Caller => "invalid_request_error",
+        _ => "server_error",
     }
+}
+
+/// Whether OpenAI's SDKs send a request again after an answer with this status.
+fn is_retried(status: StatusCode) -> bool {
+    status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
 }

@@ -15,6 +15,7 @@ use http::{Method, Request, Response, StatusCode};
 
 use super::accept::{Acceptor, Received};
 use super::auth::{Auth, is_secret_in};
+use super::body::Bodies;
 use super::health;
 use super::preflight::{is_preflight, preflight};
 use super::reply;
@@ -22,7 +23,8 @@ use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::admit::host::{Hosts, Origins};
 use crate::proxy::{
-    Body, Call, Caller, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError, SpendQuery,
+    Body, Caller, ChatRequest, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError,
+    RequestOptions, RequestedModel, SpendQuery,
 };
 use crate::upstream::{Target, TargetError};
 use weir_engine::wire::Protocol;
@@ -49,13 +51,20 @@ pub struct Address(pub IpAddr);
 pub struct Routes {
     proxy: Arc<Proxy>,
     acceptor: Acceptor,
-    auth: Arc<Auth>,
     hosts: Hosts,
     origins: Origins,
-    shutdown: Shutdown,
     last_target: LastTarget,
     /// Maximum pause within a request's body.
     body_idle: Duration,
+    state: RoutesState,
+}
+
+/// State that a reload keeps: known callers, and the memory held by bodies.
+#[derive(Clone)]
+pub struct RoutesState {
+    auth: Arc<Auth>,
+    bodies: Bodies,
+    shutdown: Shutdown,
     /// Whether the last configuration was refused.
     is_refused: Arc<AtomicBool>,
 }
@@ -82,38 +91,37 @@ enum Step {
     Forward(Target),
 }
 
-impl Routes {
-    pub fn new(config: &Config, proxy: Proxy, shutdown: Shutdown) -> Self {
-        let server = &config.server;
+impl RoutesState {
+    /// Creates the state for the configuration in force at the start.
+    pub fn new(config: &Config, proxy: &Proxy, shutdown: Shutdown) -> Self {
         Self {
-            acceptor: Acceptor::new(server.max_body_bytes, server.max_bodies_in_flight_bytes),
             auth: Arc::new(Auth::new(config.auth.mode, proxy.store())),
+            bodies: Bodies::new(config.server.max_bodies_in_flight_bytes),
+            shutdown,
+            is_refused: Arc::default(),
+        }
+    }
+}
+
+impl Routes {
+    /// Creates the routes of a configuration to its proxy.
+    pub fn new(config: &Config, proxy: Arc<Proxy>, state: RoutesState) -> Self {
+        let server = &config.server;
+        let bodies = state.bodies.limited(server.max_bodies_in_flight_bytes);
+        Self {
+            acceptor: Acceptor::new(server.max_body_bytes, bodies),
             hosts: Hosts::new(&server.allowed_hosts),
             origins: Origins::new(&config.cors.allow_origins),
-            shutdown,
             last_target: Mutex::new(None),
             body_idle: Duration::from_millis(config.upstream.idle_timeout_ms),
-            is_refused: Arc::default(),
-            proxy: Arc::new(proxy),
+            proxy,
+            state,
         }
     }
 
-    /// Creates routes for another configuration, with its own proxy. Known callers and the memory
-    /// held by bodies carry over.
-    pub fn renewed(&self, config: &Config, proxy: Arc<Proxy>) -> Self {
-        let server = &config.server;
-        let limits = (server.max_body_bytes, server.max_bodies_in_flight_bytes);
-        Self {
-            acceptor: self.acceptor.renewed(limits.0, limits.1),
-            auth: Arc::clone(&self.auth),
-            hosts: Hosts::new(&server.allowed_hosts),
-            origins: Origins::new(&config.cors.allow_origins),
-            shutdown: self.shutdown.clone(),
-            last_target: Mutex::new(None),
-            body_idle: Duration::from_millis(config.upstream.idle_timeout_ms),
-            is_refused: Arc::clone(&self.is_refused),
-            proxy,
-        }
+    /// Returns the routes of another configuration to its proxy, with the same state.
+    pub fn reconfigured(&self, config: &Config, proxy: Arc<Proxy>) -> Self {
+        Self::new(config, proxy, self.state.clone())
     }
 
     /// Returns the proxy to the upstream.
@@ -128,7 +136,7 @@ impl Routes {
 
     /// Records whether the last configuration was refused.
     pub fn note_refused(&self, is_refused: bool) {
-        self.is_refused.store(is_refused, Ordering::Relaxed);
+        self.state.is_refused.store(is_refused, Ordering::Relaxed);
     }
 
     /// Answers a request.
@@ -145,7 +153,7 @@ impl Routes {
             Ok(Step::Own(response)) => response,
             Ok(Step::NotAllowed(allowed)) => self.refuse_method(&parts, body, allowed),
             Ok(Step::Metrics) => self.metrics(&parts, body).await,
-            Ok(step) => match self.auth.caller(&parts.headers, &parts.uri).await {
+            Ok(step) => match self.state.auth.caller(&parts.headers, &parts.uri).await {
                 Ok(mut caller) => {
                     caller.address = address(&parts);
                     self.serve(step, parts, body, caller).await
@@ -205,8 +213,8 @@ impl Routes {
         }
         match request.uri().path() {
             "/healthz" => Some(reply::json(StatusCode::OK, r#"{"status":"ok"}"#)),
-            "/readyz" if self.shutdown.phase() == Phase::Serving => {
-                let is_refused = self.is_refused.load(Ordering::Relaxed);
+            "/readyz" if self.state.shutdown.phase() == Phase::Serving => {
+                let is_refused = self.state.is_refused.load(Ordering::Relaxed);
                 Some(reply::json(
                     StatusCode::OK,
                     health::ready(self.proxy.store().state(), is_refused),
@@ -282,7 +290,7 @@ impl Routes {
     /// listener must not see the spending of teams.
     async fn metrics(&self, parts: &Parts, body: Body) -> Response<Body> {
         let is_own = address(parts).is_some_and(|address| address.to_canonical().is_loopback());
-        if is_own && self.auth.is_open() {
+        if is_own && self.state.auth.is_open() {
             return reply::metrics(self.proxy.metrics_page().await);
         }
         let message = "Here metrics are shown in open mode and to this machine alone. The admin API's \
@@ -397,7 +405,7 @@ impl Routes {
         protocol: Protocol,
         target: Target,
         caller: Caller,
-    ) -> Result<Call, ProxyError> {
+    ) -> Result<ChatRequest, ProxyError> {
         let admission = match self.proxy.admit(&caller).await {
             Ok(admission) => admission,
             Err(problem) => {
@@ -407,16 +415,18 @@ impl Routes {
         };
         let Received { received, decoded, permit } =
             self.acceptor.body(&parts.headers, body).await?;
-        Ok(Call {
+        Ok(ChatRequest {
             protocol,
             target,
             method: parts.method,
             headers: parts.headers,
+            decoded: decoded.unwrap_or_else(|| received.clone()),
             received,
-            decoded,
             caller,
             admission,
             permit: Box::new(permit),
+            options: RequestOptions::default(),
+            model: RequestedModel::default(),
         })
     }
 
@@ -512,7 +522,8 @@ mod tests {
         let shutdown = Shutdown::default();
         let store = Store::in_memory().expect("there is memory");
         let proxy = Proxy::new(config.clone().into(), client, store).expect("nothing is kept");
-        let routes = Routes::new(&config, proxy, shutdown.clone());
+        let state = RoutesState::new(&config, &proxy, shutdown.clone());
+        let routes = Routes::new(&config, proxy.into(), state);
         let ask = async |path: &str| {
             let body = reply::empty(StatusCode::OK).into_body();
             let mut request = Request::new(body);

@@ -3,7 +3,6 @@
 
 mod stream;
 
-use std::fmt;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -36,20 +35,13 @@ pub struct Tls {
 }
 
 /// Reason why TLS cannot be set up.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key} {message}")]
 pub struct TlsError {
     /// Configuration key of the faulty file, within its section.
     pub key: &'static str,
     pub message: String,
 }
-
-impl fmt::Display for TlsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.key, self.message)
-    }
-}
-
-impl std::error::Error for TlsError {}
 
 impl Tls {
     /// Builds TLS from the listener's settings; `None` if they name no certificate.

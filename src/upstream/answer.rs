@@ -1,6 +1,5 @@
 //! Body of an answer: chunks as they arrive, the end, or an error that says how it broke off.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -29,27 +28,15 @@ pub struct AnswerBody {
 }
 
 /// How an answer broke off.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
     /// The upstream's connection ended or failed before the answer did.
-    Cut { cause: String },
+    #[error("the upstream's answer was cut: {}", super::client::root_cause(source))]
+    Cut { source: reqwest::Error },
     /// The upstream was silent for longer than allowed.
+    #[error("the upstream sent nothing for {timeout_ms} ms (upstream.idle_timeout_ms)")]
     Idle { timeout_ms: u64 },
 }
-
-impl fmt::Display for AnswerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cut { cause } => write!(f, "the upstream's answer was cut: {cause}"),
-            Self::Idle { timeout_ms } => write!(
-                f,
-                "the upstream sent nothing for {timeout_ms} ms (upstream.idle_timeout_ms)"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for AnswerError {}
 
 impl AnswerBody {
     pub(super) fn new(inner: reqwest::Body, idle: Duration) -> Self {
@@ -184,12 +171,11 @@ impl AnswerBody {
                 self.waiting = false;
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => {
+            Poll::Ready(Some(Err(source))) => {
                 self.inner = None;
-                let cause = super::client::root_cause(&error);
                 // On an error, the listener drops data that it has not written yet. After `Pending`
                 // it writes first.
-                self.cut = Some(AnswerError::Cut { cause });
+                self.cut = Some(AnswerError::Cut { source });
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }

@@ -1,6 +1,7 @@
 //! Detection of the path of an upstream's API through its list of models, which is free to request.
 //! Sends no caller's request and no caller's credential.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
@@ -36,8 +37,8 @@ pub async fn ask_models(
 ) -> Result<ModelsAnswer, SendError> {
     // Azure lists models next to deployments, not under them.
     let path = if base.names_deployment() { "/openai/models" } else { "/v1/models" };
-    let target = Target::map(base, path)
-        .map_err(|error| SendError::Protocol { cause: error.to_string() })?;
+    let target =
+        Target::map(base, path).map_err(|error| SendError::Protocol { source: Arc::new(error) })?;
     let mut headers = headers.clone();
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     let outbound = Outbound { method: Method::GET, target, headers, body: OutboundBody::Empty };

@@ -2,7 +2,6 @@
 //! request twice if the upstream may have acted on it.
 
 use std::error::Error;
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
@@ -17,7 +16,7 @@ use http::{HeaderMap, Method, StatusCode};
 use reqwest::redirect;
 use tokio::time::{Instant, timeout_at};
 
-use super::retry::{self, Attempt, Failure};
+use super::retry::{self, Attempt, Failure, Tried};
 use super::upload::{Upload, UploadError};
 use super::{AnswerBody, Base, BaseError, Body, Target, tls};
 use crate::config;
@@ -36,20 +35,15 @@ pub struct Client {
 }
 
 /// Reason why the client could not be created.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", self.said("upstream"))]
 pub enum ClientError {
     /// `upstream.url` cannot be used.
-    Base(BaseError),
+    Base(#[source] BaseError),
     /// TLS or the system's certificates could not be set up.
-    Build { cause: String },
+    Build(#[source] reqwest::Error),
     /// A TLS file has no usable content.
     Tls { key: &'static str, cause: &'static str },
-}
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said("upstream"))
-    }
 }
 
 impl ClientError {
@@ -57,13 +51,13 @@ impl ClientError {
     pub fn said(&self, section: &str) -> String {
         match self {
             Self::Base(error) => format!("{section}.url: {error}"),
-            Self::Build { cause } => format!("{section}: the client cannot be set up: {cause}"),
+            Self::Build(error) => {
+                format!("{section}: the client cannot be set up: {}", root_cause(error))
+            }
             Self::Tls { key, cause } => format!("{section}.{key}: {cause}"),
         }
     }
 }
-
-impl Error for ClientError {}
 
 /// Outgoing request; its headers are sent unchanged.
 pub struct Outbound {
@@ -88,58 +82,31 @@ pub struct Inbound {
 }
 
 /// Reason why there is no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum SendError {
-    Connect {
-        origin: String,
-        cause: String,
-    },
-    ConnectTimeout {
-        origin: String,
-        timeout_ms: u64,
-    },
-    FirstByteTimeout {
-        timeout_ms: u64,
-    },
+    #[error("no connection to the upstream {origin}: {}", root_cause(&**source))]
+    Connect { origin: String, source: Arc<reqwest::Error> },
+    #[error(
+        "no connection to the upstream {origin} within {timeout_ms} ms (upstream.connect_timeout_ms)"
+    )]
+    ConnectTimeout { origin: String, timeout_ms: u64 },
+    #[error(
+        "the upstream did not begin to answer within {timeout_ms} ms (upstream.first_byte_timeout_ms)"
+    )]
+    FirstByteTimeout { timeout_ms: u64 },
     /// The connection closed before any part of an answer arrived.
+    #[error(
+        "the upstream closed the connection without an answer; the request may have been acted on, \
+         so it was not sent again"
+    )]
     Closed,
     /// The caller's own body broke off.
+    #[error("the request's body broke off")]
     Upload,
     /// The upstream sent an answer that is not HTTP.
-    Protocol {
-        cause: String,
-    },
+    #[error("the upstream's answer could not be read: {}", root_cause(&**source))]
+    Protocol { source: Arc<dyn Error + Send + Sync> },
 }
-
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connect { origin, cause } => {
-                write!(f, "no connection to the upstream {origin}: {cause}")
-            }
-            Self::ConnectTimeout { origin, timeout_ms } => write!(
-                f,
-                "no connection to the upstream {origin} within {timeout_ms} ms \
-                 (upstream.connect_timeout_ms)"
-            ),
-            Self::FirstByteTimeout { timeout_ms } => write!(
-                f,
-                "the upstream did not begin to answer within {timeout_ms} ms \
-                 (upstream.first_byte_timeout_ms)"
-            ),
-            Self::Closed => f.write_str(
-                "the upstream closed the connection without an answer; the request may have \
-                 been acted on, so it was not sent again",
-            ),
-            Self::Upload => f.write_str("the request's body broke off"),
-            Self::Protocol { cause } => {
-                write!(f, "the upstream's answer could not be read: {cause}")
-            }
-        }
-    }
-}
-
-impl Error for SendError {}
 
 /// Selects ring for all TLS of this process. May be called any number of times.
 pub fn install_tls_provider() {
@@ -152,9 +119,7 @@ impl Client {
     pub fn new(config: &config::Upstream) -> Result<Self, ClientError> {
         install_tls_provider();
         let base = Base::parse(&config.url).map_err(ClientError::Base)?;
-        let build = |builder: reqwest::ClientBuilder| {
-            builder.build().map_err(|error| ClientError::Build { cause: root_cause(&error) })
-        };
+        let build = |builder: reqwest::ClientBuilder| builder.build().map_err(ClientError::Build);
         Ok(Self {
             pooled: build(tls::apply(builder(&base, config), &config.tls)?)?,
             unpooled: build(
@@ -210,7 +175,7 @@ impl Client {
         let answer = self
             .within_first_byte(client.execute(sending.request()), sending)
             .await?
-            .map_err(|error| self.send_error(&error))?;
+            .map_err(|error| self.send_error(error))?;
         let (parts, body) = http::Response::<reqwest::Body>::from(answer).into_parts();
         Ok(Inbound {
             status: parts.status,
@@ -244,22 +209,21 @@ impl Client {
         }
     }
 
-    fn send_error(&self, error: &reqwest::Error) -> SendError {
+    fn send_error(&self, error: reqwest::Error) -> SendError {
         let origin = self.base.origin().to_owned();
         if error.is_connect() && error.is_timeout() {
             return SendError::ConnectTimeout { origin, timeout_ms: self.connect_timeout_ms };
         }
-        let cause = root_cause(error);
         if error.is_connect() {
-            return SendError::Connect { origin, cause };
+            return SendError::Connect { origin, source: Arc::new(error) };
         }
-        if sources(error).any(|source| source.is::<UploadError>()) {
+        if sources(&error).any(|source| source.is::<UploadError>()) {
             return SendError::Upload;
         }
-        if sources(error).any(is_closed) {
+        if sources(&error).any(is_closed) {
             return SendError::Closed;
         }
-        SendError::Protocol { cause }
+        SendError::Protocol { source: Arc::new(error) }
     }
 }
 
@@ -310,6 +274,16 @@ impl Sending {
 }
 
 impl SendError {
+    /// Returns how the request came back, if it left for the upstream.
+    pub fn tried(&self) -> Option<Tried> {
+        match self {
+            Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(Tried::Unconnected),
+            Self::Closed | Self::Protocol { .. } => Some(Tried::Unanswered),
+            Self::FirstByteTimeout { .. } => Some(Tried::Silent),
+            Self::Upload => None,
+        }
+    }
+
     fn failure(&self) -> Failure {
         match self {
             Self::Closed => Failure::Closed,

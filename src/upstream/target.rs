@@ -1,7 +1,6 @@
 //! Target of a request: the caller's path joined to the base, byte for byte. Pure. Never normalises
 //! a path; refuses one that would not arrive unchanged.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -66,32 +65,19 @@ pub struct Base {
 }
 
 /// Reason why a base URL cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BaseError {
+    #[error("not a URL: {cause}")]
     NotAUrl { cause: String },
+    #[error("the scheme must be http or https, not {scheme}")]
     Scheme { scheme: String },
+    #[error("a URL with a user or password is refused: callers send their own credential")]
     Credentials,
+    #[error("a URL with a fragment (#…) is refused")]
     Fragment,
+    #[error("the deployment's name is not UTF-8")]
     Deployment,
 }
-
-impl fmt::Display for BaseError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAUrl { cause } => write!(f, "not a URL: {cause}"),
-            Self::Scheme { scheme } => {
-                write!(f, "the scheme must be http or https, not {scheme}")
-            }
-            Self::Credentials => f.write_str(
-                "a URL with a user or password is refused: callers send their own credential",
-            ),
-            Self::Fragment => f.write_str("a URL with a fragment (#…) is refused"),
-            Self::Deployment => f.write_str("the deployment's name is not UTF-8"),
-        }
-    }
-}
-
-impl std::error::Error for BaseError {}
 
 impl Base {
     /// Parses a base URL in the form that SDKs take.
@@ -223,36 +209,25 @@ pub struct Mapped {
 }
 
 /// Reason why a path has no target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// No endpoint begins with these segments.
+    #[error(
+        "no such path here: weir forwards /v1/… (as well as /openai/v1/…, /api/v1/…, \
+         /v1beta/openai/…), OpenAI's endpoints without /v1 such as /chat/completions or \
+         /models, and Azure's /openai/deployments/NAME/…"
+    )]
     Unknown,
     /// The path contains `.` or `..` segments, plain or encoded.
+    #[error("the path holds . or .. segments: send it without them")]
     DotSegment,
     /// Some character would not be sent unchanged.
+    #[error("the path or query holds characters that must be percent-encoded in a URL")]
     Altered,
     /// The deployment's name is not UTF-8.
+    #[error("the deployment's name in the path is not UTF-8")]
     Deployment,
 }
-
-impl fmt::Display for TargetError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => {
-                "no such path here: weir forwards /v1/… (as well as /openai/v1/…, /api/v1/…, \
-                 /v1beta/openai/…), OpenAI's endpoints without /v1 such as /chat/completions or \
-                 /models, and Azure's /openai/deployments/NAME/…"
-            }
-            Self::DotSegment => "the path holds . or .. segments: send it without them",
-            Self::Altered => {
-                "the path or query holds characters that must be percent-encoded in a URL"
-            }
-            Self::Deployment => "the deployment's name in the path is not UTF-8",
-        })
-    }
-}
-
-impl std::error::Error for TargetError {}
 
 impl Deref for Target {
     type Target = Mapped;

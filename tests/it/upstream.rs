@@ -8,7 +8,7 @@ use http::{HeaderValue, Method};
 use http_body_util::BodyExt;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use weir::proxy::{Call, ErrorKind};
+use weir::proxy::{ChatRequest, ErrorKind};
 
 use crate::eventually::{DEADLINE, eventually};
 use setting::*;
@@ -35,7 +35,7 @@ async fn an_untouched_call_goes_out_byte_for_byte() {
             ("x-two", "b"),
         ],
     );
-    let call = Call { decoded: Some(Bytes::from_static(b"{}")), ..call };
+    let call = ChatRequest { decoded: Bytes::from_static(b"{}"), ..call };
     let response = proxy.handle(call).await.expect("an answer");
     let rows = response.headers();
     assert_eq!(rows["x-weir-action"], "pass");
@@ -367,7 +367,7 @@ async fn the_bodys_place_in_memory_is_given_back_with_the_head() {
     let upstream = Scripted::start(vec![Reply::Hold(answer.into())]).await;
     let proxy = proxy_to(upstream.port);
     let (given, mut back) = mpsc::unbounded_channel();
-    let call = Call { permit: Box::new(Permit(given)), ..chat(&proxy, b"{}", &[]) };
+    let call = ChatRequest { permit: Box::new(Permit(given)), ..chat(&proxy, b"{}", &[]) };
     let response = proxy.handle(call).await.expect("a head");
     back.try_recv().expect("the permit is back");
     drop(response);

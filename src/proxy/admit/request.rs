@@ -5,24 +5,42 @@ use http::{HeaderMap, Method};
 
 use super::admission::Admission;
 use super::caller::Caller;
+use crate::proxy::plan::RequestOptions;
 use crate::upstream::{Body, Target};
 use weir_engine::wire::Protocol;
+use weir_engine::wire::model::ModelField;
 
-/// Request on a route that weir reads, with its complete body.
-pub struct Call {
+/// Conversation on a route that weir reads, with its complete body: the source of every attempt.
+pub struct ChatRequest {
     pub protocol: Protocol,
     pub target: Target,
     pub method: Method,
+    /// Headers of the caller.
     pub headers: HeaderMap,
     /// Body as received, possibly compressed.
     pub received: Bytes,
-    /// Decoded body, if `received` was compressed.
-    pub decoded: Option<Bytes>,
+    /// Decoded body; the same as `received` if that is not compressed.
+    pub decoded: Bytes,
     pub caller: Caller,
     /// The caller's slot, kept until the end of the answer.
     pub admission: Admission,
-    /// Releases the body's share of memory when the call is dropped.
-    pub permit: Box<dyn Send>,
+    /// Releases the body's share of memory when the request is dropped.
+    pub permit: Box<dyn Send + Sync>,
+    /// Options from its headers or its key; the proxy reads them.
+    pub options: RequestOptions,
+    /// Model that it names; the proxy finds it.
+    pub model: RequestedModel,
+}
+
+/// Model that a request names.
+#[derive(Default)]
+pub struct RequestedModel {
+    /// Its name; `None` if all conversations have one route.
+    pub name: Option<String>,
+    /// Whether the body names it.
+    pub is_by_body: bool,
+    /// Position of the name in the body, if it may have to be replaced.
+    pub field: Option<ModelField>,
 }
 
 /// Request on any other route, streamed through.

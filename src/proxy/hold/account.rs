@@ -8,7 +8,7 @@ use http::Method;
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::headers;
-use crate::proxy::planner::Planned;
+use crate::proxy::plan::Planned;
 use crate::proxy::settle::record::logged;
 use crate::proxy::settle::settlement::End;
 use crate::upstream::{Endpoint, Outbound, Target};

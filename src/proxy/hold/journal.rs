@@ -10,12 +10,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::config::{Config, OnFailure, Priced};
-use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, ProxyError, Reason};
 use crate::proxy::hold::account::{Ended, Opening};
 use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding, Unread};
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::metrics::{Metrics, Queue};
-use crate::proxy::planner::{Job, Planned, Planner};
+use crate::proxy::plan::{Job, Planned, Planner};
 use crate::proxy::settle::record::Outcome;
 use crate::proxy::settle::settlement::{self, End, Known};
 use crate::upstream;
@@ -232,7 +232,7 @@ impl Journal {
         match self.state.store.open_request(&account.intent).await {
             Ok(()) => self.state.budgets.check_held(account.holding.as_ref()).await?,
             Err(error) if self.config.ledger.on_failure == OnFailure::Closed => {
-                return Err(unwritten(&error));
+                return Err(unwritten(error));
             }
             Err(_) => {}
         }
@@ -519,10 +519,11 @@ impl Drop for Unsent<'_> {
 }
 
 /// Refuses a request because the store cannot be written.
-fn unwritten(error: &StoreError) -> ProxyError {
+fn unwritten(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::ledger", %error, "refused a request that could not be recorded");
     ProxyError {
         retry_after_ms: Some(RETRY_AFTER_MS),
+        reason: Some(Reason::Store(error)),
         ..ProxyError::new(
             ErrorKind::StoreUnavailable,
             "weir cannot record the request at the moment, and sends no unrecorded request \

@@ -1,77 +1,90 @@
-//! Conversation as received, and an attempt for it: the upstream, the target and the body of one
-//! model. Plans and sends nothing.
+//! Attempt of a conversation: the upstream, the target and the plan for one model. Sends nothing.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{HeaderMap, Method};
-
-use super::find_model;
-use crate::proxy::admit::caller::Caller;
-use crate::proxy::admit::request::Call;
+use super::{find_model, probe};
+use crate::proxy::admit::request::{ChatRequest, RequestedModel};
 use crate::proxy::error::ProxyError;
-use crate::proxy::planner::{Job, Planned, RequestOptions};
+use crate::proxy::headers;
+use crate::proxy::plan::{Job, Planned};
 use crate::proxy::settings::Settings;
+use crate::proxy::summaries::Requester;
 use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::routes::ModelOverride;
 use crate::upstream::Target;
-use weir_engine::wire::Protocol;
 use weir_engine::wire::model::ModelField;
 
-/// Conversation as received, the source of every attempt.
-pub struct ChatRequest {
-    pub method: Method,
-    pub protocol: Protocol,
-    /// Headers of the caller.
-    pub headers: HeaderMap,
-    pub target: Target,
-    pub received: Bytes,
-    /// Decoded body.
-    pub readable: Bytes,
-    pub caller: Caller,
-    pub options: RequestOptions,
-    /// Requested model; `None` if all conversations have one route.
-    pub model: Option<String>,
-    /// Whether the body named it.
-    is_by_body: bool,
-    /// Position of the model name in the body, if it may have to be replaced.
-    field: Option<ModelField>,
-}
-
 impl ChatRequest {
-    /// Collects everything that attempts need, without the caller's slot and permit.
-    pub async fn new(
-        settings: &Settings,
-        call: Call,
-        options: RequestOptions,
-    ) -> Result<Self, ProxyError> {
-        let readable = call.decoded.unwrap_or_else(|| call.received.clone());
+    /// Reads the options in the request's headers, and finds the model that it names.
+    pub async fn read(&mut self, settings: &Settings) -> Result<(), ProxyError> {
+        self.options = headers::options(&self.headers, &settings.config.context, &self.caller)?;
         let is_routed = settings.planner.routes().are_several();
-        let by_path = call.target.asked_model();
-        let is_put = call.target.is_model_in_body || call.caller.has_own_models();
-        let field = match is_routed || (is_put && call.target.path_model.is_some()) {
-            true => find_model(readable.clone()).await?,
+        let by_path = self.target.asked_model();
+        let is_put = self.target.is_model_in_body || self.caller.has_own_models();
+        let field = match is_routed || (is_put && self.target.path_model.is_some()) {
+            true => find_model(self.decoded.clone()).await?,
             false => None,
         };
         let by_body =
             field.as_ref().and_then(ModelField::model).filter(|_| is_routed && by_path.is_none());
         let is_by_body = by_body.is_some();
         // If neither names one, it is the default's own deployment, if its base names one.
-        let named = by_path.as_deref().or(by_body).or(call.target.path_model.as_deref());
-        let model = is_routed.then(|| named.unwrap_or_default().to_owned());
-        Ok(Self {
-            method: call.method,
-            protocol: call.protocol,
-            headers: call.headers,
-            target: call.target,
-            received: call.received,
-            readable,
-            caller: call.caller,
-            options,
-            model,
-            is_by_body,
-            field,
-        })
+        let named = by_path.as_deref().or(by_body).or(self.target.path_model.as_deref());
+        let name = is_routed.then(|| named.unwrap_or_default().to_owned());
+        self.model = RequestedModel { name, is_by_body, field };
+        Ok(())
+    }
+
+    /// Prepares the planning for the route of `model`, with its upstream and target. `model` is
+    /// `None` if there are no routes.
+    pub fn job(
+        &self,
+        settings: &Settings,
+        model: Option<&str>,
+    ) -> Result<(Arc<Upstream>, Target, Job), ProxyError> {
+        let routes = settings.planner.routes();
+        let (upstream, target, mut job) = match (model, &self.model.name) {
+            (Some(model), Some(asked)) => {
+                let route = Arc::clone(routes.find(model));
+                let upstream = Arc::clone(settings.upstreams.find(&route.knowledge.name));
+                let sent = route.sent(model);
+                let target = settings.target(&self.target, &upstream, asked, sent)?;
+                let mut job = self.job_for(&target, self.model.is_by_body.then_some(sent));
+                job.alias_of = (asked != sent || job.is_renamed).then(|| asked.clone());
+                job.route = Some(route);
+                (upstream, target, job)
+            }
+            _ => {
+                let upstream = Arc::clone(&settings.upstreams.default);
+                let target = match upstream.gets_callers_key || !self.target.has_credentials() {
+                    true => self.target.clone(),
+                    false => {
+                        let asked = self.target.asked_model().unwrap_or_default();
+                        self.target.onto(upstream.client.base(), &asked, false)?
+                    }
+                };
+                let mut job = self.job_for(&target, None);
+                job.alias_of = target.path_model.clone().filter(|_| job.is_renamed);
+                job.route = Some(Arc::clone(routes.unmatched()));
+                (upstream, target, job)
+            }
+        };
+        job.path_model.clone_from(&target.path_model);
+        Ok((upstream, target, job))
+    }
+
+    /// Prepares the planning of the body for `target`, with the model `sent` in it if the body names
+    /// one.
+    fn job_for(&self, target: &Target, sent: Option<&str>) -> Job {
+        let has_own_models = self.caller.has_own_models();
+        let renamed = ModelOverride::of(target, sent, has_own_models)
+            .apply(&self.decoded, self.model.field.as_ref());
+        let is_renamed = renamed.is_some();
+        let body = renamed.unwrap_or_else(|| self.decoded.clone());
+        let mut job = Job::new(self.caller.tenant, self.protocol, body, self.options.clone());
+        job.is_renamed = is_renamed;
+        job.as_of = self.caller.as_of;
+        job
     }
 }
 
@@ -79,80 +92,57 @@ impl ChatRequest {
 pub struct Attempt {
     pub upstream: Arc<Upstream>,
     pub target: Target,
-    /// Body for the upstream without further changes.
-    pub received: Bytes,
-    /// Whether the model was replaced, for which the body was decoded.
-    pub is_renamed: bool,
-    /// Its planning, with the decoded body.
     pub job: Job,
-}
-
-/// Planned attempt.
-pub struct PlannedAttempt {
-    pub attempt: Attempt,
     pub planned: Planned,
 }
 
 impl Attempt {
-    /// Prepares an attempt on the route of `model`. `model` is `None` if there are no routes.
-    pub fn new(
+    /// Plans an attempt for `model` that may not be made: it settles nothing.
+    pub async fn look(
         settings: &Settings,
         request: &ChatRequest,
         model: Option<&str>,
     ) -> Result<Self, ProxyError> {
-        let routes = settings.planner.routes();
-        let (Some(model), Some(asked)) = (model, &request.model) else {
-            let upstream = Arc::clone(&settings.upstreams.default);
-            let target = match upstream.gets_callers_key || !request.target.has_credentials() {
-                true => request.target.clone(),
-                false => {
-                    let asked = request.target.asked_model().unwrap_or_default();
-                    request.target.onto(upstream.client.base(), &asked, false)?
-                }
-            };
-            let renamed = request.renamed(&target, None);
-            let alias_of = renamed.as_ref().and(target.path_model.clone());
-            let mut attempt = Self::with_body(request, upstream, target, renamed);
-            attempt.job.alias_of = alias_of;
-            attempt.job.route = Some(Arc::clone(routes.unmatched()));
-            return Ok(attempt);
-        };
-        let route = Arc::clone(routes.find(model));
-        let upstream = Arc::clone(settings.upstreams.find(&route.knowledge.name));
-        let sent = route.sent(model);
-        let target = settings.target(&request.target, &upstream, asked, sent)?;
-        let renamed = request.renamed(&target, request.is_by_body.then_some(sent));
-        let alias_of = (asked != sent || renamed.is_some()).then(|| asked.clone());
-        let mut attempt = Self::with_body(request, upstream, target, renamed);
-        attempt.job.alias_of = alias_of;
-        attempt.job.route = Some(route);
-        Ok(attempt)
+        let (upstream, target, job) = request.job(settings, model)?;
+        let planned = settings.planner.plan_job(&job).await?;
+        Ok(Self { upstream, target, job, planned })
     }
 
-    /// `renamed` is the body with another model in it.
-    fn with_body(
+    /// Plans an attempt for `model`.
+    pub async fn ready(
+        settings: &Settings,
         request: &ChatRequest,
-        upstream: Arc<Upstream>,
-        target: Target,
-        renamed: Option<Bytes>,
-    ) -> Self {
-        let is_renamed = renamed.is_some();
-        let (received, readable) = match renamed {
-            Some(renamed) => (renamed.clone(), renamed),
-            None => (request.received.clone(), request.readable.clone()),
+        model: Option<&str>,
+    ) -> Result<Self, ProxyError> {
+        let (upstream, target, mut job) = request.job(settings, model)?;
+        job.requester = settings.summaries.as_ref().map(|_| {
+            Arc::new(Requester {
+                caller: request.caller.clone(),
+                headers: request.headers.clone(),
+                target: target.clone(),
+                protocol: request.protocol,
+                upstream: Arc::clone(&upstream),
+            })
+        });
+        let planned = settings.planner.plan_job(&job).await;
+        let planned = match probe::probed(settings, request, &upstream, &mut job, &planned).await {
+            Some(probing) => probing,
+            None => planned?,
         };
-        let options = request.options.clone();
-        let mut job = Job::new(request.caller.tenant, request.protocol, readable, options);
-        job.as_of = request.caller.as_of;
-        job.path_model.clone_from(&target.path_model);
-        Self { upstream, target, received, is_renamed, job }
+        Ok(Self { upstream, target, job, planned })
     }
-}
 
-impl ChatRequest {
-    /// Returns the body with the model for `target` in it, if that is another than received.
-    fn renamed(&self, target: &Target, sent: Option<&str>) -> Option<Bytes> {
-        let has_own_models = self.caller.has_own_models();
-        ModelOverride::of(target, sent, has_own_models).apply(&self.readable, self.field.as_ref())
+    /// Completes a tentative attempt for `model` with the records of its compactions, if summaries
+    /// are enabled.
+    pub async fn settled(
+        self,
+        settings: &Settings,
+        request: &ChatRequest,
+        model: Option<&str>,
+    ) -> Result<Self, ProxyError> {
+        match settings.summaries.is_some() && self.job.requester.is_none() {
+            true => Self::ready(settings, request, model).await,
+            false => Ok(self),
+        }
     }
 }

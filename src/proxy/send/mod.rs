@@ -2,8 +2,9 @@
 //! model if that is a cause as well. One loop serves all routes; `chat` and `passthrough` prepare their
 //! attempts. Relays no answer.
 
-mod attempt;
+pub mod attempt;
 pub mod chat;
+pub mod models;
 mod overflow_retry;
 pub mod passthrough;
 pub mod probe;
@@ -126,12 +127,7 @@ pub async fn send(
 pub fn tried(sent: &Result<Inbound, ProxyError>) -> Option<Tried> {
     match sent {
         Ok(inbound) => Some(Tried::Status(inbound.status.as_u16())),
-        Err(error) => match error.kind {
-            ErrorKind::UpstreamConnect => Some(Tried::Unconnected),
-            ErrorKind::UpstreamClosed => Some(Tried::Unanswered),
-            ErrorKind::UpstreamTimeout => Some(Tried::Silent),
-            _ => None,
-        },
+        Err(error) => error.tried(),
     }
 }
 

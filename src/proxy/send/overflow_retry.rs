@@ -9,19 +9,20 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use tokio::time::timeout;
 
-use super::attempt::{Attempt, PlannedAttempt};
+use super::attempt::Attempt;
 use super::probe::Probe;
 use crate::config::names;
 use crate::proxy::error::{ErrorKind, ProxyError, UpstreamAnswer};
-use crate::proxy::planner::Planned;
-use crate::proxy::refusal;
+use crate::proxy::plan::Planned;
+use crate::proxy::plan::refusal;
+use crate::proxy::plan::shared::shown;
 use crate::proxy::settings::Settings;
 use crate::proxy::settle::record::Record;
-use crate::proxy::shared::shown;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::Inbound;
 use weir_engine::compact::{self, Lesson, MAX_RESENDS, Refused};
 use weir_engine::wire::overflow::{self, MAX_REFUSAL_BYTES, Overflow};
+use weir_store::Tenant;
 
 /// Timeout for the rest of a refusal, or a stream's first event; its caller waits as long for the
 /// head.
@@ -56,21 +57,21 @@ impl OverflowRetry {
     pub async fn shorten(
         &mut self,
         settings: &Settings,
-        current: &mut PlannedAttempt,
+        current: &mut Attempt,
         inbound: &mut Inbound,
         record: &mut Record,
     ) -> Result<bool, ProxyError> {
-        let is_left = current.attempt.job.options.bypass || settings.is_observed();
-        if !is_left && current.attempt.upstream.knowledge.learned.retries_overflow() {
+        let is_left = current.job.options.bypass || settings.is_observed();
+        if !is_left && current.upstream.knowledge.learned.retries_overflow() {
             if self.is_planned_again(settings, current, inbound, record).await? {
                 return Ok(true);
             }
             self.confirm(settings, current, inbound).await;
         }
         if inbound.status.is_success() {
-            let PlannedAttempt { attempt, planned } = current;
-            record.sample(attempt.upstream.knowledge.learned.sampling(&attempt.job, planned));
-            let probe = attempt.job.probe.take();
+            let Attempt { upstream, job, planned, .. } = current;
+            record.sample(upstream.knowledge.learned.sampling(job, planned));
+            let probe = job.probe.take();
             record.probe(probe.filter(|_| whole_length(&inbound.headers) != Some(0)));
         }
         Ok(false)
@@ -79,18 +80,17 @@ impl OverflowRetry {
     async fn is_planned_again(
         &mut self,
         settings: &Settings,
-        current: &mut PlannedAttempt,
+        current: &mut Attempt,
         inbound: &mut Inbound,
         record: &mut Record,
     ) -> Result<bool, ProxyError> {
-        let PlannedAttempt { attempt, planned } = current;
+        let Attempt { upstream, job, planned, .. } = current;
         if self.resends > MAX_RESENDS {
             return Ok(false);
         }
-        let refused = look_for_refusal(&attempt.upstream, inbound, planned, self.resends).await;
+        let refused = look_for_refusal(upstream, inbound, planned, self.resends).await;
         let Some(refused) = refused else { return Ok(false) };
         record.came_back();
-        let job = &mut attempt.job;
         let probe = job.probe.take();
         let lesson = refused.lesson(planned, self.resends, self.before.as_ref());
         let lesson = probe.as_ref().map_or(lesson, |probe| refused.lesson_of(probe, lesson));
@@ -106,9 +106,9 @@ impl OverflowRetry {
         // A guessed limit, or one found by stepping down from weir's own count, applies to
         // other requests only once it is confirmed. The fallback of a probe already is.
         if probe.is_some() || refused.teaches(&lesson) {
-            keep(settings, attempt, planned, lesson).await;
+            keep(settings, upstream, job.tenant, planned, lesson).await;
         }
-        match settings.planner.plan_job(&attempt.job).await {
+        match settings.planner.plan_job(job).await {
             Ok(again) => planned.replace_refused(again),
             Err(_) if refused.is_suspicion => return Ok(false),
             Err(error) => {
@@ -123,23 +123,29 @@ impl OverflowRetry {
     }
 
     /// Stores a guessed limit if the request was accepted under it.
-    async fn confirm(&mut self, settings: &Settings, current: &PlannedAttempt, inbound: &Inbound) {
-        let PlannedAttempt { attempt, planned } = current;
+    async fn confirm(&mut self, settings: &Settings, current: &Attempt, inbound: &Inbound) {
+        let Attempt { upstream, job, planned, .. } = current;
         let guessed = self.before.take().filter(|(refused, lesson)| !refused.teaches(lesson));
         if let Some((_, lesson)) = guessed
             && inbound.status.is_success()
             && whole_length(&inbound.headers) != Some(0)
             && lesson.kept.least_tokens() >= MIN_SUSPECTED_TOKENS
         {
-            keep(settings, attempt, planned, lesson).await;
+            keep(settings, upstream, job.tenant, planned, lesson).await;
         }
     }
 }
 
 /// Stores the model's limits learned from a refusal.
-async fn keep(settings: &Settings, attempt: &Attempt, planned: &Planned, lesson: Lesson) {
+async fn keep(
+    settings: &Settings,
+    upstream: &Upstream,
+    tenant: Tenant,
+    planned: &Planned,
+    lesson: Lesson,
+) {
     let configured = settings.configured(&planned.model);
-    let (learned, tenant) = (&attempt.upstream.knowledge.learned, attempt.job.tenant);
+    let learned = &upstream.knowledge.learned;
     learned.keep_limits(tenant, &planned.model, lesson.kept, configured).await;
 }
 

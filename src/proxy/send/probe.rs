@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use super::attempt::{Attempt, ChatRequest};
+use crate::proxy::admit::request::ChatRequest;
 use crate::proxy::error::{ErrorKind, ProxyError};
-use crate::proxy::planner::Planned;
+use crate::proxy::plan::shared::shown;
+use crate::proxy::plan::{Job, Planned};
 use crate::proxy::settings::Settings;
-use crate::proxy::shared::shown;
+use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::learned::Learned;
 use weir_engine::compact::learned::{is_read_whole, is_telling};
 use weir_engine::compact::{Configured, LearnedLimits, Lesson};
@@ -30,17 +31,17 @@ pub struct Probe {
     is_estimated: bool,
 }
 
-/// Plans an attempt as a probe, and turns it into one, if it qualifies. It qualifies only if its
+/// Plans a job as a probe, and turns it into one, if it qualifies. It qualifies only if its
 /// conversation is compacted at just this point, or would be refused: otherwise the messages sent
 /// before would be rewritten for nothing.
 pub async fn probed(
     settings: &Settings,
     request: &ChatRequest,
-    attempt: &mut Attempt,
+    upstream: &Upstream,
+    job: &mut Job,
     planned: &Result<Planned, ProxyError>,
 ) -> Option<Planned> {
-    let (caller, asked) = (&request.caller, request.model.as_deref());
-    let Attempt { upstream, job, .. } = attempt;
+    let (caller, asked) = (&request.caller, request.model.name.as_deref());
     let learned = &upstream.knowledge.learned;
     let (model, received_tokens) = match planned {
         Ok(planned) if planned.is_cut_here => (planned.model.clone(), planned.received_tokens),

@@ -1,5 +1,7 @@
-//! End of a request: its outcome, its cost and its log line.
+//! End of a request: its outcome, its cost, its log line, and the originals that are kept of it.
 
+pub mod originals;
 pub mod outcome;
 pub mod record;
 pub mod settlement;
+pub mod spend;

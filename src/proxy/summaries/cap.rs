@@ -10,12 +10,12 @@ use weir_store::budget::NanoUsd;
 
 type Holds = Arc<Mutex<HashMap<Tenant, u64>>>;
 
-/// The cap, the same for each caller.
+/// Money held under the cap, which is the same for each caller.
+#[derive(Default)]
 pub struct Cap {
-    most: NanoUsd,
     holds: Holds,
     /// One check at a time, so that no two calls use the same money.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: tokio::sync::Mutex<()>,
 }
 
 /// Money held for a call until its actual cost is recorded.
@@ -27,26 +27,12 @@ pub struct Held {
 }
 
 impl Cap {
-    /// Creates a cap of `most` per day; no cap if that is 0.
-    pub fn new(most: NanoUsd) -> Self {
-        Self { most, holds: Holds::default(), turn: Arc::default() }
-    }
-
-    /// Replaces the cap; holds carry over.
-    pub fn renewed(&self, most: NanoUsd) -> Self {
-        Self { most, holds: self.holds.clone(), turn: Arc::clone(&self.turn) }
-    }
-
-    /// Whether there is a cap.
-    pub fn is_set(&self) -> bool {
-        self.most.0 > 0
-    }
-
-    /// Holds `most` for a call if the sum with existing holds and `spent` is within the cap. An
+    /// Holds `most` for a call if the sum with existing holds and `spent` is within `max_day`. An
     /// unknown `spent` refuses.
     pub async fn hold(
         &self,
         tenant: Tenant,
+        max_day: NanoUsd,
         most: NanoUsd,
         spent: impl Future<Output = Option<u64>>,
     ) -> Option<Held> {
@@ -54,7 +40,7 @@ impl Cap {
         // Read before the journal: a call that ends in between counts twice, but is never missed.
         let held = locked(&self.holds).get(&tenant).copied().unwrap_or(0);
         let taken = spent.await?.saturating_add(held).saturating_add(most.0);
-        if taken > self.most.0 {
+        if taken > max_day.0 {
             return None;
         }
         *locked(&self.holds).entry(tenant).or_insert(0) += most.0;
@@ -87,8 +73,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_spent_and_held_stays_within_the_cap() {
-        let cap = Cap::new(NanoUsd(100));
-        let hold = |tenant, most, spent| cap.hold(tenant, NanoUsd(most), std::future::ready(spent));
+        let (cap, max_day) = (Cap::default(), NanoUsd(100));
+        let hold = |tenant, most, spent| {
+            cap.hold(tenant, max_day, NanoUsd(most), std::future::ready(spent))
+        };
         let first = hold(ONE, 60, Some(0)).await.expect("there is room");
         assert!(hold(ONE, 41, Some(0)).await.is_none(), "one above the cap");
         let second = hold(ONE, 40, Some(0)).await.expect("all of it");

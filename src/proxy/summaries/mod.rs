@@ -2,7 +2,7 @@
 //! compaction, kept in the store, and fixed permanently when the compaction is made. No request
 //! fails because of one, and none waits unless configured to.
 
-mod breaker;
+mod breakers;
 mod call;
 mod cap;
 mod counts;
@@ -11,24 +11,23 @@ mod keys;
 mod records;
 mod request;
 mod spans;
+mod state;
 mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moka::sync::Cache;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use self::breaker::{Breaker, Breakers};
+use self::breakers::Breakers;
 use self::call::{Line, SUMMARY};
-use self::cap::{Cap, Held};
-use self::counts::Counts;
-use self::flights::{Flights, Landing, Part};
+use self::cap::Held;
+use self::flights::{Landing, Part};
 use self::keys::Keys;
-use self::records::{Ready, Records};
+use self::records::Ready;
 pub use self::spans::{Spans, SummaryOutcome, WaitMode, Wanted};
+pub use self::state::SummaryState;
 use self::work::{Missing, Work};
 pub use self::work::{Requester, Sent};
 use super::upstreams::Upstream;
@@ -41,117 +40,51 @@ use weir_store::budget::{self, Billed, NanoUsd};
 use weir_store::ledger::DAY_MS;
 use weir_store::{Store, Tenant, now_ms};
 
-/// Maximum number of callers with their own breaker; past that the least used are reset.
-const MOST_BREAKERS: u64 = 10_000;
-/// Maximum number of callers remembered to have an accepted credential, and for how long.
-const MOST_PROVED: u64 = 100_000;
-const PROVED_FOR: Duration = Duration::from_millis(DAY_MS);
-/// Maximum memory of summaries in progress or waiting, in KiB.
-const ROOM_KIB: usize = 128 << 10;
 /// Maximum time that shutdown waits for summaries in progress.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Summariser, with its state and records.
+/// Summariser of one configuration, with the state and records of all.
 pub struct Summaries {
     config: Arc<Config>,
     settings: config::Summaries,
     keys: Keys,
-    records: Arc<Records>,
-    flights: Arc<Flights>,
-    /// Breakers for the summariser, by its name: one for each tenant if callers' own credentials
-    /// are sent, else one for all.
-    breakers: Cache<(Tenant, Arc<str>), Arc<Breaker>>,
-    /// Breakers for each tenant's content.
-    content_breakers: Cache<Tenant, Arc<Breaker>>,
-    cap: Cap,
-    /// Callers with a request accepted by the upstream, if summaries are paid with weir's key.
-    proved: Cache<Tenant, ()>,
     line: Line,
     /// Target of a summariser with its own name.
     own_target: Option<Target>,
     journal: Arc<Journal>,
     store: Store,
-    /// Memory for summaries in progress or waiting, in KiB.
-    room: Arc<Semaphore>,
-    pub counts: Arc<Counts>,
+    state: Arc<SummaryState>,
 }
 
 impl Summaries {
     /// Creates the summaries of `config`, with `upstream` if they use the requests' upstream;
-    /// `None` if they are disabled. State of `before` carries over.
+    /// `None` if they are disabled. Connections of `before` to an unchanged summariser carry over.
     pub fn new(
         config: &Arc<Config>,
         upstream: &Arc<Upstream>,
         journal: &Arc<Journal>,
-        store: &Store,
+        (store, state): (&Store, &Arc<SummaryState>),
         before: Option<&Self>,
     ) -> Result<Option<Arc<Self>>, ClientError> {
         let settings = config.summaries.clone();
         if !spans::are_looked_for(settings.mode()) {
             return Ok(None);
         }
-        let line = line(config, upstream)?;
+        let line = line(config, upstream, before)?;
         let own_target = match settings.model.as_str() {
             "" | SAME_MODEL => None,
             _ => Target::map(line.client().base(), "/v1/chat/completions").ok(),
         };
-        let pause = Duration::from_millis(settings.pause_ms);
-        // A breaker must outlive its pause, or the pause would end early.
-        let idle = pause.saturating_mul(4);
-        let own = Self {
+        Ok(Some(Arc::new(Self {
             keys: Keys::new(&store.secret()),
-            records: Arc::new(Records::new(&settings, store.clone())),
-            flights: Flights::new(settings.max_concurrent),
-            breakers: Cache::builder().max_capacity(MOST_BREAKERS).time_to_idle(idle).build(),
-            content_breakers: Cache::builder()
-                .max_capacity(MOST_BREAKERS)
-                .time_to_idle(idle)
-                .build(),
-            cap: Cap::new(settings.max_day),
-            proved: Cache::builder().max_capacity(MOST_PROVED).time_to_idle(PROVED_FOR).build(),
             line,
             own_target,
             journal: Arc::clone(journal),
             store: store.clone(),
-            room: Arc::new(Semaphore::new(ROOM_KIB)),
-            counts: Arc::default(),
+            state: Arc::clone(state),
             config: Arc::clone(config),
             settings,
-        };
-        Ok(Some(Arc::new(match before {
-            Some(before) => own.continuing(before),
-            None => own,
         })))
-    }
-
-    /// Carries over records, work in progress, holds and counters.
-    fn continuing(self, before: &Self) -> Self {
-        let is_paused_alike = self.settings.pause_ms == before.settings.pause_ms;
-        let (breakers, content_breakers) = match is_paused_alike {
-            true => (before.breakers.clone(), before.content_breakers.clone()),
-            false => (self.breakers, self.content_breakers),
-        };
-        let (own, old) = (&self.settings, &before.settings);
-        let goes_alike = self.config.upstream == before.config.upstream
-            && own.url == old.url
-            && own.provider_key == old.provider_key
-            && own.timeout_ms == old.timeout_ms;
-        let line = match (&self.line, &before.line) {
-            (Line::Own(..), line @ Line::Own(..)) if goes_alike => line.clone(),
-            (line, _) => line.clone(),
-        };
-        Self {
-            line,
-            records: Arc::clone(&before.records),
-            flights: Arc::clone(&before.flights),
-            cap: before.cap.renewed(self.settings.max_day),
-            proved: before.proved.clone(),
-            room: Arc::clone(&before.room),
-            counts: Arc::clone(&before.counts),
-            breakers,
-            content_breakers,
-            ..self
-        }
     }
 
     /// Returns the settings for requesting summaries; `None` if none are made.
@@ -185,7 +118,7 @@ impl Summaries {
     /// Records that the upstream accepted a request of this caller.
     pub fn note_taken(&self, caller: &Caller) {
         if self.lends_key(caller) {
-            self.proved.insert(caller.tenant, ());
+            self.state.proved.insert(caller.tenant, ());
         }
     }
 
@@ -205,11 +138,11 @@ impl Summaries {
         deadline: Instant,
     ) {
         let caller = &requester.caller;
-        if self.lends_key(caller) && !self.proved.contains_key(&caller.tenant) {
+        if self.lends_key(caller) && !self.state.proved.contains_key(&caller.tenant) {
             return;
         }
         let Some(landing) = self.begin(wanted, body, requester, None) else { return };
-        self.counts.waited();
+        self.state.counts.waited();
         // A summary that is not ready by then is not used.
         let _ = tokio::time::timeout_at(deadline, landing.reached()).await;
     }
@@ -236,11 +169,11 @@ impl Summaries {
         let bytes = wanted.bytes() + sent.as_ref().map_or(0, |sent| sent.body.len());
         let kib = u32::try_from(bytes / 1024 + 1).ok()?;
         // Without room in memory there is no summary.
-        let held = Arc::clone(&self.room).try_acquire_many_owned(kib).ok()?;
+        let held = Arc::clone(&self.state.room).try_acquire_many_owned(kib).ok()?;
         let (start, messages) = (wanted.start, wanted.of(body));
         let part = Part { messages: messages.len(), key: wanted.covered };
         let is_own = |part: &Part| self.is_key_of(tenant, &messages, part);
-        self.flights.begin((start, part), is_own, || {
+        self.state.flights.begin((start, part), is_own, || {
             let summaries = Arc::clone(self);
             let (requester, messages) = (Arc::clone(requester), messages.clone());
             let work = Work { requester, messages, wanted, sent, _held: held };
@@ -257,7 +190,7 @@ impl Summaries {
             let part = Part { messages: ready.summary.covers, key: ready.covered };
             part.messages >= wanted.least_covers && self.is_key_of(tenant, &work.messages, &part)
         };
-        if self.records.ready(tenant, &wanted.start, will_do).await.is_some() {
+        if self.state.records.ready(tenant, &wanted.start, will_do).await.is_some() {
             return true;
         }
         let begun = Instant::now();
@@ -265,7 +198,7 @@ impl Summaries {
         let total_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         match made {
             Ok(made) => {
-                self.counts.made(made.calls as u64, made.tokens);
+                self.state.counts.made(made.calls as u64, made.tokens);
                 tracing::info!(
                     target: "weir::summaries",
                     event = SUMMARY,
@@ -279,11 +212,11 @@ impl Summaries {
                 let covers = made.summary.covers.min(work.messages.len());
                 let covered = self.key_of(tenant, &work.messages[..covers]);
                 let ready = Ready { summary: made.summary, covered };
-                self.records.keep_ready(tenant, &wanted.start, ready).await;
+                self.state.records.keep_ready(tenant, &wanted.start, ready).await;
                 true
             }
             Err(missing) => {
-                self.counts.missed(missing);
+                self.state.counts.missed(missing);
                 tracing::info!(
                     target: "weir::summaries",
                     event = "summary_missing",
@@ -328,11 +261,7 @@ impl Summaries {
             Line::Own(..) => (Tenant::ANONYMOUS, Arc::default()),
         };
         let pause = Duration::from_millis(self.settings.pause_ms);
-        let new = || Arc::new(Breaker::new(pause));
-        Breakers {
-            summariser: self.breakers.get_with(whose, new),
-            content: self.content_breakers.get_with(tenant, new),
-        }
+        self.state.breakers.find(whose, tenant, pause)
     }
 
     /// Holds the maximum cost of a call. Refuses if the tenant's summaries could exceed today's
@@ -343,7 +272,8 @@ impl Summaries {
         model: &str,
         [prompt_tokens, output_tokens]: [u64; 2],
     ) -> Result<Option<Held>, Missing> {
-        if !self.cap.is_set() {
+        let max_day = self.settings.max_day;
+        if max_day.0 == 0 {
             return Ok(None);
         }
         let (Priced::Known(price) | Priced::Default(price)) = self.config.price(model) else {
@@ -358,26 +288,42 @@ impl Summaries {
         let now_ms = now_ms();
         let day_ms = now_ms - now_ms % DAY_MS;
         let spent = async { self.store.spent_on_route(tenant, SUMMARY, day_ms).await.ok() };
-        self.cap.hold(tenant, most, spent).await.map(Some).ok_or(Missing::Capped)
+        self.state.cap.hold(tenant, max_day, most, spent).await.map(Some).ok_or(Missing::Capped)
     }
 
     /// Waits, within bounds, for summaries in progress.
     pub async fn finish(&self) {
         // Calls still in flight at the end are settled by rule at the next start.
-        let _ = tokio::time::timeout(FINISH_TIMEOUT, self.flights.finish()).await;
+        let _ = tokio::time::timeout(FINISH_TIMEOUT, self.state.flights.finish()).await;
     }
 
     /// Returns the counters by name.
     pub fn figures(&self) -> Vec<(&'static str, u64)> {
-        self.counts.figures(&self.records)
+        self.state.counts.figures(&self.state.records)
     }
 }
 
-/// Returns the upstream of the summariser.
-fn line(config: &Config, upstream: &Arc<Upstream>) -> Result<Line, ClientError> {
+/// Returns the upstream of the summariser; that of `before` if it is configured alike.
+fn line(
+    config: &Config,
+    upstream: &Arc<Upstream>,
+    before: Option<&Summaries>,
+) -> Result<Line, ClientError> {
     let settings = &config.summaries;
     if settings.url.is_empty() {
         return Ok(Line::Callers(Arc::clone(upstream)));
+    }
+    let is_alike = |before: &&Summaries| {
+        let old = &before.settings;
+        config.upstream == before.config.upstream
+            && settings.url == old.url
+            && settings.provider_key == old.provider_key
+            && settings.timeout_ms == old.timeout_ms
+    };
+    if let Some(before) = before.filter(is_alike)
+        && let line @ Line::Own(..) = &before.line
+    {
+        return Ok(line.clone());
     }
     let own = config::Upstream {
         url: settings.url.clone(),

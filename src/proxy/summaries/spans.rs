@@ -15,7 +15,7 @@ use super::flights::Part;
 use super::keys::Key;
 use super::records::{Ready, Status};
 use crate::config::SummaryMode;
-use crate::proxy::planned::Job;
+use crate::proxy::plan::Job;
 use weir_engine::compact::summary::{Space, Summary};
 use weir_engine::compact::{Compactor, Fate, Prefetch};
 use weir_engine::tokens::Encoding;
@@ -152,7 +152,7 @@ impl<'a> Spans<'a> {
     async fn look(&self, gone: &[usize], space: Space) -> (SummaryOutcome, Status) {
         // Of all compactions, the last is the one waited for.
         self.wanted.borrow_mut().take();
-        let records = &self.summaries.records;
+        let records = &self.summaries.state.records;
         let span = self.summaries.keys.span(self.tenant, self.texts(gone));
         match records.status(self.tenant, &span).await {
             Ok(Some(Status::Extract)) => return (SummaryOutcome::KeptExtract, Status::Extract),
@@ -209,13 +209,13 @@ impl<'a> Spans<'a> {
         let gone = &prefetch.span;
         let start = self.start(gone)?;
         let is_own = |part: &Part| self.is_key_of(gone, part.messages, &part.key);
-        if self.summaries.flights.has(&start, is_own) {
+        if self.summaries.state.flights.has(&start, is_own) {
             return None;
         }
         let serves = |ready: &Ready| {
             ready.summary.covers >= prefetch.least_covers && self.is_of(gone, ready)
         };
-        match self.summaries.records.ready_in_memory(&start, serves) {
+        match self.summaries.state.records.ready_in_memory(&start, serves) {
             Some(_) => None,
             None => self.want(prefetch, start),
         }
@@ -249,7 +249,7 @@ impl<'a> Spans<'a> {
             *last = SummaryOutcome::Unfit;
         }
         if self.wait_mode != WaitMode::LookOnly {
-            looks.iter().for_each(|look| self.summaries.counts.looked(*look));
+            looks.iter().for_each(|look| self.summaries.state.counts.looked(*look));
         }
         looks.last().copied()
     }

@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::Summaries;
-use super::breaker::{Change, Leaves};
+use super::breakers::Permits;
 use super::call::{self, Failure, Line, SUMMARY, Said};
 use super::request;
 use super::spans::Wanted;
@@ -20,6 +20,7 @@ use crate::proxy::hold::account::{self, Opening};
 use crate::proxy::settle::settlement::believed;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::Target;
+use crate::upstream::breaker::Change;
 use weir_engine::compact::Limits;
 use weir_engine::compact::summary::{self, Round, Size, Summary, Unfit};
 use weir_engine::tokens::{Encoding, REPLY_PRIMING};
@@ -295,7 +296,7 @@ impl Summaries {
         let most = [question.prompt_tokens, output_tokens];
         let _held = self.hold(tenant, model, most).await?;
         let breakers = self.breakers(&work.requester);
-        let leaves = breakers.leaves(Instant::now()).ok_or(Missing::Paused)?;
+        let permits = breakers.permits(Instant::now()).ok_or(Missing::Paused)?;
         let target = self.target(&work.requester, model);
         let line = self.line(&work.requester);
         let headers = line.headers(&work.requester.headers, &target);
@@ -318,33 +319,33 @@ impl Summaries {
                 text => Ok((said, text)),
             }
         });
-        self.tell(leaves, said.as_ref().err().copied());
+        self.report(permits, said.as_ref().err().copied());
         said
     }
 
     /// Reports the end of a call to the breakers, and logs their changes.
-    fn tell(&self, leaves: Leaves<'_>, missing: Option<Missing>) {
+    fn report(&self, permits: Permits<'_>, missing: Option<Missing>) {
         let now = Instant::now();
         let (of_summariser, of_content) = match missing.map(Missing::blame) {
-            None => (leaves.summariser.tell(true, now), leaves.content.tell(true, now)),
+            None => (permits.summariser.report(true, now), permits.content.report(true, now)),
             Some(Blame::Nobody) => {
-                leaves.summariser.give_back();
-                leaves.content.give_back();
+                permits.summariser.give_back();
+                permits.content.give_back();
                 return;
             }
             Some(Blame::Summariser) => {
-                leaves.content.give_back();
-                (leaves.summariser.tell(false, now), Change::None)
+                permits.content.give_back();
+                (permits.summariser.report(false, now), Change::None)
             }
             // It did answer.
             Some(Blame::Content) => {
-                (leaves.summariser.tell(true, now), leaves.content.tell(false, now))
+                (permits.summariser.report(true, now), permits.content.report(false, now))
             }
         };
         let why = missing.map(Missing::word);
         let pause_ms = self.settings.pause_ms;
         if of_summariser == Change::Opened {
-            self.counts.paused();
+            self.state.counts.paused();
             tracing::warn!(
                 target: "weir::summaries",
                 why,
@@ -354,7 +355,7 @@ impl Summaries {
             );
         }
         if of_content == Change::Opened {
-            self.counts.paused();
+            self.state.counts.paused();
             tracing::warn!(
                 target: "weir::summaries",
                 why,

@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Learning;
-use crate::proxy::planner::{Job, Planned};
-use crate::proxy::shared::{self, shown};
+use crate::proxy::plan::shared::shown;
+use crate::proxy::plan::{Job, Planned};
 use crate::proxy::upstreams::learned_store::{self, LearnedStore, Stored};
 use weir_engine::compact::calibration::{Counted, Ratio, Sample, Samples};
 use weir_engine::compact::{self, Configured, LearnedLimits, Measure};
+use weir_engine::plan::extra_tokens;
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::tokens::{Digits, Encoding, REPLY_PRIMING};
 use weir_engine::wire::Protocol;
@@ -116,19 +117,10 @@ impl RatioRow {
 }
 
 impl Learned {
-    /// Creates the learned values of `upstream`, kept in `store`. With weir's own key all callers
-    /// are one to the upstream; else each credential has its own limits, such as those of a
-    /// provider's tier.
-    pub fn new(store: Store, upstream: String, has_own_key: bool, options: Learning) -> Self {
-        Self::on(Some((store, upstream)), has_own_key, options)
-    }
-
-    /// Creates empty values that are not stored.
-    pub fn nothing(options: Learning) -> Self {
-        Self::on(None, false, options)
-    }
-
-    fn on(store: Option<(Store, String)>, has_own_key: bool, options: Learning) -> Self {
+    /// Creates the learned values of an upstream, kept in `store` under its name, if any. With
+    /// weir's own key all callers are one to the upstream; else each credential has its own limits,
+    /// such as those of a provider's tier.
+    pub fn new(store: Option<(Store, String)>, has_own_key: bool, options: Learning) -> Self {
         Self {
             has_own_key,
             options,
@@ -357,7 +349,7 @@ fn count(body: &[u8], model: &str, digits: Digits) -> Option<u64> {
         tokens += measure.fact(&Protocol::Chat.read_message(raw).ok()?).tokens;
     }
     for extra in &request.extras {
-        tokens += shared::extra_tokens(measure, extra);
+        tokens += extra_tokens(measure, extra);
     }
     Some(tokens)
 }

@@ -8,15 +8,15 @@ pub mod routes;
 pub mod usage_refusals;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::header::{ACCEPT_ENCODING, HeaderValue};
 use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
 use crate::config::{self, Config, DEFAULT_UPSTREAM, Learning};
-use crate::proxy::error::ProxyError;
+use crate::proxy::error::{ProxyError, SetupError};
 use crate::proxy::headers::{self, Via};
 use crate::proxy::upstreams::base_url::BaseUrl;
 use crate::proxy::upstreams::learned::Learned;
@@ -25,7 +25,11 @@ use crate::proxy::upstreams::usage_refusals::UsageRefusals;
 use crate::upstream::breaker::{Breaker, Change};
 use crate::upstream::retry::{RetryLimits, Tried};
 use crate::upstream::{Client, Endpoint, ProviderKey, SendError};
-use weir_store::{OpenError, Store};
+use weir_store::Store;
+
+/// Failures in a row after which an upstream is skipped, and for how long.
+const MOST_FAILURES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// Upstream, with everything known of it.
 pub struct Upstream {
@@ -42,10 +46,7 @@ pub struct Upstream {
     pub retry_limits: RetryLimits,
     pub knowledge: Arc<UpstreamKnowledge>,
     pub(in crate::proxy) base_url: BaseUrl,
-    breaker: Mutex<Breaker>,
-    /// Whether the breaker has recorded failures.
-    is_troubled: AtomicBool,
-    begun: Instant,
+    breaker: Breaker,
 }
 
 /// All upstreams.
@@ -63,7 +64,7 @@ impl Upstreams {
         client: Option<Client>,
         store: &Store,
         before: Option<(&Config, &Self)>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, SetupError> {
         let old = before.map(|(old, upstreams)| Before {
             config: &old.upstream,
             learning: old.learning,
@@ -95,9 +96,9 @@ impl Upstreams {
 }
 
 /// Creates a client for the upstream called `name`.
-fn client_of(name: &str, config: &config::Upstream) -> Result<Client, OpenError> {
+fn client_of(name: &str, config: &config::Upstream) -> Result<Client, SetupError> {
     let section = config::upstreams::section(name);
-    Client::new(config).map_err(|error| OpenError::System { message: error.said(&section) })
+    Client::new(config).map_err(|source| SetupError::Client { section, source })
 }
 
 /// Upstream of the configuration before.
@@ -114,7 +115,7 @@ fn upstream(
     learning: Learning,
     store: &Store,
     before: Option<Before<'_>>,
-) -> Result<Arc<Upstream>, OpenError> {
+) -> Result<Arc<Upstream>, SetupError> {
     let before = before.filter(|before| before.learning == learning);
     if let Some(before) = before.as_ref().filter(|before| before.config == config) {
         return Ok(Arc::clone(before.upstream));
@@ -137,13 +138,11 @@ impl Upstream {
         client: Client,
         learning: Learning,
         store: &Store,
-    ) -> Result<Self, OpenError> {
-        let unfit = |what: String| OpenError::System { message: what };
-        let provider_key = config.provider_key.as_ref().map(|secret| {
-            ProviderKey::new(secret, client.base()).ok_or_else(|| {
-                unfit("weir's own key for the provider contains characters that are not allowed in a header".into())
-            })
-        });
+    ) -> Result<Self, SetupError> {
+        let provider_key = config
+            .provider_key
+            .as_ref()
+            .map(|secret| ProviderKey::new(secret, client.base()).ok_or(SetupError::ProviderKey));
         let provider_key = provider_key.transpose()?;
         let plain = config.headers.iter().map(|(name, value)| (name, value.as_str(), false));
         let secret = config.secret_headers.iter().map(|(name, value)| (name, value.expose(), true));
@@ -151,9 +150,8 @@ impl Upstream {
         for (header, value, is_secret) in plain.chain(secret) {
             let pair = HeaderName::try_from(header).ok().zip(HeaderValue::from_str(value).ok());
             let Some((header, mut value)) = pair else {
-                return Err(unfit(format!(
-                    "a header of the upstream {name} is invalid: {header:?}"
-                )));
+                let (upstream, header) = (name.to_owned(), header.clone());
+                return Err(SetupError::Header { upstream, header });
             };
             value.set_sensitive(is_secret);
             headers.push((header, value));
@@ -165,7 +163,7 @@ impl Upstream {
             name => format!("{name} {origin}"),
         };
         let gets_callers_key = config.gets_callers_key() && provider_key.is_none();
-        let learned = Learned::new(store.clone(), place, !gets_callers_key, learning);
+        let learned = Learned::new(Some((store.clone(), place)), !gets_callers_key, learning);
         let usage_refusals = UsageRefusals::new(config.ask_usage);
         Ok(Self {
             name: name.into(),
@@ -185,9 +183,7 @@ impl Upstream {
             }),
             origin,
             base_url: BaseUrl::default(),
-            breaker: Mutex::default(),
-            is_troubled: AtomicBool::new(false),
-            begun: Instant::now(),
+            breaker: Breaker::new(MOST_FAILURES, PAUSE),
         })
     }
 
@@ -239,29 +235,13 @@ impl Upstream {
 
     /// Whether a request may go there while another upstream could serve it, too.
     pub fn lets_through(&self) -> bool {
-        if !self.is_troubled.load(Ordering::Relaxed) {
-            return true;
-        }
-        let now_ms = self.now_ms();
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner).lets_through(now_ms)
+        self.breaker.lets_through(Instant::now())
     }
 
     /// Records how a request came back.
     pub fn note(&self, tried: Tried) {
-        let is_trouble = tried.is_trouble();
-        if !is_trouble && !self.is_troubled.load(Ordering::Relaxed) {
-            return;
-        }
-        let now_ms = self.now_ms();
-        let mut breaker = self.breaker.lock().unwrap_or_else(PoisonError::into_inner);
-        let change = match is_trouble {
-            true => breaker.failed(now_ms),
-            false => breaker.answered(),
-        };
-        self.is_troubled.store(is_trouble, Ordering::Relaxed);
-        drop(breaker);
         let upstream = &*self.name;
-        match change {
+        match self.breaker.note(!tried.is_trouble(), Instant::now()) {
             Change::None => {}
             Change::Opened => tracing::warn!(
                 target: "weir::upstream",
@@ -279,9 +259,5 @@ impl Upstream {
                 "an upstream answers again"
             ),
         }
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -24,12 +24,12 @@ pub struct UpstreamKnowledge {
 
 impl UpstreamKnowledge {
     /// Creates empty knowledge of an upstream.
-    fn nothing(name: &str, config: &Config) -> Self {
+    pub fn nothing(name: &str, config: &Config) -> Self {
         let upstream = config.upstreams.get(name).unwrap_or(&config.upstream);
         Self {
             name: name.into(),
             origin: None,
-            learned: Arc::new(Learned::nothing(config.learning)),
+            learned: Arc::new(Learned::new(None, false, config.learning)),
             usage_refusals: UsageRefusals::new(upstream.ask_usage),
         }
     }
@@ -83,11 +83,6 @@ impl Routes {
         let rows = rows.collect();
         let unmatched = Arc::new(Route { knowledge: knowledge(DEFAULT_UPSTREAM), row: None });
         Self { config, unmatched, rows }
-    }
-
-    /// Creates routes without learned values, for planning only.
-    pub fn without_knowledge(config: &Arc<Config>) -> Self {
-        Self::new(Arc::clone(config), |name| Arc::new(UpstreamKnowledge::nothing(name, config)))
     }
 
     /// Returns the route of models that match no row.

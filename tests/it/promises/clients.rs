@@ -1,7 +1,7 @@
 //! Simulated applications, each with a history that changes in its own way. Every sent request is
 //! valid and within the limit; a table lists how often compactions move.
 
-use weir::proxy::planner::Planned;
+use weir::proxy::plan::Planned;
 
 use super::harness::Weir;
 use super::judge::{Body, compare};

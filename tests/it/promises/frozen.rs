@@ -2,7 +2,7 @@
 //! one except after compactions.
 
 use proptest::prelude::*;
-use weir::proxy::planner::Planned;
+use weir::proxy::plan::Planned;
 
 use super::generate::{self, Case};
 use super::harness::{Weir, check};

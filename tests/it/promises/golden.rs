@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use figment::Figment;
 use figment::providers::{Format, Toml};
-use weir::proxy::planner::Planned;
+use weir::proxy::plan::Planned;
 
 use super::harness::Weir;
 use super::judge::{Body, compare};

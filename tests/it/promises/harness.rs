@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config as Proptest, RngSeed, TestCaseError, TestError, TestRunner};
 use weir::config::{Config, ModelEntry};
-use weir::proxy::planner::{Planned, Planner, RequestOptions};
+use weir::proxy::plan::{Planned, Planner, PlannerParts, RequestOptions};
 use weir::proxy::{Explained, ProxyError, Question, Tenant};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
@@ -70,7 +70,7 @@ impl Weir {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .expect("a runtime needs nothing but memory");
-        Self { planner: Planner::new(Arc::new(config)), runtime }
+        Self { planner: Planner::new(Arc::new(config), PlannerParts::default()), runtime }
     }
 
     /// Plans a request under a limit. Savings that depend on earlier requests are removed, so that

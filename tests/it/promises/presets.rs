@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use weir::proxy::ErrorKind;
-use weir::proxy::planner::Planned;
+use weir::proxy::plan::Planned;
 use weir_engine::compact::Policy;
 use weir_engine::compact::anchors::Anchors;
 use weir_engine::compact::policy::{FileHints, Importance, Notes, Restart};

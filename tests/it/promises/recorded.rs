@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir::config::Config;
-use weir::proxy::planner::Planned;
+use weir::proxy::plan::Planned;
 use weir_engine::compact::preset::{PRESETS, preset};
 use weir_engine::compact::recall::OPENS;
 use weir_engine::compact::{Compactor, Fact, Fate, Limits, Measure, Notes, Policy, Profile};

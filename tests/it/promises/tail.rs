@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use weir::proxy::planner::Planned;
+use weir::proxy::plan::Planned;
 
 use super::excerpts;
 use super::generate::{self, Case};

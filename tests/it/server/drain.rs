@@ -7,7 +7,7 @@ use http::{HeaderMap, Method};
 use http_body_util::BodyExt as _;
 use serde_json::Value;
 use weir::config::Config;
-use weir::proxy::{Admission, Call, Caller, Proxy, Tenant};
+use weir::proxy::{Admission, Caller, ChatRequest, Proxy, RequestOptions, RequestedModel, Tenant};
 use weir::server::Ending;
 use weir::upstream::{Client, Target};
 use weir_engine::wire::Protocol;
@@ -58,16 +58,18 @@ async fn the_usage_is_read_though_nobody_listens() {
     let client = Client::new(&config.upstream).expect("a client");
     let store = Store::in_memory().expect("there is memory");
     let proxy = Proxy::new(Arc::new(config), client, store).expect("there is memory");
-    let call = Call {
+    let call = ChatRequest {
         protocol: Protocol::Chat,
         target: Target::map(proxy.base(), "/v1/chat/completions").expect("a known path"),
         method: Method::POST,
         headers: HeaderMap::new(),
         received: BODY.into(),
-        decoded: None,
+        decoded: BODY.into(),
         caller: Caller::new(Tenant([0; 16]), None),
         admission: Admission::unlimited(),
         permit: Box::new(()),
+        options: RequestOptions::default(),
+        model: RequestedModel::default(),
     };
     let begun = async {
         let seen = upstream.next().await;

@@ -17,7 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use weir::config::{AskUsage, Cache, Catalogue, Config, Cors, Log, LogFormat, Server, Upstream};
 use weir::proxy::{
-    Admission, Body, BoxError, Call, Caller, ErrorKind, Pass, PassBody, Proxy, ProxyError, Tenant,
+    Admission, Body, BoxError, Caller, ChatRequest, ErrorKind, Pass, PassBody, Proxy, ProxyError,
+    RequestOptions, RequestedModel, Tenant,
 };
 use weir::upstream::{Client, Target};
 use weir_engine::wire::Protocol;
@@ -222,17 +223,23 @@ pub fn anybody() -> Caller {
     Caller::new(Tenant([0; 16]), None)
 }
 
-pub fn chat(proxy: &Proxy, body: &'static [u8], rows: &[(&'static str, &'static str)]) -> Call {
-    Call {
+pub fn chat(
+    proxy: &Proxy,
+    body: &'static [u8],
+    rows: &[(&'static str, &'static str)],
+) -> ChatRequest {
+    ChatRequest {
         protocol: Protocol::Chat,
         target: Target::map(proxy.base(), "/v1/chat/completions?q=1").expect("a known path"),
         method: Method::POST,
         headers: headers(rows),
         received: Bytes::from_static(body),
-        decoded: None,
+        decoded: Bytes::from_static(body),
         caller: anybody(),
         admission: Admission::unlimited(),
         permit: Box::new(()),
+        options: RequestOptions::default(),
+        model: RequestedModel::default(),
     }
 }
 

@@ -13,7 +13,7 @@ use moka::sync::Cache;
 use crate::config::{Config, OnFailure};
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::hold::account::new_id;
-use crate::proxy::planner::Planned;
+use crate::proxy::plan::Planned;
 use alerts::Alerts;
 pub use report::Report;
 use weir_engine::tokens::Encoding;

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::{ErrorKind, ProxyError};
+use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::report::Category;
 use weir_engine::wire::{json, splice};
 

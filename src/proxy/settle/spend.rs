@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::admit::caller::Caller;
-use super::error::{ErrorKind, ProxyError};
-use super::hold::account;
-use super::hold::budgets::Budgets;
+use crate::proxy::admit::caller::Caller;
+use crate::proxy::error::{ErrorKind, ProxyError, Reason};
+use crate::proxy::hold::account;
+use crate::proxy::hold::budgets::Budgets;
 use weir_store::budget::calendar::{read_day, read_month, shown_day};
 use weir_store::counters::Standing;
 use weir_store::ledger::{Column, UsageQuery};
@@ -123,7 +123,8 @@ pub async fn standings(budgets: &Budgets, caller: &Caller) -> Result<Value, Prox
 fn unread(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::store", %error, "the store cannot be read");
     let message = "weir cannot read its store at the moment. Try again shortly.";
-    ProxyError::new(ErrorKind::StoreUnavailable, message)
+    let reason = Some(Reason::Store(error));
+    ProxyError { reason, ..ProxyError::new(ErrorKind::StoreUnavailable, message) }
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use moka::sync::Cache;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Tenant;
 use weir_engine::wire::Beginning;
+use weir_store::Tenant;
 
 /// Minimum body size; shorter bodies are parsed again quickly.
 const MIN_BYTES: usize = 64 << 10;

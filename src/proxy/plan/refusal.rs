@@ -1,8 +1,8 @@
 //! Errors for requests that cannot be planned, with advice that a caller can follow.
 
-use super::error::UpstreamAnswer;
-use super::planner::Planned;
-use super::{ErrorKind, ProxyError};
+use super::planned::Planned;
+use crate::proxy::error::UpstreamAnswer;
+use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::{Bound, Floor, Limits};
 use weir_engine::wire::{BodyError, FieldError, json};
 

@@ -8,15 +8,16 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::draft::{Draft, Drafted, Step, read_body};
-use super::metrics::{Metrics, Queue};
-pub use super::planned::{Job, Planned, RequestOptions};
+use super::planned::{Job, Planned, RequestOptions};
 use super::prefix_cache::Looked;
-use super::shared::{Shared, shown};
-use super::summaries::{Summaries, WaitMode};
-use super::upstreams::routes::Routes;
-use super::{ErrorKind, ProxyError, Tenant};
+use super::shared::{PlanState, Shared, shown};
 use crate::config::{Config, Mode};
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::metrics::{Metrics, Queue};
+use crate::proxy::summaries::{Summaries, WaitMode};
+use crate::proxy::upstreams::routes::{Routes, UpstreamKnowledge};
 use weir_engine::wire::{Protocol, Request};
+use weir_store::Tenant;
 
 /// Maximum bytes of new messages counted on the request's own task.
 pub(super) const INLINE_BYTES: usize = 16 * 1024;
@@ -27,6 +28,16 @@ const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 pub struct Planner {
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
+}
+
+/// Parts of a proxy that its planner uses. The default is for plans that are only examined: no
+/// learned values, no summaries, and caches of its own.
+#[derive(Default)]
+pub struct PlannerParts {
+    pub state: Option<Arc<PlanState>>,
+    pub routes: Option<Arc<Routes>>,
+    pub summaries: Option<Arc<Summaries>>,
+    pub metrics: Arc<Metrics>,
 }
 
 /// Work that is done when a job continues on another thread.
@@ -46,33 +57,15 @@ enum Start {
 }
 
 impl Planner {
-    /// Creates a planner without learned values and without a summariser.
-    pub fn new(config: Arc<Config>) -> Self {
-        let routes = Arc::new(Routes::without_knowledge(&config));
-        Self::with(config, routes, None, Arc::default())
-    }
-
-    /// Creates a planner with the upstreams' learned values and the summary records.
-    pub(super) fn with(
-        config: Arc<Config>,
-        routes: Arc<Routes>,
-        summaries: Option<Arc<Summaries>>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        Self { shared: Arc::new(Shared::new(config, routes, summaries)), metrics }
-    }
-
-    /// Creates the planner for another configuration: its caches carry over.
-    pub(super) fn renewed(
-        &self,
-        config: Arc<Config>,
-        routes: Arc<Routes>,
-        summaries: Option<Arc<Summaries>>,
-    ) -> Self {
-        Self {
-            shared: Arc::new(self.shared.renewed(config, routes, summaries)),
-            metrics: Arc::clone(&self.metrics),
-        }
+    /// Creates a planner under a configuration, with the parts of the proxy that it serves.
+    pub fn new(config: Arc<Config>, parts: PlannerParts) -> Self {
+        let PlannerParts { state, routes, summaries, metrics } = parts;
+        let state = state.unwrap_or_else(|| Arc::new(PlanState::new(&config.cache)));
+        let routes = routes.unwrap_or_else(|| {
+            let nothing = |name: &str| Arc::new(UpstreamKnowledge::nothing(name, &config));
+            Arc::new(Routes::new(Arc::clone(&config), nothing))
+        });
+        Self { shared: Arc::new(Shared { config, summaries, routes, state }), metrics }
     }
 
     /// Plans `body`. `path_model` is the model named by the path.
@@ -132,7 +125,7 @@ impl Planner {
     }
 
     /// Returns the routes of requests.
-    pub(super) fn routes(&self) -> &Arc<Routes> {
+    pub(in crate::proxy) fn routes(&self) -> &Arc<Routes> {
         &self.shared.routes
     }
 
@@ -143,7 +136,7 @@ impl Planner {
         work: impl FnOnce(&Shared, Job) -> Result<T, ProxyError> + Send + 'static,
     ) -> Result<T, ProxyError> {
         let queued = Instant::now();
-        let place = Arc::clone(&self.shared.heavy).acquire_owned().await;
+        let place = Arc::clone(&self.shared.state.heavy).acquire_owned().await;
         self.metrics.waited(Queue::Planner, queued.elapsed());
         let shared = Arc::clone(&self.shared);
         let done = tokio::task::spawn_blocking(move || {
@@ -202,7 +195,7 @@ fn finish(shared: &Shared, job: &Job, begun: Begun) -> Result<Step, ProxyError> 
 
 /// Looks a job's body up in the prefix cache; `None` for a short one.
 pub(super) fn look(shared: &Shared, job: &Job) -> Option<Looked> {
-    shared.memory.prefixes.look(job.tenant, &job.body)
+    shared.state.cache.prefixes.look(job.tenant, &job.body)
 }
 
 /// Reads a job's body after its known beginning, and finds its limits.
@@ -258,10 +251,8 @@ fn guarded(
 mod tests {
     use super::*;
 
-    fn shared() -> Shared {
-        let config = Arc::new(Config::default());
-        let routes = Arc::new(Routes::without_knowledge(&config));
-        Shared::new(config, routes, None)
+    fn shared() -> Arc<Shared> {
+        Planner::new(Arc::default(), PlannerParts::default()).shared
     }
 
     fn job(body: String, max_input_tokens: Option<u64>) -> Job {
@@ -304,8 +295,10 @@ mod tests {
     fn several_threads_plan_what_one_does() {
         let job = job(conversation(201), Some(20_000));
         let Ok(alone) = planned(&shared(), &job) else { panic!("it fits") };
-        let mut several = shared();
-        several.heavy = Arc::new(tokio::sync::Semaphore::new(3));
+        let mut state = PlanState::new(&Config::default().cache);
+        state.heavy = Arc::new(tokio::sync::Semaphore::new(3));
+        let parts = PlannerParts { state: Some(Arc::new(state)), ..PlannerParts::default() };
+        let several = Planner::new(Arc::default(), parts).shared;
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let _entered = runtime.enter();
         let Ok(planned) = planned(&several, &job) else { panic!("it fits") };
@@ -319,7 +312,7 @@ mod tests {
         let mut taken_up = 0;
         for messages in (1..80).step_by(2) {
             let job = job(conversation(messages), Some(20_000));
-            let looked = shared.memory.prefixes.look(job.tenant, &job.body);
+            let looked = shared.state.cache.prefixes.look(job.tenant, &job.body);
             taken_up += usize::from(looked.is_some_and(|looked| looked.known.is_some()));
             let Ok(on) = planned(&shared, &job) else { panic!("it fits") };
             let Ok(anew) = planned(&self::shared(), &job) else { panic!("it fits") };

@@ -9,15 +9,17 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::draft::{Drafted, Step};
-use super::planner::{self, Job, Planner, RequestOptions};
+use super::planned::{Job, RequestOptions};
+use super::planner::{self, Planner};
 use super::question::Question;
 use super::shared::Shared;
-use super::upstreams::routes::ModelOverride;
-use super::{ErrorKind, ProxyError, Tenant};
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::upstreams::routes::ModelOverride;
 use weir_engine::compact::report::{self, Preflight, Report};
 use weir_engine::plan::Names;
 use weir_engine::wire::model::ModelField;
 use weir_engine::wire::{Protocol, Request};
+use weir_store::Tenant;
 
 /// Explained plan of a request.
 #[derive(Debug, Clone)]
@@ -95,7 +97,7 @@ impl Planner {
     }
 
     /// Explains the plan of a job.
-    pub(super) async fn explain_job(
+    pub(in crate::proxy) async fn explain_job(
         &self,
         mut job: Job,
         question: Option<Question>,

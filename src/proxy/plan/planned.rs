@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::hold::budgets::Report;
 use super::plan_cache::{LastSent, Sent};
-use super::send::probe::Probe;
-use super::summaries::{Requester, SummaryOutcome, WaitMode, Wanted};
-use super::upstreams::routes::Route;
-use super::{LeftOut, Tenant};
+use crate::proxy::hold::budgets::Report;
+use crate::proxy::send::probe::Probe;
+use crate::proxy::settle::originals::LeftOut;
+use crate::proxy::summaries::{Requester, SummaryOutcome, WaitMode, Wanted};
+use crate::proxy::upstreams::routes::Route;
 use weir_engine::compact::{LearnedLimits, Limits, Zone};
 use weir_engine::plan::USAGE;
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
 use weir_engine::wire::asking::Put;
+use weir_store::Tenant;
 use weir_store::budget::{Compaction, ServiceTier};
 
 /// Request to plan.
@@ -22,8 +23,10 @@ use weir_store::budget::{Compaction, ServiceTier};
 pub struct Job {
     pub tenant: Tenant,
     pub protocol: Protocol,
-    /// Decoded body.
+    /// Decoded body, with the model for its upstream.
     pub body: Bytes,
+    /// Whether its model is another than received.
+    pub is_renamed: bool,
     /// Model named by the path (Azure's deployments), which takes precedence over the body's.
     pub path_model: Option<String>,
     pub options: RequestOptions,
@@ -33,23 +36,24 @@ pub struct Job {
     pub alias_of: Option<String>,
     /// Requester of the summaries that this request waits for; `None` if it is not sent.
     pub requester: Option<Arc<Requester>>,
-    /// [`Caller::as_of`](super::Caller::as_of).
+    /// [`Caller::as_of`](crate::proxy::Caller::as_of).
     pub as_of: Option<u64>,
     /// Probe of the model's limits by this request.
-    pub(super) probe: Option<Arc<Probe>>,
+    pub(in crate::proxy) probe: Option<Arc<Probe>>,
     /// Wait mode if no summary record exists yet; set by the planner.
-    pub(super) wait_mode: WaitMode,
+    pub(in crate::proxy) wait_mode: WaitMode,
 }
 
 impl Job {
     /// Creates a job for a request that is only examined, whose body names its model.
     pub fn new(tenant: Tenant, protocol: Protocol, body: Bytes, options: RequestOptions) -> Self {
         let (path_model, route, alias_of, requester) = (None, None, None, None);
-        let (as_of, probe, wait_mode) = (None, None, WaitMode::LookOnly);
+        let (is_renamed, as_of, probe, wait_mode) = (false, None, None, WaitMode::LookOnly);
         Self {
             tenant,
             protocol,
             body,
+            is_renamed,
             path_model,
             options,
             route,

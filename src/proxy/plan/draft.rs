@@ -8,17 +8,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::error::Subject;
+use super::parallel;
 use super::plan_cache::{Chain, LastSent, Remembered};
-use super::planned::Progress;
-use super::planner::{INLINE_BYTES, Job, Planned};
+use super::planned::{Job, Planned, Progress};
+use super::planner::INLINE_BYTES;
 use super::prefix_cache::Looked;
 use super::refusal::{self, Unfit};
-use super::shared::{Shared, extra_tokens};
-use super::summaries::{Spans, WaitMode, Wanted};
-use super::upstreams::routes::Route;
-use super::{LeftOut, ProxyError, several};
+use super::shared::Shared;
 use crate::config::{self, LateSystem, ModelSettings, Originals};
+use crate::proxy::error::ProxyError;
+use crate::proxy::error::Subject;
+use crate::proxy::settle::originals::LeftOut;
+use crate::proxy::summaries::{Spans, WaitMode, Wanted};
+use crate::proxy::upstreams::routes::Route;
 use weir_engine::compact::policy::Counting;
 use weir_engine::compact::reading::Reading;
 use weir_engine::compact::report::Treatment;
@@ -26,7 +28,8 @@ use weir_engine::compact::source::{Readings, read_one};
 use weir_engine::compact::summary::Space;
 use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
 use weir_engine::plan::{
-    CannotFit, Known, Mode, Plan, PlanError, PlanOptions, cost, fits_as_received, plan_with,
+    CannotFit, Known, Mode, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received,
+    plan_with,
 };
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::tokens::{Digits, Encoding};
@@ -268,16 +271,16 @@ impl Draft {
         request: &Request<'_>,
         most_bytes: usize,
     ) {
-        let (memory, measure) = (&shared.memory, self.options.measure);
+        let (cache, measure) = (&shared.state.cache, self.options.measure);
         for (extra, counted) in request.extras.iter().zip(&mut self.extras) {
             if counted.is_some() {
                 continue;
             }
-            let key = memory.extra_key(job.tenant, measure, extra);
-            *counted = memory.extra(key);
+            let key = cache.extra_key(job.tenant, measure, extra);
+            *counted = cache.extra(key);
             if counted.is_none() && extra.raw.len() <= most_bytes {
                 let tokens = extra_tokens(measure, extra);
-                memory.keep_extra(key, tokens);
+                cache.keep_extra(key, tokens);
                 *counted = Some(tokens);
             }
         }
@@ -293,18 +296,19 @@ impl Draft {
         extras_tokens: u64,
     ) -> Conversation {
         let profile = Arc::new(self.options.profile(request, extras_tokens));
-        let (memory, messages) = (&shared.memory, &request.messages);
+        let (cache, messages) = (&shared.state.cache, &request.messages);
         let known = self.looked.as_ref().and_then(|looked| looked.known.as_ref());
         // A known prefix with too many messages is not used.
         let known = known.map(|known| &*known.hashes).filter(|known| known.len() <= messages.len());
         let known = known.unwrap_or_default();
-        let chain = Chain::new(memory, job.tenant, &profile, messages, known);
+        let whose = (job.tenant, &*profile, shared.config.summaries.mode());
+        let chain = Chain::new(cache, whose, messages, known);
         if let Some(looked) = &self.looked
             && let Some(read) = request.protocol.beginning(request)
         {
-            memory.prefixes.keep(looked, &job.body, read, chain.own());
+            cache.prefixes.keep(looked, &job.body, read, chain.own());
         }
-        let remembered = memory.longest_fold(&chain);
+        let remembered = cache.longest_fold(&chain);
         let remembered_messages = remembered.as_ref().map(|earlier| earlier.fold.messages());
         // Compacting again looks up all records, which renews their lifetime in the store.
         let spans = self.spans(shared, job, request);
@@ -321,7 +325,7 @@ impl Draft {
         };
         let start = state.as_ref().map_or(0, |state| state.messages());
         let new = start..messages.len();
-        let facts = new.map(|index| memory.fact(chain.content_key(index))).collect();
+        let facts = new.map(|index| cache.fact(chain.content_key(index))).collect();
         Conversation { chain, state, remembered_messages, is_whole, looked_at, last_sent, facts }
     }
 
@@ -359,7 +363,7 @@ impl Draft {
                 Ok(counted) => counted,
                 Err(error) => return Err(self.about(refusal::message(*index, &error), None)),
             };
-            shared.memory.keep_fact(conversation.chain.content_key(*index), fact);
+            shared.state.cache.keep_fact(conversation.chain.content_key(*index), fact);
             conversation.facts[*index - start] = Some(fact);
             parsed[*index] = reading.map(Rc::new);
         }
@@ -604,7 +608,7 @@ impl Known for AtHand<'_> {
         let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());
         let kept = Remembered { fold: Arc::clone(state), looked_at, last_sent };
         let Conversation { chain, remembered_messages, .. } = conversation;
-        self.shared.memory.keep_fold(chain, kept, *remembered_messages);
+        self.shared.state.cache.keep_fold(chain, kept, *remembered_messages);
     }
 
     fn readings(&self) -> Rc<Readings> {
@@ -640,5 +644,5 @@ fn map<T: Send + 'static>(
     work: impl Fn(&str) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
     let raws: Vec<&str> = messages.iter().map(|index| request.messages[*index]).collect();
-    several::map(&shared.heavy, &job.body, &raws, work)
+    parallel::map(&shared.state.heavy, &job.body, &raws, work)
 }

@@ -7,11 +7,11 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
-use super::Tenant;
 use super::prefix_cache::PrefixCache;
-use crate::config;
+use crate::config::{self, SummaryMode};
 use weir_engine::compact::{Compactor, Fact, Measure, Profile};
 use weir_engine::wire::Extra;
+use weir_store::Tenant;
 
 /// Memory of an entry besides its value: key, pointers, the cache's own data.
 const ENTRY_BYTES: u32 = 160;
@@ -151,16 +151,16 @@ pub struct Chain {
 
 impl Chain {
     /// Hashes each message once, except the first ones, whose hashes are `known`. Tenant and
-    /// profile are part of every key.
+    /// profile are part of every key, and so is the mode of summaries, since a compaction state
+    /// holds them.
     pub fn new(
         memory: &PlanCache,
-        tenant: Tenant,
-        profile: &Profile,
+        (tenant, profile, mode): (Tenant, &Profile, SummaryMode),
         messages: &[&str],
         known: &[u128],
     ) -> Self {
         let seed = memory.join(&(tenant, profile.measure));
-        let mut end = memory.join(&(tenant, profile));
+        let mut end = memory.join(&(tenant, profile, mode));
         let mut chain = Self {
             own: Vec::with_capacity(messages.len()),
             contents: Vec::with_capacity(messages.len()),

@@ -1,0 +1,19 @@
+//! Planning of requests: limits, counts and compaction by the engine, with caches that save repeated
+//! work. Sends nothing.
+
+mod draft;
+mod explain;
+mod parallel;
+mod plan_cache;
+pub mod planned;
+mod planner;
+mod prefix_cache;
+mod question;
+pub mod refusal;
+pub mod shared;
+
+pub use self::explain::Explained;
+pub use self::planned::{Job, Planned, RequestOptions};
+pub use self::planner::{Planner, PlannerParts};
+pub use self::question::Question;
+pub use self::shared::PlanState;

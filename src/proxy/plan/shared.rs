@@ -1,0 +1,68 @@
+//! Inputs of all requests' plans: the configuration, the routes, and caches between requests, which
+//! change no result.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::Semaphore;
+
+use super::plan_cache::PlanCache;
+use crate::config::{self, Config};
+use crate::proxy::summaries::Summaries;
+use crate::proxy::upstreams::routes::Routes;
+
+/// Caches of plans that a reload keeps.
+pub struct PlanState {
+    pub(super) cache: PlanCache,
+    /// Unknown models that were already warned about.
+    warned: Mutex<HashSet<String>>,
+    /// Permits for threads that work on bodies besides the async ones: one per core, so that large
+    /// bodies queue here and not on the cores.
+    pub(super) heavy: Arc<Semaphore>,
+}
+
+/// Maximum number of unknown models remembered as warned about.
+const WARNED_MODELS: usize = 1000;
+
+impl PlanState {
+    /// Creates empty caches.
+    pub fn new(limits: &config::Cache) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            cache: PlanCache::new(limits),
+            warned: Mutex::default(),
+            heavy: Arc::new(Semaphore::new(cores)),
+        }
+    }
+}
+
+/// Inputs of all plans under one configuration.
+pub(super) struct Shared {
+    pub(super) config: Arc<Config>,
+    /// `None` if summaries are disabled.
+    pub(super) summaries: Option<Arc<Summaries>>,
+    /// Routes of requests, with the learned values of their upstreams.
+    pub(super) routes: Arc<Routes>,
+    pub(super) state: Arc<PlanState>,
+}
+
+impl Shared {
+    pub(super) fn warn_once(&self, model: &str, entry: &config::ModelEntry) {
+        let Ok(mut warned) = self.state.warned.lock() else { return };
+        let model = shown(model);
+        if warned.len() < WARNED_MODELS && warned.insert(model.clone()) {
+            tracing::warn!(
+                target: "weir::models",
+                model,
+                max_input_tokens = entry.max_input_tokens,
+                max_output_tokens = entry.max_output_tokens,
+                "unknown model: set its window under [models.\"NAME\"] in the configuration"
+            );
+        }
+    }
+}
+
+/// Truncates a model name, which callers choose, for storage and the log.
+pub fn shown(model: &str) -> String {
+    model.chars().take(100).collect()
+}

@@ -1,0 +1,108 @@
+//! Breakers of summaries: one for each summariser, and one for each caller's content, whose failures
+//! pause summaries for that caller only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moka::Expiry;
+use moka::sync::Cache;
+use tokio::time::Instant;
+
+use crate::upstream::breaker::{Breaker, Permit};
+use weir_store::Tenant;
+
+/// Failures in a row that open a breaker.
+const MOST_FAILURES: u32 = 3;
+/// Maximum number of callers with their own breaker; past that the least used are reset.
+const MOST_BREAKERS: u64 = 10_000;
+
+/// Breakers of all callers, each by its pause: a changed pause begins with closed breakers.
+pub struct AllBreakers {
+    /// By the summariser's name: one for each tenant if callers' own credentials are sent, else one
+    /// for all.
+    summarisers: Cache<(Tenant, Arc<str>, Duration), Arc<Breaker>>,
+    contents: Cache<(Tenant, Duration), Arc<Breaker>>,
+}
+
+impl AllBreakers {
+    /// Creates an empty set.
+    pub fn new() -> Self {
+        Self {
+            summarisers: Cache::builder().max_capacity(MOST_BREAKERS).expire_after(Idle).build(),
+            contents: Cache::builder().max_capacity(MOST_BREAKERS).expire_after(Idle).build(),
+        }
+    }
+
+    /// Returns the breakers of a call to `summariser` on behalf of `tenant`.
+    pub fn find(
+        &self,
+        summariser: (Tenant, Arc<str>),
+        tenant: Tenant,
+        pause: Duration,
+    ) -> Breakers {
+        let new = || Arc::new(Breaker::new(MOST_FAILURES, pause));
+        let (whose, name) = summariser;
+        Breakers {
+            summariser: self.summarisers.get_with((whose, name, pause), new),
+            content: self.contents.get_with((tenant, pause), new),
+        }
+    }
+}
+
+/// Forgets a breaker that nobody used for several pauses. It must outlive its pause, or the pause
+/// would end early.
+struct Idle;
+
+impl<K> Expiry<K, Arc<Breaker>> for Idle {
+    fn expire_after_create(
+        &self,
+        _: &K,
+        breaker: &Arc<Breaker>,
+        _: std::time::Instant,
+    ) -> Option<Duration> {
+        Some(breaker.pause().saturating_mul(4))
+    }
+
+    fn expire_after_read(
+        &self,
+        _: &K,
+        breaker: &Arc<Breaker>,
+        _: std::time::Instant,
+        _: Option<Duration>,
+        _: std::time::Instant,
+    ) -> Option<Duration> {
+        Some(breaker.pause().saturating_mul(4))
+    }
+}
+
+/// Breakers that must be closed for a call on behalf of one caller.
+#[derive(Debug, Clone)]
+pub struct Breakers {
+    /// For failures of the summariser.
+    pub summariser: Arc<Breaker>,
+    /// For failures caused by this caller's content.
+    pub content: Arc<Breaker>,
+}
+
+/// Permits from both breakers.
+pub struct Permits<'a> {
+    pub summariser: Permit<'a>,
+    pub content: Permit<'a>,
+}
+
+impl Breakers {
+    /// Returns permits for a call at `now`; `None` while either breaker is open.
+    pub fn permits(&self, now: Instant) -> Option<Permits<'_>> {
+        let summariser = self.summariser.permit(now)?;
+        let Some(content) = self.content.permit(now) else {
+            summariser.give_back();
+            return None;
+        };
+        Some(Permits { summariser, content })
+    }
+
+    /// Whether calls at `now` are blocked.
+    pub fn is_open(&self, now: Instant) -> bool {
+        self.summariser.is_open(now) || self.content.is_open(now)
+    }
+}
