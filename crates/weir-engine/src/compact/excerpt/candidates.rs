@@ -27,7 +27,7 @@ impl Ord for Offer {
 /// Possible part of a note. Small, since a long conversation has tens of thousands.
 pub(crate) struct Candidate {
     pub message: u32,
-    pub what: What,
+    pub piece: Piece,
     /// Its values, as a range of the writer's list.
     pub said: (u32, u32),
     pub tokens: f64,
@@ -40,7 +40,7 @@ pub(crate) struct Candidate {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum What {
+pub(crate) enum Piece {
     /// Units of the message: index of the first, and one past the last.
     Units { first: u32, end: u32 },
     /// Value in a list of names: its id, and where it occurs.

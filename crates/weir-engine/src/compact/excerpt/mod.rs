@@ -19,7 +19,7 @@ use std::ops::Range;
 use crate::compact::message::quote::ALSO;
 use crate::compact::message::reading::Unit;
 use crate::wire::Role;
-use candidates::{Candidate, Offer, Said, What};
+use candidates::{Candidate, Offer, Piece, Said};
 use compose::Chosen;
 use subject::Subject;
 use weight::Seeded;
@@ -125,13 +125,13 @@ impl<'a> Writer<'a> {
                 .summarised
                 .map_or(0, |covers| subject.gone.get(covers).copied().unwrap_or(usize::MAX)),
         };
-        writer.cover_what_stays();
+        writer.cover_kept();
         writer.list_candidates();
         writer.is_picked = vec![false; writer.candidates.len()];
         writer
     }
 
-    fn cover_what_stays(&mut self) {
+    fn cover_kept(&mut self) {
         for message in self.subject.kept {
             for id in self.subject.lexicon.ids_of(*message) {
                 self.covered[*id as usize] = 1.0;
@@ -172,7 +172,7 @@ impl<'a> Writer<'a> {
                     let tokens = 0.4 + f64::from(mention.end - mention.start) / 3.2;
                     self.candidates.push(Candidate {
                         message: message as u32,
-                        what: What::Name { id, mention: index as u32 },
+                        piece: Piece::Name { id, mention: index as u32 },
                         said: (0, 0),
                         tokens,
                         bonus: 0.0,
@@ -269,9 +269,9 @@ impl<'a> Writer<'a> {
         for place in first..self.said.len() {
             self.weigh(self.said[place].id);
         }
-        let what = What::Units { first: units.start as u32, end: units.end as u32 };
+        let piece = Piece::Units { first: units.start as u32, end: units.end as u32 };
         let (message, said) = (message as u32, (first as u32, self.said.len() as u32));
-        self.candidates.push(Candidate { message, what, said, tokens, bonus, shape, is_joined });
+        self.candidates.push(Candidate { message, piece, said, tokens, bonus, shape, is_joined });
     }
 
     /// Looks up the weight of a value, once.
@@ -310,7 +310,7 @@ impl<'a> Writer<'a> {
 
     /// Returns the block of a candidate's units; `None` for names.
     fn block(&self, candidate: &Candidate) -> Option<u32> {
-        let What::Units { first, .. } = candidate.what else { return None };
+        let Piece::Units { first, .. } = candidate.piece else { return None };
         Some(self.subject.readings[candidate.message as usize].units[first as usize].block)
     }
 
@@ -325,7 +325,7 @@ impl<'a> Writer<'a> {
 
     fn price(&self, index: usize) -> f64 {
         let candidate = &self.candidates[index];
-        if let What::Name { .. } = candidate.what {
+        if let Piece::Name { .. } = candidate.piece {
             return candidate.tokens + ENTRY_TOKENS;
         }
         // A unit next to a shown one needs no mark before it; one between two saves a mark.
@@ -341,12 +341,12 @@ impl<'a> Writer<'a> {
 
     fn gain(&self, index: usize) -> f64 {
         let candidate = &self.candidates[index];
-        match &candidate.what {
-            What::Name { id, .. } => {
+        match &candidate.piece {
+            Piece::Name { id, .. } => {
                 let id = *id as usize;
                 self.weights[id] * (NAME_COVER - self.covered[id]).max(0.0)
             }
-            What::Units { .. } => {
+            Piece::Units { .. } => {
                 let joined_tokens = candidate.tokens.min(WORTHY_TOKENS);
                 let joined = JOINED_WORTH * joined_tokens * self.picked_neighbours(index) as f64;
                 let mut gain = candidate.bonus + joined;
@@ -367,9 +367,9 @@ impl<'a> Writer<'a> {
     }
 
     fn is_worth(&self, candidate: &Candidate, ratio: f64) -> bool {
-        match candidate.what {
-            What::Units { .. } => ratio > UNIT_PRICE * self.subject.excerpt_cost,
-            What::Name { .. } => ratio > NAME_PRICE * self.subject.excerpt_cost,
+        match candidate.piece {
+            Piece::Units { .. } => ratio > UNIT_PRICE * self.subject.excerpt_cost,
+            Piece::Name { .. } => ratio > NAME_PRICE * self.subject.excerpt_cost,
         }
     }
 
@@ -408,9 +408,9 @@ impl<'a> Writer<'a> {
 
     fn take(&mut self, index: usize, price: f64) {
         let candidate = &self.candidates[index];
-        match &candidate.what {
-            What::Name { id, .. } => self.covered[*id as usize] = NAME_COVER,
-            What::Units { .. } => {
+        match &candidate.piece {
+            Piece::Name { id, .. } => self.covered[*id as usize] = NAME_COVER,
+            Piece::Units { .. } => {
                 self.has_header[candidate.message as usize] = true;
                 if let Some(shape) = candidate.shape {
                     self.shapes[shape.get() as usize] += 1;
@@ -433,7 +433,7 @@ impl<'a> Writer<'a> {
         // Message with a picked unit before the gap. Units are in order, message by message.
         let mut open = None;
         for (index, candidate) in self.candidates.iter().enumerate() {
-            if matches!(candidate.what, What::Name { .. }) {
+            if matches!(candidate.piece, Piece::Name { .. }) {
                 continue;
             }
             if gap.last().is_some_and(|last| self.candidates[*last].message != candidate.message) {
@@ -472,9 +472,9 @@ impl<'a> Writer<'a> {
         for pick in &self.picks[..picks] {
             let candidate = &self.candidates[pick.candidate];
             let own = chosen.entry(candidate.message as usize).or_default();
-            match candidate.what {
-                What::Units { first, end } => own.units.extend(first as usize..end as usize),
-                What::Name { mention, .. } => own.names.push(mention as usize),
+            match candidate.piece {
+                Piece::Units { first, end } => own.units.extend(first as usize..end as usize),
+                Piece::Name { mention, .. } => own.names.push(mention as usize),
             }
         }
         compose::note(self.subject, chosen)

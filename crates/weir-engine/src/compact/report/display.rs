@@ -1,8 +1,9 @@
 //! Text form of a report: a table with a summary under it, or one line. Plain text without colours,
 //! so that it is the same in a terminal and in a file.
 
+use super::members::{MessageRow, NoteRow, Report};
+use super::preflight::Preflight;
 use super::shown::{counted, first_words, percent, tokens};
-use super::{MessageRow, NoteRow, Preflight, Report};
 
 /// Minimum width of a table.
 const LEAST_WIDTH: usize = 60;

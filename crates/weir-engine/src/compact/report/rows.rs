@@ -1,8 +1,9 @@
 //! Rows of a report: messages, notes and files, each read once.
 
 use super::files::{self, FileUse, Files};
+use super::members::{FateName, MessageRow, NoteRow, Subject};
 use super::reasons::{Reason, Why};
-use super::{FateName, MessageRow, NoteRow, Subject, Treatment};
+use super::treatment::Treatment;
 use super::{plain, shown};
 use crate::compact::message::extract;
 use crate::compact::state::messages::Fate;

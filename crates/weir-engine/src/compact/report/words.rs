@@ -1,6 +1,6 @@
 //! Labels of a report's enums. Decides nothing.
 
-use super::{FateName, RoleName, Section};
+use super::members::{FateName, RoleName, Section};
 use crate::compact::state::messages::Fate;
 use crate::compact::state::note::Place;
 use crate::wire::Role;
