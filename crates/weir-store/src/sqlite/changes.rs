@@ -39,7 +39,7 @@ impl Changes {
 
     /// Forces a read of the store next time.
     #[cfg(test)]
-    pub fn check_now(&self) {
+    pub(crate) fn check_now(&self) {
         self.check_at_ms.store(0, Ordering::Relaxed);
     }
 }

@@ -136,12 +136,12 @@ impl Sqlite {
     }
 
     #[cfg(test)]
-    pub fn writer(&self) -> &Writer {
+    pub(crate) fn writer(&self) -> &Writer {
         &self.writer
     }
 
     #[cfg(test)]
-    pub fn dirty(&self) -> Option<&Dirty> {
+    pub(crate) fn dirty(&self) -> Option<&Dirty> {
         self.dirty.as_ref()
     }
 
