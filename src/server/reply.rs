@@ -18,7 +18,7 @@ use crate::proxy::error::{Side, UpstreamAnswer};
 use crate::proxy::{Body, ErrorKind, ProxyError, metrics};
 
 /// Marks weir's own errors, so that callers can distinguish them from the upstream's.
-pub const X_WEIR_ERROR: HeaderName = HeaderName::from_static("x-weir-error");
+pub(super) const X_WEIR_ERROR: HeaderName = HeaderName::from_static("x-weir-error");
 /// Makes OpenAI's SDKs, which retry any 5xx and 429, stop if a retry is pointless.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -65,7 +65,7 @@ impl<'a> Upstream<'a> {
 }
 
 /// Renders an error.
-pub fn error(problem: &ProxyError) -> Response<Body> {
+pub(super) fn error(problem: &ProxyError) -> Response<Body> {
     let status = problem.kind.status();
     let envelope = Envelope {
         error: Rendered {
@@ -100,14 +100,14 @@ pub fn error(problem: &ProxyError) -> Response<Body> {
 
 /// Renders the error for an unsupported method on one of weir's own pages, with the allowed
 /// methods.
-pub fn method_not_allowed(problem: &ProxyError, allowed: &'static str) -> Response<Body> {
+pub(super) fn method_not_allowed(problem: &ProxyError, allowed: &'static str) -> Response<Body> {
     let mut response = error(problem);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 
 /// Builds a complete JSON answer.
-pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
+pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(full(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -115,7 +115,7 @@ pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
 }
 
 /// Builds the metrics page for scrapers.
-pub fn metrics(page: String) -> Response<Body> {
+pub(super) fn metrics(page: String) -> Response<Body> {
     let mut response = json(StatusCode::OK, page);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
@@ -124,7 +124,7 @@ pub fn metrics(page: String) -> Response<Body> {
 }
 
 /// Builds an answer without a body.
-pub fn empty(status: StatusCode) -> Response<Body> {
+pub(super) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
     *response.status_mut() = status;
     response

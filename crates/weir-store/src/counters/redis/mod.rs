@@ -46,7 +46,7 @@ use super::super::budgets::Applied;
 use super::super::ledger::{MAX_FIGURE, RequestId};
 use super::super::redis::Redis;
 use super::super::{Store, StoreError};
-use super::{Answer, MAX_WAITING, NoRoom, Owner, Reservation, Spending, Standing};
+use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
 use crate::budget::counter::Count;
 use crate::budget::hold::decide;
 use crate::budget::{Room, Verdict};
@@ -235,11 +235,11 @@ impl RedisCounters {
         }
     }
 
-    pub(super) async fn standings(
+    pub(super) async fn statuses(
         self: &Arc<Self>,
         applied: &[Applied],
         now_ms: u64,
-    ) -> Result<Vec<Standing>, StoreError> {
+    ) -> Result<Vec<BudgetStatus>, StoreError> {
         let names: Vec<String> = applied.iter().map(name_of).collect();
         let parts: Vec<Value> =
             applied.iter().zip(&names).map(|(one, name)| self.part(one, name, now_ms, 1)).collect();
@@ -251,7 +251,7 @@ impl RedisCounters {
                 continue;
             }
             let (counts, _) = self.counts(applied, now_ms, reply.get(1..).unwrap_or_default())?;
-            return Ok(standings(applied, &counts));
+            return Ok(statuses(applied, &counts));
         }
         Err(StoreError::Busy)
     }
@@ -285,15 +285,15 @@ impl RedisCounters {
                 let grant = Grant { generation, called_at };
                 self.state().leases.insert(wanted.id, self.lease(attempt, output_tokens, grant));
                 unconfirmed.is_pending = false;
-                let standings = standings(&wanted.applied, &counts);
-                return Ok(Step::Done(Ok((output_tokens, standings))));
+                let statuses = statuses(&wanted.applied, &counts);
+                return Ok(Step::Done(Ok((output_tokens, statuses))));
             }
             let rooms: Vec<Room> = wanted.applied.iter().zip(&counts).map(room).collect();
             match decide(&rooms, &wanted.ask, has_patience) {
                 Verdict::Granted { output_tokens: less } if may_hold => output_tokens = less,
                 Verdict::Granted { .. } | Verdict::Wait => return Ok(Step::Wait),
                 Verdict::Exhausted { index } => {
-                    let mut all = standings(&wanted.applied, &counts);
+                    let mut all = statuses(&wanted.applied, &counts);
                     return Ok(Step::Done(Err(NoRoom::Exhausted(all.swap_remove(index)))));
                 }
             }
@@ -395,13 +395,13 @@ fn room((applied, count): (&Applied, &Count)) -> Room {
     }
 }
 
-fn standings(applied: &[Applied], counts: &[Count]) -> Vec<Standing> {
-    let standing = |(applied, count): (&Applied, &Count)| Standing {
+fn statuses(applied: &[Applied], counts: &[Count]) -> Vec<BudgetStatus> {
+    let status = |(applied, count): (&Applied, &Count)| BudgetStatus {
         budget: Arc::clone(&applied.budget),
         scope: applied.scope.clone(),
         count: *count,
     };
-    applied.iter().zip(counts).map(standing).collect()
+    applied.iter().zip(counts).map(status).collect()
 }
 
 fn uncovered(wanted: &Reservation, names: &[String]) -> Vec<Uncovered> {
