@@ -608,7 +608,7 @@ impl Known for AtHand<'_> {
         let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());
         let kept = Remembered { state: Arc::clone(state), looked_at, last_sent };
         let Conversation { chain, remembered_messages, .. } = conversation;
-        self.shared.state.cache.keep(chain, kept, *remembered_messages);
+        self.shared.state.cache.keep_state(chain, kept, *remembered_messages);
     }
 
     fn readings(&self) -> Rc<Readings> {

@@ -124,10 +124,10 @@ impl PlanCache {
 
     /// Stores the compaction state of a whole conversation instead of that of its prefix: the next
     /// request continues here.
-    pub(super) fn keep_fold(
+    pub(super) fn keep_state(
         &self,
         chain: &Chain,
-        fold: Remembered,
+        state: Remembered,
         earlier_messages: Option<usize>,
     ) {
         let Some(end) = chain.ends.last() else { return };
