@@ -49,8 +49,9 @@ pooled):
   sent/full     tokens sent, of the requests above the budget
   cache         tokens that a provider's prefix cache holds
   billed        all input, cached tokens at a tenth, relative to sending all
-  cuts/¼B       requests that rewrite what was sent, for each quarter of the
-                budget that the conversation grows";
+  rewrites      requests that rewrite what was sent
+  rewr/¼B       the same for each quarter of the budget that the conversation
+                grows";
 
 /// Name of weir's own policy.
 const OWN: &str = "default";

@@ -21,7 +21,7 @@ const PROBES: usize = 4096;
 /// State of a conversation at the end of one of its requests.
 #[derive(Clone)]
 pub(super) struct Remembered {
-    pub fold: Arc<Compactor>,
+    pub state: Arc<Compactor>,
     /// Time at which the first of its compactions looked up its record.
     pub looked_at: Instant,
     pub last_sent: LastSent,
@@ -63,7 +63,7 @@ pub(super) struct PlanCache {
     secret: [u8; 192],
     facts: Cache<u128, Fact>,
     extras: Cache<u128, u64>,
-    folds: Cache<u128, Remembered>,
+    states: Cache<u128, Remembered>,
     pub prefixes: PrefixCache,
 }
 
@@ -81,9 +81,9 @@ impl PlanCache {
                 .weigher(|_: &u128, _: &u64| ENTRY_BYTES)
                 .max_capacity(limits.counts_bytes / 16)
                 .build(),
-            folds: Cache::builder()
+            states: Cache::builder()
                 .weigher(|_: &u128, remembered: &Remembered| {
-                    u32::try_from(remembered.fold.memory_bytes())
+                    u32::try_from(remembered.state.memory_bytes())
                         .unwrap_or(u32::MAX)
                         .saturating_add(ENTRY_BYTES)
                 })
@@ -119,22 +119,22 @@ impl PlanCache {
     /// Returns the compaction state of the longest prefix of the conversation with which a request
     /// ended.
     pub(super) fn longest_fold(&self, chain: &Chain) -> Option<Remembered> {
-        chain.ends.iter().rev().take(PROBES).find_map(|end| self.folds.get(end))
+        chain.ends.iter().rev().take(PROBES).find_map(|end| self.states.get(end))
     }
 
     /// Stores the compaction state of a whole conversation instead of that of its prefix: the next
     /// request continues here.
-    pub(super) fn keep_fold(
+    pub(super) fn keep_state(
         &self,
         chain: &Chain,
-        fold: Remembered,
+        state: Remembered,
         earlier_messages: Option<usize>,
     ) {
         let Some(end) = chain.ends.last() else { return };
-        self.folds.insert(*end, fold);
+        self.states.insert(*end, state);
         let earlier = earlier_messages.and_then(|messages| messages.checked_sub(1));
         if let Some(earlier) = earlier.and_then(|index| chain.ends.get(index)) {
-            self.folds.invalidate(earlier);
+            self.states.invalidate(earlier);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Win
 const FORGET_ABOVE: usize = 50_000;
 
 /// Counters and their waiting requests.
-pub struct Memory {
+pub(super) struct Memory {
     store: Store,
     zone: TimeZone,
     state: Mutex<State>,
@@ -116,7 +116,7 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    pub fn new(store: Store, zone: TimeZone) -> Self {
+    pub(super) fn new(store: Store, zone: TimeZone) -> Self {
         let (state, loading) = (Mutex::default(), tokio::sync::Mutex::default());
         let leader = LeaderLock::new(&store);
         Self { store, zone, leader, state, loading }
@@ -127,17 +127,17 @@ impl Memory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
+    pub(super) fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
         self.state().open(&self.zone, id, Lease { begun_ms, owner, parts: Vec::new() });
     }
 
-    pub fn settle(&self, id: RequestId, spending: Spending) {
+    pub(super) fn settle(&self, id: RequestId, spending: Spending) {
         let mut state = self.state();
         state.settle(id, spending);
         state.wake(&self.zone);
     }
 
-    pub async fn reserve(&self, wanted: Reservation, owner: Owner) -> Answer {
+    pub(super) async fn reserve(&self, wanted: Reservation, owner: Owner) -> Answer {
         self.leader.acquire().await.map_err(NoRoom::Store)?;
         let deadline = Instant::now() + wanted.patience;
         let mut queued = loop {
@@ -165,7 +165,7 @@ impl Memory {
         }
     }
 
-    pub async fn statuses(
+    pub(super) async fn statuses(
         &self,
         applied: &[Applied],
         now_ms: u64,

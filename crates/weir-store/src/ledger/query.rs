@@ -232,15 +232,16 @@ fn row_limit(limit: Option<usize>) -> usize {
 }
 
 /// Columns of a request's row in SQL, in the order in which rows are read.
-pub const REQUEST_COLUMNS: &str = "id, begun_ms, tenant, key, team, organisation, \"user\", route,
+pub(crate) const REQUEST_COLUMNS: &str =
+    "id, begun_ms, tenant, key, team, organisation, \"user\", route,
     model, upstream, stream, status, outcome, action, zone, received_tokens, sent_tokens,
     prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, reasoning_tokens,
     cost_nano_usd, saved_nano_usd, flags, plan_ms, first_byte_ms, total_ms";
 
 /// Columns that count requests, and columns whose sums can grow large.
-pub const COUNT_COLUMNS: [&str; 5] =
+pub(crate) const COUNT_COLUMNS: [&str; 5] =
     ["requests", "failed", "estimated", "partly_priced", "unpriced"];
-pub const SUM_COLUMNS: [&str; 9] = [
+pub(crate) const SUM_COLUMNS: [&str; 9] = [
     "received_tokens",
     "sent_tokens",
     "prompt_tokens",
@@ -253,7 +254,7 @@ pub const SUM_COLUMNS: [&str; 9] = [
 ];
 
 /// Builds totals from their columns, capping values that exceed a field.
-pub fn totals_of(counted: [u64; 5], summed: [i128; 9]) -> Totals {
+pub(crate) fn totals_of(counted: [u64; 5], summed: [i128; 9]) -> Totals {
     let [requests, failed, estimated, partly_priced, unpriced] = counted;
     let whole = |sum: i128| u64::try_from(sum).unwrap_or(u64::MAX);
     let saved = summed[8].clamp(i128::from(i64::MIN), i128::from(i64::MAX));
