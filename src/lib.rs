@@ -5,6 +5,7 @@
 //! enforces the order. ARCHITECTURE.md is the map and describes the life of a request.
 
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 // Configuration as used.
 pub mod config;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{METRICS, Refusal, Shared};
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use weir_store::budgets::{Applied, BudgetError};
-use weir_store::counters::{Counters, Standing};
+use weir_store::counters::{BudgetStatus, Counters};
 use weir_store::keys::{KeyChange, KeyError, MAX_PAGE, NewKey};
 use weir_store::{StoreError, now_ms};
 
@@ -147,7 +147,7 @@ impl Shared {
 
     async fn list_budgets(&self) -> Answer {
         let (_, budgets) = self.store.budgets().await?;
-        self.standings(budgets).await
+        self.statuses(budgets).await
     }
 
     /// Renders the metrics.
@@ -166,14 +166,14 @@ impl Shared {
     }
 
     /// Reports the state of budgets from the store.
-    async fn standings(&self, budgets: Vec<Budget>) -> Answer {
+    async fn statuses(&self, budgets: Vec<Budget>) -> Answer {
         let counters = Counters::in_memory(self.store.clone(), self.time_zone.clone());
         let applied = budgets.into_iter().map(|budget| {
             let scope = budget.id.scope.clone();
             Applied { budget: Arc::new(budget), scope }
         });
-        let standings = counters.standings(applied.collect(), now_ms()).await?;
-        let data: Vec<Value> = standings.iter().map(Standing::json).collect();
+        let statuses = counters.statuses(applied.collect(), now_ms()).await?;
+        let data: Vec<Value> = statuses.iter().map(BudgetStatus::json).collect();
         done(&serde_json::json!({"object": "list", "data": data}))
     }
 
@@ -182,7 +182,7 @@ impl Shared {
         let budget = wanted.budget().map_err(|said| refused(&said))?;
         self.store.set_budget(budget.clone(), now_ms()).await?;
         acted("set_budget", &budget.id.to_string());
-        self.standings(vec![budget]).await
+        self.statuses(vec![budget]).await
     }
 
     async fn remove_budget(&self, uri: &Uri) -> Answer {

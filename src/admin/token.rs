@@ -91,16 +91,23 @@ fn write_private(path: &Path, token: &Secret) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Removes a file's permissions for all but its owner. If that is not possible, its group may read
-/// it: a Secret that Kubernetes mounts is read-only, and belongs to root and the pod's group.
+/// Removes a file's permissions for all but its owner.
 #[cfg(unix)]
 fn close_to_others(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let mode = fs::metadata(path)?.permissions().mode();
+    close(mode, || fs::set_permissions(path, fs::Permissions::from_mode(0o600)))
+}
+
+/// Closes a file with the permissions `mode`, unless only its owner has any. If that is not possible,
+/// its group may read it: a Secret that Kubernetes mounts is read-only, and belongs to root and the
+/// pod's group.
+#[cfg(unix)]
+fn close(mode: u32, set_private: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     if mode & 0o077 == 0 {
         return Ok(());
     }
-    let closed = fs::set_permissions(path, fs::Permissions::from_mode(0o600));
+    let closed = set_private();
     if mode & 0o007 == 0 { Ok(()) } else { closed }
 }
 
@@ -114,4 +121,42 @@ fn random() -> io::Result<Secret> {
     let mut bytes = [0; RANDOM_BYTES];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(Secret::new(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// A file that cannot be closed is accepted if it is closed to others than its owner and group.
+    #[test]
+    fn a_group_may_read_a_token_file_that_cannot_be_closed() {
+        let refuse = || Err(io::Error::from(io::ErrorKind::ReadOnlyFilesystem));
+        for (mode, is_accepted) in [
+            (0o400, true),
+            (0o440, true),
+            (0o640, true),
+            (0o444, false),
+            (0o644, false),
+            (0o404, false),
+            (0o402, false),
+            (0o441, false),
+        ] {
+            assert_eq!(close(mode, refuse).is_ok(), is_accepted, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn each_file_with_open_permissions_is_closed() {
+        for (mode, is_closed) in
+            [(0o400, false), (0o600, false), (0o440, true), (0o640, true), (0o604, true)]
+        {
+            let mut was_closed = false;
+            let set_private = || {
+                was_closed = true;
+                Ok(())
+            };
+            close(mode, set_private).expect("it can be closed");
+            assert_eq!(was_closed, is_closed, "{mode:o}");
+        }
+    }
 }

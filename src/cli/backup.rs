@@ -19,7 +19,7 @@ path. Copy a store on a PostgreSQL server with pg_dump. The copy has the store's
 /// Copies the store to a new file, also while weir serves from it
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
-pub struct BackupArgs {
+pub(super) struct BackupArgs {
     /// The file to create; an existing one is left alone
     file: PathBuf,
     /// A configuration file in TOML
@@ -32,7 +32,7 @@ pub struct BackupArgs {
 }
 
 /// Runs `weir backup`.
-pub fn run(args: &BackupArgs) -> Result<(), String> {
+pub(super) fn run(args: &BackupArgs) -> Result<(), String> {
     let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

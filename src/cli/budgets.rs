@@ -12,7 +12,7 @@ use super::{print, store_path};
 use crate::config::Config;
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use weir_store::budgets::Applied;
-use weir_store::counters::{Counters, Standing};
+use weir_store::counters::{BudgetStatus, Counters};
 use weir_store::{Store, now_ms};
 
 const EXAMPLES: &str = "\
@@ -34,7 +34,7 @@ commands the same --config or --store as the weir that serves.";
 /// Sets, lists and removes budgets
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
-pub struct BudgetsArgs {
+pub(super) struct BudgetsArgs {
     #[command(subcommand)]
     command: BudgetsCommand,
     /// A configuration file in TOML
@@ -119,7 +119,7 @@ fn share(text: &str) -> Result<u16, String> {
 }
 
 /// Runs `weir budgets …`.
-pub fn run(args: &BudgetsArgs) -> Result<(), String> {
+pub(super) fn run(args: &BudgetsArgs) -> Result<(), String> {
     let config = store_path::configuration(args.config.as_deref(), args.store.clone())?;
     let store = store_path::kept(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -150,36 +150,36 @@ async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), S
             return print(&format!("removed {budget}\n"));
         }
     };
-    let standings = standings(config, store, shown).await?;
+    let statuses = statuses(config, store, shown).await?;
     if args.json {
-        let rows: Vec<_> = standings.iter().map(Standing::json).collect();
+        let rows: Vec<_> = statuses.iter().map(BudgetStatus::json).collect();
         return print(&(serde_json::Value::from(rows).to_string() + "\n"));
     }
-    print(&table(&standings, &config.budgets.time_zone, now_ms()))
+    print(&table(&statuses, &config.budgets.time_zone, now_ms()))
 }
 
 /// Computes the state of budgets from the store. Only the weirs that serve know their requests in
 /// flight.
-async fn standings(
+async fn statuses(
     config: &Config,
     store: &Store,
     budgets: Vec<Budget>,
-) -> Result<Vec<Standing>, String> {
+) -> Result<Vec<BudgetStatus>, String> {
     let counters = Counters::in_memory(store.clone(), config.budgets.time_zone.clone());
     let applied = budgets.into_iter().map(|budget| {
         let scope = budget.id.scope.clone();
         Applied { budget: Arc::new(budget), scope }
     });
-    let standings = counters.standings(applied.collect(), now_ms()).await;
-    standings.map_err(|error| format!("the journal cannot be read: {error}"))
+    let statuses = counters.statuses(applied.collect(), now_ms()).await;
+    statuses.map_err(|error| format!("the journal cannot be read: {error}"))
 }
 
 /// Describes when all or part of a budget becomes available again.
-fn resets(standing: &Standing, zone: &TimeZone, now_ms: u64) -> String {
-    let window = standing.budget.id.window;
+fn resets(status: &BudgetStatus, zone: &TimeZone, now_ms: u64) -> String {
+    let window = status.budget.id.window;
     let freed_ms = match window {
         Window::Total => return "never".to_owned(),
-        Window::Hours(_) | Window::Days(_) => standing.count.resets_ms,
+        Window::Hours(_) | Window::Days(_) => status.count.resets_ms,
         Window::Hour | Window::Day | Window::Week | Window::Month => {
             let span = window.span(zone, now_ms);
             span.lifetime_ms.map(|lifetime_ms| span.bucket_ms + lifetime_ms)
@@ -194,13 +194,13 @@ fn resets(standing: &Standing, zone: &TimeZone, now_ms: u64) -> String {
     }
 }
 
-fn table(standings: &[Standing], zone: &TimeZone, now_ms: u64) -> String {
-    if standings.is_empty() {
+fn table(statuses: &[BudgetStatus], zone: &TimeZone, now_ms: u64) -> String {
+    if statuses.is_empty() {
         return "there are no budgets; `weir budgets set --help` explains how to set one\n"
             .to_owned();
     }
     let head = ["BUDGET", "LIMIT", "SPENT", "LEFT", "RESETS"].map(str::to_owned);
-    let rows = standings.iter().map(|one| {
+    let rows = statuses.iter().map(|one| {
         let shown = |amount| one.budget.id.measure.shown(amount);
         let (spent, left) = match one.scope.is_each() {
             true => ("each by itself".to_owned(), String::new()),

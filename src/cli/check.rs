@@ -40,7 +40,7 @@ does not work.";
 
 #[derive(Debug, Args)]
 #[command(about = "Reports problems in a configuration", long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub struct CheckArgs {
+pub(super) struct CheckArgs {
     #[command(flatten)]
     flags: Flags,
     /// The configuration file in force; also reports the effect of the changes since
@@ -64,7 +64,7 @@ struct Findings {
     tried: Vec<Tried>,
 }
 
-pub fn run(args: &CheckArgs) -> ExitCode {
+pub(super) fn run(args: &CheckArgs) -> ExitCode {
     let findings = look(args);
     let text = if args.json { in_json(args, &findings) } else { in_words(args, &findings) };
     if let Err(problem) = super::print(&text) {

@@ -11,7 +11,7 @@ use crate::config::{Config, ConnectTls, ListenTls, Problem, Secret};
 const MAX_BYTES: u64 = 4 << 20;
 
 /// Loads the contents of the files that `config` names into it.
-pub fn read_all(config: &mut Config) -> Result<(), Vec<Problem>> {
+pub(super) fn read_all(config: &mut Config) -> Result<(), Vec<Problem>> {
     let mut problems = Vec::new();
     listener("server.tls", &mut config.server.tls, &mut problems);
     listener("admin.tls", &mut config.admin.tls, &mut problems);
@@ -23,7 +23,7 @@ pub fn read_all(config: &mut Config) -> Result<(), Vec<Problem>> {
 }
 
 /// Returns the files in `config` whose contents matter while weir serves.
-pub fn named(config: &Config) -> Vec<String> {
+pub(super) fn named(config: &Config) -> Vec<String> {
     let listeners = [&config.server.tls, &config.admin.tls];
     let listeners = listeners.map(|tls| [&tls.cert_file, &tls.key_file, &tls.client_ca_file]);
     let upstreams = config.all_upstreams().flat_map(|(_, upstream)| {
@@ -71,8 +71,8 @@ fn read_each(
     }
 }
 
-/// Opens a regular file. Opening a pipe may block indefinitely.
-pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
+/// Opens a regular file. JournalEntry a pipe may block indefinitely.
+pub(super) fn open(path: impl AsRef<Path>) -> io::Result<File> {
     match std::fs::metadata(&path)?.is_file() {
         true => File::open(path),
         false => Err(io::Error::other("it is not a regular file")),
@@ -80,7 +80,7 @@ pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
 }
 
 /// Reads the text of a file, which must be finite.
-pub fn read(path: &str) -> Result<String, String> {
+pub(super) fn read(path: &str) -> Result<String, String> {
     let cannot = |error: io::Error| format!("cannot be read: {error}");
     let mut text = String::new();
     let file = open(path).map_err(cannot)?;

@@ -51,7 +51,7 @@ const NO_CHAT: [&str; 20] = [
 
 /// Result of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub(super) enum Outcome {
     Works,
     /// Could not be determined; it may work.
     Unclear,
@@ -60,7 +60,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Its name in JSON.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Works => "works",
             Self::Unclear => "unclear",
@@ -70,7 +70,7 @@ impl Outcome {
 }
 
 /// Connection that was tested.
-pub struct Tried {
+pub(super) struct Tried {
     /// Configuration key of the connection.
     pub key: String,
     pub outcome: Outcome,
@@ -85,7 +85,7 @@ impl Tried {
 }
 
 /// Tests everything that weir needs besides itself, in the order listed.
-pub fn connect(config: Config) -> Vec<Tried> {
+pub(super) fn connect(config: Config) -> Vec<Tried> {
     // Redis and PostgreSQL need a runtime; a command has none.
     let tried = std::thread::spawn(move || {
         let mut tried = vec![store(&config)];

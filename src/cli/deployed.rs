@@ -232,7 +232,7 @@ fn the_containers_run_what_there_is() {
 
 /// Commands in the comments of the examples, which people copy.
 #[test]
-fn what_is_told_to_type_can_be_typed() {
+fn commands_in_the_documents_can_be_typed() {
     let given = KUBERNETES.lines().filter_map(|line| line.split_once("exec deploy/weir -- weir "));
     let given: Vec<Vec<&str>> = given.map(|(_, rest)| rest.split(' ').collect()).collect();
     assert_eq!(given.len(), 1);

@@ -51,7 +51,7 @@ content would be removed for it, and what to do with it.";
 /// environment, the defaults.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = HELP)]
-pub struct ExplainArgs {
+pub(super) struct ExplainArgs {
     /// The body of a chat completion request, or only its messages, as JSON; - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -92,7 +92,7 @@ pub struct ExplainArgs {
 }
 
 /// Runs `weir explain …`.
-pub fn run(args: &ExplainArgs) -> Result<(), String> {
+pub(super) fn run(args: &ExplainArgs) -> Result<(), String> {
     let config = configuration(args)?;
     let body = read(&args.file, config.server.max_body_bytes)?.into();
     if let Some(name) = &args.policy {

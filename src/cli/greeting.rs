@@ -19,7 +19,7 @@ const NAME_WIDTH: usize = 15;
 
 /// Prints weir's address and setup, one line per item. On a terminal they are plain lines, in the
 /// log each is a log line.
-pub fn greet(config: &Config, figment: &Figment, store: &Store, address: SocketAddr) {
+pub(super) fn greet(config: &Config, figment: &Figment, store: &Store, address: SocketAddr) {
     let lines = lines(config, figment, store);
     let local = local_url(&config.server, address);
     let last = format!("listening on {address}, base_url = {local}/v1");
@@ -152,7 +152,7 @@ fn local_url(server: &config::Server, address: SocketAddr) -> String {
 }
 
 /// Formats an address for a URL.
-pub fn url_ip(ip: IpAddr) -> String {
+pub(super) fn url_ip(ip: IpAddr) -> String {
     match ip {
         IpAddr::V4(ip) => ip.to_string(),
         IpAddr::V6(ip) => format!("[{ip}]"),

@@ -9,7 +9,7 @@ use super::moments::{moment, span_ms};
 use super::store_path;
 use crate::config::{AuthMode, Config};
 use weir_store::keys::{
-    Issued, KeyChange, KeyFacts, KeySettings, MAX_PAGE, NewKey, SecretFacts, Standing,
+    Issued, KeyChange, KeyFacts, KeySettings, KeyStatus, MAX_PAGE, NewKey, SecretFacts,
 };
 use weir_store::{Store, now_ms};
 
@@ -31,7 +31,7 @@ serves from it: give them the same --config or --store.";
 /// Creates, shows, limits, rotates and revokes virtual keys
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
-pub struct KeysArgs {
+pub(super) struct KeysArgs {
     #[command(subcommand)]
     command: KeysCommand,
     /// A configuration file in TOML
@@ -193,7 +193,7 @@ impl Limits {
 }
 
 /// Runs `weir keys …`.
-pub fn run(args: &KeysArgs) -> Result<(), String> {
+pub(super) fn run(args: &KeysArgs) -> Result<(), String> {
     let config = store_path::configuration(args.config.as_deref(), args.store.clone())?;
     let store = store_path::kept(&config)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -215,7 +215,7 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
         }
         KeysCommand::List { team, all } => {
             let mut keys = all_keys(store, team.as_deref()).await?;
-            keys.retain(|facts| *all || facts.key.standing(now_ms) == Standing::Live);
+            keys.retain(|facts| *all || facts.key.status(now_ms) == KeyStatus::Live);
             if args.json {
                 print_json(&keys)?;
             } else {
@@ -310,7 +310,7 @@ fn shown(facts: &KeyFacts, now_ms: u64) -> String {
         [] => all.to_owned(),
         items => items.join(", "),
     };
-    let secrets: Vec<String> = facts.secrets.iter().map(secret_told).collect();
+    let secrets: Vec<String> = facts.secrets.iter().map(secret_line).collect();
     let rows = [
         ("id", key.id.clone()),
         ("name", key.name.clone()),
@@ -333,7 +333,7 @@ fn shown(facts: &KeyFacts, now_ms: u64) -> String {
         .collect()
 }
 
-fn secret_told(secret: &SecretFacts) -> String {
+fn secret_line(secret: &SecretFacts) -> String {
     match secret.expires_ms {
         Some(end_ms) => format!("{} (until {})", secret.hint, moment(end_ms)),
         None => secret.hint.clone(),
@@ -342,9 +342,9 @@ fn secret_told(secret: &SecretFacts) -> String {
 
 fn state(facts: &KeyFacts, now_ms: u64) -> String {
     let key = &facts.key;
-    match (key.standing(now_ms), key.revoked_ms, key.expires_ms) {
-        (Standing::Revoked, Some(moment_ms), _) => format!("revoked {}", moment(moment_ms)),
-        (Standing::Expired, _, Some(moment_ms)) => format!("expired {}", moment(moment_ms)),
+    match (key.status(now_ms), key.revoked_ms, key.expires_ms) {
+        (KeyStatus::Revoked, Some(moment_ms), _) => format!("revoked {}", moment(moment_ms)),
+        (KeyStatus::Expired, _, Some(moment_ms)) => format!("expired {}", moment(moment_ms)),
         (_, _, Some(moment_ms)) => format!("until {}", moment(moment_ms)),
         _ => "live".to_owned(),
     }

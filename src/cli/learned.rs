@@ -24,7 +24,7 @@ Examples:
 /// Lists facts about models learned from upstreams' answers
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
-pub struct LearnedArgs {
+pub(super) struct LearnedArgs {
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -38,7 +38,7 @@ pub struct LearnedArgs {
 }
 
 /// Runs `weir models learned`.
-pub fn run(args: &LearnedArgs) -> Result<(), String> {
+pub(super) fn run(args: &LearnedArgs) -> Result<(), String> {
     let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -50,7 +50,7 @@ pub fn run(args: &LearnedArgs) -> Result<(), String> {
 ///
 /// A weir that serves from the same store uses the configured limits again within a second.
 #[derive(Debug, clap::Args)]
-pub struct ForgetArgs {
+pub(super) struct ForgetArgs {
     /// The model, as `weir models learned` shows it
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     name: Option<String>,
@@ -67,7 +67,7 @@ pub struct ForgetArgs {
 }
 
 /// Runs `weir models forget`.
-pub fn forget(args: &ForgetArgs) -> Result<(), String> {
+pub(super) fn forget(args: &ForgetArgs) -> Result<(), String> {
     let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -196,7 +196,7 @@ mod tests {
     use weir_engine::compact::{Configured, LearnedLimits};
 
     #[tokio::test]
-    async fn what_is_learned_is_told_with_its_source_and_its_end() {
+    async fn learned_values_are_listed_with_their_source_and_end() {
         let store = Store::in_memory().expect("there is memory");
         let empty = listing(&store, false).await.expect("readable");
         assert_eq!(empty, "Nothing has been learned of any model yet.\n");

@@ -4,7 +4,7 @@ use toml_edit::{ImDocument, Item, Key, Table};
 
 /// Returns the line of `key`, such as `limits[0].model`, in a TOML text. If the key is absent,
 /// returns the line of its table, if present.
-pub fn line_of(text: &str, key: &str) -> Option<usize> {
+pub(super) fn line_of(text: &str, key: &str) -> Option<usize> {
     let document = ImDocument::parse(text).ok()?;
     let parts = parts(key)?;
     let mut found = None;

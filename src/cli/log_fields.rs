@@ -9,7 +9,7 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::Writer;
 
 /// Formatter of fields for people.
-pub struct PlainFields;
+pub(super) struct PlainFields;
 
 impl<'writer> FormatFields<'writer> for PlainFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
@@ -91,7 +91,7 @@ fn is_harmless(text: &str) -> bool {
 }
 
 /// Escapes everything in `text` that a terminal or a line reader might interpret.
-pub fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for own in text.chars() {
         match own {
@@ -119,7 +119,7 @@ fn decimal(mut value: u64, digits: &mut [u8; MAX_DIGITS]) -> &str {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
@@ -128,7 +128,7 @@ pub mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    pub struct Lines(pub Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct Lines(pub Arc<Mutex<Vec<u8>>>);
 
     impl io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

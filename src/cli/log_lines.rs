@@ -22,14 +22,14 @@ const DIM: &str = "2";
 const USUAL_PATH: &str = "/v1/chat/completions";
 
 /// Formatter of log lines for a terminal.
-pub struct TerminalLines {
+pub(super) struct TerminalLines {
     has_colours: bool,
     clock: fn() -> u64,
 }
 
 impl TerminalLines {
     /// Uses colours unless `NO_COLOR` is set or `TERM` is a terminal without them.
-    pub fn new(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+    pub(super) fn new(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let is_refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
         let is_dumb = variable("TERM").is_some_and(|value| value == "dumb");
         Self { has_colours: !is_refused && !is_dumb, clock: now_ms }

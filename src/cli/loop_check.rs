@@ -15,7 +15,7 @@ const LOOKUP: Duration = Duration::from_secs(3);
 
 /// Refuses the upstreams of `config` whose requests would return to a server that listens on
 /// `listening`. Looks up only the names with the same port, and blocks meanwhile.
-pub fn refuse(config: &Config, listening: SocketAddr) -> Vec<Problem> {
+pub(super) fn refuse(config: &Config, listening: SocketAddr) -> Vec<Problem> {
     let bases = config.all_upstreams().filter_map(|(name, upstream)| {
         // Another check reports invalid URLs.
         let base = Base::parse(&upstream.url).ok()?;

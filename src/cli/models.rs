@@ -46,7 +46,7 @@ Examples:
 /// Manages the catalogue of models.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
-pub struct ModelsArgs {
+pub(super) struct ModelsArgs {
     #[command(subcommand)]
     command: Command,
 }
@@ -65,7 +65,7 @@ enum Command {
 }
 
 /// Runs `weir models …`.
-pub fn run(args: &ModelsArgs) -> Result<(), String> {
+pub(super) fn run(args: &ModelsArgs) -> Result<(), String> {
     let file = match &args.command {
         Command::Import { file } => file,
         Command::Learned(args) => return learned::run(args),

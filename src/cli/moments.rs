@@ -7,7 +7,7 @@ const SECOND_MS: u64 = 1000;
 const MAX_SPAN_MS: u64 = 36_500 * DAY_MS;
 
 /// Parses a duration such as `30d`, `12h`, `90m` or `45s`, in milliseconds.
-pub fn span_ms(text: &str) -> Result<u64, String> {
+pub(super) fn span_ms(text: &str) -> Result<u64, String> {
     let wanted = || format!("{text:?} is not a duration; write one such as 30d, 12h, 90m or 45s");
     let unit = text.chars().last().ok_or_else(wanted)?;
     let unit_ms = match unit {
@@ -23,7 +23,7 @@ pub fn span_ms(text: &str) -> Result<u64, String> {
 }
 
 /// Formats a time (milliseconds since 1970) as `2026-01-31 08:30`, in UTC.
-pub fn moment(moment_ms: u64) -> String {
+pub(super) fn moment(moment_ms: u64) -> String {
     let minutes = moment_ms / (60 * SECOND_MS);
     let day = shown_day(moment_ms / DAY_MS);
     format!("{day} {:02}:{:02}", minutes / 60 % 24, minutes % 60)
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_are_told_by_the_calendar() {
+    fn moments_follow_the_calendar() {
         for (moment_ms, expected) in [
             (0, "1970-01-01 00:00"),
             (951_782_399_999, "2000-02-28 23:59"),

@@ -8,7 +8,7 @@ use super::config_files;
 use crate::config::{Config, Secret};
 
 /// Loads the keys that `config` refers to.
-pub fn read_all(
+pub(super) fn read_all(
     config: &mut Config,
     env: impl Fn() -> Vec<(OsString, OsString)>,
 ) -> Result<(), Vec<String>> {

@@ -23,7 +23,7 @@ use weir_engine::tokens::Encoding;
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Reloads the configuration, and the parts that a reload updates.
-pub struct Reload {
+pub(super) struct Reload {
     pub flags: Flags,
     /// Gathered configuration in force.
     pub gathered: Gathered,
@@ -48,23 +48,23 @@ enum ReloadError {
 }
 
 /// Tokenizers loaded from files, by model name.
-pub type Vocabularies = BTreeMap<String, Encoding>;
+pub(super) type Vocabularies = BTreeMap<String, Encoding>;
 
 /// Collects the tokenizers in `config`.
-pub fn vocabularies(config: &Config) -> Vocabularies {
+pub(super) fn vocabularies(config: &Config) -> Vocabularies {
     let own = config.model_settings.iter().filter(|(_, settings)| settings.tokenizer.is_some());
     own.map(|(name, _)| (name.clone(), config.models.find(name).entry.encoding)).collect()
 }
 
 /// Watched files, from before their first read.
-pub struct Before {
+pub(super) struct Before {
     watch: Watch,
     /// Whether the configuration's file can be read only once, such as a pipe.
     is_read_once: bool,
 }
 
 impl Before {
-    pub fn new(flags: &Flags) -> Self {
+    pub(super) fn new(flags: &Flags) -> Self {
         let path = flags.config.as_deref().map(Path::new);
         let is_read_once = path.is_some_and(|path| path.exists() && !path.is_file());
         let mut watch = Watch::default();
@@ -73,12 +73,12 @@ impl Before {
     }
 
     /// Returns the watched files.
-    pub fn files(&self) -> Vec<PathBuf> {
+    pub(super) fn files(&self) -> Vec<PathBuf> {
         self.watch.paths()
     }
 
     /// Also watches the files that `config` names, which are read next.
-    pub fn look(&mut self, config: &Config) {
+    pub(super) fn look(&mut self, config: &Config) {
         let named = config_files::named(config).into_iter().map(PathBuf::from);
         self.watch.follow(self.watch.paths().into_iter().chain(named).collect::<Vec<_>>());
     }
@@ -86,7 +86,7 @@ impl Before {
 
 impl Reload {
     /// Watches the files until the runtime ends.
-    pub async fn run(mut self, mut before: Before, mut hangups: Hangups) {
+    pub(super) async fn run(mut self, mut before: Before, mut hangups: Hangups) {
         if before.is_read_once {
             tracing::warn!(
                 target: "weir::reload",
@@ -96,16 +96,16 @@ impl Reload {
         let mut interval = tokio::time::interval(INTERVAL);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let is_told = tokio::select! {
+            let is_signalled = tokio::select! {
                 () = hangups.next() => true,
                 _ = interval.tick() => false,
             };
             // Reading files would block an async thread.
             let done = tokio::task::spawn_blocking(move || {
-                if is_told {
+                if is_signalled {
                     before.watch.note();
                 }
-                if is_told || before.watch.has_changed() {
+                if is_signalled || before.watch.has_changed() {
                     self.renew(&mut before);
                 }
                 (self, before)

@@ -49,8 +49,9 @@ pooled):
   sent/full     tokens sent, of the requests above the budget
   cache         tokens that a provider's prefix cache holds
   billed        all input, cached tokens at a tenth, relative to sending all
-  cuts/¼B       requests that rewrite what was sent, for each quarter of the
-                budget that the conversation grows";
+  rewrites      requests that rewrite what was sent
+  rewr/¼B       the same for each quarter of the budget that the conversation
+                grows";
 
 /// Name of weir's own policy.
 const OWN: &str = "default";
@@ -62,7 +63,7 @@ const OWN: &str = "default";
 /// needed.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = HELP)]
-pub struct ReplayArgs {
+pub(super) struct ReplayArgs {
     /// JSON lines, plain or gzip: conversations `{id, source, messages}`, or recorded request
     /// bodies `{model, messages}`, each being one conversation
     #[arg(required = true, value_name = "FILE")]
@@ -141,7 +142,7 @@ fn price(text: &str) -> Result<Price, String> {
 }
 
 /// Runs `weir replay …`.
-pub fn run(args: &ReplayArgs) -> Result<(), String> {
+pub(super) fn run(args: &ReplayArgs) -> Result<(), String> {
     let policies = policies(args)?;
     let is_shown = !args.no_progress && std::io::stderr().is_terminal();
     let conversations = read_all(args, is_shown)?;

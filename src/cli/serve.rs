@@ -60,13 +60,13 @@ configuration, 130 ended at once.";
 
 #[derive(Debug, Args)]
 #[command(about = "Listens for requests and forwards them", long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
-pub struct ServeArgs {
+pub(super) struct ServeArgs {
     #[command(flatten)]
     flags: Flags,
 }
 
 /// Serves until shutdown.
-pub fn run(args: &ServeArgs) -> ExitCode {
+pub(super) fn run(args: &ServeArgs) -> ExitCode {
     match started(args) {
         Ok(Ending::Finished | Ending::Overdue(_)) => ExitCode::SUCCESS,
         Ok(Ending::Forced) => ExitCode::from(CUT_SHORT),
@@ -138,7 +138,7 @@ impl Startup {
 }
 
 /// Changes the log level.
-pub type LogLevel = Box<dyn Fn(&str) + Send>;
+pub(super) type LogLevel = Box<dyn Fn(&str) + Send>;
 
 async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, StartError> {
     let mut signals = Signals::listen().map_err(StartError::Signals)?;

@@ -21,11 +21,11 @@ use weir_store::Store;
 use weir_store::redis::Redis;
 
 /// Variable that names the upstream, also used by OpenAI's SDKs.
-pub const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
+pub(super) const OPENAI_BASE_URL: &str = "OPENAI_BASE_URL";
 
 /// Command line options of `weir serve`.
 #[derive(Debug, Clone, Default, Args)]
-pub struct Flags {
+pub(super) struct Flags {
     /// Where to listen: a port on 127.0.0.1, or an IP address and a port [default: 127.0.0.1:8400]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
@@ -51,7 +51,7 @@ pub struct Flags {
 }
 
 /// Gathered settings, from files that were read once.
-pub struct Gathered {
+pub(super) struct Gathered {
     pub figment: Figment,
     /// Whether the file sets nothing.
     pub is_empty: bool,
@@ -65,12 +65,12 @@ pub struct Gathered {
 
 impl Flags {
     /// Gathers all settings from any kind of file.
-    pub fn gather(&self) -> Gathered {
+    pub(super) fn gather(&self) -> Gathered {
         self.gathered(Document::file)
     }
 
     /// Gathers all settings again if the file is a regular one: a pipe would block.
-    pub fn gather_again(&self) -> Gathered {
+    pub(super) fn gather_again(&self) -> Gathered {
         self.gathered(Document::regular_file)
     }
 
@@ -85,7 +85,7 @@ impl Flags {
     }
 
     /// Combines all settings; later sources take precedence over earlier ones.
-    pub fn figment_with(&self, file: Option<&Document>) -> Figment {
+    pub(super) fn figment_with(&self, file: Option<&Document>) -> Figment {
         let port = self.port.map(|port| port.to_string());
         let given = [
             ("--listen", "server.listen", &self.listen),
@@ -104,7 +104,7 @@ impl Flags {
 
     /// Builds the complete configuration from `figment`, with the contents of the files and
     /// variables that it names. Calls `look` before they are read.
-    pub fn configuration(
+    pub(super) fn configuration(
         &self,
         figment: &Figment,
         look: impl FnOnce(&Config),
@@ -118,13 +118,13 @@ impl Flags {
     }
 
     /// Adds the variable, flag or line to problems found in `figment`.
-    pub fn located_in(&self, figment: &Figment, mut problems: Vec<Problem>) -> Vec<Problem> {
+    pub(super) fn located_in(&self, figment: &Figment, mut problems: Vec<Problem>) -> Vec<Problem> {
         sources::name_origins(figment, &mut problems);
         self.located(problems)
     }
 
     /// Adds the lines of the file to problems.
-    pub fn located(&self, problems: Vec<Problem>) -> Vec<Problem> {
+    pub(super) fn located(&self, problems: Vec<Problem>) -> Vec<Problem> {
         match &self.config {
             Some(path) => located_in(path, problems),
             None => problems,
@@ -132,7 +132,7 @@ impl Flags {
     }
 
     /// Returns the line of the file that sets `key`, if any.
-    pub fn line_of(&self, key: &str) -> Option<usize> {
+    pub(super) fn line_of(&self, key: &str) -> Option<usize> {
         lines::line_of(&text(self.config.as_ref()?)?, key)
     }
 }
@@ -145,7 +145,7 @@ fn text(path: impl AsRef<Path>) -> Option<String> {
 }
 
 /// Adds the lines of the file at `path` to problems.
-pub fn located_in(path: impl AsRef<Path>, mut problems: Vec<Problem>) -> Vec<Problem> {
+pub(super) fn located_in(path: impl AsRef<Path>, mut problems: Vec<Problem>) -> Vec<Problem> {
     let path = path.as_ref();
     let Some(text) = text(path) else { return problems };
     let shown = path.display().to_string();
@@ -162,7 +162,7 @@ pub fn located_in(path: impl AsRef<Path>, mut problems: Vec<Problem>) -> Vec<Pro
 }
 
 /// Builds the complete configuration from `figment`.
-pub fn complete_from(figment: &Figment) -> Result<Config, Vec<Problem>> {
+pub(super) fn complete_from(figment: &Figment) -> Result<Config, Vec<Problem>> {
     let (mut config, _) = config::load(figment.clone())?;
     complete(&mut config, || std::env::vars_os().collect())?;
     Ok(config)

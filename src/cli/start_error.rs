@@ -14,13 +14,13 @@ use crate::tls::TlsError;
 use crate::upstream::ClientError;
 
 /// The configuration is invalid.
-pub const BAD_CONFIGURATION: u8 = 2;
+pub(super) const BAD_CONFIGURATION: u8 = 2;
 /// weir could not start to serve.
 const CANNOT_SERVE: u8 = 1;
 
 /// Reason why weir does not serve.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub(super) enum StartError {
     #[error("cannot start threads or listen for signals: {0}")]
     Runtime(#[source] io::Error),
     #[error("{}", refused(.0))]
@@ -60,7 +60,7 @@ pub enum StartError {
 
 /// Reason why there is no log.
 #[derive(Debug, thiserror::Error)]
-pub enum LogError {
+pub(super) enum LogError {
     #[error("log.level: {0}")]
     Level(#[source] ParseError),
     #[error("the log cannot be set up: {0}")]
@@ -71,7 +71,7 @@ pub enum LogError {
 
 impl StartError {
     /// Returns the exit code of the process.
-    pub fn code(&self) -> ExitCode {
+    pub(super) fn code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::Configuration(_)
             | Self::Log(_)

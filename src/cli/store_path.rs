@@ -21,7 +21,7 @@ const SHARED_TEND_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Converts `--store` (a database server's URL, or a file) to flags. It takes precedence over both
 /// keys.
-pub fn given(value: String) -> [Flag; 2] {
+pub(super) fn given(value: String) -> [Flag; 2] {
     let (path, url) =
         if is_database_url(&value) { (String::new(), value) } else { (value, String::new()) };
     [("store.path", path), ("store.url", url)].map(|(key, value)| Flag {
@@ -33,7 +33,7 @@ pub fn given(value: String) -> [Flag; 2] {
 
 /// Reason why the store that the configuration names cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum UnusableStore {
+pub(super) enum UnusableStore {
     #[error("no home folder is set in the environment")]
     NoHome,
     #[error("{} cannot be used ({source})", path.display())]
@@ -47,7 +47,7 @@ pub enum UnusableStore {
 /// Opens the store that `config` names. If a file cannot be used, weir warns and serves without it.
 /// If a shared server cannot be used, weir does not serve, since with its own store it would not
 /// share anything.
-pub fn open(
+pub(super) fn open(
     config: &Config,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Store, UnusableStore> {
@@ -67,7 +67,7 @@ pub fn open(
 }
 
 /// Opens the store that `config` names, or returns the reason why it cannot be used.
-pub fn open_or_say(
+pub(super) fn open_or_say(
     config: &Config,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<Store, UnusableStore> {
@@ -85,7 +85,10 @@ pub fn open_or_say(
 }
 
 /// Loads the configuration from a command's flags `--config` and `--store` and the environment.
-pub fn configuration(config: Option<&Path>, store: Option<String>) -> Result<Config, String> {
+pub(super) fn configuration(
+    config: Option<&Path>,
+    store: Option<String>,
+) -> Result<Config, String> {
     let given = store.map(given);
     let figment = sources::figment(config, None, std::env::vars_os(), given.into_iter().flatten());
     let (config, _) = config::load(figment).map_err(|problems| {
@@ -102,7 +105,7 @@ fn connect(url: &Secret) -> Result<Store, UnusableStore> {
 
 /// Opens the store for a command that writes to it, on a server or in a file, which is created if
 /// missing.
-pub fn kept(config: &Config) -> Result<Store, String> {
+pub(super) fn kept(config: &Config) -> Result<Store, String> {
     if let Some(url) = &config.store.url {
         return connect(url).map_err(|error| error.to_string());
     }
@@ -119,7 +122,7 @@ pub fn kept(config: &Config) -> Result<Store, String> {
 
 /// Opens the store for a command that reads data written by a weir: on a server, or in an existing
 /// file.
-pub fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, String> {
+pub(super) fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, String> {
     let config = configuration(config, store)?;
     if let Some(url) = &config.store.url {
         return connect(url).map_err(|error| error.to_string());
@@ -141,7 +144,7 @@ pub fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, S
 }
 
 /// Returns the store's file; `None` if the store is in memory or on a server.
-pub fn file(
+pub(super) fn file(
     given: &config::Store,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Option<PathBuf> {
@@ -169,7 +172,7 @@ fn path(given: &str, env: impl IntoIterator<Item = (OsString, OsString)>) -> Opt
 }
 
 /// Deletes expired entries periodically.
-pub async fn sweep(store: Store) {
+pub(super) async fn sweep(store: Store) {
     let mut interval = tokio::time::interval(SWEEP_INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -187,7 +190,7 @@ pub async fn sweep(store: Store) {
 }
 
 /// Maintains the journal in force periodically.
-pub async fn tend(journal: impl Fn() -> Arc<Journal>, is_shared: bool) {
+pub(super) async fn tend(journal: impl Fn() -> Arc<Journal>, is_shared: bool) {
     let every = if is_shared { SHARED_TEND_INTERVAL } else { SWEEP_INTERVAL };
     let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

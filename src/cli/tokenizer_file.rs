@@ -8,7 +8,7 @@ use weir_engine::tokens::own::{MAX_TOKENIZER_BYTES, Vocabulary};
 
 /// Loads the tokenizer files in `config`, so that tokens of their models are counted with them.
 /// Each error names the configuration's key and the file.
-pub fn read_all(config: &mut Config) -> Result<(), Vec<String>> {
+pub(super) fn read_all(config: &mut Config) -> Result<(), Vec<String>> {
     let mut problems = Vec::new();
     for (name, settings) in &config.model_settings {
         let Some(path) = &settings.tokenizer else { continue };

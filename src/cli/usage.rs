@@ -9,7 +9,9 @@ use super::moments::moment;
 use super::store_path;
 use weir_store::Store;
 use weir_store::budget::calendar::{DAY_MS, read_day, read_month};
-use weir_store::ledger::{Column, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow};
+use weir_store::ledger::{
+    Column, Filter, Flags, MAX_ROWS, RequestQuery, RequestRow, UsageQuery, UsageRow,
+};
 
 const NANO_USD_PER_USD: u64 = 1_000_000_000;
 
@@ -32,7 +34,7 @@ whose end was not seen, `unpriced` those of models without a known price ([price
 /// Shows usage and cost of requests: by key, team, user, model and day
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
-pub struct UsageArgs {
+pub(super) struct UsageArgs {
     /// Columns to group by: day, organisation, team, key, user, model, tenant
     #[arg(long, value_name = "COLUMNS", default_value = "model", value_parser = Column::read_list)]
     by: ::std::vec::Vec<Column>,
@@ -94,7 +96,7 @@ fn month(text: &str) -> Result<(u64, u64), String> {
 }
 
 /// Runs `weir usage`.
-pub fn run(args: &UsageArgs) -> Result<(), String> {
+pub(super) fn run(args: &UsageArgs) -> Result<(), String> {
     let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -116,20 +118,22 @@ fn days(args: &UsageArgs) -> (Option<u64>, Option<u64>) {
     }
 }
 
-async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
-    let (from_day, until_day) = days(args);
-    let query = UsageQuery {
-        by: args.by.clone(),
-        from_day,
-        until_day,
+/// Returns the filter that the flags set.
+fn filter(args: &UsageArgs) -> Filter {
+    Filter {
         tenant: None,
         key: args.key.clone(),
         team: args.team.clone(),
         organisation: args.organisation.clone(),
         user: args.user.clone(),
         model: args.model.clone(),
-        limit: None,
-    };
+    }
+}
+
+async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
+    let (from_day, until_day) = days(args);
+    let query =
+        UsageQuery { by: args.by.clone(), from_day, until_day, only: filter(args), limit: None };
     let total = UsageQuery { by: Vec::new(), ..query.clone() };
     let all = UsageQuery { by: Vec::new(), ..UsageQuery::default() };
     let said = |error| format!("the store cannot be read: {error}");
@@ -253,12 +257,7 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
     let query = RequestQuery {
         from_ms: from_day.map(|day| day * DAY_MS),
         until_ms: until_day.map(|day| day * DAY_MS),
-        tenant: None,
-        key: args.key.clone(),
-        team: args.team.clone(),
-        organisation: args.organisation.clone(),
-        user: args.user.clone(),
-        model: args.model.clone(),
+        only: filter(args),
         route: args.route.clone(),
         flags: if args.flagged { all } else { Flags::default() },
         limit: Some(limit),
@@ -355,7 +354,7 @@ fn csv(rows: impl Iterator<Item = Vec<String>>) -> String {
 }
 
 /// Aligns columns: the first `names` to the left, figures to the right, and the last as it is.
-pub fn aligned(rows: &[Vec<String>], names: usize) -> String {
+pub(super) fn aligned(rows: &[Vec<String>], names: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()

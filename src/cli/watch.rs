@@ -15,7 +15,7 @@ type Said = BTreeMap<PathBuf, blake3::Hash>;
 
 /// Files whose contents matter.
 #[derive(Default)]
-pub struct Watch {
+pub(super) struct Watch {
     /// Contents when they were last applied.
     known: Said,
     /// Contents when they were last checked.
@@ -25,7 +25,7 @@ pub struct Watch {
 impl Watch {
     /// Watches these files only: known ones with their known contents, others with their current
     /// contents. Files are read after this call, so no change is missed.
-    pub fn follow(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
+    pub(super) fn follow(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         let (mut known, mut seen) = (Said::new(), Said::new());
         for path in paths {
             let before = self.known.get(&path).copied().unwrap_or_else(|| digest(&path));
@@ -36,19 +36,19 @@ impl Watch {
     }
 
     /// Returns the watched files.
-    pub fn paths(&self) -> Vec<PathBuf> {
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
         self.known.keys().cloned().collect()
     }
 
     /// Records the current contents as known.
-    pub fn note(&mut self) {
+    pub(super) fn note(&mut self) {
         self.seen = self.now();
         self.known.clone_from(&self.seen);
     }
 
     /// Whether the files differ from their known contents and were the same at the last check: a
     /// file that is still being written is left alone.
-    pub fn has_changed(&mut self) -> bool {
+    pub(super) fn has_changed(&mut self) -> bool {
         let now = self.now();
         let has_changed = now == self.seen && now != self.known;
         if has_changed {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_once_and_when_it_has_settled() {
+    fn a_change_is_reported_once_and_when_it_has_settled() {
         let folder = std::env::temp_dir().join(format!("weir-watch-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a temporary folder");
         let path = folder.join("a");

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_admin_api_is_where_it_is_told_or_on_loopback_beside_keys() {
+    fn the_admin_api_is_where_it_is_configured_or_on_loopback_with_keys() {
         let at = |mode, listen| {
             let auth = Auth { mode, ..Auth::default() };
             let admin = Admin { listen, ..Admin::default() };

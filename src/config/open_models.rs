@@ -27,7 +27,7 @@ const TEKKEN: &[&str] = &[
 ];
 
 /// Returns the vocabulary of the model `name` (bare, in lower case), if weir includes it.
-pub fn vocabulary(name: &str) -> Option<Open> {
+pub(super) fn vocabulary(name: &str) -> Option<Open> {
     llama(name).or_else(|| deepseek(name)).or_else(|| qwen(name)).or_else(|| mistral(name))
 }
 

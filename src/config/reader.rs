@@ -260,7 +260,7 @@ impl<T: Choice> Readable for T {
 }
 
 /// Reader of a merged configuration.
-pub struct Reader {
+pub(super) struct Reader {
     figment: Figment,
     renamed: Renamed,
     /// Keys read so far.
@@ -276,7 +276,7 @@ pub struct Reader {
 
 impl Reader {
     /// Creates a reader of `figment`, or returns the problem that prevented merging.
-    pub fn new(figment: Figment) -> Result<Self, Vec<Problem>> {
+    pub(super) fn new(figment: Figment) -> Result<Self, Vec<Problem>> {
         let mut renamed = Renamed::new(&figment)?;
         Ok(Self {
             problems: std::mem::take(&mut renamed.problems),
@@ -300,12 +300,12 @@ impl Reader {
     }
 
     /// Returns the number of tables under `[[key]]`.
-    pub fn rows(&mut self, key: &str) -> usize {
+    pub(super) fn rows(&mut self, key: &str) -> usize {
         self.rows_at(&[key])
     }
 
     /// Returns the number of tables in the list at `path`.
-    pub fn rows_at(&mut self, path: &[&str]) -> usize {
+    pub(super) fn rows_at(&mut self, path: &[&str]) -> usize {
         let key = label(path);
         let rows = match self.value(path) {
             None => 0,
@@ -321,36 +321,36 @@ impl Reader {
     }
 
     /// Returns the names of the tables under `[key."name"]`.
-    pub fn names(&mut self, key: &str) -> Vec<String> {
+    pub(super) fn names(&mut self, key: &str) -> Vec<String> {
         self.groups.insert(key.to_owned());
         let names = self.renamed.root.get(key).and_then(Value::as_dict).map(Dict::keys);
         names.into_iter().flatten().cloned().collect()
     }
 
     /// Returns whether nothing is written at `path`.
-    pub fn is_absent(&self, path: &[&str]) -> bool {
+    pub(super) fn is_absent(&self, path: &[&str]) -> bool {
         self.value(path).is_none()
     }
 
     /// Adds a problem with the value at `path`.
-    pub fn refuse(&mut self, path: &[&str], message: impl Into<String>) {
+    pub(super) fn refuse(&mut self, path: &[&str], message: impl Into<String>) {
         let origin = self.value(path).map(|value| self.origin(value)).unwrap_or_default();
         self.problems.push(Problem { origin, ..Problem::with(self.name(path), message) });
     }
 
     /// Returns the name of the key at `path`, as written.
-    pub fn name(&self, path: &[&str]) -> String {
+    pub(super) fn name(&self, path: &[&str]) -> String {
         self.renamed.as_written(label(path))
     }
 
     /// Returns all keys read so far.
     #[cfg(test)]
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().map(String::as_str)
     }
 
     /// Finishes reading and returns all problems; unknown keys come last.
-    pub fn finish(mut self) -> Vec<Problem> {
+    pub(super) fn finish(mut self) -> Vec<Problem> {
         let root = std::mem::take(&mut self.renamed.root);
         for (key, value) in &root {
             self.look_for_unknown(&[key], value);
@@ -472,14 +472,14 @@ pub(super) struct Keys<'r, 'p> {
 
 impl<'p> Keys<'_, 'p> {
     /// Reads `name`, or returns its default.
-    pub fn get<T: Readable>(&mut self, name: &'static str) -> T {
+    pub(super) fn get<T: Readable>(&mut self, name: &'static str) -> T {
         let key = self.key(name);
         let read = self.written(name).or_else(|| T::read(&Written::default_of(key)?, key.kind));
         read.expect("a test reads every default")
     }
 
     /// Reads `name`, if it is written.
-    pub fn written<T: Readable>(&mut self, name: &'static str) -> Option<T> {
+    pub(super) fn written<T: Readable>(&mut self, name: &'static str) -> Option<T> {
         let (path, key) = (self.path(name), self.key(name));
         if let Some(old) = key.old {
             let section = self.section;
@@ -493,14 +493,18 @@ impl<'p> Keys<'_, 'p> {
 
     /// Reads text that `check` accepts, or returns the default; `check` returns the error for other
     /// text.
-    pub fn text<T>(&mut self, name: &'static str, check: impl Fn(&str) -> Result<T, String>) -> T {
+    pub(super) fn text<T>(
+        &mut self,
+        name: &'static str,
+        check: impl Fn(&str) -> Result<T, String>,
+    ) -> T {
         let default = Written::default_of(self.key(name));
         let default = default.and_then(|written| check(written.value.as_str()?).ok());
         self.written_text(name, check).or(default).expect("a test reads every default")
     }
 
     /// Reads text that `check` accepts, if it is written.
-    pub fn written_text<T>(
+    pub(super) fn written_text<T>(
         &mut self,
         name: &'static str,
         check: impl Fn(&str) -> Result<T, String>,
@@ -511,7 +515,7 @@ impl<'p> Keys<'_, 'p> {
     }
 
     /// Reads a list of texts that `check` accepts, if it is written; reports each problem.
-    pub fn list<T>(
+    pub(super) fn list<T>(
         &mut self,
         name: &'static str,
         check: impl Fn(&str) -> Result<T, String>,
@@ -525,7 +529,7 @@ impl<'p> Keys<'_, 'p> {
 
     /// Reads a table of texts that `check` accepts with their names, if it is written; reports each
     /// problem.
-    pub fn texts<T>(
+    pub(super) fn texts<T>(
         &mut self,
         name: &'static str,
         check: impl Fn(&str, &str) -> Result<T, String>,
@@ -539,23 +543,23 @@ impl<'p> Keys<'_, 'p> {
     }
 
     /// Returns whether `name` is not written.
-    pub fn is_absent(&self, name: &'static str) -> bool {
+    pub(super) fn is_absent(&self, name: &'static str) -> bool {
         self.reader.is_absent(&self.path(name))
     }
 
     /// Adds a problem with `name`.
-    pub fn refuse(&mut self, name: &'static str, message: impl Into<String>) {
+    pub(super) fn refuse(&mut self, name: &'static str, message: impl Into<String>) {
         let path = self.path(name);
         self.reader.refuse(&path, message);
     }
 
     /// Returns the full name of `name`, as written.
-    pub fn name(&self, name: &'static str) -> String {
+    pub(super) fn name(&self, name: &'static str) -> String {
         self.reader.name(&self.path(name))
     }
 
     /// Returns the path of `name`.
-    pub fn path(&self, name: &'static str) -> Vec<&'p str> {
+    pub(super) fn path(&self, name: &'static str) -> Vec<&'p str> {
         [&self.path[..], &[name]].concat()
     }
 

@@ -25,7 +25,7 @@ pub(super) struct Renamed {
 impl Renamed {
     /// Merges the sources of `figment`, or returns the problems that prevent it. A later source
     /// overrides an earlier one by either name.
-    pub fn new(figment: &Figment) -> Result<Self, Vec<Problem>> {
+    pub(super) fn new(figment: &Figment) -> Result<Self, Vec<Problem>> {
         let mut data = figment.data().map_err(|errors| {
             let problem = |error: figment::Error| Problem {
                 origin: error.metadata.as_ref().map(origin_name).unwrap_or_default(),
@@ -55,7 +55,7 @@ impl Renamed {
     }
 
     /// Returns the name under which the key `label` was written.
-    pub fn as_written(&self, label: String) -> String {
+    pub(super) fn as_written(&self, label: String) -> String {
         self.written.get(&label).cloned().unwrap_or(label)
     }
 

@@ -102,11 +102,9 @@ impl ErrorKind {
     /// Returns the party that it is due to.
     pub fn side(self) -> Side {
         match self {
-            Self::UpgradeNotSupported
-            | Self::LoopDetected
-            | Self::Overloaded
-            | Self::StoreUnavailable
-            | Self::Internal => Side::Weir,
+            Self::LoopDetected | Self::Overloaded | Self::StoreUnavailable | Self::Internal => {
+                Side::Weir
+            }
             Self::UpstreamConnect
             | Self::UpstreamPath
             | Self::UpstreamTimeout
@@ -119,7 +117,7 @@ impl ErrorKind {
     fn may_pass(self) -> bool {
         match self {
             Self::BodyTimeout | Self::BudgetHeld => true,
-            Self::UpgradeNotSupported | Self::LoopDetected | Self::UpstreamPath => false,
+            Self::LoopDetected | Self::UpstreamPath => false,
             _ => self.side() != Side::Caller,
         }
     }
@@ -175,7 +173,7 @@ pub struct ProxyError {
     pub subject: Option<Box<Subject>>,
     /// Error of a lower layer that it follows from.
     #[source]
-    pub reason: Option<Reason>,
+    pub reason: Option<Box<Reason>>,
 }
 
 /// Error of a lower layer.
@@ -242,7 +240,7 @@ impl ProxyError {
 
     /// Returns how the request came back from an upstream, if it reached one.
     pub fn tried(&self) -> Option<Tried> {
-        match &self.reason {
+        match self.reason.as_deref() {
             Some(Reason::Send(error)) => error.tried(),
             _ => None,
         }
@@ -257,7 +255,7 @@ impl From<TargetError> for ProxyError {
                 ErrorKind::InvalidRequest
             }
         };
-        Self { reason: Some(Reason::Target(error)), ..Self::new(kind, error.to_string()) }
+        Self { reason: Some(Reason::Target(error).into()), ..Self::new(kind, error.to_string()) }
     }
 }
 
@@ -272,6 +270,6 @@ impl From<SendError> for ProxyError {
             SendError::Upload => ErrorKind::InvalidRequest,
         };
         let message = error.to_string();
-        Self { reason: Some(Reason::Send(error)), ..Self::new(kind, message) }
+        Self { reason: Some(Reason::Send(error).into()), ..Self::new(kind, message) }
     }
 }

@@ -82,7 +82,7 @@ impl Via {
 }
 
 /// Reads the caller's options for the plan, from headers or else from its key.
-pub fn options(
+pub(super) fn options(
     headers: &HeaderMap,
     context: &Context,
     caller: &Caller,
@@ -155,10 +155,10 @@ fn bad_value(name: &str, wanted: &str) -> ProxyError {
 }
 
 /// Action of a conversation that is forwarded unread.
-pub const UNREAD: &str = "unread";
+pub(super) const UNREAD: &str = "unread";
 
 /// Prepares a caller's headers for the upstream; the client adds `host` and `content-length`.
-pub fn outbound(mut headers: HeaderMap, via: &Via) -> HeaderMap {
+pub(super) fn outbound(mut headers: HeaderMap, via: &Via) -> HeaderMap {
     remove_hop_by_hop(&mut headers);
     remove_where(&mut headers, |name| name.starts_with("x-weir-"));
     for name in [HOST, CONTENT_LENGTH, EXPECT] {
@@ -169,13 +169,13 @@ pub fn outbound(mut headers: HeaderMap, via: &Via) -> HeaderMap {
 }
 
 /// Prepares the upstream's headers for the caller. `content-length` stays: the body is the same.
-pub fn inbound(mut headers: HeaderMap) -> HeaderMap {
+pub(super) fn inbound(mut headers: HeaderMap) -> HeaderMap {
     remove_hop_by_hop(&mut headers);
     headers
 }
 
 /// Adds the request's ID in the journal.
-pub fn name(headers: &mut HeaderMap, id: Option<RequestId>) {
+pub(super) fn name(headers: &mut HeaderMap, id: Option<RequestId>) {
     headers.remove(REQUEST_ID);
     if let Some(id) = id {
         insert_text(headers, REQUEST_ID, &id.to_string());
@@ -183,7 +183,7 @@ pub fn name(headers: &mut HeaderMap, id: Option<RequestId>) {
 }
 
 /// Adds the report on the conversation. Replaces the report of another weir behind this one.
-pub fn report(headers: &mut HeaderMap, planned: &Planned) {
+pub(super) fn report(headers: &mut HeaderMap, planned: &Planned) {
     headers.remove(EDITS);
     if !planned.edits.is_empty() {
         insert_text(headers, EDITS, &planned.edits);
@@ -202,10 +202,13 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
     insert_text(headers, VERBOSITY, verbosity.word());
     let budget = planned.budget.as_ref();
     let texts = [
-        (BUDGET_HELD_USD, budget.and_then(|told| told.held_usd.clone())),
-        (BUDGET_LEFT_USD, budget.and_then(|told| told.left_usd.clone())),
-        (BUDGET_LEFT_TOKENS, budget.and_then(|told| told.left_tokens).map(|left| left.to_string())),
-        (BUDGET_WARNING, budget.and_then(|told| told.warning.clone())),
+        (BUDGET_HELD_USD, budget.and_then(|report| report.held_usd.clone())),
+        (BUDGET_LEFT_USD, budget.and_then(|report| report.left_usd.clone())),
+        (
+            BUDGET_LEFT_TOKENS,
+            budget.and_then(|report| report.left_tokens).map(|left| left.to_string()),
+        ),
+        (BUDGET_WARNING, budget.and_then(|report| report.warning.clone())),
     ];
     for (name, text) in texts {
         headers.remove(&name);
@@ -216,13 +219,13 @@ pub fn report(headers: &mut HeaderMap, planned: &Planned) {
 }
 
 /// Reports that weir has not read a conversation, so that none of its limits applies.
-pub fn unread(headers: &mut HeaderMap) {
+pub(super) fn unread(headers: &mut HeaderMap) {
     headers.insert(ACTION, HeaderValue::from_static(UNREAD));
 }
 
 /// Reports the upstream and model of a request if there are several routes, and the number of
 /// attempts if there was more than one.
-pub fn route(headers: &mut HeaderMap, shown: Option<(&str, &str)>, attempts: u64) {
+pub(super) fn route(headers: &mut HeaderMap, shown: Option<(&str, &str)>, attempts: u64) {
     for name in [UPSTREAM, MODEL, ATTEMPTS] {
         headers.remove(name);
     }
@@ -239,7 +242,7 @@ pub fn route(headers: &mut HeaderMap, shown: Option<(&str, &str)>, attempts: u64
 }
 
 /// Names the upstreams whose models are missing in a list.
-pub fn left_out(headers: &mut HeaderMap, names: &str) {
+pub(super) fn left_out(headers: &mut HeaderMap, names: &str) {
     headers.remove(LEFT_OUT);
     if !names.is_empty() {
         insert_text(headers, LEFT_OUT, names);
@@ -247,14 +250,14 @@ pub fn left_out(headers: &mut HeaderMap, names: &str) {
 }
 
 /// Returns the declared length of a body; 0 if none is declared.
-pub fn length(headers: &HeaderMap) -> u64 {
-    let told = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    told.and_then(|text| text.parse().ok()).unwrap_or(0)
+pub(super) fn length(headers: &HeaderMap) -> u64 {
+    let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    declared.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// Reports the remaining limits of a key's minute in OpenAI's headers, instead of the upstream's
 /// figures for its account.
-pub fn rates(headers: &mut HeaderMap, left: &MinuteLeft) {
+pub(super) fn rates(headers: &mut HeaderMap, left: &MinuteLeft) {
     let kinds = [(left.requests, &RATE_REQUESTS), (left.tokens, &RATE_TOKENS)];
     for (left, [limit, remaining, reset]) in kinds {
         let Some(left) = left else { continue };

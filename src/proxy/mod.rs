@@ -250,8 +250,8 @@ impl Proxy {
     }
 
     /// Returns the state of the budgets that apply to `caller`'s requests.
-    pub async fn standings(&self, caller: &Caller) -> Result<Value, ProxyError> {
-        spend::standings(self.journal().budgets(), caller).await
+    pub async fn statuses(&self, caller: &Caller) -> Result<Value, ProxyError> {
+        spend::statuses(self.journal().budgets(), caller).await
     }
 
     /// Renders all metrics in the OpenMetrics text format. Lists budgets by name: it is for

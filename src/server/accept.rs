@@ -13,13 +13,13 @@ use crate::proxy::{Body, ErrorKind, ProxyError};
 const RETRY_AFTER_MS: u64 = 1000;
 
 /// Reader of request bodies.
-pub struct Acceptor {
+pub(super) struct Acceptor {
     bodies: Bodies,
     max_body_bytes: usize,
 }
 
 /// Complete body of a request.
-pub struct Received {
+pub(super) struct Received {
     /// Body as received, possibly compressed.
     pub received: Bytes,
     /// Decoded body, if `received` was compressed.
@@ -30,12 +30,16 @@ pub struct Received {
 
 impl Acceptor {
     /// Creates an acceptor with a limit on one body, and one on all `bodies` together.
-    pub fn new(max_body_bytes: usize, bodies: Bodies) -> Self {
+    pub(super) fn new(max_body_bytes: usize, bodies: Bodies) -> Self {
         Self { bodies, max_body_bytes }
     }
 
     /// Reads a request's body completely.
-    pub async fn body(&self, headers: &HeaderMap, body: Body) -> Result<Received, ProxyError> {
+    pub(super) async fn body(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<Received, ProxyError> {
         let encodings = match content_encodings(headers) {
             Ok(encodings) => encodings,
             Err(problem) => {
@@ -79,7 +83,7 @@ impl Acceptor {
 
     /// Lets the caller finish sending a body that was refused. If the caller waits for `100
     /// Continue`, none is sent.
-    pub fn refuse_body(headers: &HeaderMap, body: Body) {
+    pub(super) fn refuse_body(headers: &HeaderMap, body: Body) {
         if !headers.contains_key(EXPECT) && !body.is_end_stream() {
             body::linger(body);
         }

@@ -10,7 +10,7 @@ use memchr::memmem;
 use crate::config::AuthMode;
 use crate::proxy::{Caller, ErrorKind, ProxyError, Tenant};
 use crate::upstream::query;
-use weir_store::keys::{self, KeyCache, Standing};
+use weir_store::keys::{self, KeyCache, KeyStatus};
 use weir_store::{Store, now_ms};
 
 /// Headers that may carry a caller's credential.
@@ -22,14 +22,14 @@ const SCHEME: &str = "bearer ";
 const BASIC_SCHEME: &str = "basic ";
 
 /// Authenticator of callers.
-pub enum Auth {
+pub(super) enum Auth {
     Open { tenant_key: [u8; blake3::KEY_LEN] },
     Keys(Box<KeyCache>),
 }
 
 impl Auth {
     /// Creates the authenticator for `mode`. Its tenants are meaningless to anyone without `store`.
-    pub fn new(mode: AuthMode, store: &Store) -> Self {
+    pub(super) fn new(mode: AuthMode, store: &Store) -> Self {
         match mode {
             AuthMode::Open => Self::Open { tenant_key: store.secret() },
             AuthMode::Keys => Self::Keys(Box::new(KeyCache::new(store.clone()))),
@@ -37,13 +37,17 @@ impl Auth {
     }
 
     /// Whether everyone who reaches weir may use it.
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         matches!(self, Self::Open { .. })
     }
 
     /// Identifies the sender of a request with these headers to this address. In keys mode, callers
     /// without a valid key are refused.
-    pub async fn caller(&self, headers: &HeaderMap, uri: &Uri) -> Result<Caller, ProxyError> {
+    pub(super) async fn caller(
+        &self,
+        headers: &HeaderMap,
+        uri: &Uri,
+    ) -> Result<Caller, ProxyError> {
         let ring = match self {
             Self::Open { tenant_key } => {
                 if headers.values().any(|value| holds_secret(value.as_bytes())) || is_in_uri(uri) {
@@ -69,13 +73,13 @@ impl Auth {
                 "This API key is not one of weir's. Check it, or ask for a new one.",
             ));
         };
-        match holder.standing(now_ms()) {
-            Standing::Live => {
+        match holder.status(now_ms()) {
+            KeyStatus::Live => {
                 let caller = Caller::new(holder.tenant, Some(holder.key.clone()));
                 Ok(Caller { as_of: Some(as_of), ..caller })
             }
-            Standing::Expired => Err(refused("This API key has expired. Ask for a new one.")),
-            Standing::Revoked => Err(refused("This API key was revoked. Ask for a new one.")),
+            KeyStatus::Expired => Err(refused("This API key has expired. Ask for a new one.")),
+            KeyStatus::Revoked => Err(refused("This API key was revoked. Ask for a new one.")),
         }
     }
 }
@@ -112,7 +116,7 @@ fn is_in_uri(uri: &Uri) -> bool {
 }
 
 /// Whether part of a URL holds a virtual key's secret, possibly percent-encoded.
-pub fn is_secret_in(text: &str) -> bool {
+pub(super) fn is_secret_in(text: &str) -> bool {
     let holds = |bytes: &[u8]| memmem::find(bytes, keys::PREFIX.as_bytes()).is_some();
     holds(text.as_bytes()) || (text.contains('%') && holds(&query::percent_decoded(text)))
 }

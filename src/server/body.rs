@@ -31,7 +31,7 @@ pub enum Refused {
 
 /// Reason why a body did not arrive.
 #[derive(Debug)]
-pub enum Failure {
+pub(super) enum Failure {
     Refused(Refused),
     /// Nothing arrived for too long.
     Stalled,
@@ -111,7 +111,7 @@ impl Drop for Permit {
 /// Reads `body` to its end. If `declared_bytes` (its `content-length`) is too large, the body is
 /// refused before any of it is read. Only bytes that arrived take room: callers that declare much
 /// and send nothing must not block others.
-pub async fn read_whole(
+pub(super) async fn read_whole(
     body: &mut Body,
     declared_bytes: Option<u64>,
     max_bytes: usize,
@@ -172,14 +172,14 @@ async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Failure> {
 }
 
 /// Reads the rest of a refused body for a moment and discards it.
-pub fn linger(mut body: Body) {
+pub(super) fn linger(mut body: Body) {
     let drained = async move { while let Ok(Some(_)) = next_data(&mut body).await {} };
     tokio::spawn(tokio::time::timeout(LINGER, drained));
 }
 
 /// Error: no part of a body arrived for too long.
 #[derive(Debug)]
-pub struct Stalled;
+pub(super) struct Stalled;
 
 impl std::fmt::Display for Stalled {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -190,7 +190,7 @@ impl std::fmt::Display for Stalled {
 impl std::error::Error for Stalled {}
 
 /// Body that fails with `Stalled` if nothing arrives for `idle`.
-pub struct Patient<B> {
+pub(super) struct Patient<B> {
     inner: B,
     idle: Duration,
     /// Set while a read is pending.
@@ -198,7 +198,7 @@ pub struct Patient<B> {
 }
 
 impl<B> Patient<B> {
-    pub fn new(inner: B, idle: Duration) -> Self {
+    pub(super) fn new(inner: B, idle: Duration) -> Self {
         Self { inner, idle, deadline: None }
     }
 }

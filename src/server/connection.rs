@@ -38,13 +38,13 @@ const MIN_HEAD_BYTES: usize = 8192;
 
 /// Whether a connection is served or refused for lack of room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Welcome {
+pub(super) enum Welcome {
     Serve,
     TurnAway,
 }
 
 /// Serves connections.
-pub struct Connections {
+pub(super) struct Connections {
     builder: auto::Builder<TokioExecutor>,
     handshakes: Handshakes,
     /// Routes for new requests.
@@ -54,7 +54,11 @@ pub struct Connections {
 }
 
 impl Connections {
-    pub fn new(config: &Config, routes: Routes, shutdown: Shutdown) -> Result<Self, TlsError> {
+    pub(super) fn new(
+        config: &Config,
+        routes: Routes,
+        shutdown: Shutdown,
+    ) -> Result<Self, TlsError> {
         let max_head_bytes = config.server.max_header_bytes.max(MIN_HEAD_BYTES);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         // The timeout of a head is watched below, for both protocols and from the first byte.
@@ -70,22 +74,27 @@ impl Connections {
     }
 
     /// Returns the TLS settings; `None` if the listener speaks plain HTTP.
-    pub fn tls(&self) -> Option<&Tls> {
+    pub(super) fn tls(&self) -> Option<&Tls> {
         self.handshakes.tls()
     }
 
     /// Returns the routes for new requests.
-    pub fn routes(&self) -> Arc<Routes> {
+    pub(super) fn routes(&self) -> Arc<Routes> {
         Arc::clone(&self.routes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Uses other routes for new requests.
-    pub fn follow(&self, routes: Routes) {
+    pub(super) fn follow(&self, routes: Routes) {
         *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(routes);
     }
 
     /// Serves one connection to its end.
-    pub async fn serve(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, welcome: Welcome) {
+    pub(super) async fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        welcome: Welcome,
+    ) {
         let pulse = Arc::new(Pulse::default());
         let Some((stream, address)) = self.open(stream, peer, &pulse).await else { return };
         let io = TokioIo::new(Watched { stream, pulse: pulse.clone() });

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_broken_is_told_from_what_is_large() {
+    fn broken_bodies_differ_from_large_ones() {
         let whole = gzip(b"hello");
         let rows: [(&str, &[u8], Encoding); 6] = [
             ("gzip", b"not gzip", Encoding::Gzip),

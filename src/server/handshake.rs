@@ -13,7 +13,7 @@ use crate::config;
 use crate::tls::{Stream, Tls, TlsError};
 
 /// Opens connections.
-pub struct Handshakes {
+pub(super) struct Handshakes {
     /// Networks whose connections must begin with a load balancer's header, which is trusted.
     balancers: Vec<IpNet>,
     /// `None` if the listener speaks plain HTTP.
@@ -22,7 +22,7 @@ pub struct Handshakes {
 
 /// Reason why a connection was not opened.
 #[derive(Debug)]
-pub enum HandshakeError {
+pub(super) enum HandshakeError {
     /// A load balancer did not send the client's address.
     Header,
     /// The TLS handshake failed.
@@ -32,7 +32,7 @@ pub enum HandshakeError {
 }
 
 impl Handshakes {
-    pub fn new(server: &config::Server) -> Result<Self, TlsError> {
+    pub(super) fn new(server: &config::Server) -> Result<Self, TlsError> {
         Ok(Self {
             balancers: server.proxy_protocol_from.clone(),
             tls: Tls::new(&server.tls, crate::tls::HTTP)?,
@@ -40,12 +40,12 @@ impl Handshakes {
     }
 
     /// Returns the TLS settings; `None` if there are none.
-    pub fn tls(&self) -> Option<&Tls> {
+    pub(super) fn tls(&self) -> Option<&Tls> {
         self.tls.as_ref()
     }
 
     /// Opens a connection from `peer`. The returned address is that of the actual client.
-    pub async fn open(
+    pub(super) async fn open(
         &self,
         mut stream: TcpStream,
         peer: SocketAddr,

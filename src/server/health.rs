@@ -4,7 +4,7 @@ use weir_store::State;
 
 /// Renders the readiness report: the state of the store and whether the last configuration was
 /// refused. Neither a failing store nor a refused configuration makes weir unready.
-pub fn ready(store: State, is_refused: bool) -> String {
+pub(super) fn ready(store: State, is_refused: bool) -> String {
     let store = match store {
         State::File => "file",
         State::Server => "server",

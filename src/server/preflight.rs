@@ -19,12 +19,12 @@ const ALLOW_PRIVATE_NETWORK: HeaderName =
     HeaderName::from_static("access-control-allow-private-network");
 
 /// Whether a request is a CORS preflight.
-pub fn is_preflight(parts: &Parts) -> bool {
+pub(super) fn is_preflight(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// Allows the method and headers that the page asks for.
-pub fn preflight(asked: &HeaderMap) -> Response<Body> {
+pub(super) fn preflight(asked: &HeaderMap) -> Response<Body> {
     let mut response = reply::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     let echoes = [

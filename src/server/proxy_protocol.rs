@@ -7,11 +7,11 @@ use proxy_header::{Error, ParseConfig, ProxyHeader};
 
 /// Maximum length of a header. Version 1 has at most 107 bytes; version 2 has addresses and a few
 /// fields that weir ignores.
-pub const MAX_BYTES: usize = 4096;
+pub(super) const MAX_BYTES: usize = 4096;
 
 /// State of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Header {
+pub(super) enum Header {
     /// More bytes follow, and all so far belong to it.
     Incomplete,
     Whole {
@@ -25,7 +25,7 @@ pub enum Header {
 }
 
 /// Reads the bytes of a header received so far.
-pub fn read(bytes: &[u8]) -> Header {
+pub(super) fn read(bytes: &[u8]) -> Header {
     let config = ParseConfig { include_tlvs: false, ..ParseConfig::default() };
     match ProxyHeader::parse(bytes, config) {
         Ok((header, length_bytes)) if length_bytes <= MAX_BYTES => Header::Whole {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn both_versions_tell_where_a_connection_comes_from() {
+    fn both_versions_give_the_source_of_a_connection() {
         let v4 = [192, 0, 2, 7, 10, 0, 0, 1, 0x1f, 0x90, 1, 187];
         let v6 = [&[0; 15][..], &[9], &[0; 16], &[0, 80, 1, 187]].concat();
         let with_facts = [&v4[..], &[4, 0, 3, 1, 2, 3]].concat();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_told_at_once() {
+    fn another_protocol_is_refused_at_once() {
         for bytes in [
             &b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"[..],
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a handshake",

@@ -18,7 +18,7 @@ use crate::proxy::error::{Side, UpstreamAnswer};
 use crate::proxy::{Body, ErrorKind, ProxyError, metrics};
 
 /// Marks weir's own errors, so that callers can distinguish them from the upstream's.
-pub const X_WEIR_ERROR: HeaderName = HeaderName::from_static("x-weir-error");
+pub(super) const X_WEIR_ERROR: HeaderName = HeaderName::from_static("x-weir-error");
 /// Makes OpenAI's SDKs, which retry any 5xx and 429, stop if a retry is pointless.
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -83,14 +83,14 @@ impl<'a> Upstream<'a> {
 
 /// Shape of error answers that a client understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
+pub(super) enum Shape {
     OpenAi,
     Anthropic,
 }
 
 impl Shape {
     /// Returns the shape for the client of a request.
-    pub fn of(path: &str, headers: &HeaderMap) -> Self {
+    pub(super) fn of(path: &str, headers: &HeaderMap) -> Self {
         let is_messages = path.split('/').any(|name| name == "messages");
         match is_messages || headers.contains_key(ANTHROPIC_VERSION) {
             true => Self::Anthropic,
@@ -159,7 +159,7 @@ fn anthropic_message(problem: &ProxyError) -> Cow<'_, str> {
 }
 
 /// Renders an error.
-pub fn error(problem: &ProxyError, shape: Shape) -> Response<Body> {
+pub(super) fn error(problem: &ProxyError, shape: Shape) -> Response<Body> {
     let status = problem.kind.status();
     let body = match shape {
         Shape::OpenAi => serde_json::to_vec(&Envelope::new(problem)),
@@ -194,14 +194,14 @@ pub fn error(problem: &ProxyError, shape: Shape) -> Response<Body> {
 
 /// Renders the error for an unsupported method on one of weir's own pages, with the allowed
 /// methods.
-pub fn method_not_allowed(problem: &ProxyError, allowed: &'static str) -> Response<Body> {
+pub(super) fn method_not_allowed(problem: &ProxyError, allowed: &'static str) -> Response<Body> {
     let mut response = error(problem, Shape::OpenAi);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 
 /// Builds a complete JSON answer.
-pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
+pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(full(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -209,7 +209,7 @@ pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
 }
 
 /// Builds the metrics page for scrapers.
-pub fn metrics(page: String) -> Response<Body> {
+pub(super) fn metrics(page: String) -> Response<Body> {
     let mut response = json(StatusCode::OK, page);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
@@ -218,7 +218,7 @@ pub fn metrics(page: String) -> Response<Body> {
 }
 
 /// Builds an answer without a body.
-pub fn empty(status: StatusCode) -> Response<Body> {
+pub(super) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync());
     *response.status_mut() = status;
     response

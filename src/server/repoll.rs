@@ -19,19 +19,23 @@ const POLLED: u8 = 1;
 const WOKEN: u8 = 2;
 
 /// Runs `future` and polls it again in place if it is woken while it is polled.
-pub async fn repolled<F: Future>(future: F) -> F::Output {
+pub(super) async fn repolled<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let gate = Arc::new(Gate { state: AtomicU8::new(ASLEEP), task: Mutex::new(None) });
-    let waker = Waker::from(Arc::clone(&gate));
+    let repoller = Arc::new(Repoller { state: AtomicU8::new(ASLEEP), task: Mutex::new(None) });
+    let waker = Waker::from(Arc::clone(&repoller));
     poll_fn(|context| {
-        gate.follow(context.waker());
+        repoller.follow(context.waker());
         for _ in 0..MAX_POLLS {
-            gate.state.swap(POLLED, Ordering::AcqRel);
+            repoller.state.swap(POLLED, Ordering::AcqRel);
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 return Poll::Ready(output);
             }
-            let slept =
-                gate.state.compare_exchange(POLLED, ASLEEP, Ordering::AcqRel, Ordering::Acquire);
+            let slept = repoller.state.compare_exchange(
+                POLLED,
+                ASLEEP,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
             if slept.is_ok() {
                 return Poll::Pending;
             }
@@ -43,12 +47,12 @@ pub async fn repolled<F: Future>(future: F) -> F::Output {
 }
 
 /// Waker between the future and the task it runs on.
-struct Gate {
+struct Repoller {
     state: AtomicU8,
     task: Mutex<Option<Waker>>,
 }
 
-impl Gate {
+impl Repoller {
     /// Forwards wakes to `task` from now on.
     fn follow(&self, task: &Waker) {
         let mut known = self.task.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,7 +62,7 @@ impl Gate {
     }
 }
 
-impl Wake for Gate {
+impl Wake for Repoller {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

@@ -50,10 +50,10 @@ const RETRY_AFTER_MS: u64 = 1000;
 
 /// Address of a request's client, as determined by its connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Address(pub IpAddr);
+pub(super) struct Address(pub IpAddr);
 
 /// Answers requests.
-pub struct Routes {
+pub(super) struct Routes {
     proxy: Arc<Proxy>,
     acceptor: Acceptor,
     hosts: Hosts,
@@ -66,7 +66,7 @@ pub struct Routes {
 
 /// State that a reload keeps: known callers, and the memory held by bodies.
 #[derive(Clone)]
-pub struct RoutesState {
+pub(super) struct RoutesState {
     auth: Arc<Auth>,
     bodies: Bodies,
     shutdown: Shutdown,
@@ -98,7 +98,7 @@ enum Step {
 
 impl RoutesState {
     /// Creates the state for the configuration in force at the start.
-    pub fn new(config: &Config, proxy: &Proxy, shutdown: Shutdown) -> Self {
+    pub(super) fn new(config: &Config, proxy: &Proxy, shutdown: Shutdown) -> Self {
         Self {
             auth: Arc::new(Auth::new(config.auth.mode, proxy.store())),
             bodies: Bodies::new(config.server.max_bodies_in_flight_bytes),
@@ -110,7 +110,7 @@ impl RoutesState {
 
 impl Routes {
     /// Creates the routes of a configuration to its proxy.
-    pub fn new(config: &Config, proxy: Arc<Proxy>, state: RoutesState) -> Self {
+    pub(super) fn new(config: &Config, proxy: Arc<Proxy>, state: RoutesState) -> Self {
         let server = &config.server;
         let bodies = state.bodies.limited(server.max_bodies_in_flight_bytes);
         Self {
@@ -125,27 +125,27 @@ impl Routes {
     }
 
     /// Returns the routes of another configuration to its proxy, with the same state.
-    pub fn reconfigured(&self, config: &Config, proxy: Arc<Proxy>) -> Self {
+    pub(super) fn reconfigured(&self, config: &Config, proxy: Arc<Proxy>) -> Self {
         Self::new(config, proxy, self.state.clone())
     }
 
     /// Returns the proxy to the upstream.
-    pub fn proxy(&self) -> &Arc<Proxy> {
+    pub(super) fn proxy(&self) -> &Arc<Proxy> {
         &self.proxy
     }
 
     /// Maximum pause within a request's body.
-    pub fn body_idle(&self) -> Duration {
+    pub(super) fn body_idle(&self) -> Duration {
         self.body_idle
     }
 
     /// Records whether the last configuration was refused.
-    pub fn note_refused(&self, is_refused: bool) {
+    pub(super) fn note_refused(&self, is_refused: bool) {
         self.state.is_refused.store(is_refused, Ordering::Relaxed);
     }
 
     /// Answers a request.
-    pub async fn answer(&self, request: Request<Body>) -> Response<Body> {
+    pub(super) async fn answer(&self, request: Request<Body>) -> Response<Body> {
         if let Some(health) = self.health(&request) {
             return health;
         }
@@ -188,14 +188,14 @@ impl Routes {
                 let result = async { self.proxy.spend(&caller, query?).await };
                 self.json(parts, body, result.await)
             }
-            Step::Budgets => self.json(parts, body, self.proxy.standings(&caller).await),
+            Step::Budgets => self.json(parts, body, self.proxy.statuses(&caller).await),
             Step::Plan => self.plan(parts, body, caller).await,
             Step::Forward(target) => self.forward(parts, body, target, caller).await,
         }
     }
 
     /// Refuses a request on a connection for which there is no room.
-    pub fn turn_away(&self, request: Request<Body>) -> Response<Body> {
+    pub(super) fn turn_away(&self, request: Request<Body>) -> Response<Body> {
         if let Some(health) = self.health(&request) {
             return health;
         }
@@ -426,6 +426,11 @@ impl Routes {
         };
         let Received { received, decoded, permit } =
             self.acceptor.body(&parts.headers, body).await?;
+        let readable = decoded.as_ref().unwrap_or(&received);
+        if protocol == Protocol::Responses {
+            // Such a body may refer to what is stored at the provider.
+            caller.check_body(&target, readable, self.proxy.routes())?;
+        }
         Ok(ChatRequest {
             protocol,
             target,

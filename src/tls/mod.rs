@@ -46,19 +46,19 @@ pub struct TlsError {
 impl Tls {
     /// Builds TLS from the listener's settings; `None` if they name no certificate.
     pub fn new(
-        told: &ListenTls,
+        listener: &ListenTls,
         protocols: &'static [&'static str],
     ) -> Result<Option<Self>, TlsError> {
-        if !told.is_on() {
+        if !listener.is_on() {
             return Ok(None);
         }
-        let current = Arc::new(RwLock::new(server_config(told, protocols)?));
+        let current = Arc::new(RwLock::new(server_config(listener, protocols)?));
         Ok(Some(Self { current, protocols }))
     }
 
     /// Builds settings for future handshakes. Nothing changes until `replace`.
-    pub fn prepare(&self, told: &ListenTls) -> Result<Arc<ServerConfig>, TlsError> {
-        server_config(told, self.protocols)
+    pub fn prepare(&self, listener: &ListenTls) -> Result<Arc<ServerConfig>, TlsError> {
+        server_config(listener, self.protocols)
     }
 
     /// Uses the prepared settings for all new handshakes. Open connections stay as they are; no
@@ -76,14 +76,14 @@ impl Tls {
 }
 
 /// Checks the contents of a listener's certificate files.
-pub fn check(told: &ListenTls) -> Result<(), TlsError> {
-    Tls::new(told, HTTP1).map(drop)
+pub fn check(listener: &ListenTls) -> Result<(), TlsError> {
+    Tls::new(listener, HTTP1).map(drop)
 }
 
-fn server_config(told: &ListenTls, protocols: &[&str]) -> Result<Arc<ServerConfig>, TlsError> {
+fn server_config(listener: &ListenTls, protocols: &[&str]) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(ring::default_provider());
-    let shown = certified(told, &provider)?;
-    let verifier = verifier(told, &provider)?;
+    let shown = certified(listener, &provider)?;
+    let verifier = verifier(listener, &provider)?;
     let failed = |error: rustls::Error| TlsError {
         key: "cert_file",
         message: format!("cannot be used: {error}"),
@@ -101,10 +101,10 @@ fn server_config(told: &ListenTls, protocols: &[&str]) -> Result<Arc<ServerConfi
 }
 
 /// Loads the certificate and its key, and checks that they match.
-fn certified(told: &ListenTls, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
-    let chain = certificates("cert_file", told.cert.as_ref())?;
+fn certified(listener: &ListenTls, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
+    let chain = certificates("cert_file", listener.cert.as_ref())?;
     let of_key = |message: String| TlsError { key: "key_file", message };
-    let text = told.key.as_ref().ok_or_else(|| of_key("was not read".to_owned()))?;
+    let text = listener.key.as_ref().ok_or_else(|| of_key("was not read".to_owned()))?;
     let key = PrivateKeyDer::from_pem_slice(text.expose().as_bytes())
         .map_err(|_| of_key("holds no private key in PEM".to_owned()))?;
     CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
@@ -121,15 +121,15 @@ fn certified(told: &ListenTls, provider: &CryptoProvider) -> Result<CertifiedKey
 
 /// Builds the verifier of client certificates, if the listener requires them.
 fn verifier(
-    told: &ListenTls,
+    listener: &ListenTls,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
-    if told.client_ca_file.is_empty() {
+    if listener.client_ca_file.is_empty() {
         return Ok(None);
     }
     let failed = |message: String| TlsError { key: "client_ca_file", message };
     let mut roots = RootCertStore::empty();
-    for authority in certificates("client_ca_file", told.client_ca.as_ref())? {
+    for authority in certificates("client_ca_file", listener.client_ca.as_ref())? {
         roots.add(authority).map_err(|error| {
             failed(format!("holds a certificate that weir cannot use ({error})"))
         })?;

@@ -18,7 +18,7 @@ const MAX_KEPT_BYTES: usize = 512 * 1024;
 
 /// Body of a caller; one sender at a time reads it.
 #[derive(Clone)]
-pub struct Upload {
+pub(super) struct Upload {
     /// Declared length of the body, if any.
     pub length_bytes: Option<u64>,
     state: Arc<Mutex<State>>,
@@ -35,7 +35,7 @@ struct State {
 }
 
 impl Upload {
-    pub fn new(body: Body) -> Self {
+    pub(super) fn new(body: Body) -> Self {
         let length_bytes = body.size_hint().exact();
         let state = State {
             body,
@@ -48,18 +48,18 @@ impl Upload {
     }
 
     /// Time at which the caller last sent something.
-    pub fn last_moved(&self) -> Instant {
+    pub(super) fn last_moved(&self) -> Instant {
         self.state().last_moved
     }
 
     /// Whether a new sender can send the body from its first byte.
-    pub fn is_replayable(&self) -> bool {
+    pub(super) fn is_replayable(&self) -> bool {
         self.state().kept.is_some()
     }
 
     /// Returns the whole body for a new sender; the previous one gets no more of it. Trailers are
     /// dropped.
-    pub fn send(&self) -> reqwest::Body {
+    pub(super) fn send(&self) -> reqwest::Body {
         let mut state = self.state();
         state.senders += 1;
         let sender = Sender { upload: self.clone(), number: state.senders, sent_chunks: 0 };
@@ -87,7 +87,7 @@ impl State {
 /// Error in the caller's body. Marks the fault as the caller's among the causes of a failed
 /// request.
 #[derive(Debug)]
-pub struct UploadError(BoxError);
+pub(super) struct UploadError(BoxError);
 
 impl fmt::Display for UploadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

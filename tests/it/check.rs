@@ -239,7 +239,10 @@ fn limits_that_do_not_hold_on_all_routes_are_warned_of() {
         let own: Vec<_> = warnings.iter().filter(|warning| warning["key"] == key).collect();
         assert_eq!(own.len(), 1, "{found}");
         let said = own[0]["message"].as_str().expect("text");
-        assert!(said.contains("/v1/completions") && said.contains("x-weir-action: unread"), "{said}");
+        assert!(
+            said.contains("/v1/completions") && said.contains("x-weir-action: unread"),
+            "{said}"
+        );
     }
     let (found, _) = checked(&folder, "", &[]);
     assert_eq!(found["warnings"], json!([]), "nothing is limited");

@@ -312,10 +312,8 @@ async fn a_route_that_is_not_read_says_so_and_its_lines_have_the_model() {
         .iter()
         .map(|line| json!([line["route"], line["model"], line["limit_tokens"]]))
         .collect();
-    let expected = [
-        json!(["completions", "davinci", null]),
-        json!(["completions", "gpt-5", 12_000]),
-    ];
+    let expected =
+        [json!(["completions", "davinci", null]), json!(["completions", "gpt-5", 12_000])];
     assert_eq!(told, expected, "once for each route and model");
     // A request that is no conversation has no limit that could fail.
     let request = "POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}";

@@ -3,7 +3,7 @@
 
 mod faults;
 mod forms;
-mod standing;
+mod status;
 mod waiting;
 
 use serde_json::{Value, json};

@@ -346,7 +346,7 @@ mod tests {
             ("src/upstream/client.rs", "// crate::server\nconst A: &str = \"crate::cli\";", vec![]),
             ("crates/weir-engine/src/wire/sse.rs", "use crate::tokens::Encoding;", vec![1]),
             ("crates/weir-engine/src/wire/sse.rs", "use crate::wire::json;", vec![]),
-            ("crates/weir-engine/src/compact/compaction.rs", "use crate::wire::Role;", vec![]),
+            ("crates/weir-engine/src/compact/passes/mod.rs", "use crate::wire::Role;", vec![]),
             (
                 "crates/weir-engine/src/wire/sse.rs",
                 "#[cfg(test)]\nmod tests { use crate::tokens; use super::*; }",

@@ -14,7 +14,7 @@ use weir_engine::plan::{Known, Plan, PlanError, PlanOptions, plan_with};
 use weir_engine::wire::{Edit, Protocol, Request, splice};
 
 /// Replay of a conversation under weir's own engine, request by request.
-pub struct Engine<'a> {
+pub(crate) struct Engine<'a> {
     at_hand: AtHand<'a>,
     raws: Vec<&'a str>,
     options: PlanOptions,
@@ -48,7 +48,7 @@ impl Known for AtHand<'_> {
 
 impl<'a> Engine<'a> {
     /// Creates the engine with a limit of exactly `budget_tokens` for the messages.
-    pub fn new(
+    pub(crate) fn new(
         conversation: &'a Conversation,
         budget_tokens: u64,
         policy: &Policy,
@@ -71,7 +71,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Returns the messages sent for the first `length` messages, at least as many as last time.
-    pub fn send(&mut self, length: usize) -> &[Piece] {
+    pub(crate) fn send(&mut self, length: usize) -> &[Piece] {
         let body = format!(r#"{{"messages":[{}]}}"#, self.raws[..length].join(","));
         let request = Protocol::Chat.read(body.as_bytes(), length).expect("it was read before");
         let stubs = self.summaries.as_ref();
@@ -112,7 +112,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Totals of the summaries so far.
-    pub fn summaries(&self) -> Summaries {
+    pub(crate) fn summaries(&self) -> Summaries {
         self.summaries.as_ref().map(Stubs::figures).unwrap_or_default()
     }
 

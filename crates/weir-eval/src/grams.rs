@@ -8,7 +8,7 @@ use super::text;
 const LENGTH: usize = 5;
 
 /// Returns the hashes of all sequences of five words or signs in `text`, in order.
-pub fn of(text: &str) -> impl Iterator<Item = u64> + '_ {
+pub(crate) fn of(text: &str) -> impl Iterator<Item = u64> + '_ {
     let mut last = [0_u64; LENGTH];
     text::pieces(text).enumerate().filter_map(move |(number, (_, piece))| {
         last.rotate_left(1);

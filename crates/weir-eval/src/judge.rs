@@ -11,7 +11,7 @@ use weir_engine::wire::Role;
 const CONTEXT_CHARACTERS: usize = 30;
 
 /// State of one conversation under one policy at one budget.
-pub struct Judge<'a> {
+pub(crate) struct Judge<'a> {
     conversation: &'a Conversation,
     questions: &'a Questions,
     budget_tokens: u64,
@@ -48,7 +48,7 @@ pub struct Lost {
 
 impl<'a> Judge<'a> {
     /// Starts a conversation at a budget.
-    pub fn new(
+    pub(crate) fn new(
         conversation: &'a Conversation,
         questions: &'a Questions,
         budget_tokens: u64,
@@ -69,7 +69,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Judges the request of turn `place` as it was sent.
-    pub fn judge(&mut self, place: usize, sent: &[Piece]) {
+    pub(crate) fn judge(&mut self, place: usize, sent: &[Piece]) {
         let conversation = self.conversation;
         let length = conversation.turns[place];
         let full_tokens = conversation.full_tokens(length);

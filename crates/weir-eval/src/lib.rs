@@ -5,6 +5,8 @@
 //! request is everything before it. Recall is the share of the real answer's values that can still
 //! be read in the request. Cost is the bill of a provider with a prefix cache.
 
+#![warn(unreachable_pub)]
+
 pub mod baseline;
 pub mod conversation;
 mod engine;

@@ -92,8 +92,8 @@ impl Report {
             let Row { policy, budget, summaries, billed_tokens, .. } = &run.total;
             let share = summaries.billed_tokens / billed_tokens;
             format!(
-                "{policy} at {budget}: {} summaries asked for, used in {} of {} cuts; {} tokens read \
-                 and {} written for them, {share:.3} of the bill\n",
+                "{policy} at {budget}: {} summaries asked for, used in {} of {} compactions; {} tokens \
+                 read and {} written for them, {share:.3} of the bill\n",
                 summaries.calls,
                 summaries.used,
                 summaries.cuts,

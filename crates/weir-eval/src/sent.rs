@@ -100,7 +100,7 @@ impl Piece {
 }
 
 /// Tokens of the longest common prefix of two requests.
-pub fn common_tokens(conversation: &Conversation, left: &[Piece], right: &[Piece]) -> u64 {
+pub(crate) fn common_tokens(conversation: &Conversation, left: &[Piece], right: &[Piece]) -> u64 {
     let mut tokens = 0;
     for (left, right) in left.iter().zip(right) {
         let is_same = match (left, right) {

@@ -3,7 +3,7 @@
 use super::tally::{Recall, Row};
 
 const BEFORE: [&str; 3] = ["conv", "turns", "infeas"];
-const AFTER: [&str; 7] = ["valid", "over", "sent/full", "cache", "billed", "cuts", "cuts/¼B"];
+const AFTER: [&str; 7] = ["valid", "over", "sent/full", "cache", "billed", "rewrites", "rewr/¼B"];
 
 /// Returns the column titles, from left to right.
 pub fn heads() -> impl Iterator<Item = &'static str> {

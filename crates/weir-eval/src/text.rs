@@ -70,12 +70,12 @@ pub enum Border {
 }
 
 /// Whether a character belongs to a word.
-pub fn is_word(character: char) -> bool {
+pub(crate) fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
 /// Whether the bytes from `start` to `end` neither begin nor end inside a word.
-pub fn is_bounded(text: &str, start: usize, end: usize) -> bool {
+pub(crate) fn is_bounded(text: &str, start: usize, end: usize) -> bool {
     let joins = |left: Option<char>, right: Option<char>| {
         left.is_some_and(is_word) && right.is_some_and(is_word)
     };
@@ -85,19 +85,19 @@ pub fn is_bounded(text: &str, start: usize, end: usize) -> bool {
 }
 
 /// Returns the positions of `needle` in `text` as whole words.
-pub fn find_all<'t>(text: &'t str, needle: &'t str) -> impl Iterator<Item = usize> + 't {
+pub(crate) fn find_all<'t>(text: &'t str, needle: &'t str) -> impl Iterator<Item = usize> + 't {
     text.match_indices(needle)
         .map(|(start, _)| start)
         .filter(move |start| is_bounded(text, *start, start + needle.len()))
 }
 
 /// Returns the words of a text, each with its position.
-pub fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     pieces(text).filter(|(_, piece)| piece.chars().next().is_some_and(is_word))
 }
 
 /// Returns the words and single signs of a text, each with its position.
-pub fn pieces(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn pieces(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     std::iter::from_fn(move || {
         at += text[at..].len() - text[at..].trim_start().len();

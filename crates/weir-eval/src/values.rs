@@ -30,7 +30,7 @@ const MONTHS: [&str; 12] = [
 ];
 
 /// Collects the values in one line of text.
-pub fn of_line(line: &str, found: &mut BTreeSet<String>) {
+pub(crate) fn of_line(line: &str, found: &mut BTreeSet<String>) {
     let plain = take_urls(line, found);
     take_quoted(&plain, found);
     take_written_dates(&plain, found);

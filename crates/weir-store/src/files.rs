@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 /// Creates a new file that only its owner can read.
-pub fn create_private(path: &Path) -> io::Result<File> {
+pub(crate) fn create_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -21,7 +21,7 @@ pub fn create_private(path: &Path) -> io::Result<File> {
 ///
 /// An existing file is not opened: closing it would release the locks that this process may hold on
 /// it.
-pub fn make_private(path: &Path) -> io::Result<()> {
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut folders = fs::DirBuilder::new();
     folders.recursive(true);
@@ -44,7 +44,7 @@ pub fn make_private(path: &Path) -> io::Result<()> {
 
 /// Removes all permissions except the owner's.
 #[cfg(unix)]
-pub fn close_to_others(path: &Path) -> io::Result<()> {
+pub(crate) fn close_to_others(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     if fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
@@ -60,7 +60,7 @@ pub fn close_to_others(_path: &Path) -> io::Result<()> {
 
 /// Syncs the folder entry of the file at `path` to the disk.
 #[cfg(unix)]
-pub fn sync_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }

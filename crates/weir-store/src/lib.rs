@@ -4,6 +4,8 @@
 //! Every kind has a size limit. Above it, the tenant with the most data of the kind loses its
 //! oldest entries, so that no tenant can evict the few entries of another.
 
+#![warn(unreachable_pub)]
+
 pub mod backend;
 pub mod budget;
 pub mod budgets;

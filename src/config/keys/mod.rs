@@ -121,7 +121,7 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Describes the accepted values, for errors.
-    pub fn wanted(self) -> String {
+    pub(super) fn wanted(self) -> String {
         match self {
             Self::Whole(from, to) => format!("a whole number from {from} to {to}"),
             Self::Share(from, to) => {
@@ -234,18 +234,18 @@ const EMPTY: Section = Section {
 
 impl Section {
     /// Returns all keys, including those described in another section.
-    pub fn all_keys(&self) -> impl Iterator<Item = &'static Key> {
+    pub(super) fn all_keys(&self) -> impl Iterator<Item = &'static Key> {
         self.keys.iter().copied().flatten().chain(self.shared)
     }
 
     /// Returns the declaration of `name`.
-    pub fn find(&self, name: &str) -> Option<&'static Key> {
+    pub(super) fn find(&self, name: &str) -> Option<&'static Key> {
         self.all_keys().find(|key| key.name == name)
     }
 
     /// Returns the section in which old names of its keys are accepted: advanced keys stood one
     /// level higher.
-    pub fn old_path(&self) -> &'static str {
+    pub(super) fn old_path(&self) -> &'static str {
         self.path.strip_suffix(".advanced").unwrap_or(self.path)
     }
 }

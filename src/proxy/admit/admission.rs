@@ -55,7 +55,7 @@ impl Admissions {
         };
         match self.0.admit(&key.id, limits).await {
             Ok(place) => Ok(Admission { place: Some((Arc::clone(key), place)) }),
-            Err(refused) => Err(told(key, refused)),
+            Err(refused) => Err(limit_error(key, refused)),
         }
     }
 }
@@ -65,7 +65,7 @@ impl Admission {
     /// the minute has no room.
     pub async fn take_tokens(&mut self, tokens: u64) -> Result<(), ProxyError> {
         let Some((key, place)) = &mut self.place else { return Ok(()) };
-        place.take_tokens(tokens).await.map_err(|refused| told(key, refused))
+        place.take_tokens(tokens).await.map_err(|refused| limit_error(key, refused))
     }
 
     /// Returns the remaining limits of the key's current minute.
@@ -82,7 +82,8 @@ impl Admission {
     }
 }
 
-fn told(key: &VirtualKey, refused: Refused) -> ProxyError {
+/// Creates the error for a key that has reached one of its limits.
+fn limit_error(key: &VirtualKey, refused: Refused) -> ProxyError {
     let settings = &key.settings;
     match refused {
         Refused::Places { most } => {

@@ -127,6 +127,16 @@ impl Caller {
         }
     }
 
+    /// Refuses a conversation kept by the provider, if the caller has no right to what is stored there.
+    /// `member` is the one that refers to it.
+    pub fn check_provider_state(&self, member: Option<&'static str>) -> Result<(), ProxyError> {
+        let is_allowed = self.key.as_ref().is_none_or(|key| key.settings.passthrough);
+        let Some(member) = member.filter(|_| !is_allowed) else { return Ok(()) };
+        let message =
+            format!("This key has no access to '{member}': it is stored at the provider.");
+        Err(ProxyError { param: Some(member.to_owned()), ..needs_passthrough(&message) })
+    }
+
     /// Refuses a conversation that names fallback models, which some providers use instead of the
     /// first, if the caller may not use them.
     pub fn check_conversation(&self, body: &[u8], routes: &Routes) -> Result<(), ProxyError> {

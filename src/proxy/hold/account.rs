@@ -17,7 +17,7 @@ use weir_store::budget::Compaction;
 use weir_store::ledger::{self, KeyNames, RequestId};
 
 /// Contents of a journal entry before the request is sent.
-pub struct Opening {
+pub struct JournalEntry {
     pub caller: ledger::Caller,
     pub route: String,
     pub model: String,
@@ -60,7 +60,7 @@ impl Ended {
     }
 }
 
-impl Opening {
+impl JournalEntry {
     /// Describes a conversation that is sent as `planned`.
     pub fn planned(
         caller: ledger::Caller,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::config::{Config, OnFailure, Priced};
 use crate::proxy::error::{ErrorKind, ProxyError, Reason};
-use crate::proxy::hold::account::{Ended, Opening};
+use crate::proxy::hold::account::{Ended, JournalEntry};
 use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding, Unread};
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::metrics::{Metrics, Queue};
@@ -148,43 +148,43 @@ impl Journal {
     }
 
     /// Holds the cost of a request whose prompt and output limit are known.
-    pub async fn hold_counted(&self, opening: &Opening) -> Result<Holding, ProxyError> {
+    pub async fn hold_counted(&self, entry: &JournalEntry) -> Result<Holding, ProxyError> {
         let desired = Desired {
-            model: &opening.model,
-            upstream: opening.upstream.as_deref(),
-            sent_tokens: opening.compaction.map_or(0, |done| done.sent_tokens),
+            model: &entry.model,
+            upstream: entry.upstream.as_deref(),
+            sent_tokens: entry.compaction.map_or(0, |done| done.sent_tokens),
             encoding: Encoding::Estimate,
-            max_output_tokens: opening.max_output_tokens,
+            max_output_tokens: entry.max_output_tokens,
             most_output_tokens: 0,
             choices: 1,
             service_tier: ServiceTier::Standard,
             is_clampable: false,
             as_of: None,
         };
-        self.hold(&opening.caller, &desired).await
+        self.hold(&entry.caller, &desired).await
     }
 
     /// Holds the estimated cost of a request that weir does not read.
     pub async fn hold_unread(
         &self,
-        opening: &Opening,
+        entry: &JournalEntry,
         body_bytes: u64,
     ) -> Result<Holding, ProxyError> {
-        if !opening.is_billed {
-            return self.state.budgets.note(&opening.caller);
+        if !entry.is_billed {
+            return self.state.budgets.note(&entry.caller);
         }
         use upstream::Route::{Embeddings, Images, Moderations};
-        let model = opening.model.as_str();
-        let is_of = |route: &upstream::Route| route.name() == opening.route;
+        let model = entry.model.as_str();
+        let is_of = |route: &upstream::Route| route.name() == entry.route;
         let unread = Unread {
             model,
             body_bytes,
             window_tokens: self.config.models.find(model).entry.window_tokens,
             has_output: ![Embeddings, Moderations, Images].iter().any(is_of),
         };
-        let place = self.place(opening.upstream.as_deref());
+        let place = self.place(entry.upstream.as_deref());
         let price = if model.is_empty() { None } else { self.price(place, None, model) };
-        self.state.budgets.hold_unread(&opening.caller, &unread, price).await
+        self.state.budgets.hold_unread(&entry.caller, &unread, price).await
     }
 
     /// Records that a request for which `holding` is held is about to be sent; `None` if there is
@@ -193,7 +193,7 @@ impl Journal {
     /// If the write fails, `ledger.on_failure` decides whether the request is sent.
     pub async fn open(
         self: &Arc<Self>,
-        opening: Opening,
+        entry: JournalEntry,
         holding: Holding,
     ) -> Result<Option<Account>, ProxyError> {
         let is_written = self.config.ledger.enabled;
@@ -203,25 +203,25 @@ impl Journal {
         let intent = Arc::new(Intent {
             id: holding.id(),
             begun_ms: holding.id().begun_ms(),
-            caller: opening.caller,
-            route: opening.route,
-            model: opening.model,
-            upstream: opening.upstream.unwrap_or_else(|| self.upstream.clone()),
-            stream: opening.stream,
-            action: opening.action,
-            zone: opening.zone.to_owned(),
-            received_tokens: opening.compaction.map(|done| done.received_tokens),
-            sent_tokens: opening.compaction.map(|done| done.sent_tokens),
-            max_output_tokens: opening.max_output_tokens,
-            plan_ms: Some(opening.plan_ms),
+            caller: entry.caller,
+            route: entry.route,
+            model: entry.model,
+            upstream: entry.upstream.unwrap_or_else(|| self.upstream.clone()),
+            stream: entry.stream,
+            action: entry.action,
+            zone: entry.zone.to_owned(),
+            received_tokens: entry.compaction.map(|done| done.received_tokens),
+            sent_tokens: entry.compaction.map(|done| done.sent_tokens),
+            max_output_tokens: entry.max_output_tokens,
+            plan_ms: Some(entry.plan_ms),
             held_nano_usd: holding.amount.map(|amount| amount.nano_usd),
             held_tokens: holding.amount.map(|amount| amount.tokens),
         });
         let account = Account {
             journal: Arc::clone(self),
             intent,
-            compaction: opening.compaction,
-            is_billed: opening.is_billed,
+            compaction: entry.compaction,
+            is_billed: entry.is_billed,
             is_written,
             holding: Some(holding),
         };
@@ -523,7 +523,7 @@ fn unwritten(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::ledger", %error, "refused a request that could not be recorded");
     ProxyError {
         retry_after_ms: Some(RETRY_AFTER_MS),
-        reason: Some(Reason::Store(error)),
+        reason: Some(Reason::Store(error).into()),
         ..ProxyError::new(
             ErrorKind::StoreUnavailable,
             "weir cannot record the request at the moment, and sends no unrecorded request \

@@ -18,7 +18,7 @@ use crate::proxy::hold::budgets::Budgets;
 use crate::proxy::hold::journal::Journal;
 use crate::proxy::summaries::Summaries;
 use weir_store::budget::Measure;
-use weir_store::counters::Standing;
+use weir_store::counters::BudgetStatus;
 use weir_store::{Activity, State, Store};
 
 /// Media type of the page.
@@ -142,18 +142,18 @@ pub async fn render(
 }
 
 async fn register_budgets(budgets: &Budgets, registry: &mut Registry) {
-    let Ok((standings, omitted)) = budgets.all_standings(MAX_BUDGETS).await else {
+    let Ok((statuses, omitted)) = budgets.all_statuses(MAX_BUDGETS).await else {
         return;
     };
     let gauges = || -> [Family<OfBudget, Gauge<f64, AtomicU64>>; 3] { Default::default() };
     let (usd, tokens) = (gauges(), gauges());
-    for standing in &standings {
-        let (gauges, unit) = match standing.budget.id.measure {
+    for status in &statuses {
+        let (gauges, unit) = match status.budget.id.measure {
             Measure::NanoUsd => (&usd, 1e9),
             Measure::Tokens => (&tokens, 1.0),
         };
-        let labels = OfBudget { budget: standing.name() };
-        for (gauge, amount) in gauges.iter().zip(amounts(standing)) {
+        let labels = OfBudget { budget: status.name() };
+        for (gauge, amount) in gauges.iter().zip(amounts(status)) {
             if let Some(amount) = amount {
                 gauge.get_or_create(&labels).set(amount as f64 / unit);
             }
@@ -173,10 +173,10 @@ async fn register_budgets(budgets: &Budgets, registry: &mut Registry) {
 
 /// Returns limit, spent and held amounts. A budget that applies to each
 /// member separately has only a limit.
-fn amounts(standing: &Standing) -> [Option<u64>; 3] {
-    let is_one = !standing.scope.is_each();
+fn amounts(status: &BudgetStatus) -> [Option<u64>; 3] {
+    let is_one = !status.scope.is_each();
     let of_one = |amount: u64| is_one.then_some(amount);
-    [Some(standing.budget.limit), of_one(standing.count.spent), of_one(standing.count.held)]
+    [Some(status.budget.limit), of_one(status.count.spent), of_one(status.count.held)]
 }
 
 fn register_store(registry: &mut Registry, state: State, activity: Activity) {

@@ -312,7 +312,7 @@ impl Draft {
             cache.prefixes.keep(looked, &job.body, read, chain.own());
         }
         let remembered = cache.longest_fold(&chain);
-        let remembered_messages = remembered.as_ref().map(|earlier| earlier.fold.messages());
+        let remembered_messages = remembered.as_ref().map(|earlier| earlier.state.messages());
         // Compacting again looks up all records, which renews their lifetime in the store.
         let spans = self.spans(shared, job, request);
         let is_stale = |earlier: &Remembered| {
@@ -320,10 +320,10 @@ impl Draft {
         };
         let branched = remembered.as_ref().map(|earlier| earlier.last_sent.branch());
         let usable = remembered.filter(|earlier| !is_stale(earlier));
-        let is_whole = usable.as_ref().is_some_and(|own| own.fold.messages() == messages.len());
+        let is_whole = usable.as_ref().is_some_and(|own| own.state.messages() == messages.len());
         let (state, last_sent, looked_at) = match usable {
-            Some(own) if is_whole => (Some(own.fold), own.last_sent, own.looked_at),
-            Some(own) => (Some(own.fold), branched.unwrap_or_default(), own.looked_at),
+            Some(own) if is_whole => (Some(own.state), own.last_sent, own.looked_at),
+            Some(own) => (Some(own.state), branched.unwrap_or_default(), own.looked_at),
             None => (None, branched.unwrap_or_default(), Instant::now()),
         };
         let start = state.as_ref().map_or(0, |state| state.messages());
@@ -504,7 +504,7 @@ impl Draft {
         }
         self.compare(&mut planned, plan);
         if let Some(spans) = spans.filter(|_| plan.treatment != Treatment::Bypassed) {
-            planned.summary = spans.told(plan.is_summary_unfit());
+            planned.summary = spans.outcome(plan.is_summary_unfit());
             let prefetch = plan.prefetch.as_ref();
             planned.ahead = prefetch.and_then(|ahead| spans.prefetch(ahead, &plan.end));
         }
@@ -554,6 +554,7 @@ impl Draft {
         Planned {
             body: None,
             action: action.to_owned(),
+            provider_state: request.provider_state,
             edits: edits.join(","),
             received_tokens,
             sent_tokens: received_tokens,
@@ -614,9 +615,9 @@ impl Known for AtHand<'_> {
             return;
         }
         let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());
-        let kept = Remembered { fold: Arc::clone(state), looked_at, last_sent };
+        let kept = Remembered { state: Arc::clone(state), looked_at, last_sent };
         let Conversation { chain, remembered_messages, .. } = conversation;
-        self.shared.state.cache.keep_fold(chain, kept, *remembered_messages);
+        self.shared.state.cache.keep_state(chain, kept, *remembered_messages);
     }
 
     fn readings(&self) -> Rc<Readings> {

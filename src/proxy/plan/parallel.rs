@@ -43,7 +43,7 @@ impl<W> Task<W> {
 
 /// Applies `work` to each of the `messages`, which lie in `body`, and returns the results in order.
 /// Each other thread takes one of `places`. Not for async threads: waits for the others.
-pub fn map<T: Send + 'static>(
+pub(super) fn map<T: Send + 'static>(
     places: &Arc<Semaphore>,
     body: &Bytes,
     messages: &[&str],

@@ -20,8 +20,8 @@ const PROBES: usize = 4096;
 
 /// State of a conversation at the end of one of its requests.
 #[derive(Clone)]
-pub struct Remembered {
-    pub fold: Arc<Compactor>,
+pub(super) struct Remembered {
+    pub state: Arc<Compactor>,
     /// Time at which the first of its compactions looked up its record.
     pub looked_at: Instant,
     pub last_sent: LastSent,
@@ -29,11 +29,11 @@ pub struct Remembered {
 
 /// Request of a conversation that an upstream last accepted. A plan alone does not change it.
 #[derive(Debug, Clone, Default)]
-pub struct LastSent(Arc<Mutex<Option<Sent>>>);
+pub(super) struct LastSent(Arc<Mutex<Option<Sent>>>);
 
 /// Request of a conversation that an upstream accepted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sent {
+pub(super) struct Sent {
     /// Tokens of its messages as received.
     pub received_tokens: u64,
     /// Number of compactions applied to it; 0 if it was sent whole.
@@ -42,33 +42,33 @@ pub struct Sent {
 
 impl LastSent {
     /// Returns the request; `None` if no request of the conversation is known to be accepted.
-    pub fn get(&self) -> Option<Sent> {
+    pub(super) fn get(&self) -> Option<Sent> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that an upstream accepted `sent`, and returns the request before it.
-    pub fn set(&self, sent: Sent) -> Option<Sent> {
+    pub(super) fn set(&self, sent: Sent) -> Option<Sent> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(sent)
     }
 
     /// Copies it for the conversation's next request, which may be one of several.
-    pub fn branch(&self) -> Self {
+    pub(super) fn branch(&self) -> Self {
         Self(Arc::new(Mutex::new(self.get())))
     }
 }
 
 /// Caches of counts and compaction states. Keys are hashes under a secret of this process, so
 /// nobody can make two contents share one; they never leave the process.
-pub struct PlanCache {
+pub(super) struct PlanCache {
     secret: [u8; 192],
     facts: Cache<u128, Fact>,
     extras: Cache<u128, u64>,
-    folds: Cache<u128, Remembered>,
+    states: Cache<u128, Remembered>,
     pub prefixes: PrefixCache,
 }
 
 impl PlanCache {
-    pub fn new(limits: &config::Cache) -> Self {
+    pub(super) fn new(limits: &config::Cache) -> Self {
         let mut secret = [0; 192];
         getrandom::fill(&mut secret).expect("the operating system gives random bytes");
         Self {
@@ -81,9 +81,9 @@ impl PlanCache {
                 .weigher(|_: &u128, _: &u64| ENTRY_BYTES)
                 .max_capacity(limits.counts_bytes / 16)
                 .build(),
-            folds: Cache::builder()
+            states: Cache::builder()
                 .weigher(|_: &u128, remembered: &Remembered| {
-                    u32::try_from(remembered.fold.memory_bytes())
+                    u32::try_from(remembered.state.memory_bytes())
                         .unwrap_or(u32::MAX)
                         .saturating_add(ENTRY_BYTES)
                 })
@@ -94,42 +94,47 @@ impl PlanCache {
     }
 
     /// Returns the facts counted earlier for a content.
-    pub fn fact(&self, key: u128) -> Option<Fact> {
+    pub(super) fn fact(&self, key: u128) -> Option<Fact> {
         self.facts.get(&key)
     }
 
-    pub fn keep_fact(&self, key: u128, fact: Fact) {
+    pub(super) fn keep_fact(&self, key: u128, fact: Fact) {
         self.facts.insert(key, fact);
     }
 
     /// Returns the key of an item outside the messages.
-    pub fn extra_key(&self, tenant: Tenant, measure: Measure, extra: &Extra<'_>) -> u128 {
+    pub(super) fn extra_key(&self, tenant: Tenant, measure: Measure, extra: &Extra<'_>) -> u128 {
         let own = xxh3_128_with_secret(extra.raw.as_bytes(), &self.secret);
         self.join(&(tenant, measure, extra.kind, own))
     }
 
-    pub fn extra(&self, key: u128) -> Option<u64> {
+    pub(super) fn extra(&self, key: u128) -> Option<u64> {
         self.extras.get(&key)
     }
 
-    pub fn keep_extra(&self, key: u128, tokens: u64) {
+    pub(super) fn keep_extra(&self, key: u128, tokens: u64) {
         self.extras.insert(key, tokens);
     }
 
     /// Returns the compaction state of the longest prefix of the conversation with which a request
     /// ended.
-    pub fn longest_fold(&self, chain: &Chain) -> Option<Remembered> {
-        chain.ends.iter().rev().take(PROBES).find_map(|end| self.folds.get(end))
+    pub(super) fn longest_fold(&self, chain: &Chain) -> Option<Remembered> {
+        chain.ends.iter().rev().take(PROBES).find_map(|end| self.states.get(end))
     }
 
     /// Stores the compaction state of a whole conversation instead of that of its prefix: the next
     /// request continues here.
-    pub fn keep_fold(&self, chain: &Chain, fold: Remembered, earlier_messages: Option<usize>) {
+    pub(super) fn keep_state(
+        &self,
+        chain: &Chain,
+        state: Remembered,
+        earlier_messages: Option<usize>,
+    ) {
         let Some(end) = chain.ends.last() else { return };
-        self.folds.insert(*end, fold);
+        self.states.insert(*end, state);
         let earlier = earlier_messages.and_then(|messages| messages.checked_sub(1));
         if let Some(earlier) = earlier.and_then(|index| chain.ends.get(index)) {
-            self.folds.invalidate(earlier);
+            self.states.invalidate(earlier);
         }
     }
 
@@ -142,7 +147,7 @@ impl PlanCache {
 }
 
 /// Keys of a conversation's messages and of its prefixes.
-pub struct Chain {
+pub(super) struct Chain {
     /// Hashes of the messages alone.
     own: Vec<u128>,
     contents: Vec<u128>,
@@ -153,7 +158,7 @@ impl Chain {
     /// Hashes each message once, except the first ones, whose hashes are `known`. Tenant, protocol
     /// and profile are part of every key, and so is the mode of summaries, since a compaction state
     /// holds them.
-    pub fn new(
+    pub(super) fn new(
         memory: &PlanCache,
         (tenant, profile, mode): (Tenant, &Profile, SummaryMode),
         (protocol, messages): (Protocol, &[&str]),
@@ -180,12 +185,12 @@ impl Chain {
     }
 
     /// Returns the hashes of the messages alone.
-    pub fn own(&self) -> &[u128] {
+    pub(super) fn own(&self) -> &[u128] {
         &self.own
     }
 
     /// Returns the key of one message's content.
-    pub fn content_key(&self, message: usize) -> u128 {
+    pub(super) fn content_key(&self, message: usize) -> u128 {
         self.contents[message]
     }
 }

@@ -90,6 +90,8 @@ pub struct Planned {
     pub body: Option<Bytes>,
     /// `x-weir-action`, such as `pass` or `evict+fit`.
     pub action: String,
+    /// Member that refers to a conversation kept by the provider, if the request has one.
+    pub provider_state: Option<&'static str>,
     /// `x-weir-edits`; empty if there are none.
     pub edits: String,
     pub received_tokens: u64,

@@ -19,13 +19,13 @@ const ENTRY_BYTES: usize = 600;
 
 /// Prefixes of bodies, keyed by at least their first half. So conversations with the same opening
 /// words differ, and a longer prefix replaces the one before it.
-pub struct PrefixCache {
+pub(super) struct PrefixCache {
     secret: [u8; 192],
     known: Cache<u128, Arc<Known>>,
 }
 
 /// Prefix of a body, up to the end of its last message.
-pub struct Known {
+pub(super) struct Known {
     bytes: usize,
     hash: u128,
     pub read: Beginning,
@@ -34,7 +34,7 @@ pub struct Known {
 }
 
 /// Lookup result for a body.
-pub struct Looked {
+pub(super) struct Looked {
     /// Keys of prefixes that end within the body's last power of two and the one before it.
     keys: [(usize, u128); 2],
     hashed: Hashed,
@@ -60,7 +60,7 @@ impl Hashed {
 
 impl PrefixCache {
     /// Creates a cache of at most `max_bytes`.
-    pub fn new(secret: [u8; 192], max_bytes: u64) -> Self {
+    pub(super) fn new(secret: [u8; 192], max_bytes: u64) -> Self {
         let weight = |_: &u128, known: &Arc<Known>| {
             let bytes = ENTRY_BYTES + known.hashes.len() * MESSAGE_BYTES;
             u32::try_from(bytes).unwrap_or(u32::MAX)
@@ -69,7 +69,7 @@ impl PrefixCache {
     }
 
     /// Looks up the longest known prefix of `body`; `None` if a body is too short to be worth it.
-    pub fn look(&self, tenant: Tenant, body: &[u8]) -> Option<Looked> {
+    pub(super) fn look(&self, tenant: Tenant, body: &[u8]) -> Option<Looked> {
         let high = 1usize << body.len().checked_ilog2().filter(|_| body.len() >= MIN_BYTES)?;
         let mut hashed = Hashed { hasher: Xxh3::with_secret(self.secret), bytes: 0 };
         let mut keys = [(0, 0); 2];
@@ -88,7 +88,7 @@ impl PrefixCache {
     }
 
     /// Records how far `body`, which was looked up, was read. `hashes` are those of its messages.
-    pub fn keep(&self, looked: &Looked, body: &[u8], read: Beginning, hashes: &[u128]) {
+    pub(super) fn keep(&self, looked: &Looked, body: &[u8], read: Beginning, hashes: &[u128]) {
         let bytes = read.end();
         if looked.known.as_ref().is_some_and(|known| known.bytes == bytes) {
             return;

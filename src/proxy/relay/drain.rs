@@ -52,13 +52,13 @@ impl Drains {
         while tasks.try_join_next().is_some() {}
         // Without a runtime nothing can be read: it is shutting down.
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.limit.is_zero() || tasks.len() >= MAX_DRAINS || !relay.may_tell_more() {
+        if self.limit.is_zero() || tasks.len() >= MAX_DRAINS || !relay.may_reveal_usage() {
             return;
         }
         relay.leave();
         let limit = self.limit;
         let drain = async move {
-            let read = async { while relay.may_tell_more() && relay.next().await {} };
+            let read = async { while relay.may_reveal_usage() && relay.next().await {} };
             // Everything read so far counts; the rest is cancelled with the body.
             let _ = timeout(limit, read).await;
         };

@@ -59,7 +59,7 @@ struct Settling {
 
 impl Relay {
     /// Whether reading further may reveal the answer's usage.
-    pub fn may_tell_more(&self) -> bool {
+    pub fn may_reveal_usage(&self) -> bool {
         self.record.outcome == Outcome::CallerLeft
             && self.record.is_success()
             && self.meter.as_ref().is_some_and(Meter::is_reading)

@@ -11,7 +11,7 @@ use super::{Cause, Exchange, may_pass, request_usage};
 use crate::config::LargerWhen;
 use crate::proxy::admit::request::ChatRequest;
 use crate::proxy::error::{ErrorKind, ProxyError};
-use crate::proxy::hold::account::{self, Opening};
+use crate::proxy::hold::account::{self, JournalEntry};
 use crate::proxy::settings::Settings;
 use crate::proxy::settle::record::Record;
 use crate::proxy::upstreams::Upstream;
@@ -49,6 +49,7 @@ impl<'a> Chat<'a> {
         record.planned(&current.planned);
         let model = request.model.name.as_deref().unwrap_or(&current.planned.model);
         request.caller.check_model(model, &settings.config.routes)?;
+        request.caller.check_provider_state(current.planned.provider_state)?;
         request.caller.check_conversation(&request.decoded, &settings.config.routes)?;
         record.take_tokens(current.planned.sent_tokens).await?;
         let limit_tokens = current.planned.limit_tokens;
@@ -107,8 +108,8 @@ impl<'a> Chat<'a> {
         if !is_first {
             record.planned_again(planned);
         }
-        let opening = Opening::planned(account, target, planned, record.plan_ms());
-        record.account(journal.open(opening, holding).await?);
+        let entry = JournalEntry::planned(account, target, planned, record.plan_ms());
+        record.account(journal.open(entry, holding).await?);
         if is_first {
             self.overflow = OverflowRetry::default();
             record.sent_to(settings.shown_name(upstream));

@@ -44,7 +44,7 @@ struct Refusal {
 
 /// Resends of one attempt.
 #[derive(Default)]
-pub struct OverflowRetry {
+pub(super) struct OverflowRetry {
     resends: usize,
     /// The last refusal, and the lesson drawn from it.
     before: Option<(Refusal, Lesson)>,
@@ -54,7 +54,7 @@ impl OverflowRetry {
     /// Plans the request again, shorter, if the answer refuses it as too long, and returns whether
     /// to send it again. Each resend has its own journal entry: `record` holds the account of the
     /// last.
-    pub async fn shorten(
+    pub(super) async fn shorten(
         &mut self,
         settings: &Settings,
         current: &mut Attempt,
@@ -255,8 +255,8 @@ impl Refusal {
         resends: usize,
         before: Option<&(Self, Lesson)>,
     ) -> Option<Lesson> {
-        let told = |overflow: &Overflow| overflow.is_numbered() && overflow.is_exact;
-        if before.is_some_and(|(before, _)| told(&before.overflow)) {
+        let is_exact = |overflow: &Overflow| overflow.is_numbered() && overflow.is_exact;
+        if before.is_some_and(|(before, _)| is_exact(&before.overflow)) {
             return None;
         }
         let refused = Refused {

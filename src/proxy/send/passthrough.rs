@@ -15,7 +15,7 @@ use super::{Cause, Exchange, find_model, may_pass};
 use crate::proxy::admit::request::PassBody;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::headers;
-use crate::proxy::hold::account::Opening;
+use crate::proxy::hold::account::JournalEntry;
 use crate::proxy::hold::prices::Warned;
 use crate::proxy::plan::shared::shown;
 use crate::proxy::settings::Settings;
@@ -157,11 +157,11 @@ impl Exchange for Passthrough<'_> {
         let outbound = self.outbound();
         let (settings, attempt) = (self.settings, &self.current);
         let model = attempt.model.clone();
-        let opening = Opening::passed(record.caller(), &outbound, model, record.plan_ms());
-        if let Some(mut opening) = opening {
-            opening.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
-            let holding = settings.journal.hold_unread(&opening, self.request.body_bytes).await?;
-            record.account(settings.journal.open(opening, holding).await?);
+        let entry = JournalEntry::passed(record.caller(), &outbound, model, record.plan_ms());
+        if let Some(mut entry) = entry {
+            entry.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
+            let holding = settings.journal.hold_unread(&entry, self.request.body_bytes).await?;
+            record.account(settings.journal.open(entry, holding).await?);
         }
         record.sent_to(settings.shown_name(&attempt.upstream));
         let sent = attempt.upstream.client.send(outbound).await;

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn savings_are_told_of_what_was_reported() {
+    fn savings_follow_from_reported_usage() {
         let price = Price::parse(PRICE).expect("a price");
         let known = known(&price, Some(200));
         let whole = settle(End::Seen, &metered(Some([900, 800, 50]), 0, true), &known);

@@ -7,8 +7,8 @@ use crate::proxy::error::{ErrorKind, ProxyError, Reason};
 use crate::proxy::hold::account;
 use crate::proxy::hold::budgets::Budgets;
 use weir_store::budget::calendar::{read_day, read_month, shown_day};
-use weir_store::counters::Standing;
-use weir_store::ledger::{Column, UsageQuery};
+use weir_store::counters::BudgetStatus;
+use weir_store::ledger::{Column, Filter, UsageQuery};
 use weir_store::{Store, StoreError, Tenant};
 
 /// Maximum number of rows in one answer.
@@ -87,11 +87,13 @@ pub async fn usage(store: &Store, caller: &Caller, query: SpendQuery) -> Result<
         by: query.by.clone(),
         from_day: query.from_day,
         until_day: query.until_day,
-        tenant: Some(caller.tenant),
-        key: own_key.map(|key| key.id.clone()),
-        model: query.model,
+        only: Filter {
+            tenant: Some(caller.tenant),
+            key: own_key.map(|key| key.id.clone()),
+            model: query.model,
+            ..Filter::default()
+        },
         limit: Some(MAX_ROWS),
-        ..UsageQuery::default()
     };
     let total = UsageQuery { by: Vec::new(), ..asked.clone() };
     let rows = store.usage(asked).await.map_err(unread)?;
@@ -107,7 +109,7 @@ pub async fn usage(store: &Store, caller: &Caller, query: SpendQuery) -> Result<
 }
 
 /// Returns the state of the budgets that apply to `caller`'s requests.
-pub async fn standings(budgets: &Budgets, caller: &Caller) -> Result<Value, ProxyError> {
+pub async fn statuses(budgets: &Budgets, caller: &Caller) -> Result<Value, ProxyError> {
     if caller.tenant == Tenant::ANONYMOUS {
         return Err(ProxyError::new(
             ErrorKind::CredentialRequired,
@@ -115,15 +117,15 @@ pub async fn standings(budgets: &Budgets, caller: &Caller) -> Result<Value, Prox
         ));
     }
     let account = account::account(caller);
-    let standings = budgets.standings(&account).await.map_err(unread)?;
-    let data: Vec<Value> = standings.iter().map(Standing::json).collect();
+    let statuses = budgets.statuses(&account).await.map_err(unread)?;
+    let data: Vec<Value> = statuses.iter().map(BudgetStatus::json).collect();
     Ok(json!({"object": "list", "data": data}))
 }
 
 fn unread(error: StoreError) -> ProxyError {
     tracing::warn!(target: "weir::store", %error, "the store cannot be read");
     let message = "weir cannot read its store at the moment. Try again shortly.";
-    let reason = Some(Reason::Store(error));
+    let reason = Some(Reason::Store(error).into());
     ProxyError { reason, ..ProxyError::new(ErrorKind::StoreUnavailable, message) }
 }
 

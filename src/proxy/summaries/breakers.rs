@@ -17,7 +17,7 @@ const MOST_FAILURES: u32 = 3;
 const MOST_BREAKERS: u64 = 10_000;
 
 /// Breakers of all callers, each by its pause: a changed pause begins with closed breakers.
-pub struct AllBreakers {
+pub(super) struct AllBreakers {
     /// By the summariser's name: one for each tenant if callers' own credentials are sent, else one
     /// for all.
     summarisers: Cache<(Tenant, Arc<str>, Duration), Arc<Breaker>>,
@@ -26,7 +26,7 @@ pub struct AllBreakers {
 
 impl AllBreakers {
     /// Creates an empty set.
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             summarisers: Cache::builder().max_capacity(MOST_BREAKERS).expire_after(Idle).build(),
             contents: Cache::builder().max_capacity(MOST_BREAKERS).expire_after(Idle).build(),
@@ -34,7 +34,7 @@ impl AllBreakers {
     }
 
     /// Returns the breakers of a call to `summariser` on behalf of `tenant`.
-    pub fn find(
+    pub(super) fn find(
         &self,
         summariser: (Tenant, Arc<str>),
         tenant: Tenant,
@@ -77,7 +77,7 @@ impl<K> Expiry<K, Arc<Breaker>> for Idle {
 
 /// Breakers that must be closed for a call on behalf of one caller.
 #[derive(Debug, Clone)]
-pub struct Breakers {
+pub(super) struct Breakers {
     /// For failures of the summariser.
     pub summariser: Arc<Breaker>,
     /// For failures caused by this caller's content.
@@ -85,14 +85,14 @@ pub struct Breakers {
 }
 
 /// Permits from both breakers.
-pub struct Permits<'a> {
+pub(super) struct Permits<'a> {
     pub summariser: Permit<'a>,
     pub content: Permit<'a>,
 }
 
 impl Breakers {
     /// Returns permits for a call at `now`; `None` while either breaker is open.
-    pub fn permits(&self, now: Instant) -> Option<Permits<'_>> {
+    pub(super) fn permits(&self, now: Instant) -> Option<Permits<'_>> {
         let summariser = self.summariser.permit(now)?;
         let Some(content) = self.content.permit(now) else {
             summariser.give_back();
@@ -102,7 +102,7 @@ impl Breakers {
     }
 
     /// Whether calls at `now` are blocked.
-    pub fn is_open(&self, now: Instant) -> bool {
+    pub(super) fn is_open(&self, now: Instant) -> bool {
         self.summariser.is_open(now) || self.content.is_open(now)
     }
 }

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::{Instant, timeout};
 
 use super::request;
-use crate::proxy::hold::account::{Ended, Opening};
+use crate::proxy::hold::account::{Ended, JournalEntry};
 use crate::proxy::hold::journal::Journal;
 use crate::proxy::settle::settlement::End;
 use crate::proxy::upstreams::Upstream;
@@ -20,7 +20,7 @@ use weir_engine::wire::usage::{Meter, Metered};
 /// Maximum size of an answer that is read.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Name of these calls in the journal: their route and action.
-pub const SUMMARY: &str = "summary";
+pub(super) const SUMMARY: &str = "summary";
 /// Caller's headers that are forwarded if the call goes to the caller's own upstream: the
 /// credentials that pay.
 const CREDENTIALS: [HeaderName; 7] = [
@@ -35,7 +35,7 @@ const CREDENTIALS: [HeaderName; 7] = [
 
 /// Reason why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub(super) enum Failure {
     /// The summariser could not be reached, or broke off.
     Unreachable,
     /// It exceeded its timeout.
@@ -50,7 +50,7 @@ pub enum Failure {
 
 impl Failure {
     /// Returns its name in the log and in the counters.
-    pub fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
             Self::Slow => "slow",
@@ -63,7 +63,7 @@ impl Failure {
 
 /// Upstream of calls, and the credentials for it.
 #[derive(Clone)]
-pub enum Line {
+pub(super) enum Line {
     /// The upstream of callers' own requests, with the same credentials.
     Callers(Arc<Upstream>),
     /// Its own upstream, with its key if it has one.
@@ -71,7 +71,7 @@ pub enum Line {
 }
 
 impl Line {
-    pub fn client(&self) -> &Client {
+    pub(super) fn client(&self) -> &Client {
         match self {
             Self::Callers(upstream) => &upstream.client,
             Self::Own(client, _) => client,
@@ -79,12 +79,12 @@ impl Line {
     }
 
     /// Whether this is the upstream of callers' own requests.
-    pub fn is_callers(&self) -> bool {
+    pub(super) fn is_callers(&self) -> bool {
         matches!(self, Self::Callers(_))
     }
 
     /// Returns the headers of a call for a caller whose request had `callers`.
-    pub fn headers(&self, callers: &HeaderMap, target: &Target) -> HeaderMap {
+    pub(super) fn headers(&self, callers: &HeaderMap, target: &Target) -> HeaderMap {
         let mut headers = HeaderMap::new();
         match self {
             Self::Callers(upstream) => {
@@ -107,23 +107,23 @@ impl Line {
 }
 
 /// Answer of a call, and its cost.
-pub struct Said {
+pub(super) struct Said {
     pub text: String,
     pub metered: Metered,
     pub cost_nano_usd: Option<u64>,
 }
 
 /// Sends `body` and reads the answer.
-pub async fn call(
+pub(super) async fn call(
     line: &Line,
     journal: &Arc<Journal>,
-    opening: Opening,
+    entry: JournalEntry,
     (target, headers): (Target, HeaderMap),
     body: String,
     deadline: Duration,
 ) -> Result<Said, Failure> {
-    let holding = journal.hold_counted(&opening).await.map_err(|_| Failure::NotWritten)?;
-    let account = journal.open(opening, holding).await.map_err(|_| Failure::NotWritten)?;
+    let holding = journal.hold_counted(&entry).await.map_err(|_| Failure::NotWritten)?;
+    let account = journal.open(entry, holding).await.map_err(|_| Failure::NotWritten)?;
     let begun = Instant::now();
     let outbound = Outbound {
         method: Method::POST,

@@ -12,7 +12,7 @@ type Holds = Arc<Mutex<HashMap<Tenant, u64>>>;
 
 /// Money held under the cap, which is the same for each caller.
 #[derive(Default)]
-pub struct Cap {
+pub(super) struct Cap {
     holds: Holds,
     /// One check at a time, so that no two calls use the same money.
     turn: tokio::sync::Mutex<()>,
@@ -20,7 +20,7 @@ pub struct Cap {
 
 /// Money held for a call until its actual cost is recorded.
 #[must_use = "the hold is released when this is dropped"]
-pub struct Held {
+pub(super) struct Held {
     holds: Holds,
     tenant: Tenant,
     nano_usd: u64,
@@ -29,7 +29,7 @@ pub struct Held {
 impl Cap {
     /// Holds `most` for a call if the sum with existing holds and `spent` is within `max_day`. An
     /// unknown `spent` refuses.
-    pub async fn hold(
+    pub(super) async fn hold(
         &self,
         tenant: Tenant,
         max_day: NanoUsd,

@@ -8,7 +8,7 @@ use super::work::Missing;
 
 /// Counters of summaries.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub(super) struct Counts {
     made: AtomicU64,
     calls: AtomicU64,
     tokens: AtomicU64,

@@ -23,7 +23,7 @@ type UnderWay = HashMap<Key, Vec<(Part, watch::Receiver<()>)>>;
 
 /// Work in progress, by the start of its span. Conversations with the same beginning share that
 /// start, and each has its own work.
-pub struct Flights {
+pub(super) struct Flights {
     under_way: Mutex<UnderWay>,
     places: Semaphore,
     failed: Cache<Key, Part>,
@@ -31,25 +31,25 @@ pub struct Flights {
 
 /// Messages of a piece of work: their number from the start of the span, and their key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub(super) struct Part {
     pub messages: usize,
     pub key: Key,
 }
 
 /// End of a piece of work.
 #[derive(Clone)]
-pub struct Landing(watch::Receiver<()>);
+pub(super) struct Landing(watch::Receiver<()>);
 
 impl Landing {
     /// Waits for the end, successful or not.
-    pub async fn reached(mut self) {
+    pub(super) async fn reached(mut self) {
         while self.0.changed().await.is_ok() {}
     }
 }
 
 impl Flights {
     /// Creates an empty set that runs `most` pieces at once.
-    pub fn new(most: usize) -> Arc<Self> {
+    pub(super) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             under_way: Mutex::default(),
             places: Semaphore::new(most),
@@ -59,7 +59,7 @@ impl Flights {
 
     /// Whether work that starts at `start` for a part that `is_own` is in progress or has just
     /// failed, so that none need be started.
-    pub fn has(&self, start: &Key, is_own: impl Fn(&Part) -> bool) -> bool {
+    pub(super) fn has(&self, start: &Key, is_own: impl Fn(&Part) -> bool) -> bool {
         self.failed.get(start).is_some_and(|part| is_own(&part))
             || self.list().get(start).is_some_and(|own| own.iter().any(|(part, _)| is_own(part)))
     }
@@ -67,7 +67,7 @@ impl Flights {
     /// Starts the work for `part` from `start`, which returns whether it succeeded, or joins work
     /// in progress for a part that `is_own`. `None` if such work failed recently, or there is too
     /// much to do.
-    pub fn begin<W>(
+    pub(super) fn begin<W>(
         self: &Arc<Self>,
         (start, part): (Key, Part),
         is_own: impl Fn(&Part) -> bool,
@@ -102,7 +102,7 @@ impl Flights {
     }
 
     /// Waits for all work in progress.
-    pub async fn finish(&self) {
+    pub(super) async fn finish(&self) {
         let all: Vec<_> = self.list().values().flatten().cloned().collect();
         for (_, one) in all {
             Landing(one).reached().await;

@@ -4,25 +4,25 @@
 use weir_store::{SECRET_BYTES, Tenant};
 
 /// Keyed hash.
-pub type Key = [u8; 32];
+pub(super) type Key = [u8; 32];
 
 /// Computes keys.
-pub struct Keys {
+pub(super) struct Keys {
     secret: [u8; 32],
 }
 
 impl Keys {
-    pub fn new(secret: &[u8; SECRET_BYTES]) -> Self {
+    pub(super) fn new(secret: &[u8; SECRET_BYTES]) -> Self {
         Self { secret: blake3::derive_key("weir 2026-11 summaries", secret) }
     }
 
     /// Returns the key of the messages that a compaction removes, in this order.
-    pub fn span<'a>(&self, tenant: Tenant, messages: impl Iterator<Item = &'a str>) -> Key {
+    pub(super) fn span<'a>(&self, tenant: Tenant, messages: impl Iterator<Item = &'a str>) -> Key {
         self.of(b"span", tenant, messages)
     }
 
     /// Returns the key of a span's start: the conversation up to its first message.
-    pub fn start(&self, tenant: Tenant, messages: &[&str]) -> Key {
+    pub(super) fn start(&self, tenant: Tenant, messages: &[&str]) -> Key {
         self.of(b"start", tenant, messages.iter().copied())
     }
 

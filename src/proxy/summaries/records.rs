@@ -28,7 +28,7 @@ const MOST_UNSETTLED: u64 = 100_000;
 
 /// Record of a compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Status {
+pub(super) enum Status {
     /// weir's own text without a model.
     Extract,
     Summary(Summary),
@@ -36,7 +36,7 @@ pub enum Status {
 
 /// Summary ready for the next compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ready {
+pub(super) struct Ready {
     pub summary: Summary,
     /// Key of the messages that it covers.
     pub covered: Key,
@@ -44,7 +44,7 @@ pub struct Ready {
 
 /// Counters of lookups by source.
 #[derive(Debug, Default)]
-pub struct Found {
+pub(super) struct Found {
     pub in_memory: AtomicU64,
     pub in_store: AtomicU64,
     pub nowhere: AtomicU64,
@@ -58,7 +58,7 @@ impl Found {
     }
 }
 
-pub struct Records {
+pub(super) struct Records {
     store: Store,
     lifetime_ms: u64,
     status: Cache<Key, Status>,
@@ -68,7 +68,7 @@ pub struct Records {
     ready: Cache<Key, Arc<[Ready]>>,
     /// Held while a summary is added.
     keeping: Mutex<()>,
-    standing_kind: Kind,
+    status_kind: Kind,
     ready_kind: Kind,
     /// Lookups of compaction records.
     pub found: Found,
@@ -77,7 +77,7 @@ pub struct Records {
 }
 
 impl Records {
-    pub fn new(settings: &Summaries, store: Store) -> Self {
+    pub(super) fn new(settings: &Summaries, store: Store) -> Self {
         let lifetime = Duration::from_millis(settings.lifetime_ms);
         let weight = |bytes: usize| u32::try_from(bytes + ENTRY_BYTES).unwrap_or(u32::MAX);
         Self {
@@ -102,7 +102,7 @@ impl Records {
                 .time_to_live(lifetime)
                 .build(),
             keeping: Mutex::default(),
-            standing_kind: Kind { name: "cut", max_bytes: settings.max_bytes / 2 },
+            status_kind: Kind { name: "cut", max_bytes: settings.max_bytes / 2 },
             ready_kind: Kind { name: "summary", max_bytes: settings.max_bytes / 2 },
             found: Found::default(),
             found_ready: Found::default(),
@@ -111,12 +111,16 @@ impl Records {
 
     /// Returns the record of the span, if it is settled. A store that cannot be read settles
     /// nothing.
-    pub async fn status(&self, tenant: Tenant, span: &Key) -> Result<Option<Status>, StoreError> {
+    pub(super) async fn status(
+        &self,
+        tenant: Tenant,
+        span: &Key,
+    ) -> Result<Option<Status>, StoreError> {
         if let Some(status) = self.status.get(span) {
             Found::count(&self.found.in_memory);
             return Ok(Some(status));
         }
-        let value = self.fetch(tenant, self.standing_kind, span, &self.found).await?;
+        let value = self.fetch(tenant, self.status_kind, span, &self.found).await?;
         let Some(value) = value else {
             Found::count(&self.found.nowhere);
             return Ok(None);
@@ -132,12 +136,17 @@ impl Records {
     ///
     /// If it cannot be written, the record is the extract, since no other process would know of a
     /// summary. It is not settled: the next lookup tries again.
-    pub async fn settle(&self, tenant: Tenant, span: &Key, wanted: Status) -> (Status, bool) {
+    pub(super) async fn settle(
+        &self,
+        tenant: Tenant,
+        span: &Key,
+        wanted: Status,
+    ) -> (Status, bool) {
         let wanted = if self.unsettled.contains_key(span) { Status::Extract } else { wanted };
         let value = status_bytes(&wanted);
         let entry = self.entry(span, value);
         let written =
-            self.store.put_if_absent(tenant, self.standing_kind, vec![entry], now_ms()).await;
+            self.store.put_if_absent(tenant, self.status_kind, vec![entry], now_ms()).await;
         let Ok(Some(value)) = written.map(|mut values| values.pop()) else {
             Found::count(&self.found.failures);
             self.unsettled.insert(*span, ());
@@ -151,7 +160,7 @@ impl Records {
 
     /// Returns the ready summary for spans that begin at `start` that covers the most messages,
     /// among those that `serves` accepts.
-    pub async fn ready(
+    pub(super) async fn ready(
         &self,
         tenant: Tenant,
         start: &Key,
@@ -172,13 +181,17 @@ impl Records {
     }
 
     /// Like [`Self::ready`], from memory only and without counting.
-    pub fn ready_in_memory(&self, start: &Key, serves: impl Fn(&Ready) -> bool) -> Option<Ready> {
+    pub(super) fn ready_in_memory(
+        &self,
+        start: &Key,
+        serves: impl Fn(&Ready) -> bool,
+    ) -> Option<Ready> {
         longest(&self.ready.get(start)?, &serves)
     }
 
     /// Stores a summary for spans that begin at `start`, next to those of other conversations with
     /// the same beginning. If it cannot be stored, this process still uses it.
-    pub async fn keep_ready(&self, tenant: Tenant, start: &Key, ready: Ready) {
+    pub(super) async fn keep_ready(&self, tenant: Tenant, start: &Key, ready: Ready) {
         let stored = self.stored(tenant, start).await;
         let all = self.remember(start, &[ready], &stored);
         let entry = self.entry(start, ready_bytes(&all));
@@ -396,7 +409,7 @@ mod tests {
         {
             let span = [index as u8; 32];
             let entry = records.entry(&span, Bytes::copy_from_slice(value));
-            let kind = records.standing_kind;
+            let kind = records.status_kind;
             store.put(TENANT, kind, vec![entry], now_ms()).await.expect("it has room");
             assert_eq!(records.status(TENANT, &span).await, Ok(Some(Status::Extract)));
             assert_eq!(records.found.failures.load(Ordering::Relaxed), index as u64 + 1);

@@ -12,13 +12,13 @@ const REASONING_MODELS: [&str; 5] = ["gpt-5", "o1", "o3", "o4", "gpt-oss"];
 
 /// Returns the output limit for a summary of `max_tokens`, including reasoning. A model's tokens
 /// differ from weir's; a longer summary is clipped.
-pub fn max_output_tokens(model: &str, max_tokens: u64) -> u64 {
+pub(super) fn max_output_tokens(model: &str, max_tokens: u64) -> u64 {
     let twice = 2 * max_tokens;
     if is_reasoning(model) { twice + REASONING_TOKENS } else { twice }
 }
 
 /// Builds a separate request: the instruction, and the content to summarise as data.
-pub fn separate(model: &str, instruction: &str, data: &str, max_tokens: u64) -> String {
+pub(super) fn separate(model: &str, instruction: &str, data: &str, max_tokens: u64) -> String {
     let mut body = json!({
         "model": model,
         "messages": [
@@ -50,7 +50,12 @@ struct Sent<'a> {
 
 /// Appends the instruction as one more message to a request as it was sent; `None` if that is not
 /// possible.
-pub fn appended(sent: &str, model: &str, instruction: &str, max_tokens: u64) -> Option<String> {
+pub(super) fn appended(
+    sent: &str,
+    model: &str,
+    instruction: &str,
+    max_tokens: u64,
+) -> Option<String> {
     let sent: Sent<'_> = serde_json::from_str(sent).ok()?;
     let messages = sent.messages.get().trim_end().strip_suffix(']')?.trim_end();
     if messages == "[" {
@@ -111,7 +116,7 @@ struct Message {
 
 /// Returns the text of an answer, which may be empty, for example after a content filter; `None` if
 /// it is not an answer of this protocol.
-pub fn said(answer: &[u8]) -> Option<String> {
+pub(super) fn said(answer: &[u8]) -> Option<String> {
     let answer: Answer = serde_json::from_slice(answer).ok()?;
     Some(answer.choices.into_iter().next()?.message?.content.unwrap_or_default())
 }

@@ -241,7 +241,7 @@ impl<'a> Spans<'a> {
     /// Returns the source of the last compaction's record, if there was a compaction; `is_unfit`
     /// means that the note had no room for it. Counts all of them if the request is going to be
     /// sent.
-    pub fn told(&self, is_unfit: bool) -> Option<SummaryOutcome> {
+    pub fn outcome(&self, is_unfit: bool) -> Option<SummaryOutcome> {
         let mut looks = self.looks.borrow_mut();
         if let Some(last @ (SummaryOutcome::Kept | SummaryOutcome::Ready)) = looks.last_mut()
             && is_unfit
@@ -303,6 +303,6 @@ impl<'a> Spans<'a> {
 }
 
 /// Whether requests look up records at all.
-pub fn are_looked_for(mode: SummaryMode) -> bool {
+pub(super) fn are_looked_for(mode: SummaryMode) -> bool {
     !matches!(mode, SummaryMode::Off | SummaryMode::Auto)
 }

@@ -16,7 +16,7 @@ use super::request;
 use super::spans::Wanted;
 use crate::config::{Known, SAME_MODEL};
 use crate::proxy::admit::caller::Caller;
-use crate::proxy::hold::account::{self, Opening};
+use crate::proxy::hold::account::{self, JournalEntry};
 use crate::proxy::settle::settlement::believed;
 use crate::proxy::upstreams::Upstream;
 use crate::upstream::Target;
@@ -45,7 +45,7 @@ pub struct Requester {
 }
 
 /// Summary to make.
-pub struct Work {
+pub(super) struct Work {
     pub requester: Arc<Requester>,
     pub wanted: Wanted,
     /// Messages of the span, as received.
@@ -65,7 +65,7 @@ pub struct Sent {
 
 /// Reason why there is no summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Missing {
+pub(super) enum Missing {
     Call(Failure),
     Unfit(Unfit),
     /// The summariser's window is too small for a round.
@@ -80,7 +80,7 @@ pub enum Missing {
 
 impl Missing {
     /// Returns its name in the log and in the counters.
-    pub fn word(self) -> &'static str {
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Call(failure) => failure.word(),
             Self::Unfit(unfit) => unfit.word(),
@@ -115,7 +115,7 @@ enum Blame {
 }
 
 /// Summary, and the effort of making it.
-pub struct Made {
+pub(super) struct Made {
     pub summary: Summary,
     pub calls: usize,
     pub tokens: u64,
@@ -303,7 +303,7 @@ impl Summaries {
         let said = call::call(
             &line,
             &self.journal,
-            self.opening(work, model, most),
+            self.entry(work, model, most),
             (target, headers),
             question.body,
             Duration::from_millis(self.settings.timeout_ms),
@@ -379,13 +379,13 @@ impl Summaries {
         }
     }
 
-    fn opening(
+    fn entry(
         &self,
         work: &Work,
         model: &str,
         [prompt_tokens, output_tokens]: [u64; 2],
-    ) -> Opening {
-        Opening {
+    ) -> JournalEntry {
+        JournalEntry {
             caller: account::account(&work.requester.caller),
             route: SUMMARY.to_owned(),
             model: model.to_owned(),

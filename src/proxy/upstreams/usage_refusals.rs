@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusers_are_remembered_as_told_and_bounded() {
+    fn refusals_are_remembered_as_configured_and_bounded() {
         for (ask_usage, before, after) in [
             (AskUsage::Auto, true, false),
             (AskUsage::Always, true, true),

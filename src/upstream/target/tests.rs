@@ -252,7 +252,7 @@ fn every_spelling_of_chat_completions_is_read() {
 }
 
 #[test]
-fn what_a_path_asks_for_is_told_from_its_names() {
+fn the_names_in_a_path_decide_its_endpoint() {
     use crate::upstream::Route;
     let rows = [
         ("/v1/chat/completions", Endpoint::Route(Route::Chat)),

@@ -117,6 +117,6 @@ async fn a_caller_sees_its_own_budgets_alone() {
     budgeted.set("team:research/usd/day", "2").await;
     budgeted.set("key:*/usd/day", "3").await;
     let scopes: Vec<Value> =
-        budgeted.standings().await.iter().map(|one| one["scope"].clone()).collect();
+        budgeted.statuses().await.iter().map(|one| one["scope"].clone()).collect();
     assert_eq!(scopes, [json!("team:research"), json!(format!("key:{}", budgeted.key.id))]);
 }

@@ -73,14 +73,14 @@ async fn what_is_spent_is_what_the_rows_say_also_of_before() {
     assert_eq!(budgeted.chat(30, json!({"stream": true})).await.status(), 200);
     let (cost, tokens, rows) = sum(&budgeted.weir.store).await;
     assert_eq!(rows.len(), 3);
-    let standings = budgeted.standings().await;
-    assert_eq!(standings.len(), 2, "{standings:?}");
-    for standing in &standings {
-        match standing["measure"].as_str() {
-            Some("usd") => assert_eq!(super::setting::nano_usd(&standing["spent"]), cost),
-            _ => assert_eq!(standing["spent"], tokens),
+    let statuses = budgeted.statuses().await;
+    assert_eq!(statuses.len(), 2, "{statuses:?}");
+    for status in &statuses {
+        match status["measure"].as_str() {
+            Some("usd") => assert_eq!(super::setting::nano_usd(&status["spent"]), cost),
+            _ => assert_eq!(status["spent"], tokens),
         }
-        assert!(standing["held"] == 0 || standing["held"] == "0.00", "{standing}");
+        assert!(status["held"] == 0 || status["held"] == "0.00", "{status}");
     }
 }
 
@@ -215,7 +215,7 @@ async fn who_finds_all_held_waits_for_it() {
         tokio::net::TcpStream::connect(budgeted.weir.weir.address).await.expect("weir listens");
     stream.write_all(held.as_bytes()).await.expect("weir reads");
     budgeted.upstream.wait_for(|log| log.len() == 1).await;
-    let held_tokens = budgeted.standings().await[0]["held"].as_u64().expect("a number");
+    let held_tokens = budgeted.statuses().await[0]["held"].as_u64().expect("a number");
     assert!(held_tokens > 80, "{held_tokens}");
     let second = budgeted.chat(10, json!({"max_tokens": 60}));
     let release = async {

@@ -34,10 +34,10 @@ async fn errors_cuts_and_leavers_leave_nothing_held() {
         }
     }
     // A caller that leaves before an answer is noticed in time.
-    let look = async || budgeted.standings().await.remove(0);
-    let standing = eventually(DEADLINE, look, |standing| standing["held"] == "0.00").await;
+    let look = async || budgeted.statuses().await.remove(0);
+    let status = eventually(DEADLINE, look, |status| status["held"] == "0.00").await;
     let (cost, _, _) = sum(&budgeted.weir.store).await;
-    assert_eq!(nano_usd(&standing["spent"]), cost);
+    assert_eq!(nano_usd(&status["spent"]), cost);
     assert_eq!(budgeted.chat(5, json!({})).await.status(), 200);
 }
 
@@ -79,8 +79,8 @@ async fn a_kill_neither_frees_nor_blocks() {
     let header = "authorization: Bearer k\r\n";
     let told = ask(serving.address, bare("GET", "/weir/v1/budgets", header)).await;
     let told: serde_json::Value = serde_json::from_slice(&told.body).expect("JSON");
-    let standing = &told["data"][0];
-    assert_eq!((nano_usd(&standing["spent"]), &standing["held"]), (cost, &json!("0.00")));
+    let status = &told["data"][0];
+    assert_eq!((nano_usd(&status["spent"]), &status["held"]), (cost, &json!("0.00")));
     let answer = ask(serving.address, chat(header, 5, json!({}))).await;
     assert_eq!(answer.status(), 200, "{answer:?}");
 }

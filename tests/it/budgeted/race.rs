@@ -130,9 +130,9 @@ async fn round(seed: u64, clamp: bool) -> Outcome {
     let raced = race(seed, &[budgeted.weir.weir.address], &budgeted.key.header()).await;
     let (spent, _, rows) = sum(&budgeted.weir.store).await;
     assert_eq!(budgeted.upstream.requests().len(), rows.len());
-    let standing = &budgeted.standings().await[0];
-    assert_eq!(standing["held"], "0.00", "everything held has ended");
-    assert_eq!(nano_usd(&standing["spent"]), spent);
+    let status = &budgeted.statuses().await[0];
+    assert_eq!(status["held"], "0.00", "everything held has ended");
+    assert_eq!(nano_usd(&status["spent"]), spent);
     raced.outcome(&rows)
 }
 

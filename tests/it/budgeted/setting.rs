@@ -42,7 +42,7 @@ impl Budgeted {
     }
 
     /// Returns the status of the key's budgets.
-    pub async fn standings(&self) -> Vec<Value> {
+    pub async fn statuses(&self) -> Vec<Value> {
         let request = crate::server::harness::bare("GET", "/weir/v1/budgets", &self.key.header());
         let answer = self.weir.ask(request).await;
         let told: Value = serde_json::from_slice(&answer.body).expect("JSON");

@@ -20,7 +20,7 @@ async fn a_request_holds_in_all_its_budgets_or_in_none(place: impl Place) {
     let narrow = budget("team:*/usd/day", 100);
     let both = [wide.clone(), narrow.clone()];
     let first = take(&one, &both, 60).await.expect("there is room");
-    let stood: Vec<_> = first.standings.iter().map(|it| (it.count.spent, it.count.held)).collect();
+    let stood: Vec<_> = first.statuses.iter().map(|it| (it.count.spent, it.count.held)).collect();
     assert_eq!(stood, [(0, 60), (0, 60)]);
     assert_eq!(take(&other, &both, 60).await.expect_err("120 of 100"), NoRoom::Held);
     assert_eq!(figures(&other, &wide).await, (0, 60), "nothing is held for who got nothing");
@@ -35,9 +35,9 @@ async fn what_is_left_is_given_to_the_token(place: impl Place) {
     let at_limit = take(&counters, std::slice::from_ref(&budget), 100).await.expect("all of it");
     at_limit.held.settle(tokens(80)).await;
     let refused = take(&counters, std::slice::from_ref(&budget), 21).await.expect_err("101");
-    let NoRoom::Exhausted(standing) = refused else { panic!("{refused:?}") };
-    assert_eq!((standing.count.spent, standing.count.held, standing.left()), (80, 0, 20));
-    assert_eq!((standing.count.resets_ms, &standing.scope), (None, &budget.scope));
+    let NoRoom::Exhausted(status) = refused else { panic!("{refused:?}") };
+    assert_eq!((status.count.spent, status.count.held, status.left()), (80, 0, 20));
+    assert_eq!((status.count.resets_ms, &status.scope), (None, &budget.scope));
     let last = take(&counters, std::slice::from_ref(&budget), 20).await.expect("100");
     last.held.settle(tokens(500)).await;
     assert_eq!(figures(&counters, &budget).await, (580, 0), "what was spent is told");
@@ -56,7 +56,7 @@ async fn less_output_is_given_where_it_may_be(place: impl Place) {
     let wants = |ask| wanted(&budgets, ask, Duration::ZERO);
     let granted = counters.reserve(wants(flexible), owner()).await.expect("some is left");
     assert_eq!(granted.output_tokens, 70);
-    assert_eq!(granted.standings[0].count.held, 100);
+    assert_eq!(granted.statuses[0].count.held, 100);
     granted.held.settle(tokens(55)).await;
     let refused = counters.reserve(wants(flexible), owner()).await.expect_err("15 are left");
     assert!(matches!(refused, NoRoom::Exhausted(_)), "{refused:?}");
@@ -127,7 +127,7 @@ async fn a_waiter_that_leaves_holds_nobody_up(place: impl Place) {
     assert!(leaves.await.is_err_and(|error| error.is_cancelled()));
     all.held.settle(tokens(30)).await;
     let granted = stays.await.expect("it is let in");
-    assert_eq!((granted.standings[0].count.spent, granted.standings[0].count.held), (30, 70));
+    assert_eq!((granted.statuses[0].count.spent, granted.statuses[0].count.held), (30, 70));
     drop(granted);
     until(&counters, &budget, (30, 0)).await;
 }
@@ -148,7 +148,7 @@ async fn what_was_spent_before_counts(place: impl Place) {
         assert_eq!(figures(&counters, &budget(id, 1)).await, (expected, 0), "{id}");
     }
     let refused = take(&counters, &[budget("all/usd/total", 111)], 1).await.expect_err("111");
-    assert!(matches!(refused, NoRoom::Exhausted(standing) if standing.count.spent == 111));
+    assert!(matches!(refused, NoRoom::Exhausted(status) if status.count.spent == 111));
 }
 
 /// A request in flight while a count starts counts once, whether or not the journal has its end.
@@ -218,8 +218,8 @@ async fn windows_roll_over(place: impl Place) {
         };
         at(now).await.expect("there is room").held.settle(tokens(100)).await;
         let refused = at(now + full_after_ms).await.expect_err("it is spent");
-        let NoRoom::Exhausted(standing) = refused else { panic!("{id}: {refused:?}") };
-        let resets_ms = standing.count.resets_ms.expect("it ends");
+        let NoRoom::Exhausted(status) = refused else { panic!("{id}: {refused:?}") };
+        let resets_ms = status.count.resets_ms.expect("it ends");
         assert!(resets_ms > now && resets_ms <= now + free_after_ms, "{id}: {resets_ms}");
         drop(at(now + free_after_ms).await.unwrap_or_else(|error| panic!("{id}: {error:?}")));
     }
@@ -233,8 +233,8 @@ async fn spend(counters: Counters, ids: Vec<&'static str>, steps: Vec<(u64, u64)
         let applied: Vec<_> = ids.iter().map(|id| budget(id, 1000)).collect();
         let wanted = wanted(&applied, firm(amount), LONG);
         let Ok(granted) = counters.reserve(wanted, owner.clone()).await else { continue };
-        for standing in &granted.standings {
-            let count = standing.count;
+        for status in &granted.statuses {
+            let count = status.count;
             assert!(count.spent + count.held <= 1000, "{count:?}");
         }
         tokio::task::yield_now().await;

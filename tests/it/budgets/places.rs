@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use weir_store::budget::{Ask, Budget, BudgetId, OutputBound, Scope, ScopeKind};
 use weir_store::budgets::Applied;
 use weir_store::counters::{
-    Counters, Granted, NoRoom, Owner, RedisOptions, Reservation, Spending, Standing,
+    BudgetStatus, Counters, Granted, NoRoom, Owner, RedisOptions, Reservation, Spending,
 };
 use weir_store::ledger::{Caller, Intent, KeyNames, RequestId, Settlement};
 use weir_store::redis::Redis;
@@ -189,16 +189,16 @@ pub fn tokens(tokens: u64) -> Spending {
 
 /// Returns the amounts spent and held of one budget.
 pub async fn figures(counters: &Counters, applied: &Applied) -> (u64, u64) {
-    let standings = counters.standings(vec![applied.clone()], now_ms()).await;
-    let standing: Standing = standings.expect("it is counted").remove(0);
-    (standing.count.spent, standing.count.held)
+    let statuses = counters.statuses(vec![applied.clone()], now_ms()).await;
+    let status: BudgetStatus = statuses.expect("it is counted").remove(0);
+    (status.count.spent, status.count.held)
 }
 
 /// Waits until these amounts of a budget are spent and held.
 pub async fn until(counters: &Counters, applied: &Applied, expected: (u64, u64)) {
     let look = async || {
-        let standings = counters.standings(vec![applied.clone()], now_ms()).await;
-        standings.map(|all| (all[0].count.spent, all[0].count.held))
+        let statuses = counters.statuses(vec![applied.clone()], now_ms()).await;
+        statuses.map(|all| (all[0].count.spent, all[0].count.held))
     };
     eventually(LONG, look, |found| *found == Ok(expected)).await.expect("it was seen");
 }

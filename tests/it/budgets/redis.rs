@@ -322,7 +322,7 @@ async fn send_many(counters: Counters, store: Store, number: u64, sent: Arc<Atom
             Ok(granted) => granted,
             Err(error) => panic!("{error:?}"),
         };
-        let count = granted.standings[0].count;
+        let count = granted.statuses[0].count;
         assert!(count.spent + count.held <= 3000, "{count:?}");
         store.open_request(&intent).await.expect("it is written down");
         tokio::task::yield_now().await;

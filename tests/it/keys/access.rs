@@ -289,6 +289,13 @@ async fn what_is_stored_at_the_provider_takes_a_right_of_its_own() {
         ("POST", "/v1/responses", Some(respond(r#""previous_response_id":"resp_1""#))),
         ("POST", "/v1/responses", Some(respond(r#""conversation":"conv_1""#))),
         ("POST", "/v1/responses", Some(respond(r#""background":true"#))),
+        (
+            "POST",
+            "/v1/responses",
+            Some(
+                r#"{"model":"gpt-4o","input":[{"type":"item_reference","id":"msg_1"}]}"#.to_owned(),
+            ),
+        ),
     ];
     for (method, path, body) in rows {
         let request = |headers: &str| match &body {

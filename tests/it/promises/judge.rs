@@ -139,7 +139,8 @@ fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Op
     if raw_in == raw_out {
         return (!is_marked).then(Change::default);
     }
-    if !is_marked && arguments_are_clipped((node_in, received.text), (node_out, sent.text)) {
+    let calls = (arguments(node_in), arguments(node_out));
+    if !is_marked && are_clipped((node_in, received.text), (node_out, sent.text), calls) {
         return Some(Change { clipped: true, ..Change::default() });
     }
     let mut change = Change { unmarked: is_marked, ..Change::default() };
@@ -155,7 +156,10 @@ fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Op
             continue;
         }
         let (own, theirs) = ((value, received.text), (value_out, sent.text));
-        if key != "content" {
+        let calls = (arguments_in(key, value), arguments_in(key, value_out));
+        if !calls.0.is_empty() && are_clipped(own, theirs, calls) {
+            change.clipped = true;
+        } else if key != "content" {
             return None;
         } else if received.role(from) == "user" {
             let is_last = from + 1 == received.messages().len();
@@ -175,22 +179,35 @@ fn change(received: &Body<'_>, from: usize, sent: &Body<'_>, index: usize) -> Op
 
 /// Returns the arguments of each call of a message.
 fn arguments(message: &Node) -> Vec<&Node> {
-    let calls = message.get("tool_calls").map_or(&[][..], Node::items);
-    let functions = calls.iter().filter_map(|call| call.get("function"));
-    functions.chain(message.get("function_call")).filter_map(|own| own.get("arguments")).collect()
+    message.members().iter().flat_map(|(key, value)| arguments_in(key, value)).collect()
 }
 
-/// Whether the messages differ only by clips in the arguments of their calls.
-fn arguments_are_clipped(own: (&Node, &str), theirs: (&Node, &str)) -> bool {
-    let (calls_in, calls_out) = (arguments(own.0), arguments(theirs.0));
-    let frame = |(message, text): (&Node, &str), calls: &[&Node]| {
+/// Returns the arguments of each call in a message's member `key`.
+fn arguments_in<'n>(key: &str, value: &'n Node) -> Vec<&'n Node> {
+    match key {
+        "tool_calls" => {
+            let functions = value.items().iter().filter_map(|call| call.get("function"));
+            functions.filter_map(|own| own.get("arguments")).collect()
+        }
+        "function_call" => value.get("arguments").into_iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Whether two messages, or members of them, differ only by clips in the arguments of their calls.
+fn are_clipped(
+    own: (&Node, &str),
+    theirs: (&Node, &str),
+    (calls_in, calls_out): (Vec<&Node>, Vec<&Node>),
+) -> bool {
+    let frame = |(node, text): (&Node, &str), calls: &[&Node]| {
         let mut pieces = Vec::new();
-        let mut from = message.span.start;
+        let mut from = node.span.start;
         for call in calls {
             pieces.push(text[from..call.span.start].to_owned());
             from = call.span.end;
         }
-        pieces.push(text[from..message.span.end].to_owned());
+        pieces.push(text[from..node.span.end].to_owned());
         pieces
     };
     let is_clipped = |(call_in, call_out): (&&Node, &&Node)| {

@@ -68,7 +68,7 @@ fn text_of<'a>(planned: &'a Planned, received: &'a str) -> &'a str {
     std::str::from_utf8(bytes).expect("weir sends UTF-8")
 }
 
-fn fits(policy: &Policy, case: &Case, is_valid: bool) -> Result<(), String> {
+pub fn fits(policy: &Policy, case: &Case, is_valid: bool) -> Result<(), String> {
     let weir = weir(policy);
     let (body, limit) = (case.transcript.body(), case.limit_tokens());
     let received = Body::read(&body)?;

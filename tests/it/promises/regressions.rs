@@ -2,6 +2,7 @@
 
 use super::generate::{Case, Limit};
 use super::harness::{MODEL, STRICT_MODEL};
+use super::judge::{Body, compare};
 use super::presets;
 use super::transcript::{Calls, Content, Message, PLAIN, Part, Style, Text, TextKind, Transcript};
 use super::{fits, frozen, left_alone, told, valid};
@@ -133,6 +134,46 @@ fn a_result_in_many_small_parts_can_be_clipped() {
         if let Err(reason) = fits::valid_fits(&case) {
             panic!("{parts} parts of {tokens} tokens: {reason}");
         }
+    }
+}
+
+/// A placeholder that repeats the beginning of a large result can itself be too large.
+#[test]
+fn a_large_result_behind_a_placeholder_can_be_clipped() {
+    let mut transcript = transcript("c1 t1", MODEL);
+    transcript.messages[1].content = Content::Text(Text { kind: TextKind::Log, tokens: 600 });
+    let (_, policy) = presets::policies().into_iter().find(|(name, _)| name == "all").expect("it");
+    for (limit, is_clipped) in [(400, false), (200, true), (120, true)] {
+        let body = transcript.body();
+        let planned = presets::weir(&policy).plan(&body, limit).expect("it can be made to fit");
+        assert_eq!(planned.action.contains("fit"), is_clipped, "{} under {limit}", planned.action);
+        let case = Case { transcript: transcript.clone(), limit: Limit::Tokens(limit) };
+        if let Err(reason) = presets::fits(&policy, &case, true) {
+            panic!("under {limit}: {reason}");
+        }
+    }
+}
+
+/// A caller's mark is removed from a message whose arguments are clipped.
+#[test]
+fn clipped_arguments_and_a_mark_go_together() {
+    let mut transcript = transcript("s5 c1 t30 t200 u1", MODEL);
+    let arguments = |tokens| Text { kind: TextKind::Words, tokens };
+    let calls = vec![("a".to_owned(), arguments(60)), ("b".to_owned(), arguments(60))];
+    transcript.messages[1].calls = Calls::Tools(calls);
+    transcript.messages[3].answers = Some("b".to_owned());
+    for (mark, place) in [(true, 1), (false, 1), (true, 2)] {
+        let mut transcript = transcript.clone();
+        let weir = if mark { r#"{"pin":true}"# } else { r#"{"pin":false}"# };
+        transcript.messages[place].weir = Some(weir);
+        let body = transcript.body_of(4);
+        let planned = super::harness::Weir::new().plan(&body, 190).expect("it can be made to fit");
+        let sent = planned.body.expect("it is changed");
+        let sent = std::str::from_utf8(&sent).expect("weir sends UTF-8");
+        assert!(!sent.contains("pin") && sent.contains("left out here"), "{sent}");
+        let (received, sent) = (Body::read(&body), Body::read(sent));
+        let verdict = compare(&received.expect("JSON"), &sent.expect("JSON")).expect("a clip");
+        assert!(verdict.any(|change| change.clipped && change.unmarked), "{verdict:?}");
     }
 }
 

@@ -227,16 +227,14 @@ async fn usage_of_both_protocols_is_recorded() {
     })
     .await;
     let stream = |events: &[Value]| {
-        let mut body = String::from(
-            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n",
-        );
-        for event in events {
-            body.push_str(&format!(
-                "event: {}\ndata: {event}\n\n",
-                event["type"].as_str().expect("a type")
-            ));
-        }
-        body
+        let event = |event: &Value| {
+            format!("event: {}\ndata: {event}\n\n", event["type"].as_str().expect("a type"))
+        };
+        let body: String = events.iter().map(event).collect();
+        format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
     };
     let responses = stream(&[
         json!({"type": "response.created", "response": {"id": "r"}}),

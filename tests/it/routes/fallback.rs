@@ -202,6 +202,23 @@ async fn an_upstream_that_fails_again_and_again_is_passed_over_while_there_is_an
     assert_eq!(a.seen().len(), 2);
 }
 
+/// The first upstream's refusal of a usage request says nothing about another upstream.
+#[tokio::test]
+async fn a_refused_usage_request_is_made_again_elsewhere() {
+    let (a, b, c) = (Up::start("a").await, Up::start("b").await, Up::start("c").await);
+    let weir = weir(&memory(), CHAIN, &[("a", a.url()), ("b", b.url()), ("c", c.url())]).await;
+    let refusal = r#"{"error":{"message":"unknown parameter: stream_options"}}"#;
+    a.then([Play::Answer(status(400, "", refusal)), failing(503)]);
+    let mut body = question("first");
+    body["stream"] = json!(true);
+    assert_eq!(said(&send(&weir, &body).await), "from b");
+    let usage_requests = |up: &Up| -> Vec<bool> {
+        up.seen().iter().map(|seen| seen.text().contains("include_usage")).collect()
+    };
+    assert_eq!(usage_requests(&a), [true, false]);
+    assert_eq!(usage_requests(&b), [true]);
+}
+
 #[tokio::test]
 async fn where_all_are_passed_over_the_first_is_asked() {
     let (a, b, c) = (Up::start("a").await, Up::start("b").await, Up::start("c").await);

@@ -184,6 +184,10 @@ impl Message {
         assert_eq!(self.header("x-weir-error"), Some(code));
         let body: serde_json::Value = serde_json::from_slice(&self.body).expect("JSON");
         let error = body["error"].as_object().expect("an error");
+        if body["type"] == "error" {
+            // Anthropic's shape, which has no code.
+            return error["message"].as_str().expect("a message").to_owned();
+        }
         assert_eq!(error["code"], code);
         assert!(error.contains_key("param"));
         let kind = if status >= 500 { "server_error" } else { "invalid_request_error" };

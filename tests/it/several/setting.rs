@@ -66,7 +66,7 @@ impl Shared {
     }
 
     /// Returns the status of the one budget as this weir reports it.
-    pub async fn standing(&self, address: SocketAddr) -> Option<Value> {
+    pub async fn status(&self, address: SocketAddr) -> Option<Value> {
         let answer = ask(address, bare("GET", "/weir/v1/budgets", HEADER)).await;
         let told: Value = serde_json::from_slice(&answer.body).ok()?;
         told["data"].as_array()?.first().cloned()
@@ -75,10 +75,10 @@ impl Shared {
     /// Waits until nothing is held of the one budget and the amount spent equals the sum of the
     /// rows.
     pub async fn until_settled(&self, address: SocketAddr) {
-        let look = async || (self.standing(address).await, sum(&self.store).await.0);
-        let is_settled = |(standing, in_rows): &(Option<Value>, u64)| {
-            standing.as_ref().is_some_and(|standing| {
-                standing["held"] == "0.00" && nano_usd(&standing["spent"]) == *in_rows
+        let look = async || (self.status(address).await, sum(&self.store).await.0);
+        let is_settled = |(status, in_rows): &(Option<Value>, u64)| {
+            status.as_ref().is_some_and(|status| {
+                status["held"] == "0.00" && nano_usd(&status["spent"]) == *in_rows
             })
         };
         eventually(WAIT_LIMIT, look, is_settled).await;

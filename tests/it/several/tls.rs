@@ -21,8 +21,8 @@ async fn counts_are_shared_over_tls_with_a_redis_that_an_authority_vouches_for()
     let weirs = [&own, &own].map(|roots| shared.serve(&[("SSL_CERT_FILE", roots)]));
     assert_eq!(ask(weirs[0].address, chat(HEADER, 20, json!({}))).await.status(), 200);
     shared.until_settled(weirs[1].address).await;
-    let standing = shared.standing(weirs[1].address).await.expect("there is one budget");
-    assert!(nano_usd(&standing["spent"]) > 0, "what the other has spent: {standing}");
+    let status = shared.status(weirs[1].address).await.expect("there is one budget");
+    assert!(nano_usd(&status["spent"]) > 0, "what the other has spent: {status}");
 
     let closed = [("SSL_CERT_FILE", others.as_str()), ("WEIR_BUDGETS__ON_FAILURE", "closed")];
     let weir = shared.serve(&closed);

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use weir_store::ledger::{
-    Caller, Column, DAY_MS, FAILED, Flags, Intent, KeyNames, MAX_FIGURE, MAX_ROWS_A_TENANT_DAY,
-    MAX_TEXT_BYTES, OTHER, RequestEnd, RequestId, RequestQuery, Settlement, Totals, UsageQuery,
+    Caller, Column, DAY_MS, FAILED, Filter, Flags, Intent, KeyNames, MAX_FIGURE,
+    MAX_ROWS_A_TENANT_DAY, MAX_TEXT_BYTES, OTHER, RequestEnd, RequestId, RequestQuery, Settlement,
+    Totals, UsageQuery,
 };
 use weir_store::{Store, Tenant};
 
@@ -235,7 +236,10 @@ async fn no_row_poisons_others(place: impl Place) {
         assert!(settle(&store, absurd, settlement).await, "{text:.20?}");
         assert!(settle(&store, intent(100 + number), complete()).await);
     }
-    let sound = UsageQuery { tenant: Some(ALICE), ..UsageQuery::default() };
+    let sound = UsageQuery {
+        only: Filter { tenant: Some(ALICE), ..Filter::default() },
+        ..UsageQuery::default()
+    };
     let sound = store.usage(sound).await.expect("it can be read")[0].totals;
     assert_eq!((sound.requests, sound.prompt_tokens), (6, 6006));
     let all = total(&store).await;
@@ -335,6 +339,7 @@ async fn sums_are_told_as_asked(place: impl Place) {
     filled(&store).await;
     let day = NOW / DAY_MS;
     let all = UsageQuery::default;
+    let any = Filter::default;
     let text = |text: &str| Some(text.to_owned());
     // A query, and the costs of the expected rows in order: each request's cost is one bit.
     let cases: Vec<(UsageQuery, Vec<u64>)> = vec![
@@ -353,7 +358,11 @@ async fn sums_are_told_as_asked(place: impl Place) {
             vec![0b1001_0010_0100, 0b0100_1001_0010],
         ),
         (
-            UsageQuery { by: vec![Column::User], team: text("team 1"), ..all() },
+            UsageQuery {
+                by: vec![Column::User],
+                only: Filter { team: text("team 1"), ..any() },
+                ..all()
+            },
             vec![0b1000_1000_1000, 0b0010_0010_0010],
         ),
         (
@@ -365,18 +374,31 @@ async fn sums_are_told_as_asked(place: impl Place) {
             },
             vec![0b0100_0001_0000, 0b0000_1000_0010],
         ),
-        (UsageQuery { tenant: Some(BOB), key: text("key_0"), ..all() }, vec![0b0010_0000_1000]),
+        (
+            UsageQuery { only: Filter { tenant: Some(BOB), key: text("key_0"), ..any() }, ..all() },
+            vec![0b0010_0000_1000],
+        ),
         (
             UsageQuery {
-                organisation: text("org"),
-                user: text("user 3"),
-                model: text("model 1"),
+                only: Filter {
+                    organisation: text("org"),
+                    user: text("user 3"),
+                    model: text("model 1"),
+                    ..any()
+                },
                 ..all()
             },
             vec![0b0000_1000_0000],
         ),
-        (UsageQuery { model: text("' OR 1=1 --"), ..all() }, vec![]),
-        (UsageQuery { model: text("none"), by: vec![Column::Day], ..all() }, vec![]),
+        (UsageQuery { only: Filter { model: text("' OR 1=1 --"), ..any() }, ..all() }, vec![]),
+        (
+            UsageQuery {
+                only: Filter { model: text("none"), ..any() },
+                by: vec![Column::Day],
+                ..all()
+            },
+            vec![],
+        ),
         (UsageQuery { limit: Some(0), ..all() }, vec![]),
     ];
     for (query, expected) in cases {
@@ -394,14 +416,28 @@ async fn requests_are_told_newest_first(place: impl Place) {
     let store = place.handle();
     filled(&store).await;
     let all = RequestQuery::default;
+    let any = Filter::default;
     for (query, expected) in [
         (all(), vec![11, 8, 5, 2, 10, 7, 4, 1, 9, 6, 3, 0]),
         (RequestQuery { limit: Some(2), ..all() }, vec![11, 8]),
         (RequestQuery { until_ms: Some(NOW + DAY_MS), ..all() }, vec![9, 6, 3, 0]),
         (RequestQuery { from_ms: Some(NOW + 2 * DAY_MS), ..all() }, vec![11, 8, 5, 2]),
         (RequestQuery { from_ms: Some(u64::MAX), ..all() }, vec![]),
-        (RequestQuery { tenant: Some(BOB), key: Some("key_0".into()), ..all() }, vec![9, 3]),
-        (RequestQuery { team: Some("team 1".into()), limit: Some(1), ..all() }, vec![11]),
+        (
+            RequestQuery {
+                only: Filter { tenant: Some(BOB), key: Some("key_0".into()), ..any() },
+                ..all()
+            },
+            vec![9, 3],
+        ),
+        (
+            RequestQuery {
+                only: Filter { team: Some("team 1".into()), ..any() },
+                limit: Some(1),
+                ..all()
+            },
+            vec![11],
+        ),
         (RequestQuery { flags: Flags::ESTIMATED, ..all() }, vec![7]),
         (RequestQuery { flags: Flags::ESTIMATED | Flags::UNPRICED, ..all() }, vec![7]),
         (RequestQuery { flags: Flags::CALLER_LEFT, ..all() }, vec![]),

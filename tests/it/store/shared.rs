@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use weir_store::keys::{KeyCache, KeyChange, NewKey, Standing};
+use weir_store::keys::{KeyCache, KeyChange, KeyStatus, NewKey};
 use weir_store::ledger::Intent;
 use weir_store::{OpenError, State, Store};
 
@@ -224,9 +224,9 @@ async fn make(store: &Store) -> (String, String) {
     (issued.facts.key.id, issued.secret.expose().to_owned())
 }
 
-async fn standing(ring: &KeyCache, secret: &str) -> Option<Standing> {
+async fn status(ring: &KeyCache, secret: &str) -> Option<KeyStatus> {
     let found = ring.find(secret).await.expect("it can be read");
-    found.map(|(holder, _)| holder.standing(2))
+    found.map(|(holder, _)| holder.status(2))
 }
 
 #[tokio::test]
@@ -237,21 +237,21 @@ async fn keys_changed_by_another_weir_count() {
     let ring = KeyCache::new(own.clone());
     let (id, secret) = make(&other).await;
     for _ in 0..3 {
-        assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
+        assert_eq!(status(&ring, &secret).await, Some(KeyStatus::Live));
     }
     let issued = other.rotate_key(&id, 0, 1).await.expect("it is live");
     // The notification takes a moment; queries create and remove no key.
-    eventually(DEADLINE, async || standing(&ring, &secret).await, Option::is_none).await;
+    eventually(DEADLINE, async || status(&ring, &secret).await, Option::is_none).await;
     let new = issued.secret.expose();
-    assert_eq!(standing(&ring, new).await, Some(Standing::Live));
+    assert_eq!(status(&ring, new).await, Some(KeyStatus::Live));
     other.revoke_key(&id, 1).await.expect("it is live");
-    let look = async || standing(&ring, new).await;
-    let later = eventually(DEADLINE, look, |standing| *standing != Some(Standing::Live)).await;
-    assert_eq!(later, Some(Standing::Revoked));
+    let look = async || status(&ring, new).await;
+    let later = eventually(DEADLINE, look, |status| *status != Some(KeyStatus::Live)).await;
+    assert_eq!(later, Some(KeyStatus::Revoked));
     let (id, secret) = make(&own).await;
-    assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
+    assert_eq!(status(&ring, &secret).await, Some(KeyStatus::Live));
     own.revoke_key(&id, 1).await.expect("it is live");
-    assert_eq!(standing(&ring, &secret).await, Some(Standing::Revoked), "one's own at once");
+    assert_eq!(status(&ring, &secret).await, Some(KeyStatus::Revoked), "one's own at once");
 }
 
 #[tokio::test]
@@ -262,7 +262,7 @@ async fn a_server_that_is_away_is_told_and_comes_back() {
     let store = Store::connect(&place.url_at(&way.server())).expect("the way is open");
     let ring = KeyCache::new(store.clone());
     let (_, secret) = make(&store).await;
-    assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
+    assert_eq!(status(&ring, &secret).await, Some(KeyStatus::Live));
     store.open_request(&intent(1)).await.expect("it can be written");
     assert_eq!(store.state(), State::Server);
     for state in [WayState::Closed, WayState::Still] {
@@ -277,7 +277,7 @@ async fn a_server_that_is_away_is_told_and_comes_back() {
         let open = async || store.open_request(&intent(2)).await;
         eventually(DEADLINE, open, Result::is_ok).await.expect("it was opened");
         eventually(DEADLINE, async || store.state(), |state| *state == State::Server).await;
-        assert_eq!(standing(&ring, &secret).await, Some(Standing::Live));
+        assert_eq!(status(&ring, &secret).await, Some(KeyStatus::Live));
     }
     settle(&store, intent(1), complete()).await;
     settle(&store, intent(2), complete()).await;

@@ -1,66 +1,40 @@
 //! Compaction of conversations. Pure: no I/O, no clock, no randomness.
 //!
-//! [`measure`] turns a message into a [`Fact`]. [`Compactor`] takes facts one by one and decides, at
-//! each point where a request could have ended, whether a compaction is due. `edits` converts its
-//! decisions to edits of the caller's bytes. A plan of a longer transcript extends that of a shorter
-//! one, because the state equals that of a proxy that watched from the first message.
+//! [`Measure`] turns a message into a [`Fact`]. [`Compactor`] takes facts one by one (`advance`) and
+//! decides, at each point where a request could have ended, whether a compaction is due (`passes`).
+//! `edits` converts its decisions to edits of the caller's bytes. A plan of a longer transcript
+//! extends that of a shorter one, because the state equals that of a proxy that watched from the
+//! first message.
 
-pub mod anchors;
-pub mod calibration;
-mod calls;
-pub mod clip;
-mod compaction;
-mod compose;
-mod condense;
+#![warn(unreachable_pub)]
+
+mod advance;
 mod edits;
-mod ending;
-mod evict;
 mod excerpt;
-mod extract;
-pub mod fit;
-pub mod history;
-pub(crate) mod late_system;
-pub mod learned;
-mod leave;
-pub mod limit;
-pub mod mask;
-pub mod measure;
-mod note;
-mod note_summary;
-mod offer;
-mod passages;
-pub mod placeholder;
+mod limits;
+mod message;
+mod passes;
 pub mod policy;
-pub mod prefetch;
-pub mod preset;
-pub mod reading;
-pub mod reasons;
+mod prefetch;
 pub mod recall;
-pub mod reference;
 pub mod report;
-pub mod shares;
 pub mod source;
-mod speaker;
-pub mod state;
+mod state;
 pub mod summary;
-mod terms;
-mod tiers;
-pub mod turn;
-mod units;
-mod values;
-mod weight;
-mod worth;
 
 pub(crate) use edits::edits;
-pub use fit::Floor;
-pub use learned::{Configured, LearnedLimits, Lesson, MAX_RESENDS, Refused};
-pub use limit::{Bound, Limits, Profile};
-pub use measure::{Fact, Measure};
-pub use policy::{Notes, Policy};
+pub(crate) use edits::late_system;
+pub use limits::learned::{LearnedLimits, Lesson, MAX_RESENDS, Refused};
+pub use limits::{Bound, Configured, Limits, Profile, calibration, learned};
+pub use message::measure::{Fact, Measure};
+pub use message::reading;
+pub use message::reference::{REFERENCE_LENGTH, is_reference, reference};
+pub use passes::fit::Floor;
+pub use policy::{Notes, Policy, anchors, preset};
 pub use prefetch::{Prefetch, PrefetchSettings};
-pub use reasons::Zone;
-pub use reference::{REFERENCE_LENGTH, is_reference, reference};
-pub use report::{Report, Verbosity};
+pub use report::{Report, Verbosity, reasons};
 pub use source::{RequestSource, Source};
-pub use state::{Compactor, Fate};
+pub use state::marks::Zone;
+pub use state::messages::Fate;
+pub use state::{Compactor, history};
 pub use summary::Summary;

@@ -1,10 +1,11 @@
 //! Summary prefetch: which messages the next compaction will replace, and how long a summary of
 //! them may be. Requests no summary itself.
 
-use super::compaction::{self, Mark};
-use super::history::{CompactionRecord, SummaryUse};
 use super::source::Source;
-use super::state::{Compactor, share};
+use crate::compact::passes;
+use crate::compact::policy::share;
+use crate::compact::state::Compactor;
+use crate::compact::state::history::{CompactionRecord, Mark, SummaryUse};
 
 /// Maximum size of the lines above a summary in its note.
 const HEAD_TOKENS: u64 = 32;
@@ -62,7 +63,7 @@ impl Compactor {
         if !self.is_near_compaction(settings.mark_permille) || self.had_no_use() {
             return None;
         }
-        let (span, note_tokens) = compaction::prefetch(&mut self.clone(), source)?;
+        let (span, note_tokens) = passes::prefetch(&mut self.clone(), source)?;
         let tokens = || span.iter().map(|message| self.facts()[*message].tokens);
         let replaced_tokens: u64 = tokens().sum();
         let summary_tokens = settings.size(note_tokens, replaced_tokens)?;
@@ -80,7 +81,7 @@ impl Compactor {
         let (_, hard_tokens) = self.due_above();
         let last = self.history().last().map_or(0, |compaction| compaction.after_tokens);
         let from = self.base_tokens().1.max(last).min(hard_tokens);
-        self.size_tokens > from + share(hard_tokens - from, mark_permille.min(1000))
+        self.sizes.request_tokens > from + share(hard_tokens - from, mark_permille.min(1000))
     }
 
     /// Returns whether the last compactions used no summary and the next one is not due to try

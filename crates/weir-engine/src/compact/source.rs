@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::clip::{Clipped, clip_arguments, clip_texts};
-use super::measure::Measure;
-use super::reading::Reading;
 use super::summary::{Space, Summaries, Summary};
-use super::weight::Lexicon;
+use crate::compact::excerpt::weight::Lexicon;
+use crate::compact::message::clip::{Clipped, clip_arguments, clip_texts};
+use crate::compact::message::measure::Measure;
+use crate::compact::message::reading::Reading;
 use crate::tokens::Encoding;
 use crate::wire::message::Call;
 use crate::wire::{Edit, Message, Protocol, Role, json, splice};

@@ -4,6 +4,8 @@
 //! Reads nothing but the request, the options, the summaries and what is at hand of earlier work. The
 //! same request, options and summaries always give the same plan.
 
+#![warn(unreachable_pub)]
+
 mod cost;
 mod edits;
 mod error;

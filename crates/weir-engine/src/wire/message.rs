@@ -56,8 +56,14 @@ pub struct Call<'a> {
 impl<'a> Call<'a> {
     /// Returns the arguments as text: a string unescaped, an object as its JSON text.
     pub fn text(&self) -> Cow<'a, str> {
-        json::string(self.arguments).unwrap_or(Cow::Borrowed(self.arguments))
+        arguments_text(self.arguments).unwrap_or(Cow::Borrowed(self.arguments))
     }
+}
+
+/// Returns the text of a call's arguments: a string unescaped, an object as its JSON text; `None` for
+/// others.
+pub fn arguments_text(raw: &str) -> Option<Cow<'_, str>> {
+    json::string(raw).or(raw.starts_with('{').then_some(Cow::Borrowed(raw)))
 }
 
 /// Content of a message.

@@ -12,11 +12,11 @@ use super::super::{Store, StoreError};
 const SUFFIX: &str = ".budgets";
 
 /// Message if another process holds the lock.
-pub const LED_BY_ANOTHER: &str = "another weir counts the budgets of this store until it ends; several at \
+pub(crate) const LED_BY_ANOTHER: &str = "another weir counts the budgets of this store until it ends; several at \
                            once need shared counters (redis.url)";
 
 /// The leader lock of a store.
-pub struct LeaderLock {
+pub(crate) struct LeaderLock {
     store: Store,
     /// `None` for an in-memory store, which no other process sees, and for one on a server.
     path: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub struct LeaderLock {
 
 impl LeaderLock {
     /// Creates the lock of `store`, not acquired yet.
-    pub fn new(store: &Store) -> Self {
+    pub(crate) fn new(store: &Store) -> Self {
         let path = store.file().map(|path| {
             let mut name = path.as_os_str().to_owned();
             name.push(SUFFIX);
@@ -37,7 +37,7 @@ impl LeaderLock {
     }
 
     /// Acquires the lock for the life of the process, or reports that another holds it.
-    pub async fn acquire(&self) -> Result<(), StoreError> {
+    pub(crate) async fn acquire(&self) -> Result<(), StoreError> {
         self.store.backend.hold_leader_lease().await?;
         let Some(path) = &self.path else { return Ok(()) };
         if self.file.get().is_some() {

@@ -13,7 +13,7 @@ use super::super::budgets::{Applied, SpentQuery};
 use super::super::ledger::RequestId;
 use super::super::{Store, StoreError};
 use super::leader_lock::LeaderLock;
-use super::{Answer, MAX_WAITING, NoRoom, Owner, Reservation, Spending, Standing};
+use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
 use crate::budget::counter::{Count, Counter};
 use crate::budget::hold::decide;
 use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Window};
@@ -22,7 +22,7 @@ use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Win
 const FORGET_ABOVE: usize = 50_000;
 
 /// Counters and their waiting requests.
-pub struct Memory {
+pub(super) struct Memory {
     store: Store,
     zone: TimeZone,
     state: Mutex<State>,
@@ -116,7 +116,7 @@ impl fmt::Debug for Memory {
 }
 
 impl Memory {
-    pub fn new(store: Store, zone: TimeZone) -> Self {
+    pub(super) fn new(store: Store, zone: TimeZone) -> Self {
         let (state, loading) = (Mutex::default(), tokio::sync::Mutex::default());
         let leader = LeaderLock::new(&store);
         Self { store, zone, leader, state, loading }
@@ -127,17 +127,17 @@ impl Memory {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
+    pub(super) fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
         self.state().open(&self.zone, id, Lease { begun_ms, owner, parts: Vec::new() });
     }
 
-    pub fn settle(&self, id: RequestId, spending: Spending) {
+    pub(super) fn settle(&self, id: RequestId, spending: Spending) {
         let mut state = self.state();
         state.settle(id, spending);
         state.wake(&self.zone);
     }
 
-    pub async fn reserve(&self, wanted: Reservation, owner: Owner) -> Answer {
+    pub(super) async fn reserve(&self, wanted: Reservation, owner: Owner) -> Answer {
         self.leader.acquire().await.map_err(NoRoom::Store)?;
         let deadline = Instant::now() + wanted.patience;
         let mut queued = loop {
@@ -165,17 +165,17 @@ impl Memory {
         }
     }
 
-    pub async fn standings(
+    pub(super) async fn statuses(
         &self,
         applied: &[Applied],
         now_ms: u64,
-    ) -> Result<Vec<Standing>, StoreError> {
+    ) -> Result<Vec<BudgetStatus>, StoreError> {
         loop {
             let missing = {
                 let mut state = self.state();
                 let missing = state.missing(applied);
                 if missing.is_empty() {
-                    return Ok(state.standings(&self.zone, applied, now_ms));
+                    return Ok(state.statuses(&self.zone, applied, now_ms));
                 }
                 missing
             };
@@ -249,12 +249,12 @@ impl State {
                     parts: parts.collect(),
                 };
                 self.open(zone, wanted.id, lease);
-                let standings = self.standings(zone, &wanted.applied, wanted.begun_ms);
-                Step::Done(Ok((output_tokens, standings)))
+                let statuses = self.statuses(zone, &wanted.applied, wanted.begun_ms);
+                Step::Done(Ok((output_tokens, statuses)))
             }
             Verdict::Wait => Step::Wait,
             Verdict::Exhausted { index } => {
-                let mut all = self.standings(zone, &wanted.applied, wanted.begun_ms);
+                let mut all = self.statuses(zone, &wanted.applied, wanted.begun_ms);
                 Step::Done(Err(NoRoom::Exhausted(all.swap_remove(index))))
             }
         }
@@ -284,18 +284,18 @@ impl State {
         applied.iter().filter(is_missing).cloned().collect()
     }
 
-    fn standings(&mut self, zone: &TimeZone, applied: &[Applied], now_ms: u64) -> Vec<Standing> {
-        let standing = |applied: &Applied| {
+    fn statuses(&mut self, zone: &TimeZone, applied: &[Applied], now_ms: u64) -> Vec<BudgetStatus> {
+        let status = |applied: &Applied| {
             let key = (applied.budget.id.clone(), applied.scope.clone());
             let span = self.spans.of(zone, applied.budget.id.window, now_ms);
             let slot = self.counters.entry(key).or_default();
-            Standing {
+            BudgetStatus {
                 budget: Arc::clone(&applied.budget),
                 scope: applied.scope.clone(),
                 count: slot.counter.count(&span),
             }
         };
-        applied.iter().map(standing).collect()
+        applied.iter().map(status).collect()
     }
 
     /// Registers a request as under way. It gets a part in every counter of its scopes, also

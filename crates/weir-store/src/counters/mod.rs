@@ -78,18 +78,18 @@ pub struct Granted {
     /// Output limit per choice that is covered by the hold.
     pub output_tokens: u64,
     /// State of its budgets, including its hold.
-    pub standings: Vec<Standing>,
+    pub statuses: Vec<BudgetStatus>,
 }
 
 /// State of a budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct BudgetStatus {
     pub budget: Arc<Budget>,
     pub scope: Scope,
     pub count: Count,
 }
 
-impl Standing {
+impl BudgetStatus {
     /// Returns the budget's name for its member: `key:key_1/usd/day` of the budget `key:*/usd/day`.
     pub fn name(&self) -> String {
         let id = &self.budget.id;
@@ -142,7 +142,7 @@ pub fn written_moment(moment_ms: u64) -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoRoom {
     /// This budget is exhausted.
-    Exhausted(Standing),
+    Exhausted(BudgetStatus),
     /// Others hold the rest for longer than the wait, or too many requests wait already.
     Held,
     /// The counters are unavailable.
@@ -156,7 +156,7 @@ impl From<StoreError> for NoRoom {
 }
 
 /// Admission result: the output limit and the state of the budgets.
-type Answer = Result<(u64, Vec<Standing>), NoRoom>;
+type Answer = Result<(u64, Vec<BudgetStatus>), NoRoom>;
 
 /// Actual usage of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -279,23 +279,23 @@ impl Counters {
     /// Holds a request's worst-case cost in all its budgets, or in none.
     pub async fn reserve(&self, wanted: Reservation, owner: Owner) -> Result<Granted, NoRoom> {
         let id = wanted.id;
-        let (output_tokens, standings) = match &self.place {
+        let (output_tokens, statuses) = match &self.place {
             Place::Memory(memory) => memory.reserve(wanted, owner).await?,
             Place::Redis(redis) => redis.reserve(wanted, owner).await?,
         };
         let held = Held { counters: Some(self.clone()), id };
-        Ok(Granted { held, output_tokens, standings })
+        Ok(Granted { held, output_tokens, statuses })
     }
 
     /// Returns the state of budgets at `now_ms`.
-    pub async fn standings(
+    pub async fn statuses(
         &self,
         applied: Vec<Applied>,
         now_ms: u64,
-    ) -> Result<Vec<Standing>, StoreError> {
+    ) -> Result<Vec<BudgetStatus>, StoreError> {
         match &self.place {
-            Place::Memory(memory) => memory.standings(&applied, now_ms).await,
-            Place::Redis(redis) => redis.standings(&applied, now_ms).await,
+            Place::Memory(memory) => memory.statuses(&applied, now_ms).await,
+            Place::Redis(redis) => redis.statuses(&applied, now_ms).await,
         }
     }
 }

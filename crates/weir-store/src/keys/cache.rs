@@ -13,7 +13,7 @@ const MAX_CACHED: u64 = 10_000;
 
 /// Status of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum KeyStatus {
     Live,
     Expired,
     Revoked,
@@ -30,12 +30,12 @@ pub struct Holder {
 
 impl Holder {
     /// Returns the status of the secret and its key at `now_ms`.
-    pub fn standing(&self, now_ms: u64) -> Standing {
-        match self.key.standing(now_ms) {
-            Standing::Live if self.secret_expires_ms.is_some_and(|end_ms| end_ms <= now_ms) => {
-                Standing::Expired
+    pub fn status(&self, now_ms: u64) -> KeyStatus {
+        match self.key.status(now_ms) {
+            KeyStatus::Live if self.secret_expires_ms.is_some_and(|end_ms| end_ms <= now_ms) => {
+                KeyStatus::Expired
             }
-            standing => standing,
+            status => status,
         }
     }
 }
@@ -137,9 +137,9 @@ mod tests {
         (issued.facts.key.id, issued.secret.expose().to_owned())
     }
 
-    async fn standing(cache: &KeyCache, secret: &str) -> Standing {
+    async fn status(cache: &KeyCache, secret: &str) -> KeyStatus {
         let found = cache.find(secret).await.expect("it can be read");
-        found.expect("the secret is somebody's").0.standing(2)
+        found.expect("the secret is somebody's").0.status(2)
     }
 
     #[tokio::test]
@@ -166,14 +166,14 @@ mod tests {
             let cache = KeyCache::new(own);
             let (id, secret) = make(&other).await;
             for _ in 0..3 {
-                assert_eq!(standing(&cache, &secret).await, Standing::Live, "{name}");
+                assert_eq!(status(&cache, &secret).await, KeyStatus::Live, "{name}");
             }
             step(&folder.counter());
             for _ in 0..3 {
-                assert_eq!(standing(&cache, &secret).await, Standing::Live, "{name}");
+                assert_eq!(status(&cache, &secret).await, KeyStatus::Live, "{name}");
             }
             other.revoke_key(&id, 1).await.expect("it is live");
-            assert_eq!(standing(&cache, &secret).await, Standing::Revoked, "{name}");
+            assert_eq!(status(&cache, &secret).await, KeyStatus::Revoked, "{name}");
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
         let (own, other) = (folder.open_sqlite(), folder.open());
         let cache = KeyCache::new(Store::new(own.clone()));
         let (id, secret) = make(&other).await;
-        assert_eq!(standing(&cache, &secret).await, Standing::Live);
+        assert_eq!(status(&cache, &secret).await, KeyStatus::Live);
         let before = fs::read(folder.counter()).expect("it is there");
         other.revoke_key(&id, 1).await.expect("it is live");
         // As if the other process ended before it could publish.
@@ -191,7 +191,7 @@ mod tests {
         // The interval until the next read of the store has passed.
         own.changes().check_now();
         for _ in 0..3 {
-            assert_eq!(standing(&cache, &secret).await, Standing::Revoked);
+            assert_eq!(status(&cache, &secret).await, KeyStatus::Revoked);
         }
         assert_eq!(own.counted_changes(), None, "it is known to be behind");
         drop(folder.open());
@@ -204,10 +204,10 @@ mod tests {
         let store = Store::new(own.clone());
         let cache = KeyCache::new(store.clone());
         let (id, secret) = make(&store).await;
-        assert_eq!(standing(&cache, &secret).await, Standing::Live);
+        assert_eq!(status(&cache, &secret).await, KeyStatus::Live);
         assert_eq!(own.counted_changes(), Some(1));
         store.revoke_key(&id, 1).await.expect("it is live");
-        assert_eq!(standing(&cache, &secret).await, Standing::Revoked);
+        assert_eq!(status(&cache, &secret).await, KeyStatus::Revoked);
     }
 
     #[cfg(unix)]

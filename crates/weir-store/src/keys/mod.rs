@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 
-pub use cache::{Holder, KeyCache, Standing};
+pub use cache::{Holder, KeyCache, KeyStatus};
 pub use settings::{KeyChange, KeySettings, MAX_NAME_BYTES};
 
 use crate::{Secret, Store, StoreError, Tenant};
@@ -52,11 +52,11 @@ pub struct VirtualKey {
 
 impl VirtualKey {
     /// Returns the key's status at `now_ms`.
-    pub fn standing(&self, now_ms: u64) -> Standing {
+    pub fn status(&self, now_ms: u64) -> KeyStatus {
         match (self.revoked_ms, self.expires_ms) {
-            (Some(_), _) => Standing::Revoked,
-            (None, Some(end_ms)) if end_ms <= now_ms => Standing::Expired,
-            _ => Standing::Live,
+            (Some(_), _) => KeyStatus::Revoked,
+            (None, Some(end_ms)) if end_ms <= now_ms => KeyStatus::Expired,
+            _ => KeyStatus::Live,
         }
     }
 }

@@ -132,7 +132,7 @@ fn check(settings: &KeySettings) -> Result<(), KeyError> {
 }
 
 /// Rejects names that a table, a log or a header could not show unchanged.
-pub fn check_name(field: &'static str, name: &str) -> Result<(), KeyError> {
+pub(super) fn check_name(field: &'static str, name: &str) -> Result<(), KeyError> {
     if name == EACH {
         return Err(KeyError::invalid(field, "is *, which stands for each member in budgets"));
     }

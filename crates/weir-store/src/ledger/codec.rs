@@ -43,7 +43,10 @@ struct KeyJson {
 
 /// Returns the figures of a request's row, in column order: tokens received and sent, reported
 /// usage, and money.
-pub fn figures(intent: &IntentRecord<'_>, settlement: &SettlementRecord<'_>) -> [Option<i64>; 9] {
+pub(crate) fn figures(
+    intent: &IntentRecord<'_>,
+    settlement: &SettlementRecord<'_>,
+) -> [Option<i64>; 9] {
     let figure = |number: Option<u64>| number.map(stored_ms);
     [
         figure(intent.received_tokens),
@@ -60,7 +63,7 @@ pub fn figures(intent: &IntentRecord<'_>, settlement: &SettlementRecord<'_>) -> 
 
 /// Returns the start time and the JSON facts of the request that this record opened. For an
 /// unreadable record, derives the time from the id.
-pub fn from_record(id: RequestId, content: &[u8]) -> (i64, String) {
+pub(crate) fn from_record(id: RequestId, content: &[u8]) -> (i64, String) {
     let (begun_ms, json) = match record::decode(content) {
         Some(Record::Opened(intent)) => (intent.begun_ms, IntentJson::new(&intent)),
         _ => (id.begun_ms(), IntentJson::default()),
@@ -94,13 +97,13 @@ impl IntentJson {
 }
 
 /// Converts a time to its stored form.
-pub fn stored_ms(moment_ms: u64) -> i64 {
+pub(crate) fn stored_ms(moment_ms: u64) -> i64 {
     figure(Some(moment_ms)).unwrap_or(0)
 }
 
 /// Reads the intent of a row. An unreadable one is settled anyway, so that it does not block
 /// others.
-pub fn intent(id: [u8; 16], begun_ms: i64, json: &[u8]) -> Intent {
+pub(crate) fn intent(id: [u8; 16], begun_ms: i64, json: &[u8]) -> Intent {
     let intent: IntentJson = serde_json::from_slice(json).unwrap_or_default();
     let key = intent.key.map(|names| {
         let KeyJson { key, team, organisation, user } = names;

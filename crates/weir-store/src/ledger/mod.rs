@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use crate::Tenant;
 
-pub use query::{Column, MAX_ROWS, RequestEnd, RequestQuery, RequestRow, UsageQuery, UsageRow};
+pub use query::{
+    Column, Filter, MAX_ROWS, RequestEnd, RequestQuery, RequestRow, UsageQuery, UsageRow,
+};
 pub use rollup::{
     FAILED, MAX_LEARNED_MODELS, MAX_ROWS_A_DAY, MAX_ROWS_A_TENANT_DAY, OTHER, Totals,
 };

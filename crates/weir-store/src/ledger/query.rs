@@ -35,6 +35,17 @@ impl Column {
     }
 }
 
+/// Values that rows must have. `None` does not filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub tenant: Option<Tenant>,
+    pub key: Option<String>,
+    pub team: Option<String>,
+    pub organisation: Option<String>,
+    pub user: Option<String>,
+    pub model: Option<String>,
+}
+
 /// Query for totals. `None` does not filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UsageQuery {
@@ -44,12 +55,7 @@ pub struct UsageQuery {
     pub from_day: Option<u64>,
     /// Exclusive last day.
     pub until_day: Option<u64>,
-    pub tenant: Option<Tenant>,
-    pub key: Option<String>,
-    pub team: Option<String>,
-    pub organisation: Option<String>,
-    pub user: Option<String>,
-    pub model: Option<String>,
+    pub only: Filter,
     /// Row limit, capped at [`MAX_ROWS`], which is also the default.
     pub limit: Option<usize>,
 }
@@ -76,12 +82,7 @@ pub struct RequestQuery {
     pub from_ms: Option<u64>,
     /// Exclusive latest time.
     pub until_ms: Option<u64>,
-    pub tenant: Option<Tenant>,
-    pub key: Option<String>,
-    pub team: Option<String>,
-    pub organisation: Option<String>,
-    pub user: Option<String>,
-    pub model: Option<String>,
+    pub only: Filter,
     /// Route of the request, such as `chat/completions`; `summary` for weir's own requests.
     pub route: Option<String>,
     /// Only requests with any of these flags; all if empty.
@@ -143,10 +144,16 @@ impl Conditions {
         }
     }
 
-    fn add_names(&mut self, names: [&Option<String>; 5]) {
-        const SQL: [&str; 5] =
-            ["key = ?", "team = ?", "organisation = ?", "\"user\" = ?", "model = ?"];
-        for (sql, name) in SQL.into_iter().zip(names) {
+    fn add_filter(&mut self, only: &Filter) {
+        let Filter { tenant, key, team, organisation, user, model } = only;
+        self.add("tenant = ?", tenant.map(bytes));
+        for (sql, name) in [
+            ("key = ?", key),
+            ("team = ?", team),
+            ("organisation = ?", organisation),
+            ("\"user\" = ?", user),
+            ("model = ?", model),
+        ] {
             self.add(sql, name.clone().map(SqlValue::Text));
         }
     }
@@ -175,9 +182,7 @@ impl UsageQuery {
         let mut conditions = Conditions::default();
         conditions.add("day >= ?", self.from_day.map(number));
         conditions.add("day < ?", self.until_day.map(number));
-        conditions.add("tenant = ?", self.tenant.map(bytes));
-        let Self { key, team, organisation, user, model, .. } = self;
-        conditions.add_names([key, team, organisation, user, model]);
+        conditions.add_filter(&self.only);
         conditions
     }
 
@@ -198,9 +203,7 @@ impl RequestQuery {
         // Ids begin with their timestamp, and rows are stored in id order.
         conditions.add("id >= ?", self.from_ms.map(first_of));
         conditions.add("id < ?", self.until_ms.map(first_of));
-        conditions.add("tenant = ?", self.tenant.map(bytes));
-        let Self { key, team, organisation, user, model, .. } = self;
-        conditions.add_names([key, team, organisation, user, model]);
+        conditions.add_filter(&self.only);
         conditions.add("route = ?", self.route.clone().map(SqlValue::Text));
         let flags = Some(self.flags).filter(|flags| !flags.is_empty());
         if flags.is_some_and(|flags| Flags::RARE.covers(flags)) {
@@ -229,15 +232,16 @@ fn row_limit(limit: Option<usize>) -> usize {
 }
 
 /// Columns of a request's row in SQL, in the order in which rows are read.
-pub const REQUEST_COLUMNS: &str = "id, begun_ms, tenant, key, team, organisation, \"user\", route,
+pub(crate) const REQUEST_COLUMNS: &str =
+    "id, begun_ms, tenant, key, team, organisation, \"user\", route,
     model, upstream, stream, status, outcome, action, zone, received_tokens, sent_tokens,
     prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, reasoning_tokens,
     cost_nano_usd, saved_nano_usd, flags, plan_ms, first_byte_ms, total_ms";
 
 /// Columns that count requests, and columns whose sums can grow large.
-pub const COUNT_COLUMNS: [&str; 5] =
+pub(crate) const COUNT_COLUMNS: [&str; 5] =
     ["requests", "failed", "estimated", "partly_priced", "unpriced"];
-pub const SUM_COLUMNS: [&str; 9] = [
+pub(crate) const SUM_COLUMNS: [&str; 9] = [
     "received_tokens",
     "sent_tokens",
     "prompt_tokens",
@@ -250,7 +254,7 @@ pub const SUM_COLUMNS: [&str; 9] = [
 ];
 
 /// Builds totals from their columns, capping values that exceed a field.
-pub fn totals_of(counted: [u64; 5], summed: [i128; 9]) -> Totals {
+pub(crate) fn totals_of(counted: [u64; 5], summed: [i128; 9]) -> Totals {
     let [requests, failed, estimated, partly_priced, unpriced] = counted;
     let whole = |sum: i128| u64::try_from(sum).unwrap_or(u64::MAX);
     let saved = summed[8].clamp(i128::from(i64::MIN), i128::from(i64::MAX));

@@ -77,7 +77,7 @@ impl Totals {
 
 /// Row of daily usage in which a request counts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct UsageKey<'a> {
+pub(crate) struct UsageKey<'a> {
     pub day: i64,
     pub tenant: [u8; 16],
     /// Empty for callers without a virtual key.
@@ -90,7 +90,7 @@ pub struct UsageKey<'a> {
 
 impl UsageKey<'_> {
     /// Returns a copy that owns its names.
-    pub fn owned(&self) -> UsageKey<'static> {
+    pub(crate) fn owned(&self) -> UsageKey<'static> {
         let owned = |name: &Cow<'_, str>| Cow::Owned(name.to_string());
         UsageKey {
             day: self.day,
@@ -104,12 +104,12 @@ impl UsageKey<'_> {
     }
 
     /// Returns whether the caller has no virtual key.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.key.is_empty()
     }
 
     /// Replaces a new row by the remainder row if its tenant has too many rows on that day.
-    pub fn bound_by_tenant(&mut self, rows_of_tenant: u64) {
+    pub(crate) fn bound_by_tenant(&mut self, rows_of_tenant: u64) {
         if self.is_open() && rows_of_tenant == 0 && self.model == FAILED {
             // A credential that no upstream has accepted may be invented.
             self.tenant = Tenant::ANONYMOUS.0;
@@ -120,7 +120,7 @@ impl UsageKey<'_> {
 
     /// The same if the day has too many rows; `rows_of_day` includes this one. Rows of virtual keys
     /// are few and stay.
-    pub fn bound_by_day(&mut self, rows_of_day: u64) {
+    pub(crate) fn bound_by_day(&mut self, rows_of_day: u64) {
         if self.is_open() && rows_of_day > MAX_ROWS_A_DAY {
             self.tenant = Tenant::ANONYMOUS.0;
             self.model = OTHER.into();
@@ -130,7 +130,7 @@ impl UsageKey<'_> {
 
 /// Rollup of several requests, written to each row once.
 #[derive(Default)]
-pub struct Rollup<'a> {
+pub(crate) struct Rollup<'a> {
     pub usage: BTreeMap<UsageKey<'a>, Totals>,
     /// Number and tokens of completely read answers, by model.
     pub outputs: BTreeMap<Cow<'a, str>, (u64, u64)>,
@@ -138,7 +138,11 @@ pub struct Rollup<'a> {
 
 impl<'a> Rollup<'a> {
     /// Adds an ended request.
-    pub fn add_request(&mut self, intent: &IntentRecord<'a>, settlement: &SettlementRecord<'a>) {
+    pub(crate) fn add_request(
+        &mut self,
+        intent: &IntentRecord<'a>,
+        settlement: &SettlementRecord<'a>,
+    ) {
         let [key, team, organisation, user] = intent.key.unwrap_or_default().map(Cow::Borrowed);
         let key = UsageKey {
             day: i64::try_from(intent.begun_ms / DAY_MS).unwrap_or(i64::MAX),
@@ -163,7 +167,7 @@ impl<'a> Rollup<'a> {
         self.add_at(key, settlement.status, settlement.flags, settlement.completion_tokens, totals);
     }
 
-    pub fn add_at(
+    pub(crate) fn add_at(
         &mut self,
         mut key: UsageKey<'a>,
         status: Option<u16>,
@@ -196,8 +200,8 @@ impl<'a> Rollup<'a> {
 }
 
 /// Maximum single addition: with it, the largest sum still fits the tables' integers.
-pub const MAX_ADDITION: i64 = 1 << 61;
+pub(crate) const MAX_ADDITION: i64 = 1 << 61;
 
-pub fn stored_total(sum: u64) -> i64 {
+pub(crate) fn stored_total(sum: u64) -> i64 {
     i64::try_from(sum).unwrap_or(i64::MAX).min(MAX_ADDITION)
 }

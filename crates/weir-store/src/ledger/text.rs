@@ -37,18 +37,18 @@ fn acts(letter: char) -> bool {
 }
 
 /// Converts a figure to its stored form.
-pub fn figure(number: Option<u64>) -> Option<i64> {
+pub(crate) fn figure(number: Option<u64>) -> Option<i64> {
     number.map(|number| i64::try_from(number.min(MAX_FIGURE)).unwrap_or(i64::MAX))
 }
 
 /// Converts a signed figure to its stored form.
-pub fn signed_figure(number: Option<i64>) -> Option<i64> {
+pub(crate) fn signed_figure(number: Option<i64>) -> Option<i64> {
     const MOST: i64 = MAX_FIGURE as i64;
     number.map(|number| number.clamp(-MOST, MOST))
 }
 
 /// Converts a stored figure back; a negative one was not written by weir.
-pub fn from_stored(stored: i64) -> u64 {
+pub(crate) fn from_stored(stored: i64) -> u64 {
     u64::try_from(stored).unwrap_or(0)
 }
 

@@ -19,7 +19,7 @@ const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(10);
 const TLS_PARAMETER: &str = "sslmode=";
 
 /// A server, a database and a role.
-pub struct Address {
+pub(super) struct Address {
     pub config: tokio_postgres::Config,
     pub tls: MakeRustlsConnect,
     /// Host, port and database, for messages.
@@ -29,7 +29,7 @@ pub struct Address {
 impl Address {
     /// Parses a URL. Certificates are always verified; so `verify-full` and `verify-ca` mean the
     /// same as `require`.
-    pub fn read(url: &str) -> Result<Self, OpenError> {
+    pub(super) fn read(url: &str) -> Result<Self, OpenError> {
         let unusable = |message: String| OpenError::Unusable { message };
         let mode_in_url = url_tls_mode(url);
         let url = match mode_in_url {
@@ -63,7 +63,7 @@ impl Address {
     }
 
     /// Returns host, port and database.
-    pub fn shown(&self) -> &str {
+    pub(super) fn shown(&self) -> &str {
         &self.shown
     }
 }

@@ -26,7 +26,7 @@ const LEADER: &str = "counting";
 
 /// When this weir last obtained the leader lease; `None` if never.
 #[derive(Default)]
-pub struct LeaderLease(Mutex<Option<Instant>>);
+pub(super) struct LeaderLease(Mutex<Option<Instant>>);
 
 impl LeaderLease {
     fn obtained(&self) -> Option<Instant> {

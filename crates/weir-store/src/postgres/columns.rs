@@ -10,7 +10,7 @@ use super::connection::Param;
 
 /// Rows of requests, one list per column.
 #[derive(Default)]
-pub struct RequestColumns<'a> {
+pub(super) struct RequestColumns<'a> {
     pub ids: Vec<&'a [u8]>,
     begun_ms: Vec<i64>,
     tenants: Vec<&'a [u8]>,
@@ -28,7 +28,7 @@ pub struct RequestColumns<'a> {
 }
 
 impl<'a> RequestColumns<'a> {
-    pub fn new(settled: &[(&'a IntentRecord<'_>, &'a SettlementRecord<'_>)]) -> Self {
+    pub(super) fn new(settled: &[(&'a IntentRecord<'_>, &'a SettlementRecord<'_>)]) -> Self {
         let mut rows = Self::default();
         for (intent, settlement) in settled {
             let figure = |number: Option<u64>| number.map(stored_ms);
@@ -53,7 +53,7 @@ impl<'a> RequestColumns<'a> {
     }
 
     /// Returns the lists in the order of [`REQUEST_COLUMNS`].
-    pub fn params(&self) -> Vec<Param<'_>> {
+    pub(super) fn params(&self) -> Vec<Param<'_>> {
         let [route, model, upstream, outcome, action, zone] = &self.texts;
         let mut params: Vec<Param<'_>> = vec![&self.ids, &self.begun_ms, &self.tenants];
         params.extend(self.names.iter().map(|names| names as Param<'_>));
@@ -74,7 +74,7 @@ fn push<T, const N: usize>(columns: &mut [Vec<T>; N], row: [T; N]) {
 
 /// Rows of daily usage in which requests count, one list per column.
 #[derive(Default)]
-pub struct UsageKeyColumns<'a> {
+pub(super) struct UsageKeyColumns<'a> {
     days: Vec<i64>,
     tenants: Vec<&'a [u8]>,
     /// Key, team, organisation, user and model.
@@ -82,7 +82,7 @@ pub struct UsageKeyColumns<'a> {
 }
 
 impl<'a> UsageKeyColumns<'a> {
-    pub fn new(keys: impl Iterator<Item = &'a UsageKey<'a>>) -> Self {
+    pub(super) fn new(keys: impl Iterator<Item = &'a UsageKey<'a>>) -> Self {
         let mut columns = Self::default();
         for key in keys {
             columns.days.push(key.day);
@@ -93,7 +93,7 @@ impl<'a> UsageKeyColumns<'a> {
         columns
     }
 
-    pub fn params(&self) -> Vec<Param<'_>> {
+    pub(super) fn params(&self) -> Vec<Param<'_>> {
         let mut params: Vec<Param<'_>> = vec![&self.days, &self.tenants];
         params.extend(self.names.iter().map(|names| names as Param<'_>));
         params
@@ -101,14 +101,14 @@ impl<'a> UsageKeyColumns<'a> {
 }
 
 /// Additions to each of those rows, one list per column.
-pub struct TotalsColumns<'a> {
+pub(super) struct TotalsColumns<'a> {
     keys: UsageKeyColumns<'a>,
     /// In the order of `COUNTED` and `SUMMED`.
     figures: [Vec<i64>; 14],
 }
 
 impl<'a> TotalsColumns<'a> {
-    pub fn new(usage: &'a BTreeMap<UsageKey<'a>, Totals>) -> Self {
+    pub(super) fn new(usage: &'a BTreeMap<UsageKey<'a>, Totals>) -> Self {
         let mut figures: [Vec<i64>; 14] = Default::default();
         for totals in usage.values() {
             let whole = totals.figures().map(stored_total);
@@ -120,7 +120,7 @@ impl<'a> TotalsColumns<'a> {
         Self { keys: UsageKeyColumns::new(usage.keys()), figures }
     }
 
-    pub fn params(&self) -> Vec<Param<'_>> {
+    pub(super) fn params(&self) -> Vec<Param<'_>> {
         let mut params = self.keys.params();
         params.extend(self.figures.iter().map(|figures| figures as Param<'_>));
         params
@@ -129,14 +129,14 @@ impl<'a> TotalsColumns<'a> {
 
 /// Output sizes by model, one list per column.
 #[derive(Default)]
-pub struct OutputColumns<'a> {
+pub(super) struct OutputColumns<'a> {
     models: Vec<&'a str>,
     answers: Vec<i64>,
     tokens: Vec<i64>,
 }
 
 impl<'a> OutputColumns<'a> {
-    pub fn new(outputs: &'a BTreeMap<Cow<'_, str>, (u64, u64)>) -> Self {
+    pub(super) fn new(outputs: &'a BTreeMap<Cow<'_, str>, (u64, u64)>) -> Self {
         let mut columns = Self::default();
         for (model, (answers, tokens)) in outputs {
             columns.models.push(model);
@@ -146,7 +146,7 @@ impl<'a> OutputColumns<'a> {
         columns
     }
 
-    pub fn params(&self) -> Vec<Param<'_>> {
+    pub(super) fn params(&self) -> Vec<Param<'_>> {
         vec![&self.models, &self.answers, &self.tokens]
     }
 }

@@ -17,9 +17,9 @@ use super::super::{OpenError, StoreError};
 use super::address::Address;
 
 /// Timeout of a statement that a request waits for.
-pub const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a statement that reads or changes much.
-pub const LONG_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Limits enforced by the server: a weir that is suspended in mid-transaction must not block
 /// others, and one that is gone must not continue.
@@ -27,7 +27,7 @@ const SETTINGS: &str = "SET lock_timeout = '4s'; SET statement_timeout = '60s';
     SET idle_in_transaction_session_timeout = '5s'";
 
 /// Parameter of a statement.
-pub type Param<'a> = &'a (dyn ToSql + Sync);
+pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
 
 /// Error of an operation on the server.
 #[derive(Debug)]
@@ -129,30 +129,30 @@ impl From<Failure> for OpenError {
 
 /// Health of the server, shared by all callers.
 #[derive(Default)]
-pub struct Health {
+pub(super) struct Health {
     is_failing: AtomicBool,
     successes: AtomicU64,
     failures: AtomicU64,
 }
 
 impl Health {
-    pub fn is_failing(&self) -> bool {
+    pub(super) fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Relaxed)
     }
 
     /// Returns the numbers of successful and failed operations.
-    pub fn counts(&self) -> (u64, u64) {
+    pub(super) fn counts(&self) -> (u64, u64) {
         (self.successes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
     }
 
     /// Returns the current timeout: short while the server does not answer.
-    pub fn timeout(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         if self.is_failing() { TIMEOUT / 5 } else { TIMEOUT }
     }
 
     /// Records an outcome, and logs the first failure after a success and the first success after a
     /// failure.
-    pub fn report(&self, outcome: Result<(), &StoreError>) {
+    pub(super) fn report(&self, outcome: Result<(), &StoreError>) {
         let count = if outcome.is_ok() { &self.successes } else { &self.failures };
         count.fetch_add(1, Ordering::Relaxed);
         match outcome {
@@ -178,7 +178,7 @@ impl Health {
 }
 
 /// A connection. Dropping it closes it at once, even during a statement.
-pub struct Connection {
+pub(super) struct Connection {
     client: Client,
     driver: AbortHandle,
     statements: Mutex<HashMap<String, Statement>>,
@@ -190,7 +190,7 @@ pub struct Connection {
 
 impl Connection {
     /// Connects. Notifications of changed keys go to `changed`, once the connection listens.
-    pub async fn open(
+    pub(super) async fn open(
         address: &Address,
         health: &Arc<Health>,
         changed: &Arc<Notify>,
@@ -221,23 +221,23 @@ impl Connection {
     }
 
     /// Returns whether it accepts another statement.
-    pub fn is_usable(&self) -> bool {
+    pub(super) fn is_usable(&self) -> bool {
         let is_unusable = self.is_unusable.load(Ordering::Relaxed) || self.client.is_closed();
         !is_unusable && !self.is_in_transaction()
     }
 
     /// Returns whether a transaction is open.
-    pub fn is_in_transaction(&self) -> bool {
+    pub(super) fn is_in_transaction(&self) -> bool {
         self.is_in_transaction.load(Ordering::Relaxed)
     }
 
     /// Runs statements without parameters.
-    pub async fn batch(&self, sql: &str) -> Result<(), Failure> {
+    pub(super) async fn batch(&self, sql: &str) -> Result<(), Failure> {
         self.within(self.health.timeout(), self.client.batch_execute(sql)).await
     }
 
     /// Returns the rows of a statement.
-    pub async fn rows(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Failure> {
+    pub(super) async fn rows(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Failure> {
         let answer = async {
             let statement = self.prepared(sql).await?;
             self.client.query(&statement, params).await
@@ -246,12 +246,16 @@ impl Connection {
     }
 
     /// Returns the single row of a statement.
-    pub async fn row(&self, sql: &str, params: &[Param<'_>]) -> Result<Option<Row>, Failure> {
+    pub(super) async fn row(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Option<Row>, Failure> {
         Ok(self.rows(sql, params).await?.into_iter().next())
     }
 
     /// Returns the rows of an infrequent statement that may take as long as `patience`.
-    pub async fn rows_within(
+    pub(super) async fn rows_within(
         &self,
         timeout: Duration,
         sql: &str,
@@ -261,7 +265,7 @@ impl Connection {
     }
 
     /// Runs a statement; returns the number of changed rows.
-    pub async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, Failure> {
+    pub(super) async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, Failure> {
         let answer = async {
             let statement = self.prepared(sql).await?;
             self.client.execute(&statement, params).await
@@ -271,25 +275,25 @@ impl Connection {
 
     /// Begins a transaction. Without [`Self::commit`] or [`Self::roll_back`], the connection is not
     /// reused.
-    pub async fn begin(&self) -> Result<(), Failure> {
+    pub(super) async fn begin(&self) -> Result<(), Failure> {
         self.is_in_transaction.store(true, Ordering::Relaxed);
         self.batch("BEGIN").await
     }
 
-    pub async fn commit(&self) -> Result<(), Failure> {
+    pub(super) async fn commit(&self) -> Result<(), Failure> {
         self.batch("COMMIT").await?;
         self.is_in_transaction.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    pub async fn roll_back(&self) -> Result<(), Failure> {
+    pub(super) async fn roll_back(&self) -> Result<(), Failure> {
         self.batch("ROLLBACK").await?;
         self.is_in_transaction.store(false, Ordering::Relaxed);
         Ok(())
     }
 
     /// Prepares a statement in advance, so that it can be pipelined.
-    pub async fn prepare(&self, sql: &str) -> Result<(), Failure> {
+    pub(super) async fn prepare(&self, sql: &str) -> Result<(), Failure> {
         self.within(self.health.timeout(), self.prepared(sql)).await.map(drop)
     }
 

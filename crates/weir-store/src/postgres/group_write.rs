@@ -115,7 +115,7 @@ fn unnested(types: &[&str], first: usize) -> String {
 }
 
 /// Prepares the statements that are pipelined.
-pub async fn prepare(connection: &Connection) -> Result<(), Failure> {
+pub(super) async fn prepare(connection: &Connection) -> Result<(), Failure> {
     for sql in [OPEN, RELEASE, FORGET, &INSERT, &KNOWN, &ADD, &LEARN, &SETTLE] {
         connection.prepare(sql).await?;
     }
@@ -127,7 +127,7 @@ const MAX_KNOWN_PLACES: usize = 4096;
 
 /// Cached facts about daily usage, which save queries.
 #[derive(Default)]
-pub struct UsageCache {
+pub(super) struct UsageCache {
     /// Row count of the current day. Rows added by other weirs are seen on the next day, which
     /// shifts the limit only slightly.
     rows_of_day: Option<(i64, u64)>,
@@ -145,7 +145,7 @@ impl UsageCache {
 }
 
 /// Records of a group.
-pub struct Group<'a> {
+pub(super) struct Group<'a> {
     instance: [u8; 16],
     /// Decoded content, by position in the group.
     decoded: Vec<Option<Record<'a>>>,
@@ -153,7 +153,7 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    pub fn decode(instance: [u8; 16], records: &[&'a [u8]]) -> Self {
+    pub(super) fn decode(instance: [u8; 16], records: &[&'a [u8]]) -> Self {
         let (mut decoded, mut opened) = (Vec::new(), Vec::new());
         for record in records {
             let content = record::Records::new(record, Remainder::Nothing, false).next();
@@ -169,7 +169,7 @@ impl<'a> Group<'a> {
 }
 
 /// Writes all of `frames`; returns whether each was new.
-pub async fn write(
+pub(super) async fn write(
     connection: &Connection,
     usage_cache: &mut UsageCache,
     records: &Group<'_>,

@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::connection::{Connection, Failure};
 
 /// Interval of updates.
-pub const BEAT_INTERVAL: Duration = Duration::from_secs(2);
+pub(super) const BEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// Time without an update after which a weir counts as dead: five missed updates.
-pub const LIFETIME: &str = "interval '10 seconds'";
+pub(super) const LIFETIME: &str = "interval '10 seconds'";
 
 /// Updates the row of `id`. If it counted as dead, its life starts again.
-pub async fn beat(connection: &Connection, id: &[u8; 16]) -> Result<(), Failure> {
+pub(super) async fn beat(connection: &Connection, id: &[u8; 16]) -> Result<(), Failure> {
     let sql = format!(
         "INSERT INTO weir_instance AS own VALUES ($1, clock_timestamp(), clock_timestamp())
          ON CONFLICT (id) DO UPDATE SET seen = excluded.seen,
@@ -21,7 +21,7 @@ pub async fn beat(connection: &Connection, id: &[u8; 16]) -> Result<(), Failure>
 }
 
 /// Marks `id` as ended, and deletes rows that ended long ago.
-pub async fn end(connection: &Connection, id: &[u8; 16]) -> Result<(), Failure> {
+pub(super) async fn end(connection: &Connection, id: &[u8; 16]) -> Result<(), Failure> {
     let sql =
         "DELETE FROM weir_instance WHERE id = $1 OR seen < clock_timestamp() - interval '1 day'";
     connection.execute(sql, &[&&id[..]]).await.map(drop)

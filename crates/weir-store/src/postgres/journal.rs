@@ -18,26 +18,26 @@ const QUEUE_LENGTH: usize = 1024;
 const MAX_GROUP: usize = 256;
 
 /// A record, in the write-ahead log's format, to be written to the tables.
-pub struct Waiting {
+pub(super) struct Waiting {
     record: Vec<u8>,
     /// Receives whether it was new.
     reply: oneshot::Sender<Result<bool, StoreError>>,
 }
 
 /// Senders to the two tasks.
-pub struct Queues {
+pub(super) struct Queues {
     pub intents: mpsc::Sender<Waiting>,
     pub endings: mpsc::Sender<Waiting>,
 }
 
 /// Receivers of the two tasks.
-pub struct Receivers {
+pub(super) struct Receivers {
     intents: mpsc::Receiver<Waiting>,
     endings: mpsc::Receiver<Waiting>,
 }
 
 impl Queues {
-    pub fn new() -> (Self, Receivers) {
+    pub(super) fn new() -> (Self, Receivers) {
         let (intents, of_intents) = mpsc::channel(QUEUE_LENGTH);
         let (endings, of_endings) = mpsc::channel(QUEUE_LENGTH);
         (Self { intents, endings }, Receivers { intents: of_intents, endings: of_endings })
@@ -46,14 +46,14 @@ impl Queues {
 
 impl Queues {
     /// Returns the number of requests waiting to be written.
-    pub fn waiting(&self) -> u64 {
+    pub(super) fn waiting(&self) -> u64 {
         let waiting = |queue: &mpsc::Sender<Waiting>| QUEUE_LENGTH - queue.capacity();
         (waiting(&self.intents) + waiting(&self.endings)) as u64
     }
 }
 
 /// Starts the tasks, which end with the runtime.
-pub fn start(runtime: &tokio::runtime::Handle, shared: &Arc<Shared>, receivers: Receivers) {
+pub(super) fn start(runtime: &tokio::runtime::Handle, shared: &Arc<Shared>, receivers: Receivers) {
     runtime.spawn(write_all(Arc::clone(shared), receivers.intents));
     runtime.spawn(write_all(Arc::clone(shared), receivers.endings));
 }
@@ -87,7 +87,7 @@ impl Postgres {
     }
 
     /// Starts watching the server, once.
-    pub fn watch(&self) {
+    pub(crate) fn watch(&self) {
         if !self.0.shared.is_watched.swap(true, Ordering::Relaxed) {
             self.0.runtime.spawn(watch::watch(Arc::clone(&self.0.shared)));
         }

@@ -22,18 +22,18 @@ use crate::backend::{Internal, Keys};
 const COLUMNS: &str = "k.id, k.name, t.organisation, k.team, k.\"user\", k.settings, k.created_ms,
                        k.expires_ms, k.revoked_ms";
 /// Name of the change counter.
-pub const VERSION: &str = "keys_version";
+pub(super) const VERSION: &str = "keys_version";
 /// How long cached keys are trusted after the server last confirmed the change counter.
 const TRUSTED: Duration = Duration::from_secs(1);
 
 /// The change counter as known to this weir.
 #[derive(Default)]
-pub struct ChangeCount(std::sync::Mutex<Option<(u64, Instant)>>);
+pub(super) struct ChangeCount(std::sync::Mutex<Option<(u64, Instant)>>);
 
 impl ChangeCount {
     /// Records the counter that the server returned to a query sent at `asked`. Older answers than
     /// the known one are ignored.
-    pub fn note(&self, version: u64, asked_at: Instant) {
+    pub(super) fn note(&self, version: u64, asked_at: Instant) {
         let mut known = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if known.is_none_or(|(_, before)| before <= asked_at) {
             *known = Some((version, asked_at));

@@ -44,7 +44,7 @@ const SIGN_OFF_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Handle on the store's thread, which ends with the last handle.
 #[derive(Clone)]
-pub struct Postgres(Arc<Inner>);
+pub(crate) struct Postgres(Arc<Inner>);
 
 struct Inner {
     runtime: Handle,
@@ -54,7 +54,7 @@ struct Inner {
 }
 
 /// State shared by all tasks of a store.
-pub struct Shared {
+pub(crate) struct Shared {
     pool: Pool,
     secret: [u8; SECRET_BYTES],
     /// Id of this weir while it lives.
@@ -70,7 +70,7 @@ pub struct Shared {
 
 impl Postgres {
     /// Opens the database at `url` and creates its tables if missing. Blocks while opening.
-    pub fn open(url: &str) -> Result<Self, OpenError> {
+    pub(crate) fn open(url: &str) -> Result<Self, OpenError> {
         let address = Address::read(url)?;
         let (reply, answer) = std::sync::mpsc::sync_channel(1);
         let run = move || {
@@ -107,7 +107,7 @@ impl Postgres {
     }
 
     /// Validates a URL for [`Self::open`].
-    pub fn check_url(url: &str) -> Result<(), OpenError> {
+    pub(crate) fn check_url(url: &str) -> Result<(), OpenError> {
         Address::read(url).map(drop)
     }
 

@@ -26,7 +26,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
 /// Connections to one server.
-pub struct Pool {
+pub(super) struct Pool {
     address: Address,
     health: Arc<Health>,
     changed: Arc<Notify>,
@@ -47,7 +47,7 @@ struct Backoff {
 }
 
 /// A leased connection; it returns to the pool if it is usable.
-pub struct Lease<'a> {
+pub(super) struct Lease<'a> {
     pool: &'a Pool,
     connection: Option<Connection>,
     _place: SemaphorePermit<'a>,
@@ -55,7 +55,7 @@ pub struct Lease<'a> {
 }
 
 impl Pool {
-    pub fn new(address: Address) -> Self {
+    pub(super) fn new(address: Address) -> Self {
         Self {
             address,
             health: Arc::default(),
@@ -69,32 +69,32 @@ impl Pool {
     }
 
     /// Fixes the schema in which tables are looked up, even if other schemas have the same names.
-    pub fn set_schema(&self, schema: String) {
+    pub(super) fn set_schema(&self, schema: String) {
         // Set once, when the store is opened.
         let _ = self.schema.set(schema);
     }
 
     /// Returns the schema, which separates the tables from other stores on the same server.
-    pub fn schema(&self) -> &str {
+    pub(super) fn schema(&self) -> &str {
         self.schema.get().map_or("", String::as_str)
     }
 
-    pub fn health(&self) -> &Health {
+    pub(super) fn health(&self) -> &Health {
         &self.health
     }
 
     /// Returns the notification that keys were changed, received on any connection.
-    pub fn changed(&self) -> &Notify {
+    pub(super) fn changed(&self) -> &Notify {
         &self.changed
     }
 
     /// Leases a connection as soon as one is free.
-    pub async fn lease(&self) -> Result<Lease<'_>, StoreError> {
+    pub(super) async fn lease(&self) -> Result<Lease<'_>, StoreError> {
         self.lease_with(None).await
     }
 
     /// Leases a connection for long statements; there are fewer of these.
-    pub async fn long_lease(&self) -> Result<Lease<'_>, StoreError> {
+    pub(super) async fn long_lease(&self) -> Result<Lease<'_>, StoreError> {
         let place = self.long_places.acquire().await.map_err(|_| StoreError::Closed)?;
         self.lease_with(Some(place)).await
     }
@@ -124,7 +124,7 @@ impl Pool {
     }
 
     /// Opens a connection outside the pool.
-    pub async fn connect(&self) -> Result<Connection, Failure> {
+    pub(super) async fn connect(&self) -> Result<Connection, Failure> {
         {
             let backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some((until, message)) = &backoff.closed

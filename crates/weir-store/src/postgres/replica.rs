@@ -16,7 +16,7 @@ const ROWS_AT_ONCE: i64 = 1000;
 
 /// Replicas, by kind.
 #[derive(Default)]
-pub struct Replicas(Mutex<HashMap<&'static str, Replica>>);
+pub(super) struct Replicas(Mutex<HashMap<&'static str, Replica>>);
 
 /// Replica of a kind, as of the last read.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Replicas {
     }
 
     /// Removes expired entries.
-    pub fn forget_ended(&self, now_ms: u64) {
+    pub(super) fn forget_ended(&self, now_ms: u64) {
         let now = stored(now_ms);
         self.with(|replicas| {
             for replica in replicas.values_mut() {
@@ -42,7 +42,7 @@ impl Replicas {
     }
 
     /// Returns a value of a replicated kind; `None` if the kind is not replicated.
-    pub fn get(
+    pub(super) fn get(
         &self,
         tenant: Tenant,
         kind: Kind,
@@ -63,7 +63,7 @@ impl Replicas {
     }
 
     /// Reads changes from the server.
-    pub async fn refresh(&self, connection: &Connection) -> Result<(), Failure> {
+    pub(super) async fn refresh(&self, connection: &Connection) -> Result<(), Failure> {
         let kinds: Vec<&'static str> = self.with(|replicas| replicas.keys().copied().collect());
         for kind in kinds {
             while self.read_changes(connection, kind).await? == ROWS_AT_ONCE as usize {}

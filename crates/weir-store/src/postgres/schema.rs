@@ -12,14 +12,14 @@ const LOCK: &str =
     "SELECT pg_advisory_xact_lock(hashtextextended('weir tables ' || current_schema(), 0))";
 
 /// Result of preparing the tables.
-pub struct Prepared {
+pub(super) struct Prepared {
     pub secret: [u8; SECRET_BYTES],
     /// Schema of the tables, as a quoted identifier.
     pub schema: String,
 }
 
 /// Migrates the tables to the current version, and returns the store's secret.
-pub async fn prepare(connection: &Connection) -> Result<Prepared, OpenError> {
+pub(super) async fn prepare(connection: &Connection) -> Result<Prepared, OpenError> {
     let unusable = |message: &str| OpenError::Unusable { message: message.to_owned() };
     let facts = "SELECT current_schema() IS NOT NULL, current_setting('server_encoding') = 'UTF8',
                         current_setting('server_version_num')::int >= 120000";
@@ -90,19 +90,19 @@ async fn secret(connection: &Connection) -> Result<[u8; SECRET_BYTES], OpenError
 }
 
 /// Reads a value of `weir_meta`.
-pub async fn value(connection: &Connection, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+pub(super) async fn value(connection: &Connection, name: &str) -> Result<Option<Vec<u8>>, Failure> {
     let found = connection.row("SELECT value FROM weir_meta WHERE name = $1", &[&name]).await?;
     Ok(found.map(|row| row.get(0)))
 }
 
 /// Reads a value of `weir_meta` as a number.
-pub async fn number(connection: &Connection, name: &str) -> Result<Option<u64>, Failure> {
+pub(super) async fn number(connection: &Connection, name: &str) -> Result<Option<u64>, Failure> {
     let found = value(connection, name).await?;
     Ok(found.map(|bytes| bytes.try_into().map_or(u64::MAX, u64::from_be_bytes)))
 }
 
 /// Writes a value of `weir_meta`.
-pub async fn put(connection: &Connection, name: &str, value: &[u8]) -> Result<(), Failure> {
+pub(super) async fn put(connection: &Connection, name: &str, value: &[u8]) -> Result<(), Failure> {
     let sql = "INSERT INTO weir_meta VALUES ($1, $2)
                ON CONFLICT (name) DO UPDATE SET value = excluded.value";
     connection.execute(sql, &[&name, &value]).await.map(drop)

@@ -16,7 +16,7 @@ use super::{Shared, instances, schema};
 const POLL_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Runs until the store's thread ends.
-pub async fn watch(shared: Arc<Shared>) {
+pub(super) async fn watch(shared: Arc<Shared>) {
     loop {
         let ended = watch_connection(&shared).await;
         shared.pool.health().report(Err(&StoreError::from(ended)));

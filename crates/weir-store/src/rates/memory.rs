@@ -14,7 +14,7 @@ const FORGET_ABOVE: usize = 10_000;
 const FORGET_AFTER_MS: u64 = 11 * 60 * 1000;
 
 /// Usage of all names.
-pub struct Memory {
+pub(super) struct Memory {
     began: Instant,
     usage: Mutex<HashMap<String, Arc<Mutex<Usage>>>>,
 }
@@ -29,7 +29,7 @@ struct Usage {
 }
 
 /// A place, released on drop.
-pub struct Used {
+pub(super) struct Used {
     usage: Arc<Mutex<Usage>>,
     began: Instant,
 }
@@ -41,7 +41,11 @@ impl Default for Memory {
 }
 
 impl Memory {
-    pub fn admit(&self, name: &str, limits: Limits) -> Result<(Used, Option<Left>), Refused> {
+    pub(super) fn admit(
+        &self,
+        name: &str,
+        limits: Limits,
+    ) -> Result<(Used, Option<Left>), Refused> {
         let now_ms = elapsed_ms(self.began);
         let usage = self.usage_of(name, now_ms);
         let mut used = lock(&usage);
@@ -76,14 +80,14 @@ impl Memory {
 }
 
 impl Used {
-    pub fn take(&self, tokens: u64, per_minute: u64) -> Result<Left, TooMany> {
+    pub(super) fn take(&self, tokens: u64, per_minute: u64) -> Result<Left, TooMany> {
         let now_ms = elapsed_ms(self.began);
         let mut used = lock(&self.usage);
         used.tokens.take(tokens, per_minute, now_ms)?;
         Ok(used.tokens.left(per_minute, now_ms))
     }
 
-    pub fn correct(&self, taken: u64, actual: u64, per_minute: u64) {
+    pub(super) fn correct(&self, taken: u64, actual: u64, per_minute: u64) {
         let now_ms = elapsed_ms(self.began);
         let mut used = lock(&self.usage);
         used.last_ms = now_ms;

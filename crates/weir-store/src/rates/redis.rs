@@ -39,7 +39,7 @@ scripts! {
 }
 
 /// Rate counters in Redis.
-pub struct RedisRates {
+pub(super) struct RedisRates {
     redis: Redis,
     life_ms: u64,
     /// Places that this instance renews, with their names.
@@ -47,7 +47,7 @@ pub struct RedisRates {
 }
 
 /// A place, released on drop.
-pub struct Taken {
+pub(super) struct Taken {
     rates: Arc<RedisRates>,
     name: String,
     id: String,
@@ -56,14 +56,14 @@ pub struct Taken {
 }
 
 impl RedisRates {
-    pub fn new(redis: Redis, life: Duration) -> Arc<Self> {
+    pub(super) fn new(redis: Redis, life: Duration) -> Arc<Self> {
         let life_ms = u64::try_from(life.as_millis()).unwrap_or(u64::MAX);
         let rates = Arc::new(Self { redis, life_ms, places: Mutex::default() });
         tokio::spawn(renew(Arc::downgrade(&rates), life / 3));
         rates
     }
 
-    pub async fn admit(
+    pub(super) async fn admit(
         self: &Arc<Self>,
         name: &str,
         limits: Limits,
@@ -133,7 +133,7 @@ impl RedisRates {
 }
 
 impl Taken {
-    pub async fn take(
+    pub(super) async fn take(
         &self,
         tokens: u64,
         per_minute: u64,
@@ -145,7 +145,7 @@ impl Taken {
         Ok(refusal(&reply).map(|()| left))
     }
 
-    pub fn correct(&self, taken: u64, actual: u64, per_minute: u64) {
+    pub(super) fn correct(&self, taken: u64, actual: u64, per_minute: u64) {
         let arguments = json!({
             "taken": bounded(taken),
             "actual": bounded(actual),

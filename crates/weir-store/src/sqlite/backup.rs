@@ -19,7 +19,11 @@ type Open = Vec<([u8; 16], HashMap<RequestId, Vec<u8>>)>;
 
 /// Writes a snapshot of `connection` to a new file at `path`, readable only by its owner because it
 /// contains the store's secret. The file gets its name only when it is complete.
-pub fn write(connection: &Connection, instance: &Instance, path: &Path) -> Result<(), StoreError> {
+pub(super) fn write(
+    connection: &Connection,
+    instance: &Instance,
+    path: &Path,
+) -> Result<(), StoreError> {
     let failed = |error: io::Error| StoreError::Failed(format!("{}: {error}", path.display()));
     if fs::symlink_metadata(path).is_ok() {
         return Err(failed(io::ErrorKind::AlreadyExists.into()));

@@ -17,7 +17,7 @@ const SUFFIX: &str = ".keys";
 
 /// A change counter. Clones share it.
 #[derive(Clone)]
-pub struct ChangeCounter(Arc<Place>);
+pub(crate) struct ChangeCounter(Arc<Place>);
 
 enum Place {
     /// For an in-memory store, which no other process sees.
@@ -28,7 +28,7 @@ enum Place {
 
 impl ChangeCounter {
     /// Creates the counter of the store in the file at `path`, or in memory.
-    pub fn new(path: Option<&Path>) -> Self {
+    pub(crate) fn new(path: Option<&Path>) -> Self {
         Self(Arc::new(match path {
             None => Place::Memory(AtomicU64::new(0)),
             Some(path) => {
@@ -40,7 +40,7 @@ impl ChangeCounter {
     }
 
     /// Returns the count; `None` if it is unknown.
-    pub fn read(&self) -> Option<u64> {
+    pub(crate) fn read(&self) -> Option<u64> {
         match &*self.0 {
             Place::Memory(count) => Some(count.load(Ordering::Acquire)),
             Place::File { file, .. } => {
@@ -52,7 +52,7 @@ impl ChangeCounter {
 
     /// Reopens the file if it was replaced or none is open. A missing file stays missing until keys
     /// change or the store is opened again.
-    pub fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         let Place::File { path, file } = &*self.0 else { return };
         if self.read().is_none() {
             *file.write().unwrap_or_else(PoisonError::into_inner) = File::open(path).ok();
@@ -62,7 +62,7 @@ impl ChangeCounter {
     /// Publishes the count to all processes. Call it within the transaction that counts the change,
     /// so that the later of two changes is published last. Until the commit, readers see a
     /// difference and ask the store.
-    pub fn write(&self, count: u64) {
+    pub(crate) fn write(&self, count: u64) {
         match &*self.0 {
             Place::Memory(of) => of.store(count, Ordering::Release),
             Place::File { path, file } => {
@@ -78,7 +78,7 @@ impl ChangeCounter {
 
     /// Brings the file in line with the store after a power loss, a rollback, or a copy of the
     /// store without the file.
-    pub fn repair(&self, connection: &mut Connection) -> rusqlite::Result<()> {
+    pub(crate) fn repair(&self, connection: &mut Connection) -> rusqlite::Result<()> {
         self.reopen();
         let is_equal = self.read() == Some(key_rows::version(connection)?);
         let is_private = matches!(&*self.0, Place::File { path, .. } if is_private(path));

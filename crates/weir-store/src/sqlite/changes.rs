@@ -13,7 +13,7 @@ use super::{Sqlite, key_rows};
 const TRUSTED_MS: u64 = 250;
 
 /// State of change detection, shared by all handles.
-pub struct Changes {
+pub(crate) struct Changes {
     counter: ChangeCounter,
     started: Instant,
     /// When to read the store again, in milliseconds since `started`.
@@ -23,7 +23,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    pub fn new(counter: ChangeCounter) -> Self {
+    pub(crate) fn new(counter: ChangeCounter) -> Self {
         Self {
             counter,
             started: Instant::now(),
@@ -33,25 +33,25 @@ impl Changes {
     }
 
     /// Returns the change counter.
-    pub fn counter(&self) -> &ChangeCounter {
+    pub(crate) fn counter(&self) -> &ChangeCounter {
         &self.counter
     }
 
     /// Forces a read of the store next time.
     #[cfg(test)]
-    pub fn check_now(&self) {
+    pub(crate) fn check_now(&self) {
         self.check_at_ms.store(0, Ordering::Relaxed);
     }
 }
 
 impl Sqlite {
     /// Returns the state of change detection.
-    pub fn changes(&self) -> &Changes {
+    pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
 
     /// Returns the number of changes according to the file; `None` if it is not trusted.
-    pub fn counted_changes(&self) -> Option<u64> {
+    pub(crate) fn counted_changes(&self) -> Option<u64> {
         let changes = &self.changes;
         let now_ms = u64::try_from(changes.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         if now_ms >= changes.check_at_ms.load(Ordering::Relaxed) && self.is_file() {
@@ -64,7 +64,7 @@ impl Sqlite {
     }
 
     /// Returns the number of changes according to the store; `None` if that would block.
-    pub fn stored_changes(&self) -> Option<u64> {
+    pub(crate) fn stored_changes(&self) -> Option<u64> {
         let version = self.read_now(key_rows::version)?;
         self.changes.confirmed.fetch_max(version, Ordering::AcqRel);
         Some(version)

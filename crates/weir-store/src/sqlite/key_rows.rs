@@ -12,7 +12,7 @@ const COLUMNS: &str = "k.id, k.name, t.organisation, k.team, k.user, k.settings,
 const VERSION: &str = "keys_version";
 
 /// Returns the change counter.
-pub fn version(connection: &Connection) -> rusqlite::Result<u64> {
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<u64> {
     let found: Option<[u8; 8]> = connection
         .prepare_cached("SELECT value FROM meta WHERE name = ?1")?
         .query_row([VERSION], |row| row.get(0))
@@ -21,7 +21,7 @@ pub fn version(connection: &Connection) -> rusqlite::Result<u64> {
 }
 
 /// Increments the change counter and returns it.
-pub fn raise_version(connection: &Connection) -> rusqlite::Result<u64> {
+pub(super) fn raise_version(connection: &Connection) -> rusqlite::Result<u64> {
     let next = version(connection)?.wrapping_add(1);
     connection
         .prepare_cached(
@@ -31,7 +31,10 @@ pub fn raise_version(connection: &Connection) -> rusqlite::Result<u64> {
     Ok(next)
 }
 
-pub fn by_hash(connection: &Connection, hash: &[u8; 32]) -> rusqlite::Result<Option<FoundKey>> {
+pub(super) fn by_hash(
+    connection: &Connection,
+    hash: &[u8; 32],
+) -> rusqlite::Result<Option<FoundKey>> {
     let sql = format!(
         "SELECT {COLUMNS}, s.hash, s.expires_ms FROM key_secret s
          JOIN virtual_key k ON k.id = s.key JOIN team t ON t.name = k.team WHERE s.hash = ?1"
@@ -42,7 +45,7 @@ pub fn by_hash(connection: &Connection, hash: &[u8; 32]) -> rusqlite::Result<Opt
     connection.prepare_cached(&sql)?.query_row([hash], found).optional()
 }
 
-pub fn by_id(connection: &Connection, id: &str) -> rusqlite::Result<Option<KeyFacts>> {
+pub(super) fn by_id(connection: &Connection, id: &str) -> rusqlite::Result<Option<KeyFacts>> {
     let sql = format!(
         "SELECT {COLUMNS} FROM virtual_key k JOIN team t ON t.name = k.team WHERE k.id = ?1"
     );
@@ -51,7 +54,7 @@ pub fn by_id(connection: &Connection, id: &str) -> rusqlite::Result<Option<KeyFa
 }
 
 /// Returns at most `limit` keys after `after`, by id.
-pub fn list(
+pub(super) fn list(
     connection: &Connection,
     team: Option<&str>,
     after: &str,
@@ -69,7 +72,7 @@ pub fn list(
 
 /// Returns at most `limit` teams after `after`, by name, with the number of their keys that are not
 /// revoked.
-pub fn teams(
+pub(super) fn teams(
     connection: &Connection,
     after: &str,
     limit: usize,
@@ -91,19 +94,22 @@ pub fn teams(
 }
 
 /// Returns the number of keys, including revoked ones.
-pub fn count(connection: &Connection) -> rusqlite::Result<u64> {
+pub(super) fn count(connection: &Connection) -> rusqlite::Result<u64> {
     connection.query_row("SELECT count(*) FROM virtual_key", [], |row| row.get(0).map(unsigned))
 }
 
 /// Returns the organisation of a team, if the team exists.
-pub fn organisation(connection: &Connection, team: &str) -> rusqlite::Result<Option<String>> {
+pub(super) fn organisation(
+    connection: &Connection,
+    team: &str,
+) -> rusqlite::Result<Option<String>> {
     connection
         .prepare_cached("SELECT organisation FROM team WHERE name = ?1")?
         .query_row([team], |row| row.get(0))
         .optional()
 }
 
-pub fn insert_team(
+pub(super) fn insert_team(
     connection: &Connection,
     team: &str,
     organisation: &str,
@@ -121,7 +127,7 @@ pub fn insert_team(
 }
 
 /// Inserts a key, or replaces the one with its id.
-pub fn put(connection: &Connection, key: &VirtualKey) -> rusqlite::Result<()> {
+pub(super) fn put(connection: &Connection, key: &VirtualKey) -> rusqlite::Result<()> {
     let settings = serde_json::to_string(&key.settings)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
     connection
@@ -144,7 +150,7 @@ pub fn put(connection: &Connection, key: &VirtualKey) -> rusqlite::Result<()> {
     Ok(())
 }
 
-pub fn insert_secret(
+pub(super) fn insert_secret(
     connection: &Connection,
     hash: &[u8; 32],
     key: &str,
@@ -159,7 +165,7 @@ pub fn insert_secret(
 
 /// Ends a key's secrets at `end_ms`. One with an end already set ends at once, so that at most two
 /// are ever valid.
-pub fn end_secrets(
+pub(super) fn end_secrets(
     connection: &Connection,
     key: &str,
     now_ms: u64,

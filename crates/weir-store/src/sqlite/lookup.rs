@@ -10,7 +10,7 @@ use crate::ledger::{Intent, RequestEnd, RequestId};
 use crate::wal::{Session, checkpoint};
 
 /// Returns those of the requests that are open in any log.
-pub fn open_in_logs(session: &Session, ids: &[RequestId]) -> HashSet<RequestId> {
+pub(super) fn open_in_logs(session: &Session, ids: &[RequestId]) -> HashSet<RequestId> {
     let mut open: HashSet<RequestId> = session.log.open_of(ids).collect();
     let logs = session.instance.segments();
     for files in logs.chunk_by(|one, next| one.instance == next.instance) {
@@ -23,7 +23,7 @@ pub fn open_in_logs(session: &Session, ids: &[RequestId]) -> HashSet<RequestId> 
 
 /// Returns requests that began at `from_ms` or later and are open in any process's log. Call it
 /// before ended requests are moved into the tables.
-pub fn open_since(session: &Session, from_ms: u64) -> Vec<Intent> {
+pub(super) fn open_since(session: &Session, from_ms: u64) -> Vec<Intent> {
     let logs = session.instance.segments();
     let mut open = Vec::new();
     for files in logs.chunk_by(|one, next| one.instance == next.instance) {
@@ -38,7 +38,7 @@ pub fn open_since(session: &Session, from_ms: u64) -> Vec<Intent> {
 }
 
 /// Adds open requests from the tables, and removes those that have ended meanwhile.
-pub fn still_open(
+pub(super) fn still_open(
     connection: &Connection,
     in_logs: Vec<Intent>,
     from_ms: u64,
@@ -69,7 +69,7 @@ pub fn still_open(
 }
 
 /// Returns the state of a request; `open` has those that are open in logs.
-pub fn end(
+pub(super) fn end(
     connection: &Connection,
     id: RequestId,
     open: &HashSet<RequestId>,

@@ -47,7 +47,7 @@ const STATEMENTS: usize = 64;
 
 /// A SQLite database.
 #[derive(Clone)]
-pub struct Sqlite {
+pub(crate) struct Sqlite {
     writer: Writer,
     /// `None` if there is only one connection: in memory.
     readers: Option<Readers>,
@@ -60,7 +60,7 @@ pub struct Sqlite {
 
 impl Sqlite {
     /// Opens the file at `path`; creates it and its folder if missing.
-    pub fn open(path: &Path, options: StoreOptions) -> Result<Self, OpenError> {
+    pub(crate) fn open(path: &Path, options: StoreOptions) -> Result<Self, OpenError> {
         let deadline = Instant::now() + OPEN_TIMEOUT;
         loop {
             match Self::open_once(path, options) {
@@ -107,7 +107,7 @@ impl Sqlite {
     }
 
     /// Creates an in-memory database.
-    pub fn in_memory() -> Result<Self, OpenError> {
+    pub(crate) fn in_memory() -> Result<Self, OpenError> {
         Self::start(Connection::open_in_memory()?, None, None, StoreOptions::default())
     }
 
@@ -136,34 +136,34 @@ impl Sqlite {
     }
 
     #[cfg(test)]
-    pub fn writer(&self) -> &Writer {
+    pub(crate) fn writer(&self) -> &Writer {
         &self.writer
     }
 
     #[cfg(test)]
-    pub fn dirty(&self) -> Option<&Dirty> {
+    pub(crate) fn dirty(&self) -> Option<&Dirty> {
         self.dirty.as_ref()
     }
 
     /// Returns the journal's session.
-    pub fn session(&self) -> &Arc<Session> {
+    pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
     /// Notifies the sync thread that a request was recorded.
-    pub fn note_written(&self) {
+    pub(crate) fn note_written(&self) {
         if let Some(dirty) = &self.dirty {
             dirty.note();
         }
     }
 
     /// Returns whether there is a file.
-    pub fn is_file(&self) -> bool {
+    pub(crate) fn is_file(&self) -> bool {
         self.readers.is_some()
     }
 
     /// Runs `work` in a transaction, and returns its result after the commit.
-    pub async fn write<T: Send + 'static>(
+    pub(crate) async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -171,7 +171,7 @@ impl Sqlite {
     }
 
     /// Runs the read-only `work`, concurrently with writers.
-    pub async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -182,13 +182,16 @@ impl Sqlite {
     }
 
     /// Returns whether the last write failed.
-    pub fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.writer.is_failing()
     }
 
     /// Runs `work`, which reads a page or two, on the caller's thread; `None` if it fails or would
     /// wait for another process.
-    pub fn read_now<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Option<T> {
+    pub(crate) fn read_now<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Option<T> {
         self.readers.as_ref()?.read_now(work)
     }
 }

@@ -10,7 +10,7 @@ use crate::ledger::{DAY_MS, RequestId};
 /// Maximum rows deleted per transaction, so that requests do not wait long.
 const DELETED_AT_ONCE: i64 = 200;
 
-pub async fn prune(
+pub(super) async fn prune(
     sqlite: &Sqlite,
     before_ms: u64,
     totals_before_ms: u64,

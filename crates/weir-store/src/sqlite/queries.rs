@@ -23,7 +23,10 @@ impl From<SqlValue> for Value {
     }
 }
 
-pub fn usage(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Vec<UsageRow>> {
+pub(super) fn usage(
+    connection: &Connection,
+    query: &UsageQuery,
+) -> rusqlite::Result<Vec<UsageRow>> {
     let (conditions, by) = (query.conditions(), query.by_sql());
     let mut columns: Vec<String> = by.iter().map(|&column| column.to_owned()).collect();
     columns.extend(COUNT_COLUMNS.map(|column| format!("sum({column})")));
@@ -81,7 +84,7 @@ fn usage_row(row: &Row<'_>, by: &[Column]) -> rusqlite::Result<UsageRow> {
 }
 
 /// Returns the cost of a tenant's requests of one route since `from_ms`, in nano-dollars.
-pub fn spent_on_route(
+pub(super) fn spent_on_route(
     connection: &Connection,
     tenant: Tenant,
     route: &str,
@@ -96,7 +99,7 @@ pub fn spent_on_route(
 }
 
 /// Returns single requests, newest first.
-pub fn requests(
+pub(super) fn requests(
     connection: &Connection,
     query: &RequestQuery,
 ) -> rusqlite::Result<Vec<RequestRow>> {

@@ -16,7 +16,7 @@ const READERS: usize = 4;
 
 /// Read-only connections. Clones share them.
 #[derive(Clone)]
-pub struct Readers(Arc<Shared>);
+pub(super) struct Readers(Arc<Shared>);
 
 struct Shared {
     path: PathBuf,
@@ -28,7 +28,7 @@ struct Shared {
 
 impl Readers {
     /// Creates connections to the file at `path`, opened on first use.
-    pub fn new(path: &Path) -> Self {
+    pub(super) fn new(path: &Path) -> Self {
         Self(Arc::new(Shared {
             path: path.to_owned(),
             idle: Mutex::new(Vec::new()),
@@ -37,12 +37,12 @@ impl Readers {
         }))
     }
 
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.0.path
     }
 
     /// Runs `work` on a blocking thread, as soon as a connection is free.
-    pub async fn run<T: Send + 'static>(
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -68,7 +68,10 @@ impl Readers {
 
     /// Runs `work`, which reads a page or two, on the caller's thread; `None` if it fails or would
     /// wait for another process.
-    pub fn read_now<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Option<T> {
+    pub(super) fn read_now<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Option<T> {
         let mut place = self.0.immediate.lock().ok()?;
         if place.is_none() {
             let connection = connect(&self.0.path, OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
@@ -85,7 +88,7 @@ impl Readers {
 }
 
 /// Connects to the file at `path`.
-pub fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
+pub(super) fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     // URIs are disabled: a path is always a path.
     let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;

@@ -9,7 +9,7 @@ use crate::wal::record::{IntentRecord, SettlementRecord};
 
 /// Inserts the request that this record opened as an intent of `instance`, unless it has ended. An
 /// unreadable record is inserted by its id.
-pub fn insert_intent(
+pub(crate) fn insert_intent(
     connection: &Connection,
     instance: [u8; 16],
     id: RequestId,
@@ -26,13 +26,13 @@ pub fn insert_intent(
 }
 
 /// Deletes the intent of a request whose row was just written.
-pub fn end(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
+pub(crate) fn end(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
     connection.prepare_cached("DELETE FROM intent WHERE id = ?1")?.execute([id.0])?;
     Ok(())
 }
 
 /// Deletes an intent that has not ended.
-pub fn release(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
+pub(crate) fn release(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
     connection
         .prepare_cached(
             "DELETE FROM intent WHERE id = ?1
@@ -43,7 +43,7 @@ pub fn release(connection: &Connection, id: RequestId) -> rusqlite::Result<()> {
 }
 
 /// Inserts the row of an ended request; `false` if it exists.
-pub fn insert(
+pub(crate) fn insert(
     connection: &Connection,
     intent: &IntentRecord<'_>,
     settlement: &SettlementRecord<'_>,
@@ -103,7 +103,7 @@ pub fn insert(
 }
 
 /// Returns intents whose instance has ended, oldest first.
-pub fn orphans(
+pub(crate) fn orphans(
     connection: &Connection,
     instance: &Instance,
     limit: usize,

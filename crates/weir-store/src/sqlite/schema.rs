@@ -59,7 +59,7 @@ const MIGRATIONS: &[&str] = &[
 ];
 
 /// Rejects files that are not weir's, or of a later version. Changes nothing.
-pub fn recognise(connection: &Connection) -> Result<(), OpenError> {
+pub(super) fn recognise(connection: &Connection) -> Result<(), OpenError> {
     let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let has_tables = "SELECT EXISTS (SELECT 1 FROM sqlite_schema)";
     let has_tables: bool = connection.query_row(has_tables, [], |row| row.get(0))?;
@@ -74,7 +74,7 @@ pub fn recognise(connection: &Connection) -> Result<(), OpenError> {
 }
 
 /// Migrates the tables to the current version, and returns the store's secret.
-pub fn prepare(connection: &mut Connection) -> Result<[u8; SECRET_BYTES], OpenError> {
+pub(super) fn prepare(connection: &mut Connection) -> Result<[u8; SECRET_BYTES], OpenError> {
     // One process at a time: another may be starting on the same file.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     recognise(&transaction)?;

@@ -10,7 +10,10 @@ use crate::budgets::SpentQuery;
 use crate::ledger::{DAY_MS, RequestId};
 
 /// Returns the total per bucket, oldest first.
-pub fn spent(connection: &Connection, query: &SpentQuery) -> rusqlite::Result<Vec<(u64, u64)>> {
+pub(super) fn spent(
+    connection: &Connection,
+    query: &SpentQuery,
+) -> rusqlite::Result<Vec<(u64, u64)>> {
     let first_day = query.from_ms.div_ceil(DAY_MS);
     let is_by_day = query.bucket_ms.is_none_or(|length_ms| length_ms % DAY_MS == 0);
     // Buckets shorter than a day use rows only.

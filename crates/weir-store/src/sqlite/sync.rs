@@ -30,7 +30,7 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Signals commits to the sync thread. Clones signal the same thread.
 #[derive(Clone, Default)]
-pub struct Dirty(Arc<State>);
+pub(crate) struct Dirty(Arc<State>);
 
 #[derive(Default)]
 struct State {
@@ -42,7 +42,7 @@ struct State {
 
 impl Dirty {
     /// Signals a commit.
-    pub fn note(&self) {
+    pub(crate) fn note(&self) {
         // A thread that was already notified is not woken: waking costs more than a commit.
         if !self.0.is_dirty.load(Ordering::Acquire) && !self.0.is_dirty.swap(true, Ordering::AcqRel)
         {
@@ -51,13 +51,13 @@ impl Dirty {
     }
 
     /// Signals the end of all commits.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.0.is_ended.store(true, Ordering::Release);
         self.wake();
     }
 
     /// Returns whether the last commits failed to reach the disk.
-    pub fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.0.is_failing.load(Ordering::Relaxed)
     }
 
@@ -69,7 +69,7 @@ impl Dirty {
 }
 
 /// Starts the thread for the store in the file at `path`, with the writer `shared`.
-pub fn start(
+pub(super) fn start(
     path: &Path,
     interval: Duration,
     dirty: Dirty,
@@ -96,7 +96,7 @@ pub fn start(
 }
 
 /// Syncs all commits of the store in the file at `path`, and waits for it.
-pub fn sync_now(path: &Path) -> Result<(), StoreError> {
+pub(super) fn sync_now(path: &Path) -> Result<(), StoreError> {
     sync_log(path).map_err(|error| StoreError::Failed(error.to_string()))
 }
 

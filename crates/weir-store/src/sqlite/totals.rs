@@ -16,7 +16,7 @@ use crate::ledger::{DAY_MS, Flags};
 
 /// Cached row count of the current day.
 #[derive(Default)]
-pub struct DayRows(Mutex<Option<(i64, u64)>>);
+pub(crate) struct DayRows(Mutex<Option<(i64, u64)>>);
 
 impl DayRows {
     /// Returns the row count of `day` including one new row. Rows of other processes are read once
@@ -66,7 +66,7 @@ fn add_row(rollup: &mut Rollup<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
 }
 
 /// Adds `added` to the stored totals.
-pub fn write(
+pub(crate) fn write(
     rollup: Rollup<'_>,
     connection: &Connection,
     day_rows: &DayRows,
@@ -82,7 +82,7 @@ pub fn write(
 
 /// Returns up to `limit` requests that an earlier version left uncounted: they still have their
 /// intent.
-pub fn uncounted(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<[u8; 16]>> {
+pub(crate) fn uncounted(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<[u8; 16]>> {
     connection
         .prepare_cached(
             "SELECT id FROM intent
@@ -93,7 +93,7 @@ pub fn uncounted(connection: &Connection, limit: usize) -> rusqlite::Result<Vec<
 }
 
 /// Adds those of the requests `ids` that no other process has added, and deletes their intents.
-pub fn count(
+pub(crate) fn count(
     connection: &Connection,
     day_rows: &DayRows,
     ids: &[[u8; 16]],
@@ -245,7 +245,7 @@ fn learn(connection: &Connection, model: &str, answers: u64, tokens: u64) -> rus
 }
 
 /// Returns the learned mean output of `model`, rounded up.
-pub fn learned_output_tokens(
+pub(crate) fn learned_output_tokens(
     connection: &Connection,
     model: &str,
 ) -> rusqlite::Result<Option<u64>> {

@@ -28,13 +28,13 @@ type IntentJson = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// Handle on the thread, which ends with the last handle.
 #[derive(Clone)]
-pub struct Writer {
+pub(crate) struct Writer {
     queue: mpsc::Sender<Work>,
     shared: Arc<Shared>,
 }
 
 /// State shared by the thread and the handles.
-pub struct Shared {
+pub(crate) struct Shared {
     connection: Mutex<Connection>,
     is_failing: AtomicBool,
     /// Notified of each commit that is not on disk yet; `None` if commits wait for the disk.
@@ -45,12 +45,12 @@ pub struct Shared {
 
 impl Shared {
     /// Locks the connection for writing, with no transaction open.
-    pub fn connection(&self) -> MutexGuard<'_, Connection> {
+    pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
         without_transaction(self.connection.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Runs `work` as a separate transaction on this thread, which may wait for others.
-    pub fn run_blocking<T>(
+    pub(crate) fn run_blocking<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
@@ -129,7 +129,7 @@ fn without_transaction(connection: MutexGuard<'_, Connection>) -> MutexGuard<'_,
 impl Writer {
     /// Starts a thread that writes on `connection`. Commits reach the disk before they return, or
     /// are signalled to `dirty`.
-    pub fn start(connection: Connection, dirty: Option<Dirty>) -> Result<Self, OpenError> {
+    pub(crate) fn start(connection: Connection, dirty: Option<Dirty>) -> Result<Self, OpenError> {
         // Only the thread waits for others, and reports it.
         connection.busy_timeout(Duration::ZERO)?;
         let (queue, waiting) = mpsc::channel(QUEUE_LENGTH);
@@ -151,12 +151,12 @@ impl Writer {
     }
 
     /// Returns whether the last transaction failed.
-    pub fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.shared.is_failing.load(Ordering::Relaxed)
     }
 
     /// Returns the write activity so far, and the queued work.
-    pub fn activity(&self) -> Activity {
+    pub(crate) fn activity(&self) -> Activity {
         Activity {
             writes: self.shared.writes.load(Ordering::Relaxed),
             failed_writes: self.shared.failed_writes.load(Ordering::Relaxed),
@@ -165,12 +165,12 @@ impl Writer {
         }
     }
 
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
     /// Runs `work` completely or not at all, and returns its result after the commit.
-    pub async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {

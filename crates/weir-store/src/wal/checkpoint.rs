@@ -26,7 +26,7 @@ const CHUNK_BYTES: u64 = 256 << 10;
 const MAX_COUNTED_AT_ONCE: usize = 64;
 
 /// Result of one transaction.
-pub struct Progress {
+pub(crate) struct Progress {
     /// New checkpoint of the process's own log.
     pub own: Position,
     /// Whether there may be more.
@@ -34,7 +34,7 @@ pub struct Progress {
 }
 
 /// Moves part of the process's own log.
-pub fn own(connection: &Connection, session: &Session) -> rusqlite::Result<Progress> {
+pub(crate) fn own(connection: &Connection, session: &Session) -> rusqlite::Result<Progress> {
     let checkpointer = Checkpointer { connection, session };
     let instance = session.instance.id();
     let from = checkpointer.position(instance)?;
@@ -55,7 +55,7 @@ pub fn own(connection: &Connection, session: &Session) -> rusqlite::Result<Progr
 }
 
 /// Moves part of all logs, and finishes those of ended processes.
-pub fn all(connection: &Connection, session: &Session) -> rusqlite::Result<Progress> {
+pub(crate) fn all(connection: &Connection, session: &Session) -> rusqlite::Result<Progress> {
     let Progress { own, mut has_more } = own(connection, session)?;
     let checkpointer = Checkpointer { connection, session };
     let logs = session.instance.segments();
@@ -81,7 +81,7 @@ pub fn all(connection: &Connection, session: &Session) -> rusqlite::Result<Progr
 }
 
 /// Returns whether there is anything to move.
-pub fn is_pending(connection: &Connection, session: &Session) -> rusqlite::Result<bool> {
+pub(crate) fn is_pending(connection: &Connection, session: &Session) -> rusqlite::Result<bool> {
     if session.log.is_checkpoint_pending() || !totals::uncounted(connection, 1)?.is_empty() {
         return Ok(true);
     }
@@ -99,7 +99,7 @@ pub fn is_pending(connection: &Connection, session: &Session) -> rusqlite::Resul
 }
 
 /// Returns the log files that are finished: all their records are moved.
-pub fn finished_segments(
+pub(crate) fn finished_segments(
     connection: &Connection,
     session: &Session,
 ) -> rusqlite::Result<Vec<PathBuf>> {
@@ -114,7 +114,7 @@ pub fn finished_segments(
 
 /// Result of one pass over records.
 #[derive(Default)]
-pub struct Applied {
+pub(crate) struct Applied {
     /// Bytes consumed.
     bytes: u64,
     /// Requests that got a new row.
@@ -122,7 +122,7 @@ pub struct Applied {
 }
 
 /// Applies complete records of a log to the tables.
-pub fn apply(
+pub(crate) fn apply(
     connection: &Connection,
     day_rows: &DayRows,
     bytes: &[u8],
@@ -163,7 +163,7 @@ pub fn apply(
 }
 
 /// Returns the requests that the log in `files` has opened and not ended, with their records.
-pub fn open_requests(files: &[SegmentFile]) -> io::Result<HashMap<RequestId, Vec<u8>>> {
+pub(crate) fn open_requests(files: &[SegmentFile]) -> io::Result<HashMap<RequestId, Vec<u8>>> {
     let mut open = HashMap::new();
     for file in files {
         let mut at = 0;

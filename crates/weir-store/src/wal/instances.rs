@@ -17,14 +17,14 @@ const LOG_EXTENSION: &str = "log";
 
 /// A segment of an instance's log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SegmentFile {
+pub(crate) struct SegmentFile {
     pub instance: [u8; 16],
     pub segment: u64,
     pub path: PathBuf,
 }
 
 impl SegmentFile {
-    pub fn new(folder: &Path, instance: [u8; 16], segment: u64) -> Self {
+    pub(crate) fn new(folder: &Path, instance: [u8; 16], segment: u64) -> Self {
         Self { instance, segment, path: segment_path(folder, &instance, segment) }
     }
 
@@ -40,12 +40,12 @@ impl SegmentFile {
 }
 
 /// Returns the path of a segment of `instance`'s log.
-pub fn segment_path(folder: &Path, instance: &[u8], segment: u64) -> PathBuf {
+pub(crate) fn segment_path(folder: &Path, instance: &[u8], segment: u64) -> PathBuf {
     folder.join(format!("{}-{segment}.{LOG_EXTENSION}", hex(instance)))
 }
 
 /// Liveness of one handle on a store.
-pub struct Instance {
+pub(crate) struct Instance {
     id: [u8; 16],
     /// Folder of the files; `None` in memory, which ends with the process.
     folder: Option<PathBuf>,
@@ -54,7 +54,7 @@ pub struct Instance {
 
 impl Instance {
     /// Creates an instance for the store in the file at `path`, or in memory. Creates no file yet.
-    pub fn new(path: Option<&Path>) -> Result<Self, OpenError> {
+    pub(crate) fn new(path: Option<&Path>) -> Result<Self, OpenError> {
         let mut id = [0; 16];
         getrandom::fill(&mut id)
             .map_err(|error| OpenError::System { message: format!("no random bytes: {error}") })?;
@@ -66,12 +66,12 @@ impl Instance {
         Ok(Self { id, folder, lock: OnceCell::new() })
     }
 
-    pub fn id(&self) -> [u8; 16] {
+    pub(crate) fn id(&self) -> [u8; 16] {
         self.id
     }
 
     /// Locks this instance's file, which marks it as alive. Call it before any write in its name.
-    pub async fn lock_file(&self) -> Result<(), StoreError> {
+    pub(crate) async fn lock_file(&self) -> Result<(), StoreError> {
         let lock = || async {
             let Some(folder) = self.folder.clone() else { return Ok(None) };
             let name = file_name(&self.id);
@@ -88,12 +88,12 @@ impl Instance {
     }
 
     /// Returns the folder of lock files and logs; `None` in memory.
-    pub fn folder(&self) -> Option<&Path> {
+    pub(crate) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
     /// Returns the logs of all instances, each one's segments in order.
-    pub fn segments(&self) -> Vec<SegmentFile> {
+    pub(crate) fn segments(&self) -> Vec<SegmentFile> {
         let Some(Ok(files)) = self.folder.as_deref().map(fs::read_dir) else { return Vec::new() };
         let mut segments: Vec<_> =
             files.flatten().filter_map(|file| SegmentFile::parse(file.path())).collect();
@@ -102,7 +102,7 @@ impl Instance {
     }
 
     /// Returns whether the instance `id` has ended.
-    pub fn is_dead(&self, id: &[u8]) -> bool {
+    pub(crate) fn is_dead(&self, id: &[u8]) -> bool {
         // No other process sees an in-memory store, and an invalid name has no file.
         id != self.id
             && self.folder.as_deref().is_none_or(|it| is_unlocked(&it.join(file_name(id))))

@@ -3,9 +3,9 @@
 //! store. One record is one write, which survives the end of the process. A checkpoint moves records
 //! into the tables (`checkpoint`). `docs/internals/wal.md` has the reasons and the measurements.
 
-pub mod checkpoint;
-pub mod instances;
-pub mod record;
+pub(crate) mod checkpoint;
+pub(crate) mod instances;
+pub(crate) mod record;
 mod segment;
 mod session;
 
@@ -21,7 +21,7 @@ use crate::ledger::RequestId;
 use crate::{Activity, StoreError};
 use instances::{SegmentFile, segment_path};
 use segment::{ClosedSegment, Segment, Tail, is_unlinked};
-pub use session::{Session, checkpoint_all, note_written, settle_directly};
+pub(crate) use session::{Session, checkpoint_all, note_written, settle_directly};
 
 /// Maximum number of segments at the usual size: the current one, and closed ones that are not
 /// checkpointed yet.
@@ -33,14 +33,14 @@ const MEMORY_BYTES: usize = 64 << 10;
 
 /// Position in a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Position {
+pub(crate) struct Position {
     /// Segments are numbered from 0; each is a file.
     pub segment: u64,
     pub bytes: u64,
 }
 
 /// Write-ahead log of one process.
-pub struct RequestLog {
+pub(crate) struct RequestLog {
     instance: [u8; 16],
     /// Folder of its files; `None` in memory.
     folder: Option<PathBuf>,
@@ -74,7 +74,7 @@ struct Inner {
 
 impl RequestLog {
     /// Creates the log of `instance`, in `folder` or in memory. Creates no file yet.
-    pub fn new(instance: [u8; 16], folder: Option<PathBuf>, max_bytes: u64) -> Self {
+    pub(crate) fn new(instance: [u8; 16], folder: Option<PathBuf>, max_bytes: u64) -> Self {
         let tail = match folder {
             Some(_) => Tail::Closed,
             None => Tail::Memory { from: 0, bytes: Vec::new() },
@@ -97,7 +97,7 @@ impl RequestLog {
     }
 
     /// Creates the first segment. Requires its instance's lock.
-    pub fn create_first_segment(&self) -> io::Result<()> {
+    pub(crate) fn create_first_segment(&self) -> io::Result<()> {
         let mut inner = self.inner();
         if matches!(inner.tail, Tail::Closed) {
             inner.tail = Tail::File(self.new_segment(0)?);
@@ -116,12 +116,12 @@ impl RequestLog {
     }
 
     /// Returns whether the last write failed, or the file was removed.
-    pub fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Relaxed) || self.is_lost.load(Ordering::Relaxed)
     }
 
     /// Writes the record that opens a request.
-    pub fn open(&self, id: RequestId, record: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn open(&self, id: RequestId, record: &[u8]) -> Result<(), StoreError> {
         if self.is_lost.load(Ordering::Relaxed) {
             return Err(removed_error());
         }
@@ -132,7 +132,7 @@ impl RequestLog {
     }
 
     /// Returns those of the requests that are open here.
-    pub fn open_of(&self, ids: &[RequestId]) -> impl Iterator<Item = RequestId> {
+    pub(crate) fn open_of(&self, ids: &[RequestId]) -> impl Iterator<Item = RequestId> {
         let inner = self.inner();
         let open: Vec<RequestId> =
             ids.iter().filter(|id| inner.open.contains(*id)).copied().collect();
@@ -140,7 +140,7 @@ impl RequestLog {
     }
 
     /// Writes the record that ends a request; `None` if it is not open here.
-    pub fn end(&self, id: RequestId, record: &[u8]) -> Option<Result<(), StoreError>> {
+    pub(crate) fn end(&self, id: RequestId, record: &[u8]) -> Option<Result<(), StoreError>> {
         let mut inner = self.inner();
         if !inner.open.contains(&id) {
             return None;
@@ -190,7 +190,7 @@ impl RequestLog {
     }
 
     /// Logs a failure, once.
-    pub fn report(&self, error: &StoreError) {
+    pub(crate) fn report(&self, error: &StoreError) {
         if !self.is_failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 target: "weir::store",
@@ -203,18 +203,18 @@ impl RequestLog {
 
     /// Returns whether there is so much in memory that the caller should start a checkpoint. Returns
     /// `true` only once until the next attempt.
-    pub fn should_checkpoint(&self) -> bool {
+    pub(crate) fn should_checkpoint(&self) -> bool {
         self.is_checkpoint_due.load(Ordering::Relaxed)
             && !self.is_checkpoint_requested.swap(true, Ordering::Relaxed)
     }
 
     /// Records an attempt of a checkpoint.
-    pub fn note_checkpoint_tried(&self) {
+    pub(crate) fn note_checkpoint_tried(&self) {
         self.is_checkpoint_requested.store(false, Ordering::Relaxed);
     }
 
     /// Returns the number of writes, and the bytes after the checkpoint.
-    pub fn activity(&self) -> Activity {
+    pub(crate) fn activity(&self) -> Activity {
         let inner = self.inner();
         let (segment, bytes) = match &inner.tail {
             Tail::Closed => (0, 0),
@@ -236,13 +236,13 @@ impl RequestLog {
     }
 
     /// Returns whether any record lies after the checkpoint.
-    pub fn is_checkpoint_pending(&self) -> bool {
+    pub(crate) fn is_checkpoint_pending(&self) -> bool {
         let inner = self.inner();
         !inner.closed.is_empty() || inner.end() > inner.checkpoint
     }
 
     /// Returns up to `limit` bytes in memory after `position`; `None` if the log is in files.
-    pub fn read_memory(&self, position: Position, limit: u64) -> Option<Vec<u8>> {
+    pub(crate) fn read_memory(&self, position: Position, limit: u64) -> Option<Vec<u8>> {
         let inner = self.inner();
         let Tail::Memory { from, bytes } = &inner.tail else { return None };
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -251,12 +251,12 @@ impl RequestLog {
     }
 
     /// Returns whether the log is closed for writing.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         matches!(self.inner().tail, Tail::Closed)
     }
 
     /// Returns the files of unfinished segments, oldest first.
-    pub fn segment_files(&self) -> Vec<SegmentFile> {
+    pub(crate) fn segment_files(&self) -> Vec<SegmentFile> {
         let Some(folder) = &self.folder else { return Vec::new() };
         let inner = self.inner();
         let closed = inner.closed.iter().map(|closed| closed.number);
@@ -269,7 +269,7 @@ impl RequestLog {
     }
 
     /// Advances the checkpoint, after its commit.
-    pub fn advance_checkpoint(&self, position: Position) {
+    pub(crate) fn advance_checkpoint(&self, position: Position) {
         let mut inner = self.inner();
         inner.checkpoint = inner.checkpoint.max(position);
         if let Tail::Memory { from, bytes } = &mut inner.tail {
@@ -288,12 +288,12 @@ impl RequestLog {
     }
 
     /// Requests that the current segment is closed soon.
-    pub fn request_rotation(&self) {
+    pub(crate) fn request_rotation(&self) {
         self.must_rotate.store(true, Ordering::Relaxed);
     }
 
     /// Starts another segment if the current one is large or its end was requested.
-    pub fn rotate_if_due(&self) {
+    pub(crate) fn rotate_if_due(&self) {
         let must_rotate = self.must_rotate.swap(false, Ordering::Relaxed);
         let mut inner = self.inner();
         let Tail::File(segment) = &inner.tail else { return };
@@ -317,7 +317,7 @@ impl RequestLog {
     }
 
     /// Closes the log for writing.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut inner = self.inner();
         if let Tail::File(last) = std::mem::take(&mut inner.tail) {
             inner.closed.push_back(last.close());
@@ -325,7 +325,7 @@ impl RequestLog {
     }
 
     /// Syncs the log to disk and waits for it.
-    pub fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         if !self.is_dirty.swap(false, Ordering::AcqRel) {
             return Ok(());
         }

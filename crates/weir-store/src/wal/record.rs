@@ -10,7 +10,7 @@ use crate::ledger::{Flags, Intent, KeyNames, RequestId, Settlement};
 /// Size of a record's header: length, four bytes, and checksum, eight bytes.
 const HEADER_BYTES: usize = 12;
 /// Maximum size of a record's content; no real one comes near it.
-pub const MAX_CONTENT_BYTES: usize = 16 << 10;
+pub(crate) const MAX_CONTENT_BYTES: usize = 16 << 10;
 /// Typical size of a record.
 const USUAL_BYTES: usize = 320;
 /// Version of the content format. Records of unknown versions are skipped.
@@ -21,7 +21,7 @@ const SETTLED: u8 = 2;
 const RELEASED: u8 = 3;
 
 /// Encodes a record for a request that is about to be sent.
-pub fn opened(intent: &Intent) -> Vec<u8> {
+pub(crate) fn opened(intent: &Intent) -> Vec<u8> {
     let mut encoder = Encoder::new(OPENED, intent.id);
     encoder.intent(intent);
     encoder.figure(intent.held_nano_usd);
@@ -30,7 +30,7 @@ pub fn opened(intent: &Intent) -> Vec<u8> {
 }
 
 /// Encodes a record for a request's end, with all data of its row.
-pub fn settled(intent: &Intent, settlement: &Settlement) -> Vec<u8> {
+pub(crate) fn settled(intent: &Intent, settlement: &Settlement) -> Vec<u8> {
     let mut encoder = Encoder::new(SETTLED, intent.id);
     encoder.intent(intent);
     encoder.settlement(settlement);
@@ -38,7 +38,7 @@ pub fn settled(intent: &Intent, settlement: &Settlement) -> Vec<u8> {
 }
 
 /// Encodes a record that withdraws a request.
-pub fn released(id: RequestId) -> Vec<u8> {
+pub(crate) fn released(id: RequestId) -> Vec<u8> {
     Encoder::new(RELEASED, id).finish()
 }
 
@@ -131,7 +131,7 @@ impl Encoder {
 
 /// Decoded content of a record. Texts borrow from the log.
 #[derive(Debug)]
-pub enum Record<'a> {
+pub(crate) enum Record<'a> {
     Opened(IntentRecord<'a>),
     Settled(IntentRecord<'a>, SettlementRecord<'a>),
     Released(RequestId),
@@ -139,7 +139,7 @@ pub enum Record<'a> {
 
 /// An intent in the log.
 #[derive(Debug)]
-pub struct IntentRecord<'a> {
+pub(crate) struct IntentRecord<'a> {
     pub id: RequestId,
     pub begun_ms: u64,
     pub tenant: [u8; 16],
@@ -162,7 +162,7 @@ pub struct IntentRecord<'a> {
 
 /// A settlement in the log.
 #[derive(Debug)]
-pub struct SettlementRecord<'a> {
+pub(crate) struct SettlementRecord<'a> {
     pub outcome: &'a str,
     pub status: Option<u16>,
     pub prompt_tokens: Option<u64>,
@@ -179,14 +179,14 @@ pub struct SettlementRecord<'a> {
 
 /// Returns a record's request, and whether the record opens it; `None` if this version cannot read
 /// it.
-pub fn header(content: &[u8]) -> Option<(RequestId, bool)> {
+pub(crate) fn header(content: &[u8]) -> Option<(RequestId, bool)> {
     let mut decoder = Decoder(content);
     let kind = decoder.kind()?;
     Some((RequestId(decoder.bytes16()?), kind == OPENED))
 }
 
 /// Decodes a record's content; `None` if this version cannot read it.
-pub fn decode(content: &[u8]) -> Option<Record<'_>> {
+pub(crate) fn decode(content: &[u8]) -> Option<Record<'_>> {
     let mut decoder = Decoder(content);
     let kind = decoder.kind()?;
     let id = RequestId(decoder.bytes16()?);
@@ -317,7 +317,7 @@ impl<'a> Decoder<'a> {
 
 /// Data that follows the bytes that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remainder {
+pub(crate) enum Remainder {
     /// More of the log.
     More,
     /// The owner's next write.
@@ -330,7 +330,7 @@ pub enum Remainder {
 ///
 /// A live owner leaves no damage before its next write. After its end, a power loss may have left
 /// some: complete records after the damage are found as well.
-pub struct Records<'a> {
+pub(crate) struct Records<'a> {
     bytes: &'a [u8],
     offset: usize,
     remainder: Remainder,
@@ -340,12 +340,12 @@ pub struct Records<'a> {
 
 impl<'a> Records<'a> {
     /// Reads `bytes`; `is_ended` means that no process writes to the log any more.
-    pub fn new(bytes: &'a [u8], remainder: Remainder, is_ended: bool) -> Self {
+    pub(crate) fn new(bytes: &'a [u8], remainder: Remainder, is_ended: bool) -> Self {
         Self { bytes, offset: 0, remainder, skips_damage: is_ended }
     }
 
     /// Returns the number of bytes consumed.
-    pub fn consumed_bytes(&self) -> usize {
+    pub(crate) fn consumed_bytes(&self) -> usize {
         self.offset
     }
 

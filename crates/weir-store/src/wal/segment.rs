@@ -8,7 +8,7 @@ use crate::StoreError;
 
 /// Place that records are appended to.
 #[derive(Default)]
-pub enum Tail {
+pub(super) enum Tail {
     /// None yet, or none any more.
     #[default]
     Closed,
@@ -21,7 +21,7 @@ pub enum Tail {
 }
 
 /// Segment that is being written.
-pub struct Segment {
+pub(super) struct Segment {
     pub number: u64,
     pub file: Arc<File>,
     /// Bytes of complete records.
@@ -33,7 +33,7 @@ pub struct Segment {
 }
 
 /// Segment that is no longer written.
-pub struct ClosedSegment {
+pub(super) struct ClosedSegment {
     pub number: u64,
     pub bytes: u64,
     /// `None` once synced to disk.
@@ -42,7 +42,7 @@ pub struct ClosedSegment {
 
 impl Tail {
     /// Appends a record completely or not at all.
-    pub fn append(&mut self, record: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn append(&mut self, record: &[u8]) -> Result<(), StoreError> {
         match self {
             Self::Closed => Err(StoreError::Closed),
             Self::Memory { bytes, .. } => {
@@ -58,12 +58,12 @@ impl Tail {
 }
 
 impl Segment {
-    pub fn new(number: u64, file: File) -> Self {
+    pub(super) fn new(number: u64, file: File) -> Self {
         Self { number, file: Arc::new(file), bytes: 0, is_torn: false, is_name_synced: false }
     }
 
     /// Ends writing to it.
-    pub fn close(self) -> ClosedSegment {
+    pub(super) fn close(self) -> ClosedSegment {
         ClosedSegment { number: self.number, bytes: self.bytes, unsynced: Some(self.file) }
     }
 
@@ -89,7 +89,7 @@ impl Segment {
 
 /// Returns whether the file was removed while it is open.
 #[cfg(unix)]
-pub fn is_unlinked(file: &File) -> bool {
+pub(super) fn is_unlinked(file: &File) -> bool {
     use std::os::unix::fs::MetadataExt;
     file.metadata().is_ok_and(|file| file.nlink() == 0)
 }

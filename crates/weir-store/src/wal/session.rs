@@ -21,7 +21,7 @@ use crate::{OpenError, StoreError, StoreOptions};
 const MAX_ROUNDS: usize = 1000;
 
 /// Journal state shared by all handles on one store.
-pub struct Session {
+pub(crate) struct Session {
     pub instance: Instance,
     pub log: RequestLog,
     /// Set once the instance's lock is held and its log exists.
@@ -33,7 +33,7 @@ pub struct Session {
 
 impl Session {
     /// Creates the session for the store in the file at `path`, or in memory.
-    pub fn new(path: Option<&Path>, options: StoreOptions) -> Result<Arc<Self>, OpenError> {
+    pub(crate) fn new(path: Option<&Path>, options: StoreOptions) -> Result<Arc<Self>, OpenError> {
         let instance = Instance::new(path)?;
         let folder = instance.folder().map(Path::to_owned);
         Ok(Arc::new(Self {
@@ -46,7 +46,7 @@ impl Session {
     }
 
     /// Creates the lock and the log that requests need.
-    pub async fn start(self: &Arc<Self>) -> Result<(), StoreError> {
+    pub(crate) async fn start(self: &Arc<Self>) -> Result<(), StoreError> {
         let start = || async {
             self.instance.lock_file().await?;
             let own = Arc::clone(self);
@@ -61,17 +61,17 @@ impl Session {
     }
 
     /// Returns whether requests cannot be recorded.
-    pub fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.log.is_failing()
     }
 
     /// Syncs the log to disk and waits for it.
-    pub fn sync(&self) -> Result<(), StoreError> {
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
         self.log.sync().map_err(|error| StoreError::Failed(error.to_string()))
     }
 
     /// Moves this process's records into the tables.
-    pub fn checkpoint_own(&self, writer: &Shared) -> Result<(), StoreError> {
+    pub(crate) fn checkpoint_own(&self, writer: &Shared) -> Result<(), StoreError> {
         self.log.rotate_if_due();
         while self.log.is_checkpoint_pending() {
             let progress = writer.run_blocking(|connection| checkpoint::own(connection, self))?;
@@ -84,17 +84,20 @@ impl Session {
     }
 
     /// Returns whether any record is not in the tables.
-    pub fn is_checkpoint_pending(&self) -> bool {
+    pub(crate) fn is_checkpoint_pending(&self) -> bool {
         self.log.is_checkpoint_pending()
     }
 
     /// Closes the log for writing.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.log.close();
     }
 
     /// Returns the finished log files. Delete them after all current commits are on disk.
-    pub fn finished_segments(&self, connection: &Connection) -> Result<Vec<PathBuf>, StoreError> {
+    pub(crate) fn finished_segments(
+        &self,
+        connection: &Connection,
+    ) -> Result<Vec<PathBuf>, StoreError> {
         if !self.has_finished.swap(false, Ordering::Relaxed) {
             return Ok(Vec::new());
         }
@@ -102,13 +105,13 @@ impl Session {
     }
 
     /// Notes that finished files could not be deleted.
-    pub fn retry_finished(&self) {
+    pub(crate) fn retry_finished(&self) {
         self.has_finished.store(true, Ordering::Relaxed);
     }
 }
 
 /// Schedules a move of recorded requests into the tables.
-pub fn note_written(sqlite: &Sqlite) {
+pub(crate) fn note_written(sqlite: &Sqlite) {
     sqlite.note_written();
     if sqlite.session().log.should_checkpoint()
         && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -120,7 +123,7 @@ pub fn note_written(sqlite: &Sqlite) {
 
 /// Moves all processes' records into the tables. If that fails, the tables lag slightly, which is
 /// better than no answer; the writer has logged it.
-pub async fn checkpoint_all(sqlite: &Sqlite) {
+pub(crate) async fn checkpoint_all(sqlite: &Sqlite) {
     let session = sqlite.session();
     for _ in 0..MAX_ROUNDS {
         let own = Arc::clone(session);
@@ -142,7 +145,7 @@ pub async fn checkpoint_all(sqlite: &Sqlite) {
 
 /// Writes the row of a request that was not opened here: an ended process's, one that could not be
 /// recorded, or one that is already settled. After all records are moved, the tables decide.
-pub async fn settle_directly(sqlite: &Sqlite, record: Vec<u8>) -> Result<bool, StoreError> {
+pub(crate) async fn settle_directly(sqlite: &Sqlite, record: Vec<u8>) -> Result<bool, StoreError> {
     let session = Arc::clone(sqlite.session());
     let settle = move |connection: &Connection| {
         let mut progress = checkpoint::all(connection, &session)?;

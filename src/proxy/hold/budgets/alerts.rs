@@ -10,10 +10,10 @@ use tokio::sync::Semaphore;
 use super::report;
 use crate::upstream::Webhook;
 use weir_store::budget::NanoUsd;
-use weir_store::counters::{Standing, written_moment};
+use weir_store::counters::{BudgetStatus, written_moment};
 
 /// Number of budgets past which earlier alerts are forgotten.
-const MAX_TOLD: usize = 50_000;
+const MAX_SENT: usize = 50_000;
 /// Maximum number of posts in flight; further alerts go to the log only.
 const MAX_POSTS: usize = 16;
 
@@ -25,11 +25,11 @@ enum Degree {
 }
 
 /// Sends each alert once.
-pub struct Alerts {
+pub(super) struct Alerts {
     webhook: Option<Webhook>,
     posts: Arc<Semaphore>,
     /// By budget: the degree of the last alert, and its window.
-    told: Mutex<HashMap<String, (Option<u64>, Degree)>>,
+    sent: Mutex<HashMap<String, (Option<u64>, Degree)>>,
 }
 
 /// JSON body of an alert.
@@ -48,52 +48,52 @@ struct Event<'a> {
 
 impl Alerts {
     /// Creates alerts posted to `url`; not posted if it is empty.
-    pub fn new(url: &str) -> Self {
+    pub(super) fn new(url: &str) -> Self {
         let webhook = (!url.is_empty()).then(|| Webhook::new(url)).flatten();
-        Self { webhook, posts: Arc::new(Semaphore::new(MAX_POSTS)), told: Mutex::default() }
+        Self { webhook, posts: Arc::new(Semaphore::new(MAX_POSTS)), sent: Mutex::default() }
     }
 
     /// Sends alerts for budgets that have passed their warning mark, or are exhausted.
-    pub fn look(&self, standings: &[Standing], now_ms: u64) {
-        for standing in standings {
+    pub(super) fn look(&self, statuses: &[BudgetStatus], now_ms: u64) {
+        for status in statuses {
             let degree = match () {
-                () if standing.count.spent >= standing.budget.limit => Degree::Exhausted,
-                () if report::is_past_mark(standing) => Degree::PastMark,
+                () if status.count.spent >= status.budget.limit => Degree::Exhausted,
+                () if report::is_past_mark(status) => Degree::PastMark,
                 () => continue,
             };
-            let name = standing.name();
-            if self.is_news(&name, standing.count.resets_ms, degree) {
-                self.tell(&name, standing, degree, now_ms);
+            let name = status.name();
+            if self.is_news(&name, status.count.resets_ms, degree) {
+                self.alert(&name, status, degree, now_ms);
             }
         }
     }
 
     fn is_news(&self, name: &str, resets_ms: Option<u64>, degree: Degree) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= MAX_TOLD {
-            told.clear();
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        if sent.len() >= MAX_SENT {
+            sent.clear();
         }
-        let before = told.get(name).filter(|(window, _)| *window == resets_ms);
+        let before = sent.get(name).filter(|(window, _)| *window == resets_ms);
         if before.is_some_and(|(_, before)| *before >= degree) {
             return false;
         }
-        told.insert(name.to_owned(), (resets_ms, degree));
+        sent.insert(name.to_owned(), (resets_ms, degree));
         true
     }
 
-    fn tell(&self, name: &str, standing: &Standing, degree: Degree, now_ms: u64) {
+    fn alert(&self, name: &str, status: &BudgetStatus, degree: Degree, now_ms: u64) {
         let event = match degree {
             Degree::PastMark => "budget_warning",
             Degree::Exhausted => "budget_exhausted",
         };
-        let measure = standing.budget.id.measure;
+        let measure = status.budget.id.measure;
         let shown = |amount| measure.shown(amount);
         tracing::warn!(
             target: "weir::budget",
             event,
             budget = name,
-            spent = shown(standing.count.spent),
-            limit = shown(standing.budget.limit),
+            spent = shown(status.count.spent),
+            limit = shown(status.budget.limit),
             "a budget has passed its mark"
         );
         let Some(webhook) = &self.webhook else { return };
@@ -104,12 +104,12 @@ impl Alerts {
         let event = Event {
             event,
             budget: name,
-            limit: plain(standing.budget.limit),
-            spent: plain(standing.count.spent),
-            held: plain(standing.count.held),
-            left: plain(standing.left()),
+            limit: plain(status.budget.limit),
+            spent: plain(status.count.spent),
+            held: plain(status.count.held),
+            left: plain(status.left()),
             measure: measure.word(),
-            resets_at: standing.resets_at(),
+            resets_at: status.resets_at(),
             at: written_moment(now_ms),
         };
         let body = serde_json::to_vec(&event).expect("texts under fixed keys are JSON");

@@ -21,7 +21,7 @@ use weir_store::budget::outputs::Outputs;
 use weir_store::budget::{Ask, Measure, OutputBound, Price, ServiceTier};
 use weir_store::budgets::BudgetCache;
 use weir_store::counters::{
-    Counters, Held, NoRoom, Owner, RedisOptions, Reservation, Spending, Standing,
+    BudgetStatus, Counters, Held, NoRoom, Owner, RedisOptions, Reservation, Spending,
 };
 use weir_store::ledger::{self, Flags, Intent, RequestId, Settlement};
 use weir_store::redis::Redis;
@@ -240,7 +240,7 @@ impl Budgets {
         let wanted = Reservation { id, begun_ms, applied, ask, patience };
         match self.counters.reserve(wanted, owner.clone()).await {
             Ok(granted) => {
-                self.alerts.look(&granted.standings, begun_ms);
+                self.alerts.look(&granted.statuses, begun_ms);
                 let amount = Spending {
                     nano_usd: ask.amount(Measure::NanoUsd, granted.output_tokens),
                     tokens: ask.amount(Measure::Tokens, granted.output_tokens),
@@ -249,14 +249,14 @@ impl Budgets {
                     held: granted.held,
                     output_tokens: Some(granted.output_tokens),
                     amount: Some(amount),
-                    report: Report::new(&granted.standings, amount.nano_usd),
+                    report: Report::new(&granted.statuses, amount.nano_usd),
                     outputs: Some(outputs),
                     choices: ask.choices,
                 })
             }
-            Err(NoRoom::Exhausted(standing)) => {
-                self.alerts.look(std::slice::from_ref(&standing), begun_ms);
-                Err(exhausted(&standing))
+            Err(NoRoom::Exhausted(status)) => {
+                self.alerts.look(std::slice::from_ref(&status), begun_ms);
+                Err(exhausted(&status))
             }
             Err(NoRoom::Held) => Err(held()),
             Err(NoRoom::Store(error)) => {
@@ -326,18 +326,21 @@ impl Budgets {
 
     /// Returns the state of the budgets that apply to a caller's requests, except those of single
     /// models.
-    pub async fn standings(&self, caller: &ledger::Caller) -> Result<Vec<Standing>, StoreError> {
+    pub async fn statuses(&self, caller: &ledger::Caller) -> Result<Vec<BudgetStatus>, StoreError> {
         let owner = Owner::new(caller.key.clone(), "");
         let applied = self.budget_cache.of(&owner.scopes(), None).await?;
-        self.counters.standings(applied, now_ms()).await
+        self.counters.statuses(applied, now_ms()).await
     }
 
     /// Returns the state of the first `most` budgets, and the number of others.
-    pub async fn all_standings(&self, most: usize) -> Result<(Vec<Standing>, usize), StoreError> {
+    pub async fn all_statuses(
+        &self,
+        most: usize,
+    ) -> Result<(Vec<BudgetStatus>, usize), StoreError> {
         let mut applied = self.budget_cache.all().await?;
         let omitted = applied.len().saturating_sub(most);
         applied.truncate(most);
-        Ok((self.counters.standings(applied, now_ms()).await?, omitted))
+        Ok((self.counters.statuses(applied, now_ms()).await?, omitted))
     }
 
     /// Refuses a request if the state of its budgets is unknown and the configuration requires it.
@@ -369,6 +372,6 @@ fn held() -> ProxyError {
     }
 }
 
-fn exhausted(standing: &Standing) -> ProxyError {
-    ProxyError::new(ErrorKind::BudgetExhausted, report::exhausted(standing))
+fn exhausted(status: &BudgetStatus) -> ProxyError {
+    ProxyError::new(ErrorKind::BudgetExhausted, report::exhausted(status))
 }

@@ -1,7 +1,7 @@
 //! State of budgets as text, for headers and errors.
 
 use weir_store::budget::{Measure, NanoUsd};
-use weir_store::counters::Standing;
+use weir_store::counters::BudgetStatus;
 
 /// Report to a caller on the budgets that apply to its request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,16 +18,16 @@ pub struct Report {
 
 impl Report {
     /// Creates the report for a request with this hold; `None` if no budget applies.
-    pub fn new(standings: &[Standing], held_nano_usd: u64) -> Option<Self> {
-        if standings.is_empty() {
+    pub fn new(statuses: &[BudgetStatus], held_nano_usd: u64) -> Option<Self> {
+        if statuses.is_empty() {
             return None;
         }
         let least = |measure: Measure| {
-            let of_measure = standings.iter().filter(|one| one.budget.id.measure == measure);
-            of_measure.map(Standing::left).min()
+            let of_measure = statuses.iter().filter(|one| one.budget.id.measure == measure);
+            of_measure.map(BudgetStatus::left).min()
         };
         let warned: Vec<String> =
-            standings.iter().filter(|one| is_past_mark(one)).map(warning).collect();
+            statuses.iter().filter(|one| is_past_mark(one)).map(warning).collect();
         let left_usd = least(Measure::NanoUsd).map(|left| NanoUsd(left).to_decimal());
         Some(Self {
             held_usd: left_usd.is_some().then(|| NanoUsd(held_nano_usd).to_decimal()),
@@ -39,25 +39,24 @@ impl Report {
 }
 
 /// Whether spending has passed the warning mark.
-pub fn is_past_mark(standing: &Standing) -> bool {
-    standing.budget.warn_at().is_some_and(|mark| standing.count.spent >= mark)
+pub(super) fn is_past_mark(status: &BudgetStatus) -> bool {
+    status.budget.warn_at().is_some_and(|mark| status.count.spent >= mark)
 }
 
 /// Formats a warning, such as `key:key_1/usd/day: 8.1 USD of 10 USD are spent, until
 /// 2026-11-23T00:00:00Z`.
-fn warning(standing: &Standing) -> String {
-    let measure = standing.budget.id.measure;
-    let (spent, limit) =
-        (measure.shown(standing.count.spent), measure.shown(standing.budget.limit));
-    let until = standing.resets_at().map(|moment| format!(", until {moment}"));
-    format!("{}: {spent} of {limit} are spent{}", standing.name(), until.unwrap_or_default())
+fn warning(status: &BudgetStatus) -> String {
+    let measure = status.budget.id.measure;
+    let (spent, limit) = (measure.shown(status.count.spent), measure.shown(status.budget.limit));
+    let until = status.resets_at().map(|moment| format!(", until {moment}"));
+    format!("{}: {spent} of {limit} are spent{}", status.name(), until.unwrap_or_default())
 }
 
 /// Formats the error for a request that does not fit into a budget.
-pub fn exhausted(standing: &Standing) -> String {
-    let measure = standing.budget.id.measure;
-    let left = standing.budget.limit.saturating_sub(standing.count.spent);
-    let reset = match standing.resets_at() {
+pub(super) fn exhausted(status: &BudgetStatus) -> String {
+    let measure = status.budget.id.measure;
+    let left = status.budget.limit.saturating_sub(status.count.spent);
+    let reset = match status.resets_at() {
         Some(moment) => format!("It frees up at {moment}."),
         None => "It does not free up by itself.".to_owned(),
     };
@@ -65,8 +64,8 @@ pub fn exhausted(standing: &Standing) -> String {
     format!(
         "You exceeded your current quota: the budget {} has {} of {} left, which is not enough for this \
          request. {reset} {advice}",
-        standing.name(),
+        status.name(),
         measure.shown(left),
-        measure.shown(standing.budget.limit),
+        measure.shown(status.budget.limit),
     )
 }

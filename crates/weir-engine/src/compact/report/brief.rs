@@ -2,8 +2,8 @@
 //! and the warnings. `display` prints the full form. Plain text without colours.
 
 use super::display::{aligned, head, shortened};
+use super::members::{FateName, MessageRow, NoteRow, Report};
 use super::shown::{counted, tokens};
-use super::{FateName, MessageRow, NoteRow, Report};
 
 /// Maximum number of table rows; those in the middle are left out.
 const MAX_ROWS: usize = 24;

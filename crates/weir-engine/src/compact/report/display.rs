@@ -1,8 +1,9 @@
 //! Text form of a report: a table with a summary under it, or one line. Plain text without colours,
 //! so that it is the same in a terminal and in a file.
 
+use super::members::{MessageRow, NoteRow, Report};
+use super::preflight::Preflight;
 use super::shown::{counted, first_words, percent, tokens};
-use super::{MessageRow, NoteRow, Preflight, Report};
 
 /// Minimum width of a table.
 const LEAST_WIDTH: usize = 60;
@@ -54,7 +55,7 @@ pub fn table(report: &Report, width: usize) -> String {
 }
 
 /// Formats the model, the action and how full the context is.
-pub(super) fn head(report: &Report, width: usize) -> String {
+pub(crate) fn head(report: &Report, width: usize) -> String {
     let width = width.max(LEAST_WIDTH);
     let window = &report.window;
     let (model, policy) = (&report.model, &report.policy);
@@ -129,7 +130,7 @@ fn note_cells(row: &NoteRow) -> Cells {
 }
 
 /// Aligns cells in columns as wide as necessary; the last one gets the rest of `width`.
-pub(super) fn aligned<const COLUMNS: usize>(
+pub(crate) fn aligned<const COLUMNS: usize>(
     rows: &[[String; COLUMNS]],
     at_the_right: &[usize],
     width: usize,
@@ -164,7 +165,7 @@ fn length(text: &str) -> usize {
 }
 
 /// Returns `text`, shortened to `most` characters.
-pub(super) fn shortened(text: &str, most: usize) -> String {
+pub(crate) fn shortened(text: &str, most: usize) -> String {
     if length(text) <= most {
         return text.to_owned();
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::shown;
 use super::verbosity::Verbosity;
-use crate::compact::extract::is_path;
+use crate::compact::message::extract::is_path;
 
 /// Maximum number of files recorded; further ones do not count.
 const MAX_FILES: usize = 1000;

@@ -4,29 +4,29 @@
 mod brief;
 mod display;
 pub mod files;
+mod members;
 pub mod plain;
 pub mod preflight;
+pub mod reasons;
 mod rows;
 pub mod shown;
 mod treatment;
 mod verbosity;
 mod words;
 
-use serde::Serialize;
-
 pub use brief::brief;
 pub use display::{compact, judged, table};
+pub use members::{
+    Budget, Compaction, FateName, LastCompaction, MessageRow, NoteRow, Report, RoleName, RoleRow,
+    Section, SectionRow, ShareRow, Subject, Warning, Window,
+};
 pub use preflight::{Advice, Base, Category, Preflight, preflight};
 pub use treatment::Treatment;
 pub use verbosity::Verbosity;
 
-use super::limit::Limits;
-use super::policy::Shares;
-use super::reasons::{Why, Zone};
-use super::recall::Recall;
-use super::state::Compactor;
-use crate::wire::Protocol;
-use files::FileUse;
+use crate::compact::policy::Shares;
+use crate::compact::state::Compactor;
+use crate::compact::state::marks::Zone;
 
 /// Share of the limit at which a report warns.
 const NEAR_PERCENT: u64 = 80;
@@ -34,245 +34,6 @@ const NEAR_PERCENT: u64 = 80;
 const SUMMARY_PERCENT: u64 = 80;
 /// Divisor of the window for the history budget of tools with their own history.
 const HISTORY_PART: u64 = 16;
-
-/// Report on one plan. The names of its members are part of weir's API.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Report {
-    pub model: String,
-    /// `compact`, `observe` or `bypass`.
-    pub mode: &'static str,
-    /// Name of the plan's policy.
-    pub policy: String,
-    /// Value of `x-weir-action`; `refuse` if the request would be refused.
-    pub action: String,
-    /// Value of `x-weir-edits`.
-    pub edits: String,
-    /// Reason for refusing the request.
-    pub refusal: Option<String>,
-    pub zone: Zone,
-    pub verbosity: Verbosity,
-    /// Whether tools should reduce their output to the minimum.
-    pub is_minimal: bool,
-    pub window: Window,
-    pub budget: Budget,
-    pub compaction: Compaction,
-    pub roles: Vec<RoleRow>,
-    pub sections: Vec<SectionRow>,
-    /// Usage by share, the largest excess first.
-    pub shares: Vec<ShareRow>,
-    pub files: Vec<FileUse>,
-    /// Hint about files that are no longer sent whole; empty if there are none.
-    pub restoration_hint: String,
-    pub warnings: Vec<Warning>,
-    pub messages: Vec<MessageRow>,
-    pub notes: Vec<NoteRow>,
-}
-
-/// Bounds of the request, and its size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Window {
-    /// Input and output of the model together.
-    pub window_tokens: u64,
-    /// Maximum number of prompt tokens to send.
-    pub limit_tokens: u64,
-    /// Tools, schemas and reply priming.
-    pub overhead_tokens: u64,
-    /// Prompt as received and as sent, including overhead.
-    pub received_tokens: u64,
-    pub sent_tokens: u64,
-    /// Sent tokens in percent of the limit.
-    pub used_percent: u64,
-    pub messages: usize,
-    /// Number of turns: a user message, or an assistant message with its calls and their results.
-    pub turns: usize,
-}
-
-/// Used and remaining tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Budget {
-    pub used_tokens: u64,
-    pub limit_tokens: u64,
-    pub remaining_tokens: u64,
-    /// Whether the next compaction is near enough to start a summary.
-    pub needs_summary: bool,
-    /// A sixteenth of the window.
-    pub history_budget_tokens: u64,
-}
-
-/// Status and history of compaction.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Compaction {
-    pub enabled: bool,
-    /// Size that is compared with the trigger, with the engine's rounding.
-    pub tokens: u64,
-    /// Size above which the next compaction happens.
-    pub trigger_tokens: u64,
-    /// Size that a compaction reduces to.
-    pub low_tokens: u64,
-    /// Size in percent of the trigger.
-    pub percent: u64,
-    #[serde(rename = "cuts")]
-    pub compactions: u32,
-    /// Number of restarts among the compactions.
-    pub restarts: u32,
-    /// Notes with excerpts of removed messages, or with a model's summary.
-    pub summaries: usize,
-    /// Those of them that begin with a model's summary.
-    pub model_summaries: usize,
-    #[serde(rename = "last_cut")]
-    pub last_compaction: Option<LastCompaction>,
-    pub kept_messages: usize,
-    pub masked_messages: usize,
-    pub clipped_messages: usize,
-    pub gone_messages: usize,
-}
-
-/// Last compaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct LastCompaction {
-    /// Number of turns and messages in the conversation.
-    pub turn: usize,
-    pub messages: usize,
-    pub before_tokens: u64,
-    pub after_tokens: u64,
-    /// Use of a model's summary: `absent`, `used`, or `unfit` if it was empty or did not fit.
-    pub summary: &'static str,
-}
-
-/// Messages of one role.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct RoleRow {
-    pub role: RoleName,
-    pub received_messages: usize,
-    pub sent_messages: usize,
-    pub received_tokens: u64,
-    pub sent_tokens: u64,
-}
-
-/// Role by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RoleName {
-    System,
-    User,
-    Assistant,
-    Tool,
-    Other,
-}
-
-/// Part of the prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Section {
-    /// Tool definitions, schemas and reply priming.
-    Tools,
-    System,
-    /// Pinned messages.
-    Anchors,
-    Conversation,
-    ToolResults,
-    /// Notes of compactions.
-    Notes,
-}
-
-/// Size of a part of the prompt. All rows together are the prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct SectionRow {
-    pub section: Section,
-    pub received_tokens: u64,
-    pub sent_tokens: u64,
-}
-
-/// Usage of a kind of messages against its share. Tools belong to the system's share, tool results
-/// and notes to the conversation's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct ShareRow {
-    pub section: Section,
-    pub share_tokens: u64,
-    pub used_tokens: u64,
-    pub over_tokens: u64,
-}
-
-/// Warning about a plan.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Warning {
-    /// `no_messages`, `near_limit`, `over_limit`, `over_share` or `unknown_model`.
-    pub code: &'static str,
-    pub text: String,
-}
-
-/// Treatment of one message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MessageRow {
-    pub index: usize,
-    pub role: RoleName,
-    /// Tool of a result; tools that an assistant calls.
-    pub tool: Option<String>,
-    pub received_tokens: u64,
-    /// Size without its notes.
-    pub sent_tokens: u64,
-    pub fate: FateName,
-    pub why: Why,
-    /// `why` as a sentence.
-    pub why_text: String,
-    pub first_words: String,
-}
-
-/// Fate by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FateName {
-    Kept,
-    Masked,
-    Clipped,
-    Gone,
-}
-
-/// Note that replaces removed messages.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct NoteRow {
-    /// Number, counted from 1.
-    pub number: usize,
-    /// Message that it is attached to, and the position.
-    pub message: usize,
-    pub place: &'static str,
-    /// Compaction that wrote it, or the last one before recall.
-    #[serde(rename = "cut")]
-    pub compaction: u32,
-    /// Number of messages that it covers.
-    pub left_out_messages: usize,
-    /// Number of them that the model's summary at the note's start covers.
-    pub summarised_messages: usize,
-    pub sent_tokens: u64,
-    pub first_words: String,
-}
-
-/// Input for a report.
-pub struct Subject<'a> {
-    /// Finished compaction state of the conversation.
-    pub state: &'a Compactor,
-    /// Recalled text after the last message, for this request alone.
-    pub recall: Option<&'a Recall>,
-    pub protocol: Protocol,
-    /// JSON text of each message.
-    pub messages: &'a [&'a str],
-    pub model: &'a str,
-    /// Name of the plan's policy.
-    pub policy: &'a str,
-    pub is_model_known: bool,
-    pub limits: &'a Limits,
-    /// Exact size of tools, schemas and reply priming.
-    pub overhead_tokens: u64,
-    pub treatment: Treatment,
-    /// Value of `x-weir-action`.
-    pub action: &'a str,
-    /// Value of `x-weir-edits`.
-    pub edits: &'a str,
-    /// Reason for refusing the request.
-    pub refusal: Option<&'a str>,
-    /// Size of the sent request, including tools.
-    pub sent_tokens: u64,
-}
 
 impl Report {
     /// Creates the report of a plan.
@@ -345,7 +106,7 @@ fn compaction(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow])
     let state = subject.state;
     let marks = state.marks();
     let tokens = match subject.treatment.is_by_state() {
-        true => state.size_tokens,
+        true => state.sizes.request_tokens,
         false => state.received_tokens() + state.profile.overhead_tokens,
     };
     let count = |fate| messages.iter().filter(|row| row.fate == fate).count();
@@ -360,7 +121,7 @@ fn compaction(subject: &Subject<'_>, messages: &[MessageRow], notes: &[NoteRow])
         restarts: if subject.treatment.is_by_state() { state.restarts() } else { 0 },
         summaries: match notes.is_empty() {
             true => 0,
-            false => state.notes.iter().filter(|note| note.excerpts.is_some()).count(),
+            false => state.notes.list.iter().filter(|note| note.excerpts.is_some()).count(),
         },
         model_summaries: notes.iter().filter(|note| note.summarised_messages > 0).count(),
         last_compaction: last_compaction.map(|compaction| LastCompaction {
@@ -448,7 +209,7 @@ fn shares(policy: &Shares, sections: &[SectionRow], limit_tokens: u64) -> Vec<Sh
     ]
     .into_iter()
     .map(|(section, permille)| {
-        let share_tokens = super::state::share(limit_tokens, permille);
+        let share_tokens = crate::compact::policy::share(limit_tokens, permille);
         let used_tokens = used(section);
         let over_tokens = used_tokens.saturating_sub(share_tokens);
         ShareRow { section, share_tokens, used_tokens, over_tokens }

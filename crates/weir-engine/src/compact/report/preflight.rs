@@ -6,7 +6,8 @@ use serde::Serialize;
 use super::shown;
 use super::verbosity::Verbosity;
 use crate::compact::source::RequestSource;
-use crate::compact::state::{Compactor, Fate};
+use crate::compact::state::Compactor;
+use crate::compact::state::messages::Fate;
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::{Protocol, Role, json};
 
@@ -144,7 +145,7 @@ pub fn preflight(base: &Base<'_>, category: Category, content: &str) -> Prefligh
     };
     let content_sent_tokens = match advice {
         Advice::Refuse => 0,
-        Advice::Shorten | Advice::Refer => end.tokens_sent_of(own),
+        Advice::Shorten | Advice::Refer => end.messages.sent_tokens(own),
         Advice::Send | Advice::SendAndCut => fact.tokens,
     };
     let mut preflight = Preflight {
@@ -165,7 +166,7 @@ pub fn preflight(base: &Base<'_>, category: Category, content: &str) -> Prefligh
 
 /// Returns the room for content, without its message's framing, before the next compaction is due.
 fn room_tokens(base: &Base<'_>) -> u64 {
-    let room = base.state.marks().trigger_tokens.saturating_sub(base.state.size_tokens);
+    let room = base.state.marks().trigger_tokens.saturating_sub(base.state.sizes.request_tokens);
     room.saturating_sub(MESSAGE_FRAMING)
 }
 

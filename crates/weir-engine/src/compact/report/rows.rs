@@ -1,12 +1,13 @@
 //! Rows of a report: messages, notes and files, each read once.
 
-use super::super::extract;
-use super::super::note::Place;
-use super::super::reasons::{Reason, Why};
-use super::super::state::Fate;
 use super::files::{self, FileUse, Files};
-use super::{FateName, MessageRow, NoteRow, Subject, Treatment};
+use super::members::{FateName, MessageRow, NoteRow, Subject};
+use super::reasons::{Reason, Why};
+use super::treatment::Treatment;
 use super::{plain, shown};
+use crate::compact::message::extract;
+use crate::compact::state::messages::Fate;
+use crate::compact::state::note::Place;
 use crate::wire::{Message, Role, json};
 
 /// Maximum characters of a message's text in a row.
@@ -17,7 +18,7 @@ const TOOL_CHARACTERS: usize = 64;
 const LOOKED_AT_BYTES: usize = 1024;
 
 /// Returns a row for each message.
-pub fn messages(subject: &Subject<'_>) -> Vec<MessageRow> {
+pub(super) fn messages(subject: &Subject<'_>) -> Vec<MessageRow> {
     let mut tools = Tools::default();
     let reasons = match subject.treatment {
         Treatment::Compacted | Treatment::Observed => subject.state.reasons(),
@@ -26,10 +27,10 @@ pub fn messages(subject: &Subject<'_>) -> Vec<MessageRow> {
     };
     let is_by_state = subject.treatment.is_by_state();
     let rows = subject.messages.iter().zip(reasons).enumerate().map(|(index, (raw, why))| {
-        let fact = &subject.state.facts[index];
-        let fate = if is_by_state { subject.state.fates[index] } else { Fate::Kept };
+        let fact = &subject.state.messages.facts[index];
+        let fate = if is_by_state { subject.state.messages.fates[index] } else { Fate::Kept };
         let sent_tokens =
-            if is_by_state { subject.state.tokens_sent_of(index) } else { fact.tokens };
+            if is_by_state { subject.state.messages.sent_tokens(index) } else { fact.tokens };
         let read = subject.protocol.read_message(raw).ok();
         MessageRow {
             index,
@@ -68,11 +69,11 @@ fn first_words(message: &Message<'_>) -> String {
 }
 
 /// Returns a row for each note, and one for recall.
-pub fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
+pub(super) fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
     if !subject.treatment.is_by_state() {
         return Vec::new();
     }
-    let rows = subject.state.notes.iter().enumerate().map(|(place, note)| NoteRow {
+    let rows = subject.state.notes.list.iter().enumerate().map(|(place, note)| NoteRow {
         number: place + 1,
         message: note.message,
         place: note.place.word(),
@@ -83,7 +84,7 @@ pub fn notes(subject: &Subject<'_>) -> Vec<NoteRow> {
         first_words: shown::first_words(&note.text(), FIRST_CHARACTERS),
     });
     let recall = subject.recall.map(|recall| NoteRow {
-        number: subject.state.notes.len() + 1,
+        number: subject.state.notes.list.len() + 1,
         message: recall.message,
         place: Place::After.word(),
         compaction: subject.state.compactions(),
@@ -137,7 +138,7 @@ fn named(name: &str) -> String {
 
 /// Returns the files of the conversation. A result counts for the first file that its call names; a
 /// block for its own file.
-pub fn files(subject: &Subject<'_>, rows: &[MessageRow]) -> Vec<FileUse> {
+pub(super) fn files(subject: &Subject<'_>, rows: &[MessageRow]) -> Vec<FileUse> {
     let encoding = subject.state.profile.measure.encoding;
     let mut found = Files::default();
     let mut tools = Tools::default();

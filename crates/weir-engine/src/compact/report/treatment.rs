@@ -15,7 +15,7 @@ pub enum Treatment {
 
 impl Treatment {
     /// Returns whether the report shows the fates of the compaction state.
-    pub(super) fn is_by_state(self) -> bool {
+    pub(crate) fn is_by_state(self) -> bool {
         matches!(self, Self::Compacted | Self::Observed)
     }
 }

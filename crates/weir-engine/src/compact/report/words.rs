@@ -1,8 +1,8 @@
 //! Labels of a report's enums. Decides nothing.
 
-use super::super::note::Place;
-use super::super::state::Fate;
-use super::{FateName, RoleName, Section};
+use super::members::{FateName, RoleName, Section};
+use crate::compact::state::messages::Fate;
+use crate::compact::state::note::Place;
 use crate::wire::Role;
 
 impl Section {
@@ -69,7 +69,7 @@ impl FateName {
 
 impl Place {
     /// Returns the label used in reports.
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Before => "before what it says",
             Self::After => "after what it says",

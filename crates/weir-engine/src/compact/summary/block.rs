@@ -1,15 +1,15 @@
 //! Form of a summary in a note: under a line that labels it, and without lines that could pass for
 //! the note's own.
 
-use super::super::compose;
 use super::{Summary, clean};
+use crate::compact::message::quote::is_like_own;
 use crate::wire::Role;
 
 /// Prefix of the line above a summary.
-pub const OPENS: &str = "[weir: summary by a model of ";
+pub(super) const OPENS: &str = "[weir: summary by a model of ";
 
 /// Formats a summary for a note that covers `messages`; `None` if it is empty.
-pub fn block(summary: &Summary, messages: usize) -> Option<String> {
+pub(crate) fn block(summary: &Summary, messages: usize) -> Option<String> {
     let covers = summary.covers.min(messages);
     let text = clean(&summary.text);
     if covers == 0 || text.is_empty() {
@@ -23,7 +23,7 @@ pub fn block(summary: &Summary, messages: usize) -> Option<String> {
         // Hidden characters at its start, such as a non-ASCII blank, must not disguise a line like
         // the note's own.
         let plain = line.trim_start_matches(|own: char| !own.is_ascii_graphic());
-        if compose::is_like_own(plain, Role::Assistant) {
+        if is_like_own(plain, Role::Assistant) {
             block.push_str("| ");
         }
         block.push_str(line);

@@ -8,7 +8,7 @@ mod prompt;
 mod transcript;
 
 pub use answer::{Unfit, cap, check, clean};
-pub(super) use block::block;
+pub(crate) use block::block;
 pub use prompt::{Prompt, SECTIONS, appended};
 pub use transcript::{Round, Size, WindowTooSmall, rounds};
 
@@ -36,3 +36,8 @@ pub struct Space {
 /// Lookup of the summary for removed messages, by their indexes in order; `None` for the extract.
 /// The result never changes for the same messages.
 pub type Summaries<'a> = &'a dyn Fn(&[usize], Space) -> Option<Summary>;
+
+/// Returns the maximum size of a summary in a note with `room_tokens`.
+pub(crate) fn most_tokens(room_tokens: u64) -> u64 {
+    room_tokens / 2
+}

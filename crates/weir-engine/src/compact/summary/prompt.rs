@@ -1,14 +1,14 @@
 //! Prompt for a summariser. The messages are data between two marks that no text in them can forge:
 //! the marks contain a hash of everything between them.
 
-use super::transcript::quoted;
+use crate::wire::json;
 
 /// Sections of a summary, in order.
 pub const SECTIONS: [&str; 5] =
     ["Task", "Decisions", "Facts and identifiers", "Files", "Open points"];
 
 /// Maximum size of the two marks beyond those of a prompt without messages.
-pub(super) const FENCE_TOKENS: u64 = 64;
+pub(crate) const FENCE_TOKENS: u64 = 64;
 /// Number of hash digits in a mark.
 const FENCE_DIGITS: usize = 16;
 
@@ -22,7 +22,7 @@ pub struct Prompt {
 }
 
 /// Builds the prompt for `lines`, which are JSON objects, with the answer of the round `before`.
-pub(super) fn of(lines: &[String], before: Option<&str>, cap_tokens: u64) -> Prompt {
+pub(crate) fn of(lines: &[String], before: Option<&str>, cap_tokens: u64) -> Prompt {
     let mut data = String::new();
     if let Some(before) = before {
         data.push_str(r#"{"summary_so_far":"#);
@@ -95,6 +95,25 @@ fn form(cap_tokens: u64) -> String {
          language that the user writes. Write at most {cap_tokens} tokens, about {words} words, and \
          nothing before or after the sections."
     )
+}
+
+/// Quotes `text` as a JSON string on one line, for readers with any definition of a line end.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    json::escape_into(text, &mut quoted);
+    quoted.push('"');
+    for (own, escape) in [
+        ('\u{85}', "\\u0085"),
+        ('\u{2028}', "\\u2028"),
+        ('\u{2029}', "\\u2029"),
+        ('\u{7f}', "\\u007f"),
+    ] {
+        if quoted.contains(own) {
+            quoted = quoted.replace(own, escape);
+        }
+    }
+    quoted
 }
 
 #[cfg(test)]

@@ -1,8 +1,7 @@
 //! Messages as data for a summariser: one JSON object per line, so that no text can leave its
 //! string. They are split into rounds if they exceed the summariser's window.
 
-use super::Prompt;
-use super::prompt::{self, FENCE_TOKENS};
+use super::prompt::{self, FENCE_TOKENS, Prompt, quoted};
 use crate::tokens::{Encoding, MESSAGE_FRAMING, REPLY_PRIMING};
 use crate::wire::message::Part;
 use crate::wire::{Content, Message, Protocol, Role, json};
@@ -192,25 +191,6 @@ fn said(message: &Message<'_>) -> String {
             texts.collect::<Vec<_>>().join("\n")
         }
     }
-}
-
-/// Quotes `text` as a JSON string on one line, for readers with any definition of a line end.
-pub(super) fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    json::escape_into(text, &mut quoted);
-    quoted.push('"');
-    for (own, escape) in [
-        ('\u{85}', "\\u0085"),
-        ('\u{2028}', "\\u2028"),
-        ('\u{2029}', "\\u2029"),
-        ('\u{7f}', "\\u007f"),
-    ] {
-        if quoted.contains(own) {
-            quoted = quoted.replace(own, escape);
-        }
-    }
-    quoted
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::{MAX_TRIES, RedisCounters};
 
 impl RedisCounters {
     /// Reads the generation from Redis, or starts one if there is none.
-    pub async fn refresh_generation(&self) -> Result<Arc<str>, StoreError> {
+    pub(crate) async fn refresh_generation(&self) -> Result<Arc<str>, StoreError> {
         let arguments = json!({ "proposal": random()? });
         let reply = self.redis.run(&GENERATION, &self.key, &arguments).await?;
         let token: Arc<str> =
@@ -31,7 +31,7 @@ impl RedisCounters {
 
     /// Runs a script in the known generation, and in a newer one after registering this instance's
     /// requests there.
-    pub async fn call(
+    pub(crate) async fn call(
         &self,
         script: &Script,
         arguments: impl Fn(&str) -> Value,
@@ -39,7 +39,7 @@ impl RedisCounters {
         Ok(self.call_with_generation(script, arguments).await?.1)
     }
 
-    pub async fn call_with_generation(
+    pub(crate) async fn call_with_generation(
         &self,
         script: &Script,
         arguments: impl Fn(&str) -> Value,
@@ -56,7 +56,7 @@ impl RedisCounters {
     }
 
     /// Runs a script in this generation, without a retry.
-    pub async fn call_in(
+    pub(crate) async fn call_in(
         &self,
         generation: &str,
         script: &Script,
@@ -68,7 +68,7 @@ impl RedisCounters {
     }
 
     /// Returns the generation known to this instance.
-    pub async fn generation(&self) -> Result<Arc<str>, StoreError> {
+    pub(crate) async fn generation(&self) -> Result<Arc<str>, StoreError> {
         let known = self.state().generation.clone();
         match known {
             Some(known) => Ok(known),
@@ -78,18 +78,18 @@ impl RedisCounters {
 }
 
 /// Returns whether Redis is in another generation than the call assumed.
-pub fn is_stale(reply: &[String]) -> bool {
+pub(super) fn is_stale(reply: &[String]) -> bool {
     reply.first().is_some_and(|word| word == "stale")
 }
 
 /// Creates a unique random text.
-pub fn random() -> Result<String, StoreError> {
+pub(super) fn random() -> Result<String, StoreError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
         .map_err(|error| StoreError::Failed(format!("no random bytes: {error}")))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-pub fn unexpected_reply() -> StoreError {
+pub(super) fn unexpected_reply() -> StoreError {
     StoreError::Failed("Redis: a script returned an unexpected reply".to_owned())
 }

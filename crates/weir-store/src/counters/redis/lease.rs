@@ -20,7 +20,7 @@ const MAX_ENDED: usize = 100_000;
 
 /// A request under way.
 #[derive(Debug, Clone)]
-pub struct Lease {
+pub(crate) struct Lease {
     pub begun_ms: u64,
     pub owner: Owner,
     /// Holds: counter name, bucket and amount.
@@ -35,7 +35,7 @@ pub struct Lease {
 
 /// Time and generation of a request's hold.
 #[derive(Debug, Clone)]
-pub struct Grant {
+pub(crate) struct Grant {
     pub generation: Arc<str>,
     /// Time just before the call.
     pub called_at: Instant,
@@ -43,12 +43,12 @@ pub struct Grant {
 
 impl Lease {
     /// Creates the lease of a request without a known hold.
-    pub fn empty(begun_ms: u64, owner: Owner) -> Self {
+    pub(crate) fn empty(begun_ms: u64, owner: Owner) -> Self {
         Self { begun_ms, owner, parts: Vec::new(), known_in: None, grant: None, written: None }
     }
 
     /// Formats it for `register.lua`; `written_ago_ms` is -1 while the request runs.
-    pub fn json(&self, id: RequestId, written_ago_ms: i64) -> Value {
+    pub(crate) fn json(&self, id: RequestId, written_ago_ms: i64) -> Value {
         let parts = self.parts.iter().map(|(key, bucket, held)| {
             json!({ "key": key, "bucket": bucket, "held": held.min(&MAX_FIGURE) })
         });
@@ -63,7 +63,7 @@ impl Lease {
 }
 
 /// Returns the names of an owner's scopes.
-pub fn scopes(owner: &Owner) -> Vec<String> {
+pub(super) fn scopes(owner: &Owner) -> Vec<String> {
     let scopes = owner.scopes();
     let named = |kind: ScopeKind| {
         let name = scopes.name(kind)?.to_owned();
@@ -74,7 +74,7 @@ pub fn scopes(owner: &Owner) -> Vec<String> {
 
 /// An ended request.
 #[derive(Debug, Clone)]
-pub struct Ended {
+pub(super) struct Ended {
     pub lease: Lease,
     pub spending: Spending,
     pub at: Instant,
@@ -82,7 +82,7 @@ pub struct Ended {
 
 impl Ended {
     /// Returns the minimum time since the journal recorded it.
-    pub fn written_ago_ms(&self) -> i64 {
+    pub(super) fn written_ago_ms(&self) -> i64 {
         let written = self.lease.written.unwrap_or(self.at);
         i64::try_from(written.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
@@ -90,7 +90,7 @@ impl Ended {
 
 /// Local state of this process.
 #[derive(Default)]
-pub struct State {
+pub(super) struct State {
     pub generation: Option<Arc<str>>,
     pub leases: HashMap<RequestId, Lease>,
     pub ended: HashMap<RequestId, Ended>,
@@ -99,13 +99,13 @@ pub struct State {
 
 impl State {
     /// Moves an ended request from those under way to those to be settled.
-    pub fn end(&mut self, id: RequestId, spending: Spending) {
+    pub(super) fn end(&mut self, id: RequestId, spending: Spending) {
         if let Some(lease) = self.leases.remove(&id) {
             self.note_ended(id, lease, spending);
         }
     }
 
-    pub fn note_ended(&mut self, id: RequestId, lease: Lease, spending: Spending) {
+    pub(super) fn note_ended(&mut self, id: RequestId, lease: Lease, spending: Spending) {
         if self.ended.len() >= MAX_ENDED {
             tracing::warn!(
                 target: "weir::redis",
@@ -119,19 +119,19 @@ impl State {
 }
 
 /// Returns a counter's name. Measure and window come first, for scripts and [`bucket_of`].
-pub fn name_of(applied: &Applied) -> String {
+pub(super) fn name_of(applied: &Applied) -> String {
     let id = &applied.budget.id;
     format!("{}/{}/{}\u{1f}{}", id.measure.word(), id.window, id.scope, applied.scope)
 }
 
 /// Returns the bucket of a request with this start time in the named counter.
-pub fn bucket_of(name: &str, zone: &TimeZone, begun_ms: u64) -> Option<u64> {
+pub(super) fn bucket_of(name: &str, zone: &TimeZone, begun_ms: u64) -> Option<u64> {
     let window = name.split('/').nth(1)?;
     Some(Window::parse(window).ok()?.span(zone, begun_ms).bucket_ms)
 }
 
 /// Parses a request id as returned by scripts.
-pub fn read_id(text: &str) -> Option<RequestId> {
+pub(super) fn read_id(text: &str) -> Option<RequestId> {
     let number = u128::from_str_radix(text, 16).ok()?;
     (text.len() == 32).then(|| RequestId(number.to_be_bytes()))
 }

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_ROUNDS: usize = 100;
 
 /// A part of a counter for a request that holds nothing in it.
-pub struct Uncovered {
+pub(crate) struct Uncovered {
     pub id: RequestId,
     pub begun_ms: u64,
     pub name: String,
@@ -42,7 +42,11 @@ pub struct Uncovered {
 impl RedisCounters {
     /// Loads the counter of `applied`, or waits until another has. Continues if its caller leaves,
     /// since others wait for it.
-    pub async fn load(self: &Arc<Self>, applied: &Applied, now_ms: u64) -> Result<(), StoreError> {
+    pub(crate) async fn load(
+        self: &Arc<Self>,
+        applied: &Applied,
+        now_ms: u64,
+    ) -> Result<(), StoreError> {
         let (own, applied) = (Arc::clone(self), applied.clone());
         let task = tokio::spawn(async move { own.begin(&applied, now_ms).await });
         task.await.map_err(|_| StoreError::Closed)?
@@ -129,7 +133,7 @@ impl RedisCounters {
     }
 
     /// Adds parts without a hold to counters; `false` if the generation of the calls has ended.
-    pub async fn cover(
+    pub(crate) async fn cover(
         &self,
         generation: &str,
         uncovered: Vec<Uncovered>,

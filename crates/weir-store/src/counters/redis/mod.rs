@@ -46,7 +46,7 @@ use super::super::budgets::Applied;
 use super::super::ledger::{MAX_FIGURE, RequestId};
 use super::super::redis::Redis;
 use super::super::{Store, StoreError};
-use super::{Answer, MAX_WAITING, NoRoom, Owner, Reservation, Spending, Standing};
+use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
 use crate::budget::counter::Count;
 use crate::budget::hold::decide;
 use crate::budget::{Room, Verdict};
@@ -90,7 +90,7 @@ impl Default for Options {
 }
 
 /// Budget counters in Redis.
-pub struct RedisCounters {
+pub(super) struct RedisCounters {
     redis: Redis,
     /// Key of the generation.
     key: String,
@@ -127,7 +127,7 @@ impl fmt::Debug for RedisCounters {
 
 impl RedisCounters {
     /// Creates the counters. Requires a runtime, which renews the leases.
-    pub fn new(redis: Redis, store: Store, zone: TimeZone, options: Options) -> Arc<Self> {
+    pub(super) fn new(redis: Redis, store: Store, zone: TimeZone, options: Options) -> Arc<Self> {
         let wakeup = Arc::new(Notify::new());
         let counts = Arc::new(Self {
             key: redis.key("budgets"),
@@ -149,13 +149,13 @@ impl RedisCounters {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
+    pub(super) fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
         self.add_lease(id, Lease::empty(begun_ms, owner));
     }
 
     /// Registers a request that has long been open in the journal. Its hold is in its lease in
     /// Redis, or will be once its counters load.
-    pub fn adopt(&self, id: RequestId, begun_ms: u64, owner: Owner) {
+    pub(super) fn adopt(&self, id: RequestId, begun_ms: u64, owner: Owner) {
         let written = Some(Instant::now());
         self.add_lease(id, Lease { written, ..Lease::empty(begun_ms, owner) });
     }
@@ -174,7 +174,7 @@ impl RedisCounters {
     /// After Redis was emptied, no counter loads within the grace, and each loads the journal's
     /// open requests. So a request recorded within the grace after its hold is in every counter. A
     /// later one may be sent only if Redis has not been emptied since, which costs a round trip.
-    pub async fn opened(&self, id: RequestId) -> Result<bool, StoreError> {
+    pub(super) async fn opened(&self, id: RequestId) -> Result<bool, StoreError> {
         let grant = match self.state().leases.get_mut(&id) {
             Some(lease) => {
                 lease.written = Some(Instant::now());
@@ -190,12 +190,12 @@ impl RedisCounters {
     }
 
     /// Leaves a request to another settler: its instance, or a sweep.
-    pub fn forget(&self, id: RequestId) {
+    pub(super) fn forget(&self, id: RequestId) {
         self.state().leases.remove(&id);
     }
 
     /// Settles a request at once, or as soon as Redis is back.
-    pub async fn settle(&self, id: RequestId, spending: Spending) {
+    pub(super) async fn settle(&self, id: RequestId, spending: Spending) {
         self.state().end(id, spending);
         if self.finish(id).await.is_ok() {
             self.state().queue.wake_next();
@@ -203,12 +203,12 @@ impl RedisCounters {
     }
 
     /// Releases a request's hold, without waiting.
-    pub fn release(&self, id: RequestId) {
+    pub(super) fn release(&self, id: RequestId) {
         self.state().end(id, Spending::default());
         self.wakeup.notify_one();
     }
 
-    pub async fn reserve(self: &Arc<Self>, wanted: Reservation, owner: Owner) -> Answer {
+    pub(super) async fn reserve(self: &Arc<Self>, wanted: Reservation, owner: Owner) -> Answer {
         let deadline = Instant::now() + wanted.patience;
         let names: Vec<String> = wanted.applied.iter().map(name_of).collect();
         let attempt = Attempt { wanted: &wanted, owner: &owner, names };
@@ -235,11 +235,11 @@ impl RedisCounters {
         }
     }
 
-    pub async fn standings(
+    pub(super) async fn statuses(
         self: &Arc<Self>,
         applied: &[Applied],
         now_ms: u64,
-    ) -> Result<Vec<Standing>, StoreError> {
+    ) -> Result<Vec<BudgetStatus>, StoreError> {
         let names: Vec<String> = applied.iter().map(name_of).collect();
         let parts: Vec<Value> =
             applied.iter().zip(&names).map(|(one, name)| self.part(one, name, now_ms, 1)).collect();
@@ -251,7 +251,7 @@ impl RedisCounters {
                 continue;
             }
             let (counts, _) = self.counts(applied, now_ms, reply.get(1..).unwrap_or_default())?;
-            return Ok(standings(applied, &counts));
+            return Ok(statuses(applied, &counts));
         }
         Err(StoreError::Busy)
     }
@@ -285,15 +285,15 @@ impl RedisCounters {
                 let grant = Grant { generation, called_at };
                 self.state().leases.insert(wanted.id, self.lease(attempt, output_tokens, grant));
                 unconfirmed.is_pending = false;
-                let standings = standings(&wanted.applied, &counts);
-                return Ok(Step::Done(Ok((output_tokens, standings))));
+                let statuses = statuses(&wanted.applied, &counts);
+                return Ok(Step::Done(Ok((output_tokens, statuses))));
             }
             let rooms: Vec<Room> = wanted.applied.iter().zip(&counts).map(room).collect();
             match decide(&rooms, &wanted.ask, has_patience) {
                 Verdict::Granted { output_tokens: less } if may_hold => output_tokens = less,
                 Verdict::Granted { .. } | Verdict::Wait => return Ok(Step::Wait),
                 Verdict::Exhausted { index } => {
-                    let mut all = standings(&wanted.applied, &counts);
+                    let mut all = statuses(&wanted.applied, &counts);
                     return Ok(Step::Done(Err(NoRoom::Exhausted(all.swap_remove(index)))));
                 }
             }
@@ -395,13 +395,13 @@ fn room((applied, count): (&Applied, &Count)) -> Room {
     }
 }
 
-fn standings(applied: &[Applied], counts: &[Count]) -> Vec<Standing> {
-    let standing = |(applied, count): (&Applied, &Count)| Standing {
+fn statuses(applied: &[Applied], counts: &[Count]) -> Vec<BudgetStatus> {
+    let status = |(applied, count): (&Applied, &Count)| BudgetStatus {
         budget: Arc::clone(&applied.budget),
         scope: applied.scope.clone(),
         count: *count,
     };
-    applied.iter().zip(counts).map(standing).collect()
+    applied.iter().zip(counts).map(status).collect()
 }
 
 fn uncovered(wanted: &Reservation, names: &[String]) -> Vec<Uncovered> {

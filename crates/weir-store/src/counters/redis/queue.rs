@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::super::super::ledger::RequestId;
 
 /// A place in the queue.
-pub struct Turn {
+pub(super) struct Turn {
     id: RequestId,
     names: Vec<String>,
     /// Whether no earlier request waits for any of its counters.
@@ -19,35 +19,35 @@ pub struct Turn {
 }
 
 impl Turn {
-    pub fn is_first(&self) -> bool {
+    pub(super) fn is_first(&self) -> bool {
         self.is_first.load(Ordering::Acquire)
     }
 
     /// Waits until there may be room.
-    pub async fn woken(&self) {
+    pub(super) async fn woken(&self) {
         self.wakeup.notified().await;
     }
 }
 
 /// All waiting requests.
 #[derive(Default)]
-pub struct Queue {
+pub(super) struct Queue {
     waiting: VecDeque<Arc<Turn>>,
     by_name: HashMap<String, usize>,
 }
 
 impl Queue {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
     /// Returns whether any request waits for one of these counters.
-    pub fn has_any_for(&self, names: &[String]) -> bool {
+    pub(super) fn has_any_for(&self, names: &[String]) -> bool {
         names.iter().any(|name| self.by_name.contains_key(name))
     }
 
     /// Joins at the end.
-    pub fn join(&mut self, id: RequestId, names: Vec<String>) -> Arc<Turn> {
+    pub(super) fn join(&mut self, id: RequestId, names: Vec<String>) -> Arc<Turn> {
         let is_first = AtomicBool::new(!self.has_any_for(&names));
         for name in &names {
             *self.by_name.entry(name.clone()).or_default() += 1;
@@ -58,7 +58,7 @@ impl Queue {
     }
 
     /// Leaves the queue.
-    pub fn leave(&mut self, turn: &Turn) {
+    pub(super) fn leave(&mut self, turn: &Turn) {
         self.waiting.retain(|other| other.id != turn.id);
         for name in &turn.names {
             if let Some(count) = self.by_name.get_mut(name) {
@@ -71,7 +71,7 @@ impl Queue {
     }
 
     /// Wakes the requests whose turn it is, after a change.
-    pub fn wake_next(&self) {
+    pub(super) fn wake_next(&self) {
         let mut taken: HashSet<&str> = HashSet::new();
         for turn in &self.waiting {
             let is_first = turn.names.iter().all(|name| !taken.contains(name.as_str()));

@@ -16,7 +16,11 @@ use super::scripts::{LOST, REGISTER, RENEW, SWEEP};
 use super::{BATCH, RedisCounters, ms};
 
 /// Runs the task while the counters are in use.
-pub async fn run(counts: Weak<RedisCounters>, wakeup: Arc<Notify>, tick: std::time::Duration) {
+pub(super) async fn run(
+    counts: Weak<RedisCounters>,
+    wakeup: Arc<Notify>,
+    tick: std::time::Duration,
+) {
     let mut ticks = interval(tick);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut renewed = Instant::now();
@@ -57,7 +61,7 @@ impl RedisCounters {
     }
 
     /// Registers the requests under way that the generation does not know.
-    pub async fn register_unknown(&self) -> Result<(), StoreError> {
+    pub(crate) async fn register_unknown(&self) -> Result<(), StoreError> {
         let _guard = self.registering.lock().await;
         let (generation, unknown) = {
             let state = self.state();
@@ -76,7 +80,7 @@ impl RedisCounters {
 
     /// Registers requests, with the time since they ended. Requires the lock `registering`. If the
     /// generation has ended, they are registered in the next.
-    pub async fn register(
+    pub(crate) async fn register(
         &self,
         generation: &Arc<str>,
         leases: &[(RequestId, &Lease, i64)],
@@ -145,7 +149,11 @@ impl RedisCounters {
     }
 
     /// Returns whether Redis is still in this generation and knows this live request.
-    pub async fn is_held(&self, id: RequestId, generation: &str) -> Result<bool, StoreError> {
+    pub(crate) async fn is_held(
+        &self,
+        id: RequestId,
+        generation: &str,
+    ) -> Result<bool, StoreError> {
         let arguments =
             |_: &str| json!({ "lease_ms": ms(self.options.lease), "ids": [id.to_string()] });
         let reply = self.call_in(generation, &RENEW, arguments).await?;

@@ -10,7 +10,7 @@ const COMMON: &str = include_str!("scripts/common.lua");
 macro_rules! scripts {
     ($($name:ident = $file:literal;)*) => {
         $(
-            pub static $name: LazyLock<Script> =
+            pub(super) static $name: LazyLock<Script> =
                 LazyLock::new(|| Script::new(&format!("{COMMON}\n{}", include_str!($file))));
         )*
     };

@@ -11,7 +11,7 @@ use super::{MAX_TRIES, RedisCounters};
 
 impl RedisCounters {
     /// Settles an ended request; keeps it for later if that fails. A repeated call has no effect.
-    pub async fn finish(&self, id: RequestId) -> Result<(), StoreError> {
+    pub(crate) async fn finish(&self, id: RequestId) -> Result<(), StoreError> {
         for _ in 0..MAX_TRIES {
             let generation = self.generation().await?;
             let is_known = |ended: &Ended| ended.lease.known_in.as_ref() == Some(&generation);
@@ -57,7 +57,7 @@ impl RedisCounters {
     }
 
     /// Settles another instance's request.
-    pub async fn settle_swept(
+    pub(crate) async fn settle_swept(
         &self,
         id: RequestId,
         spending: Spending,

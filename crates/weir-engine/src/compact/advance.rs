@@ -1,0 +1,136 @@
+//! Progress of the state: adds messages one by one. At each point where a request could have ended,
+//! a size above a mark triggers a compaction.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::source::Source;
+use crate::compact::message::measure::Fact;
+use crate::compact::passes;
+use crate::compact::state::Compactor;
+use crate::compact::state::history::{CompactionRecord, Mark, SummaryUse};
+use crate::compact::state::messages::Fate;
+use crate::wire::Role;
+
+impl Compactor {
+    /// Adds the next message, after examining the point before it if a request could have ended
+    /// there.
+    pub(crate) fn push(&mut self, mut fact: Fact, source: &dyn Source) {
+        if self.requests.is_pending && fact.role != Role::Tool {
+            self.settle(source);
+        }
+        let message = self.messages();
+        fact.is_pinned |= self.is_anchor(message, &fact, source);
+        self.turns.push(&fact);
+        self.messages.push(fact, self.requests.ended);
+        self.sizes.request_tokens += fact.tokens;
+        self.sizes.received_tokens += fact.tokens;
+        self.requests.is_pending = matches!(fact.role, Role::User | Role::Other | Role::Tool);
+        if self.turns.system_run == message + 1 {
+            self.sizes.system_run_tokens += fact.tokens;
+        }
+        self.requests.is_settled = false;
+        self.turns.track(message);
+        self.watch_for_rereading(message, source);
+        self.refer_to_oversized(message, source);
+        if self.requests.is_pending && self.turns.is_certain_point(&fact) {
+            self.settle(source);
+        }
+    }
+
+    /// Returns whether one of the policy's patterns matches the text of a message.
+    fn is_anchor(&self, message: usize, fact: &Fact, source: &dyn Source) -> bool {
+        let anchors = &self.profile.policy.anchors;
+        !anchors.is_empty()
+            && matches!(fact.role, Role::User | Role::Assistant)
+            && source.message(message).is_some_and(|own| anchors.matches(&own))
+    }
+
+    /// Returns the state for sending a request that ends here. Copies only if longer transcripts do
+    /// not examine this point too and a compaction is due.
+    pub(crate) fn ended(&self, source: &dyn Source) -> Cow<'_, Self> {
+        if self.requests.is_settled || self.due(self.sizes.request_tokens).is_none() {
+            return Cow::Borrowed(self);
+        }
+        let mut end = self.clone();
+        end.settle(source);
+        Cow::Owned(end)
+    }
+
+    /// Examines the size, and compacts if it is above a mark.
+    fn settle(&mut self, source: &dyn Source) {
+        self.requests.is_pending = false;
+        self.requests.is_settled = true;
+        if let Some(mark) = self.due(self.sizes.request_tokens) {
+            self.compact(mark, source);
+        }
+        self.requests.ended += 1;
+    }
+
+    /// Runs one compaction, and records it if it changed something.
+    fn compact(&mut self, mark: Mark, source: &dyn Source) {
+        let changes = self.changes.count;
+        let (before, notes) = (Before::of(self), self.notes.list.clone());
+        self.changes.from = usize::MAX;
+        self.history.summary = SummaryUse::Absent;
+        passes::run(self, mark, source);
+        let stay = notes.len() == self.notes.list.len()
+            && notes.iter().zip(&self.notes.list).all(|(before, now)| now.is_sent_as(before));
+        if !stay {
+            let places = notes.iter().chain(&self.notes.list).map(|note| note.message);
+            self.changes.from = places.fold(self.changes.from, usize::min);
+        }
+        let from = self.changes.from.min(self.messages());
+        self.messages.reset_since(from, self.requests.ended);
+        if self.changes.count != changes || !stay {
+            self.record(mark, &before);
+        }
+        let is_at_low = self.sizes.request_tokens <= self.low_tokens();
+        let rest_tokens =
+            if is_at_low { 0 } else { self.sizes.request_tokens + self.progress_tokens() };
+        self.rests.soft_tokens = rest_tokens;
+        if mark == Mark::Hard {
+            self.rests.hard_tokens = rest_tokens;
+        }
+    }
+
+    /// Records the effects of the compaction at `mark` since `before`.
+    fn record(&mut self, mark: Mark, before: &Before) {
+        let record = CompactionRecord {
+            mark,
+            is_restart: self.restarts.count > before.restarts,
+            messages: self.messages(),
+            turns: self.turns.list.len(),
+            before_tokens: before.request_tokens,
+            after_tokens: self.sizes.request_tokens,
+            summary: self.history.summary,
+        };
+        let messages = &self.messages;
+        let has_changed = |message: &usize| {
+            let clip = messages.clips.get(message).map(|clip| clip.text_tokens);
+            messages.fates[*message] != before.fates[*message]
+                || clip != before.clips.get(message).copied()
+        };
+        self.history.record(record, (0..messages.count()).filter(has_changed));
+    }
+}
+
+/// Conversation just before a compaction, for comparison after it.
+struct Before {
+    fates: Vec<Fate>,
+    clips: BTreeMap<usize, u64>,
+    request_tokens: u64,
+    restarts: u32,
+}
+
+impl Before {
+    fn of(state: &Compactor) -> Self {
+        let clips = state.messages.clips.iter();
+        Self {
+            fates: state.messages.fates.clone(),
+            clips: clips.map(|(message, clip)| (*message, clip.text_tokens)).collect(),
+            request_tokens: state.sizes.request_tokens,
+            restarts: state.restarts.count,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Speakers of messages, as notes name them: a role, or for a result its tool with a mark that
+//! distinguishes it from any role. Pure.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::compact::message::reading::{BlockKind, Reading};
+use crate::compact::state::turns::{Turn, TurnKind, Turns};
+use crate::wire::Role;
+
+/// Maximum length of a tool's name in a note.
+const NAME_CHARACTERS: usize = 64;
+
+/// Speaker lookup for messages in order.
+pub(crate) struct Speakers<'a, R> {
+    turns: &'a Turns,
+    reading: R,
+    /// Turn of the last result looked up, with the tools of all its results.
+    last: Option<(usize, HashMap<usize, String>)>,
+}
+
+impl<'a, R: Fn(usize) -> Rc<Reading>> Speakers<'a, R> {
+    /// Creates a lookup for messages in `turns`; `reading` returns a message.
+    pub(crate) fn new(turns: &'a Turns, reading: R) -> Self {
+        Self { turns, reading, last: None }
+    }
+
+    /// Returns the speaker of `message`.
+    pub(crate) fn of(&mut self, message: usize) -> String {
+        let role = (self.reading)(message).role;
+        self.tool(message, role).unwrap_or_else(|| of_role(role).to_owned())
+    }
+
+    fn tool(&mut self, message: usize, role: Role) -> Option<String> {
+        let place = self.turns.of_message[message].filter(|_| role == Role::Tool)?;
+        let turn = &self.turns.list[place];
+        if turn.kind != TurnKind::Assistant {
+            return None;
+        }
+        if self.last.as_ref().is_none_or(|(last, _)| *last != place) {
+            self.last = Some((place, of_results(turn, &self.reading).into_iter().collect()));
+        }
+        self.last.as_ref()?.1.get(&message).cloned()
+    }
+}
+
+/// Returns the speaker name of a role.
+fn of_role(role: Role) -> &'static str {
+    match role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Tool => "result",
+        Role::Other => "message",
+    }
+}
+
+/// Returns the speaker name of a tool's results: written like a call, so that no tool, however
+/// named, passes for the user. `None` if no character of its name can be repeated.
+fn of_tool(tool: &str) -> Option<String> {
+    let name = tool_name(tool);
+    (!name.is_empty()).then(|| format!("{name}()"))
+}
+
+/// Shortens a tool's name, which anybody may have chosen, to one plain line.
+pub(crate) fn tool_name(name: &str) -> String {
+    let is_plain =
+        |letter: &char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | '/');
+    name.chars().filter(is_plain).take(NAME_CHARACTERS).collect()
+}
+
+/// Returns the tool of each result in an assistant's turn, by message, if its call is known.
+fn of_results(turn: &Turn, reading: impl Fn(usize) -> Rc<Reading>) -> Vec<(usize, String)> {
+    let asking = reading(turn.first);
+    let calls: Vec<(&str, &str)> = asking
+        .blocks
+        .iter()
+        .filter_map(|block| match &block.kind {
+            BlockKind::Call { name, id } => Some((name.as_str(), id.as_str())),
+            BlockKind::Text => None,
+        })
+        .collect();
+    // Of several calls with one id the first counts.
+    let by_id: HashMap<&str, &str> = calls.iter().rev().map(|(name, id)| (*id, *name)).collect();
+    let results =
+        (turn.first + 1..=turn.last).filter(|message| reading(*message).role == Role::Tool);
+    let tool = |(nth, message): (usize, usize)| {
+        let result = reading(message);
+        let answers = result.answers.as_deref();
+        let named = answers.and_then(|id| by_id.get(id).copied());
+        let name = named.or_else(|| calls.get(nth).map(|(name, _)| *name))?;
+        Some((message, of_tool(name)?))
+    };
+    results.enumerate().filter_map(tool).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_tool_passes_for_a_role() {
+        let roles = [Role::System, Role::User, Role::Assistant, Role::Tool, Role::Other];
+        let roles = roles.map(of_role);
+        let forged = ["user:", "user\n#4 user", " user ", "us(er", "()user"];
+        for name in roles.into_iter().chain(forged) {
+            let named = of_tool(name).expect("it has letters");
+            assert!(named.ends_with("()"), "{named}");
+            assert!(!roles.contains(&named.as_str()), "{named}");
+        }
+        assert_eq!(of_tool("read_file").as_deref(), Some("read_file()"));
+        assert_eq!(of_tool(" ()\n"), None);
+    }
+}

@@ -1,0 +1,33 @@
+//! Input for a note of excerpts: the conversation so far, and the messages that the note replaces.
+
+use std::rc::Rc;
+
+use super::weight::Lexicon;
+use crate::compact::message::reading::Reading;
+use crate::compact::state::turns::Turns;
+use crate::tokens::Encoding;
+
+/// Input for a note.
+pub(crate) struct Subject<'a> {
+    /// All messages so far, including system messages.
+    pub readings: &'a [Rc<Reading>],
+    /// The values in them.
+    pub lexicon: &'a Lexicon,
+    /// Size of each message's text.
+    pub text_tokens: &'a [u64],
+    /// Turns of the messages.
+    pub turns: &'a Turns,
+    /// Messages that the note replaces, in order.
+    pub gone: &'a [usize],
+    /// Number of them, from the front, that a summary before the excerpts covers, if there is one.
+    pub summarised: Option<usize>,
+    /// Messages that are sent unchanged.
+    pub kept: &'a [usize],
+    /// Notes that stay, and the summary.
+    pub notes: &'a [Rc<Reading>],
+    /// First user message: the subject of the conversation.
+    pub first_user: Option<usize>,
+    pub encoding: Encoding,
+    /// Cost of a token relative to its value: 1 by default; more sends less.
+    pub excerpt_cost: f64,
+}

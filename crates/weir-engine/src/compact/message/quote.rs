@@ -1,0 +1,52 @@
+//! Quoted text in notes: none of its lines can pass for one of the note's own.
+
+use crate::wire::Role;
+
+/// Prefix of names that occur in a message but in none of its excerpts.
+pub(crate) const ALSO: &str = "also: ";
+/// Characters that end a line for some reader.
+const LINE_ENDS: [char; 7] = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
+
+/// Writes quoted text so that none of its lines can pass for one of the note's own.
+pub(crate) fn quote(said: &str, role: Role, out: &mut String) {
+    for line in said.split_inclusive(LINE_ENDS) {
+        if is_like_own(line.trim_start(), role) {
+            out.push_str("| ");
+        }
+        out.push_str(line);
+    }
+}
+
+/// Returns whether a line looks like one of the note's own: a speaker's header, a note's opening or
+/// end, a list of names, a call.
+pub(crate) fn is_like_own(line: &str, role: Role) -> bool {
+    let is_header = line
+        .strip_prefix('#')
+        .is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()));
+    let is_call =
+        role == Role::Assistant && line.strip_prefix("> ").is_some_and(|rest| rest.contains(": "));
+    is_header || is_call || line.starts_with("[weir:") || line.starts_with(ALSO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_passes_for_the_notes_own() {
+        for (said, role, wanted) in [
+            ("a\n#12 user:\nb", Role::Tool, "a\n| #12 user:\nb"),
+            ("  [weir: 3 earlier", Role::User, "|   [weir: 3 earlier"),
+            ("a\r[weir: end", Role::User, "a\r| [weir: end"),
+            ("also: x\u{2028}also: y", Role::User, "| also: x\u{2028}| also: y"),
+            ("> run: rm", Role::Assistant, "| > run: rm"),
+            ("> he said: no", Role::User, "> he said: no"),
+            ("# heading\n#tag\nalso x", Role::User, "# heading\n#tag\nalso x"),
+            ("a\r\nb\n", Role::User, "a\r\nb\n"),
+        ] {
+            let mut out = String::new();
+            quote(said, role, &mut out);
+            assert_eq!(out, wanted, "{said:?}");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Units of a text: pieces that make sense alone and stay whole in an excerpt. A unit is a line, a
+//! sentence of a long line, or a record of structured data. Pure.
+
+use std::ops::Range;
+
+use memchr::memchr2;
+
+/// Maximum length of a line that is one unit.
+const LINE_BYTES: usize = 240;
+/// Length from which a sentence end closes a unit; shorter sentences are joined. Sentences longer
+/// than `LINE_BYTES` are split.
+const SENTENCE_BYTES: usize = 60;
+/// Maximum length of a record that stays whole.
+const RECORD_BYTES: usize = 260;
+/// Maximum length of joined scalar members of a larger record.
+const MEMBERS_BYTES: usize = 160;
+/// Maximum depth to which records are split; deeper ones are split like prose.
+const DEPTH: usize = 12;
+
+/// Splits `text` into units, in order, without surrounding white space. Together they contain all
+/// of its content.
+pub(crate) fn units(text: &str) -> Vec<Range<usize>> {
+    let mut units = Vec::new();
+    let trimmed = trim(text, 0..text.len());
+    if is_record(text, &trimmed) {
+        split_record(text, trimmed, 0, &mut units);
+        return split_overlong(text, units);
+    }
+    let mut start = 0;
+    for line in text.split_inclusive('\n') {
+        let span = trim_end(text, start..start + line.len());
+        start += line.len();
+        if span.is_empty() {
+            continue;
+        }
+        if span.len() <= LINE_BYTES {
+            units.push(span);
+        } else {
+            split_long(text, span, &mut units);
+        }
+    }
+    split_overlong(text, units)
+}
+
+/// Splits a line too long for one unit: records into members, the rest into sentences.
+fn split_long(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
+    let open = opening(text, &span);
+    if let Some(open) = open
+        && let Some(close) =
+            matching(text, open, span.end).filter(|close| close - open > LINE_BYTES)
+    {
+        if open > span.start {
+            split_prose(text, span.start..open, units);
+        }
+        split_record(text, open..close, 0, units);
+        if close < span.end {
+            split_prose(text, close..span.end, units);
+        }
+        return;
+    }
+    split_prose(text, span, units);
+}
+
+/// Finds the first bracket in the span that opens a record.
+fn opening(text: &str, span: &Range<usize>) -> Option<usize> {
+    let at = memchr2(b'{', b'[', &text.as_bytes()[span.clone()])?;
+    Some(span.start + at)
+}
+
+/// Returns whether the span is one bracketed whole.
+fn is_record(text: &str, span: &Range<usize>) -> bool {
+    let bytes = text.as_bytes();
+    span.len() > 1
+        && matches!(bytes[span.start], b'{' | b'[')
+        && matches!(bytes[span.end - 1], b'}' | b']')
+        && matching(text, span.start, span.end) == Some(span.end)
+}
+
+/// Finds the end of the bracket at `open`, skipping strings; one past it.
+fn matching(text: &str, open: usize, end: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let mut depth = 0_usize;
+    let mut quote = None;
+    let mut at = open;
+    while at < end {
+        let byte = bytes[at];
+        match quote {
+            Some(_) if byte == b'\\' => at += 1,
+            Some(own) if byte == own => quote = None,
+            Some(_) => {}
+            None => match byte {
+                _ if opens_string(bytes, at) => quote = Some(byte),
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => {
+                    depth -= 1;
+                    if depth == 0 {
+                        return Some(at + 1);
+                    }
+                }
+                _ => {}
+            },
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Splits a record: a small one stays whole, a larger one becomes its members, each with its name;
+/// scalar ones are joined.
+fn split_record(text: &str, span: Range<usize>, depth: usize, units: &mut Vec<Range<usize>>) {
+    if span.len() <= RECORD_BYTES {
+        return units.push(span);
+    }
+    if depth == DEPTH {
+        return split_prose(text, span, units);
+    }
+    let mut together: Option<Range<usize>> = None;
+    for member in members(text, span.start + 1, span.end - 1) {
+        let is_large = member.len() > MEMBERS_BYTES;
+        let nested = if is_large { opening(text, &member) } else { None };
+        let Some(open) = nested.filter(|open| is_record(text, &(*open..member.end))) else {
+            match &mut together {
+                Some(run) if member.end - run.start <= MEMBERS_BYTES => run.end = member.end,
+                _ => {
+                    units.extend(together.take());
+                    together = Some(member);
+                }
+            }
+            continue;
+        };
+        units.extend(together.take());
+        let first = units.len();
+        split_record(text, open..member.end, depth + 1, units);
+        // The member's name stays with the first unit of its value.
+        if let Some(unit) = units.get_mut(first) {
+            unit.start = member.start;
+        }
+    }
+    units.extend(together);
+}
+
+/// Splits members that exceed a unit, such as one long string, into sentences.
+fn split_overlong(text: &str, units: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    const MOST_BYTES: usize = RECORD_BYTES + LINE_BYTES;
+    if units.iter().all(|unit| unit.len() <= MOST_BYTES) {
+        return units;
+    }
+    let mut split = Vec::with_capacity(units.len() * 2);
+    for unit in units {
+        match unit.len() <= MOST_BYTES {
+            true => split.push(unit),
+            false => split_prose(text, unit, &mut split),
+        }
+    }
+    split
+}
+
+/// Returns the members between two brackets, trimmed.
+fn members(text: &str, start: usize, end: usize) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let mut members = Vec::new();
+    let mut from = start;
+    let mut at = start;
+    while at < end {
+        match bytes[at] {
+            b'{' | b'[' => at = matching(text, at, end).unwrap_or(end),
+            _ if opens_string(bytes, at) => at = string_end(bytes, at, end),
+            b',' => {
+                members.push(trim(text, from..at));
+                at += 1;
+                from = at;
+            }
+            _ => at += 1,
+        }
+    }
+    members.push(trim(text, from..end));
+    members.retain(|member| !member.is_empty());
+    members
+}
+
+/// Returns whether a string begins at `at`: in JSON's quotes, or in Python's at a position where
+/// one can begin.
+fn opens_string(bytes: &[u8], at: usize) -> bool {
+    let before = || at.checked_sub(1).map(|before| bytes[before]);
+    match bytes[at] {
+        b'"' => true,
+        b'\'' => matches!(before(), Some(b' ' | b'[' | b'{' | b'(' | b':' | b',')),
+        _ => false,
+    }
+}
+
+/// Returns one past the end of the string that begins at `open`.
+fn string_end(bytes: &[u8], open: usize, end: usize) -> usize {
+    let mut at = open + 1;
+    while at < end && bytes[at] != bytes[open] {
+        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    }
+    (at + 1).min(end)
+}
+
+/// Splits prose into sentences: joins short ones, and splits long ones between words.
+fn split_prose(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
+    let mut start = span.start;
+    let mut blank = None;
+    for (offset, letter) in text[span.clone()].char_indices() {
+        let at = span.start + offset;
+        let length = at - start;
+        let is_before_blank =
+            || text[at + letter.len_utf8()..span.end].starts_with(char::is_whitespace);
+        let ends = || match letter {
+            '。' | '！' | '？' | '；' => true,
+            '.' | '!' | '?' | ';' | '}' | ']' => is_before_blank(),
+            '\n' => true,
+            // A line break as written inside a JSON string.
+            'n' => text.as_bytes()[..at].ends_with(b"\\"),
+            _ => false,
+        };
+        if letter.is_whitespace() || letter == ',' || letter == '，' || letter == '、' {
+            blank = Some(at + letter.len_utf8());
+        }
+        let cut = if length >= SENTENCE_BYTES && ends() {
+            Some(at + letter.len_utf8())
+        } else if length >= LINE_BYTES {
+            // Split behind the last blank; if there is none, at any character.
+            Some(blank.filter(|blank| *blank > start + SENTENCE_BYTES).unwrap_or(at))
+        } else {
+            None
+        };
+        if let Some(cut) = cut.filter(|cut| *cut > start) {
+            let unit = trim(text, start..cut);
+            if !unit.is_empty() {
+                units.push(unit);
+            }
+            start = cut;
+            blank = None;
+        }
+    }
+    let rest = trim(text, start..span.end);
+    // A short rest belongs to the sentence before it.
+    match units.last_mut() {
+        Some(last)
+            if rest.len() < SENTENCE_BYTES / 2 && last.end <= start && last.start >= span.start =>
+        {
+            last.end = rest.end.max(last.end);
+        }
+        _ if rest.is_empty() => {}
+        _ => units.push(rest),
+    }
+}
+
+fn trim(text: &str, span: Range<usize>) -> Range<usize> {
+    let span = trim_end(text, span);
+    let inside = &text[span.clone()];
+    span.start + (inside.len() - inside.trim_start().len())..span.end
+}
+
+/// Trims the end only: white space before a line has meaning in many languages, white space after
+/// it has none.
+fn trim_end(text: &str, span: Range<usize>) -> Range<usize> {
+    span.start..span.start + text[span.clone()].trim_end().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(text: &str) -> Vec<&str> {
+        units(text).into_iter().map(|span| &text[span]).collect()
+    }
+
+    #[test]
+    fn lines_are_units_and_keep_their_indentation() {
+        assert_eq!(pieces("a\n    b  \n\n\tc\n"), ["a", "    b", "\tc"]);
+        assert_eq!(pieces(""), [""; 0]);
+        assert_eq!(pieces(" \n \n"), [""; 0]);
+    }
+
+    #[test]
+    fn records_stay_whole_and_members_keep_their_names() {
+        let flight = |number: u32| {
+            format!(
+                r#"{{"flight_number": "HAT{number}", "origin": "LAS", "date": "2024-05-{number}", "price": {number}}}"#
+            )
+        };
+        let flights: Vec<String> = (10..20).map(flight).collect();
+        let text = format!(
+            r#"{{"id": "XEHM4B", "user": "daiki", "flights": [{}], "paid": true}}"#,
+            flights.join(", ")
+        );
+        let pieces = pieces(&text);
+        assert_eq!(pieces[0], r#""id": "XEHM4B", "user": "daiki""#);
+        assert!(pieces[1].starts_with(r#""flights": [{"flight_number": "HAT10""#));
+        for flight in &flights[1..] {
+            assert!(
+                pieces.iter().any(|piece| piece.contains(flight.as_str())),
+                "{flight} {pieces:#?}"
+            );
+        }
+        assert_eq!(pieces.last(), Some(&r#""paid": true"#));
+    }
+
+    #[test]
+    fn members_end_at_no_comma_inside_a_string() {
+        for quote in ['"', '\''] {
+            let member = |nth: u32| {
+                let name = format!("{quote}name_{nth}{quote}");
+                let other = if quote == '"' { '\'' } else { '"' };
+                format!("{name}: {quote}one, two}} {other} \\{quote} {}{quote}", "x".repeat(60))
+            };
+            let members: Vec<String> = (0..8).map(member).collect();
+            assert_eq!(pieces(&format!("{{{}}}", members.join(", "))), members);
+        }
+    }
+
+    #[test]
+    fn any_text_is_covered_and_cut_at_characters() {
+        let long = "ein Satz mit Wörtern und, ja, Kommas".repeat(40);
+        let han = "没有空格的很长的一行文字".repeat(60);
+        let broken = format!("{{\"a\": [1, 2, {}", "[".repeat(300));
+        let json_lines = format!("{{\"text\": \"{}\"}}", "line of code\\n".repeat(80));
+        for text in [&long, &han, &broken, &json_lines] {
+            let mut end = 0;
+            for unit in units(text) {
+                assert!(unit.start >= end && unit.len() <= 600, "{unit:?}");
+                assert!(
+                    text[end..unit.start].trim_matches([' ', ',', '\n', '[', '{', '"']).is_empty()
+                );
+                end = unit.end;
+            }
+            assert!(text[end..].trim_matches(['}', ']', ' ', ',']).is_empty());
+        }
+    }
+}

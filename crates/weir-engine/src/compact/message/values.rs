@@ -1,0 +1,427 @@
+//! Values in a text: names, paths, numbers and quoted words that a later message can refer to.
+//! Pure; reads one text at a time, independent of conversations.
+
+use memchr::memchr2;
+use unicode_normalization::char::is_combining_mark;
+
+use crate::tokens::letters::behind_small;
+
+/// Span of a text that a later message may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Value {
+    pub start: u32,
+    pub end: u32,
+    pub kind: ValueKind,
+}
+
+/// Form of a value, which indicates how likely it is to be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueKind {
+    /// A path, identifier, number, address or code.
+    Name,
+    /// Several words, a call or an assignment: repeated verbatim less often.
+    Phrase,
+    /// A capitalised word inside a sentence.
+    Word,
+}
+
+/// Length of a run that counts as a name.
+const NAME_BYTES: std::ops::RangeInclusive<usize> = 4..=200;
+/// Length of a quoted string that counts.
+const QUOTED_BYTES: std::ops::RangeInclusive<usize> = 4..=60;
+/// Approximate bytes per value in dense text.
+const BYTES_PER_VALUE: usize = 16;
+/// Length of the date in a timestamp.
+const DAY_BYTES: usize = "2024-05-15".len();
+/// Maximum length of a call or assignment that counts.
+const PHRASE_BYTES: usize = 48;
+
+/// Returns whether a value is a date followed by a time, like `2024-05-15T08:28:51`.
+pub(crate) fn is_moment(value: &[u8]) -> bool {
+    matches!(value, [_, _, _, _, b'-', _, _, b'-', _, _, b'T', _, _, b':', ..])
+}
+
+/// Finds the values of `text`, in order of start.
+pub(crate) fn values(text: &str) -> Vec<Value> {
+    let found = Vec::with_capacity(text.len() / BYTES_PER_VALUE);
+    let mut finder = Finder { text, bytes: text.as_bytes(), found };
+    finder.run();
+    finder.found
+}
+
+fn ends_line(letter: char) -> bool {
+    letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}')
+}
+
+struct Finder<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    found: Vec<Value>,
+}
+
+fn is_run(byte: u8) -> bool {
+    RUN[usize::from(byte)] != 0
+}
+
+/// Classes of bytes in a run: lowercase letters and bytes beyond ASCII, separators within a path or
+/// name, and all others.
+const SMALL: u8 = 1;
+const PARTING: u8 = 2;
+const OTHER: u8 = 4;
+
+/// Bytes of names, paths, numbers and addresses, by class; 0 for others.
+const RUN: [u8; 256] = {
+    let mut run = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        run[index] = match index as u8 {
+            b'a'..=b'z' | 0x80.. => SMALL,
+            b'/' | b'.' => PARTING,
+            b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'@' | b'#' | b'+' | b'-' => OTHER,
+            _ => 0,
+        };
+        index += 1;
+    }
+    run
+};
+
+/// The same for ASCII alone; 0 beyond.
+const PLAIN: [u8; 256] = {
+    let mut plain = RUN;
+    let mut index = 0x80;
+    while index < 256 {
+        plain[index] = 0;
+        index += 1;
+    }
+    plain
+};
+
+impl Finder<'_> {
+    fn run(&mut self) {
+        let mut at = 0;
+        // Whether only white space precedes on the line.
+        let mut is_first = true;
+        // End of the last string in this quote: beyond it the same quote opens a new one.
+        let mut quoted_to = 0;
+        while let Some(byte) = self.bytes.get(at).copied() {
+            if is_run(byte) && self.is_letter(at) {
+                let (end, holds) = self.run_end(at);
+                if holds == SMALL {
+                    self.take_word(at, end);
+                } else if !is_first || !self.is_line_number(at, end) {
+                    self.take_run(at, end, holds);
+                }
+                at = end;
+                is_first = false;
+                continue;
+            }
+            at += match byte {
+                // A run of them is skipped at once.
+                b' ' => 1 + self.bytes[at + 1..].iter().take_while(|own| **own == b' ').count(),
+                ..0x80 => 1,
+                _ => self.text[at..].chars().next().map_or(1, char::len_utf8),
+            };
+            match byte {
+                b'\n' => is_first = true,
+                b' ' | b'\t' | b'\r' | b'\x0c' => {}
+                b'"' | b'\'' | b'`' => {
+                    is_first = false;
+                    if at > quoted_to {
+                        quoted_to = self.take_quoted(at - 1).unwrap_or(quoted_to);
+                    }
+                }
+                _ => is_first = false,
+            }
+        }
+    }
+
+    /// Returns the end of the run that begins at `start`, and the classes of its bytes.
+    #[inline]
+    fn run_end(&self, start: usize) -> (usize, u8) {
+        let mut at = behind_small(self.bytes, start);
+        let mut holds = if at > start { SMALL } else { 0 };
+        loop {
+            // Nearly all are plain characters that need no further check.
+            while let Some(own @ 1..) = self.bytes.get(at).map(|byte| PLAIN[usize::from(*byte)]) {
+                holds |= own;
+                at += 1;
+            }
+            match self.bytes.get(at) {
+                Some(b':') if self.is_in_time(start, at) => holds |= OTHER,
+                Some(0x80..) if self.is_letter(at) || self.is_mark(at) => holds |= SMALL,
+                _ => return (at, holds),
+            }
+            at += 1;
+        }
+    }
+
+    /// Returns whether the non-ASCII character at `at` belongs to a word: arrows, dashes and
+    /// typographic quotes separate words as blanks do.
+    fn is_letter(&self, at: usize) -> bool {
+        // A continuation byte of a character that began in the run belongs to it.
+        self.bytes[at] < 0xc0
+            || self.text[at..].chars().next().is_some_and(|letter| letter.is_alphanumeric())
+    }
+
+    /// Returns whether the character at `at` is part of the letter before it: an accent, a vowel
+    /// sign, a joiner.
+    fn is_mark(&self, at: usize) -> bool {
+        self.text[at..].chars().next().is_some_and(|letter| {
+            is_combining_mark(letter) || matches!(letter, '\u{200c}' | '\u{200d}')
+        })
+    }
+
+    /// Returns whether the colon at `at` is between two digits and two digits, as in a time.
+    fn is_in_time(&self, start: usize, at: usize) -> bool {
+        let is_digit = |at: usize| self.bytes.get(at).is_some_and(u8::is_ascii_digit);
+        at >= start + 2
+            && [at - 2, at - 1, at + 1, at + 2].into_iter().all(is_digit)
+            && !is_digit(at + 3)
+            && (at == start + 2 || matches!(self.bytes[at - 3], b'T' | b':'))
+    }
+
+    /// Records the phrase at a run of lowercase letters: alone it is no value, but a call or
+    /// assignment may be.
+    fn take_word(&mut self, start: usize, end: usize) {
+        if NAME_BYTES.contains(&(end - start)) {
+            self.take_phrase(start, end);
+        }
+    }
+
+    /// Returns whether a line's first run is the line number that tools print before its content.
+    fn is_line_number(&self, start: usize, end: usize) -> bool {
+        let digits = self.bytes[start..end].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        digits > 0
+            && match self.bytes[start + digits..end] {
+                [] => self.text[end..].starts_with([':', '\t', '|', '→']),
+                [b'-'] => true,
+                _ => false,
+            }
+    }
+
+    /// Adds a value in order of start and end, once.
+    fn push(&mut self, start: usize, end: usize, kind: ValueKind) {
+        // A value is within one line, so it contains no line end of any kind. ASCII names and words
+        // contain none; those with letters beyond ASCII may.
+        let is_plain = kind != ValueKind::Phrase && self.bytes[start..end].is_ascii();
+        if !is_plain && self.text.get(start..end).is_none_or(|said| said.contains(ends_line)) {
+            return;
+        }
+        let value = Value { start: start as u32, end: end as u32, kind };
+        let is_last = |own: &Value| (own.start, own.end) < (value.start, value.end);
+        if self.found.last().is_none_or(is_last) {
+            return self.found.push(value);
+        }
+        // Values are only found out of order within the same run or quotes.
+        let before =
+            self.found.iter().rposition(|own| (own.start, own.end) <= (value.start, value.end));
+        match before {
+            Some(before)
+                if (self.found[before].start, self.found[before].end)
+                    == (value.start, value.end) => {}
+            before => self.found.insert(before.map_or(0, |before| before + 1), value),
+        }
+    }
+
+    fn take_run(&mut self, start: usize, end: usize, holds: u8) {
+        let (start, end) = self.trimmed(start, end);
+        if start >= end {
+            return;
+        }
+        let run = &self.bytes[start..end];
+        if is_name(run) {
+            self.push(start, end, ValueKind::Name);
+            // The date in a timestamp is a value, too.
+            if is_moment(run) {
+                self.push(start, start + DAY_BYTES, ValueKind::Name);
+            }
+            if holds & PARTING != 0 {
+                self.take_parts(start, end);
+            }
+            self.take_phrase(start, end);
+        } else if self.is_capitalised_inside(start, end) {
+            self.push(start, end, ValueKind::Word);
+            self.take_phrase(start, end);
+        } else if NAME_BYTES.contains(&run.len()) {
+            self.take_phrase(start, end);
+        }
+    }
+
+    /// Trims the punctuation of the surrounding sentence from a run.
+    fn trimmed(&self, mut start: usize, mut end: usize) -> (usize, usize) {
+        while start < end && matches!(self.bytes[start], b'-' | b'+' | b'#' | b'@') {
+            start += 1;
+        }
+        while end > start && matches!(self.bytes[end - 1], b'.' | b'-' | b'/' | b'+' | b'#' | b'@')
+        {
+            end -= 1;
+        }
+        (start, end)
+    }
+
+    /// Adds the last part of a path, and parts that look like identifiers.
+    fn take_parts(&mut self, start: usize, end: usize) {
+        let mut from = start;
+        for at in start..=end {
+            if at < end && !matches!(self.bytes[at], b'/' | b'.') {
+                continue;
+            }
+            let part = &self.bytes[from..at];
+            let is_last_of_path = at == end && from > start && self.bytes[from - 1] == b'/';
+            let is_whole = from == start && at == end;
+            if !is_whole && NAME_BYTES.contains(&part.len()) && (is_last_of_path || is_name(part)) {
+                self.push(from, at, ValueKind::Name);
+            }
+            from = at + 1;
+        }
+        // A file's name with its extension.
+        if let Some(slash) = self.bytes[start..end].iter().rposition(|byte| *byte == b'/') {
+            let from = start + slash + 1;
+            if NAME_BYTES.contains(&(end - from)) {
+                self.push(from, end, ValueKind::Name);
+            }
+        }
+    }
+
+    /// Adds `name(…)` and `name=…`, if short.
+    fn take_phrase(&mut self, start: usize, end: usize) {
+        let most = (start + PHRASE_BYTES).min(self.bytes.len());
+        match self.bytes.get(end) {
+            Some(b'(') => {
+                let inside = &self.bytes[end + 1..most.max(end + 1)];
+                let close = inside.iter().position(|byte| matches!(byte, b')' | b'\n' | b'('));
+                if let Some(length) = close.filter(|at| inside[*at] == b')' && *at > 0) {
+                    self.push(start, end + length + 2, ValueKind::Phrase);
+                }
+            }
+            Some(b'=') => {
+                let inside = &self.bytes[end + 1..most.max(end + 1)];
+                let stop = inside.iter().position(|byte| {
+                    byte.is_ascii_whitespace() || matches!(byte, b',' | b')' | b';' | b']' | b'}')
+                });
+                let length = stop.unwrap_or(inside.len());
+                if length > 0 && inside[0] != b'=' && (stop.is_some() || most == self.bytes.len()) {
+                    self.push(start, end + 1 + length, ValueKind::Phrase);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns whether a capitalised word is inside a sentence.
+    fn is_capitalised_inside(&self, start: usize, end: usize) -> bool {
+        let run = &self.bytes[start..end];
+        let rest_is_lower = run[1..].iter().all(|byte| byte.is_ascii_lowercase() || *byte >= 0x80);
+        let before = &self.bytes[start.saturating_sub(2)..start];
+        run.len() >= 4
+            && run[0].is_ascii_uppercase()
+            && rest_is_lower
+            && matches!(before, [b'a'..=b'z' | b',' | b'0'..=b'9' | b'A'..=b'Z', b' '])
+    }
+
+    /// Adds a quoted string of one line; returns its end.
+    fn take_quoted(&mut self, open: usize) -> Option<usize> {
+        let quote = self.bytes[open];
+        let is_apostrophe =
+            quote == b'\'' && open > 0 && self.bytes[open - 1].is_ascii_alphanumeric();
+        if is_apostrophe {
+            return None;
+        }
+        let inside = &self.bytes[open + 1..(open + 2 + QUOTED_BYTES.end()).min(self.bytes.len())];
+        let length = memchr2(quote, b'\n', inside)?;
+        if inside[length] != quote {
+            return None;
+        }
+        let text = &inside[..length];
+        if QUOTED_BYTES.contains(&length) && !text[0].is_ascii_whitespace() {
+            let is_plain = text.iter().all(|byte| is_run(*byte));
+            let kind = if is_plain { ValueKind::Name } else { ValueKind::Phrase };
+            self.push(open + 1, open + 1 + length, kind);
+        }
+        Some(open + 2 + length)
+    }
+}
+
+/// Returns whether a run is more specific than a word of a language: it contains a digit, a joint,
+/// a capital inside or three capitals.
+fn is_name(run: &[u8]) -> bool {
+    if !NAME_BYTES.contains(&run.len()) {
+        return false;
+    }
+    let (mut is_plain, mut is_joined, mut capitals) = (true, false, 0);
+    let mut before = 0_u8;
+    for (index, byte) in run.iter().copied().enumerate() {
+        is_plain &= !byte.is_ascii_alphanumeric();
+        is_joined |= match byte {
+            b'0'..=b'9' | b'_' | b'/' | b'@' => true,
+            b'.' | b'-' => index > 0 && index + 1 < run.len(),
+            b'A'..=b'Z' => before.is_ascii_lowercase(),
+            _ => false,
+        };
+        capitals += u32::from(byte.is_ascii_uppercase());
+        before = byte;
+        if !is_plain && (is_joined || capitals >= 3) {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Vec<&str> {
+        values(text)
+            .iter()
+            .filter(|value| value.kind != ValueKind::Word)
+            .map(|value| &text[value.start as usize..value.end as usize])
+            .collect()
+    }
+
+    #[test]
+    fn values_are_what_can_be_referred_to() {
+        for (text, expected) in [
+            ("see django/db/models/query.py now", &["django/db/models/query.py", "query.py"][..]),
+            (
+                "call get_user_details(user_id)",
+                &["get_user_details", "get_user_details(user_id)", "user_id"],
+            ),
+            ("12: return maxAge", &["maxAge"]),
+            ("  1204\tMAX_SIZE = 3", &["MAX_SIZE"]),
+            ("pay 1204.50 by 2024-05-15.", &["1204", "1204.50", "2024-05-15"]),
+            (r#"{"dob": "1992-09-13"}"#, &["1992-09-13"]),
+            ("the user's words aren't quoted", &[]),
+            ("said 'not now' twice", &["not now"]),
+            ("said 'k\r#1 user:\rrun' twice", &[]),
+            ("said 'k\u{2028}#1 user: run' twice", &[]),
+            ("depth=4, x", &["depth=4"]),
+            ("mail a.b+c@example.com!", &["a.b+c@example.com", "b+c@example"]),
+            ("测试文本，没有值", &[]),
+            ("  7→from models import Avg", &[]),
+            ("LAS–ATL at maxAge…", &["maxAge"]),
+            ("“wall_2” — größe_3", &["wall_2", "größe_3"]),
+            ("10023，paid", &["10023"]),
+            ("2024–2025 results", &["2024", "2025"]),
+            (
+                "/x/Mu\u{308}ller_2.pdf",
+                &["/x/Mu\u{308}ller_2.pdf", "Mu\u{308}ller_2", "Mu\u{308}ller_2.pdf"],
+            ),
+            ("to 10.0.0.12:22", &["10.0.0.12"]),
+            (
+                "at 2024-05-15T08:28:51, not 06:30 or f.rs:12:40",
+                &["2024-05-15", "2024-05-15T08:28:51", "06:30", "f.rs", "12:40"],
+            ),
+            ("", &[]),
+        ] {
+            assert_eq!(found(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn words_inside_sentences_are_told_apart() {
+        let kinds: Vec<_> =
+            values("We met Martin in Hamburg. Then rain").iter().map(|value| value.kind).collect();
+        assert_eq!(kinds, [ValueKind::Word, ValueKind::Word]);
+    }
+}

@@ -1,0 +1,101 @@
+//! Calls and results: which call a result answers, and which arguments of a call can be shortened.
+//! Read only.
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::compact::source::Source;
+use crate::compact::state::Compactor;
+use crate::wire::message::{Call, arguments_text};
+use crate::wire::{Role, json};
+
+/// Minimum length of an argument text that is shortened.
+const LONG_BYTES: usize = 512;
+/// Length kept of a shortened text.
+const HEAD_BYTES: usize = 120;
+
+/// Call as needed by a reader of its result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AnsweredCall {
+    /// The tool's name.
+    pub tool: String,
+    /// Hash of the tool and its arguments; identifies the call.
+    pub key: u64,
+}
+
+/// Returns the call that the result `message` answers: by its id, or else by its position among the
+/// results.
+pub(crate) fn answered(
+    state: &Compactor,
+    message: usize,
+    source: &dyn Source,
+) -> Option<AnsweredCall> {
+    let turn = state.turns.of_message[message]?;
+    let first = state.turns.list[turn].first;
+    let asking = source.message(first)?;
+    let answers = source.message(message)?.answers.map(str::to_owned);
+    let is_result = |own: &usize| state.messages.facts[*own].role == Role::Tool;
+    let place = (first + 1..message).filter(is_result).count();
+    let by_id =
+        asking.calls.iter().find(|call| !call.id.is_empty() && answers.as_deref() == Some(call.id));
+    by_id.or_else(|| asking.calls.get(place)).map(identified)
+}
+
+/// Converts a call to the form that results refer to.
+pub(crate) fn identified(call: &Call<'_>) -> AnsweredCall {
+    let tool = json::string(call.name).unwrap_or_default().into_owned();
+    let arguments = call.text();
+    let mut hasher = Xxh3::new();
+    hasher.update(tool.as_bytes());
+    hasher.update(&[0]);
+    hasher.update(arguments.trim().as_bytes());
+    AnsweredCall { tool, key: hasher.digest() }
+}
+
+/// Returns the arguments with long texts shortened, as a JSON object again. `None` if there is
+/// nothing to shorten or the arguments are no object.
+pub(crate) fn shortened(arguments: &str) -> Option<String> {
+    let text = arguments_text(arguments)?;
+    let members = json::unique_members(&text)?;
+    let mut out = String::with_capacity(text.len() / 2);
+    let mut written = 0;
+    for (_, raw) in members {
+        let Some(value) = json::string(raw).filter(|value| value.len() >= LONG_BYTES) else {
+            continue;
+        };
+        let start = raw.as_ptr() as usize - text.as_ptr() as usize;
+        let head = &value[..value.floor_char_boundary(HEAD_BYTES)];
+        out.push_str(&text[written..=start]);
+        json::escape_into(&format!("{head} [weir: {} bytes in all]", value.len()), &mut out);
+        written = start + raw.len() - 1;
+    }
+    (written > 0).then(|| {
+        out.push_str(&text[written..]);
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shortened_arguments_stay_an_object() {
+        let long = "é\"line\n".repeat(200);
+        let arguments =
+            serde_json::json!({"path": "a.rs", "n": 1, "text": long, "deep": {"text": long}});
+        let literal = serde_json::Value::from(arguments.to_string()).to_string();
+        let short = shortened(&literal).expect("there is something to shorten");
+        let read: serde_json::Value = serde_json::from_str(&short).expect("JSON");
+        assert_eq!((&read["path"], &read["n"]), (&arguments["path"], &arguments["n"]));
+        assert_eq!(read["deep"], arguments["deep"]);
+        let text = read["text"].as_str().expect("a text");
+        assert!(text.ends_with(" [weir: 1600 bytes in all]") && text.starts_with("é\"line\n"));
+        let again = serde_json::Value::from(short).to_string();
+        assert_ne!(shortened(&again), Some(again.clone()));
+        for same in
+            [r#""{\"a\":1}""#, "\"{}\"", "\"no object\"", "", "{}", r#""{\"a\":1,\"a\":2}""#]
+        {
+            assert_eq!(shortened(same), None, "{same}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Compaction that turns all old turns into a note of excerpts. System messages, the first user
+//! message, pins, earlier notes and a window of recent turns stay.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::Compaction;
+use super::note_summary::NoteSummary;
+use crate::compact::excerpt;
+use crate::compact::excerpt::subject::Subject;
+use crate::compact::limits::Profile;
+use crate::compact::message::reading::Reading;
+use crate::compact::policy::share;
+use crate::compact::source::Source;
+use crate::compact::state::history::SummaryUse;
+use crate::compact::state::messages::Fate;
+use crate::compact::state::note::{Note, Place};
+use crate::compact::state::turns::TurnKind;
+use crate::compact::summary::Summary;
+use crate::tokens::MESSAGE_FRAMING;
+
+/// Minimum room for a new note: a tenth of the room for notes, at most these tokens, but at least
+/// this share of the room. Below it all notes are rewritten as one.
+const APPENDED_TOKENS: f64 = 100.0;
+const APPENDED_SHARE: f64 = 0.02;
+/// Minimum for notes: these tokens, or this share of the room for notes and growth if that is less.
+/// With less they would say nothing, so the promised growth gives way.
+const LEAST_NOTES_TOKENS: f64 = 1000.0;
+const LEAST_NOTES_SHARE: f64 = 0.7;
+/// Notes up to this size leave only this share of the promised growth if they would be smaller with
+/// all of it.
+const SMALL_NOTES_TOKENS: f64 = 2300.0;
+const LEAST_GROWTH_SHARE: f64 = 0.6;
+/// Share of the room below the low mark that recent turns leave to a new note.
+const NEW_NOTE_SHARE: f64 = 0.6;
+/// Share of the room below the low mark above which the newest turn is outsized. Its note is thin,
+/// and the next compaction rewrites it.
+const OUTSIZED_SHARE: f64 = 0.6;
+/// Minimum room for a note; with less the first user message is removed.
+const NOTE_ROOM_TOKENS: f64 = 60.0;
+/// Maximum size of the separator between a note and the text next to it.
+const SEAM_TOKENS: u64 = 4;
+/// Tokens around a note: a message's framing, or the separator.
+const FRAME_TOKENS: u64 = if MESSAGE_FRAMING > SEAM_TOKENS { MESSAGE_FRAMING } else { SEAM_TOKENS };
+/// Maximum of compactions times messages, since each compaction looks at all messages. Beyond this
+/// a note only counts; no window in use comes near.
+const MOST_WORK: usize = 300_000;
+/// Minimum size of excerpts that say something.
+const LEAST_EXCERPT_TOKENS: f64 = 32.0;
+
+impl Compaction<'_> {
+    /// Removes all turns but the pinned and the newest, and decides which notes stay.
+    pub(crate) fn condense(&mut self) -> Room {
+        let (room, free) = self.make_room();
+        self.pin_recent(free as u64);
+        self.evict_down_to(0);
+        room
+    }
+
+    /// Does the same for a future compaction. By then the newest turn is another one, so recent
+    /// turns count as staying and every turn reported here will indeed be removed.
+    pub(crate) fn condense_for_prefetch(&mut self) -> Room {
+        let (room, _) = self.make_room();
+        self.pin_recent(u64::MAX);
+        self.evict_down_to(0);
+        room
+    }
+
+    /// Returns the room for a new note behind the messages that stay; `None` if it is too small.
+    pub(crate) fn note_tokens(&self, room: Room) -> Option<u64> {
+        let limit = self.state.profile.limit_tokens - self.state.recall_reserve_tokens();
+        let size = self.state.sizes.request_tokens;
+        let free = limit.saturating_sub(size).saturating_sub(FRAME_TOKENS);
+        let room_tokens = (room.goal - size as f64).min(free as f64);
+        (room_tokens >= LEAST_EXCERPT_TOKENS).then_some(room_tokens as u64)
+    }
+
+    /// Decides which notes stay: all, if they leave room for the promised growth and a new note.
+    /// Otherwise none, and the new note covers everything removed. Returns the room for the new
+    /// note, and the room for turns.
+    fn make_room(&mut self) -> (Room, f64) {
+        self.drop_counts();
+        let newest: u64 = self.state.turns.list[self.newest..].iter().map(|turn| turn.tokens).sum();
+        let newest = newest as f64;
+        let limit = self.state.profile.limit_tokens as f64;
+        let fixed = self.release_first_user(newest, limit);
+        let low = self.state.low_tokens() as f64;
+        let stays = self.staying_tokens() as f64;
+        let least = (LEAST_NOTES_SHARE * (limit - stays)).clamp(0.0, LEAST_NOTES_TOKENS);
+        let small = (self.low_with_small_notes() - stays).min(SMALL_NOTES_TOKENS);
+        let all_notes = (low - stays).max(least).max(small);
+        self.drop_provisional();
+        let appended = (0.1 * all_notes).min(APPENDED_TOKENS).max(APPENDED_SHARE * all_notes);
+        if all_notes - (self.notes_tokens() as f64) < appended {
+            self.drop_notes();
+        }
+        let below_low = (low - fixed).max(0.0);
+        let notes = self.notes_tokens() as f64;
+        let free = (1.0 - NEW_NOTE_SHARE) * below_low - notes;
+        let free = free.min(newest + all_notes - notes);
+        let is_outsized = newest > OUTSIZED_SHARE * below_low;
+        (Room { goal: stays + all_notes, is_outsized }, free)
+    }
+
+    /// Returns the size that a compaction reduces to if its notes are small.
+    fn low_with_small_notes(&self) -> f64 {
+        let Profile { limit_tokens, policy, .. } = &*self.state.profile;
+        let growth = share(*limit_tokens, policy.min_growth_permille.min(1000)) as f64;
+        self.state.low_tokens() as f64 + (1.0 - LEAST_GROWTH_SHARE) * growth
+    }
+
+    /// Returns the tokens that stay regardless of notes: all but the turns that this compaction may
+    /// remove.
+    fn staying_tokens(&self) -> u64 {
+        self.state.sizes.request_tokens.saturating_sub(self.loose_tokens() + self.notes_tokens())
+    }
+
+    /// Drops the note of the last compaction if it was written under an outsized turn.
+    fn drop_provisional(&mut self) {
+        let covered = std::mem::take(&mut self.state.notes.provisional);
+        if covered.is_empty() {
+            return;
+        }
+        if let Some(note) = self.state.notes.list.pop() {
+            self.state.sizes.request_tokens -= note.tokens;
+            self.state.notes.unexcerpted.extend(covered);
+        }
+    }
+
+    /// Moves the first user message into the note if it does not fit together with the newest turn.
+    /// Returns the tokens below the base after that.
+    fn release_first_user(&mut self, newest: f64, limit: f64) -> f64 {
+        let fixed = self.state.base_tokens().1 as f64;
+        let Some(first_user) = self.state.turns.first_user.filter(|turn| *turn < self.newest)
+        else {
+            return fixed;
+        };
+        let own = self.turn(first_user);
+        let fits = fixed + newest + NOTE_ROOM_TOKENS <= limit;
+        let system = fixed - own.tokens as f64;
+        if own.is_gone || fits || system + newest > limit {
+            return fixed;
+        }
+        self.pins.remove(&first_user);
+        self.evict(first_user);
+        self.sweep();
+        self.drop_notes();
+        self.state.base_tokens().1 as f64
+    }
+
+    fn notes_tokens(&self) -> u64 {
+        self.state.notes.tokens()
+    }
+
+    /// Drops notes that only count: the new note covers their messages again.
+    fn drop_counts(&mut self) {
+        let mut tokens = 0;
+        self.state.notes.list.retain(|note| {
+            tokens += if note.excerpts.is_none() { note.tokens } else { 0 };
+            note.excerpts.is_some()
+        });
+        self.state.sizes.request_tokens -= tokens;
+    }
+
+    /// Drops all notes: the next one is written from the messages themselves.
+    fn drop_notes(&mut self) {
+        self.state.sizes.request_tokens -= self.notes_tokens();
+        self.state.notes.list.clear();
+        self.state.notes.provisional.clear();
+        let fates = self.state.messages.fates.iter().enumerate();
+        self.state.notes.unexcerpted =
+            fates.filter(|(_, fate)| **fate == Fate::Gone).map(|(message, _)| message).collect();
+    }
+
+    /// Leaves a note of the messages removed since the last one: excerpts, or only their number if
+    /// there is no room for more.
+    pub(crate) fn leave_excerpts(&mut self, room: Room, source: &dyn Source) {
+        if self.state.notes.unexcerpted.is_empty() {
+            // Nothing to note: existing notes stay in place, so the sent prefix does not change.
+            return;
+        }
+        let Some((message, place)) = self.place_notes() else { return };
+        let limit = self.state.profile.limit_tokens;
+        let size = self.state.sizes.request_tokens;
+        let room_tokens = self.note_tokens(room);
+        let written = room_tokens.and_then(|tokens| self.write_note(tokens, source));
+        let written = written.unwrap_or_default();
+        let Written { text, tokens: counted, summary } = written;
+        let excerpts = text.map(Arc::from);
+        let (compaction, left_out) =
+            (self.state.compactions() + 1, self.state.notes.unexcerpted.len());
+        let mut note = Note { message, place, compaction, left_out, tokens: 0, excerpts, summary };
+        // A note in a message of its own consists of the written text alone.
+        let counted = counted.filter(|_| matches!(place, Place::Own | Place::OwnBefore));
+        let count = || self.state.profile.measure.encoding.count(&note.text());
+        note.tokens = counted.unwrap_or_else(count) + FRAME_TOKENS;
+        if size + note.tokens > limit {
+            if note.summary.is_some() {
+                self.state.history.summary = SummaryUse::Unfit;
+            }
+            return;
+        }
+        if note.excerpts.is_some() {
+            let covered = std::mem::take(&mut self.state.notes.unexcerpted);
+            if room.is_outsized {
+                self.state.notes.provisional = covered;
+            }
+        }
+        self.state.sizes.request_tokens += note.tokens;
+        self.state.notes.list.push(note);
+    }
+
+    /// Writes the note: a model's summary if there is one, and excerpts in the remaining room.
+    fn write_note(&mut self, room_tokens: u64, source: &dyn Source) -> Option<Written> {
+        let span = self.span();
+        let fitted = self.note_summary(&span, span.len(), room_tokens, source);
+        let left_tokens = match &fitted {
+            Some(fitted) => room_tokens.saturating_sub(fitted.tokens + SEAM_TOKENS),
+            None => room_tokens,
+        };
+        let work = self.state.compactions() as usize * self.state.messages.facts.len();
+        let is_worth = work <= MOST_WORK && left_tokens as f64 >= LEAST_EXCERPT_TOKENS;
+        let excerpts = is_worth
+            .then(|| self.write_excerpts(&span, fitted.as_ref(), left_tokens, source))
+            .flatten();
+        let Some(fitted) = fitted else {
+            let (text, tokens) = excerpts?;
+            return Some(Written { text: Some(text), tokens: Some(tokens), summary: None });
+        };
+        let mut text = fitted.block;
+        if let Some((excerpts, _)) = excerpts {
+            text.push('\n');
+            text.push_str(&excerpts);
+        }
+        Some(Written { text: Some(text), tokens: None, summary: Some(fitted.summary) })
+    }
+
+    fn write_excerpts(
+        &self,
+        gone: &[usize],
+        fitted: Option<&NoteSummary>,
+        room_tokens: u64,
+        source: &dyn Source,
+    ) -> Option<(String, u64)> {
+        let state = &*self.state;
+        source.expect(&(0..state.messages.facts.len()).collect::<Vec<_>>());
+        let readings: Vec<Rc<Reading>> =
+            (0..state.messages.facts.len()).map(|message| source.reading(message)).collect();
+        let text_tokens: Vec<u64> = state
+            .messages
+            .facts
+            .iter()
+            .map(|fact| fact.tokens.saturating_sub(MESSAGE_FRAMING + 8 * u64::from(fact.calls)))
+            .collect();
+        let kept: Vec<usize> = (0..state.messages.facts.len())
+            .filter(|message| !matches!(state.messages.fates[*message], Fate::Gone | Fate::Masked))
+            .collect();
+        let mut notes: Vec<Rc<Reading>> = state
+            .notes
+            .list
+            .iter()
+            .filter_map(|note| note.excerpts.as_ref())
+            .map(|text| source.note_reading(text))
+            .collect();
+        notes.extend(fitted.map(|fitted| source.note_reading(&fitted.summary.text)));
+        let subject = Subject {
+            turns: &state.turns,
+            readings: &readings,
+            lexicon: &source.lexicon(state.messages.facts.len()),
+            text_tokens: &text_tokens,
+            gone,
+            summarised: fitted.map(|fitted| fitted.summary.covers),
+            kept: &kept,
+            notes: &notes,
+            first_user: state.turns.first_user.map(|turn| self.turn(turn).first),
+            encoding: state.profile.measure.encoding,
+            excerpt_cost: f64::from(state.profile.policy.excerpt_cost_permille) / 1000.0,
+        };
+        excerpt::write(&subject, room_tokens)
+    }
+
+    /// Returns where all notes stand, in order: behind the first user message, else behind the
+    /// system messages. They are separate messages if the model accepts two user messages in a row,
+    /// else part of the text of that user message or of the next. `None` if that is the last
+    /// message, which is sent unchanged.
+    fn notes_place(&self) -> Option<(usize, Place)> {
+        let is_last = |message: usize| message + 1 == self.state.messages.facts.len();
+        let takes_text =
+            |message: usize| self.state.messages.facts[message].takes_note && !is_last(message);
+        let is_apart = self.state.profile.policy.notes_apart;
+        let first_user = self.state.turns.first_user.map(|turn| self.turn(turn));
+        if let Some(turn) = first_user.filter(|turn| !turn.is_gone) {
+            return match is_apart {
+                true if is_last(turn.first) => Some(self.before(turn.first)),
+                true => Some((turn.first, Place::Own)),
+                false if takes_text(turn.first) => Some((turn.first, Place::After)),
+                false => self.next_user(takes_text),
+            };
+        }
+        let next = self.turn(*self.state.turns.live.first()?);
+        if next.kind == TurnKind::User && !is_apart {
+            return self.next_user(takes_text);
+        }
+        Some(self.before(next.first))
+    }
+
+    /// Returns the place of a separate message behind the system messages, before `message`.
+    fn before(&self, message: usize) -> (usize, Place) {
+        match self.state.turns.system_run.checked_sub(1) {
+            Some(system) => (system, Place::Own),
+            None => (message, Place::OwnBefore),
+        }
+    }
+
+    /// Returns the place before the text of the first user message that can hold a note.
+    fn next_user(&self, takes_text: impl Fn(usize) -> bool) -> Option<(usize, Place)> {
+        let turns = self.state.turns.live.iter().map(|turn| self.turn(*turn));
+        let mut users = turns.filter(|turn| turn.kind == TurnKind::User);
+        users.find(|turn| takes_text(turn.first)).map(|turn| (turn.first, Place::Before))
+    }
+
+    /// Moves the notes of earlier compactions to the current place; drops them if there is none.
+    pub(crate) fn place_notes(&mut self) -> Option<(usize, Place)> {
+        let Some((message, place)) = self.notes_place() else {
+            self.drop_notes();
+            return None;
+        };
+        let encoding = self.state.profile.measure.encoding;
+        for note in &mut self.state.notes.list {
+            note.message = message;
+            if note.place != place {
+                note.place = place;
+                self.state.sizes.request_tokens -= note.tokens;
+                note.tokens = encoding.count(&note.text()) + FRAME_TOKENS;
+                self.state.sizes.request_tokens += note.tokens;
+            }
+        }
+        Some((message, place))
+    }
+}
+
+/// Text of a note.
+#[derive(Default)]
+struct Written {
+    text: Option<String>,
+    /// Size of the text, if known.
+    tokens: Option<u64>,
+    summary: Option<Summary>,
+}
+
+/// Room for a note.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Room {
+    /// Size to end at.
+    goal: f64,
+    /// Whether the newest turn takes so much of the room that the note must be rewritten later.
+    is_outsized: bool,
+}

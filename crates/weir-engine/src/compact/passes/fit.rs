@@ -1,0 +1,244 @@
+//! Fitting a conversation within its limit if eviction was not enough: clips tool results and
+//! calls' arguments, and releases pins.
+
+use std::cmp::Reverse;
+
+use super::Compaction;
+use crate::compact::message::clip::{Clipped, LADDER_TOKENS, LAST_TOKENS, SHORT_TOKENS};
+use crate::compact::source::Source;
+use crate::compact::state::Compactor;
+use crate::compact::state::history::Pin;
+use crate::compact::state::messages::Fate;
+use crate::compact::state::turns::{Turn, TurnKind};
+use crate::wire::Role;
+
+impl Compaction<'_> {
+    /// Brings the size within the limit. These give way, in this order: the bulk of tool results,
+    /// recent turns, the bulk of calls' arguments, more of results if the newest turn has several,
+    /// turns that the caller pinned, the newest question and the first user message, then more of
+    /// results and arguments, at last nearly all of them and of placeholders. A user's text is never
+    /// clipped.
+    pub(crate) fn fit(&mut self, source: &dyn Source) {
+        for level in LADDER_TOKENS {
+            self.clip_results(level, source);
+        }
+        self.give_way(Pin::Recent);
+        for level in LADDER_TOKENS {
+            self.clip_arguments(level, source);
+        }
+        if self.turn(self.newest).results > 1 {
+            for level in SHORT_TOKENS {
+                self.clip_results(level, source);
+                self.clip_arguments(level, source);
+            }
+        }
+        for pin in [Pin::ByCaller, Pin::Question, Pin::FirstUser] {
+            self.give_way(pin);
+        }
+        for level in SHORT_TOKENS.into_iter().chain(LAST_TOKENS) {
+            self.clip_results(level, source);
+            self.clip_arguments(level, source);
+        }
+        for level in SHORT_TOKENS.into_iter().chain(LAST_TOKENS) {
+            self.clip_replaced(level, source);
+            self.clip_results(level, source);
+        }
+    }
+
+    fn is_above_limit(&self) -> bool {
+        self.state.sizes.request_tokens > self.state.profile.limit_tokens
+    }
+
+    /// Drops pins of this kind, and the turns held by them alone, if the size is above the limit.
+    fn give_way(&mut self, pin: Pin) {
+        if !self.is_above_limit() {
+            return;
+        }
+        let limit = self.state.profile.limit_tokens;
+        self.pins.retain(|_, own| *own > pin);
+        match pin {
+            Pin::Question => self.release_question(),
+            _ => self.release(pin, limit),
+        }
+        self.sweep();
+    }
+
+    /// Returns the messages of live turns with a `size`, the largest by received size first.
+    fn largest(&self, size: impl Fn(&Turn, usize) -> Option<u64>) -> Vec<usize> {
+        let mut found: Vec<(u64, usize)> = Vec::new();
+        for turn in &self.state.turns.live {
+            let own = self.turn(*turn);
+            let is_own = |message: &usize| self.state.turns.of_message[*message] == Some(*turn);
+            let sized = |message: usize| Some((size(own, message)?, message));
+            found.extend((own.first..=own.last).filter(is_own).filter_map(sized));
+        }
+        found.sort_by_key(|(tokens, message)| (Reverse(*tokens), *message));
+        found.into_iter().map(|(_, message)| message).collect()
+    }
+
+    /// Clips the remaining tool results to a size, largest first, until the limit is reached.
+    fn clip_results(&mut self, level_tokens: u64, source: &dyn Source) {
+        if !self.is_above_limit() {
+            return;
+        }
+        let results = self.largest(|_, message| {
+            let is_result = self.state.messages.facts[message].role == Role::Tool;
+            let is_above = self.state.messages.text_tokens(message) > level_tokens;
+            (is_result && is_above).then_some(self.state.messages.facts[message].text_tokens)
+        });
+        for message in results {
+            if !self.is_above_limit() {
+                return;
+            }
+            let before = self.state.messages.text_tokens(message);
+            let clipped = source.clip(message, level_tokens);
+            if clipped.text_tokens < before {
+                self.set_clip(message, before, clipped);
+            }
+        }
+    }
+
+    /// Clips results whose placeholders are above a size, largest first, until the limit is reached:
+    /// less of the result itself replaces the placeholder.
+    fn clip_replaced(&mut self, level_tokens: u64, source: &dyn Source) {
+        if !self.is_above_limit() {
+            return;
+        }
+        let results = self.largest(|_, message| {
+            let fact = &self.state.messages.facts[message];
+            let rewrite = self.state.messages.rewrites.get(&message)?;
+            let is_above = fact.role == Role::Tool && rewrite.tokens > level_tokens;
+            is_above.then_some(fact.text_tokens)
+        });
+        for message in results {
+            if !self.is_above_limit() {
+                return;
+            }
+            let fact = &self.state.messages.facts[message];
+            let fixed_tokens = fact.tokens - fact.text_tokens;
+            let current_tokens = self.state.messages.current_tokens(message);
+            let before = current_tokens.saturating_sub(fixed_tokens);
+            let clipped = source.clip(message, level_tokens);
+            if clipped.text_tokens < before {
+                self.state.messages.rewrites.remove(&message);
+                self.set_clip(message, before, clipped);
+            }
+        }
+    }
+
+    /// Clips the arguments of answered calls to a size, largest first, until the limit is reached.
+    fn clip_arguments(&mut self, level_tokens: u64, source: &dyn Source) {
+        if !self.is_above_limit() {
+            return;
+        }
+        let calls = self.largest(|turn, message| {
+            let is_answered = self.state.messages.facts[message].calls > 0 && turn.results > 0;
+            let is_above = self.state.messages.current_tokens(message) > level_tokens;
+            (is_answered && is_above).then_some(self.state.messages.facts[message].tokens)
+        });
+        for message in calls {
+            if !self.is_above_limit() {
+                return;
+            }
+            let before = self.state.messages.current_tokens(message);
+            let edit = source.clip_arguments(message, level_tokens);
+            let rewrite = edit.and_then(|edit| self.rewrite(message, edit, None, source));
+            if let Some(rewrite) = rewrite.filter(|rewrite| rewrite.tokens < before) {
+                self.state.changes.touch(message);
+                self.state.set_rewrite(message, rewrite);
+                self.state.messages.fates[message] = Fate::Clipped;
+            }
+        }
+    }
+
+    fn set_clip(&mut self, message: usize, before: u64, clipped: Clipped) {
+        self.state.free(message, before - clipped.text_tokens);
+        self.state.messages.fates[message] = Fate::Clipped;
+        self.state.changes.add(message);
+        self.state.messages.clips.insert(message, clipped);
+    }
+
+    /// Removes turns that are no longer pinned, oldest first, until the size is within the limit.
+    fn release(&mut self, pin: Pin, limit_tokens: u64) {
+        for turns in self.exchanges() {
+            if self.state.sizes.request_tokens <= limit_tokens {
+                return;
+            }
+            let is_newest = turns.contains(&self.newest);
+            let holds_question = is_newest && pin < Pin::FirstUser;
+            let older: Vec<usize> = turns.into_iter().filter(|turn| *turn < self.newest).collect();
+            self.release_exchange(&older, holds_question, is_newest, limit_tokens);
+        }
+    }
+
+    /// Removes one exchange whole, or its unpinned turns from the front. The remains keep the
+    /// alternation of roles if the model needs it.
+    fn release_exchange(
+        &mut self,
+        turns: &[usize],
+        holds_question: bool,
+        is_newest: bool,
+        limit_tokens: u64,
+    ) {
+        let strict = self.state.profile.policy.strict_alternation;
+        let is_partial = turns.iter().any(|turn| self.is_pinned(*turn));
+        let holds_user = holds_question || (strict && is_partial);
+        let is_user = |compaction: &Self, turn: usize| compaction.turn(turn).kind == TurnKind::User;
+        let answer = turns.iter().rev().find(|turn| !is_user(self, **turn)).copied();
+        let held_answer = answer.filter(|_| strict && is_partial && !is_newest);
+        let goes_whole = !is_partial && !holds_user;
+        for turn in turns {
+            let is_held = self.is_pinned(*turn)
+                || (holds_user && is_user(self, *turn))
+                || held_answer == Some(*turn);
+            if !is_held && (goes_whole || self.state.sizes.request_tokens > limit_tokens) {
+                self.evict(*turn);
+            }
+        }
+    }
+
+    /// Removes the user message of the newest exchange, unless it is the newest turn. If roles must
+    /// alternate, the answer that separated it from the first user message is removed with it.
+    fn release_question(&mut self) {
+        let older = self.older().to_vec();
+        let newest = self.exchanges().into_iter().find(|turns| turns.contains(&self.newest));
+        let question: Vec<usize> = newest
+            .into_iter()
+            .flatten()
+            .filter(|turn| *turn < self.newest && !self.is_pinned(*turn))
+            .collect();
+        if question.is_empty() {
+            return;
+        }
+        question.into_iter().for_each(|turn| self.evict(turn));
+        if self.state.profile.policy.strict_alternation {
+            for turn in older {
+                if !self.is_pinned(turn) {
+                    self.evict(turn);
+                }
+            }
+        }
+    }
+}
+
+/// Sizes of the messages that no compaction removes, as they are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Floor {
+    pub system_tokens: u64,
+    pub newest_tokens: u64,
+    /// Whether the newest turn is a user message, which is never clipped.
+    pub is_newest_user: bool,
+}
+
+impl Compactor {
+    /// Returns the size of the messages that always stay.
+    pub fn floor(&self) -> Floor {
+        let system = self.messages.facts.iter().filter(|fact| fact.role == Role::System);
+        let newest = &self.turns.list[self.turns.newest_from().min(self.turns.list.len())..];
+        Floor {
+            system_tokens: system.map(|fact| fact.tokens).sum(),
+            newest_tokens: newest.iter().map(|turn| turn.tokens).sum(),
+            is_newest_user: newest.last().is_some_and(|turn| turn.kind == TurnKind::User),
+        }
+    }
+}

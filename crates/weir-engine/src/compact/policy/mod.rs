@@ -1,0 +1,253 @@
+//! Settings of compaction, as the engine uses them. They are integers and fixed texts, so that a
+//! policy can be part of a cache key and a plan is the same on every machine. Decides nothing.
+//!
+//! `preset` has the named policies, `anchors` the patterns that pin messages.
+
+pub mod anchors;
+pub mod preset;
+
+use std::sync::Arc;
+
+use anchors::Anchors;
+
+/// Method for fitting a conversation in its limit. Shares are in thousandths.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// Mark that triggers a compaction, as a share of the base: the limit less the system run and
+    /// the first user message.
+    pub hard_permille: u32,
+    /// Mark that a compaction reduces to, as a share of the same base.
+    pub low_permille: u32,
+    /// Growth that each compaction makes room for if the content allows it, as a share of the
+    /// limit.
+    pub min_growth_permille: u32,
+    /// Number of messages before the newest turn that are pinned (widened to whole turns).
+    pub recent_messages: u32,
+    /// Maximum share of the base for pinned recent turns.
+    pub recent_permille: u32,
+    /// Maximum share of the limit for all messages pinned by the caller or by an anchor.
+    pub pinned_permille: u32,
+    /// Kind of note that replaces removed turns.
+    pub notes: Notes,
+    /// Cost of an excerpt token relative to its value, in thousandths of the default: more sends
+    /// less.
+    pub excerpt_cost_permille: u32,
+    /// Maximum size of recall, as a share of the limit: removed messages relevant to the question
+    /// that ends a request. 0 disables it.
+    pub recall_permille: u32,
+    /// Whether a note may be a user message of its own, next to another one.
+    pub notes_apart: bool,
+    /// Whether the model refuses two user or two assistant messages in a row.
+    pub strict_alternation: bool,
+    pub zones: Zones,
+    pub mask: Mask,
+    pub eviction: Eviction,
+    pub extract: Extract,
+    pub counting: Counting,
+    pub shares: Shares,
+    pub breakpoints: Breakpoints,
+    /// Patterns whose messages are pinned.
+    pub anchors: Anchors,
+}
+
+/// Kind of note that a compaction leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Notes {
+    Nothing,
+    /// Number of removed messages.
+    Count,
+    /// Requests and actions, a line each, marked as a summary.
+    Extract,
+    /// Excerpts of the removed messages, and names from them. Everything but pins and the newest
+    /// turns is removed.
+    Excerpts,
+}
+
+/// Marks besides the hard one, and their effects.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Zones {
+    /// Mark above which old tool results are masked, as a share of the base; 0 for none.
+    pub soft_permille: u32,
+    /// Size that marks are shares of, if the limit is higher; 0 for none.
+    pub trigger_tokens: u64,
+    /// Tokens that a soft compaction must free, and growth required after a compaction that missed
+    /// its mark; a share of the limit.
+    pub min_progress_permille: u32,
+    pub restart: Restart,
+    /// Number of turns before the newest that a restart carries over.
+    pub carryover_turns: u32,
+    pub notices: Notices,
+}
+
+/// Condition for restarting a conversation from its pins, the note and the last turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Restart {
+    Never,
+    /// The second time that the size exceeds the hard mark; the first time masks.
+    SecondHard,
+    /// When masking frees too little.
+    Exhausted,
+}
+
+/// Additional text for the model in a compaction's note, by kind of compaction.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Notices {
+    pub mask: Option<Arc<str>>,
+    pub wind_down: Option<Arc<str>>,
+    pub restart: Option<Arc<str>>,
+}
+
+/// Content that placeholders replace while the message stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mask {
+    /// Old tool results.
+    pub results: bool,
+    /// Results that a later one repeats word for word, however new they are.
+    pub repeats: bool,
+    /// Old images.
+    pub images: bool,
+    /// Long texts in the arguments of old calls.
+    pub arguments: bool,
+    /// Minimum number to mask at once.
+    pub batch: u32,
+    /// Newest turns in which nothing is masked, as a share of the base.
+    pub window_permille: u32,
+}
+
+/// Selection of turns to remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Eviction {
+    pub importance: Importance,
+    pub fill: Fill,
+    /// Number of last messages that stay while all older ones are removed; 0 selects by importance.
+    pub keep_messages: u32,
+}
+
+/// Criterion for a turn's importance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Importance {
+    /// Speaker, and use of tools.
+    Role,
+    /// Later use of its content by the assistant.
+    Reference,
+}
+
+/// Extent of an eviction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fill {
+    /// Removes the least important turns, until the low mark is reached.
+    LowMark,
+    /// Keeps only turns that fit in the limit: the most important first, then the newest, skipping
+    /// those that do not fit.
+    Greedy,
+}
+
+/// Settings of the extract for [`Notes::Extract`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Extract {
+    /// Maximum share of the limit for all extracts.
+    pub permille: u32,
+    /// Maximum characters kept of a user's request.
+    pub request_characters: u32,
+}
+
+/// Settings for counting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Counting {
+    /// Safety margin below every limit, as a share of it.
+    pub margin_permille: u32,
+    /// Reserve for the answer if the request sets no output limit; 0 uses the model's default.
+    pub reserve_tokens: u64,
+    /// Whether tokens are estimated by characters even if the model's encoding is known.
+    pub is_estimated: bool,
+}
+
+/// Shares of the limit for kinds of messages, and their effects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shares {
+    /// Whether a compaction reduces only the category that is furthest above its share.
+    pub is_attacked: bool,
+    pub system_permille: u32,
+    pub anchors_permille: u32,
+    pub conversation_permille: u32,
+    /// Size above which tool results are replaced by a reference on arrival; 0 for never.
+    pub oversize_tokens: u64,
+    pub file_hints: FileHints,
+}
+
+/// Detail about the files that calls touched in a compaction's note.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FileHints {
+    Off,
+    /// The last few paths.
+    Minimal,
+    /// More of them, with a description.
+    Normal,
+    /// All that are remembered, with advice.
+    Full,
+}
+
+/// Breakpoints of the provider's prompt cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Breakpoints {
+    /// Number of requests with a message unchanged per stability tier; 0 places no breakpoint.
+    pub tier_requests: u32,
+    /// Minimum size of a tier with its own breakpoint.
+    pub target_tokens: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            hard_permille: 1000,
+            low_permille: 750,
+            min_growth_permille: 250,
+            recent_messages: 4,
+            recent_permille: 150,
+            pinned_permille: 100,
+            notes: Notes::Excerpts,
+            excerpt_cost_permille: 1000,
+            recall_permille: 100,
+            notes_apart: true,
+            strict_alternation: false,
+            zones: Zones {
+                soft_permille: 0,
+                trigger_tokens: 0,
+                min_progress_permille: 50,
+                restart: Restart::Never,
+                carryover_turns: 3,
+                notices: Notices::default(),
+            },
+            mask: Mask {
+                results: false,
+                repeats: false,
+                images: false,
+                arguments: false,
+                batch: 3,
+                window_permille: 200,
+            },
+            eviction: Eviction {
+                importance: Importance::Role,
+                fill: Fill::LowMark,
+                keep_messages: 0,
+            },
+            extract: Extract { permille: 100, request_characters: 200 },
+            counting: Counting { margin_permille: 0, reserve_tokens: 0, is_estimated: false },
+            shares: Shares {
+                is_attacked: false,
+                system_permille: 150,
+                anchors_permille: 100,
+                conversation_permille: 750,
+                oversize_tokens: 0,
+                file_hints: FileHints::Off,
+            },
+            breakpoints: Breakpoints { tier_requests: 0, target_tokens: 0 },
+            anchors: Anchors::default(),
+        }
+    }
+}
+
+/// Returns `permille` thousandths of `whole`.
+pub(crate) fn share(whole: u64, permille: u32) -> u64 {
+    (u128::from(whole) * u128::from(permille) / 1000) as u64
+}

@@ -1,0 +1,241 @@
+//! Marks: sizes above which a compaction is due, the size that it reduces to, and the zones between
+//! them. The policy gives them as shares of the limit.
+
+use serde::Serialize;
+
+use super::Compactor;
+use super::history::Mark;
+use crate::compact::message::ending::Ending;
+use crate::compact::message::measure::Fact;
+use crate::compact::policy::{Restart, share};
+use crate::wire::Role;
+
+/// A conversation is a dialogue if in its last messages prose takes this many times the tokens of
+/// tool use.
+const DIALOGUE_MESSAGES: usize = 40;
+const DIALOGUE_SHARE: u64 = 2;
+
+/// Trigger sizes of compaction, including tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Marks {
+    /// Size above which a compaction is due.
+    pub trigger_tokens: u64,
+    /// Size that a compaction reduces to.
+    pub low_tokens: u64,
+}
+
+/// Distance to the next compaction, or the kind of compaction that the last message triggered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Zone {
+    /// Below all marks.
+    Continue,
+    /// Above the soft mark: old results are masked.
+    Mask,
+    /// Above the hard mark for the first time since the last restart, if the policy has restarts.
+    WindDown,
+    Restart,
+    /// Above the hard mark, if the policy has no restarts.
+    #[serde(rename = "cut")]
+    Compaction,
+}
+
+impl Zone {
+    /// Returns the label used in tables.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Continue => "continue",
+            Self::Mask => "mask",
+            Self::WindDown => "wind down",
+            Self::Restart => "restart",
+            Self::Compaction => "cut",
+        }
+    }
+}
+
+impl Compactor {
+    /// Returns whether the size is above a mark.
+    pub(crate) fn is_above_mark(&self) -> bool {
+        self.due(self.sizes.request_tokens).is_some()
+    }
+
+    /// Returns whether a compaction may be due at one of the next messages, whose facts are `more`,
+    /// or later with `uncounted_tokens` behind them. Each of them can lower the marks, so their total
+    /// is compared with the lowest.
+    pub(crate) fn may_compact(&self, more: &[Fact], uncounted_tokens: u64) -> bool {
+        let more_tokens = more.iter().map(|fact| fact.tokens).sum::<u64>() + uncounted_tokens;
+        // A result that is still missing makes a first user message behind its call part of that
+        // turn, and the marks lose their base.
+        let is_loose = self.turns.first_user.is_some_and(|turn| turn > self.turns.newest_from());
+        let loose_tokens = if is_loose { self.base_tokens().1 } else { 0 };
+        let reserved = if self.compactions() > 0 { self.most_reserve_tokens(more) } else { 0 };
+        self.due_with(self.sizes.request_tokens + more_tokens + loose_tokens, reserved).is_some()
+    }
+
+    /// Returns the mark that a size exceeds, if a compaction is due.
+    pub(crate) fn due(&self, size_tokens: u64) -> Option<Mark> {
+        self.due_with(size_tokens, self.reserved_tokens())
+    }
+
+    /// Returns the same, with `reserved_tokens` for recall.
+    fn due_with(&self, size_tokens: u64, reserved_tokens: u64) -> Option<Mark> {
+        let (soft_tokens, hard_tokens) = self.due_above_with(reserved_tokens);
+        if size_tokens > hard_tokens {
+            return Some(Mark::Hard);
+        }
+        soft_tokens.is_some_and(|soft| size_tokens > soft).then_some(Mark::Soft)
+    }
+
+    /// Returns the sizes above which a soft compaction, if the policy has one, and a hard one are
+    /// due.
+    pub(crate) fn due_above(&self) -> (Option<u64>, u64) {
+        self.due_above_with(self.reserved_tokens())
+    }
+
+    fn due_above_with(&self, reserved_tokens: u64) -> (Option<u64>, u64) {
+        let limit = self.profile.limit_tokens;
+        let hard = self.hard_tokens().min(limit - reserved_tokens);
+        let hard = hard.max(self.rests.hard_tokens).min(limit);
+        let soft = self.profile.policy.zones.soft_permille;
+        let (base, fixed) = self.base_tokens();
+        let soft_tokens = (fixed + share(base, soft)).max(self.rests.soft_tokens);
+        ((soft > 0).then_some(soft_tokens), hard)
+    }
+
+    /// Returns the tokens that a compaction must free to be worthwhile, and the growth required
+    /// after one that fell short.
+    pub(crate) fn progress_tokens(&self) -> u64 {
+        share(self.profile.limit_tokens, self.profile.policy.zones.min_progress_permille)
+    }
+
+    /// Returns the size that marks use as the limit.
+    fn marked_tokens(&self) -> u64 {
+        match self.profile.policy.zones.trigger_tokens {
+            0 => self.profile.limit_tokens,
+            trigger => trigger.min(self.profile.limit_tokens),
+        }
+    }
+
+    /// Returns the base of the marks, and the tokens below it. The base is the limit less overhead,
+    /// system run and first user message.
+    pub(crate) fn base_tokens(&self) -> (u64, u64) {
+        let first_user = self.turns.first_user.map(|turn| &self.turns.list[turn]);
+        let first_user = first_user
+            .filter(|turn| !turn.is_gone)
+            .map_or(0, |turn| self.messages.facts[turn.first].tokens);
+        let limit = self.marked_tokens();
+        let fixed =
+            (self.profile.overhead_tokens + self.sizes.system_run_tokens + first_user).min(limit);
+        (limit - fixed, fixed)
+    }
+
+    /// Returns the size above which a hard compaction is due.
+    fn hard_tokens(&self) -> u64 {
+        let (base, fixed) = self.base_tokens();
+        fixed + share(base, self.profile.policy.hard_permille)
+    }
+
+    /// Returns whether the messages as received stay at or under the first mark for the exact limit
+    /// and overhead, without the profile's rounding.
+    pub fn needs_nothing(&self, limit_tokens: u64, overhead_tokens: u64) -> bool {
+        let policy = &self.profile.policy;
+        let messages_tokens = self.base_tokens().1.saturating_sub(self.profile.overhead_tokens);
+        let marked_tokens = match policy.zones.trigger_tokens {
+            0 => limit_tokens,
+            trigger => trigger.min(limit_tokens),
+        };
+        let fixed = (overhead_tokens + messages_tokens).min(marked_tokens);
+        let first_permille = match policy.zones.soft_permille {
+            0 => policy.hard_permille,
+            soft => soft.min(policy.hard_permille),
+        };
+        let mark = fixed + share(marked_tokens - fixed, first_permille);
+        !self.masking.has_oversized && self.sizes.received_tokens + overhead_tokens <= mark
+    }
+
+    /// Returns the size that a compaction reduces to.
+    pub(crate) fn low_tokens(&self) -> u64 {
+        let (base, fixed) = self.base_tokens();
+        let policy = &self.profile.policy;
+        let limit = self.profile.limit_tokens;
+        let low = fixed + share(base, policy.low_permille);
+        let free =
+            share(limit, policy.min_growth_permille.min(1000)) + self.recall_reserve_tokens();
+        low.min(limit.saturating_sub(free))
+    }
+
+    /// Returns the tokens that a request ending here reserves for recall, once something is
+    /// removed.
+    fn reserved_tokens(&self) -> u64 {
+        if self.compactions() > 0 { self.recall_reserve_tokens() } else { 0 }
+    }
+
+    /// Returns the room that later requests reserve for recall: its share of the limit in a
+    /// dialogue, nothing during mostly tool use.
+    pub(crate) fn recall_reserve_tokens(&self) -> u64 {
+        self.most_reserve_tokens(&[])
+    }
+
+    /// Returns the largest such room after some of the messages `more` behind those of the state.
+    fn most_reserve_tokens(&self, more: &[Fact]) -> u64 {
+        let most = share(self.profile.limit_tokens, self.profile.policy.recall_permille);
+        let is_any = || (0..=more.len()).any(|new| is_dialogue(self.facts(), &more[..new]));
+        if most > 0 && is_any() { most } else { 0 }
+    }
+
+    /// Returns the size above which the next compaction is due, and the size that it reduces to.
+    pub fn marks(&self) -> Marks {
+        let (soft_tokens, hard_tokens) = self.due_above();
+        Marks {
+            trigger_tokens: soft_tokens.map_or(hard_tokens, |soft| soft.min(hard_tokens)),
+            low_tokens: self.low_tokens(),
+        }
+    }
+
+    /// Returns the zone of the request that ends here.
+    pub fn zone(&self) -> Zone {
+        let last_compaction =
+            self.history.last().filter(|compaction| compaction.messages == self.messages());
+        if last_compaction.is_some_and(|compaction| compaction.is_restart) {
+            return Zone::Restart;
+        }
+        let (soft_tokens, hard_tokens) = self.due_above();
+        let by_size = match self.sizes.request_tokens {
+            size if size > hard_tokens => Some(Mark::Hard),
+            size if soft_tokens.is_some_and(|soft| size > soft) => Some(Mark::Soft),
+            _ => None,
+        };
+        match last_compaction.map(|compaction| compaction.mark).or(by_size) {
+            None => Zone::Continue,
+            Some(Mark::Soft) => Zone::Mask,
+            Some(Mark::Hard) if self.profile.policy.zones.restart == Restart::Never => {
+                Zone::Compaction
+            }
+            Some(Mark::Hard) => Zone::WindDown,
+        }
+    }
+}
+
+/// Returns whether the last messages are mostly conversation between user and assistant, by tokens.
+/// Calls, results, written actions and their output are not. Messages before the first answer may
+/// be a task.
+fn is_dialogue(facts: &[Fact], more: &[Fact]) -> bool {
+    let from = (facts.len() + more.len()).saturating_sub(DIALOGUE_MESSAGES);
+    let last = facts.iter().chain(more).skip(from);
+    let (mut said, mut worked) = (0, 0);
+    let mut is_working = false;
+    for fact in last.skip_while(|fact| fact.role != Role::Assistant) {
+        let own = match fact.role {
+            Role::System | Role::Other => continue,
+            Role::Tool => &mut worked,
+            Role::User if is_working => &mut worked,
+            Role::User => &mut said,
+            Role::Assistant => {
+                is_working = fact.ending == Ending::Action;
+                if is_working || fact.calls > 0 { &mut worked } else { &mut said }
+            }
+        };
+        *own += fact.tokens;
+    }
+    said >= DIALOGUE_SHARE * worked
+}

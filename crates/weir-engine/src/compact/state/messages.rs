@@ -1,0 +1,116 @@
+//! Messages of a conversation and the form in which each is sent.
+
+use std::collections::BTreeMap;
+
+use crate::compact::message::clip::Clipped;
+use crate::compact::message::measure::Fact;
+use crate::wire::Edit;
+
+/// Treatment of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Kept,
+    /// Sent with a placeholder for its content, or for the bulk of it.
+    Masked,
+    /// Sent without the middle of its texts.
+    Clipped,
+    Gone,
+}
+
+/// Message that stays with part of its content removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rewrite {
+    pub edit: Edit,
+    /// Current size of the message, including framing.
+    pub tokens: u64,
+    /// Call whose result was masked, by the key that `calls.rs` computes.
+    pub call: Option<u64>,
+}
+
+impl Rewrite {
+    /// Estimates its memory, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let texts = |texts: &[Option<String>]| texts.iter().flatten().map(String::len).sum();
+        let own = match &self.edit {
+            Edit::Replace(text) => text.len(),
+            Edit::Parts(parts) | Edit::Arguments(parts) => texts(parts),
+            _ => 0,
+        };
+        size_of::<Self>() + own
+    }
+}
+
+/// Messages so far, with the form in which each is sent.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Messages {
+    pub(crate) facts: Vec<Fact>,
+    pub(crate) fates: Vec<Fate>,
+    /// Messages that are sent without the middle of their texts.
+    pub(crate) clips: BTreeMap<usize, Clipped>,
+    /// Messages that stay with part of their content removed.
+    pub(crate) rewrites: BTreeMap<usize, Rewrite>,
+    /// Number of requests that had ended when each message took its current form.
+    pub(crate) since: Vec<u32>,
+}
+
+impl Messages {
+    /// Adds a message that is sent as received, after `requests` have ended.
+    pub(crate) fn push(&mut self, fact: Fact, requests: u32) {
+        self.facts.push(fact);
+        self.fates.push(Fate::Kept);
+        self.since.push(requests);
+    }
+
+    /// Returns the number of messages.
+    pub(crate) fn count(&self) -> usize {
+        self.facts.len()
+    }
+
+    /// Returns the current size of a message's texts, as far as clipping can reach them.
+    pub(crate) fn text_tokens(&self, message: usize) -> u64 {
+        if self.rewrites.contains_key(&message) {
+            return 0;
+        }
+        let clip = self.clips.get(&message);
+        clip.map_or(self.facts[message].text_tokens, |clip| clip.text_tokens)
+    }
+
+    /// Returns the current size of a message that is sent.
+    pub(crate) fn current_tokens(&self, message: usize) -> u64 {
+        if let Some(rewrite) = self.rewrites.get(&message) {
+            return rewrite.tokens;
+        }
+        let fact = &self.facts[message];
+        fact.tokens - fact.text_tokens + self.text_tokens(message)
+    }
+
+    /// Returns the size of a message as sent; 0 if it is removed.
+    pub(crate) fn sent_tokens(&self, message: usize) -> u64 {
+        match self.fates[message] {
+            Fate::Gone => 0,
+            _ => self.current_tokens(message),
+        }
+    }
+
+    /// Marks a message as removed.
+    pub(crate) fn remove(&mut self, message: usize) {
+        self.fates[message] = Fate::Gone;
+        self.clips.remove(&message);
+        self.rewrites.remove(&message);
+    }
+
+    /// Resets the age of the messages from `message` on: their cached prefix is useless after
+    /// `requests`.
+    pub(crate) fn reset_since(&mut self, message: usize, requests: u32) {
+        self.since[message..].fill(requests);
+    }
+
+    /// Estimates the memory of the messages' forms, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        const CLIP: usize = 128;
+        let message = size_of::<Fact>() + size_of::<Fate>() + size_of::<Option<usize>>();
+        self.facts.capacity() * message
+            + self.clips.len() * CLIP
+            + self.rewrites.values().map(Rewrite::memory_bytes).sum::<usize>()
+    }
+}

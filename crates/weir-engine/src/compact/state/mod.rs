@@ -1,0 +1,219 @@
+//! Compaction state: a fold over the messages of a transcript. A fate once assigned never changes
+//! back.
+//!
+//! The state after a transcript depends only on the profile and the messages, never on earlier
+//! requests or caches.
+//!
+//! `messages` are the messages and the forms in which they are sent, `turns` group them, `note` has
+//! the notes between them, `history` the compactions, `marks` the sizes that trigger one.
+
+pub mod history;
+pub(super) mod marks;
+pub(super) mod messages;
+pub(super) mod note;
+pub(super) mod turns;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::compact::limits::Profile;
+use crate::compact::message::measure::Fact;
+use history::History;
+use messages::{Fate, Messages, Rewrite};
+use note::{Note, SentNotes};
+use turns::{Turn, Turns};
+
+/// Compaction state of a conversation: its messages so far, and the form in which they are sent.
+#[derive(Debug, Clone)]
+pub struct Compactor {
+    pub(crate) profile: Arc<Profile>,
+    pub(crate) messages: Messages,
+    pub(crate) turns: Turns,
+    pub(crate) notes: SentNotes,
+    pub(crate) masking: Masking,
+    pub(crate) restarts: Restarts,
+    pub(crate) requests: Requests,
+    pub(crate) sizes: Sizes,
+    pub(crate) rests: Rests,
+    pub(crate) changes: Changes,
+    pub(crate) history: History,
+}
+
+/// Masked content, and its effect on what is masked next.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Masking {
+    /// Calls whose results were masked and that were not repeated since.
+    pub(crate) calls: BTreeSet<u64>,
+    /// Number of times the protected window grew.
+    pub(crate) widenings: u32,
+    /// Whether a result was reduced because of its own size alone.
+    pub(crate) has_oversized: bool,
+}
+
+/// Restarts from pins, the note and the last turns.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Restarts {
+    pub(crate) count: u32,
+    /// Number of times the size exceeded the hard mark since the last one.
+    pub(crate) hard_crossings: u32,
+}
+
+/// Points where a request could have ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Requests {
+    /// Number of requests that have ended so far.
+    pub(crate) ended: u32,
+    /// Whether the last message ends a possible request that has not been examined.
+    pub(crate) is_pending: bool,
+    /// Whether the last message ends a possible request that has been examined.
+    pub(crate) is_settled: bool,
+}
+
+/// Sizes of the conversation, in tokens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Size of the request as sent, including overhead.
+    pub(crate) request_tokens: u64,
+    /// Size of the messages as received.
+    pub(crate) received_tokens: u64,
+    /// Size of the leading system messages.
+    pub(crate) system_run_tokens: u64,
+}
+
+/// Sizes at or below which nothing is compacted: a compaction that could not reach its mark waits
+/// for growth.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rests {
+    pub(crate) soft_tokens: u64,
+    pub(crate) hard_tokens: u64,
+}
+
+/// Changes to the sent form.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Changes {
+    /// Their number, so that only a compaction that changed something counts.
+    pub(crate) count: u64,
+    /// First message that the current compaction changes.
+    pub(crate) from: usize,
+}
+
+impl Changes {
+    /// Counts a change at `message`.
+    pub(crate) fn add(&mut self, message: usize) {
+        self.count += 1;
+        self.touch(message);
+    }
+
+    /// Records that the current compaction changes `message`.
+    pub(crate) fn touch(&mut self, message: usize) {
+        self.from = self.from.min(message);
+    }
+}
+
+impl Compactor {
+    /// Creates the state of an empty transcript.
+    pub(crate) fn new(profile: Arc<Profile>) -> Self {
+        Self {
+            sizes: Sizes {
+                request_tokens: profile.overhead_tokens,
+                received_tokens: 0,
+                system_run_tokens: 0,
+            },
+            profile,
+            messages: Messages::default(),
+            turns: Turns::default(),
+            notes: SentNotes::default(),
+            masking: Masking::default(),
+            restarts: Restarts::default(),
+            requests: Requests::default(),
+            rests: Rests::default(),
+            changes: Changes { count: 0, from: usize::MAX },
+            history: History::default(),
+        }
+    }
+
+    /// Replaces a message by its rewritten form.
+    pub(crate) fn set_rewrite(&mut self, message: usize, rewrite: Rewrite) {
+        self.free(message, self.messages.current_tokens(message) - rewrite.tokens);
+        self.masking.calls.extend(rewrite.call);
+        self.messages.clips.remove(&message);
+        self.messages.fates[message] = Fate::Masked;
+        self.changes.count += 1;
+        self.messages.rewrites.insert(message, rewrite);
+    }
+
+    /// Subtracts tokens that a message no longer takes.
+    pub(crate) fn free(&mut self, message: usize, tokens: u64) {
+        self.sizes.request_tokens -= tokens;
+        if let Some(turn) = self.turns.of_message[message] {
+            self.turns.list[turn].tokens -= tokens;
+        }
+    }
+
+    /// Returns the size of the messages as received, without overhead.
+    pub fn received_tokens(&self) -> u64 {
+        self.sizes.received_tokens
+    }
+
+    /// Returns the size of the messages as sent, without overhead.
+    pub fn sent_tokens(&self) -> u64 {
+        self.sizes.request_tokens - self.profile.overhead_tokens
+    }
+
+    /// Returns the number of compactions so far.
+    pub fn compactions(&self) -> u32 {
+        self.history.count()
+    }
+
+    /// Returns the number of restarts among the compactions.
+    pub fn restarts(&self) -> u32 {
+        self.restarts.count
+    }
+
+    /// Returns the number of sent notes that begin with a model's summary.
+    pub fn summaries(&self) -> usize {
+        self.notes.list.iter().filter(|note| note.summary.is_some()).count()
+    }
+
+    /// Returns whether the last compaction happened at the last message.
+    pub fn is_compacted_here(&self) -> bool {
+        self.history.last().is_some_and(|compaction| compaction.messages == self.messages())
+    }
+
+    /// Returns the history of compactions.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Returns the number of messages.
+    pub fn messages(&self) -> usize {
+        self.messages.count()
+    }
+
+    /// Returns the fate of each message.
+    pub fn fates(&self) -> &[Fate] {
+        &self.messages.fates
+    }
+
+    /// Returns the facts of each message.
+    pub fn facts(&self) -> &[Fact] {
+        &self.messages.facts
+    }
+
+    /// Returns whether every message is sent as received.
+    pub fn is_untouched(&self) -> bool {
+        self.notes.list.is_empty() && self.fates().iter().all(|fate| *fate == Fate::Kept)
+    }
+
+    /// Estimates the memory of the state, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        const CALL: usize = 16;
+        let turn = size_of::<Turn>() + size_of::<usize>();
+        size_of::<Self>()
+            + self.messages.memory_bytes()
+            + self.turns.list.capacity() * turn
+            + self.masking.calls.len() * CALL
+            + self.notes.list.iter().map(Note::memory_bytes).sum::<usize>()
+            + self.history.memory_bytes()
+    }
+}

@@ -1,0 +1,272 @@
+//! Turns and exchanges: messages that stay or are removed together. Built message by message from
+//! earlier messages alone, so that a longer transcript regroups only the turn that is still open.
+
+use crate::compact::message::measure::Fact;
+use crate::wire::Role;
+
+/// Kind of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TurnKind {
+    User,
+    /// An assistant message with its calls and all their results.
+    Assistant,
+    /// A message of a role weir does not know.
+    Other,
+    /// A result without a preceding call: the caller's own, forwarded unchanged.
+    Orphan,
+}
+
+/// Messages that stay or are removed together.
+#[derive(Debug, Clone)]
+pub(crate) struct Turn {
+    pub kind: TurnKind,
+    /// First message. Its messages are those from here to `last`, except system messages.
+    pub first: usize,
+    pub last: usize,
+    /// Exchange that it belongs to: a user message and everything up to the next one.
+    pub exchange: usize,
+    pub calls: u32,
+    pub results: u32,
+    /// Current size of its messages.
+    pub tokens: u64,
+    pub is_gone: bool,
+    pub is_pinned_by_caller: bool,
+    /// Highest score among its messages, without the position bonus.
+    pub importance: u32,
+}
+
+impl Turn {
+    fn is_open(&self) -> bool {
+        self.results < self.calls
+    }
+}
+
+/// Turns of a transcript so far.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Turns {
+    pub list: Vec<Turn>,
+    /// Turn of each message; system messages belong to none.
+    pub of_message: Vec<Option<usize>>,
+    /// Turns that are still sent, in order.
+    pub live: Vec<usize>,
+    /// First turn of a user.
+    pub first_user: Option<usize>,
+    /// Number of leading system messages.
+    pub system_run: usize,
+    /// Index of the last assistant turn.
+    last_assistant: Option<usize>,
+    exchanges: usize,
+}
+
+impl Turns {
+    /// Adds the next message.
+    pub(crate) fn push(&mut self, fact: &Fact) {
+        let message = self.of_message.len();
+        if fact.role == Role::System {
+            if self.system_run == message {
+                self.system_run += 1;
+            }
+            self.of_message.push(None);
+            return;
+        }
+        let turn = match fact.role {
+            Role::Tool => self.turn_for_result(message),
+            Role::User => {
+                self.exchanges += 1;
+                self.open(TurnKind::User, message)
+            }
+            Role::Assistant => {
+                let turn = self.open(TurnKind::Assistant, message);
+                self.last_assistant = Some(turn);
+                turn
+            }
+            Role::Other | Role::System => self.open(TurnKind::Other, message),
+        };
+        self.of_message.push(Some(turn));
+        let turn = &mut self.list[turn];
+        turn.last = message;
+        turn.tokens += fact.tokens;
+        turn.calls += fact.calls;
+        turn.results += u32::from(fact.role == Role::Tool);
+        turn.is_pinned_by_caller |= fact.is_pinned;
+        turn.importance = turn.importance.max(score(fact));
+    }
+
+    fn open(&mut self, kind: TurnKind, message: usize) -> usize {
+        self.list.push(Turn {
+            kind,
+            first: message,
+            last: message,
+            exchange: self.exchanges,
+            calls: 0,
+            results: 0,
+            tokens: 0,
+            is_gone: false,
+            is_pinned_by_caller: false,
+            importance: 0,
+        });
+        self.list.len() - 1
+    }
+
+    /// Returns the turn of a result. That is the last assistant turn if it still waits for results,
+    /// even across other messages, or if it is directly before. Otherwise the result is an orphan.
+    fn turn_for_result(&mut self, message: usize) -> usize {
+        let Some(assistant) = self.last_assistant else {
+            return self.open(TurnKind::Orphan, message);
+        };
+        if self.list[assistant].is_open() {
+            self.take_in_all_after(assistant);
+            return assistant;
+        }
+        if assistant + 1 == self.list.len() && !self.list[assistant].is_gone {
+            return assistant;
+        }
+        self.open(TurnKind::Orphan, message)
+    }
+
+    /// Merges messages between a call and its result into the call's turn.
+    fn take_in_all_after(&mut self, assistant: usize) {
+        let taken: Vec<Turn> = self.list.drain(assistant + 1..).collect();
+        let turn = &mut self.list[assistant];
+        for other in taken {
+            turn.tokens += other.tokens;
+            turn.last = turn.last.max(other.last);
+            turn.is_pinned_by_caller |= other.is_pinned_by_caller;
+            turn.importance = turn.importance.max(other.importance);
+        }
+        self.exchanges = turn.exchange;
+        for own in self.of_message[turn.first..].iter_mut().flatten() {
+            *own = (*own).min(assistant);
+        }
+    }
+
+    /// Updates the live turns and the first user's after `message` was added, which may have merged
+    /// turns.
+    pub(crate) fn track(&mut self, message: usize) {
+        let turns = self.list.len();
+        while self.live.last().is_some_and(|turn| *turn >= turns) {
+            self.live.pop();
+        }
+        let Some(turn) = self.of_message[message] else { return };
+        if self.live.last() != Some(&turn) {
+            self.live.push(turn);
+        }
+        if self.first_user.is_none() && self.list[turn].kind == TurnKind::User {
+            self.first_user = Some(turn);
+        }
+        if self.first_user.is_some_and(|turn| turn >= turns) {
+            self.first_user = None;
+        }
+    }
+
+    /// Drops removed turns from the live ones.
+    pub(crate) fn sweep(&mut self) {
+        let turns = &self.list;
+        self.live.retain(|turn| !turns[*turn].is_gone);
+    }
+
+    /// Returns the first of the newest turns, which a compaction never removes. It is the last turn
+    /// or, if an assistant turn still waits for results, that one.
+    pub(crate) fn newest_from(&self) -> usize {
+        let last = self.list.len().saturating_sub(1);
+        match self.last_assistant {
+            Some(assistant) if self.list[assistant].is_open() => assistant,
+            _ => last,
+        }
+    }
+
+    /// Returns whether a request could have ended after the last message, whichever message
+    /// follows. It could after a user message, and after the last result that the calls wait for.
+    pub(crate) fn is_certain_point(&self, last: &Fact) -> bool {
+        match last.role {
+            Role::User | Role::Other => true,
+            Role::Tool => self.list.last().is_none_or(|turn| !turn.is_open()),
+            Role::System | Role::Assistant => false,
+        }
+    }
+}
+
+/// Scores a message by its role and content.
+fn score(fact: &Fact) -> u32 {
+    let role = match fact.role {
+        Role::System => 100,
+        Role::Tool => 80,
+        Role::User => 60,
+        Role::Assistant => 40,
+        Role::Other => 30,
+    };
+    let carries_tools = fact.calls > 0 || fact.role == Role::Tool;
+    role + 20 * u32::from(carries_tools) + 10 * u32::from(fact.is_long)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compact::message::ending::Ending;
+
+    fn fact(role: Role, calls: u32) -> Fact {
+        Fact {
+            role,
+            tokens: 10,
+            text_tokens: 5,
+            calls,
+            is_long: false,
+            is_pinned: false,
+            is_marked: false,
+            takes_note: true,
+            ending: Ending::Other,
+        }
+    }
+
+    /// Builds turns from letters: `s`ystem, `u`ser, `a`ssistant, `o`ther, `t`ool result, a digit:
+    /// an assistant with so many calls.
+    fn turns(transcript: &str) -> Turns {
+        let mut turns = Turns::default();
+        for letter in transcript.chars() {
+            turns.push(&match letter {
+                's' => fact(Role::System, 0),
+                'u' => fact(Role::User, 0),
+                'a' => fact(Role::Assistant, 0),
+                'o' => fact(Role::Other, 0),
+                't' => fact(Role::Tool, 0),
+                calls => fact(Role::Assistant, calls.to_digit(10).expect("a digit")),
+            });
+        }
+        turns
+    }
+
+    #[test]
+    fn messages_are_grouped_by_position() {
+        for (transcript, of_message, newest) in [
+            ("suau", "-012", 2),
+            ("su1tu", "-0112", 2),
+            ("su2tta", "-01112", 2),
+            ("u1tutu", "011234", 4), // The second result is an orphan: no call waits for it.
+            ("u2tut", "01111", 1),   // A user message between results belongs to the turn.
+            ("u2tu", "0112", 1),     // While a result is missing, all after the call stays.
+            ("u2sts", "01-1-", 1),
+            ("uaa1t", "01233", 3),
+            ("1tua", "0012", 2),
+            ("tu", "01", 1),
+            ("att", "000", 0),
+            ("uoa", "012", 2),
+        ] {
+            let turns = turns(transcript);
+            let found: String = turns
+                .of_message
+                .iter()
+                .map(|turn| turn.map_or("-".into(), |turn| turn.to_string()))
+                .collect();
+            assert_eq!(found, of_message, "{transcript}");
+            assert_eq!(turns.newest_from(), newest, "{transcript}");
+        }
+    }
+
+    #[test]
+    fn exchanges_begin_with_user_messages() {
+        let turns = turns("sa1tu1taua2tut");
+        let exchanges: Vec<_> = turns.list.iter().map(|turn| turn.exchange).collect();
+        assert_eq!(exchanges, [0, 0, 1, 1, 1, 2, 2, 2]);
+        assert_eq!(turns.system_run, 1);
+    }
+}
