@@ -7,6 +7,7 @@
 pub mod body;
 pub mod config;
 pub mod decode;
+pub mod protocols;
 pub mod sse;
 pub mod target;
 pub mod unasked;

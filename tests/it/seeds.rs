@@ -6,7 +6,7 @@ mod properties;
 
 use std::path::Path;
 
-use properties::{body, config, decode, sse, target, unasked};
+use properties::{body, config, decode, protocols, sse, target, unasked};
 use proptest::prelude::*;
 
 /// Seeds up to this length are also tried cut off at each byte.
@@ -33,6 +33,11 @@ fn try_seeds(target: &str, check: fn(&[u8])) {
 #[test]
 fn seeds_of_body() {
     try_seeds("body", body::check);
+}
+
+#[test]
+fn seeds_of_protocols() {
+    try_seeds("protocols", protocols::check);
 }
 
 #[test]

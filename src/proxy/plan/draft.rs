@@ -152,6 +152,12 @@ fn mode(job: &Job, request: &Request<'_>, configured: config::Mode) -> Mode {
     }
 }
 
+/// Whether the model refuses thinking that follows other messages than it was written after.
+fn binds(request: &Request<'_>, route: &Route, model: &str) -> bool {
+    let is_known = || binds_thinking(model) || route.knowledge.bound_thinking.has(model);
+    request.protocol == Protocol::Messages && is_known()
+}
+
 /// Model that the path or the body names; empty if neither does.
 fn requested_model<'a>(job: &'a Job, request: &Request<'a>) -> Cow<'a, str> {
     match &job.path_model {
@@ -180,8 +186,7 @@ impl Draft {
         let mut policy = config
             .policy(job.options.policy.as_deref(), route.policy().or(settings.policy.as_deref()));
         policy.strict_alternation = found.entry.strict_alternation;
-        policy.is_thinking_bound = request.protocol == Protocol::Messages
-            && (binds_thinking(&model) || route.knowledge.bound_thinking.has(&model));
+        policy.is_thinking_bound = binds(request, &route, &model);
         policy.notes_apart = !found.entry.strict_alternation && is_model_known;
         // An alias does not bypass a limit, whether it is set for the one name or the other.
         let by_name = [Some(model.as_ref()), job.alias_of.as_deref()].into_iter().flatten();

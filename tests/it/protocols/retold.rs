@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// Returns the body of Responses for these messages of a chat; `None` if they cannot be told in it.
+/// Returns the body of Responses for these messages of a chat; `None` if they cannot be expressed in it.
 pub fn responses(messages: &[Value]) -> Option<Value> {
     let mut body = json!({"model": "gpt-4o", "input": [], "store": false});
     let mut items = Vec::new();
@@ -80,7 +80,7 @@ fn calls(message: &Value) -> Vec<(Value, Value, Value)> {
         .collect()
 }
 
-/// Returns the body of Messages for these messages of a chat; `None` if they cannot be told in it.
+/// Returns the body of Messages for these messages of a chat; `None` if they cannot be expressed in it.
 /// With `is_joined`, a user's words after results stand in the same message as these.
 pub fn messages(messages: &[Value], is_joined: bool) -> Option<Value> {
     let mut body = json!({"model": "gpt-4o", "max_tokens": 1024});
@@ -111,7 +111,7 @@ pub fn messages(messages: &[Value], is_joined: bool) -> Option<Value> {
         }
         for (id, name, arguments) in calls(message) {
             let input: Map<String, Value> = serde_json::from_str(arguments.as_str()?).ok()?;
-            // Written anew, its size must be the same.
+            // Serialised again, its size must be the same.
             if Value::Object(input.clone()).to_string() != arguments {
                 return None;
             }

@@ -27,7 +27,7 @@ fn sent(plan: &Plan, received: &Value) -> Value {
     }
 }
 
-/// Compares the plans of one conversation under one limit, as long as it can be told in each protocol.
+/// Compares the plans of one conversation under one limit, as long as it can be expressed in each protocol.
 /// Returns how many protocols it was compared in.
 fn compare(messages: &[Value], limit_tokens: u64) -> Result<usize, String> {
     let chat = serde_json::json!({"model": "gpt-4o", "messages": messages}).to_string();

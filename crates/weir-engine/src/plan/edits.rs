@@ -4,7 +4,7 @@
 use super::PlanOptions;
 use crate::compact::{self, Compactor, Fate, RequestSource};
 use crate::wire::asking::{Put, Question};
-use crate::wire::{Edit, Request, breakpoint, clamp, splice};
+use crate::wire::{Edit, Protocol, Request, breakpoint, clamp, splice};
 
 /// Name of the edit that requests a stream's usage.
 pub const USAGE: &str = "usage";
@@ -63,7 +63,9 @@ pub(super) fn edits(
             |message: usize| kind == Kind::LeftAlone || end.fates()[message] != Fate::Gone;
         add(compact::late_system::edits(end, source, is_sent), "late_system");
     }
-    if options.cache_control && end.places_breakpoints() {
+    // OpenAI sets the breakpoints of Responses itself.
+    let has_marks = request.protocol != Protocol::Responses;
+    if options.cache_control && has_marks && end.places_breakpoints() {
         let most = breakpoint::MAX_BREAKPOINTS.saturating_sub(breakpoint::count(request.text));
         let places = end.breakpoints(most).into_iter();
         add(places.map(|place| (place, Edit::Breakpoint)).collect(), "breakpoints");

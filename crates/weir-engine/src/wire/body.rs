@@ -12,7 +12,7 @@ use super::{BodyError, FieldError, json};
 /// Members that list fallback models.
 pub const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
 
-/// Members of a body, of which each known one may be given once.
+/// Members of a body. Each known one may be given once.
 pub(super) struct Members<'a, const N: usize> {
     /// JSON text of each known member's value.
     pub(super) values: [Option<&'a str>; N],

@@ -105,7 +105,7 @@ impl Protocol {
         }
     }
 
-    /// Returns the form of a message by which it is recognised in later requests. Marks of the
+    /// Returns the form of a message that identifies it in later requests. Marks of the
     /// provider's cache, which clients move from message to message, do not belong to it.
     pub fn identity(self, raw: &str) -> Cow<'_, str> {
         match self {

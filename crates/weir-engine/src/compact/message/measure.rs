@@ -96,19 +96,7 @@ impl Measure {
                 None => tokens::count_unknown(self.encoding, raw),
             };
         }
-        let mut thinking_tokens = 0;
-        for part in &message.others {
-            match part {
-                Part::Thinking(_) | Part::Sealed(_) => thinking_tokens += self.part(part),
-                other => other_tokens += self.part(other),
-            }
-        }
-        other_tokens += thinking_tokens;
-        // A message of thinking alone would be empty without it.
-        let says_more = text_tokens > 0 || !message.calls.is_empty();
-        if message.protocol != Protocol::Messages || !says_more {
-            thinking_tokens = 0;
-        }
+        let thinking_tokens = self.others(message, &mut other_tokens, text_tokens);
         for call in &message.calls {
             other_tokens += tokens::CALL_FRAMING + self.raw_text(call.name);
             let arguments = call.text();
@@ -131,6 +119,22 @@ impl Measure {
             takes_note,
             ending: ending.done(text_tokens),
         }
+    }
+
+    /// Counts the parts outside the content into `other_tokens`. Returns the tokens of the thinking
+    /// among them that can be left out.
+    fn others(&self, message: &Message<'_>, other_tokens: &mut u64, text_tokens: u64) -> u64 {
+        let mut thinking_tokens = 0;
+        for part in &message.others {
+            let tokens = self.part(part);
+            *other_tokens += tokens;
+            if matches!(part, Part::Thinking(_) | Part::Sealed(_)) {
+                thinking_tokens += tokens;
+            }
+        }
+        // A message of thinking alone would be empty without it.
+        let says_more = text_tokens > 0 || !message.calls.is_empty();
+        if message.protocol == Protocol::Messages && says_more { thinking_tokens } else { 0 }
     }
 
     /// Counts the tokens of a text, and its characters too.

@@ -1,0 +1,64 @@
+//! Bodies of Responses and Messages: read and planned as in the proxy, without its caches.
+//!
+//! An input is two control bytes, which select protocol and limit, and a body.
+
+use serde_json::value::RawValue;
+use weir_engine::compact::{Fate, Limits};
+use weir_engine::plan::{NoSummaries, PlanError, PlanOptions, plan};
+use weir_engine::tokens::Encoding;
+use weir_engine::wire::{Protocol, Request, splice};
+use weir_engine::{Measure, Policy};
+
+const MAX_MESSAGES: usize = 256;
+
+pub fn check(input: &[u8]) {
+    let Some(([protocol, limit], body)) = input.split_first_chunk::<2>() else { return };
+    let protocol = if protocol & 1 == 0 { Protocol::Responses } else { Protocol::Messages };
+    let Ok(request) = protocol.read(body, MAX_MESSAGES) else { return };
+    assert_json(request.text);
+    assert_eq!(splice::apply(protocol, &request, &[]).as_bytes(), body, "no edit, no changed byte");
+    for raw in &request.messages {
+        let identity = protocol.identity(raw);
+        assert_eq!(protocol.identity(&identity), identity, "an identity is its own");
+    }
+    let limit_tokens = u64::from(*limit) * u64::from(*limit) / 4 + 8;
+    let options = PlanOptions::new("", Encoding::O200kBase, limit_tokens.max(1000) * 2);
+    let options = PlanOptions {
+        limits: Limits { header_tokens: Some(limit_tokens), ..options.limits },
+        policy: Policy { is_thinking_bound: limit & 1 == 1, ..Policy::default() },
+        ..options
+    };
+    let plan = match plan(&request, &options, &NoSummaries) {
+        Ok(plan) => plan,
+        Err(PlanError::CannotFit(_) | PlanError::Message { .. }) => return,
+    };
+    assert!(plan.sent_tokens <= plan.limit_tokens);
+    assert_ne!(plan.fates().last(), Some(&Fate::Gone), "the last message stays");
+    let text = plan.body.as_deref().unwrap_or(request.text);
+    assert_json(text);
+    let sent = protocol.read(text.as_bytes(), MAX_MESSAGES).expect("the forwarded body is valid");
+    assert_eq!(sent.model, request.model);
+    assert_eq!(sent.max_output_tokens, request.max_output_tokens);
+    assert_eq!(sent.extras, request.extras);
+    let planned_tokens = plan.sent_tokens - plan.overhead_tokens;
+    let counted_tokens = counted(&sent, options.measure);
+    assert!(
+        counted_tokens <= planned_tokens,
+        "{counted_tokens} tokens are sent, {planned_tokens} were planned: {text}"
+    );
+}
+
+fn counted(request: &Request<'_>, measure: Measure) -> u64 {
+    let tokens = request.messages.iter().map(|raw| {
+        let message = request.protocol.read_message(raw).expect("the forwarded body is valid");
+        assert!(message.weir.is_none(), "the product's own member is never forwarded");
+        measure.fact(&message).tokens
+    });
+    tokens.sum()
+}
+
+#[track_caller]
+fn assert_json(text: &str) {
+    let parsed = serde_json::from_str::<&RawValue>(text);
+    assert!(parsed.is_ok(), "{parsed:?} in {text}");
+}
