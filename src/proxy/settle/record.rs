@@ -455,7 +455,8 @@ impl Record {
             overflows = (self.overflows > 0).then_some(self.overflows),
             upstream_first_byte_ms = self.upstream_first_byte_ms,
             total_ms = millis(self.begun.elapsed()),
-            bytes_out = self.bytes_out,
+            // The server renders weir's own errors, so their size is unknown here.
+            bytes_out = (!matches!(self.outcome, Outcome::Failed(_))).then_some(self.bytes_out),
             prompt_tokens = usage.prompt_tokens,
             completion_tokens = usage.completion_tokens,
             cached_tokens = usage.cached_tokens,
