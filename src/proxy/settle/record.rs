@@ -138,7 +138,7 @@ impl Record {
             left_out: LeftOut::default(),
             model: logged(&planned.model),
             upstream: planned.upstream.clone(),
-            ahead: None,
+            prefetch: None,
             budget: None,
             compacted_by: String::new(),
             progress: None,
@@ -176,7 +176,7 @@ impl Record {
             received_tokens = planned.received_tokens,
             sent_tokens = planned.sent_tokens,
             limit_tokens = planned.limit_tokens,
-            compactions = planned.cuts,
+            compactions = planned.compactions,
             id = self.id.map(tracing::field::display),
             "compacted a conversation"
         );
