@@ -150,8 +150,12 @@ fn only_value<'a>(
     }
 }
 
+/// Maximum part of a header's value that an error quotes.
+const MAX_SHOWN_CHARACTERS: usize = 40;
+
 fn bad_value(name: &str, value: &str, wanted: &str) -> ProxyError {
-    invalid_header(name, format!("the header {name} is {value:.40?}, but must be {wanted}"))
+    let shown: String = value.chars().take(MAX_SHOWN_CHARACTERS).collect();
+    invalid_header(name, format!("the header {name} is {shown:?}, but must be {wanted}"))
 }
 
 fn invalid_header(name: &str, message: String) -> ProxyError {
