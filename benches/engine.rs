@@ -82,7 +82,7 @@ fn engine(criterion: &mut Criterion) {
                 continue;
             }
             let planner = Planner::new(Arc::clone(&config), PlannerParts::default());
-            let cuts = plan(&runtime, &planner, whole.clone(), limit_tokens).cuts;
+            let cuts = plan(&runtime, &planner, whole.clone(), limit_tokens).compactions;
             let id = |what: &str| {
                 BenchmarkId::new(what, format!("{tokens} under {limit_tokens}, {cuts} cuts"))
             };

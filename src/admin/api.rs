@@ -50,8 +50,9 @@ impl WantedBudget {
         let (measure, limit) = match (&self.usd, self.tokens) {
             (Some(usd), None) => {
                 let text = usd.as_str().map_or_else(|| usd.to_string(), str::to_owned);
-                let NanoUsd(amount) = NanoUsd::parse(&text)
-                    .ok_or_else(|| "usd must be dollars, such as \"12.50\"".to_owned())?;
+                let NanoUsd(amount) = NanoUsd::parse(&text).ok_or_else(|| {
+                    format!("usd is {text:.40}; it must be {}, such as \"12.50\"", NanoUsd::FORM)
+                })?;
                 (Measure::NanoUsd, amount)
             }
             (None, Some(tokens)) => (Measure::Tokens, tokens),
@@ -118,13 +119,11 @@ impl Shared {
             ("GET", ["budgets"]) => self.list_budgets().await,
             ("PUT", ["budgets"]) => self.set_budget(body).await,
             ("DELETE", ["budgets"]) => self.remove_budget(uri).await,
-            (
-                _,
-                ["keys" | "teams" | "budgets"] | ["keys", _] | ["keys", _, "rotate" | "revoke"],
-            ) => {
-                let message = "This path does not support this method. See docs/keys.md.";
-                Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message))
-            }
+            (_, ["keys"]) => Err(Refusal::method("GET, POST")),
+            (_, ["keys", _]) => Err(Refusal::method("GET, PATCH, DELETE")),
+            (_, ["keys", _, "rotate" | "revoke"]) => Err(Refusal::method("POST")),
+            (_, ["teams"]) => Err(Refusal::method("GET")),
+            (_, ["budgets"]) => Err(Refusal::method("GET, PUT, DELETE")),
             _ => {
                 let message = "The admin API has /admin/v1/keys, /admin/v1/keys/ID (and /rotate and \
                                /revoke behind it), /admin/v1/teams and /admin/v1/budgets.";
@@ -158,10 +157,7 @@ impl Shared {
                 let message = "weir does not serve requests yet; try again shortly";
                 Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message))
             }
-            _ => {
-                let message = "send GET to read metrics";
-                Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message))
-            }
+            _ => Err(Refusal::method("GET")),
         }
     }
 
@@ -200,16 +196,23 @@ impl Shared {
         let mut members: serde_json::Map<String, Value> = read(body)?;
         let team = text(&mut members, "team")?;
         let organisation = text(&mut members, "organisation")?;
-        let change: KeyChange =
-            serde_json::from_value(Value::Object(members)).map_err(|error| invalid(&error))?;
+        let members = Value::Object(members).to_string();
+        let change: KeyChange = read(members.as_bytes()).map_err(|mut refusal| {
+            let (own, all) = ("one of `name`", "one of `team`, `organisation`, `name`");
+            refusal.message = refusal.message.replacen(own, all, 1);
+            refusal
+        })?;
+        let now_ms = now_ms();
+        check_expiry(&change, now_ms)?;
         change.check_policies(|name| self.rules().policies.read_name(name))?;
-        let issued = self.store.create_key(NewKey { team, organisation, change }, now_ms()).await?;
+        let issued = self.store.create_key(NewKey { team, organisation, change }, now_ms).await?;
         acted("create", &issued.facts.key.id);
         Ok((StatusCode::CREATED, issued.json()))
     }
 
     async fn change(&self, id: &str, body: &[u8]) -> Answer {
         let change: KeyChange = read(body)?;
+        check_expiry(&change, now_ms())?;
         change.check_policies(|name| self.rules().policies.read_name(name))?;
         let changed = self.store.change_key(id, change).await?;
         acted("limit", &changed.key.id);
@@ -239,8 +242,56 @@ fn page<T: Serialize>(data: &[T], place: impl Fn(&T) -> &str) -> Answer {
     done(&Page { object: "list", data, next: last.map(place) })
 }
 
+/// Refuses a key that would have expired already.
+fn check_expiry(change: &KeyChange, now_ms: u64) -> Result<(), Refusal> {
+    match change.expires_ms.flatten() {
+        Some(expires_ms) if expires_ms <= now_ms => Err(refused(&format!(
+            "expires_ms is {expires_ms}, which has passed; it is in milliseconds since 1970, now \
+             {now_ms}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|error| invalid(&error))
+    serde_json::from_slice(body).map_err(|error| {
+        let field = misfit::<T>(body).map(|field| format!("{field}: "));
+        let said = plain(&error.to_string());
+        refused(&format!(
+            "The body does not fit this request: {}{said}.",
+            field.unwrap_or_default()
+        ))
+    })
+}
+
+/// Returns the first member of a body that cannot be part of a `T`.
+fn misfit<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Option<String> {
+    let members: serde_json::Map<String, Value> = serde_json::from_slice(body).ok()?;
+    members.into_iter().find_map(|(name, value)| {
+        let alone = Value::Object([(name.clone(), value)].into_iter().collect());
+        let error = serde_json::from_value::<T>(alone).err()?.to_string();
+        let is_own = !(error.starts_with("missing field") || error.starts_with("unknown field"));
+        is_own.then_some(name)
+    })
+}
+
+/// Replaces the names of Rust's types in an error by those of JSON.
+fn plain(error: &str) -> String {
+    let words = [
+        ("expected u64", "expected a whole number from 0 to 18446744073709551615"),
+        ("expected f64", "expected a number"),
+        ("expected a sequence", "expected a list"),
+        ("expected a map", "expected an object"),
+        ("expected a boolean", "expected true or false"),
+        ("invalid type: map", "invalid type: object"),
+        ("invalid type: sequence", "invalid type: list"),
+    ];
+    let mut said = words.iter().fold(error.to_owned(), |said, (own, json)| said.replace(own, json));
+    if let Some(at) = said.find("expected struct ") {
+        let end = said[at..].find(" at line").map_or(said.len(), |length| at + length);
+        said.replace_range(at..end, "expected an object");
+    }
+    said
 }
 
 fn text(
@@ -255,11 +306,6 @@ fn text(
             Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message))
         }
     }
-}
-
-fn invalid(error: &serde_json::Error) -> Refusal {
-    let message = format!("The body does not fit this request: {error}.");
-    Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
 }
 
 /// Parses the query parameters of these names; refuses others.

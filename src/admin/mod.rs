@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
 };
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -208,11 +208,20 @@ struct Refusal {
     status: StatusCode,
     code: &'static str,
     message: String,
+    /// Methods that the path allows, if the request had another.
+    allowed: Option<&'static str>,
 }
 
 impl Refusal {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+        Self { status, code, message: message.into(), allowed: None }
+    }
+
+    /// Creates the refusal of a method on a path that allows only `allowed`.
+    fn method(allowed: &'static str) -> Self {
+        let message = format!("This path does not support this method; it allows {allowed}.");
+        let refusal = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
+        Self { allowed: Some(allowed), ..refusal }
     }
 }
 
@@ -228,10 +237,13 @@ impl Shared {
             }
             Ok((status, json)) => reply(status, json),
             Err(refusal) => {
-                let Refusal { status, code, message } = refusal;
+                let Refusal { status, code, message, allowed } = refusal;
                 tracing::info!(target: "weir::admin", status = status.as_u16(), code, "refused");
                 let error = serde_json::json!({"error": {"message": message, "code": code}});
                 let mut response = reply(status, error.to_string());
+                if let Some(allowed) = allowed {
+                    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+                }
                 if status == StatusCode::UNAUTHORIZED {
                     let bearer = HeaderValue::from_static("Bearer");
                     response.headers_mut().insert(WWW_AUTHENTICATE, bearer);

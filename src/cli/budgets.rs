@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use jiff::tz::TimeZone;
 
 use super::moments::moment;
 use super::{print, store_path};
@@ -103,7 +102,7 @@ impl Amount {
 }
 
 fn dollars(text: &str) -> Result<NanoUsd, String> {
-    NanoUsd::parse(text).ok_or_else(|| "write dollars, such as 20 or 0.50".to_owned())
+    NanoUsd::parse(text).ok_or_else(|| format!("write {}, such as 20 or 0.50", NanoUsd::FORM))
 }
 
 fn whole(text: &str) -> Result<u64, String> {
@@ -155,7 +154,7 @@ async fn act(args: &BudgetsArgs, config: &Config, store: &Store) -> Result<(), S
         let rows: Vec<_> = statuses.iter().map(BudgetStatus::json).collect();
         return print(&(serde_json::Value::from(rows).to_string() + "\n"));
     }
-    print(&table(&statuses, &config.budgets.time_zone, now_ms()))
+    print(&table(&statuses))
 }
 
 /// Computes the state of budgets from the store. Only the weirs that serve know their requests in
@@ -175,17 +174,10 @@ async fn statuses(
 }
 
 /// Describes when all or part of a budget becomes available again.
-fn resets(status: &BudgetStatus, zone: &TimeZone, now_ms: u64) -> String {
+fn resets(status: &BudgetStatus) -> String {
     let window = status.budget.id.window;
-    let freed_ms = match window {
-        Window::Total => return "never".to_owned(),
-        Window::Hours(_) | Window::Days(_) => status.count.resets_ms,
-        Window::Hour | Window::Day | Window::Week | Window::Month => {
-            let span = window.span(zone, now_ms);
-            span.lifetime_ms.map(|lifetime_ms| span.bucket_ms + lifetime_ms)
-        }
-    };
-    match (freed_ms, window) {
+    match (status.count.resets_ms, window) {
+        (_, Window::Total) => "never".to_owned(),
         (Some(freed_ms), Window::Hours(_) | Window::Days(_)) => {
             format!("gradually from {} UTC on", moment(freed_ms))
         }
@@ -194,7 +186,7 @@ fn resets(status: &BudgetStatus, zone: &TimeZone, now_ms: u64) -> String {
     }
 }
 
-fn table(statuses: &[BudgetStatus], zone: &TimeZone, now_ms: u64) -> String {
+fn table(statuses: &[BudgetStatus]) -> String {
     if statuses.is_empty() {
         return "there are no budgets; `weir budgets set --help` explains how to set one\n"
             .to_owned();
@@ -206,7 +198,7 @@ fn table(statuses: &[BudgetStatus], zone: &TimeZone, now_ms: u64) -> String {
             true => ("each by itself".to_owned(), String::new()),
             false => (shown(one.count.spent), shown(one.left())),
         };
-        let resets = resets(one, zone, now_ms);
+        let resets = resets(one);
         [one.budget.id.to_string(), shown(one.budget.limit), spent, left, resets]
     });
     let rows: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();

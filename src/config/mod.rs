@@ -139,6 +139,8 @@ pub struct Server {
     pub max_bodies_in_flight_bytes: usize,
     pub max_messages: usize,
     pub header_timeout_ms: u64,
+    pub body_idle_timeout_ms: u64,
+    pub body_timeout_ms: u64,
     pub drain_deadline_ms: u64,
     /// Networks whose connections start with a PROXY protocol header.
     pub proxy_protocol_from: Vec<IpNet>,

@@ -94,6 +94,8 @@ fn server(reader: &mut Reader) -> Server {
         max_bodies_in_flight_bytes: keys.get("max_bodies_in_flight_bytes"),
         max_messages: keys.get("max_messages"),
         header_timeout_ms: keys.get("header_timeout_ms"),
+        body_idle_timeout_ms: keys.get("body_idle_timeout_ms"),
+        body_timeout_ms: keys.get("body_timeout_ms"),
         drain_deadline_ms: keys.get("drain_deadline_ms"),
         proxy_protocol_from: keys.list("proxy_protocol_from", network).unwrap_or_default(),
         tls: tls::read_listener(&mut keys.reader.section(&SERVER_TLS)),

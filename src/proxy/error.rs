@@ -251,9 +251,10 @@ impl From<TargetError> for ProxyError {
     fn from(error: TargetError) -> Self {
         let kind = match error {
             TargetError::Unknown => ErrorKind::NotFound,
-            TargetError::DotSegment | TargetError::Altered | TargetError::Deployment => {
-                ErrorKind::InvalidRequest
-            }
+            TargetError::DotSegment
+            | TargetError::Altered
+            | TargetError::Deployment
+            | TargetError::NoDeployment => ErrorKind::InvalidRequest,
         };
         Self { reason: Some(Reason::Target(error).into()), ..Self::new(kind, error.to_string()) }
     }

@@ -92,13 +92,16 @@ pub(super) fn options(
         Some(value) => match value.parse::<u64>() {
             // The parser would accept a sign.
             Ok(tokens) if tokens > 0 && !value.starts_with('+') => Some(tokens),
-            _ => return Err(bad_value(MAX_INPUT_TOKENS, "a whole number above 0")),
+            _ => {
+                let wanted = format!("a whole number from 1 to {}", u64::MAX);
+                return Err(bad_value(MAX_INPUT_TOKENS, value, &wanted));
+            }
         },
     };
     let bypass = match only_value(headers, BYPASS)? {
         None | Some("0" | "false") => false,
         Some("1" | "true") => true,
-        Some(_) => return Err(bad_value(BYPASS, "1 or 0")),
+        Some(other) => return Err(bad_value(BYPASS, other, "1 or 0")),
     };
     if bypass && !context.allow_bypass {
         return Err(ProxyError::new(
@@ -124,7 +127,7 @@ pub(super) fn options(
                     names => names.join(", "),
                 };
                 let wanted = format!("one of the policies allowed here: {allowed}");
-                return Err(bad_value(POLICY, &wanted));
+                return Err(bad_value(POLICY, chosen, &wanted));
             }
             Some(chosen.to_owned())
         }
@@ -142,12 +145,20 @@ fn only_value<'a>(
     };
     match value.to_str() {
         Ok(value) if values.next().is_none() => Ok(Some(value.trim())),
-        _ => Err(bad_value(name, "one plain value")),
+        Ok(_) => Err(invalid_header(name, format!("the header {name} is given twice"))),
+        Err(_) => Err(invalid_header(name, format!("the header {name} must be plain ASCII"))),
     }
 }
 
-fn bad_value(name: &str, wanted: &str) -> ProxyError {
-    let message = format!("the header {name} must be {wanted}");
+/// Maximum part of a header's value that an error quotes.
+const MAX_SHOWN_CHARACTERS: usize = 40;
+
+fn bad_value(name: &str, value: &str, wanted: &str) -> ProxyError {
+    let shown: String = value.chars().take(MAX_SHOWN_CHARACTERS).collect();
+    invalid_header(name, format!("the header {name} is {shown:?}, but must be {wanted}"))
+}
+
+fn invalid_header(name: &str, message: String) -> ProxyError {
     ProxyError {
         param: Some(name.to_owned()),
         ..ProxyError::new(ErrorKind::InvalidRequest, message)

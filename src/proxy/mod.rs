@@ -87,7 +87,7 @@ impl Proxy {
             record.edited(&current.planned);
             if inbound.status.is_success() {
                 record.taken(&current.planned);
-                self.announce(&mut current);
+                self.prefetch(&mut current);
                 // Only after the upstream accepted the request, which distinguishes a credential
                 // from noise.
                 let left_out = std::mem::take(&mut current.planned.left_out);
@@ -201,16 +201,16 @@ impl Proxy {
     }
 
     /// Prefetches the summary for the next compaction in the background.
-    fn announce(&self, current: &mut Attempt) {
+    fn prefetch(&self, current: &mut Attempt) {
         let Attempt { job, planned, .. } = current;
         let Some((summaries, requester)) = self.summaries().zip(job.requester.as_ref()) else {
             return;
         };
         summaries.note_taken(&requester.caller);
-        let Some(wanted) = planned.ahead.take() else { return };
+        let Some(wanted) = planned.prefetch.take() else { return };
         let body = planned.body.as_ref().unwrap_or(&job.body).clone();
         let sent = Sent { body, tokens: planned.sent_tokens };
-        summaries.announce(wanted, &job.body, requester, Some(sent));
+        summaries.prefetch(wanted, &job.body, requester, Some(sent));
     }
 
     /// Refuses a request that has already passed through this instance.

@@ -71,12 +71,16 @@ impl Acceptor {
                 Self::refuse_body(headers, body);
                 Err(self.refused(refused))
             }
-            Err(body::Failure::Stalled) => {
-                Err(ProxyError::new(ErrorKind::BodyTimeout, "The request's body stopped coming."))
+            Err(body::Failure::Late(late)) => {
+                Err(ProxyError::new(ErrorKind::BodyTimeout, late.to_string()))
             }
-            Err(body::Failure::Broken) => Err(ProxyError::new(
+            Err(body::Failure::Ended) => Err(ProxyError::new(
                 ErrorKind::InvalidRequest,
                 "The request's body ended before it was complete.",
+            )),
+            Err(body::Failure::Malformed) => Err(ProxyError::new(
+                ErrorKind::InvalidRequest,
+                "The request's body has an invalid chunk or trailer.",
             )),
         }
     }

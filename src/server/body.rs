@@ -1,6 +1,8 @@
 //! Request bodies: limits on duration, size, and memory held at once. Does not look at their
 //! contents.
 
+use std::error::Error;
+use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,10 +35,12 @@ pub enum Refused {
 #[derive(Debug)]
 pub(super) enum Failure {
     Refused(Refused),
-    /// Nothing arrived for too long.
-    Stalled,
-    /// The caller left or violated the protocol.
-    Broken,
+    /// It took too long.
+    Late(Late),
+    /// The caller left.
+    Ended,
+    /// The caller violated the protocol.
+    Malformed,
 }
 
 /// Counter of request body bytes held at once, over all requests.
@@ -164,11 +168,27 @@ async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Failure> {
                     return Ok(Some(data));
                 }
             }
-            Err(error) if error.is::<Stalled>() => return Err(Failure::Stalled),
-            Err(_) => return Err(Failure::Broken),
+            Err(error) => return Err(failure(&*error)),
         }
     }
     Ok(None)
+}
+
+/// Classifies an error of a body.
+fn failure(error: &(dyn Error + Send + Sync + 'static)) -> Failure {
+    if let Some(late) = error.downcast_ref() {
+        return Failure::Late(*late);
+    }
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            let is_malformed =
+                matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::InvalidData);
+            return if is_malformed { Failure::Malformed } else { Failure::Ended };
+        }
+        cause = error.source();
+    }
+    Failure::Ended
 }
 
 /// Reads the rest of a refused body for a moment and discards it.
@@ -177,29 +197,36 @@ pub(super) fn linger(mut body: Body) {
     tokio::spawn(tokio::time::timeout(LINGER, drained));
 }
 
-/// Error: no part of a body arrived for too long.
-#[derive(Debug)]
-pub(super) struct Stalled;
-
-impl std::fmt::Display for Stalled {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("the request's body stopped coming")
-    }
+/// Time limits of a body.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BodyTimes {
+    /// Maximum pause.
+    pub(super) idle: Duration,
+    /// Maximum time from the head to the body's end.
+    pub(super) total: Duration,
 }
 
-impl std::error::Error for Stalled {}
+/// Error: a body took too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Late {
+    #[error("The request's body stopped coming (`server.body_idle_timeout_ms`).")]
+    Idle,
+    #[error("The request's body took too long (`server.body_timeout_ms`).")]
+    Total,
+}
 
-/// Body that fails with `Stalled` if nothing arrives for `idle`.
+/// Body that fails with [`Late`] if it exceeds its time limits.
 pub(super) struct Patient<B> {
     inner: B,
     idle: Duration,
+    end: Instant,
     /// Set while a read is pending.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl<B> Patient<B> {
-    pub(super) fn new(inner: B, idle: Duration) -> Self {
-        Self { inner, idle, deadline: None }
+    pub(super) fn new(inner: B, times: BodyTimes) -> Self {
+        Self { inner, idle: times.idle, end: Instant::now() + times.total, deadline: None }
     }
 }
 
@@ -220,12 +247,13 @@ where
             this.deadline = None;
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
-        let idle = this.idle;
-        let deadline = this
-            .deadline
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + idle)));
+        let (idle, end) = (this.idle, this.end);
+        let deadline = this.deadline.get_or_insert_with(|| {
+            Box::pin(tokio::time::sleep_until(end.min(Instant::now() + idle)))
+        });
+        let is_total = deadline.deadline() == end;
         ready!(deadline.as_mut().poll(context));
-        Poll::Ready(Some(Err(Box::new(Stalled))))
+        Poll::Ready(Some(Err(Box::new(if is_total { Late::Total } else { Late::Idle }))))
     }
 
     fn is_end_stream(&self) -> bool {

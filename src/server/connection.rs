@@ -35,6 +35,9 @@ use crate::tls::{Stream, Tls, TlsError};
 const IDLE_CONNECTION: Duration = Duration::from_secs(300);
 /// hyper's minimum read buffer, which bounds the head of a request.
 const MIN_HEAD_BYTES: usize = 8192;
+/// Maximum number of headers of an HTTP/1 request. Many servers accept 100; weir adds `via`, and
+/// perhaps a length, a credential and an encoding.
+const MAX_HEADERS: usize = 96;
 
 /// Whether a connection is served or refused for lack of room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +65,11 @@ impl Connections {
         let max_head_bytes = config.server.max_header_bytes.max(MIN_HEAD_BYTES);
         let mut builder = auto::Builder::new(TokioExecutor::new());
         // The timeout of a head is watched below, for both protocols and from the first byte.
-        builder.http1().header_read_timeout(None).max_buf_size(max_head_bytes);
+        builder
+            .http1()
+            .header_read_timeout(None)
+            .max_buf_size(max_head_bytes)
+            .max_headers(MAX_HEADERS);
         builder.http2().max_header_list_size(u32::try_from(max_head_bytes).unwrap_or(u32::MAX));
         Ok(Self {
             builder,
@@ -167,9 +174,9 @@ impl Connections {
     ) -> Result<Response<Beating>, Infallible> {
         let beat = Beat::start(pulse, request.version());
         let routes = self.routes();
-        let body_idle = routes.body_idle();
+        let times = routes.body_times();
         request.extensions_mut().insert(Address(address));
-        let request = request.map(|body| Patient::new(body, body_idle).boxed_unsync());
+        let request = request.map(|body| Patient::new(body, times).boxed_unsync());
         let response = match welcome {
             Welcome::Serve => routes.answer(request).await,
             Welcome::TurnAway => {

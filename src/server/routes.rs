@@ -15,13 +15,13 @@ use http::{Method, Request, Response, StatusCode};
 
 use super::accept::{Acceptor, Received};
 use super::auth::{Auth, is_secret_in};
-use super::body::Bodies;
+use super::body::{Bodies, BodyTimes};
 use super::health;
 use super::preflight::{is_preflight, preflight};
 use super::reply::{self, Shape};
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
-use crate::proxy::admit::host::{Hosts, Origins};
+use crate::proxy::admit::host::{Hosts, Origins, check_framing};
 use crate::proxy::{
     Body, Caller, ChatRequest, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError,
     RequestOptions, RequestedModel, SpendQuery,
@@ -59,8 +59,7 @@ pub(super) struct Routes {
     hosts: Hosts,
     origins: Origins,
     last_target: LastTarget,
-    /// Maximum pause within a request's body.
-    body_idle: Duration,
+    body_times: BodyTimes,
     state: RoutesState,
 }
 
@@ -118,7 +117,10 @@ impl Routes {
             hosts: Hosts::new(&server.allowed_hosts),
             origins: Origins::new(&config.cors.allow_origins),
             last_target: Mutex::new(None),
-            body_idle: Duration::from_millis(config.upstream.idle_timeout_ms),
+            body_times: BodyTimes {
+                idle: Duration::from_millis(server.body_idle_timeout_ms),
+                total: Duration::from_millis(server.body_timeout_ms),
+            },
             proxy,
             state,
         }
@@ -134,9 +136,9 @@ impl Routes {
         &self.proxy
     }
 
-    /// Maximum pause within a request's body.
-    pub(super) fn body_idle(&self) -> Duration {
-        self.body_idle
+    /// Time limits of a request's body.
+    pub(super) fn body_times(&self) -> BodyTimes {
+        self.body_times
     }
 
     /// Records whether the last configuration was refused.
@@ -146,6 +148,10 @@ impl Routes {
 
     /// Answers a request.
     pub(super) async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        if let Err(problem) = check_framing(request.headers()) {
+            let (parts, body) = request.into_parts();
+            return self.refuse(&parts, body, &problem);
+        }
         if let Some(health) = self.health(&request) {
             return health;
         }

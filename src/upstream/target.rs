@@ -227,6 +227,9 @@ pub enum TargetError {
     /// The deployment's name is not UTF-8.
     #[error("the deployment's name in the path is not UTF-8")]
     Deployment,
+    /// The path has the form of a deployment's, without its name.
+    #[error("the path names no deployment: send /openai/deployments/NAME/…")]
+    NoDeployment,
 }
 
 impl Deref for Target {
@@ -246,6 +249,9 @@ impl Target {
         };
         let mut place = Place::of(path).ok_or(TargetError::Unknown)?;
         refuse_dot_segments(path)?;
+        if path.strip_prefix(DEPLOYMENTS).is_some_and(|rest| rest.starts_with('/')) {
+            return Err(TargetError::NoDeployment);
+        }
         let own_query = query.map(query::without_version);
         let (mut query, mut is_model_in_body) = (query, false);
         let named = deployment(path).filter(|_| matches!(place, Place::UnderRoot));

@@ -268,6 +268,7 @@ async fn an_upstream_that_does_not_begin_to_answer_is_given_up() {
     let line = log_line();
     assert_eq!(line["outcome"], "upstream_timeout");
     assert_eq!(line["status"], 504);
+    assert!(line.get("bytes_out").is_none(), "{line}");
 }
 
 #[tokio::test]

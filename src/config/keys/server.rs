@@ -17,7 +17,7 @@ pub(in crate::config) const SERVER: Section = Section {
         max_connections = 4096, Whole(1, 1_000_000), Restart;
         // The HTTP library refuses a header buffer below 8 KiB.
         /// Maximum size of a request line and its headers. HTTP/1 requests may also have at most
-        /// 100 headers.
+        /// 96 headers: with those that weir adds, they stay within the 100 of many servers.
         max_header_bytes = 65536, Whole(8 << 10, 16 << 20), Restart;
         /// Maximum size of one request body, decompressed. Raise it for large images or inline
         /// files.
@@ -29,6 +29,11 @@ pub(in crate::config) const SERVER: Section = Section {
         max_messages = 20000, Whole(1, 10_000_000), NextRequest;
         /// Time limit for a caller to send its headers.
         header_timeout_ms = 10000, Whole(1, DAY_MS), Restart;
+        /// Maximum pause while a caller sends a request's body.
+        body_idle_timeout_ms = 30000, Whole(1, DAY_MS), NextRequest;
+        /// Time limit for a caller to send a request's whole body. Raise it for large files over
+        /// slow connections.
+        body_timeout_ms = 600000, Whole(1, DAY_MS), NextRequest;
         /// Time for requests in flight to finish after SIGTERM. Keep it below your orchestrator's
         /// grace period.
         drain_deadline_ms = 30000, Whole(0, DAY_MS), Restart;

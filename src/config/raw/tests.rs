@@ -96,6 +96,8 @@ const EVERY_KEY: &str = r#"
         max_bodies_in_flight_bytes = 1024
         max_messages = 2
         header_timeout_ms = 3
+        body_idle_timeout_ms = 4
+        body_timeout_ms = 5
         drain_deadline_ms = 0
         proxy_protocol_from = ["10.0.0.0/8", "fd00::1"]
         [server.tls]
@@ -331,6 +333,8 @@ fn every_key_of_the_server() -> Server {
         max_bodies_in_flight_bytes: 1024,
         max_messages: 2,
         header_timeout_ms: 3,
+        body_idle_timeout_ms: 4,
+        body_timeout_ms: 5,
         drain_deadline_ms: 0,
         proxy_protocol_from: ["10.0.0.0/8", "fd00::1/128"]
             .map(|network| network.parse().expect("a network"))

@@ -182,10 +182,11 @@ impl Caller {
         if patterns.is_empty() || patterns.iter().any(fits) {
             return Ok(());
         }
-        let message = format!(
-            "This key has no access to the model that the request names. It may use: {}.",
-            patterns.join(", ")
-        );
+        let problem = match model.is_empty() {
+            true => "This key is limited to some models, and the request names none",
+            false => "This key has no access to the model that the request names",
+        };
+        let message = format!("{problem}. It may use: {}.", patterns.join(", "));
         Err(ProxyError {
             param: Some("model".to_owned()),
             ..ProxyError::new(ErrorKind::ModelNotAllowed, message)
@@ -261,6 +262,9 @@ mod tests {
             let checked = caller(patterns, false).check_model(model, &Routes::default());
             assert_eq!(checked.is_ok(), expected, "{model} {patterns:?}");
         }
+        let unnamed = caller(&["gpt-4o"], false).check_model("", &Routes::default());
+        let message = unnamed.expect_err("it must name one").message;
+        assert!(message.contains("the request names none. It may use: gpt-4o."), "{message}");
     }
 
     #[test]

@@ -4,11 +4,27 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use http::header::{HOST, ORIGIN};
+use http::header::{HOST, ORIGIN, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Uri, Version};
 
 use crate::proxy::error::{ErrorKind, ProxyError};
+
+/// Refuses a request whose headers servers read differently: more than one `Host`, or a
+/// `Transfer-Encoding` other than a single `chunked`.
+pub fn check_framing(headers: &HeaderMap) -> Result<(), ProxyError> {
+    if headers.get_all(HOST).iter().nth(1).is_some() {
+        return Err(invalid("The request has more than one Host header."));
+    }
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (encodings.next(), encodings.next()) {
+        (None, _) => Ok(()),
+        (Some(only), None) if only.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") => {
+            Ok(())
+        }
+        _ => Err(invalid("Transfer-Encoding must be chunked, once.")),
+    }
+}
 
 /// Names through which weir may be reached.
 #[derive(Debug, Clone)]

@@ -113,7 +113,7 @@ impl Journal {
             *planned = Planned {
                 compaction: planned.compaction,
                 summary: planned.summary,
-                ahead: planned.ahead.take(),
+                prefetch: planned.prefetch.take(),
                 ..again
             };
         }

@@ -19,7 +19,7 @@ use crate::config::{self, LateSystem, ModelSettings, Originals};
 use crate::proxy::error::ProxyError;
 use crate::proxy::error::Subject;
 use crate::proxy::settle::originals::LeftOut;
-use crate::proxy::summaries::{Spans, WaitMode, Wanted};
+use crate::proxy::summaries::{PrefetchSpan, Spans, WaitMode};
 use crate::proxy::upstreams::routes::Route;
 use weir_engine::compact::policy::Counting;
 use weir_engine::compact::reading::Reading;
@@ -116,7 +116,7 @@ pub(super) enum Step {
     Long,
     /// The job must be planned again, after the missing summary of its last compaction, if any, is
     /// ready.
-    Waits(Option<Box<Wanted>>),
+    Waits(Option<Box<PrefetchSpan>>),
 }
 
 /// Selects the encoding to count with: an estimate if the policy asks for one, else the learned or
@@ -211,7 +211,7 @@ impl Draft {
         let encoding = encoding(found.entry.encoding, policy.counting.is_estimated, ratio);
         let may_ask =
             !job.options.is_usage_refused && route.knowledge.usage_refusals.may_request(&model);
-        let asking = shared.summaries.as_ref().filter(|_| job.wait_mode != WaitMode::LookOnly);
+        let summaries = shared.summaries.as_ref().filter(|_| job.wait_mode != WaitMode::LookOnly);
         let options = PlanOptions {
             limits,
             policy,
@@ -223,7 +223,7 @@ impl Draft {
             learned,
             max_output_tokens: job.options.max_output_tokens,
             asks_usage: may_ask,
-            prefetch: asking.and_then(|summaries| summaries.asking()),
+            prefetch: summaries.and_then(|summaries| summaries.prefetch_settings()),
             ..PlanOptions::new(&model, encoding, limits.window_tokens)
         };
         Self {
@@ -497,8 +497,8 @@ impl Draft {
         let mut planned = Planned {
             body: plan.body.take().map(Bytes::from),
             sent_tokens: plan.sent_tokens,
-            cuts: plan.compactions,
-            is_cut_here: plan.is_compacted_here,
+            compactions: plan.compactions,
+            is_compacted_here: plan.is_compacted_here,
             usage_request: plan.usage_request,
             zone: plan.zone,
             max_output_tokens: plan.max_output_tokens,
@@ -514,8 +514,8 @@ impl Draft {
         self.compare(&mut planned, plan);
         if let Some(spans) = spans.filter(|_| plan.treatment != Treatment::Bypassed) {
             planned.summary = spans.outcome(plan.is_summary_unfit());
-            let prefetch = plan.prefetch.as_ref();
-            planned.ahead = prefetch.and_then(|ahead| spans.prefetch(ahead, &plan.end));
+            let span = plan.prefetch.as_ref();
+            planned.prefetch = span.and_then(|span| spans.prefetch(span, &plan.end));
         }
         planned
     }
@@ -569,8 +569,8 @@ impl Draft {
             sent_tokens: received_tokens,
             limit_tokens: limits.input_tokens(),
             messages: request.messages.len() as u32,
-            cuts: 0,
-            is_cut_here: false,
+            compactions: 0,
+            is_compacted_here: false,
             left_out: LeftOut::default(),
             model: self.model.clone(),
             upstream: self.route.knowledge.origin.clone(),
@@ -594,7 +594,7 @@ impl Draft {
             // The provider's part of the prompt would distort the ratio.
             is_calibrated: self.is_calibrated && request.provider_state.is_none(),
             summary: None,
-            ahead: None,
+            prefetch: None,
             budget: None,
             compacted_by: String::new(),
             progress: None,

@@ -8,7 +8,7 @@ use super::plan_cache::{LastSent, Sent};
 use crate::proxy::hold::budgets::Report;
 use crate::proxy::send::probe::Probe;
 use crate::proxy::settle::originals::LeftOut;
-use crate::proxy::summaries::{Requester, SummaryOutcome, WaitMode, Wanted};
+use crate::proxy::summaries::{PrefetchSpan, Requester, SummaryOutcome, WaitMode};
 use crate::proxy::upstreams::routes::Route;
 use weir_engine::compact::{LearnedLimits, Limits, Zone};
 use weir_engine::plan::USAGE;
@@ -101,9 +101,9 @@ pub struct Planned {
     pub limit_tokens: u64,
     pub messages: u32,
     /// Number of compactions of the conversation.
-    pub cuts: u32,
+    pub compactions: u32,
     /// Whether the last of them is made at this very request.
-    pub is_cut_here: bool,
+    pub is_compacted_here: bool,
     /// Messages not sent whole, if originals are kept; else empty.
     pub left_out: LeftOut,
     pub model: String,
@@ -136,7 +136,7 @@ pub struct Planned {
     /// enabled.
     pub summary: Option<SummaryOutcome>,
     /// Summary to prefetch for the next compaction.
-    pub ahead: Option<Wanted>,
+    pub prefetch: Option<PrefetchSpan>,
     /// State of its budgets.
     pub budget: Option<Report>,
     /// Steps of the compactions that no earlier request had, in the words of `action`; empty if
@@ -179,7 +179,7 @@ impl Eq for Progress {}
 impl Planned {
     /// Whether the model receives less of the conversation than the caller sent.
     pub fn loses(&self) -> bool {
-        self.cuts > 0 || self.received_tokens > self.limit_tokens
+        self.compactions > 0 || self.received_tokens > self.limit_tokens
     }
 
     /// Replaces a plan that the upstream refused by the one that is sent again.

@@ -4,6 +4,7 @@ use super::planned::Planned;
 use crate::proxy::error::UpstreamAnswer;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::{Bound, Floor, Limits};
+use weir_engine::tokens::REPLY_PRIMING;
 use weir_engine::wire::{BodyError, FieldError, json};
 
 /// Request that cannot be made to fit.
@@ -34,13 +35,15 @@ pub fn cannot_fit(unfit: &Unfit) -> ProxyError {
     if unfit.tools_tokens > 0 {
         parts.push(format!("tools and schemas {}", unfit.tools_tokens));
     }
+    parts.push(format!("the start of the answer {REPLY_PRIMING}"));
     let mut error = ProxyError::new(
         ErrorKind::ContextLengthExceeded,
         format!(
-            "This model's maximum context length is {limit_tokens} tokens. However, your messages \
-             resulted in {received_tokens} tokens; the parts that must stay still take \
-             {least_tokens}, which is {over} too many: {}. {} Please reduce the length of the \
-             messages: {}.",
+            "This model's maximum context length is {}. However, your messages resulted in {}; the \
+             parts that must stay still take {least_tokens}, which is {over} too many: {}. {} Please \
+             reduce the length of the messages: {}.",
+            shown_tokens(limit_tokens),
+            shown_tokens(*received_tokens),
             parts.join(", "),
             unfit.reserved(),
             unfit.cures().join("; "),
@@ -48,6 +51,11 @@ pub fn cannot_fit(unfit: &Unfit) -> ProxyError {
     );
     error.param = Some("messages".into());
     error
+}
+
+/// Formats a number of tokens.
+fn shown_tokens(tokens: u64) -> String {
+    format!("{tokens} token{}", if tokens == 1 { "" } else { "s" })
 }
 
 impl Unfit {
@@ -155,10 +163,12 @@ pub fn still_too_long(planned: &Planned, resends: usize, answer: UpstreamAnswer)
         ..ProxyError::new(
             ErrorKind::ContextLengthExceeded,
             format!(
-                "This model's maximum context length is {limit_tokens} tokens as far as weir \
-                 knows. However, your messages resulted in {received_tokens} tokens, and the upstream \
+                "This model's maximum context length is {} as far as weir knows. However, your \
+                 messages resulted in {}, and the upstream \
                  refused {sent_tokens} of them as too long ({again}); its own answer is in \
-                 'upstream'. Please reduce the length of the messages."
+                 'upstream'. Please reduce the length of the messages.",
+                shown_tokens(*limit_tokens),
+                shown_tokens(*received_tokens),
             ),
         )
     }
@@ -170,8 +180,10 @@ pub fn bypass(received_tokens: u64, limit_tokens: u64) -> ProxyError {
     let mut error = ProxyError::new(
         ErrorKind::ContextLengthExceeded,
         format!(
-            "The limit for this model is {limit_tokens} tokens here, and a bypass does not lift it. \
-             Your messages resulted in {received_tokens} tokens, {over} too many."
+            "The limit for this model is {} here, and a bypass does not lift it. Your messages \
+             resulted in {}, {over} too many.",
+            shown_tokens(limit_tokens),
+            shown_tokens(received_tokens),
         ),
     );
     error.param = Some("messages".into());
@@ -192,6 +204,9 @@ pub fn body(error: BodyError) -> ProxyError {
         BodyError::OtherCase { key, known } => (json::other_case_message(&key, known), Some(key)),
         BodyError::WrongType { key, expected } => {
             (format!("'{key}' has the wrong type: expected {expected}."), Some(key))
+        }
+        BodyError::TooLarge { key, most } => {
+            (format!("'{key}' is too large: expected at most {most}."), Some(key))
         }
         BodyError::TooManyMessages { limit } => {
             let mut error = ProxyError::new(

@@ -46,7 +46,7 @@ pub async fn list(
     (method, target, callers): (Method, Target, HeaderMap),
 ) -> Result<Inbound, ProxyError> {
     let is_single = !settings.config.is_routed();
-    let mut asking = JoinSet::new();
+    let mut lists = JoinSet::new();
     for (number, upstream) in settings.upstreams.all().enumerate() {
         if number > 0 && is_single {
             break;
@@ -64,9 +64,9 @@ pub async fn list(
         let outbound = Outbound { method, target, headers, body };
         let upstream = Arc::clone(upstream);
         let deadline = (!is_single).then_some(DEADLINE);
-        asking.spawn(async move { (number, ask(upstream, outbound, deadline).await) });
+        lists.spawn(async move { (number, ask(upstream, outbound, deadline).await) });
     }
-    let mut answers = asking.join_all().await;
+    let mut answers = lists.join_all().await;
     answers.sort_by_key(|(number, _)| *number);
     let answers = answers.into_iter().map(|(_, answered)| answered).collect();
     combine(settings, answers, caller)

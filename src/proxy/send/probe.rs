@@ -44,7 +44,9 @@ pub async fn probed(
     let (caller, asked) = (&request.caller, request.model.name.as_deref());
     let learned = &upstream.knowledge.learned;
     let (model, received_tokens) = match planned {
-        Ok(planned) if planned.is_cut_here => (planned.model.clone(), planned.received_tokens),
+        Ok(planned) if planned.is_compacted_here => {
+            (planned.model.clone(), planned.received_tokens)
+        }
         Err(error) if error.kind == ErrorKind::ContextLengthExceeded => {
             let named = || Some(ModelField::of(&job.body)?.model()?.to_owned());
             (job.path_model.clone().or_else(named)?, u64::MAX)

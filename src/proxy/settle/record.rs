@@ -138,7 +138,7 @@ impl Record {
             left_out: LeftOut::default(),
             model: logged(&planned.model),
             upstream: planned.upstream.clone(),
-            ahead: None,
+            prefetch: None,
             budget: None,
             compacted_by: String::new(),
             progress: None,
@@ -176,7 +176,7 @@ impl Record {
             received_tokens = planned.received_tokens,
             sent_tokens = planned.sent_tokens,
             limit_tokens = planned.limit_tokens,
-            compactions = planned.cuts,
+            compactions = planned.compactions,
             id = self.id.map(tracing::field::display),
             "compacted a conversation"
         );
@@ -455,7 +455,8 @@ impl Record {
             overflows = (self.overflows > 0).then_some(self.overflows),
             upstream_first_byte_ms = self.upstream_first_byte_ms,
             total_ms = millis(self.begun.elapsed()),
-            bytes_out = self.bytes_out,
+            // The server renders weir's own errors, so their size is unknown here.
+            bytes_out = (!matches!(self.outcome, Outcome::Failed(_))).then_some(self.bytes_out),
             prompt_tokens = usage.prompt_tokens,
             completion_tokens = usage.completion_tokens,
             cached_tokens = usage.cached_tokens,

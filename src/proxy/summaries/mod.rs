@@ -26,7 +26,7 @@ use self::cap::Held;
 use self::flights::{Landing, Part};
 use self::keys::Keys;
 use self::records::Ready;
-pub use self::spans::{Spans, SummaryOutcome, WaitMode, Wanted};
+pub use self::spans::{PrefetchSpan, Spans, SummaryOutcome, WaitMode};
 pub use self::state::SummaryState;
 use self::work::{Missing, Work};
 pub use self::work::{Requester, Sent};
@@ -88,7 +88,7 @@ impl Summaries {
     }
 
     /// Returns the settings for requesting summaries; `None` if none are made.
-    pub fn asking(&self) -> Option<PrefetchSettings> {
+    pub fn prefetch_settings(&self) -> Option<PrefetchSettings> {
         let config::Summaries { prefetch_permille, summary_tokens, .. } = self.settings;
         self.settings
             .are_written()
@@ -104,9 +104,9 @@ impl Summaries {
     }
 
     /// Prefetches the summary of a span in the background, unless that is in progress.
-    pub fn announce(
+    pub fn prefetch(
         self: &Arc<Self>,
-        wanted: Wanted,
+        wanted: PrefetchSpan,
         body: &Bytes,
         requester: &Arc<Requester>,
         sent: Option<Sent>,
@@ -132,7 +132,7 @@ impl Summaries {
     /// credential.
     pub async fn wait(
         self: &Arc<Self>,
-        wanted: Wanted,
+        wanted: PrefetchSpan,
         body: &Bytes,
         requester: &Arc<Requester>,
         deadline: Instant,
@@ -154,7 +154,7 @@ impl Summaries {
 
     fn begin(
         self: &Arc<Self>,
-        wanted: Wanted,
+        wanted: PrefetchSpan,
         body: &Bytes,
         requester: &Arc<Requester>,
         sent: Option<Sent>,

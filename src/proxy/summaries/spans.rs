@@ -66,7 +66,7 @@ impl SummaryOutcome {
 
 /// Span to summarise, with its keys and its position in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct PrefetchSpan {
     pub start: Key,
     pub covered: Key,
     /// Minimum number of messages, from the front, that a usable summary covers.
@@ -82,7 +82,7 @@ pub struct Wanted {
     pub are_sent: bool,
 }
 
-impl Wanted {
+impl PrefetchSpan {
     /// Copies the span's messages from `body`, so that the body need not be kept.
     pub fn of(&self, body: &Bytes) -> Vec<Bytes> {
         self.messages.iter().map(|range| Bytes::copy_from_slice(&body[range.clone()])).collect()
@@ -105,7 +105,7 @@ pub struct Spans<'a> {
     model: &'a str,
     encoding: Encoding,
     wait_mode: WaitMode,
-    wanted: RefCell<Option<Wanted>>,
+    wanted: RefCell<Option<PrefetchSpan>>,
     /// Source of each compaction's record, in order.
     looks: RefCell<Vec<SummaryOutcome>>,
     is_unsettled: Cell<bool>,
@@ -163,12 +163,12 @@ impl<'a> Spans<'a> {
                 return (SummaryOutcome::StoreFails, Status::Extract);
             }
         }
-        let Some(asking) = self.summaries.asking() else {
+        let Some(settings) = self.summaries.prefetch_settings() else {
             return (SummaryOutcome::Late, Status::Extract);
         };
         let Some(start) = self.start(gone) else { return (SummaryOutcome::Late, Status::Extract) };
         let ready = records.ready(self.tenant, &start, |ready| self.is_of(gone, ready)).await;
-        let size = asking.size(space.note_tokens, space.replaced_tokens);
+        let size = settings.size(space.note_tokens, space.replaced_tokens);
         if let (WaitMode::Wait, None, Some(summary_tokens)) = (self.wait_mode, &ready, size) {
             let least_covers = gone.len();
             let prefetch = Prefetch { span: gone.to_vec(), summary_tokens, least_covers };
@@ -199,13 +199,13 @@ impl<'a> Spans<'a> {
 
     /// Returns the span to summarise for the next compaction, as the plan that ends in the state
     /// `end` asks for it. `None` if its summary is ready, in progress, or has just failed.
-    pub fn prefetch(&self, prefetch: &Prefetch, end: &Compactor) -> Option<Wanted> {
+    pub fn prefetch(&self, prefetch: &Prefetch, end: &Compactor) -> Option<PrefetchSpan> {
         let is_sent = |message: &usize| end.fates().get(*message) == Some(&Fate::Kept);
         let are_sent = prefetch.span.iter().all(is_sent);
-        self.wanted(prefetch).map(|wanted| Wanted { are_sent, ..wanted })
+        self.wanted(prefetch).map(|wanted| PrefetchSpan { are_sent, ..wanted })
     }
 
-    fn wanted(&self, prefetch: &Prefetch) -> Option<Wanted> {
+    fn wanted(&self, prefetch: &Prefetch) -> Option<PrefetchSpan> {
         let gone = &prefetch.span;
         let start = self.start(gone)?;
         let is_own = |part: &Part| self.is_key_of(gone, part.messages, &part.key);
@@ -223,7 +223,7 @@ impl<'a> Spans<'a> {
 
     /// Returns whether the request must be planned again, since nothing was settled on the way, and
     /// the span to wait for before, if any.
-    pub fn take_open(&self) -> Option<Option<Box<Wanted>>> {
+    pub fn take_open(&self) -> Option<Option<Box<PrefetchSpan>>> {
         self.is_open.take().then(|| self.wanted.borrow_mut().take().map(Box::new))
     }
 
@@ -281,7 +281,7 @@ impl<'a> Spans<'a> {
         own.is_some_and(|own| self.summaries.keys.span(self.tenant, self.texts(own)) == *key)
     }
 
-    fn want(&self, prefetch: &Prefetch, start: Key) -> Option<Wanted> {
+    fn want(&self, prefetch: &Prefetch, start: Key) -> Option<PrefetchSpan> {
         let base = self.body.as_ptr() as usize;
         let ranges = self.texts(&prefetch.span).map(|text| {
             let from = (text.as_ptr() as usize).checked_sub(base)?;
@@ -289,7 +289,7 @@ impl<'a> Spans<'a> {
             (until <= self.body.len()).then_some(from..until)
         });
         let messages = ranges.collect::<Option<Vec<_>>>()?;
-        Some(Wanted {
+        Some(PrefetchSpan {
             start,
             covered: self.summaries.keys.span(self.tenant, self.texts(&prefetch.span)),
             least_covers: prefetch.least_covers,

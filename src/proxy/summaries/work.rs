@@ -13,7 +13,7 @@ use super::Summaries;
 use super::breakers::Permits;
 use super::call::{self, Failure, Line, SUMMARY, Said};
 use super::request;
-use super::spans::Wanted;
+use super::spans::PrefetchSpan;
 use crate::config::{Known, SAME_MODEL};
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::hold::account::{self, JournalEntry};
@@ -47,7 +47,7 @@ pub struct Requester {
 /// Summary to make.
 pub(super) struct Work {
     pub requester: Arc<Requester>,
-    pub wanted: Wanted,
+    pub wanted: PrefetchSpan,
     /// Messages of the span, as received.
     pub messages: Vec<Bytes>,
     /// The request as sent, with its size, if a question can be appended to it.

@@ -5,7 +5,7 @@ use serde_json::json;
 use weir::proxy::Question;
 use weir_engine::compact::report::{Advice, Category, Preflight};
 
-use crate::promises::harness::Weir;
+use crate::invariants::harness::Weir;
 
 /// Returns a text of this many tokens.
 fn words(tokens: u64) -> String {

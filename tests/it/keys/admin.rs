@@ -147,7 +147,22 @@ async fn what_cannot_be_is_refused_with_the_reason() {
         ("POST", "/admin/v1/keys", json!({"name": "a\u{1b}[2J"}), 400, "control characters"),
         ("POST", "/admin/v1/keys", json!({"name": "a", "team": 7}), 400, "team must be a string"),
         ("POST", "/admin/v1/keys", json!({"name": "a", "team": ""}), 400, "team is empty"),
-        ("POST", "/admin/v1/keys", json!({"name": "a", "admin": true}), 400, "unknown field"),
+        (
+            "POST",
+            "/admin/v1/keys",
+            json!({"name": "a", "admin": true}),
+            400,
+            "unknown field `admin`, expected one of `team`, `organisation`, `name`",
+        ),
+        ("POST", "/admin/v1/keys", json!({"name": "a", "expires_ms": 1}), 400, "which has passed"),
+        ("PATCH", "/admin/v1/keys/key_0", json!({"expires_ms": 1}), 400, "which has passed"),
+        (
+            "POST",
+            "/admin/v1/keys",
+            json!({"name": "a", "models": "b"}),
+            400,
+            "models: invalid type: string \"b\", expected a list",
+        ),
         (
             "POST",
             "/admin/v1/keys",
@@ -160,15 +175,34 @@ async fn what_cannot_be_is_refused_with_the_reason() {
             "/admin/v1/keys",
             json!({"name": "a", "max_concurrent": -1}),
             400,
-            "does not fit this request",
+            "max_concurrent: invalid value: integer `-1`, expected a whole number from 0",
         ),
         ("POST", "/admin/v1/keys", json!([]), 400, "does not fit this request"),
+        (
+            "PUT",
+            "/admin/v1/budgets",
+            json!({"scope": "key:*", "per": "day", "usd": 1e30}),
+            400,
+            "it must be dollars from 0 to 18446744073",
+        ),
+        (
+            "PUT",
+            "/admin/v1/budgets",
+            json!({"scope": "key:*", "per": "day", "usd": "0.0000000001"}),
+            400,
+            "usd is 0.0000000001; it must be dollars from 0 to 18446744073 with at most nine",
+        ),
+        ("PUT", "/admin/v1/budgets", json!([]), 400, "expected an object"),
         ("PATCH", "/admin/v1/keys/key_0", json!({}), 404, "no key has this id"),
         ("PATCH", "/admin/v1/keys/key_0", json!({"team": "b"}), 400, "unknown field"),
         ("POST", "/admin/v1/keys/key_0/rotate", json!({"overlap": 1}), 400, "unknown field"),
         ("POST", "/admin/v1/keys/key_0/revoke", json!({}), 404, "no key has this id"),
-        ("PUT", "/admin/v1/keys", json!({}), 405, "does not support this method"),
-        ("POST", "/admin/v1/teams", json!({}), 405, "does not support this method"),
+        ("PUT", "/admin/v1/keys", json!({}), 405, "it allows GET, POST"),
+        ("PUT", "/admin/v1/keys/key_0", json!({}), 405, "it allows GET, PATCH, DELETE"),
+        ("GET", "/admin/v1/keys/key_0/revoke", json!({}), 405, "it allows POST"),
+        ("POST", "/admin/v1/teams", json!({}), 405, "it allows GET"),
+        ("POST", "/admin/v1/budgets", json!({}), 405, "it allows GET, PUT, DELETE"),
+        ("POST", "/metrics", json!({}), 405, "it allows GET"),
         ("GET", "/admin/v1/keys?tema=a", json!({}), 400, "team, after"),
         ("GET", "/admin/v1/", json!({}), 404, "/admin/v1/keys"),
         ("GET", "/v1/models", json!({}), 404, "/admin/v1/keys"),
@@ -258,4 +292,15 @@ fn the_token_is_made_once_and_kept_for_its_owner_alone() {
     let (one, _) = load_or_make(None).expect("random bytes");
     let (other, _) = load_or_make(None).expect("random bytes");
     assert!(one != other && one != made);
+}
+
+#[tokio::test]
+async fn a_month_s_budget_has_its_end_before_anything_is_spent() {
+    let (_setting, api) = both().await;
+    for (per, has_end) in [("month", true), ("day", true), ("30d", false), ("total", false)] {
+        let budget = json!({"scope": "team:a", "per": per, "usd": "10"});
+        let (status, set) = api.ask("PUT", "/admin/v1/budgets", Some(budget)).await;
+        assert_eq!(status, 200, "{set}");
+        assert_eq!(set["data"][0]["resets_at"].is_string(), has_end, "{per}: {set}");
+    }
 }

@@ -213,3 +213,19 @@ async fn an_empty_answer_is_suspected_only_of_models_that_nobody_knows() {
         assert_eq!((again.body.is_empty(), upstream.requests().len()), (sends == 1, sends + 1));
     }
 }
+
+#[tokio::test]
+async fn any_output_limit_is_lowered_to_the_room_that_a_refusal_names() {
+    for vendor in ["openai", "deepseek", "vllm_new", "sglang", "anthropic"] {
+        for max_tokens in [200_000_u64, 1_000_000_000_000_000_000, u64::MAX / 2] {
+            let upstream = upstream(vendor, WINDOW).await;
+            let weir = before(&upstream, &memory(), |_| {}).await;
+            let more = json!({"model": "my-own-model", "max_tokens": max_tokens});
+            let answer = send(&weir, "a", &conversation(2, &more)).await;
+            let sends = upstream.requests().len();
+            assert_eq!((answer.status(), sends), (200, 2), "{vendor} {max_tokens}: {answer:?}");
+            let edits = answer.header("x-weir-edits").unwrap_or_default();
+            assert!(edits.contains("clamp"), "{vendor} {max_tokens}: {edits}");
+        }
+    }
+}

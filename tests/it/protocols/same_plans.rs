@@ -7,8 +7,8 @@ use weir_engine::tokens::media::ImageRule;
 use weir_engine::{Encoding, Measure, NoSummaries, Plan, PlanOptions, Protocol, plan};
 
 use super::{retold, validity};
-use crate::promises::generate::{self, Case};
-use crate::promises::harness::check;
+use crate::invariants::generate::{self, Case};
+use crate::invariants::harness::check;
 use crate::traces;
 
 /// Plans `body` for messages of at most `limit_tokens`.

@@ -212,8 +212,8 @@ async fn the_head_of_a_request_is_bounded() {
     let rows = [
         (format!("x-filler: {}\r\n", "a".repeat(8000)), 200),
         (format!("x-filler: {}\r\n", "a".repeat(8192)), 431),
-        ("x-one: 1\r\n".repeat(99), 200),
-        ("x-one: 1\r\n".repeat(100), 431),
+        ("x-one: 1\r\n".repeat(95), 200),
+        ("x-one: 1\r\n".repeat(96), 431),
     ];
     for (headers, expected) in rows {
         let answer = ask(weir.address, bare("GET", "/", &headers)).await;
@@ -265,10 +265,66 @@ async fn connections_that_do_not_say_what_they_want_are_closed() {
 #[tokio::test]
 async fn a_body_that_stops_coming_is_given_up() {
     let weir = start("127.0.0.1:1", |config| {
-        config.upstream.idle_timeout_ms = 20;
+        config.server.body_idle_timeout_ms = 20;
     })
     .await;
     let request = chat("", body_of(300));
     let answer = ask(weir.address, &request[..request.len() - 1]).await;
-    answer.assert_error(408, "body_timeout");
+    let message = answer.assert_error(408, "body_timeout");
+    assert!(message.contains("server.body_idle_timeout_ms"), "{message}");
+}
+
+#[tokio::test]
+async fn a_body_that_never_ends_is_given_up_however_it_comes() {
+    let weir = start("127.0.0.1:1", |config| {
+        config.server.body_timeout_ms = 20;
+    })
+    .await;
+    let request = chat("", body_of(300));
+    let answer = ask(weir.address, &request[..request.len() - 1]).await;
+    let message = answer.assert_error(408, "body_timeout");
+    assert!(message.contains("server.body_timeout_ms"), "{message}");
+}
+
+#[tokio::test]
+async fn the_most_headers_still_fit_with_those_that_weir_adds() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |_| {}).await;
+    // Host and length are headers, too.
+    let request = chat(&"x-one: 1\r\n".repeat(94), body_of(100));
+    let (answer, sent) = tokio::join!(ask(weir.address, request), async {
+        let seen = upstream.next().await;
+        let headers = seen.head.lines().filter(|line| line.contains(':')).count();
+        seen.answer(FINE);
+        headers
+    });
+    assert_eq!(answer.status(), 200);
+    assert!((96..=100).contains(&sent), "{sent}");
+}
+
+#[tokio::test]
+async fn a_malformed_chunk_or_trailer_is_named() {
+    let weir = start("127.0.0.1:1", |_| {}).await;
+    let whole = chunked(&body_of(100), 50);
+    let begun = whole.strip_suffix("0\r\n\r\n").expect("its end");
+    for end in ["zz\r\n", "1\r\naaa\r\n", "0\r\n: no name\r\n\r\n"] {
+        let answer = ask(weir.address, format!("{begun}{end}")).await;
+        let message = answer.assert_error(400, "invalid_request");
+        assert!(message.contains("an invalid chunk or trailer"), "{end:?} {message}");
+    }
+}
+
+#[tokio::test]
+async fn headers_that_servers_read_differently_are_refused() {
+    let weir = start("127.0.0.1:1", |_| {}).await;
+    for path in ["/healthz", "/", "/v1/models"] {
+        let answer = ask(weir.address, bare("GET", path, "host: localhost\r\n")).await;
+        let message = answer.assert_error(400, "invalid_request");
+        assert!(message.contains("more than one Host"), "{path} {message}");
+    }
+    for encoding in ["chunked, chunked", "gzip, chunked", "chunked\r\ntransfer-encoding: chunked"] {
+        let request = chunked(&body_of(100), 50).replace(": chunked", &format!(": {encoding}"));
+        let message = ask(weir.address, request).await.assert_error(400, "invalid_request");
+        assert!(message.contains("Transfer-Encoding"), "{encoding} {message}");
+    }
 }

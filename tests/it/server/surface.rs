@@ -253,3 +253,69 @@ fn http2_client(address: SocketAddr) -> reqwest::Client {
         .build()
         .expect("a client")
 }
+
+#[tokio::test]
+async fn what_weir_itself_reads_is_refused_with_the_value_and_what_is_allowed() {
+    let weir = start("127.0.0.1:1", |_| {}).await;
+    for value in ["some", "0", "99999999999999999999", "+5"] {
+        let header = format!("x-weir-max-input-tokens: {value}\r\n");
+        let answer = ask(weir.address, chat(&header, body_of(100))).await;
+        let message = answer.assert_error(400, "invalid_request");
+        let whole = format!("is \"{value}\", but must be a whole number from 1 to ");
+        assert!(message.contains(&whole), "{message}");
+    }
+    for (body, said) in [
+        ("[1,2]", "cannot be read as a JSON object: it is an array."),
+        (
+            r#"{"messages":[],"max_tokens":99999999999999999999}"#,
+            "'max_tokens' is too large: expected at most 18446744073709551615.",
+        ),
+        (r#"{"messages":[],"max_tokens":-1}"#, "'max_tokens' has the wrong type"),
+    ] {
+        let message = ask(weir.address, chat("", body)).await.assert_error(400, "invalid_request");
+        assert!(message.contains(said), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_pin_that_pins_nothing_is_refused() {
+    let upstream = Upstream::always(FINE).await;
+    let weir = start(&upstream, |_| {}).await;
+    let text = r#"{"type":"text","text":"a"}"#;
+    let result = r#"{"type":"tool_result","tool_use_id":"t","content":"a"}"#;
+    let bodies = [
+        ("chat/completions", r#"{"messages":[{"role":"user","content":"a"WEIR}]}"#.to_owned()),
+        ("responses", r#"{"input":[{"role":"user","content":"a"WEIR}]}"#.to_owned()),
+        ("messages", r#"{"messages":[{"role":"user","content":"a"WEIR}]}"#.to_owned()),
+        (
+            "messages",
+            format!(
+                r#"{{"messages":[{{"role":"user","content":[{}WEIR}},{text}]}}]}}"#,
+                &result[..result.len() - 1]
+            ),
+        ),
+    ];
+    for (path, body) in bodies {
+        for (pin, is_allowed) in [
+            ("5", false),
+            (r#"{"pin":"yes"}"#, false),
+            (r#"{"pim":true}"#, false),
+            (r#"{"pin":true,"pin":false}"#, false),
+            ("[]", false),
+            (r#"{"pin":true}"#, true),
+            (r#"{"pin":false}"#, true),
+            ("null", true),
+        ] {
+            let body = body.replace("WEIR", &format!(r#","weir":{pin}"#));
+            let request = chat("", &body);
+            let request =
+                String::from_utf8(request).expect("text").replace("chat/completions", path);
+            let answer = ask(weir.address, request).await;
+            assert_eq!(answer.status() == 200, is_allowed, "{path} {body}: {answer:?}");
+            if !is_allowed {
+                let said = String::from_utf8_lossy(&answer.body);
+                assert!(said.contains(r#"{\"pin\": true} or {\"pin\": false}"#), "{said}");
+            }
+        }
+    }
+}

@@ -91,7 +91,14 @@ pub(super) fn detail(text: &str) -> String {
     let read = (&mut deserializer).deserialize_map(AnyObject).and_then(|()| deserializer.end());
     match read {
         Err(error) if error.is_data() => {
-            format!("line {} column {} is not a JSON object", error.line(), error.column())
+            let kind = match text.trim_start().as_bytes().first() {
+                Some(b'[') => "an array",
+                Some(b'"') => "a string",
+                Some(b't' | b'f') => "true or false",
+                Some(b'n') => "null",
+                _ => "a number",
+            };
+            format!("it is {kind}")
         }
         Err(error) => error.to_string(),
         Ok(()) => "it is not a JSON object".to_owned(),
@@ -139,9 +146,11 @@ pub(super) fn stream(raw: Option<&str>) -> Result<bool, BodyError> {
 pub(super) fn whole(raw: Option<&str>, key: &str) -> Result<Option<u64>, BodyError> {
     match raw {
         None | Some("null") => Ok(None),
-        Some(raw) => {
-            raw.parse().map(Some).map_err(|_| wrong(key, "a whole number that is not negative"))
+        Some(raw) if raw.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let most = u64::MAX;
+            raw.parse().map(Some).map_err(|_| BodyError::TooLarge { key: key.to_owned(), most })
         }
+        Some(_) => Err(wrong(key, "a whole number that is not negative")),
     }
 }
 
@@ -166,6 +175,22 @@ pub(super) fn fields<'a, const N: usize>(
         }
     }
     Ok(found)
+}
+
+/// Checks weir's own member of a message.
+///
+/// # Errors
+///
+/// If it is anything but an object with `pin`, true or false.
+pub(super) fn pin(raw: Option<&str>) -> Result<Option<&str>, FieldError> {
+    let wrong =
+        FieldError::WrongType { key: "weir", expected: r#"{"pin": true} or {"pin": false}"# };
+    let Some(value) = raw.filter(|raw| *raw != "null") else { return Ok(raw) };
+    let members = json::unique_members(value).ok_or(wrong.clone())?;
+    match members.iter().all(|(key, value)| key == "pin" && matches!(*value, "true" | "false")) {
+        true => Ok(raw),
+        false => Err(wrong),
+    }
 }
 
 /// Unescapes the string `raw`, the value of the member `key`.

@@ -2,7 +2,7 @@
 //! nothing.
 
 use super::asking::Question;
-use super::body::{FALLBACKS, detail, expect_string, fields, from_utf8, whole, wrong};
+use super::body::{FALLBACKS, detail, expect_string, fields, from_utf8, pin, whole, wrong};
 use super::body::{model as read_model, stream as read_stream};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
@@ -227,7 +227,7 @@ const MESSAGE_MEMBERS: [&str; 12] = [
 pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
     let found = fields(raw, &MESSAGE_MEMBERS, "an object with a role")?;
     // weir's own member is never forwarded.
-    let weir = found[MESSAGE_MEMBERS.len() - 1];
+    let weir = pin(found[MESSAGE_MEMBERS.len() - 1])?;
     let found = found.map(|value| value.filter(|value| *value != "null"));
     let [
         role,

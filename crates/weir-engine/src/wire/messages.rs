@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::body::{Members, expect_string, fields, from_utf8, model, stream, whole, wrong};
+use super::body::{Members, expect_string, fields, from_utf8, model, pin, stream, whole, wrong};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::splice::{rejoin, without_member};
@@ -217,7 +217,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         "assistant" => Role::Assistant,
         _ => Role::Other,
     };
-    message.weir = weir;
+    message.weir = pin(weir)?;
     add_content(&mut message, content, "content")?;
     Ok(message)
 }
@@ -284,7 +284,7 @@ struct Parsed<'a> {
 impl<'a> Parsed<'a> {
     fn read(raw: &'a str) -> Result<Self, FieldError> {
         let found = fields(raw, &BLOCK_MEMBERS, "a block, which is an object")?;
-        let weir = found[BLOCK_MEMBERS.len() - 1];
+        let weir = pin(found[BLOCK_MEMBERS.len() - 1])?;
         let found = found.map(|value| value.filter(|value| *value != "null"));
         let [
             kind,

@@ -420,11 +420,21 @@ impl Form {
             rest = strip_words(rest, literal)?;
             let Some((name, after)) = place.split_once('}') else { break };
             let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            told.note(name, rest[..digits].parse().ok().filter(|tokens| *tokens <= MAX_TOKENS)?);
+            told.note(name, number(name, &rest[..digits])?);
             rest = &rest[digits..];
             words = after;
         }
         Some(told)
+    }
+}
+
+/// Parses the number of the field `name`; `None` if no model has such a one. The output that a
+/// caller asks for has no bounds, and neither has a total with it.
+fn number(name: &str, digits: &str) -> Option<u64> {
+    match (digits.parse::<u64>(), name) {
+        (Ok(tokens), "output" | "total") => Some(tokens),
+        (Err(_), "output" | "total") if !digits.is_empty() => Some(u64::MAX),
+        (tokens, _) => tokens.ok().filter(|tokens| *tokens <= MAX_TOKENS),
     }
 }
 
@@ -463,7 +473,8 @@ impl Told {
     /// Combines the numbers; `None` if they contradict each other: a sum below the limit is no
     /// refusal.
     fn overflow(&self, form: &Form) -> Option<Overflow> {
-        let sum = self.total.max(self.input.map(|input| input + self.output.unwrap_or(0)));
+        let sum = self.input.map(|input| input.saturating_add(self.output.unwrap_or(0)));
+        let sum = self.total.max(sum);
         if sum.zip(self.limit()).is_some_and(|(sum, limit)| sum < limit) {
             return None;
         }
@@ -538,6 +549,23 @@ mod tests {
         }
         let refusals = rows.iter().filter(|row| row.told.is_some()).count();
         assert!(refusals >= 45 && rows.len() - refusals >= 25, "{refusals} of {}", rows.len());
+    }
+
+    #[test]
+    fn any_requested_output_is_read() {
+        for output in ["1000000000000000000", "18446744073709551615", "99999999999999999999"] {
+            let said = format!(
+                "This model's maximum context length is 4096 tokens. However, you requested {output} \
+                 tokens (8 in the messages, {output} in the completion)."
+            );
+            let body = serde_json::json!({"error": {"message": said}}).to_string();
+            let overflow = recognise(400, body.as_bytes()).expect("a refusal");
+            let read = (overflow.window_tokens, overflow.input_tokens, overflow.with_output);
+            assert_eq!(read, (Some(4096), Some(8), true), "{output}");
+        }
+        let said = "This model's maximum context length is 99999999999 tokens.";
+        let body = serde_json::json!({"error": {"message": said}}).to_string();
+        assert_eq!(recognise(400, body.as_bytes()), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::body::{Members, expect_string, fields, from_utf8, model, stream, whole, wrong};
+use super::body::{Members, expect_string, fields, from_utf8, model, pin, stream, whole, wrong};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::walk::Walk;
@@ -262,7 +262,7 @@ struct Item<'a> {
 impl<'a> Item<'a> {
     fn read(raw: &'a str) -> Result<Self, FieldError> {
         let found = fields(raw, &ITEM_MEMBERS, "an item, which is an object")?;
-        let weir = found[ITEM_MEMBERS.len() - 1];
+        let weir = pin(found[ITEM_MEMBERS.len() - 1])?;
         let found = found.map(|value| value.filter(|value| *value != "null"));
         let [
             own,

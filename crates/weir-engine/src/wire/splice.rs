@@ -442,8 +442,8 @@ mod tests {
         for (message, left) in [
             (r#"{"weir":{"pin":true},"role":"user"}"#, r#"{"role":"user"}"#),
             (r#"{"role":"user", "weir" : {"pin":true} }"#, r#"{"role":"user" }"#),
-            (r#"{"role":"user","weir":1, "content":"x"}"#, r#"{"role":"user","content":"x"}"#),
-            (r#"{"role":"user","w\u0065ir":1}"#, r#"{"role":"user"}"#),
+            (r#"{"role":"user","weir":null, "content":"x"}"#, r#"{"role":"user","content":"x"}"#),
+            (r#"{"role":"user","w\u0065ir":null}"#, r#"{"role":"user"}"#),
         ] {
             let body = format!(r#"{{"messages":[{message}]}}"#);
             let wanted = format!(r#"{{"messages":[{left}]}}"#);

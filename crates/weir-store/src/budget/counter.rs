@@ -24,7 +24,8 @@ pub struct Counter {
 pub struct Count {
     pub spent: u64,
     pub held: u64,
-    /// When part of it stops counting; `None` if nothing is spent or it never expires.
+    /// When part of it stops counting; `None` if it never does, or nothing in a rolling window is
+    /// spent.
     pub resets_ms: Option<u64>,
 }
 

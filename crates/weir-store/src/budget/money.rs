@@ -14,6 +14,9 @@ const MAX_DIGITS: usize = 30;
 pub struct NanoUsd(pub u64);
 
 impl NanoUsd {
+    /// Amounts that [`NanoUsd::parse`] accepts, for error messages.
+    pub const FORM: &str = "dollars from 0 to 18446744073 with at most nine decimals";
+
     /// Parses dollars: digits with an optional point and at most nine decimals. Returns `None` for
     /// signs, exponents, and finer or larger amounts.
     pub fn parse(text: &str) -> Option<Self> {

@@ -84,6 +84,16 @@ impl Window {
         }
     }
 
+    /// Returns when the whole window of `span` ends; `None` if it rolls or never ends.
+    pub fn ends_ms(self, span: &Span) -> Option<u64> {
+        match self {
+            Self::Hour | Self::Day | Self::Week | Self::Month => {
+                span.lifetime_ms.map(|lifetime_ms| span.bucket_ms.saturating_add(lifetime_ms))
+            }
+            Self::Hours(_) | Self::Days(_) | Self::Total => None,
+        }
+    }
+
     /// Returns the bucket length for totals in a store; `None` for a single bucket.
     pub fn bucket_length_ms(self) -> Option<u64> {
         match self {

@@ -289,10 +289,12 @@ impl State {
             let key = (applied.budget.id.clone(), applied.scope.clone());
             let span = self.spans.of(zone, applied.budget.id.window, now_ms);
             let slot = self.counters.entry(key).or_default();
+            let mut count = slot.counter.count(&span);
+            count.resets_ms = count.resets_ms.or(applied.budget.id.window.ends_ms(&span));
             BudgetStatus {
                 budget: Arc::clone(&applied.budget),
                 scope: applied.scope.clone(),
-                count: slot.counter.count(&span),
+                count,
             }
         };
         applied.iter().map(status).collect()

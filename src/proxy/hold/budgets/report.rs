@@ -56,7 +56,7 @@ fn warning(status: &BudgetStatus) -> String {
 pub(super) fn exhausted(status: &BudgetStatus) -> String {
     let measure = status.budget.id.measure;
     let left = status.budget.limit.saturating_sub(status.count.spent);
-    let reset = match status.resets_at() {
+    let reset = match status.resets_at().filter(|_| status.count.spent > 0) {
         Some(moment) => format!("It frees up at {moment}."),
         None => "It does not free up by itself.".to_owned(),
     };

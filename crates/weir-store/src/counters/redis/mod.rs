@@ -351,6 +351,7 @@ impl RedisCounters {
             // First bucket with spending; negative if there is none.
             let first: Option<u64> = figures[2].parse().ok();
             let resets_ms = first.zip(span.lifetime_ms).map(|(first, lifetime)| first + lifetime);
+            let resets_ms = resets_ms.or(applied.budget.id.window.ends_ms(&span));
             Ok(Count { spent: number(&figures[0])?, held: number(&figures[1])?, resets_ms })
         });
         Ok((counts.collect::<Result<_, StoreError>>()?, &reply[applied.len() * 3..]))

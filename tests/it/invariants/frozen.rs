@@ -45,7 +45,7 @@ pub fn is_frozen_by(weir: &Weir, case: &Case) -> Result<(), String> {
     for body in &bodies {
         let Ok(planned) = outcome(weir, body, limit) else { continue };
         if let Some((earlier_body, earlier)) = &earlier
-            && earlier.cuts == planned.cuts
+            && earlier.compactions == planned.compactions
         {
             let (before, now) = (messages_of(earlier, earlier_body), messages_of(&planned, body));
             if !goes_on(&before, &now) {

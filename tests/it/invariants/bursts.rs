@@ -160,7 +160,7 @@ fn run(agent: &Agent) -> Outcome {
         outcome.sent_tokens += planned.sent_tokens;
         outcome.whole_tokens += planned.received_tokens;
         if let Some((cuts, received, earlier)) = &before {
-            if planned.cuts > *cuts {
+            if planned.compactions > *cuts {
                 outcome.left.push(planned.sent_tokens);
             }
             let alike = raws.iter().zip(earlier).take_while(|(now, then)| now == then).count();
@@ -168,7 +168,7 @@ fn run(agent: &Agent) -> Outcome {
             outcome.cached_tokens += overhead + alike;
             outcome.whole_cached_tokens += received;
         }
-        before = Some((planned.cuts, planned.received_tokens, raws));
+        before = Some((planned.compactions, planned.received_tokens, raws));
         messages.extend(step(&mut numbers, number));
     }
     outcome
@@ -242,7 +242,7 @@ fn a_note_written_under_an_outsized_turn_is_written_again() {
         let planned = weir.plan(&body, LIMIT_TOKENS).expect("it fits");
         let sent = planned.body.as_deref().unwrap_or(body.as_bytes());
         let sent = std::str::from_utf8(sent).expect("weir sends UTF-8");
-        states.push((planned.cuts, notes(sent)));
+        states.push((planned.compactions, notes(sent)));
     }
     let (cuts, thin) = &states[OUTSIZED];
     assert!(*cuts > states[OUTSIZED - 1].0, "the outsized result is compacted for: {states:?}");
@@ -288,10 +288,10 @@ fn has_room_to_grow(case: &Case) -> Result<(), String> {
         let body = Body::read(&text)?;
         let received = planned.received_tokens;
         let Some((cuts, before, is_forced_then)) = last else {
-            last = Some((planned.cuts, received, true));
+            last = Some((planned.compactions, received, true));
             continue;
         };
-        if planned.cuts == cuts {
+        if planned.compactions == cuts {
             continue;
         }
         let grown = received.saturating_sub(before);
@@ -299,8 +299,8 @@ fn has_room_to_grow(case: &Case) -> Result<(), String> {
             return Err(format!("compacted again after {grown} tokens of growth under {limit}"));
         }
         // If there were two at once, the second may have been at a point that is no request here.
-        let is_single = planned.cuts == cuts + 1;
-        last = Some((planned.cuts, received, !is_single || is_forced(&body, more, limit)));
+        let is_single = planned.compactions == cuts + 1;
+        last = Some((planned.compactions, received, !is_single || is_forced(&body, more, limit)));
     }
     Ok(())
 }

@@ -220,7 +220,7 @@ impl Run<'_> {
 
     fn sent(&self, weir: &Weir, body: &str, point: usize) -> Sent {
         let (outcome, cuts) = match weir.plan(body, self.limit_tokens) {
-            Ok(planned) => (Ok(text_of(&planned, body)), planned.cuts),
+            Ok(planned) => (Ok(text_of(&planned, body)), planned.compactions),
             Err(error) => (Err(format!("{:?}: {}", error.kind, error.message)), 0),
         };
         let notes = outcome.as_ref().map_or(Vec::new(), |text| notes_of(text));

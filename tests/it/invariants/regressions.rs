@@ -5,7 +5,7 @@ use super::harness::{MODEL, STRICT_MODEL};
 use super::judge::{Body, compare};
 use super::presets;
 use super::transcript::{Calls, Content, Message, PLAIN, Part, Style, Text, TextKind, Transcript};
-use super::{fits, frozen, left_alone, told, valid};
+use super::{fits, frozen, left_alone, reported, valid};
 
 /// Builds a conversation from words such as `u30`: a message's kind and its approximate tokens.
 /// `s`ystem, `u`ser, `a`ssistant, `c` an assistant with a call, `t` its result.
@@ -43,7 +43,7 @@ fn keeps_promises(words: &str, model: &'static str, limit: u64) {
         fits::valid_fits,
         valid::stays_valid,
         valid::keeps_alternating,
-        told::is_told,
+        reported::is_reported,
         frozen::is_frozen,
         frozen::is_pure,
     ] {

@@ -69,7 +69,7 @@ fn outcome(request: &str, limit_tokens: u64, config: &str) -> Result<(String, St
             let outcome = format!(
                 "action: {action}\nedits: {edits}\nreceived tokens: {received_tokens}\n\
                  sent tokens: {sent_tokens}\nlimit tokens: {limit_tokens}\ncompactions: {}\n",
-                planned.cuts
+                planned.compactions
             );
             Ok((sent.to_owned(), outcome))
         }

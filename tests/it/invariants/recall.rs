@@ -10,7 +10,7 @@ use super::generate::{self, Case};
 use super::harness::{Weir, check};
 use super::judge::{Body, TAIL, compare};
 use super::transcript::{Content, Message, Text, TextKind};
-use super::{fits, frozen, told, valid};
+use super::{fits, frozen, reported, valid};
 
 /// Returns whether a request has recalled text, or the invariant that it breaks.
 fn is_right(case: &Case) -> Result<bool, String> {
@@ -38,7 +38,7 @@ fn is_right(case: &Case) -> Result<bool, String> {
     answered.messages.push(Message::new("assistant", Content::Text(answer)));
     let next_body = answered.body();
     let Ok(next) = with.plan(&next_body, limit) else { return Ok(true) };
-    if next.cuts != planned.cuts {
+    if next.compactions != planned.compactions {
         return Ok(true);
     }
     let next_sent = text(&next, &next_body)?;
@@ -100,7 +100,7 @@ fn dialogues_fit() {
 fn dialogues_stay_valid_and_are_told() {
     check("tail, valid", 60, &generate::dialogues(), |case| {
         valid::stays_valid(case)?;
-        told::is_told(case)
+        reported::is_reported(case)
     });
 }
 

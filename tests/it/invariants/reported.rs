@@ -1,4 +1,4 @@
-//! Promise 6: notes and headers count the removed messages.
+//! Reported: notes and headers count the removed messages.
 
 use super::generate::{self, Case};
 use super::harness::{STRICT_MODEL, Weir, check};
@@ -7,7 +7,7 @@ use super::judge::{Body, compare};
 /// Maximum size of a note.
 const NOTE_TOKENS: u64 = 40;
 
-pub fn is_told(case: &Case) -> Result<(), String> {
+pub fn is_reported(case: &Case) -> Result<(), String> {
     let weir = Weir::new();
     let (body, limit) = (case.transcript.body(), case.limit_tokens());
     let Ok(planned) = weir.plan(&body, limit) else { return Ok(()) };
@@ -84,11 +84,11 @@ fn is_among_results(body: &Body<'_>, message: usize) -> bool {
 }
 
 #[test]
-fn what_is_gone_is_told() {
-    check("told, valid", 80, &generate::valid(), is_told);
+fn what_is_gone_is_reported() {
+    check("told, valid", 80, &generate::valid(), is_reported);
 }
 
 #[test]
-fn what_is_gone_of_hostile_requests_is_told() {
-    check("told, hostile", 120, &generate::hostile(), is_told);
+fn what_is_gone_of_hostile_requests_is_reported() {
+    check("told, hostile", 120, &generate::hostile(), is_reported);
 }

@@ -54,7 +54,7 @@ fn is_explained_by(
     let told = (&report.action, window.received_tokens, window.sent_tokens, window.limit_tokens);
     let made =
         (&planned.action, planned.received_tokens, planned.sent_tokens, planned.limit_tokens);
-    if told != made || report.compaction.compactions != planned.cuts {
+    if told != made || report.compaction.compactions != planned.compactions {
         return Err(format!("{told:?} is told of {made:?}"));
     }
     rows_are_sent(&body, std::str::from_utf8(sent).expect("it was text"), report)
