@@ -58,6 +58,11 @@ struct Flags {
     /// user message.
     #[arg(long, value_name = "FILE")]
     stress: Option<PathBuf>,
+    /// Write one line per request to a file: budget, conversation, number of messages, and a hash of
+    /// the body that reached the upstream, or the refusal. Equal files of two programs (`--weir`)
+    /// prove that they send the same bytes.
+    #[arg(long, value_name = "FILE")]
+    lines: Option<PathBuf>,
     /// Print JSON instead of tables.
     #[arg(long)]
     json: bool,
@@ -102,6 +107,10 @@ async fn run(flags: Flags) -> Result<bool, String> {
         let bar = Bar::new(replay::request_count(&conversations, &plan.budgets));
         let outcome = replay::replay(conversations, &plan, move || bar.step()).await?;
         let elapsed = begun.elapsed();
+        if let Some(file) = &flags.lines {
+            let text = outcome.lines.join("\n") + "\n";
+            std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
         passed &= report::passed(&outcome);
         told["replay"] = report::json(&outcome, elapsed);
         if !flags.json {

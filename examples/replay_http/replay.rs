@@ -26,6 +26,7 @@ use judge::{Exchange, Judge};
 use scripted_upstream::{Options, Seen, Server};
 use tally::Tally;
 use weir::{Answer, Asked, Weir};
+use xxhash_rust::xxh3::xxh3_128;
 
 pub const MODEL: &str = "gpt-4o";
 /// Entries of the upstream's log: more than simultaneous callers, so that each finds its own.
@@ -95,6 +96,8 @@ pub struct Found {
 
 pub struct Outcome {
     pub found: Vec<Found>,
+    /// One line per request, in order of budgets and conversations.
+    pub lines: Vec<String>,
     pub peak_memory_kib: Option<u64>,
     pub complaints: Vec<String>,
 }
@@ -169,9 +172,15 @@ pub async fn replay(
     done.sort_by_key(|(job, _)| (job.budget, job.conversation));
     let found = plan.budgets.iter().enumerate().map(|(index, budget)| {
         let own = done.iter().filter(|(job, _)| job.budget == index);
-        add_up(*budget, own.map(|(job, tally)| (&conversations[job.conversation], tally)))
+        add_up(*budget, own.map(|(job, played)| (&conversations[job.conversation], &played.tally)))
     });
+    let line = |job: &Job, own: &str| {
+        format!("{}\t{}\t{own}", plan.budgets[job.budget], conversations[job.conversation].id)
+    };
+    let lines =
+        done.iter().flat_map(|(job, played)| played.lines.iter().map(move |own| line(job, own)));
     Ok(Outcome {
+        lines: lines.collect(),
         found: found.collect(),
         peak_memory_kib: stage.weir.peak_memory_kib(),
         complaints: stage.weir.complaints(),
@@ -231,15 +240,23 @@ struct Scene<'a> {
     name: String,
 }
 
+/// Results of one conversation at one budget.
+struct Played {
+    tally: Tally,
+    /// One line per request: its number of messages, and the outcome.
+    lines: Vec<String>,
+}
+
 impl Scene<'_> {
     async fn play(
         &self,
         budget_tokens: u64,
         progress: &(dyn Fn() + Sync),
-    ) -> Result<Tally, String> {
+    ) -> Result<Played, String> {
         let conversation = self.conversation;
         let tools_tokens = self.tools_tokens().await?;
         let mut judge = Judge::new(conversation, budget_tokens, tools_tokens);
+        let mut lines = Vec::new();
         let base_url = self.stage.weir.base_url();
         let (before, after) = frame(conversation.tools.as_deref());
         // Grows by the messages that each request adds to the one before.
@@ -261,6 +278,7 @@ impl Scene<'_> {
                 return Err(end);
             }
             let seen = self.stage.seen(&request).await;
+            lines.push(format!("{length}\t{}", result(&answer, seen.as_ref())));
             let frame = (before.as_slice(), after.as_slice());
             let mut exchange = Exchange { length, body: &body, frame, answer, seen, plan: None };
             if judge.asks_for_plan(&exchange) {
@@ -270,7 +288,7 @@ impl Scene<'_> {
             judge.judge(exchange);
             progress();
         }
-        Ok(judge.tally)
+        Ok(Played { tally: judge.tally, lines })
     }
 
     async fn ask(
@@ -313,6 +331,18 @@ impl Scene<'_> {
             })?;
         }
         Ok(counts[0] - counts[1])
+    }
+}
+
+/// Describes the result of a request: the hash of the body that reached the upstream, or the refusal.
+fn result(answer: &Result<Answer, String>, seen: Option<&Seen>) -> String {
+    match (seen, answer) {
+        (Some(seen), _) => format!("{:032x}", xxh3_128(&seen.body)),
+        (None, Ok(answer)) => {
+            let code = answer.own_error.as_deref().unwrap_or("no error of weir");
+            format!("refused {} {code}", answer.status)
+        }
+        (None, Err(problem)) => format!("failed {problem}"),
     }
 }
 

@@ -13,7 +13,7 @@ use super::walk::Walk;
 /// Lone surrogates, which JSON allows and some clients send, become U+FFFD instead of an error.
 pub fn string(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
-    if !inner.contains('\\') {
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
         return Some(Cow::Borrowed(inner));
     }
     if let Some(text) = unescaped(inner) {

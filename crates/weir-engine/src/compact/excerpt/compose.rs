@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::rc::Rc;
 
+use memchr::memmem;
+
 use super::speaker::{Speakers, tool_name};
 use super::subject::Subject;
+use super::weight::Seeded;
 use crate::compact::message::quote::{ALSO, quote};
 use crate::compact::message::reading::{BlockKind, Reading};
 
@@ -25,7 +28,7 @@ pub(crate) struct Chosen {
 
 /// Writes the note from the chosen parts of each message.
 pub(crate) fn note(subject: &Subject<'_>, mut chosen: BTreeMap<usize, Chosen>) -> String {
-    let mut shown = HashSet::new();
+    let mut shown = HashSet::with_hasher(Seeded::default());
     for (message, own) in &mut chosen {
         own.units.sort_unstable();
         own.names.sort_unstable();
@@ -85,9 +88,10 @@ pub(crate) fn write_message(
 /// Returns the part of a note about a message, from its header to the next one or the end.
 pub(crate) fn of_message(note: &str, message: usize) -> Option<&str> {
     let header = format!("\n#{message} ");
-    let shown = &note[note.find(&header)? + 1..];
+    let start = memmem::find(note.as_bytes(), header.as_bytes())? + 1;
+    let shown = &note[start..];
     let is_header = |at: &usize| shown[at + 2..].starts_with(|own: char| own.is_ascii_digit());
-    let end = shown.match_indices("\n#").map(|(at, _)| at).find(is_header);
+    let end = memmem::find_iter(shown.as_bytes(), b"\n#").find(is_header);
     Some(&shown[..end.unwrap_or(shown.len())])
 }
 

@@ -4,17 +4,34 @@ use crate::wire::Role;
 
 /// Prefix of names that occur in a message but in none of its excerpts.
 pub(crate) const ALSO: &str = "also: ";
-/// Characters that end a line for some reader.
-const LINE_ENDS: [char; 7] = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
 
 /// Writes quoted text so that none of its lines can pass for one of the note's own.
 pub(crate) fn quote(said: &str, role: Role, out: &mut String) {
-    for line in said.split_inclusive(LINE_ENDS) {
+    let mut rest = said;
+    while !rest.is_empty() {
+        let (line, next) = rest.split_at(line_bytes(rest));
         if is_like_own(line.trim_start(), role) {
             out.push_str("| ");
         }
         out.push_str(line);
+        rest = next;
     }
+}
+
+/// Returns the length of the first line, including the character that ends it for some reader: a
+/// line feed, vertical tab, form feed or carriage return, U+0085, U+2028 or U+2029.
+fn line_bytes(said: &str) -> usize {
+    let bytes = said.as_bytes();
+    for (at, byte) in bytes.iter().enumerate() {
+        let end = match byte {
+            b'\n'..=b'\r' => 1,
+            0xc2 if bytes[at + 1] == 0x85 => 2,
+            0xe2 if matches!(bytes[at + 1..at + 3], [0x80, 0xa8 | 0xa9]) => 3,
+            _ => continue,
+        };
+        return at + end;
+    }
+    bytes.len()
 }
 
 /// Returns whether a line looks like one of the note's own: a speaker's header, a note's opening or
@@ -43,6 +60,8 @@ mod tests {
             ("> he said: no", Role::User, "> he said: no"),
             ("# heading\n#tag\nalso x", Role::User, "# heading\n#tag\nalso x"),
             ("a\r\nb\n", Role::User, "a\r\nb\n"),
+            ("é\u{85}#1\u{b}#2\u{c}#3 é", Role::User, "é\u{85}| #1\u{b}| #2\u{c}| #3 é"),
+            ("…\u{2029}#1", Role::User, "…\u{2029}| #1"),
         ] {
             let mut out = String::new();
             quote(said, role, &mut out);

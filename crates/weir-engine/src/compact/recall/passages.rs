@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::terms::{TermKind, terms};
+use crate::compact::excerpt::weight::Seeded;
 use crate::compact::message::ending;
 use crate::compact::message::reading::{BlockKind, Reading};
 use crate::wire::Role;
@@ -29,14 +30,14 @@ const LEAST_OF_ALL: f64 = 0.15;
 /// Search terms of a question.
 pub(crate) struct Question {
     /// Index of each term in the question.
-    terms: HashMap<u64, usize>,
+    terms: HashMap<u64, usize, Seeded>,
     kinds: Vec<TermKind>,
 }
 
 impl Question {
     /// Extracts the terms of a question; `None` if it has no words.
     pub(crate) fn of(text: &str) -> Option<Self> {
-        let mut own = Self { terms: HashMap::new(), kinds: Vec::new() };
+        let mut own = Self { terms: HashMap::default(), kinds: Vec::new() };
         terms(text, |term| {
             let next = own.kinds.len();
             if next < QUESTION_TERMS && *own.terms.entry(term.key).or_insert(next) == next {

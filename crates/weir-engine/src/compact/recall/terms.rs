@@ -26,13 +26,26 @@ pub(crate) enum TermKind {
 
 /// Passes each term of `text` to `take`, in order, in lower case.
 pub(crate) fn terms(text: &str, mut take: impl FnMut(Term)) {
-    let mut word = String::new();
+    let mut word = Word::default();
     // Previous character, if its script has no spaces.
     let mut before: Option<char> = None;
-    for letter in text.chars() {
+    let mut at = 0;
+    while let Some(byte) = text.as_bytes().get(at) {
+        // Nearly all text is ASCII.
+        if byte.is_ascii() {
+            at += 1;
+            before = None;
+            match byte.is_ascii_alphanumeric() {
+                true => word.push_byte(byte.to_ascii_lowercase()),
+                false => word.end(&mut take),
+            }
+            continue;
+        }
+        let Some(letter) = text[at..].chars().next() else { break };
+        at += letter.len_utf8();
         let letter = narrow(letter);
         if has_no_spaces(letter) {
-            end_word(&mut word, &mut take);
+            word.end(&mut take);
             if let Some(before) = before {
                 let mut pair = [0; 8];
                 let first = before.encode_utf8(&mut pair).len();
@@ -45,31 +58,77 @@ pub(crate) fn terms(text: &str, mut take: impl FnMut(Term)) {
         }
         before = None;
         match letter.is_alphanumeric() {
-            true => word.extend(letter.to_lowercase()),
-            false => end_word(&mut word, &mut take),
+            true => letter.to_lowercase().for_each(|letter| word.push(letter)),
+            false => word.end(&mut take),
         }
     }
-    end_word(&mut word, &mut take);
+    word.end(&mut take);
 }
 
-/// Emits the word, if it is long enough, and clears it.
-fn end_word(word: &mut String, take: &mut impl FnMut(Term)) {
-    let letters = word.chars().count();
-    if letters > 1 && word.len() <= WORD_BYTES {
-        take(Term { key: xxh3_64(word.as_bytes()), kind: TermKind::Word });
-        let beginning = match letters {
-            0..4 => None,
-            4..7 => Some(4),
-            _ => Some(5),
-        };
-        if let Some(letters) = beginning {
-            let end = word.char_indices().nth(letters).map_or(word.len(), |(at, _)| at);
-            let mut own = [BEGINNING; 1 + 4 * 5];
-            own[1..=end].copy_from_slice(&word.as_bytes()[..end]);
-            take(Term { key: xxh3_64(&own[..=end]), kind: TermKind::Beginning });
+/// Word that is read, in lower case.
+struct Word {
+    /// The seed of a prefix, then as much of the word as counts.
+    bytes: [u8; 1 + WORD_BYTES],
+    /// Length of the whole word, which may be longer.
+    length: usize,
+    letters: usize,
+}
+
+impl Default for Word {
+    fn default() -> Self {
+        Self { bytes: [BEGINNING; 1 + WORD_BYTES], length: 0, letters: 0 }
+    }
+}
+
+impl Word {
+    #[inline]
+    fn push_byte(&mut self, byte: u8) {
+        self.letters += 1;
+        self.length += 1;
+        if let Some(own) = self.bytes.get_mut(self.length) {
+            *own = byte;
         }
     }
-    word.clear();
+
+    fn push(&mut self, letter: char) {
+        let mut own = [0; 4];
+        let own = letter.encode_utf8(&mut own).as_bytes();
+        let start = 1 + self.length;
+        if let Some(place) = self.bytes.get_mut(start..start + own.len()) {
+            place.copy_from_slice(own);
+        }
+        self.letters += 1;
+        self.length += own.len();
+    }
+
+    /// Emits the word, if it is long enough, and clears it.
+    #[inline]
+    fn end(&mut self, take: &mut impl FnMut(Term)) {
+        if self.letters > 1 && self.length <= WORD_BYTES {
+            let own = &self.bytes[1..=self.length];
+            take(Term { key: xxh3_64(own), kind: TermKind::Word });
+            let beginning = match self.letters {
+                0..4 => None,
+                4..7 => Some(4),
+                _ => Some(5),
+            };
+            if let Some(letters) = beginning {
+                let end = prefix_bytes(own, letters);
+                take(Term { key: xxh3_64(&self.bytes[..=end]), kind: TermKind::Beginning });
+            }
+        }
+        (self.length, self.letters) = (0, 0);
+    }
+}
+
+/// Returns the length of the first `letters` of a word.
+fn prefix_bytes(word: &[u8], letters: usize) -> usize {
+    if word[..letters].is_ascii() {
+        return letters;
+    }
+    let begins = |byte: &u8| *byte & 0xc0 != 0x80;
+    let mut starts = word.iter().enumerate().filter(|(_, byte)| begins(byte));
+    starts.nth(letters).map_or(word.len(), |(at, _)| at)
 }
 
 /// Converts full-width Latin letters and digits to plain ones.

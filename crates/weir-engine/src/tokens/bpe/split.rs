@@ -79,8 +79,9 @@ impl Classes {
         Self { ascii, blocks, classes }
     }
 
-    /// Returns the class of the character at `at`, and its length in bytes.
-    #[inline]
+    /// Returns the class of the character at `at`, and its length in bytes. Always inlined: most
+    /// pieces take a few of these look-ups and little else.
+    #[inline(always)]
     fn at(&self, text: &str, at: usize) -> (u8, usize) {
         match text.as_bytes().get(at) {
             None => (END, 0),

@@ -94,8 +94,8 @@ impl Vocabulary {
         &self.bytes[self.starts[rank] as usize..self.starts[rank + 1] as usize]
     }
 
-    /// Returns the rank of a token, or [`NONE`].
-    #[inline]
+    /// Returns the rank of a token, or [`NONE`]. Always inlined: most pieces are one look-up.
+    #[inline(always)]
     pub fn rank(&self, token: &[u8]) -> u32 {
         if let [first, second] = *token {
             return self.pair(first, second);
