@@ -3,5 +3,6 @@
 
 mod retold;
 mod same_plans;
+mod thinking;
 mod through;
 mod validity;

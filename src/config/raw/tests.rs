@@ -369,6 +369,7 @@ fn every_key_of_a_policy() -> Policy {
         excerpt_cost_permille: 2500,
         recall_permille: 200,
         notes_apart: true,
+        is_thinking_bound: false,
         strict_alternation: false,
         zones: Zones {
             soft_permille: 700,

@@ -33,7 +33,8 @@ use weir_engine::plan::{
 };
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::tokens::{Digits, Encoding};
-use weir_engine::wire::{Beginning, Request};
+use weir_engine::wire::messages::binds_thinking;
+use weir_engine::wire::{Beginning, Protocol, Request};
 use weir_store::budget::{Compaction, ServiceTier};
 
 /// Name of the edit that replaces the requested model by another.
@@ -179,6 +180,8 @@ impl Draft {
         let mut policy = config
             .policy(job.options.policy.as_deref(), route.policy().or(settings.policy.as_deref()));
         policy.strict_alternation = found.entry.strict_alternation;
+        policy.is_thinking_bound = request.protocol == Protocol::Messages
+            && (binds_thinking(&model) || route.knowledge.bound_thinking.has(&model));
         policy.notes_apart = !found.entry.strict_alternation && is_model_known;
         // An alias does not bypass a limit, whether it is set for the one name or the other.
         let by_name = [Some(model.as_ref()), job.alias_of.as_deref()].into_iter().flatten();
@@ -211,6 +214,7 @@ impl Draft {
             mode: mode(job, request, config.context.mode),
             late_system_as_user: settings.late_system == LateSystem::User,
             cache_control: settings.cache_control,
+            drops_thinking: job.options.is_thinking_refused,
             learned,
             max_output_tokens: job.options.max_output_tokens,
             asks_usage: may_ask,

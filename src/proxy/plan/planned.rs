@@ -81,6 +81,8 @@ pub struct RequestOptions {
     pub max_output_tokens: Option<u64>,
     /// Whether the upstream has refused this request's usage request.
     pub is_usage_refused: bool,
+    /// Whether the upstream refused thinking in it as that of another conversation.
+    pub is_thinking_refused: bool,
 }
 
 /// Result of planning: the body to send, and facts about it.

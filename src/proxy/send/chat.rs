@@ -7,7 +7,7 @@ use http::header::CONTENT_ENCODING;
 
 use super::attempt::Attempt;
 use super::overflow_retry::OverflowRetry;
-use super::{Cause, Exchange, may_pass, request_usage};
+use super::{Cause, Exchange, may_pass, request_usage, thinking};
 use crate::config::LargerWhen;
 use crate::proxy::admit::request::ChatRequest;
 use crate::proxy::error::{ErrorKind, ProxyError};
@@ -17,6 +17,7 @@ use crate::proxy::settle::record::Record;
 use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::routes::Route;
 use crate::upstream::{Inbound, Outbound, OutboundBody, Target};
+use weir_engine::wire::Protocol;
 
 /// Conversation with its current attempt and the models left to try.
 pub struct Chat<'a> {
@@ -117,6 +118,21 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
+    /// Plans the request again without the model's thinking if the upstream refuses some of it, once.
+    async fn drops_thinking(&mut self, inbound: &mut Inbound) -> bool {
+        let Attempt { upstream, job, planned, .. } = &mut self.current;
+        let may_be = self.request.protocol == Protocol::Messages && !job.options.bypass;
+        if !may_be || job.options.is_thinking_refused || !thinking::is_refusal(inbound).await {
+            return false;
+        }
+        job.options.is_thinking_refused = true;
+        upstream.knowledge.bound_thinking.note(&planned.model);
+        let again = self.settings.planner.plan_job(job).await;
+        let Ok(again) = again else { return false };
+        planned.replace_refused(again);
+        true
+    }
+
     /// Returns the request of the current attempt.
     fn outbound(&self, cause: Option<Cause>) -> Outbound {
         let Attempt { upstream, target, job, planned } = &self.current;
@@ -151,7 +167,7 @@ impl Exchange for Chat<'_> {
         cause: Option<Cause>,
         record: &mut Record,
     ) -> Result<Inbound, ProxyError> {
-        if cause != Some(Cause::UsageRefused) {
+        if !matches!(cause, Some(Cause::UsageRefused | Cause::ThinkingRefused)) {
             self.open(cause, record).await?;
         }
         let upstream = &self.current.upstream;
@@ -176,6 +192,9 @@ impl Exchange for Chat<'_> {
             planned.body = planned.remove_usage_request(&body);
             job.options.is_usage_refused = true;
             return Ok(Some(Cause::UsageRefused));
+        }
+        if self.drops_thinking(inbound).await {
+            return Ok(Some(Cause::ThinkingRefused));
         }
         if self.overflow.shorten(self.settings, &mut self.current, inbound, record).await? {
             return Ok(Some(Cause::TooLong));

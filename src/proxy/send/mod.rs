@@ -9,6 +9,7 @@ mod overflow_retry;
 pub mod passthrough;
 pub mod probe;
 mod request_usage;
+mod thinking;
 
 use std::time::Duration;
 
@@ -33,6 +34,9 @@ pub enum Cause {
     /// The upstream refuses to report the usage of a stream. The request for it is removed; the
     /// account stays the same.
     UsageRefused,
+    /// The upstream refuses thinking in the request as that of another conversation. It is planned again
+    /// without; the account stays the same.
+    ThinkingRefused,
     /// The upstream refuses the request as too long. It is planned again.
     TooLong,
     /// The failure may be transient. The same is sent again after a delay.
@@ -79,7 +83,7 @@ pub trait Exchange {
 }
 
 /// Sends a request until there is no cause to send it again. Each cause but a refused usage request
-/// settles the account of the attempt before.
+/// and refused thinking settles the account of the attempt before.
 pub async fn send(
     exchange: &mut impl Exchange,
     record: &mut Record,

@@ -2,6 +2,7 @@
 //! headers, its learned values, and its breaker. Decides no route.
 
 pub mod base_url;
+pub mod bound_thinking;
 pub mod learned;
 pub mod learned_store;
 pub mod routes;
@@ -19,6 +20,7 @@ use crate::config::{self, Config, DEFAULT_UPSTREAM, Learning};
 use crate::proxy::error::{ProxyError, SetupError};
 use crate::proxy::headers::{self, Via};
 use crate::proxy::upstreams::base_url::BaseUrl;
+use crate::proxy::upstreams::bound_thinking::BoundThinking;
 use crate::proxy::upstreams::learned::Learned;
 use crate::proxy::upstreams::routes::UpstreamKnowledge;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
@@ -180,6 +182,7 @@ impl Upstream {
                 origin: (name != DEFAULT_UPSTREAM).then(|| Arc::clone(&origin)),
                 learned: Arc::new(learned),
                 usage_refusals,
+                bound_thinking: BoundThinking::default(),
             }),
             origin,
             base_url: BaseUrl::default(),

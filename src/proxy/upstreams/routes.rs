@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::config::{self, Config, DEFAULT_UPSTREAM, LargerWhen};
+use crate::proxy::upstreams::bound_thinking::BoundThinking;
 use crate::proxy::upstreams::learned::Learned;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
 use crate::upstream::Target;
@@ -20,6 +21,8 @@ pub struct UpstreamKnowledge {
     pub learned: Arc<Learned>,
     /// Models for whose streams usage is not requested.
     pub usage_refusals: UsageRefusals,
+    /// Models whose thinking was refused after a compaction.
+    pub bound_thinking: BoundThinking,
 }
 
 impl UpstreamKnowledge {
@@ -31,6 +34,7 @@ impl UpstreamKnowledge {
             origin: None,
             learned: Arc::new(Learned::new(None, false, config.learning)),
             usage_refusals: UsageRefusals::new(upstream.ask_usage),
+            bound_thinking: BoundThinking::default(),
         }
     }
 }

@@ -93,8 +93,9 @@ pub fn messages(messages: &[Value], is_joined: bool) -> Option<Value> {
     for message in own {
         let role = message["role"].as_str()?;
         let mut blocks = Vec::new();
-        if let Some(text) = message["reasoning_content"].as_str() {
-            blocks.push(json!({"type": "thinking", "thinking": text, "signature": ""}));
+        if message.get("reasoning_content").is_some() {
+            // Signed thinking is left out earlier than other reasoning.
+            return None;
         }
         match (&message["content"], role) {
             (content, "tool") => blocks.push(json!({

@@ -15,7 +15,7 @@ const LIMIT_TOKENS: u64 = 4000;
 /// Turns of an agent, each with a call and its result.
 const TURNS: usize = 60;
 
-fn post(path: &str, headers: &str, body: &Value) -> Vec<u8> {
+pub fn post(path: &str, headers: &str, body: &Value) -> Vec<u8> {
     let body = body.to_string();
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{headers}\
@@ -25,7 +25,7 @@ fn post(path: &str, headers: &str, body: &Value) -> Vec<u8> {
     .into_bytes()
 }
 
-fn whole(body: &Value) -> String {
+pub fn whole(body: &Value) -> String {
     let body = body.to_string();
     format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -34,7 +34,7 @@ fn whole(body: &Value) -> String {
 }
 
 /// Text of a tool's result, different for each turn.
-fn output(turn: usize) -> String {
+pub fn output(turn: usize) -> String {
     let lines =
         (0..40).map(|line| format!("src/part_{turn}.rs:{line}: level {} held", turn * line));
     lines.collect::<Vec<_>>().join("\n")
@@ -78,7 +78,7 @@ fn marked(mut list: Vec<Value>) -> Vec<Value> {
 }
 
 /// Removes marks of the cache, at any depth.
-fn unmarked(value: &Value) -> Value {
+pub fn unmarked(value: &Value) -> Value {
     match value {
         Value::Array(values) => values.iter().map(unmarked).collect(),
         Value::Object(members) => members

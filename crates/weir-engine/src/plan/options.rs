@@ -31,6 +31,8 @@ pub struct PlanOptions {
     pub mode: Mode,
     /// Whether a system message after other messages becomes a user's.
     pub late_system_as_user: bool,
+    /// Whether all thinking of the model is left out, after the provider refused some of it.
+    pub drops_thinking: bool,
     /// Whether the provider accepts breakpoints of its prompt cache (`cache_control`).
     pub cache_control: bool,
     /// Limits learned from the upstream's refusals. They lower the request's output limit if the
@@ -67,6 +69,7 @@ impl PlanOptions {
             measure: Measure { encoding, images },
             mode: Mode::Compact,
             late_system_as_user: false,
+            drops_thinking: false,
             cache_control: false,
             learned: LearnedLimits::default(),
             max_output_tokens: None,

@@ -385,6 +385,35 @@ fn add_content<'a>(
     Ok(())
 }
 
+/// Returns a message without the blocks of the model's thinking; as it is, if it has no other blocks.
+pub(super) fn without_thinking(raw: &str) -> String {
+    let own = blocks(raw).unwrap_or_default();
+    let is_thinking = |block: &str| {
+        let kind = fields(block, &["type"], "an object").ok().and_then(|[kind]| kind);
+        matches!(kind, Some("\"thinking\"" | "\"redacted_thinking\""))
+    };
+    if own.iter().all(|block| is_thinking(block)) {
+        return raw.to_owned();
+    }
+    rejoin(raw, &own, |_, block| (!is_thinking(block)).then_some(Cow::Borrowed(block)))
+}
+
+/// Whether a model refuses thinking that follows other messages than it was written after: Claude
+/// Fable from 5.1 on, and all Claude models from 5.5 on.
+pub fn binds_thinking(model: &str) -> bool {
+    let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
+    let mut words = name.split(['-', '.']).skip_while(|word| *word != "claude");
+    let (Some(_), Some(family)) = (words.next(), words.next()) else { return false };
+    // Older names have the version before the family.
+    if family.parse::<u32>().is_ok() {
+        return false;
+    }
+    // A date may follow the version.
+    let mut numbers = words.map_while(|word| word.parse::<u32>().ok().filter(|own| *own < 100));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= if family == "fable" { (5, 1) } else { (5, 5) }
+}
+
 /// Returns the JSON text of a user message with the content `text`.
 pub(super) fn user_message(text: &str) -> String {
     let mut escaped = String::new();
@@ -539,6 +568,29 @@ mod tests {
             ])
         );
         assert_eq!(apply(Protocol::Messages, &request, &[]), BODY);
+    }
+
+    #[test]
+    fn thinking_can_be_left_out() {
+        let request = request(BODY);
+        let sent = apply(Protocol::Messages, &request, &[(2, Edit::DropThinking)]);
+        let thinking = r#"{"type":"thinking","thinking":"Look.","signature":"c2ln"},"#;
+        assert_eq!(sent, BODY.replace(thinking, ""));
+        let alone = r#"{"role":"assistant","content":[{"type":"redacted_thinking","data":"x"}]}"#;
+        assert_eq!(without_thinking(alone), alone);
+        for (model, is_bound) in [
+            ("claude-fable-5-1", true),
+            ("claude-fable-5-0", false),
+            ("anthropic/claude-opus-5.5", true),
+            ("claude-sonnet-5-5-20261001", true),
+            ("claude-sonnet-4-5-20250929", false),
+            ("us.anthropic.claude-haiku-6-0", true),
+            ("claude-opus-5-20260301", false),
+            ("claude-3-7-sonnet-20250219", false),
+            ("gpt-5.5", false),
+        ] {
+            assert_eq!(binds_thinking(model), is_bound, "{model}");
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub enum Edit {
     Parts(Vec<Option<String>>),
     /// Replaces arguments of calls by other JSON texts; one entry for each call, in order.
     Arguments(Vec<Option<String>>),
+    /// Removes the model's thinking from the message.
+    DropThinking,
     /// Changes the message's role to that of a user.
     SpeakAsUser,
     /// Sets a breakpoint of the provider's cache at the end of the message's content.
@@ -163,6 +165,7 @@ pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
             Edit::Replace(said) => replace(protocol, &text, said),
             Edit::Parts(texts) => replace_parts(protocol, &text, texts),
             Edit::Arguments(texts) => replace_arguments(protocol, &text, texts),
+            Edit::DropThinking => messages::without_thinking(&text),
             Edit::SpeakAsUser => speak_as_user(&text),
             Edit::Breakpoint => breakpoint::mark(protocol, &text),
             Edit::InsertBefore(_) | Edit::InsertAfter(_) => continue,

@@ -22,6 +22,9 @@ pub(crate) fn edits(state: &Compactor) -> Vec<(usize, Edit)> {
         if fact.is_marked {
             edits.push((message, Edit::Unmark));
         }
+        if state.messages.dropped_tokens(message) > 0 {
+            edits.push((message, Edit::DropThinking));
+        }
         if let Some(rewrite) = state.messages.rewrites.get(&message) {
             edits.push((message, rewrite.edit.clone()));
         }

@@ -7,7 +7,7 @@ use super::reading::{Reader, Reading};
 use crate::tokens::media::{self, ImageRule};
 use crate::tokens::{self, Encoding};
 use crate::wire::message::{Call, Part};
-use crate::wire::{Content, Message, Role, json};
+use crate::wire::{Content, Message, Protocol, Role, json};
 
 /// Rules for counting the tokens of a model's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,6 +24,8 @@ pub struct Fact {
     pub tokens: u64,
     /// Tokens of its texts alone, which clipping can reduce.
     pub text_tokens: u64,
+    /// Tokens of the model's signed thinking, which can be left out.
+    pub thinking_tokens: u64,
     /// Number of calls in the message.
     pub calls: u32,
     /// Whether its text has more than 200 characters.
@@ -94,8 +96,18 @@ impl Measure {
                 None => tokens::count_unknown(self.encoding, raw),
             };
         }
+        let mut thinking_tokens = 0;
         for part in &message.others {
-            other_tokens += self.part(part);
+            match part {
+                Part::Thinking(_) | Part::Sealed(_) => thinking_tokens += self.part(part),
+                other => other_tokens += self.part(other),
+            }
+        }
+        other_tokens += thinking_tokens;
+        // A message of thinking alone would be empty without it.
+        let says_more = text_tokens > 0 || !message.calls.is_empty();
+        if message.protocol != Protocol::Messages || !says_more {
+            thinking_tokens = 0;
         }
         for call in &message.calls {
             other_tokens += tokens::CALL_FRAMING + self.raw_text(call.name);
@@ -111,6 +123,7 @@ impl Measure {
             role: message.role,
             tokens: tokens::MESSAGE_FRAMING + text_tokens + other_tokens,
             text_tokens,
+            thinking_tokens,
             calls: message.calls.len() as u32,
             is_long: characters > LONG_CHARACTERS,
             is_pinned: message.is_pinned(),
@@ -155,7 +168,6 @@ fn sealed_tokens(raw: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Protocol;
 
     fn fact(raw: &str) -> Fact {
         let measure =

@@ -37,6 +37,7 @@ pub(super) fn run(state: &mut Compactor, mark: Mark, source: &dyn Source) {
         return;
     }
     let mut compaction = Compaction::new(state);
+    compaction.drop_thinking();
     match mark {
         Mark::Soft => compaction.soften(source),
         Mark::Hard if compaction.state.profile.policy.notes == Notes::Excerpts => {
@@ -64,6 +65,7 @@ pub(crate) fn prefetch(state: &mut Compactor, source: &dyn Source) -> Option<(Ve
         return None;
     }
     let mut compaction = Compaction::new(state);
+    compaction.drop_thinking();
     let room = if notes == Notes::Excerpts {
         Some(compaction.condense_for_prefetch())
     } else {
@@ -115,6 +117,19 @@ impl<'f> Compaction<'f> {
             compaction.pins.insert(turn, Pin::FirstUser);
         }
         compaction
+    }
+
+    /// Leaves out thinking that a compaction makes invalid: the provider signs it over everything before
+    /// it. Without a gap, all older thinking goes. The newest turn keeps its own unless the provider
+    /// compares, since providers want the thinking of an open turn back.
+    ///
+    /// Source: Anthropic's guide to extended thinking.
+    fn drop_thinking(&mut self) {
+        let before = match self.state.profile.policy.is_thinking_bound {
+            true => self.state.messages(),
+            false => self.turn(self.newest).first,
+        };
+        self.state.drop_thinking_before(before);
     }
 
     /// Records why turns stayed, for later reports.
@@ -305,6 +320,7 @@ mod tests {
                 is_long: false,
                 is_pinned: rest.ends_with('!'),
                 is_marked: false,
+                thinking_tokens: 0,
                 takes_note: true,
                 ending: Ending::Other,
             };

@@ -37,6 +37,10 @@ pub struct Policy {
     pub recall_permille: u32,
     /// Whether a note may be a user message of its own, next to another one.
     pub notes_apart: bool,
+    /// Whether the model refuses thinking of its own that follows other messages than it was written
+    /// after. Then a compaction leaves out all earlier thinking, and nothing is recalled, which would
+    /// stand before the answer in one request alone.
+    pub is_thinking_bound: bool,
     /// Whether the model refuses two user or two assistant messages in a row.
     pub strict_alternation: bool,
     pub zones: Zones,
@@ -196,6 +200,13 @@ pub struct Breakpoints {
     pub target_tokens: u64,
 }
 
+impl Policy {
+    /// Returns the share of the limit that recall may take.
+    pub(crate) fn recalled_permille(&self) -> u32 {
+        if self.is_thinking_bound { 0 } else { self.recall_permille }
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -209,6 +220,7 @@ impl Default for Policy {
             excerpt_cost_permille: 1000,
             recall_permille: 100,
             notes_apart: true,
+            is_thinking_bound: false,
             strict_alternation: false,
             zones: Zones {
                 soft_permille: 0,

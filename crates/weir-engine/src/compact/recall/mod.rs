@@ -89,7 +89,7 @@ pub fn recall(state: &Compactor, source: &dyn Source) -> Option<Recall> {
 fn room_tokens(state: &Compactor, size_tokens: u64) -> u64 {
     let limit = state.profile.limit_tokens;
     let left = limit.saturating_sub(size_tokens);
-    share(limit, state.profile.policy.recall_permille).min(left).saturating_sub(SEAM_TOKENS)
+    share(limit, state.profile.policy.recalled_permille()).min(left).saturating_sub(SEAM_TOKENS)
 }
 
 /// Returns the passages of all removed messages, in order.

@@ -178,7 +178,7 @@ impl Compactor {
 
     /// Returns the largest such room after some of the messages `more` behind those of the state.
     fn most_reserve_tokens(&self, more: &[Fact]) -> u64 {
-        let most = share(self.profile.limit_tokens, self.profile.policy.recall_permille);
+        let most = share(self.profile.limit_tokens, self.profile.policy.recalled_permille());
         let is_any = || (0..=more.len()).any(|new| is_dialogue(self.facts(), &more[..new]));
         if most > 0 && is_any() { most } else { 0 }
     }

@@ -51,6 +51,8 @@ pub(crate) struct Messages {
     pub(crate) rewrites: BTreeMap<usize, Rewrite>,
     /// Number of requests that had ended when each message took its current form.
     pub(crate) since: Vec<u32>,
+    /// Messages before this one are sent without the model's thinking.
+    pub(crate) thinking_from: usize,
 }
 
 impl Messages {
@@ -77,11 +79,19 @@ impl Messages {
 
     /// Returns the current size of a message that is sent.
     pub(crate) fn current_tokens(&self, message: usize) -> u64 {
-        if let Some(rewrite) = self.rewrites.get(&message) {
-            return rewrite.tokens;
-        }
-        let fact = &self.facts[message];
-        fact.tokens - fact.text_tokens + self.text_tokens(message)
+        let with_thinking = match self.rewrites.get(&message) {
+            Some(rewrite) => rewrite.tokens,
+            None => {
+                let fact = &self.facts[message];
+                fact.tokens - fact.text_tokens + self.text_tokens(message)
+            }
+        };
+        with_thinking - self.dropped_tokens(message)
+    }
+
+    /// Returns the size of the thinking that a message is sent without.
+    pub(crate) fn dropped_tokens(&self, message: usize) -> u64 {
+        if message < self.thinking_from { self.facts[message].thinking_tokens } else { 0 }
     }
 
     /// Returns the size of a message as sent; 0 if it is removed.

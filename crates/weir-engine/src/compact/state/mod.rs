@@ -134,12 +134,30 @@ impl Compactor {
 
     /// Replaces a message by its rewritten form.
     pub(crate) fn set_rewrite(&mut self, message: usize, rewrite: Rewrite) {
-        self.free(message, self.messages.current_tokens(message) - rewrite.tokens);
+        let after = rewrite.tokens - self.messages.dropped_tokens(message);
+        self.free(message, self.messages.current_tokens(message) - after);
         self.masking.calls.extend(rewrite.call);
         self.messages.clips.remove(&message);
         self.messages.fates[message] = Fate::Masked;
         self.changes.count += 1;
         self.messages.rewrites.insert(message, rewrite);
+    }
+
+    /// Leaves out the thinking of all messages before `message`, in all later requests too.
+    pub(crate) fn drop_thinking_before(&mut self, message: usize) {
+        for own in self.messages.thinking_from..message {
+            let tokens = self.messages.facts[own].thinking_tokens;
+            if tokens > 0 && self.messages.fates[own] != Fate::Gone {
+                self.free(own, tokens);
+                self.changes.add(own);
+            }
+        }
+        self.messages.thinking_from = self.messages.thinking_from.max(message);
+    }
+
+    /// Whether a message is sent without its thinking.
+    pub(crate) fn drops_thinking_of(&self, message: usize) -> bool {
+        self.messages.dropped_tokens(message) > 0
     }
 
     /// Subtracts tokens that a message no longer takes.
@@ -202,7 +220,10 @@ impl Compactor {
 
     /// Returns whether every message is sent as received.
     pub fn is_untouched(&self) -> bool {
-        self.notes.list.is_empty() && self.fates().iter().all(|fate| *fate == Fate::Kept)
+        let is_kept = |(message, fate): (usize, &Fate)| {
+            *fate == Fate::Kept && self.messages.dropped_tokens(message) == 0
+        };
+        self.notes.list.is_empty() && self.fates().iter().enumerate().all(is_kept)
     }
 
     /// Estimates the memory of the state, in bytes.

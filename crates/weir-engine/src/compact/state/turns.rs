@@ -213,6 +213,7 @@ mod tests {
             is_long: false,
             is_pinned: false,
             is_marked: false,
+            thinking_tokens: 0,
             takes_note: true,
             ending: Ending::Other,
         }
