@@ -23,6 +23,7 @@ mod pages;
 mod provider_key;
 mod reload;
 mod replay;
+mod run;
 mod serve;
 mod settings;
 pub mod sources;
@@ -47,6 +48,8 @@ Examples:
       forwards to OpenAI, with the key that each caller sends
   OPENAI_BASE_URL=http://127.0.0.1:8400/v1 python app.py
       runs an application through it
+  weir run -- claude
+      runs one command through a weir of its own
   weir check --config weir.toml --connect
       checks a configuration, and whether the upstream answers
   weir explain request.json
@@ -70,6 +73,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::ServeArgs),
+    Run(run::RunArgs),
     Check(check::CheckArgs),
     Explain(explain::ExplainArgs),
     Keys(keys::KeysArgs),
@@ -85,6 +89,7 @@ enum Command {
 pub fn run() -> ExitCode {
     match Arguments::parse().command {
         Some(Command::Serve(args)) => serve::run(&args),
+        Some(Command::Run(args)) => run::run(&args),
         Some(Command::Check(args)) => check::run(&args),
         Some(Command::Explain(args)) => end(explain::run(&args)),
         Some(Command::Keys(args)) => end(keys::run(&args)),

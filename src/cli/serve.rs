@@ -1,7 +1,7 @@
 //! `weir serve`: reads the configuration, sets up the log, serves, and explains failures. Decides
 //! nothing about requests.
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::settings::{Flags, Gathered};
 use super::start_error::{LogError, StartError};
 use super::store_path;
 use crate::admin::{self, Admin, AdminRenewal};
-use crate::config::{AuthMode, Config, Log, LogFormat};
+use crate::config::{AuthMode, Config, Log, LogFormat, Warning};
 use crate::proxy::Proxy;
 use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
 use crate::upstream::Client;
@@ -91,7 +91,21 @@ fn started(args: &ServeArgs) -> Result<Ending, StartError> {
     let look = |config: &Config| before.look(config);
     let (config, warnings) =
         args.flags.configuration(&gathered.figment, look).map_err(StartError::Configuration)?;
-    let (level, log_end) = start_log(&config.log).map_err(StartError::Log)?;
+    let is_terminal = io::stderr().is_terminal();
+    let log = start_log(&config.log, (io::stderr(), is_terminal));
+    let (level, log_end) = log.map_err(StartError::Log)?;
+    prepare(warnings);
+    let flags = args.flags.clone();
+    let startup = Startup { flags, gathered, before, level, hangups };
+    let served = runtime.block_on(serve(Arc::new(config), startup));
+    // Nobody waits any more for a count or a decoding that is still running.
+    runtime.shutdown_background();
+    drop(log_end);
+    served
+}
+
+/// Logs panics and the configuration's warnings, and loads the most used encoding.
+pub(super) fn prepare(warnings: Vec<Warning>) {
     std::panic::set_hook(Box::new(|panic| {
         // The place only: a panic's message may quote request content.
         let place = panic.location().map(ToString::to_string);
@@ -102,13 +116,6 @@ fn started(args: &ServeArgs) -> Result<Ending, StartError> {
     for warning in warnings {
         tracing::warn!(target: "weir::config", "{warning}");
     }
-    let flags = args.flags.clone();
-    let startup = Startup { flags, gathered, before, level, hangups };
-    let served = runtime.block_on(serve(Arc::new(config), startup));
-    // Nobody waits any more for a count or a decoding that is still running.
-    runtime.shutdown_background();
-    drop(log_end);
-    served
 }
 
 /// Inputs that are read again when they change.
@@ -145,24 +152,16 @@ async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, StartErr
     let client = Client::new(&config.upstream).map_err(StartError::Client)?;
     let store = open_store(&config)?;
     let admin = admin(&config, &store).await?;
-    let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(StartError::Setup)?;
-    let originals = Arc::clone(proxy.originals());
-    // Before anything new is written, so that bills are complete as soon as weir answers.
-    proxy.journal().tend().await;
-    for store in [Some(proxy.store()), originals.store()].into_iter().flatten() {
-        tokio::spawn(store_path::sweep(store.clone()));
-    }
-    let server = Server::bind(&config, proxy).await.map_err(|error| match error {
-        BindError::Listen(source) => StartError::Listen { address: config.server.listen, source },
-        BindError::Tls(error) => StartError::Tls(error),
-    })?;
+    let proxy = proxy(&config, client, &store).await?;
+    let server = bind(&config, proxy).await?;
     let address = server.address();
-    refuse_loops(&config, address).await?;
     greet(&config, &startup.gathered.figment, &store, address);
     let renewal = server.renewal();
     let in_force = renewal.clone();
-    let journal = move || Arc::clone(in_force.proxy().journal());
-    tokio::spawn(store_path::tend(journal, config.store.url.is_some()));
+    tokio::spawn(store_path::tend(
+        move || Arc::clone(in_force.proxy().journal()),
+        config.store.url.is_some(),
+    ));
     let admins = admin.as_ref().map(Admin::renewal);
     startup.watch((renewal.clone(), address), admins, &config);
     let shutdown = server.shutdown();
@@ -182,7 +181,38 @@ async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, StartErr
     });
     let ending = server.run().await;
     // The proxy in force at the end shares the state of all earlier ones.
-    let proxy = renewal.proxy();
+    finish(&renewal.proxy(), ending).await;
+    log_ending(&ending, &config);
+    Ok(ending)
+}
+
+/// Creates the proxy of `config`, and settles what earlier processes left open.
+pub(super) async fn proxy(
+    config: &Arc<Config>,
+    client: Client,
+    store: &Store,
+) -> Result<Proxy, StartError> {
+    let proxy = Proxy::new(config.clone(), client, store.clone()).map_err(StartError::Setup)?;
+    // Before anything new is written, so that bills are complete as soon as weir answers.
+    proxy.journal().tend().await;
+    for store in [Some(proxy.store()), proxy.originals().store()].into_iter().flatten() {
+        tokio::spawn(store_path::sweep(store.clone()));
+    }
+    Ok(proxy)
+}
+
+/// Binds a server to the configured address.
+pub(super) async fn bind(config: &Arc<Config>, proxy: Proxy) -> Result<Server, StartError> {
+    let server = Server::bind(config, proxy).await.map_err(|error| match error {
+        BindError::Listen(source) => StartError::Listen { address: config.server.listen, source },
+        BindError::Tls(error) => StartError::Tls(error),
+    })?;
+    refuse_loops(config, server.address()).await?;
+    Ok(server)
+}
+
+/// Writes everything that a proxy still holds after its server ended.
+pub(super) async fn finish(proxy: &Proxy, ending: Ending) {
     let summaries = proxy.summaries();
     if let Some(summaries) = summaries.filter(|_| ending != Ending::Forced) {
         summaries.finish().await;
@@ -190,17 +220,15 @@ async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, StartErr
     proxy.journal().finish().await;
     if ending != Ending::Forced {
         // The originals of the last requests are saved before the process ends.
-        originals.settle(|_| true).await;
+        proxy.originals().settle(|_| true).await;
     }
-    if let Err(error) = store.sync().await {
+    if let Err(error) = proxy.store().sync().await {
         tracing::warn!(
             target: "weir::store",
             %error,
             "the last writes may not survive a power loss"
         );
     }
-    log_ending(&ending, &config);
-    Ok(ending)
 }
 
 /// Refuses upstreams that are weir itself, if it listens elsewhere than configured, for example on
@@ -217,7 +245,8 @@ async fn refuse_loops(config: &Arc<Config>, address: SocketAddr) -> Result<(), S
     }
 }
 
-fn open_store(config: &Config) -> Result<Store, StartError> {
+/// Opens the store that `config` names.
+pub(super) fn open_store(config: &Config) -> Result<Store, StartError> {
     match config.auth.mode {
         AuthMode::Open => store_path::open(config, std::env::vars_os()).map_err(StartError::Store),
         AuthMode::Keys => {
@@ -259,13 +288,16 @@ async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, StartErr
     bound.map(Some).map_err(|source| StartError::AdminListen { address, source })
 }
 
-/// Starts the log, which lasts until the returned handle is dropped.
-fn start_log(log: &Log) -> Result<(LogLevel, LogEnd), LogError> {
+/// Starts the log to `out`, which lasts until the returned handle is dropped.
+pub(super) fn start_log(
+    log: &Log,
+    (out, is_terminal): (impl Write + Send + 'static, bool),
+) -> Result<(LogLevel, LogEnd), LogError> {
     let filter = EnvFilter::try_new(&log.level).map_err(LogError::Level)?;
-    let (writer, end) = log_writer(io::stderr()).map_err(LogError::Thread)?;
+    let (writer, end) = log_writer(out).map_err(LogError::Thread)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let (level, started) = match log.format {
-        LogFormat::Text if io::stderr().is_terminal() => {
+        LogFormat::Text if is_terminal => {
             let lines = TerminalLines::new(|name| std::env::var_os(name));
             let builder = builder.event_format(lines).fmt_fields(PlainFields);
             let builder = builder.with_filter_reloading();

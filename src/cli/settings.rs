@@ -64,6 +64,16 @@ pub(super) struct Gathered {
 }
 
 impl Flags {
+    /// Creates the flags for a free port of 127.0.0.1.
+    pub(super) fn with_free_port(
+        upstream: Option<String>,
+        config: Option<String>,
+        store: Option<String>,
+    ) -> Self {
+        let listen = Some("127.0.0.1:0".to_owned());
+        Self { listen, upstream, config, store, ..Self::default() }
+    }
+
     /// Gathers all settings from any kind of file.
     pub(super) fn gather(&self) -> Gathered {
         self.gathered(Document::file)

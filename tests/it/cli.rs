@@ -23,6 +23,7 @@ pub fn isolate(command: &mut Command) {
         }
     }
     command.env_remove("OPENAI_BASE_URL");
+    command.env_remove("ANTHROPIC_BASE_URL");
     command.env("WEIR_STORE__PATH", ":memory:");
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped());

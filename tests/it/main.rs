@@ -44,6 +44,8 @@ mod reload;
 mod replay;
 mod replay_command;
 mod routes;
+#[cfg(unix)]
+mod run;
 #[path = "../../examples/scripted_upstream/server.rs"]
 mod scripted_upstream;
 mod seeds;

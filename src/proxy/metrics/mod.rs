@@ -6,7 +6,7 @@ pub mod page;
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -121,9 +121,26 @@ pub struct Finished<'a> {
     pub unsettled: Option<Usage>,
 }
 
+/// Sums over all conversations since the process started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub requests: u64,
+    /// Requests whose conversation was sent shorter, or would have been.
+    pub shortened: u64,
+    pub compactions: u64,
+    /// Tokens by weir's count.
+    pub received_tokens: u64,
+    pub sent_tokens: u64,
+    /// Requests that were settled without a price.
+    pub unpriced: u64,
+    pub cost_nano_usd: u64,
+    pub saved_nano_usd: i64,
+}
+
 /// All metrics since the process started.
 #[derive(Debug)]
 pub struct Metrics {
+    totals: Mutex<Totals>,
     models: RwLock<HashSet<Arc<str>>>,
     other: Arc<str>,
     requests: Family<OfRequest, Counter>,
@@ -153,6 +170,7 @@ fn own_histogram() -> Histogram {
 impl Default for Metrics {
     fn default() -> Self {
         Self {
+            totals: Mutex::default(),
             models: RwLock::default(),
             other: Arc::from(OTHER),
             requests: Family::default(),
@@ -197,6 +215,12 @@ impl Metrics {
             self.actions.get_or_create(&OfAction { action }).inc();
         }
         if let Some((received, sent)) = request.conversation_tokens {
+            let mut totals = self.lock_totals();
+            totals.requests += 1;
+            totals.shortened += u64::from(sent < received);
+            totals.received_tokens += received;
+            totals.sent_tokens += sent;
+            drop(totals);
             self.conversation_tokens.get_or_create(&OfKind { kind: "received" }).inc_by(received);
             self.conversation_tokens.get_or_create(&OfKind { kind: "sent" }).inc_by(sent);
         }
@@ -220,6 +244,7 @@ impl Metrics {
 
     /// Counts a compaction that was sent, by its steps in the words of `x-weir-action`.
     pub fn compacted(&self, steps: &str) {
+        self.lock_totals().compactions += 1;
         self.compactions.get_or_create(&OfSteps { steps: steps.to_owned() }).inc();
     }
 
@@ -255,6 +280,11 @@ impl Metrics {
             ..Usage::default()
         };
         self.add_tokens(&model, &usage);
+        let mut totals = self.lock_totals();
+        totals.unpriced += u64::from(is_accepted && settlement.cost_nano_usd.is_none());
+        totals.cost_nano_usd += settlement.cost_nano_usd.unwrap_or(0);
+        totals.saved_nano_usd += settlement.saved_nano_usd.unwrap_or(0);
+        drop(totals);
         let usd = |nano_usd: f64| nano_usd / 1e9;
         if let Some(cost) = settlement.cost_nano_usd.filter(|cost| *cost > 0) {
             self.cost_usd.get_or_create(&OfModel { model }).inc_by(usd(cost as f64));
@@ -278,6 +308,15 @@ impl Metrics {
                 self.tokens.get_or_create(&labels).inc_by(tokens);
             }
         }
+    }
+
+    /// Returns the sums over all conversations so far.
+    pub fn totals(&self) -> Totals {
+        *self.lock_totals()
+    }
+
+    fn lock_totals(&self) -> MutexGuard<'_, Totals> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the label of a model. Callers invent names: only one that an upstream accepted gets

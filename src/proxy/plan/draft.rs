@@ -424,7 +424,8 @@ impl Draft {
             }
             Err(PlanError::CannotFit(unfit)) => {
                 let received_tokens = unfit.plan.received_tokens;
-                let error = self.about(self.refused(&unfit), Some(received_tokens));
+                let provider_state = request.provider_state.filter(|_| !job.options.bypass);
+                let error = self.about(self.refused(&unfit, provider_state), Some(received_tokens));
                 Drafted { planned: Err(error), plan: Some(unfit.plan) }
             }
         }))
@@ -440,10 +441,10 @@ impl Draft {
     }
 
     /// Creates the error for a request that exceeds its limit.
-    fn refused(&self, unfit: &CannotFit) -> ProxyError {
+    fn refused(&self, unfit: &CannotFit, provider_state: Option<&str>) -> ProxyError {
         let (plan, learned) = (&unfit.plan, &self.options.learned);
         if unfit.is_bypassed() {
-            return refusal::bypass(plan.received_tokens, unfit.limit_tokens);
+            return refusal::bypass(plan.received_tokens, unfit.limit_tokens, provider_state);
         }
         let is_learned = match plan.limits.bound() {
             Bound::Window => learned.window_tokens == Some(plan.limits.window_tokens),

@@ -174,14 +174,22 @@ pub fn still_too_long(planned: &Planned, resends: usize, answer: UpstreamAnswer)
     }
 }
 
-/// Creates the error for a bypass that a configured limit forbids.
-pub fn bypass(received_tokens: u64, limit_tokens: u64) -> ProxyError {
+/// Creates the error for a request above a configured limit that weir must not compact: for a
+/// bypass, or because its member `provider_state` names what the provider keeps.
+pub fn bypass(received_tokens: u64, limit_tokens: u64, provider_state: Option<&str>) -> ProxyError {
     let over = received_tokens.saturating_sub(limit_tokens);
+    let reason = match provider_state {
+        None => "and a bypass does not lift it".to_owned(),
+        Some(member) => format!(
+            "and weir cannot compact a conversation that the provider keeps ({member}); send it \
+             whole instead, with store: false"
+        ),
+    };
     let mut error = ProxyError::new(
         ErrorKind::ContextLengthExceeded,
         format!(
-            "The limit for this model is {} here, and a bypass does not lift it. Your messages \
-             resulted in {}, {over} too many.",
+            "The limit for this model is {} here, {reason}. Your messages resulted in {}, {over} too \
+             many.",
             shown_tokens(limit_tokens),
             shown_tokens(received_tokens),
         ),

@@ -2,6 +2,7 @@
 //! errors, usage and requests that continue a conversation kept by the provider.
 
 use serde_json::{Value, json};
+use weir::config::Limit;
 use weir_store::Store;
 use weir_store::ledger::RequestQuery;
 
@@ -178,6 +179,24 @@ async fn a_conversation_kept_by_the_provider_is_sent_as_received() {
         let answer = wire.message().await.expect("an answer");
         assert_eq!(answer.header("x-weir-action"), Some("provider_state"));
     }
+}
+
+#[tokio::test]
+async fn a_conversation_kept_by_the_provider_is_refused_above_a_configured_limit() {
+    let upstream = Upstream::start().await;
+    let weir = harness::start(&upstream.address, |config| {
+        config.limits.push(Limit { model: "*".to_owned(), max_input_tokens: 50 });
+    })
+    .await;
+    let long = "word ".repeat(500);
+    let body = json!({"model": "gpt-4o", "input": [
+        {"type": "item_reference", "id": "rs_1"},
+        {"role": "user", "content": long}
+    ]});
+    let answer = ask(weir.address, post("/v1/responses", "", &body)).await;
+    let said = answer.assert_error(400, "context_length_exceeded");
+    assert!(said.contains("item_reference") && said.contains("store: false"), "{said}");
+    assert!(!said.contains("bypass"), "{said}");
 }
 
 /// Checks an error in Anthropic's shape, and returns its message.
