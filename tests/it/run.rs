@@ -59,10 +59,9 @@ fn codex_gets_the_address_as_an_argument() {
     let program = folder.write("codex", "#!/bin/sh\nprintf '%s\\n' \"$@\" $OPENAI_BASE_URL\n");
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("it is a file");
     let (_, stdout, stderr) = ended(weir_run(&program, &["exec", "two words"]));
-    let lines: Vec<&str> = stdout.lines().collect();
-    let [option, address, rest @ .., url] = &lines[..] else { panic!("{stdout} {stderr}") };
-    assert_eq!((*option, *rest), ("-c", ["exec", "two words"]));
-    assert_eq!(*address, format!("openai_base_url=\"{url}\""));
+    let Some(url) = stdout.lines().last() else { panic!("{stderr}") };
+    let expected = format!("-c\nopenai_base_url=\"{url}\"\nexec\ntwo words\n{url}\n");
+    assert_eq!(stdout, expected);
 }
 
 fn weir_run(program: &str, arguments: &[&str]) -> Command {
@@ -125,11 +124,11 @@ async fn a_limit_compacts_and_observing_forwards_the_same_bytes() {
         assert_eq!(seen.body.len() < body.len() / 2, !is_observed);
         seen.answer(FINE);
         let (_, _, stderr) = running.await.expect("it does not panic");
-        let (count, saved) = match is_observed {
-            true => ("1 requests (1 above the limit)", " would be saved ("),
-            false => ("1 requests (1 compactions)", " saved ("),
+        let expected = match is_observed {
+            true => "1 requests (1 would be compacted), ",
+            false => "1 requests (1 compactions), ",
         };
-        assert!(stderr.contains(count) && stderr.contains(saved), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     }
 }
 
