@@ -29,7 +29,7 @@ use crate::server::{Ending, Server};
 use crate::upstream::{Base, Client};
 use weir_store::budget::NanoUsd;
 
-/// Where requests to `ANTHROPIC_BASE_URL` go by default.
+/// Default upstream of `ANTHROPIC_BASE_URL`.
 const ANTHROPIC: &str = "https://api.anthropic.com";
 /// Variable that names the Anthropic upstream, also used by Anthropic's SDKs.
 const ANTHROPIC_BASE_URL: &str = "ANTHROPIC_BASE_URL";
@@ -55,7 +55,7 @@ Examples:
   weir run --max-input-tokens 64000 -- codex
       sends at most 64,000 tokens a request; codex gets the address as -c openai_base_url=…
   weir run --observe -- opencode
-      changes no request; the summary at the end shows what a compaction would save
+      changes no request; the summary at the end counts those that would be compacted
   weir run --openai http://127.0.0.1:11434/v1 -- python agent.py
       sends requests to a model server on this machine
   weir usage --by day,model
@@ -272,7 +272,7 @@ async fn serve_while(
 
 /// Formats the line at the end of a run.
 fn summary(totals: &Totals, is_observed: bool) -> String {
-    let Totals { requests, shortened, compactions, received_tokens, sent_tokens, .. } = *totals;
+    let Totals { requests, observed, compactions, received_tokens, sent_tokens, .. } = *totals;
     if requests == 0 {
         return "no conversation went through; does the command read OPENAI_BASE_URL or \
                 ANTHROPIC_BASE_URL?"
@@ -280,11 +280,15 @@ fn summary(totals: &Totals, is_observed: bool) -> String {
     }
     let saved = received_tokens.saturating_sub(sent_tokens);
     let percent = saved * 100 / received_tokens.max(1);
-    let (count, sent, saved_word) = match is_observed {
-        true => (format!("{shortened} above the limit"), "would be sent", "would be saved"),
-        false => (format!("{compactions} compactions"), "sent", "saved"),
+    let received = grouped(received_tokens);
+    let tokens = match is_observed {
+        true => format!("{observed} would be compacted), {received} tokens received and sent"),
+        false => format!(
+            "{compactions} compactions), {received} tokens received, {} sent, {} saved ({percent} %)",
+            grouped(sent_tokens),
+            grouped(saved)
+        ),
     };
-    let saved = grouped(saved);
     let money = match (totals.cost_nano_usd, totals.unpriced) {
         (0, 1..) => "spend unknown (no price for the model)".to_owned(),
         (cost, unpriced) => {
@@ -295,10 +299,5 @@ fn summary(totals: &Totals, is_observed: bool) -> String {
             format!("${:.4} spent{unknown}", NanoUsd(cost).0 as f64 / 1e9)
         }
     };
-    format!(
-        "{requests} requests ({count}), {} tokens received, {} {sent}, {saved} \
-         {saved_word} ({percent} %), {money}",
-        grouped(received_tokens),
-        grouped(sent_tokens),
-    )
+    format!("{requests} requests ({tokens}, {money}")
 }

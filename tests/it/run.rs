@@ -124,11 +124,11 @@ async fn a_limit_compacts_and_observing_forwards_the_same_bytes() {
         assert_eq!(seen.body.len() < body.len() / 2, !is_observed);
         seen.answer(FINE);
         let (_, _, stderr) = running.await.expect("it does not panic");
-        let (count, saved) = match is_observed {
-            true => ("1 requests (1 above the limit)", " would be saved ("),
-            false => ("1 requests (1 compactions)", " saved ("),
+        let expected = match is_observed {
+            true => "1 requests (1 would be compacted), ",
+            false => "1 requests (1 compactions), ",
         };
-        assert!(stderr.contains(count) && stderr.contains(saved), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     }
 }
 

@@ -125,8 +125,8 @@ pub struct Finished<'a> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     pub requests: u64,
-    /// Requests whose conversation was sent shorter, or would have been.
-    pub shortened: u64,
+    /// Requests that observe mode forwarded instead of compacting their conversation.
+    pub observed: u64,
     pub compactions: u64,
     /// Tokens by weir's count.
     pub received_tokens: u64,
@@ -217,7 +217,7 @@ impl Metrics {
         if let Some((received, sent)) = request.conversation_tokens {
             let mut totals = self.lock_totals();
             totals.requests += 1;
-            totals.shortened += u64::from(sent < received);
+            totals.observed += u64::from(request.action.starts_with("observe+"));
             totals.received_tokens += received;
             totals.sent_tokens += sent;
             drop(totals);
