@@ -205,12 +205,11 @@ impl Draft {
         let known = settings.token_permille;
         let is_estimate = found.entry.encoding == Encoding::Estimate;
         let is_calibrated = is_estimate && known.is_none() && !policy.counting.is_estimated;
-        let set = known.map(|permille| (permille, Digits::Apart));
         let learned_ratio = || route.knowledge.learned.ratio(job.tenant, &model);
-        let ratio = set.or_else(|| learned_ratio().filter(|_| is_calibrated));
+        let ratio = known.map(|permille| (permille, Digits::Apart));
+        let ratio = ratio.or_else(|| learned_ratio().filter(|_| is_calibrated));
         let encoding = encoding(found.entry.encoding, policy.counting.is_estimated, ratio);
-        let may_ask =
-            !job.options.is_usage_refused && route.knowledge.usage_refusals.may_request(&model);
+        let may_ask = route.knowledge.usage_refusals.may_request(&model);
         let summaries = shared.summaries.as_ref().filter(|_| job.wait_mode != WaitMode::LookOnly);
         let options = PlanOptions {
             limits,
@@ -222,7 +221,7 @@ impl Draft {
             drops_thinking: job.options.is_thinking_refused,
             learned,
             max_output_tokens: job.options.max_output_tokens,
-            asks_usage: may_ask,
+            asks_usage: may_ask && !job.options.is_usage_refused,
             prefetch: summaries.and_then(|summaries| summaries.prefetch_settings()),
             ..PlanOptions::new(&model, encoding, limits.window_tokens)
         };
@@ -621,13 +620,15 @@ impl Known for AtHand<'_> {
     fn keep_state(&self, state: &Arc<Compactor>) {
         let Some(conversation) = &self.draft.conversation else { return };
         // Records that are not settled must not be reused by requests that are sent.
-        if conversation.is_whole || self.spans.is_some_and(Spans::is_unsettled) {
+        let is_kept = conversation.is_whole && !self.draft.options.drops_thinking;
+        if is_kept || self.spans.is_some_and(Spans::is_unsettled) {
             return;
         }
         let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());
         let kept = Remembered { state: Arc::clone(state), looked_at, last_sent };
         let Conversation { chain, remembered_messages, .. } = conversation;
-        self.shared.state.cache.keep_state(chain, kept, *remembered_messages);
+        let earlier = remembered_messages.filter(|_| !conversation.is_whole);
+        self.shared.state.cache.keep_state(chain, kept, earlier);
     }
 
     fn readings(&self) -> Rc<Readings> {

@@ -46,9 +46,6 @@ pub(super) fn edits(
     if kind == Kind::Compacted && end.summaries() > 0 {
         named.push(SUMMARY);
     }
-    if options.drops_thinking {
-        edits.extend(all_thinking(end, kind));
-    }
     if edits.iter().any(|(_, edit)| *edit == Edit::DropThinking) {
         named.push(THINKING);
     }
@@ -72,17 +69,6 @@ pub(super) fn edits(
     }
     edits.sort_by_key(|(message, _)| *message);
     (edits, named)
-}
-
-/// Returns the edits that leave out the thinking that the compactions of `end` have left.
-fn all_thinking(end: &Compactor, kind: Kind) -> Vec<(usize, Edit)> {
-    let has_thinking = |message: &usize| {
-        let is_sent = kind == Kind::LeftAlone || end.fates()[*message] != Fate::Gone;
-        let is_left = kind == Kind::LeftAlone || !end.drops_thinking_of(*message);
-        is_sent && is_left && end.facts()[*message].thinking_tokens > 0
-    };
-    let messages = (0..end.messages()).filter(has_thinking);
-    messages.map(|message| (message, Edit::DropThinking)).collect()
 }
 
 /// Returns the edits that remove weir's own member from messages that are otherwise unchanged.

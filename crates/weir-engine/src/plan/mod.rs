@@ -112,7 +112,11 @@ pub fn plan_with(
         .with_readings(known.readings(), &read_many)
         .with_summaries(&summary);
     let extras_tokens = known::extras_tokens(request, options.measure, known);
-    let state = state(request, options, extras_tokens, known, &source)?;
+    let mut state = state(request, options, extras_tokens, known, &source)?;
+    if options.drops_thinking {
+        let own = Arc::make_mut(&mut state);
+        own.drop_thinking_before(own.messages());
+    }
     known.keep_state(&state);
     let plan = Plan::new(request, options, options.overhead_tokens(extras_tokens), state);
     if options.mode == Mode::Bypass {

@@ -31,7 +31,8 @@ pub struct PlanOptions {
     pub mode: Mode,
     /// Whether a system message after other messages becomes a user's.
     pub late_system_as_user: bool,
-    /// Whether all thinking of the model is left out, after the provider refused some of it.
+    /// Whether all thinking so far is left out, after the provider refused some of it. The state keeps
+    /// this for later requests.
     pub drops_thinking: bool,
     /// Whether the provider accepts breakpoints of its prompt cache (`cache_control`).
     pub cache_control: bool,

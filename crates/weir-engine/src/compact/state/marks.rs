@@ -150,7 +150,8 @@ impl Compactor {
             soft => soft.min(policy.hard_permille),
         };
         let mark = fixed + share(marked_tokens - fixed, first_permille);
-        !self.masking.has_oversized && self.sizes.received_tokens + overhead_tokens <= mark
+        let is_whole = !self.masking.has_oversized && !self.has_dropped_thinking();
+        is_whole && self.sizes.received_tokens + overhead_tokens <= mark
     }
 
     /// Returns the size that a compaction reduces to.

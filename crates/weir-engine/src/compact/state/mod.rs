@@ -155,9 +155,9 @@ impl Compactor {
         self.messages.thinking_from = self.messages.thinking_from.max(message);
     }
 
-    /// Whether a message is sent without its thinking.
-    pub(crate) fn drops_thinking_of(&self, message: usize) -> bool {
-        self.messages.dropped_tokens(message) > 0
+    /// Whether any message is sent without its thinking.
+    pub(crate) fn has_dropped_thinking(&self) -> bool {
+        (0..self.messages.thinking_from).any(|message| self.messages.dropped_tokens(message) > 0)
     }
 
     /// Subtracts tokens that a message no longer takes.
