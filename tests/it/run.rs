@@ -134,7 +134,7 @@ async fn a_limit_compacts_and_observing_forwards_the_same_bytes() {
 
 #[test]
 fn a_signal_reaches_the_command() {
-    let trapping = "trap 'kill $!; exit 9' TERM; sleep 600 & echo ready; wait";
+    let trapping = "trap 'kill $!; exit 9' TERM; sleep 600 > /dev/null & echo ready; wait";
     for (script, expected) in [(trapping, 9), ("echo ready; exec sleep 600", 128 + 15)] {
         let mut running = run(&[], script).stdin(Stdio::null()).spawn().expect("weir starts");
         let mut stdout = BufReader::new(running.stdout.take().expect("it is piped"));

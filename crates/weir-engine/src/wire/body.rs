@@ -181,13 +181,16 @@ pub(super) fn fields<'a, const N: usize>(
 ///
 /// # Errors
 ///
-/// If it is anything but an object with `pin`, true or false.
+/// If it is not an object, or its `pin` is neither true nor false.
 pub(super) fn pin(raw: Option<&str>) -> Result<Option<&str>, FieldError> {
     let wrong =
         FieldError::WrongType { key: "weir", expected: r#"{"pin": true} or {"pin": false}"# };
     let Some(value) = raw.filter(|raw| *raw != "null") else { return Ok(raw) };
     let members = json::unique_members(value).ok_or(wrong.clone())?;
-    match members.iter().all(|(key, value)| key == "pin" && matches!(*value, "true" | "false")) {
+    let is_mark = |(key, value): &(Cow<'_, str>, &str)| {
+        key != "pin" || matches!(*value, "true" | "false" | "null")
+    };
+    match members.iter().all(is_mark) {
         true => Ok(raw),
         false => Err(wrong),
     }
