@@ -181,16 +181,15 @@ pub(super) fn fields<'a, const N: usize>(
 ///
 /// # Errors
 ///
-/// If it is not an object, or its `pin` is neither true nor false.
+/// If it is neither an empty object nor one whose `pin` is true or false.
 pub(super) fn pin(raw: Option<&str>) -> Result<Option<&str>, FieldError> {
     let wrong =
         FieldError::WrongType { key: "weir", expected: r#"{"pin": true} or {"pin": false}"# };
     let Some(value) = raw.filter(|raw| *raw != "null") else { return Ok(raw) };
     let members = json::unique_members(value).ok_or(wrong.clone())?;
-    let is_mark = |(key, value): &(Cow<'_, str>, &str)| {
-        key != "pin" || matches!(*value, "true" | "false" | "null")
-    };
-    match members.iter().all(is_mark) {
+    let mut pins = members.iter().filter(|(key, _)| key == "pin").map(|(_, value)| *value);
+    let is_mark = pins.next().map_or(members.is_empty(), |pin| matches!(pin, "true" | "false"));
+    match is_mark {
         true => Ok(raw),
         false => Err(wrong),
     }
