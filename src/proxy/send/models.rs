@@ -155,7 +155,7 @@ fn merged(
 }
 
 /// Returns the upstream's answer about the model called `name`, with the additions of
-/// [`Self::models`]; for a name that only a route has, its entry.
+/// the list of models; for a name that only a route has, its entry.
 pub async fn one(
     settings: &Settings,
     name: &str,

@@ -112,7 +112,8 @@ pub fn messages(messages: &[Value], is_joined: bool) -> Option<Value> {
         for (id, name, arguments) in calls(message) {
             let input: Map<String, Value> = serde_json::from_str(arguments.as_str()?).ok()?;
             // Serialised again, its size must be the same.
-            if Value::Object(input.clone()).to_string() != arguments {
+            let written = Value::Object(input.clone()).to_string();
+            if arguments.as_str() != Some(written.as_str()) {
                 return None;
             }
             blocks.push(json!({"type": "tool_use", "id": id, "name": name, "input": input}));

@@ -2,10 +2,8 @@
 //!
 //! `system` is a system message outside the list. A user's message that holds results of tools is one
 //! message for each result and one for each run of other blocks, so that the conversation has the shape
-//! that it has in chat completions. [`containers`] joins them again. The API reference of Messages
+//! that it has in chat completions. `containers` joins them again. The API reference of Messages
 //! describes the blocks.
-//!
-//! [`containers`]: super::containers
 
 use std::borrow::Cow;
 use std::ops::Range;
