@@ -1,5 +1,5 @@
-//! Context engine of weir: reads a chat request, compacts its conversation to a limit, and writes
-//! the body to send.
+//! Context engine of weir: reads a request (chat completions, Responses or Messages), compacts its
+//! conversation to a limit, and writes the body to send.
 //!
 //! No I/O, no clock, no randomness and no logging: the same request always gives the same plan. Decisions
 //! are never taken back, so the plan of a longer conversation extends that of the shorter one, and a

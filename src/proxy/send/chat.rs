@@ -7,7 +7,7 @@ use http::header::CONTENT_ENCODING;
 
 use super::attempt::Attempt;
 use super::overflow_retry::OverflowRetry;
-use super::{Cause, Exchange, may_pass, request_usage, thinking};
+use super::{Cause, Exchange, may_pass, refused_part};
 use crate::config::LargerWhen;
 use crate::proxy::admit::request::ChatRequest;
 use crate::proxy::error::{ErrorKind, ProxyError};
@@ -122,7 +122,10 @@ impl<'a> Chat<'a> {
     async fn drops_thinking(&mut self, inbound: &mut Inbound) -> bool {
         let Attempt { upstream, job, planned, .. } = &mut self.current;
         let may_be = self.request.protocol == Protocol::Messages && !job.options.bypass;
-        if !may_be || job.options.is_thinking_refused || !thinking::is_refusal(inbound).await {
+        if !may_be
+            || job.options.is_thinking_refused
+            || !refused_part::is_named(inbound, refused_part::THINKING).await
+        {
             return false;
         }
         job.options.is_thinking_refused = true;
@@ -186,7 +189,7 @@ impl Exchange for Chat<'_> {
     ) -> Result<Option<Cause>, ProxyError> {
         let Attempt { job, planned, .. } = &mut self.current;
         if planned.usage_request.is_some()
-            && request_usage::is_refusal(inbound).await
+            && refused_part::is_named(inbound, refused_part::USAGE).await
             && let Some(body) = planned.body.take()
         {
             planned.body = planned.remove_usage_request(&body);

@@ -8,8 +8,7 @@ pub mod models;
 mod overflow_retry;
 pub mod passthrough;
 pub mod probe;
-mod request_usage;
-mod thinking;
+mod refused_part;
 
 use std::time::Duration;
 

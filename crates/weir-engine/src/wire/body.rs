@@ -73,6 +73,14 @@ impl<'a, const N: usize> Members<'a, N> {
     }
 }
 
+/// Returns the value of a member, given its text from the name to the end.
+pub(super) fn member_value(raw: &str) -> &str {
+    let mut walk = Walk::new(raw);
+    let named = walk.value().and_then(|_| walk.peek());
+    let value = named.and_then(|_| raw.get(walk.position() + 1..)).unwrap_or_default();
+    value.trim_ascii_start()
+}
+
 /// Returns the body as text.
 pub(super) fn from_utf8(body: &[u8]) -> Result<&str, BodyError> {
     simdutf8::basic::from_utf8(body).map_err(|_| {

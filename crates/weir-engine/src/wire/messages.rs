@@ -8,7 +8,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::body::{Members, expect_string, fields, from_utf8, model, pin, stream, whole, wrong};
+use super::body::{
+    Members, expect_string, fields, from_utf8, member_value, model, pin, stream, whole, wrong,
+};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::splice::{rejoin, without_member};
@@ -237,14 +239,6 @@ fn read_blocks<'a>(raw: &'a str, mut message: Message<'a>) -> Result<Message<'a>
     }
     message.content = Content::Parts(parts);
     Ok(message)
-}
-
-/// Returns the value of a member of the body.
-fn member_value(raw: &str) -> &str {
-    let mut walk = Walk::new(raw);
-    let named = walk.value().and_then(|_| walk.peek());
-    let value = named.and_then(|_| raw.get(walk.position() + 1..)).unwrap_or_default();
-    value.trim_ascii_start()
 }
 
 /// Members of a block that weir acts on; each may be given once.

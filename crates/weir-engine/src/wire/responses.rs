@@ -7,7 +7,9 @@
 
 use std::borrow::Cow;
 
-use super::body::{Members, expect_string, fields, from_utf8, model, pin, stream, whole, wrong};
+use super::body::{
+    Members, expect_string, fields, from_utf8, member_value, model, pin, stream, whole, wrong,
+};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::walk::Walk;
@@ -237,10 +239,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
 /// Splits the text of a member of the body: whether it is `instructions`, and its value.
 fn member(raw: &str) -> (bool, &str) {
     let is_system = raw.starts_with("\"instructions\"");
-    let mut walk = Walk::new(raw);
-    let named = walk.value().and_then(|_| walk.peek());
-    let value = named.and_then(|_| raw.get(walk.position() + 1..)).unwrap_or_default();
-    (is_system, value.trim_ascii_start())
+    (is_system, member_value(raw))
 }
 
 /// One item, with the members that weir acts on.

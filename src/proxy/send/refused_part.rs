@@ -1,0 +1,34 @@
+//! Answers that refuse a part of the request that weir can leave out. Writes and reads no answer that a
+//! caller sees.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::CONTENT_ENCODING;
+use tokio::time::timeout;
+
+use crate::upstream::Inbound;
+
+/// Maximum size of a refusal that is examined.
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
+/// Timeout for the rest of a refusal; its caller waits as long for the refusal's head.
+const REFUSAL_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Words in a refusal of the request for a stream's usage.
+pub(super) const USAGE: &[&str] = &["stream_options", "include_usage"];
+/// Words in a refusal of thinking behind other messages than it was written after. Source:
+/// Anthropic's guide to extended thinking.
+pub(super) const THINKING: &[&str] = &["bound to a different conversation"];
+
+/// Whether an answer refuses the request in any of these words.
+pub(super) async fn is_named(inbound: &mut Inbound, words: &[&str]) -> bool {
+    let may_be =
+        matches!(inbound.status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY);
+    if !may_be || inbound.headers.contains_key(CONTENT_ENCODING) {
+        return false;
+    }
+    let seen = timeout(REFUSAL_DEADLINE, inbound.body.peek(MAX_REFUSAL_BYTES)).await;
+    let Ok(seen) = seen else { return false };
+    let has = |word: &&str| memchr::memmem::find(seen, word.as_bytes()).is_some();
+    seen.len() <= MAX_REFUSAL_BYTES && words.iter().any(has)
+}
