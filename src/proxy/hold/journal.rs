@@ -253,6 +253,8 @@ impl Journal {
             ),
             Err(error) => tracing::warn!(target: "weir::ledger", %error, "cannot read the journal"),
         }
+        // If it fails, requests that wait repeat it.
+        let _ = self.state.budgets.follow().await;
         let ledger = &self.config.ledger;
         let before = |days: u64| now_ms().saturating_sub(days.saturating_mul(DAY_MS));
         let (rows_ms, sums_ms) =
