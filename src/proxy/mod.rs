@@ -20,6 +20,7 @@ use http::{HeaderMap, Method, Response};
 use serde_json::Value;
 
 pub use self::admit::admission::Admission;
+use self::admit::attribution;
 pub use self::admit::caller::Caller;
 pub use self::admit::host;
 pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel};
@@ -75,6 +76,7 @@ impl Proxy {
         let settings = &self.settings;
         let admission = std::mem::replace(&mut request.admission, Admission::unlimited());
         let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
+        record.attributed(attribution::from_headers(&request.headers));
         let sent = async {
             // Admit: caller and rates are known, the options are read.
             self.refuse_loop(&request.headers)?;
@@ -120,6 +122,7 @@ impl Proxy {
         let is_get = pass.method == Method::GET;
         let is_unread = passthrough::is_unread(&pass.method, &pass.target);
         let mut record = self.begin(&pass.method, &pass.target, &pass.caller, pass.admission);
+        record.attributed(attribution::from_headers(&pass.headers));
         let sent = async {
             self.refuse_loop(&pass.headers)?;
             // Tokens are unknown yet, but earlier use must leave some room.

@@ -18,6 +18,9 @@ pub enum RequestClass {
     Auxiliary,
 }
 
+/// Headers that only the requests of agents have that another agent started.
+const SUBAGENT: [&str; 3] =
+    ["x-claude-code-agent-id", "x-codex-parent-thread-id", "x-parent-session-id"];
 /// Maximum size of a header that is read as JSON.
 const MAX_JSON_BYTES: usize = 16 << 10;
 
@@ -58,9 +61,7 @@ impl RequestClass {
             (Some("compaction"), _) | (_, "compact") => Some(Self::Compaction),
             (Some("prewarm" | "memory"), _) | (_, "memory_consolidation") => Some(Self::Auxiliary),
             (_, name) if !name.is_empty() => Some(Self::Subagent),
-            _ if has("x-claude-code-agent-id") || has("x-codex-parent-thread-id") => {
-                Some(Self::Subagent)
-            }
+            _ if SUBAGENT.into_iter().any(has) => Some(Self::Subagent),
             (Some("turn"), _) => Some(Self::Main),
             _ => None,
         }

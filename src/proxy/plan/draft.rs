@@ -16,6 +16,7 @@ use super::prefix_cache::Looked;
 use super::refusal::{self, Unfit};
 use super::shared::Shared;
 use crate::config::{self, LateSystem, ModelSettings, Originals};
+use crate::proxy::admit::attribution::ConversationLabel;
 use crate::proxy::error::ProxyError;
 use crate::proxy::error::Subject;
 use crate::proxy::settle::originals::LeftOut;
@@ -564,6 +565,7 @@ impl Draft {
             body: None,
             action: action.to_owned(),
             provider_state: request.provider_state,
+            conversation: ConversationLabel::of(request),
             edits: edits.join(","),
             received_tokens,
             sent_tokens: received_tokens,

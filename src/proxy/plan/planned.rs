@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::plan_cache::{LastSent, Sent};
+use crate::proxy::admit::attribution::ConversationLabel;
 use crate::proxy::hold::budgets::Report;
 use crate::proxy::send::probe::Probe;
 use crate::proxy::settle::originals::LeftOut;
@@ -94,6 +95,8 @@ pub struct Planned {
     pub action: String,
     /// Member that refers to a conversation kept by the provider, if the request has one.
     pub provider_state: Option<&'static str>,
+    /// Conversation of the request, as its body states it.
+    pub conversation: ConversationLabel,
     /// `x-weir-edits`; empty if there are none.
     pub edits: String,
     pub received_tokens: u64,

@@ -47,6 +47,9 @@ impl<'a> Chat<'a> {
         let route = asked.map_or(routes.unmatched(), |model| routes.find(model));
         let mut larger = route.larger().map(|(model, when)| (model.to_owned(), when));
         let current = choose(settings, &request, &mut larger).await?;
+        let (headers, tenant) = (&request.headers, request.caller.tenant);
+        let conversation = &current.planned.conversation;
+        record.attributed(settings.journal.attribute(headers, tenant, conversation));
         record.planned(&current.planned);
         let model = request.model.name.as_deref().unwrap_or(&current.planned.model);
         request.caller.check_model(model, &settings.config.routes)?;
@@ -109,7 +112,8 @@ impl<'a> Chat<'a> {
         if !is_first {
             record.planned_again(planned);
         }
-        let entry = JournalEntry::planned(account, target, planned, record.plan_ms());
+        let (origin, plan_ms) = (record.attribution(), record.plan_ms());
+        let entry = JournalEntry::planned(account, target, planned, origin, plan_ms);
         record.account(journal.open(entry, holding).await?);
         if is_first {
             self.overflow = OverflowRetry::default();

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::walk::Walk;
-use super::{BodyError, FieldError, json};
+use super::{BodyError, FieldError, LABELS, json};
 
 /// Members that list fallback models.
 pub const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
@@ -18,6 +18,8 @@ pub(super) struct Members<'a, const N: usize> {
     pub(super) values: [Option<&'a str>; N],
     /// Text of each known member from its name to the end of its value.
     pub(super) spans: [Option<&'a str>; N],
+    /// JSON text of each label's value.
+    pub(super) labels: [Option<&'a str>; LABELS.len()],
 }
 
 impl<'a, const N: usize> Members<'a, N> {
@@ -29,7 +31,8 @@ impl<'a, const N: usize> Members<'a, N> {
         list: &str,
         mut element: impl FnMut(&mut Walk<'a>) -> Option<Result<(), BodyError>>,
     ) -> Result<Self, BodyError> {
-        let mut members = Self { values: [None; N], spans: [None; N] };
+        let mut members =
+            Self { values: [None; N], spans: [None; N], labels: [None; LABELS.len()] };
         let mut refusal = None;
         let mut walk = Walk::new(text);
         let read = walk.members(|raw, walk| {
@@ -40,7 +43,11 @@ impl<'a, const N: usize> Members<'a, N> {
                     refusal = Some(BodyError::OtherCase { key: name.into_owned(), known });
                     return None;
                 }
-                return walk.value().map(drop);
+                let value = walk.value()?;
+                if let Some(place) = LABELS.iter().position(|label| *label == name) {
+                    members.labels[place].get_or_insert(value);
+                }
+                return Some(());
             };
             if members.values[place].is_some() {
                 refusal = Some(BodyError::DuplicateKey { key: name.into_owned() });

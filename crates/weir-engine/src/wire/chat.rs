@@ -7,7 +7,7 @@ use super::body::{model as read_model, stream as read_stream};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::walk::Walk;
-use super::{Beginning, BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
+use super::{Beginning, BodyError, Extra, ExtraKind, FieldError, LABELS, Protocol, Request};
 
 /// Top-level members that weir acts on; each may be given once.
 const MEMBERS: [&str; 12] = [
@@ -62,12 +62,15 @@ pub fn beginning(request: &Request<'_>) -> Option<Beginning> {
     Some(Beginning { leading: leading.map(|raw| raw.map(range)).collect(), messages, end })
 }
 
+/// Number of members that are read: those that weir acts on, then the labels.
+const READ: usize = MEMBERS.len() + LABELS.len();
+
 #[derive(Default)]
 struct Members<'a> {
     max_messages: usize,
-    raw: [Option<&'a str>; MEMBERS.len()],
+    raw: [Option<&'a str>; READ],
     /// Those in `raw` that precede the messages.
-    leading: [Option<&'a str>; MEMBERS.len()],
+    leading: [Option<&'a str>; READ],
     has_messages: bool,
     messages: Vec<&'a str>,
     refusal: Option<BodyError>,
@@ -105,7 +108,11 @@ impl<'a> Members<'a> {
             if let Some(known) = known.or(json::known_in_other_case(&name, &FALLBACKS)) {
                 return self.refuse(BodyError::OtherCase { key: name.into_owned(), known });
             }
-            return walk.value().map(drop);
+            let value = walk.value()?;
+            if let Some(place) = LABELS.iter().position(|label| *label == name) {
+                self.raw[MEMBERS.len() + place].get_or_insert(value);
+            }
+            return Some(());
         };
         let is_messages = name == "messages";
         if self.raw[place].is_some() || (is_messages && self.has_messages) {
@@ -162,6 +169,7 @@ impl<'a> Members<'a> {
             prediction,
             choices,
             service_tier,
+            labels @ ..,
         ] = self.raw;
         let limits = [("max_completion_tokens", max_completion_tokens), ("max_tokens", max_tokens)];
         let extras = [
@@ -203,6 +211,7 @@ impl<'a> Members<'a> {
             containers: Vec::new(),
             provider_state: None,
             leading: self.leading.to_vec(),
+            labels,
         })
     }
 }

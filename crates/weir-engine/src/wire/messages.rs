@@ -182,6 +182,7 @@ pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, Body
         containers,
         provider_state: None,
         leading: Vec::new(),
+        labels: members.labels,
     })
 }
 

@@ -173,13 +173,63 @@ pub struct Request<'a> {
     pub provider_state: Option<&'static str>,
     /// Members before the messages, in the protocol's own order.
     leading: Vec<Option<&'a str>>,
+    /// Members in which clients label their requests, in the order of [`LABELS`].
+    labels: [Option<&'a str>; LABELS.len()],
 }
 
+/// Members in which clients label their requests. weir reads them for its records only: one that is
+/// given twice is left for the upstream to refuse.
+const LABELS: [&str; 4] = ["metadata", "client_metadata", "prompt_cache_key", "conversation"];
+/// Maximum number of messages in [`Request::opening`].
+const MAX_OPENING: usize = 16;
+
 impl<'a> Request<'a> {
+    /// Returns the JSON text of `metadata`: an object of the caller's own.
+    pub fn metadata(&self) -> Option<&'a str> {
+        self.labels[0]
+    }
+
+    /// Returns the JSON text of `client_metadata`, in which codex describes a request.
+    pub fn client_metadata(&self) -> Option<&'a str> {
+        self.labels[1]
+    }
+
+    /// Returns the JSON text of `prompt_cache_key`, which requests of one conversation share.
+    pub fn prompt_cache_key(&self) -> Option<&'a str> {
+        self.labels[2]
+    }
+
+    /// Returns the JSON text of `conversation`, which names a conversation kept by the provider.
+    pub fn conversation(&self) -> Option<&'a str> {
+        self.labels[3]
+    }
+
+    /// Returns the first messages, up to the first one that is not the system's. Each request of a
+    /// conversation begins with them.
+    pub fn opening(&self) -> &[&'a str] {
+        let listed = self.listed().iter().take(MAX_OPENING);
+        let systems = listed.take_while(|raw| is_of_system(raw)).count();
+        &self.messages[..(self.outside + systems + 1).min(self.messages.len())]
+    }
+
     /// Returns the messages in the list of messages.
     pub fn listed(&self) -> &[&'a str] {
         &self.messages[self.outside..]
     }
+}
+
+/// Whether a message of the list is the system's. Reads up to its role only.
+fn is_of_system(raw: &str) -> bool {
+    let mut role = None;
+    // A name that is not the role's is skipped; the walk ends with the role.
+    let _ = walk::Walk::new(raw).members(|name, walk| {
+        let value = walk.value()?;
+        if name == "\"role\"" {
+            role = Some(value);
+        }
+        role.is_none().then_some(())
+    });
+    matches!(role, Some("\"system\"" | "\"developer\""))
 }
 
 /// Member outside the messages that takes prompt tokens.

@@ -123,8 +123,9 @@ pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, Body
     let mut items =
         Items { text, max_messages, messages: Vec::new(), open: None, has_reference: false };
     let members = Members::read(text, &MEMBERS, "input", |walk| items.item(walk))?;
-    let [model_raw, instructions, input, stream_raw, most, tools, format, tier, ..] =
+    let [model_raw, instructions, input, stream_raw, most, tools, format, tier, _, conversation, _] =
         members.values;
+    let [metadata, client_metadata, cache_key, _] = members.labels;
     let mut messages = Vec::with_capacity(items.messages.len() + 1);
     let is_given = |raw: &Option<&str>| raw.is_some_and(|raw| raw != "null");
     if is_given(&instructions) {
@@ -166,6 +167,7 @@ pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, Body
             None => items.has_reference.then_some("item_reference"),
         },
         leading: Vec::new(),
+        labels: [metadata, client_metadata, cache_key, conversation],
     })
 }
 
