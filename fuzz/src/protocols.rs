@@ -9,6 +9,8 @@ use weir_engine::tokens::Encoding;
 use weir_engine::wire::{Protocol, Request, splice};
 use weir_engine::{Measure, Policy};
 
+use super::reading;
+
 const MAX_MESSAGES: usize = 256;
 
 pub fn check(input: &[u8]) {
@@ -17,6 +19,7 @@ pub fn check(input: &[u8]) {
     let Ok(request) = protocol.read(body, MAX_MESSAGES) else { return };
     assert_json(request.text);
     assert_eq!(splice::apply(protocol, &request, &[]).as_bytes(), body, "no edit, no changed byte");
+    reading::check(protocol, &request);
     for raw in &request.messages {
         let identity = protocol.identity(raw);
         assert_eq!(protocol.identity(&identity), identity, "an identity is its own");

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::parallel;
 use super::plan_cache::{Chain, LastSent, Remembered};
 use super::planned::{Job, Planned, Progress};
-use super::planner::INLINE_BYTES;
+use super::planner::{INLINE_BYTES, LONG_BODY_BYTES};
 use super::prefix_cache::Looked;
 use super::refusal::{self, Unfit};
 use super::shared::Shared;
@@ -34,7 +34,7 @@ use weir_engine::plan::{
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::tokens::{Digits, Encoding};
 use weir_engine::wire::messages::binds_thinking;
-use weir_engine::wire::{Beginning, Protocol, Request};
+use weir_engine::wire::{Beginning, Prefix, Protocol, Request};
 use weir_store::budget::{Compaction, ServiceTier};
 
 /// Name of the edit that replaces the requested model by another.
@@ -242,7 +242,7 @@ impl Draft {
     /// Prepares to be continued by another thread, which reads the body again by
     /// [`Self::read_again`].
     pub(super) fn leave(mut self, request: &Request<'_>) -> Self {
-        self.beginning = request.protocol.beginning(request);
+        self.beginning = Beginning::of(request);
         self
     }
 
@@ -252,7 +252,7 @@ impl Draft {
         shared: &Shared,
         job: &'a Job,
     ) -> Result<Request<'a>, ProxyError> {
-        read_body(shared, job, self.beginning.as_ref())
+        read_body(shared, job, self.beginning.as_ref().map(Beginning::whole))
     }
 
     /// Looks up what is at hand, and counts the rest as long as it is no more than `most_bytes` at
@@ -308,16 +308,11 @@ impl Draft {
     ) -> Conversation {
         let profile = Arc::new(self.options.profile(request, extras_tokens));
         let (cache, messages) = (&shared.state.cache, &request.messages);
-        let known = self.looked.as_ref().and_then(|looked| looked.known.as_ref());
-        // A known prefix with too many messages is not used.
-        let known = known.map(|known| &*known.hashes).filter(|known| known.len() <= messages.len());
-        let known = known.unwrap_or_default();
+        let known = self.looked.as_ref().and_then(|looked| looked.shared.as_ref());
         let whose = (job.tenant, &*profile, shared.config.summaries.mode());
-        let chain = Chain::new(cache, whose, (request.protocol, messages), known);
-        if let Some(looked) = &self.looked
-            && let Some(read) = request.protocol.beginning(request)
-        {
-            cache.prefixes.keep(looked, &job.body, read, chain.own());
+        let chain = Chain::new(cache, whose, request, |message| known?.hash(request, message));
+        if let Some(looked) = &self.looked {
+            cache.prefixes.keep(looked, request, chain.own());
         }
         let remembered = cache.longest_fold(&chain);
         let remembered_messages = remembered.as_ref().map(|earlier| earlier.state.messages());
@@ -387,7 +382,7 @@ impl Draft {
         // A long body is known, but nothing of its conversation under these options.
         let conversation = self.conversation.as_ref();
         let is_new = conversation.is_none_or(|own| own.remembered_messages.is_none());
-        (is_new && self.looked.is_some())
+        (is_new && job.body.len() >= LONG_BODY_BYTES)
             || cost.largest_uncounted_extra_bytes > INLINE_BYTES
             || cost.uncounted_bytes > INLINE_BYTES
             || cost.searched_bytes > INLINE_BYTES
@@ -645,7 +640,7 @@ impl Known for AtHand<'_> {
 pub(super) fn read_body<'a>(
     shared: &Shared,
     job: &'a Job,
-    beginning: Option<&Beginning>,
+    beginning: Option<Prefix<'_>>,
 ) -> Result<Request<'a>, ProxyError> {
     let max_messages = shared.config.server.max_messages;
     let request = match beginning {

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 use super::prefix_cache::PrefixCache;
 use crate::config::{self, SummaryMode};
 use weir_engine::compact::{Compactor, Fact, Measure, Profile};
-use weir_engine::wire::{Extra, Protocol};
+use weir_engine::wire::{Extra, Request};
 use weir_store::Tenant;
 
 /// Memory of an entry besides its value: key, pointers, the cache's own data.
@@ -155,15 +155,16 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Hashes each message once, except the first ones, whose hashes are `known`. Tenant, protocol
-    /// and profile are part of every key, and so is the mode of summaries, since a compaction state
-    /// holds them.
+    /// Hashes each message of `request` once, except those whose hashes are `known`, by index. Tenant,
+    /// protocol and profile are part of every key, and so is the mode of summaries, since a compaction
+    /// state holds them.
     pub(super) fn new(
         memory: &PlanCache,
         (tenant, profile, mode): (Tenant, &Profile, SummaryMode),
-        (protocol, messages): (Protocol, &[&str]),
-        known: &[u128],
+        request: &Request<'_>,
+        known: impl Fn(usize) -> Option<u128>,
     ) -> Self {
+        let (protocol, messages) = (request.protocol, &request.messages);
         let seed = memory.join(&(tenant, protocol, profile.measure));
         let mut end = memory.join(&(tenant, protocol, profile, mode));
         let mut chain = Self {
@@ -171,11 +172,10 @@ impl Chain {
             contents: Vec::with_capacity(messages.len()),
             ends: Vec::with_capacity(messages.len()),
         };
-        let mut known = known.iter().copied();
-        for raw in messages {
+        for (index, raw) in messages.iter().enumerate() {
             let identity = || protocol.identity(raw);
             let hash = || xxh3_128_with_secret(identity().as_bytes(), &memory.secret);
-            let own = known.next().unwrap_or_else(hash);
+            let own = known(index).unwrap_or_else(hash);
             chain.own.push(own);
             chain.contents.push(memory.pair(seed, own));
             end = memory.pair(end, own);

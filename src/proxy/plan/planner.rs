@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::draft::{Draft, Drafted, Step, read_body};
 use super::planned::{Job, Planned, RequestOptions};
-use super::prefix_cache::Looked;
+use super::prefix_cache::{Looked, SharedPrefix};
 use super::shared::{PlanState, Shared, shown};
 use crate::config::{Config, Mode};
 use crate::proxy::error::{ErrorKind, ProxyError};
@@ -21,6 +21,8 @@ use weir_store::Tenant;
 
 /// Maximum bytes of new messages counted on the request's own task.
 pub(super) const INLINE_BYTES: usize = 16 * 1024;
+/// Of larger bodies, those of conversations that are not known are not even parsed there.
+pub(super) const LONG_BODY_BYTES: usize = 64 * 1024;
 /// Larger bodies are not even parsed there.
 const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 
@@ -160,7 +162,8 @@ fn start(shared: &Shared, job: &Job) -> Result<Start, ProxyError> {
         return Ok(Start::Long(Begun::Nothing));
     }
     let looked = look(shared, job);
-    if looked.as_ref().is_some_and(|looked| looked.known.is_none()) {
+    let is_unknown = looked.as_ref().is_none_or(|looked| looked.shared.is_none());
+    if is_unknown && job.body.len() >= LONG_BODY_BYTES {
         // A long, unknown conversation: there is much to count.
         return Ok(Start::Long(Begun::Looked(looked.map(Box::new))));
     }
@@ -195,7 +198,7 @@ fn finish(shared: &Shared, job: &Job, begun: Begun) -> Result<Step, ProxyError> 
 
 /// Looks a job's body up in the prefix cache; `None` for a short one.
 pub(super) fn look(shared: &Shared, job: &Job) -> Option<Looked> {
-    shared.state.cache.prefixes.look(job.tenant, &job.body)
+    shared.state.cache.prefixes.look(job.tenant, job.protocol, &job.body)
 }
 
 /// Reads a job's body after its known beginning, and finds its limits.
@@ -205,8 +208,8 @@ pub(super) fn read<'a>(
     looked: Option<Looked>,
 ) -> Result<(Draft, Request<'a>), ProxyError> {
     let read = || {
-        let known = looked.as_ref().and_then(|looked| looked.known.as_ref());
-        let request = read_body(shared, job, known.map(|known| &known.read))?;
+        let known = looked.as_ref().and_then(|looked| looked.shared.as_ref());
+        let request = read_body(shared, job, known.map(SharedPrefix::prefix))?;
         Ok((Draft::new(shared, job, &request, looked), request))
     };
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
@@ -306,20 +309,56 @@ mod tests {
         assert_eq!(planned, alone);
     }
 
-    #[test]
-    fn what_is_read_on_is_planned_as_what_is_read_anew() {
-        let shared = shared();
-        let mut taken_up = 0;
-        for messages in (1..80).step_by(2) {
-            let job = job(conversation(messages), Some(20_000));
-            let looked = shared.state.cache.prefixes.look(job.tenant, &job.body);
-            taken_up += usize::from(looked.is_some_and(|looked| looked.known.is_some()));
-            let Ok(on) = planned(&shared, &job) else { panic!("it fits") };
-            let Ok(anew) = planned(&self::shared(), &job) else { panic!("it fits") };
-            assert_eq!((on.body, on.action), (anew.body, anew.action), "{messages} messages");
-            assert_eq!(on.received_tokens, anew.received_tokens, "{messages} messages");
+    /// Returns the conversation of an agent, which calls a tool in every other message. In Messages the
+    /// last one has a mark of the provider's cache.
+    fn agent(protocol: Protocol, turns: usize) -> String {
+        let output = |turn: usize| format!("turn_{turn} says \\\"é\\\" \\n").repeat(100);
+        let mut list = vec![r#"{"role":"user","content":"Fix it."}"#.to_owned()];
+        for turn in 0..turns {
+            let (id, output) = (format!("call_{turn}"), output(turn));
+            let text = format!("I read part {turn}.");
+            let mark =
+                if turn + 1 == turns { r#","cache_control":{"type":"ephemeral"}"# } else { "" };
+            list.extend(match protocol {
+                Protocol::Chat => vec![
+                    format!(r#"{{"role":"assistant","content":"{text}","tool_calls":[{{"id":"{id}","type":"function","function":{{"name":"read","arguments":"{{}}"}}}}]}}"#),
+                    format!(r#"{{"role":"tool","tool_call_id":"{id}","content":"{output}"}}"#),
+                ],
+                Protocol::Responses => vec![
+                    format!(r#"{{"type":"message","role":"assistant","content":[{{"type":"output_text","text":"{text}"}}]}}"#),
+                    format!(r#"{{"type":"function_call","call_id":"{id}","name":"read","arguments":"{{}}"}}"#),
+                    format!(r#"{{"type":"function_call_output","call_id":"{id}","output":"{output}"}}"#),
+                ],
+                Protocol::Messages => vec![
+                    format!(r#"{{"role":"assistant","content":[{{"type":"text","text":"{text}"}},{{"type":"tool_use","id":"{id}","name":"read","input":{{}}}}]}}"#),
+                    format!(r#"{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"{id}","content":"{output}"}},{{"type":"text","text":"Go on."{mark}}}]}}"#),
+                ],
+            });
         }
-        assert!(taken_up > 10, "{taken_up} were taken up");
+        let (name, outside) = match protocol {
+            Protocol::Chat => ("messages", ""),
+            Protocol::Responses => ("input", r#","instructions":"Be brief.""#),
+            Protocol::Messages => ("messages", r#","system":"Be brief.","max_tokens":99"#),
+        };
+        format!(r#"{{"model":"gpt-4o","{name}":[{}]{outside}}}"#, list.join(","))
+    }
+
+    #[test]
+    fn what_is_read_on_is_planned_as_what_is_read_from_the_start() {
+        for protocol in [Protocol::Chat, Protocol::Responses, Protocol::Messages] {
+            let shared = shared();
+            let mut taken_up = 0;
+            for turns in 1..60 {
+                let job = Job { protocol, ..job(agent(protocol, turns), Some(20_000)) };
+                let shares = |looked: Looked| looked.shared.is_some();
+                taken_up += usize::from(look(&shared, &job).is_some_and(shares));
+                let Ok(on) = planned(&shared, &job) else { panic!("it fits") };
+                let Ok(whole) = planned(&self::shared(), &job) else { panic!("it fits") };
+                assert_eq!((on.body, on.action), (whole.body, whole.action), "{turns} turns");
+                assert_eq!(on.received_tokens, whole.received_tokens, "{turns} turns");
+            }
+            assert!(taken_up > 45, "{taken_up} were taken up in {protocol:?}");
+        }
     }
 
     #[test]

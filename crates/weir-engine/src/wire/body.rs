@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use super::beginning::Begun;
 use super::walk::Walk;
 use super::{BodyError, FieldError, json};
 
@@ -14,62 +15,104 @@ pub const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
 
 /// Members of a body. Each known one may be given once.
 pub(super) struct Members<'a, const N: usize> {
-    /// JSON text of each known member's value.
+    /// JSON text of each known member's value, except the list of messages.
     pub(super) values: [Option<&'a str>; N],
     /// Text of each known member from its name to the end of its value.
     pub(super) spans: [Option<&'a str>; N],
+    /// Those of `spans` before the list of messages.
+    pub(super) leading: [Option<&'a str>; N],
 }
 
 impl<'a, const N: usize> Members<'a, N> {
-    /// Reads the members of `text`. Of the member `list`, if it is an array, each element is passed to
-    /// `element`, which must skip it; it returns `None` if the text is no JSON.
+    /// Reads the members of `text` after those in `begun`. Of the member `list`, if it is an array,
+    /// each element is passed to `element`, which must skip it; it returns `None` if the text is no
+    /// JSON.
     pub(super) fn read(
         text: &'a str,
+        begun: &Begun<'a>,
         names: &[&'static str; N],
         list: &str,
-        mut element: impl FnMut(&mut Walk<'a>) -> Option<Result<(), BodyError>>,
+        element: impl FnMut(&mut Walk<'a>) -> Option<Result<(), BodyError>>,
     ) -> Result<Self, BodyError> {
-        let mut members = Self { values: [None; N], spans: [None; N] };
-        let mut refusal = None;
-        let mut walk = Walk::new(text);
-        let read = walk.members(|raw, walk| {
-            let name = json::name(raw)?;
-            let Some(place) = names.iter().position(|known| *known == name) else {
-                let known = json::known_in_other_case(&name, names);
-                if let Some(known) = known.or(json::known_in_other_case(&name, &FALLBACKS)) {
-                    refusal = Some(BodyError::OtherCase { key: name.into_owned(), known });
-                    return None;
-                }
-                return walk.value().map(drop);
-            };
-            if members.values[place].is_some() {
-                refusal = Some(BodyError::DuplicateKey { key: name.into_owned() });
-                return None;
-            }
-            let is_list = walk.peek()? == b'[' && name == list;
-            let start = walk.position();
-            if is_list {
-                walk.elements(|walk| match element(walk)? {
-                    Ok(()) => Some(()),
-                    Err(error) => {
-                        refusal = Some(error);
-                        None
-                    }
-                })?;
-            } else {
-                walk.value()?;
-            }
-            members.values[place] = text.get(start..walk.position());
-            let from = raw.as_ptr() as usize - text.as_ptr() as usize;
-            members.spans[place] = text.get(from..walk.position());
-            Some(())
-        });
+        let members = Self { values: [None; N], spans: [None; N], leading: [None; N] };
+        let mut reader =
+            Reader { text, names, list, members, has_list: false, refusal: None, element };
+        let mut walk = Walk::at(text, begun.position);
+        let read = match begun.position {
+            0 => walk.members(|raw, walk| reader.member(raw, walk)),
+            _ => reader.read_on(&mut walk, begun),
+        };
         let read = read.and_then(|()| walk.end());
-        match (refusal, read) {
+        match (reader.refusal, read) {
             (Some(refusal), _) => Err(refusal),
-            (None, Some(())) => Ok(members),
+            (None, Some(())) => Ok(reader.members),
             (None, None) => Err(BodyError::NotJson { detail: detail(text) }),
         }
+    }
+}
+
+/// Reader of a body's members.
+struct Reader<'a, 'n, const N: usize, E> {
+    text: &'a str,
+    names: &'n [&'static str; N],
+    /// Name of the list of messages.
+    list: &'n str,
+    members: Members<'a, N>,
+    has_list: bool,
+    refusal: Option<BodyError>,
+    element: E,
+}
+
+impl<'a, const N: usize, E> Reader<'a, '_, N, E>
+where
+    E: FnMut(&mut Walk<'a>) -> Option<Result<(), BodyError>>,
+{
+    /// Continues after a message, with the members that precede the messages.
+    fn read_on(&mut self, walk: &mut Walk<'a>, begun: &Begun<'a>) -> Option<()> {
+        self.has_list = true;
+        let own = &mut self.members;
+        for (place, span) in begun.leading.iter().enumerate().take(N) {
+            (own.spans[place], own.values[place]) = (*span, span.map(member_value));
+        }
+        own.leading = own.spans;
+        walk.more_elements(|walk| self.element(walk))?;
+        walk.more_members(|raw, walk| self.member(raw, walk))
+    }
+
+    fn member(&mut self, raw: &'a str, walk: &mut Walk<'a>) -> Option<()> {
+        let name = json::name(raw)?;
+        let Some(place) = self.names.iter().position(|known| *known == name) else {
+            let known = json::known_in_other_case(&name, self.names);
+            if let Some(known) = known.or(json::known_in_other_case(&name, &FALLBACKS)) {
+                return self.refuse(BodyError::OtherCase { key: name.into_owned(), known });
+            }
+            return walk.value().map(drop);
+        };
+        let is_list = name == self.list;
+        if self.members.values[place].is_some() || (is_list && self.has_list) {
+            return self.refuse(BodyError::DuplicateKey { key: name.into_owned() });
+        }
+        if is_list && walk.peek()? == b'[' {
+            self.has_list = true;
+            self.members.leading = self.members.spans;
+            return walk.elements(|walk| self.element(walk));
+        }
+        self.members.values[place] = Some(walk.value()?);
+        let from = raw.as_ptr() as usize - self.text.as_ptr() as usize;
+        self.members.spans[place] = self.text.get(from..walk.position());
+        Some(())
+    }
+
+    fn element(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+        match (self.element)(walk)? {
+            Ok(()) => Some(()),
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    fn refuse(&mut self, refusal: BodyError) -> Option<()> {
+        self.refusal = Some(refusal);
+        None
     }
 }
 

@@ -41,7 +41,8 @@ pub(super) fn join<'a>(
         sent.extend(treat(message).after.into_iter().map(own));
     }
     for (place, container) in request.containers.iter().enumerate() {
-        let of = |raw| Sent { role: container.role.clone(), raw, origin: Some(place) };
+        let role = || json::string(container.role).unwrap_or_default();
+        let of = |raw| Sent { role: role(), raw, origin: Some(place) };
         let treated: Vec<Treated<'a>> = container.messages.clone().map(&mut treat).collect();
         if container.is_split {
             sent.extend(rebuilt(container, treated).map(of));

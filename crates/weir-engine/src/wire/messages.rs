@@ -8,9 +8,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::body::{
-    Members, expect_string, fields, from_utf8, member_value, model, pin, stream, whole, wrong,
-};
+use super::beginning::Begun;
+use super::body::{Members, expect_string, fields, member_value, model, pin, stream, whole, wrong};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::splice::{rejoin, without_member};
@@ -24,11 +23,15 @@ const MEMBERS: [&str; 7] =
 /// Mark of the provider's cache, on a block.
 const CACHE_CONTROL: &str = "cache_control";
 
+/// Type of a block with the result of a tool, as JSON text.
+const RESULT: &str = "\"tool_result\"";
+
 /// Object in the list of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Container<'a> {
     pub(super) raw: &'a str,
-    pub(super) role: Cow<'a, str>,
+    /// JSON text of its role; empty if it has none.
+    pub(super) role: &'a str,
     /// Its messages among those of the request.
     pub(super) messages: Range<usize>,
     /// Whether each of these messages is a part of the content, not the object itself.
@@ -39,8 +42,6 @@ pub(super) struct Container<'a> {
 struct List<'a> {
     text: &'a str,
     max_messages: usize,
-    /// Number of messages before the list.
-    outside: usize,
     messages: Vec<&'a str>,
     containers: Vec<Container<'a>>,
 }
@@ -79,14 +80,15 @@ impl<'a> List<'a> {
             return Some(Err(BodyError::DuplicateKey { key: key.to_owned() }));
         }
         let raw = self.text.get(start..walk.position())?;
-        let role = role.and_then(json::string).unwrap_or_default();
+        let role = role.unwrap_or_default();
         let blocks = blocks.unwrap_or_default();
-        let is_split = role == "user" && blocks.iter().any(|block| block.is_result);
+        let is_user = json::string(role).is_some_and(|role| role == "user");
+        let is_split = is_user && blocks.iter().any(|block| block.is_result);
         if is_split && is_marked {
             let expected = "on a block of the content, if a message holds results of tools";
             return Some(Err(wrong("weir", expected)));
         }
-        let first = self.outside + self.messages.len();
+        let first = self.messages.len();
         match is_split {
             true => self.split(&blocks)?,
             false => self.messages.push(raw),
@@ -94,7 +96,7 @@ impl<'a> List<'a> {
         if self.messages.len() > self.max_messages {
             return Some(Err(BodyError::TooManyMessages { limit: self.max_messages }));
         }
-        let messages = first..self.outside + self.messages.len();
+        let messages = first..self.messages.len();
         self.containers.push(Container { raw, role, messages, is_split });
         Some(Ok(()))
     }
@@ -126,7 +128,7 @@ fn content_blocks(walk: &mut Walk<'_>) -> Option<Vec<Place>> {
         if is_object {
             walk.members(|name, walk| {
                 let value = walk.value()?;
-                is_result |= name == "\"type\"" && value == "\"tool_result\"";
+                is_result |= name == "\"type\"" && value == RESULT;
                 Some(())
             })?;
         } else {
@@ -138,15 +140,19 @@ fn content_blocks(walk: &mut Walk<'_>) -> Option<Vec<Place>> {
     Some(blocks)
 }
 
-/// Reads a body in one validating pass.
-pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
-    let text = from_utf8(body)?;
-    let mut list =
-        List { text, max_messages, outside: 0, messages: Vec::new(), containers: Vec::new() };
-    let members = Members::read(text, &MEMBERS, "messages", |walk| list.message(walk))?;
-    let [model_raw, system, listed, stream_raw, most, tools, tier] = members.values;
+/// Reads a body in one validating pass, from where `begun` ends.
+pub(super) fn read<'a>(
+    text: &'a str,
+    mut begun: Begun<'a>,
+    max_messages: usize,
+) -> Result<Request<'a>, BodyError> {
+    let messages = std::mem::take(&mut begun.messages);
+    let containers = std::mem::take(&mut begun.containers);
+    let mut list = List { text, max_messages, messages, containers };
+    let members = Members::read(text, &begun, &MEMBERS, "messages", |walk| list.message(walk))?;
+    let [model_raw, system, no_list, stream_raw, most, tools, tier] = members.values;
     let List { messages: mut own, mut containers, .. } = list;
-    if listed.is_some_and(|raw| !raw.starts_with('[')) {
+    if no_list.is_some() {
         return Err(wrong("messages", "an array of messages"));
     }
     let mut messages = Vec::with_capacity(own.len() + 1);
@@ -181,7 +187,8 @@ pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, Body
         outside,
         containers,
         provider_state: None,
-        leading: Vec::new(),
+        is_open: false,
+        leading: members.leading.to_vec(),
     })
 }
 
@@ -433,15 +440,15 @@ pub(super) fn content(raw: &str) -> Option<&str> {
     }
     let [kind, role, content] =
         fields(raw, &["type", "role", "content"], "an object").unwrap_or_default();
-    let is_result = kind == Some("\"tool_result\"");
+    let is_result = kind == Some(RESULT);
     (is_result || role.is_some()).then_some(content?)
 }
 
 /// Returns a message without the marks of the provider's cache, and with its content as a list of
 /// blocks: clients move the marks, and write a text that has one as a block.
 pub(super) fn identity(raw: &str) -> Cow<'_, str> {
-    let out = if is_result(raw) { unmarked(raw) } else { unmarked_blocks(raw) };
-    if raw.starts_with('"') {
+    let out = if raw.contains(CACHE_CONTROL) { without_marks(raw) } else { Cow::Borrowed(raw) };
+    if raw.starts_with('"') || !may_have_text(&out) {
         return out;
     }
     let Some(text) = content(&out).filter(|content| content.starts_with('"')) else { return out };
@@ -449,16 +456,27 @@ pub(super) fn identity(raw: &str) -> Cow<'_, str> {
     Cow::Owned(rejoin(&out, &[text], |_, _| Some(Cow::Borrowed(block.as_str()))))
 }
 
-/// Returns a message without the marks of its blocks.
-fn unmarked_blocks(raw: &str) -> Cow<'_, str> {
-    match blocks(raw).filter(|_| raw.contains(CACHE_CONTROL)) {
-        Some(own) => Cow::Owned(rejoin(raw, &own, |_, block| Some(unmarked(block)))),
-        None => Cow::Borrowed(raw),
-    }
+/// Whether the content of an object may be a text. Reads no further than to the content.
+fn may_have_text(raw: &str) -> bool {
+    let mut first = None;
+    let _ = Walk::new(raw).members(|name, walk| {
+        if json::name(name)? == "content" {
+            first = walk.peek();
+            return None;
+        }
+        walk.value().map(drop)
+    });
+    first == Some(b'"')
 }
 
-fn is_result(raw: &str) -> bool {
-    fields(raw, &["type"], "an object").is_ok_and(|[kind]| kind == Some("\"tool_result\""))
+/// Returns a message without the marks on itself, if it is a result, or on its blocks.
+fn without_marks(raw: &str) -> Cow<'_, str> {
+    let is_result = fields(raw, &["type"], "an object").is_ok_and(|[kind]| kind == Some(RESULT));
+    match blocks(raw).filter(|_| !is_result) {
+        Some(own) => Cow::Owned(rejoin(raw, &own, |_, block| Some(unmarked(block)))),
+        None if is_result => unmarked(raw),
+        None => Cow::Borrowed(raw),
+    }
 }
 
 /// Returns a block without its own mark, and without those inside a result.
@@ -466,13 +484,14 @@ fn unmarked(block: &str) -> Cow<'_, str> {
     if !block.contains(CACHE_CONTROL) {
         return Cow::Borrowed(block);
     }
+    let [kind, mut mark] = fields(block, &["type", CACHE_CONTROL], "an object").unwrap_or_default();
     let mut out = Cow::Borrowed(block);
-    if is_result(block)
+    if kind == Some(RESULT)
         && let Some(inner) = content(block).and_then(json::elements)
     {
         out = Cow::Owned(rejoin(block, &inner, |_, part| Some(unmarked(part))));
+        mark = fields(&out, &[CACHE_CONTROL], "an object").ok().and_then(|[mark]| mark);
     }
-    let mark = fields(&out, &[CACHE_CONTROL], "an object").ok().and_then(|[mark]| mark);
     match mark.map(|mark| without_member(&out, mark)) {
         Some(without) => Cow::Owned(without),
         None => out,
@@ -494,7 +513,7 @@ mod tests {
     ],"system":[{"type":"text","text":"Be brief."}]}"#;
 
     fn request(body: &str) -> Request<'_> {
-        read(body.as_bytes(), 100).expect("readable")
+        Protocol::Messages.read(body.as_bytes(), 100).expect("readable")
     }
 
     #[test]
@@ -631,7 +650,8 @@ mod tests {
             ),
             (r#"{"messages":[{},{},{}]}"#, BodyError::TooManyMessages { limit: 2 }),
         ] {
-            assert_eq!(read(body.as_bytes(), 2).expect_err("refused"), refusal, "{body}");
+            let refused = Protocol::Messages.read(body.as_bytes(), 2).expect_err("refused");
+            assert_eq!(refused, refusal, "{body}");
         }
     }
 

@@ -5,9 +5,9 @@
 //! [`splice::apply`] writes into the caller's own bytes.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 pub mod asking;
+mod beginning;
 pub mod body;
 pub mod breakpoint;
 pub mod chat;
@@ -22,8 +22,12 @@ pub mod overflow;
 pub mod responses;
 pub mod splice;
 
+pub use beginning::{Beginning, Prefix};
 pub use message::{Content, Message, Part, Role};
 pub use splice::Edit;
+
+use beginning::Begun;
+use body::from_utf8;
 
 pub mod sse;
 pub mod unasked;
@@ -49,15 +53,10 @@ impl Protocol {
     ///
     /// If the body is not a request of this protocol, or has too many messages.
     pub fn read(self, body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
-        match self {
-            Self::Chat => chat::read(body, max_messages),
-            Self::Responses => responses::read(body, max_messages),
-            Self::Messages => messages::read(body, max_messages),
-        }
+        self.continued(from_utf8(body)?, Begun::default(), max_messages)
     }
 
-    /// Like [`Self::read`], for a body that starts with the bytes described by `beginning`: only
-    /// the rest is read.
+    /// Like [`Self::read`], for a body that starts with the bytes of `prefix`: only the rest is read.
     ///
     /// # Errors
     ///
@@ -65,21 +64,24 @@ impl Protocol {
     pub fn read_on<'a>(
         self,
         body: &'a [u8],
-        beginning: &Beginning,
+        prefix: Prefix<'_>,
+        max_messages: usize,
+    ) -> Result<Request<'a>, BodyError> {
+        let text = from_utf8(body)?;
+        let begun = if prefix.messages() > max_messages { None } else { prefix.begun(text) };
+        self.continued(text, begun.unwrap_or_default(), max_messages)
+    }
+
+    fn continued<'a>(
+        self,
+        text: &'a str,
+        begun: Begun<'a>,
         max_messages: usize,
     ) -> Result<Request<'a>, BodyError> {
         match self {
-            Self::Chat => chat::read_on(body, beginning, max_messages),
-            Self::Responses | Self::Messages => self.read(body, max_messages),
-        }
-    }
-
-    /// Returns the beginning of a request's body, up to the end of its last message; `None` if it
-    /// has none.
-    pub fn beginning(self, request: &Request<'_>) -> Option<Beginning> {
-        match self {
-            Self::Chat => chat::beginning(request),
-            Self::Responses | Self::Messages => None,
+            Self::Chat => chat::read(text, begun, max_messages),
+            Self::Responses => responses::read(text, begun, max_messages),
+            Self::Messages => messages::read(text, begun, max_messages),
         }
     }
 
@@ -112,27 +114,6 @@ impl Protocol {
             Self::Chat | Self::Responses => Cow::Borrowed(raw),
             Self::Messages => messages::identity(raw),
         }
-    }
-}
-
-/// Positions of members in the first bytes of a body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beginning {
-    /// Members before the messages, in the protocol's own order.
-    leading: Vec<Option<Range<usize>>>,
-    messages: Vec<Range<usize>>,
-    end: usize,
-}
-
-impl Beginning {
-    /// Returns its length in bytes.
-    pub fn end(&self) -> usize {
-        self.end
-    }
-
-    /// Returns the number of messages that end in it.
-    pub fn messages(&self) -> usize {
-        self.messages.len()
     }
 }
 
@@ -171,7 +152,9 @@ pub struct Request<'a> {
     containers: Vec<messages::Container<'a>>,
     /// Member that refers to a conversation kept by the provider, which weir cannot compact.
     pub provider_state: Option<&'static str>,
-    /// Members before the messages, in the protocol's own order.
+    /// Whether a later item of the list could belong to the last message.
+    is_open: bool,
+    /// Members before the list of messages, in the protocol's own order, from name to end.
     leading: Vec<Option<&'a str>>,
 }
 

@@ -7,9 +7,8 @@
 
 use std::borrow::Cow;
 
-use super::body::{
-    Members, expect_string, fields, from_utf8, member_value, model, pin, stream, whole, wrong,
-};
+use super::beginning::Begun;
+use super::body::{Members, expect_string, fields, member_value, model, pin, stream, whole, wrong};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::walk::Walk;
@@ -117,12 +116,15 @@ impl<'a> Items<'a> {
     }
 }
 
-/// Reads a body in one validating pass.
-pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
-    let text = from_utf8(body)?;
-    let mut items =
-        Items { text, max_messages, messages: Vec::new(), open: None, has_reference: false };
-    let members = Members::read(text, &MEMBERS, "input", |walk| items.item(walk))?;
+/// Reads a body in one validating pass, from where `begun` ends.
+pub(super) fn read<'a>(
+    text: &'a str,
+    mut begun: Begun<'a>,
+    max_messages: usize,
+) -> Result<Request<'a>, BodyError> {
+    let own = std::mem::take(&mut begun.messages);
+    let mut items = Items { text, max_messages, messages: own, open: None, has_reference: false };
+    let members = Members::read(text, &begun, &MEMBERS, "input", |walk| items.item(walk))?;
     let [model_raw, instructions, input, stream_raw, most, tools, format, tier, ..] =
         members.values;
     let mut messages = Vec::with_capacity(items.messages.len() + 1);
@@ -135,9 +137,8 @@ pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, Body
     }
     let outside = messages.len();
     match input {
-        Some(raw) if raw.starts_with('[') => messages.append(&mut items.messages),
+        None | Some("null") => messages.append(&mut items.messages),
         Some(raw) if raw.starts_with('"') => messages.extend(members.spans[2]),
-        None | Some("null") => {}
         Some(_) => return Err(wrong("input", "a string or a list of items")),
     }
     let state = STATE.iter().zip(&members.values[8..]).find(|(_, raw)| is_given(raw));
@@ -165,7 +166,8 @@ pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, Body
             Some((name, _)) => Some(*name),
             None => items.has_reference.then_some("item_reference"),
         },
-        leading: Vec::new(),
+        is_open: items.open.is_some(),
+        leading: members.leading.to_vec(),
     })
 }
 
@@ -454,7 +456,7 @@ mod tests {
     use super::*;
 
     fn request(body: &str) -> Request<'_> {
-        read(body.as_bytes(), 100).expect("readable")
+        Protocol::Responses.read(body.as_bytes(), 100).expect("readable")
     }
 
     const ITEMS: &str = r#"{"model":"gpt-5","input":[
@@ -569,10 +571,12 @@ mod tests {
             (r#"{"Input":[]}"#, BodyError::OtherCase { key: "Input".into(), known: "input" }),
             (r#"{"input":[{},{},{}]}"#, BodyError::TooManyMessages { limit: 2 }),
         ] {
-            assert_eq!(read(body.as_bytes(), 2).expect_err("refused"), refusal, "{body}");
+            let refused = Protocol::Responses.read(body.as_bytes(), 2).expect_err("refused");
+            assert_eq!(refused, refusal, "{body}");
         }
         for body in [r#"{"input":[{]}"#, r#"{"input":[{}}"#, "[]", r#"{"input":[{}]} x"#] {
-            assert!(matches!(read(body.as_bytes(), 2), Err(BodyError::NotJson { .. })), "{body}");
+            let read = Protocol::Responses.read(body.as_bytes(), 2);
+            assert!(matches!(read, Err(BodyError::NotJson { .. })), "{body}");
         }
     }
 }
