@@ -44,8 +44,8 @@ struct Case {
 }
 
 const CASES: [Case; 7] = [
-    case("40 KB", 36_000, true, false, None),
-    case("40 KB streamed", 36_000, true, true, None),
+    case("40 KB", 20_000, true, false, None),
+    case("40 KB streamed", 20_000, true, true, None),
     case("40 KB cold", 40_000, false, false, None),
     case("400 KB", 380_000, true, false, None),
     case("400 KB streamed", 380_000, true, true, None),

@@ -308,9 +308,9 @@ impl Draft {
     ) -> Conversation {
         let profile = Arc::new(self.options.profile(request, extras_tokens));
         let (cache, messages) = (&shared.state.cache, &request.messages);
-        let known = self.looked.as_ref().and_then(|looked| looked.shared.as_ref());
+        let known = |message| cache.prefixes.hash(self.looked.as_ref()?, request, message);
         let whose = (job.tenant, &*profile, shared.config.summaries.mode());
-        let chain = Chain::new(cache, whose, request, |message| known?.hash(request, message));
+        let chain = Chain::new(cache, whose, request, known);
         if let Some(looked) = &self.looked {
             cache.prefixes.keep(looked, request, chain.own());
         }

@@ -17,8 +17,6 @@ const MARKED_OBJECTS: usize = 4;
 pub struct Beginning {
     /// Members before the list of messages, in the protocol's own order, from name to end.
     leading: Vec<Option<Range<usize>>>,
-    /// Whether the messages outside the list are among these members.
-    has_outside: bool,
     /// Messages of the list.
     messages: Vec<Range<usize>>,
     /// Objects of the list, if one may hold several messages.
@@ -70,11 +68,8 @@ impl Beginning {
             false => objects[marked..].iter().map(|own| own.span.end).collect(),
         };
         let messages: Vec<_> = listed.iter().map(|raw| range(raw)).collect();
-        let outside = request.messages.first().filter(|_| request.outside > 0);
-        let first = messages.first()?;
         Some(Self {
             leading: request.leading.iter().map(|raw| raw.map(range)).collect(),
-            has_outside: outside.is_some_and(|raw| range(raw).end <= first.start),
             messages,
             objects,
             ends,
@@ -116,11 +111,6 @@ impl Prefix<'_> {
     /// Returns the number of messages of the list in it.
     pub fn messages(&self) -> usize {
         self.beginning.messages.partition_point(|own| own.end <= self.end)
-    }
-
-    /// Whether the messages outside the list are in it, if there are any.
-    pub fn has_outside(&self) -> bool {
-        self.beginning.has_outside
     }
 
     /// Returns the state of a reader at its end; `None` if `text` is shorter.

@@ -215,17 +215,39 @@ pub(super) fn fields<'a, const N: usize>(
     names: &[&'static str; N],
     expected: &'static str,
 ) -> Result<[Option<&'a str>; N], FieldError> {
-    let members = json::members(raw).ok_or(FieldError::WrongType { key: "", expected })?;
-    let mut found = [None; N];
-    for (key, value) in members {
-        if let Some(place) = names.iter().position(|member| *member == key) {
-            if found[place].is_some() {
-                return Err(FieldError::DuplicateKey { key: names[place] });
-            }
-            found[place] = Some(value);
-        }
+    let found = next_fields(&mut Walk::new(raw), names, expected);
+    found.unwrap_or(Err(FieldError::WrongType { key: "", expected }))
+}
+
+/// Does the same for the next value of a walk, which it skips; `None` if that is no JSON.
+pub(super) fn next_fields<'a, const N: usize>(
+    walk: &mut Walk<'a>,
+    names: &[&'static str; N],
+    expected: &'static str,
+) -> Option<Result<[Option<&'a str>; N], FieldError>> {
+    let wrong = FieldError::WrongType { key: "", expected };
+    if walk.peek()? != b'{' {
+        walk.value()?;
+        return Some(Err(wrong));
     }
-    Ok(found)
+    let (mut found, mut is_text, mut twice) = ([None; N], true, None);
+    walk.members(|own, walk| {
+        let value = walk.value()?;
+        let name = json::name(own);
+        is_text &= name.is_some();
+        let place = names.iter().position(|member| name.as_deref() == Some(*member));
+        if let Some(place) = place
+            && found[place].replace(value).is_some()
+        {
+            twice = twice.or(Some(names[place]));
+        }
+        Some(())
+    })?;
+    Some(match (is_text, twice) {
+        (false, _) => Err(wrong),
+        (true, Some(key)) => Err(FieldError::DuplicateKey { key }),
+        (true, None) => Ok(found),
+    })
 }
 
 /// Checks weir's own member of a message.

@@ -82,15 +82,17 @@ pub(super) fn join<'a>(
 
 /// Returns an object whose content is split, with its messages treated; `None` if nothing of it stays.
 fn rebuilt<'a>(container: &Container<'a>, treated: Vec<Treated<'a>>) -> Option<Cow<'a, str>> {
+    let is_added = |treated: &Treated<'_>| !treated.before.is_empty() || !treated.after.is_empty();
+    if !treated.iter().any(is_added) {
+        if treated.iter().all(|own| matches!(own.kept, Some(Cow::Borrowed(_)))) {
+            return Some(Cow::Borrowed(container.raw));
+        }
+        if treated.iter().all(|own| own.kept.is_none()) {
+            return None;
+        }
+    }
     let own = blocks(container.raw)?;
     let (first, last) = (own.first()?, own.last()?);
-    let is_untouched = treated.iter().all(|treated| {
-        let is_kept = matches!(treated.kept, Some(Cow::Borrowed(_)));
-        is_kept && treated.before.is_empty() && treated.after.is_empty()
-    });
-    if is_untouched {
-        return Some(Cow::Borrowed(container.raw));
-    }
     // Results stand first: the API refuses texts between a call and its result.
     let mut added = Vec::new();
     let mut kept = Vec::new();

@@ -9,7 +9,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::beginning::Begun;
-use super::body::{Members, expect_string, fields, member_value, model, pin, stream, whole, wrong};
+use super::body::{
+    Members, expect_string, fields, member_value, model, next_fields, pin, stream, whole, wrong,
+};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::splice::{rejoin, without_member};
@@ -231,10 +233,9 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
 
 /// Reads a run of blocks of a user's message, or one result of a tool.
 fn read_blocks<'a>(raw: &'a str, mut message: Message<'a>) -> Result<Message<'a>, FieldError> {
-    let blocks = json::run(raw).unwrap_or_default();
-    let mut parts = Vec::with_capacity(blocks.len());
-    for raw in blocks {
-        let block = Parsed::read(raw)?;
+    let mut parts = Vec::new();
+    for block in Parsed::run(raw).unwrap_or_default() {
+        let block = block?;
         message.weir = message.weir.or(block.weir);
         if block.kind == "tool_result" {
             message.role = Role::Tool;
@@ -281,8 +282,38 @@ struct Parsed<'a> {
 }
 
 impl<'a> Parsed<'a> {
-    fn read(raw: &'a str) -> Result<Self, FieldError> {
-        let found = fields(raw, &BLOCK_MEMBERS, "a block, which is an object")?;
+    /// Reads the blocks of a run; `None` if `raw` is no run.
+    fn run(raw: &'a str) -> Option<Vec<Result<Self, FieldError>>> {
+        let mut blocks = Vec::new();
+        Walk::new(raw).run(|walk| {
+            blocks.push(Self::next(walk)?);
+            Some(())
+        })?;
+        Some(blocks)
+    }
+
+    /// Reads the blocks of a list; `None` if `raw` is no list.
+    fn list(raw: &'a str) -> Option<Vec<Result<Self, FieldError>>> {
+        let mut blocks = Vec::new();
+        let mut walk = Walk::new(raw);
+        walk.elements(|walk| {
+            blocks.push(Self::next(walk)?);
+            Some(())
+        })?;
+        walk.end()?;
+        Some(blocks)
+    }
+
+    /// Reads the next value of a walk; `None` if it is no JSON.
+    fn next(walk: &mut Walk<'a>) -> Option<Result<Self, FieldError>> {
+        walk.peek()?;
+        let start = walk.position();
+        let found = next_fields(walk, &BLOCK_MEMBERS, "a block, which is an object")?;
+        let raw = walk.since(start)?;
+        Some(found.and_then(|found| Self::of(raw, found)))
+    }
+
+    fn of(raw: &'a str, found: [Option<&'a str>; BLOCK_MEMBERS.len()]) -> Result<Self, FieldError> {
         let weir = pin(found[BLOCK_MEMBERS.len() - 1])?;
         let found = found.map(|value| value.filter(|value| *value != "null"));
         let [
@@ -371,8 +402,8 @@ fn add_content<'a>(
     }
     let wrong = FieldError::WrongType { key, expected: "a string or a list of blocks" };
     let mut parts = Vec::new();
-    for raw in json::elements(raw).ok_or(wrong)? {
-        let block = Parsed::read(raw)?;
+    for block in Parsed::list(raw).ok_or(wrong)? {
+        let block = block?;
         match message.role {
             Role::Assistant => block.said(message, &mut parts),
             _ => parts.push(block.part()),
@@ -448,25 +479,29 @@ pub(super) fn content(raw: &str) -> Option<&str> {
 /// blocks: clients move the marks, and write a text that has one as a block.
 pub(super) fn identity(raw: &str) -> Cow<'_, str> {
     let out = if raw.contains(CACHE_CONTROL) { without_marks(raw) } else { Cow::Borrowed(raw) };
-    if raw.starts_with('"') || !may_have_text(&out) {
-        return out;
-    }
-    let Some(text) = content(&out).filter(|content| content.starts_with('"')) else { return out };
-    let block = format!(r#"[{{"type":"text","text":{text}}}]"#);
-    Cow::Owned(rejoin(&out, &[text], |_, _| Some(Cow::Borrowed(block.as_str()))))
+    let Some(text) = content_text(&out) else { return out };
+    let start = text.as_ptr() as usize - out.as_ptr() as usize;
+    let (before, after) = (&out[..start], &out[start + text.len()..]);
+    Cow::Owned([before, r#"[{"type":"text","text":"#, text, "}]", after].concat())
 }
 
-/// Whether the content of an object may be a text. Reads no further than to the content.
-fn may_have_text(raw: &str) -> bool {
-    let mut first = None;
-    let _ = Walk::new(raw).members(|name, walk| {
-        if json::name(name)? == "content" {
-            first = walk.peek();
-            return None;
-        }
-        walk.value().map(drop)
-    });
-    first == Some(b'"')
+/// Returns the content of an object of the list, or of a result, if it is a text. Reads no further than to
+/// a content that is none.
+fn content_text(raw: &str) -> Option<&str> {
+    let (mut kind, mut role, mut content) = (None, None, None);
+    Walk::new(raw).members(|name, walk| {
+        let name = json::name(name)?;
+        let place = match name.as_ref() {
+            "type" => &mut kind,
+            "role" => &mut role,
+            "content" if walk.peek()? == b'"' => &mut content,
+            "content" => return None,
+            _ => return walk.value().map(drop),
+        };
+        let is_first = place.replace(walk.value()?).is_none();
+        is_first.then_some(())
+    })?;
+    content.filter(|_| kind == Some(RESULT) || role.is_some())
 }
 
 /// Returns a message without the marks on itself, if it is a result, or on its blocks.

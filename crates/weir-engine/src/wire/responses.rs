@@ -8,7 +8,9 @@
 use std::borrow::Cow;
 
 use super::beginning::Begun;
-use super::body::{Members, expect_string, fields, member_value, model, pin, stream, whole, wrong};
+use super::body::{
+    Members, expect_string, fields, member_value, model, next_fields, pin, stream, whole, wrong,
+};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::walk::Walk;
@@ -217,11 +219,11 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         message.content = Content::Text(value);
         return Ok(message);
     }
-    let items = json::run(raw).unwrap_or_default();
+    let items = Item::run(raw).unwrap_or_default();
     let is_alone = items.len() == 1;
     let mut parts = Vec::new();
-    for item in items {
-        let read = Item::read(item)?;
+    for read in items {
+        let read = read?;
         message.weir = message.weir.or(read.weir);
         if read.kind != Kind::Assistant {
             return read.alone(message);
@@ -261,8 +263,25 @@ struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
+    /// Reads the items of a message; `None` if `raw` is no run of values.
+    fn run(raw: &'a str) -> Option<Vec<Result<Self, FieldError>>> {
+        let mut items = Vec::new();
+        Walk::new(raw).run(|walk| {
+            walk.peek()?;
+            let start = walk.position();
+            let found = next_fields(walk, &ITEM_MEMBERS, "an item, which is an object")?;
+            let raw = walk.since(start)?;
+            items.push(found.and_then(|found| Self::of(raw, found)));
+            Some(())
+        })?;
+        Some(items)
+    }
+
     fn read(raw: &'a str) -> Result<Self, FieldError> {
-        let found = fields(raw, &ITEM_MEMBERS, "an item, which is an object")?;
+        Self::of(raw, fields(raw, &ITEM_MEMBERS, "an item, which is an object")?)
+    }
+
+    fn of(raw: &'a str, found: [Option<&'a str>; ITEM_MEMBERS.len()]) -> Result<Self, FieldError> {
         let weir = pin(found[ITEM_MEMBERS.len() - 1])?;
         let found = found.map(|value| value.filter(|value| *value != "null"));
         let [
