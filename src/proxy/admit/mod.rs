@@ -2,5 +2,6 @@
 
 pub mod admission;
 pub mod caller;
+pub mod class;
 pub mod host;
 pub mod request;
