@@ -49,7 +49,7 @@ impl Runtime {
             admissions: Admissions::new(redis),
             unread: Warned::default(),
             journal: Arc::new(JournalState::new(store.clone(), budgets)),
-            plans: Arc::new(PlanState::new(&config.cache)),
+            plans: Arc::new(PlanState::new(&config.cache, Some(store.clone()))),
             summaries: Arc::new(SummaryState::new(&config.summaries, &store)),
             via: Via::random(),
             store,

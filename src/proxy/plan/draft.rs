@@ -1,5 +1,8 @@
 //! Planning of one request: finds its limits, looks up what is at hand, counts the rest, and has the
-//! engine plan it. `planner.rs` decides where it runs and handles panics.
+//! engine plan it. `kept` plans a conversation by the decisions that it keeps. `planner.rs` decides
+//! where it runs and handles panics.
+
+mod kept;
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -8,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::decisions::Found;
 use super::parallel;
 use super::plan_cache::{Chain, LastSent, Remembered};
 use super::planned::{Job, Planned, Progress};
@@ -52,8 +56,16 @@ pub(super) struct Draft {
     /// Route of the request.
     route: Arc<Route>,
     options: PlanOptions,
+    /// The options by configuration, while the conversation keeps other decisions.
+    current: Option<Box<PlanOptions>>,
+    /// The conversation's decisions as looked up, if its model binds its thinking.
+    found: Option<Found>,
+    /// Whether kept decisions no longer serve, or it is unknown what the conversation was sent as.
+    is_begun_again: bool,
     /// Lookup in the prefix cache; `None` for a short body.
     looked: Option<Looked>,
+    /// Hashes of the messages; empty until they are needed.
+    hashes: Vec<u128>,
     /// Positions in the body, for another thread.
     beginning: Option<Beginning>,
     /// Tokens of each item outside the messages, as far as they are counted.
@@ -114,6 +126,8 @@ pub(super) enum Step {
     Done(Box<Drafted>),
     /// The rest is more than the request's own task may do.
     Long,
+    /// The job must be planned again after [`Draft::begin_again`].
+    Again,
     /// The job must be planned again, after the missing summary of its last compaction, if any, is
     /// ready.
     Waits(Option<Box<PrefetchSpan>>),
@@ -232,7 +246,11 @@ impl Draft {
             settings,
             route,
             options,
+            current: None,
+            found: None,
+            is_begun_again: false,
             looked,
+            hashes: Vec::new(),
             beginning: None,
             extras: vec![None; request.extras.len()],
             conversation: None,
@@ -264,6 +282,9 @@ impl Draft {
         request: &Request<'_>,
         most_bytes: usize,
     ) -> Result<Parsed, ProxyError> {
+        if !self.find_decisions(shared, job, request, most_bytes > INLINE_BYTES) {
+            return Ok(Parsed::new());
+        }
         self.count_extras(shared, job, request, most_bytes);
         let Some(extras_tokens) = self.extras.iter().copied().sum() else {
             return Ok(Parsed::new());
@@ -272,6 +293,19 @@ impl Draft {
             self.conversation = Some(self.look_up(shared, job, request, extras_tokens));
         }
         self.count_messages(shared, job, request, most_bytes)
+    }
+
+    /// Returns the hashes of the messages.
+    fn hashes(&mut self, shared: &Shared, request: &Request<'_>) -> &[u128] {
+        let messages = &request.messages;
+        if self.hashes.len() != messages.len() {
+            let known = self.looked.as_ref().and_then(|looked| looked.known.as_ref());
+            // A known prefix with too many messages is not used.
+            let known = known.map(|known| &*known.hashes);
+            let known = known.filter(|known| known.len() <= messages.len()).unwrap_or_default();
+            self.hashes = shared.state.cache.hashes(request.protocol, messages, known);
+        }
+        &self.hashes
     }
 
     /// Counts the items outside the messages, once for each content.
@@ -300,20 +334,17 @@ impl Draft {
     /// Looks up the state that an earlier request of the conversation left, and counts of its
     /// messages.
     fn look_up(
-        &self,
+        &mut self,
         shared: &Shared,
         job: &Job,
         request: &Request<'_>,
         extras_tokens: u64,
     ) -> Conversation {
-        let profile = Arc::new(self.options.profile(request, extras_tokens));
+        let decisions = self.options.decisions(request, extras_tokens);
         let (cache, messages) = (&shared.state.cache, &request.messages);
-        let known = self.looked.as_ref().and_then(|looked| looked.known.as_ref());
-        // A known prefix with too many messages is not used.
-        let known = known.map(|known| &*known.hashes).filter(|known| known.len() <= messages.len());
-        let known = known.unwrap_or_default();
-        let whose = (job.tenant, &*profile, shared.config.summaries.mode());
-        let chain = Chain::new(cache, whose, (request.protocol, messages), known);
+        let whose = (job.tenant, &decisions, shared.config.summaries.mode());
+        let own = self.hashes(shared, request).to_vec();
+        let chain = Chain::new(cache, whose, request.protocol, own);
         if let Some(looked) = &self.looked
             && let Some(read) = request.protocol.beginning(request)
         {
@@ -387,7 +418,10 @@ impl Draft {
         // A long body is known, but nothing of its conversation under these options.
         let conversation = self.conversation.as_ref();
         let is_new = conversation.is_none_or(|own| own.remembered_messages.is_none());
+        let is_sought = self.has_decisions() && self.found.is_none();
         (is_new && self.looked.is_some())
+            || (is_sought && !request.messages.is_empty())
+            || self.other_measure().is_some()
             || cost.largest_uncounted_extra_bytes > INLINE_BYTES
             || cost.uncounted_bytes > INLINE_BYTES
             || cost.searched_bytes > INLINE_BYTES
@@ -412,9 +446,19 @@ impl Draft {
         if let Some(wanted) = spans.as_ref().and_then(Spans::take_open) {
             return Step::Waits(wanted);
         }
+        let counted = plan.as_ref().ok().and_then(|plan| self.counted(shared, job, request, plan));
+        if self.must_begin_again(shared, job, request, (&plan, counted)) {
+            return Step::Again;
+        }
         Step::Done(Box::new(match plan {
             Ok(mut plan) => {
-                let planned = self.planned(shared, job, request, &mut plan, spans.as_ref());
+                let mut planned = self.planned(shared, job, request, &mut plan, spans.as_ref());
+                if let (Some(counted), Some(measure)) = (counted, self.other_measure()) {
+                    planned.received_tokens = counted.received_tokens;
+                    planned.sent_tokens = counted.sent_tokens;
+                    planned.encoding = measure.encoding;
+                }
+                planned.begun = self.begun(job, request, &plan);
                 Drafted { planned: Ok(planned), plan: Some(plan) }
             }
             Err(PlanError::Message { index, error }) => {
@@ -598,6 +642,7 @@ impl Draft {
             budget: None,
             compacted_by: String::new(),
             progress: None,
+            begun: None,
         }
     }
 }
@@ -620,8 +665,7 @@ impl Known for AtHand<'_> {
     fn keep_state(&self, state: &Arc<Compactor>) {
         let Some(conversation) = &self.draft.conversation else { return };
         // Records that are not settled must not be reused by requests that are sent.
-        let is_kept = conversation.is_whole && !self.draft.options.drops_thinking;
-        if is_kept || self.spans.is_some_and(Spans::is_unsettled) {
+        if conversation.is_whole || self.spans.is_some_and(Spans::is_unsettled) {
             return;
         }
         let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());

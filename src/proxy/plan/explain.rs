@@ -124,7 +124,7 @@ fn explain(shared: &Shared, job: &Job, question: &Question) -> Result<Explained,
     let (mut draft, request) = planner::read(shared, job, planner::look(shared, job))?;
     let drafted = match planner::plan(&mut draft, shared, job, &request)? {
         Step::Done(drafted) => *drafted,
-        Step::Long | Step::Waits(_) => return Err(fault()),
+        Step::Long | Step::Again | Step::Waits(_) => return Err(fault()),
     };
     let Drafted { planned, plan } = drafted;
     let planned = match planned {

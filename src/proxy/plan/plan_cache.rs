@@ -9,7 +9,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
 use super::prefix_cache::PrefixCache;
 use crate::config::{self, SummaryMode};
-use weir_engine::compact::{Compactor, Fact, Measure, Profile};
+use weir_engine::compact::{Compactor, Fact, Measure};
+use weir_engine::plan::Decisions;
 use weir_engine::wire::{Extra, Protocol};
 use weir_store::Tenant;
 
@@ -138,6 +139,45 @@ impl PlanCache {
         }
     }
 
+    /// Hashes each message of a conversation once, except the first ones, whose hashes are `known`.
+    pub(super) fn hashes(
+        &self,
+        protocol: Protocol,
+        messages: &[&str],
+        known: &[u128],
+    ) -> Vec<u128> {
+        let hash =
+            |raw: &&str| xxh3_128_with_secret(protocol.identity(raw).as_bytes(), &self.secret);
+        let known = known.get(..messages.len()).unwrap_or(known);
+        known.iter().copied().chain(messages[known.len()..].iter().map(hash)).collect()
+    }
+
+    /// Returns the keys of a conversation's prefixes regardless of its profile. `own` are the hashes
+    /// of its messages.
+    pub(super) fn prefixes_of(
+        &self,
+        tenant: Tenant,
+        protocol: Protocol,
+        own: &[u128],
+    ) -> Vec<u128> {
+        let mut end = self.join(&(tenant, protocol, "prefix"));
+        own.iter()
+            .map(|own| {
+                end = self.pair(end, *own);
+                end
+            })
+            .collect()
+    }
+
+    /// Returns the key of a message's content by one way of counting; `own` is its hash.
+    pub(super) fn content_key(
+        &self,
+        (tenant, protocol, measure): (Tenant, Protocol, Measure),
+        own: u128,
+    ) -> u128 {
+        self.pair(self.join(&(tenant, protocol, measure)), own)
+    }
+
     /// Computes one key from several parts.
     fn join(&self, parts: &impl std::hash::Hash) -> u128 {
         let mut hasher = Xxh3::with_secret(self.secret);
@@ -155,33 +195,22 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Hashes each message once, except the first ones, whose hashes are `known`. Tenant, protocol
-    /// and profile are part of every key, and so is the mode of summaries, since a compaction state
-    /// holds them.
+    /// Combines the hashes of a conversation's messages, `own`. Tenant, protocol and decisions are part
+    /// of every key, and so is the mode of summaries, since a compaction state holds them.
     pub(super) fn new(
         memory: &PlanCache,
-        (tenant, profile, mode): (Tenant, &Profile, SummaryMode),
-        (protocol, messages): (Protocol, &[&str]),
-        known: &[u128],
+        (tenant, decisions, mode): (Tenant, &Decisions, SummaryMode),
+        protocol: Protocol,
+        own: Vec<u128>,
     ) -> Self {
-        let seed = memory.join(&(tenant, protocol, profile.measure));
-        let mut end = memory.join(&(tenant, protocol, profile, mode));
-        let mut chain = Self {
-            own: Vec::with_capacity(messages.len()),
-            contents: Vec::with_capacity(messages.len()),
-            ends: Vec::with_capacity(messages.len()),
-        };
-        let mut known = known.iter().copied();
-        for raw in messages {
-            let identity = || protocol.identity(raw);
-            let hash = || xxh3_128_with_secret(identity().as_bytes(), &memory.secret);
-            let own = known.next().unwrap_or_else(hash);
-            chain.own.push(own);
-            chain.contents.push(memory.pair(seed, own));
-            end = memory.pair(end, own);
-            chain.ends.push(end);
-        }
-        chain
+        let seed = memory.join(&(tenant, protocol, decisions.profile.measure));
+        let mut end = memory.join(&(tenant, protocol, decisions, mode));
+        let contents = own.iter().map(|own| memory.pair(seed, *own)).collect();
+        let ends = own.iter().map(|own| {
+            end = memory.pair(end, *own);
+            end
+        });
+        Self { ends: ends.collect(), own, contents }
     }
 
     /// Returns the hashes of the messages alone.

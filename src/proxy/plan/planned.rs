@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::decisions::Begun;
 use super::plan_cache::{LastSent, Sent};
 use crate::proxy::hold::budgets::Report;
 use crate::proxy::send::probe::Probe;
@@ -144,6 +145,8 @@ pub struct Planned {
     pub compacted_by: String,
     /// Recorded once an upstream has accepted the request.
     pub progress: Option<Progress>,
+    /// Decisions to record before it is sent.
+    pub begun: Option<Begun>,
 }
 
 /// Request that may become the last one of its conversation accepted by an upstream.

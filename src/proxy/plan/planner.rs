@@ -60,7 +60,7 @@ impl Planner {
     /// Creates a planner under a configuration, with the parts of the proxy that it serves.
     pub fn new(config: Arc<Config>, parts: PlannerParts) -> Self {
         let PlannerParts { state, routes, summaries, metrics } = parts;
-        let state = state.unwrap_or_else(|| Arc::new(PlanState::new(&config.cache)));
+        let state = state.unwrap_or_else(|| Arc::new(PlanState::new(&config.cache, None)));
         let routes = routes.unwrap_or_else(|| {
             let nothing = |name: &str| Arc::new(UpstreamKnowledge::nothing(name, &config));
             Arc::new(Routes::new(Arc::clone(&config), nothing))
@@ -94,7 +94,7 @@ impl Planner {
             let wanted = match attempt.await? {
                 Step::Done(drafted) => return drafted.planned,
                 Step::Waits(wanted) => wanted,
-                Step::Long => None,
+                Step::Long | Step::Again => None,
             };
             begun = Begun::Nothing;
             // Summaries that are missing after that stay so.
@@ -110,6 +110,15 @@ impl Planner {
             requester.caller.check_conversation(&job.body, routes)?;
             let deadline = Instant::now() + summaries.wait_timeout();
             summaries.wait(*wanted, &job.body, requester, deadline).await;
+        }
+    }
+
+    /// Records the decisions that a plan begins, before its request is sent, and returns whether it
+    /// must be planned again by those of another process.
+    pub(in crate::proxy) async fn settle(&self, planned: &mut Planned) -> bool {
+        match planned.begun.take() {
+            Some(begun) => self.shared.state.decisions.settle(begun).await,
+            None => false,
         }
     }
 
@@ -172,9 +181,13 @@ fn start(shared: &Shared, job: &Job) -> Result<Start, ProxyError> {
             false => draft.plan(shared, job, &request, parsed),
         })
     });
-    match step? {
+    let step = step?;
+    if matches!(step, Step::Again) {
+        draft.begin_again();
+    }
+    match step {
         Step::Done(drafted) => drafted.planned.map(|planned| Start::Planned(Box::new(planned))),
-        Step::Long | Step::Waits(_) => {
+        Step::Long | Step::Again | Step::Waits(_) => {
             Ok(Start::Long(Begun::Drafted(Box::new(draft.leave(&request)))))
         }
     }
@@ -223,8 +236,13 @@ pub(super) fn plan(
     request: &Request<'_>,
 ) -> Result<Step, ProxyError> {
     guarded(draft, job, request, |draft| {
-        let parsed = draft.count(shared, job, request, usize::MAX)?;
-        Ok(draft.plan(shared, job, request, parsed))
+        loop {
+            let parsed = draft.count(shared, job, request, usize::MAX)?;
+            match draft.plan(shared, job, request, parsed) {
+                Step::Again => draft.begin_again(),
+                step => return Ok(step),
+            }
+        }
     })
 }
 
@@ -268,7 +286,7 @@ mod tests {
     fn planned(shared: &Shared, job: &Job) -> Result<Planned, ProxyError> {
         match finish(shared, job, Begun::Nothing)? {
             Step::Done(drafted) => drafted.planned,
-            Step::Long | Step::Waits(_) => panic!("it waits for nothing"),
+            Step::Long | Step::Again | Step::Waits(_) => panic!("it waits for nothing"),
         }
     }
 
@@ -277,7 +295,7 @@ mod tests {
         let (mut draft, request) = read(&shared, &job, None)?;
         match guarded(&mut draft, &job, &request, |_| panic!("a fault on purpose"))? {
             Step::Done(drafted) => drafted.planned,
-            Step::Long | Step::Waits(_) => panic!("it waits for nothing"),
+            Step::Long | Step::Again | Step::Waits(_) => panic!("it waits for nothing"),
         }
     }
 
@@ -295,7 +313,7 @@ mod tests {
     fn several_threads_plan_what_one_does() {
         let job = job(conversation(201), Some(20_000));
         let Ok(alone) = planned(&shared(), &job) else { panic!("it fits") };
-        let mut state = PlanState::new(&Config::default().cache);
+        let mut state = PlanState::new(&Config::default().cache, None);
         state.heavy = Arc::new(tokio::sync::Semaphore::new(3));
         let parts = PlannerParts { state: Some(Arc::new(state)), ..PlannerParts::default() };
         let several = Planner::new(Arc::default(), parts).shared;

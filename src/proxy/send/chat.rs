@@ -118,6 +118,19 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
+    /// Records the decisions that the plan begins. If another process was first, the request is planned
+    /// by its decisions.
+    async fn settle_decisions(&mut self) -> Result<(), ProxyError> {
+        let Attempt { job, planned, .. } = &mut self.current;
+        let planner = &self.settings.planner;
+        if planner.settle(planned).await {
+            *planned = planner.plan_job(job).await?;
+            // Whatever it begins, it is sent as planned.
+            planner.settle(planned).await;
+        }
+        Ok(())
+    }
+
     /// Plans the request again without the model's thinking if the upstream refuses some of it, once.
     async fn drops_thinking(&mut self, inbound: &mut Inbound) -> bool {
         let Attempt { upstream, job, planned, .. } = &mut self.current;
@@ -170,6 +183,7 @@ impl Exchange for Chat<'_> {
         cause: Option<Cause>,
         record: &mut Record,
     ) -> Result<Inbound, ProxyError> {
+        self.settle_decisions().await?;
         if !matches!(cause, Some(Cause::UsageRefused | Cause::ThinkingRefused)) {
             self.open(cause, record).await?;
         }

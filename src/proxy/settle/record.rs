@@ -142,6 +142,7 @@ impl Record {
             budget: None,
             compacted_by: String::new(),
             progress: None,
+            begun: None,
             ..*planned
         });
     }

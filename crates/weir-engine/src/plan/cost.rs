@@ -41,7 +41,8 @@ pub fn cost(request: &Request<'_>, options: &PlanOptions, known: &dyn Known) -> 
         }
     }
     let state = known.state().unwrap_or_else(|| {
-        Arc::new(Compactor::new(Arc::new(options.profile(request, extras_tokens))))
+        let profile = options.decisions(request, extras_tokens).profile;
+        Arc::new(Compactor::new(Arc::new(profile)))
     });
     let (mut uncounted_bytes, mut new_bytes) = (0, 0);
     let mut facts: Vec<Fact> = Vec::new();

@@ -7,6 +7,7 @@
 #![warn(unreachable_pub)]
 
 mod cost;
+mod decisions;
 mod edits;
 mod error;
 mod known;
@@ -26,6 +27,7 @@ use crate::wire::asking::Put;
 use crate::wire::{Edit, Request, clamp};
 
 pub use cost::{Cost, cost};
+pub use decisions::Decisions;
 pub use edits::USAGE;
 use edits::{Frame, Kind};
 pub use error::{CannotFit, PlanError};
@@ -112,11 +114,7 @@ pub fn plan_with(
         .with_readings(known.readings(), &read_many)
         .with_summaries(&summary);
     let extras_tokens = known::extras_tokens(request, options.measure, known);
-    let mut state = state(request, options, extras_tokens, known, &source)?;
-    if options.drops_thinking {
-        let own = Arc::make_mut(&mut state);
-        own.drop_thinking_before(own.messages());
-    }
+    let state = state(request, options, extras_tokens, known, &source)?;
     known.keep_state(&state);
     let plan = Plan::new(request, options, options.overhead_tokens(extras_tokens), state);
     if options.mode == Mode::Bypass {
@@ -159,9 +157,9 @@ fn state(
 ) -> Result<Arc<Compactor>, PlanError> {
     let all = request.messages.len();
     let at_hand = known.state().filter(|state| state.messages() <= all);
-    let state = at_hand.unwrap_or_else(|| {
-        Arc::new(Compactor::new(Arc::new(options.profile(request, extras_tokens))))
-    });
+    let decisions = options.decisions(request, extras_tokens);
+    let thinking_from = decisions.thinking_from;
+    let state = at_hand.unwrap_or_else(|| Arc::new(Compactor::new(Arc::new(decisions.profile))));
     if state.messages() == all {
         return Ok(state);
     }
@@ -171,6 +169,9 @@ fn state(
     let mut state = Arc::unwrap_or_clone(state);
     for fact in facts {
         state.push(fact, source);
+        if state.messages() == thinking_from {
+            state.drop_thinking_before(thinking_from);
+        }
     }
     Ok(Arc::new(state))
 }
@@ -231,7 +232,11 @@ impl Plan {
             Cow::Owned(end) => Arc::new(end),
         };
         let end = Arc::clone(&self.end);
-        let needs_nothing = end.needs_nothing(self.limit_tokens, self.overhead_tokens);
+        let needs_nothing = match options.kept {
+            // Requests that were sent by them have shown the compactions.
+            Some(_) => end.is_untouched(),
+            None => end.needs_nothing(self.limit_tokens, self.overhead_tokens),
+        };
         let (treatment, kind) = match (options.mode, needs_nothing) {
             (Mode::Observe, true) => (Treatment::LeftAlone, Kind::Observed),
             (Mode::Observe, false) => (Treatment::Observed, Kind::Observed),

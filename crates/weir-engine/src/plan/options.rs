@@ -1,5 +1,8 @@
 //! Options of a plan: everything besides the request that decides what is sent.
 
+use std::sync::Arc;
+
+use super::Decisions;
 use crate::compact::{LearnedLimits, Limits, Measure, Policy, PrefetchSettings, Profile};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING};
@@ -23,7 +26,7 @@ pub struct PlanOptions {
     /// Model that the request is sent to. Decides which member limits the output.
     pub model: String,
     /// Limits of the model and the caller, in tokens. The request's own output limit and the
-    /// policy's counting replace those given here.
+    /// policy's counting replace those given here, the latter unless decisions are kept.
     pub limits: Limits,
     pub policy: Policy,
     /// How tokens are counted.
@@ -31,9 +34,11 @@ pub struct PlanOptions {
     pub mode: Mode,
     /// Whether a system message after other messages becomes a user's.
     pub late_system_as_user: bool,
-    /// Whether all thinking so far is left out, after the provider refused some of it. The state keeps
-    /// this for later requests.
+    /// Whether all thinking so far is left out, after the provider refused some of it.
     pub drops_thinking: bool,
+    /// Decisions that earlier requests of the conversation were sent by
+    /// ([`keep`](Self::keep)); `None` if it has none yet.
+    pub kept: Option<Arc<Decisions>>,
     /// Whether the provider accepts breakpoints of its prompt cache (`cache_control`).
     pub cache_control: bool,
     /// Limits learned from the upstream's refusals. They lower the request's output limit if the
@@ -71,6 +76,7 @@ impl PlanOptions {
             mode: Mode::Compact,
             late_system_as_user: false,
             drops_thinking: false,
+            kept: None,
             cache_control: false,
             learned: LearnedLimits::default(),
             max_output_tokens: None,
@@ -90,10 +96,13 @@ impl PlanOptions {
         options
     }
 
-    /// Limits of `request`.
+    /// Limits of `request`. Kept decisions do not move them.
     pub(super) fn limits_of(&self, request: &Request<'_>) -> Limits {
-        let (asked_output_tokens, counting) = (request.max_output_tokens, self.policy.counting);
-        Limits { asked_output_tokens, counting, ..self.limits }
+        let counting = match self.kept {
+            Some(_) => self.limits.counting,
+            None => self.policy.counting,
+        };
+        Limits { asked_output_tokens: request.max_output_tokens, counting, ..self.limits }
     }
 
     /// Maximum prompt tokens of `request`.
@@ -109,8 +118,7 @@ impl PlanOptions {
         if self.is_for_messages { 0 } else { extras_tokens + REPLY_PRIMING }
     }
 
-    /// Profile of a conversation whose tools and schemas take `extras_tokens`. States of
-    /// conversations are comparable if their profiles are equal.
+    /// Profile by these options of a conversation whose tools and schemas take `extras_tokens`.
     pub fn profile(&self, request: &Request<'_>, extras_tokens: u64) -> Profile {
         let (policy, measure) = (self.policy.clone(), self.measure);
         if self.is_for_messages {

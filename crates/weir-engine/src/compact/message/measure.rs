@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use super::ending::{Ending, EndingSoFar};
 use super::reading::{Reader, Reading};
 use crate::tokens::media::{self, ImageRule};
@@ -10,7 +12,7 @@ use crate::wire::message::{Call, Part};
 use crate::wire::{Content, Message, Protocol, Role, json};
 
 /// Rules for counting the tokens of a model's messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Measure {
     pub encoding: Encoding,
     pub images: ImageRule,

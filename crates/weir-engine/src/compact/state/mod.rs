@@ -178,6 +178,22 @@ impl Compactor {
         self.sizes.request_tokens - self.profile.overhead_tokens
     }
 
+    /// Returns the size of the messages as sent by another way of counting, without overhead. `whole`
+    /// counts a message by it as received; what is sent otherwise follows in proportion.
+    pub fn sent_tokens_by(&self, mut whole: impl FnMut(usize) -> u64) -> u64 {
+        let (mut own_tokens, mut by_tokens) = (0, 0);
+        for message in 0..self.messages() {
+            let is_whole = self.messages.dropped_tokens(message) == 0;
+            if self.messages.fates[message] == Fate::Kept && is_whole {
+                own_tokens += self.messages.sent_tokens(message);
+                by_tokens += whole(message);
+            }
+        }
+        let rest = u128::from(self.sent_tokens().saturating_sub(own_tokens));
+        let scaled = (rest * u128::from(by_tokens)).div_ceil(u128::from(own_tokens.max(1)));
+        by_tokens + u64::try_from(scaled).unwrap_or(u64::MAX)
+    }
+
     /// Returns the number of compactions so far.
     pub fn compactions(&self) -> u32 {
         self.history.count()

@@ -1,0 +1,243 @@
+//! Decisions of conversations whose model binds its thinking to everything before it: recorded in the
+//! store before a compaction is first sent, found by the conversation's prefix, and kept until they no
+//! longer fit. Memory in front of the store saves reads, and changes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use memchr::memmem;
+use moka::sync::Cache;
+use tokio::runtime::Handle;
+
+use weir_engine::plan::Decisions;
+use weir_engine::wire::Protocol;
+use weir_store::{Entry, Kind, Life, SECRET_BYTES, Store, Tenant, now_ms};
+
+/// Keyed hash of a conversation up to one of its messages, the same for all processes of a store.
+type Key = [u8; 32];
+
+/// Records in the store. A record takes about 2 kB.
+const KIND: Kind = Kind { name: "decisions", max_bytes: 32 << 20 };
+/// Lifetime of a record that nobody reads. Each use renews it.
+const LIFETIME_MS: u64 = 30 * 24 * 60 * 60 * 1000;
+/// Format version of the values; others are not read.
+const FORM: u8 = 1;
+/// Maximum number of prefixes of one conversation whose records are looked for, the longest first.
+const MAX_PREFIXES: usize = 4096;
+/// Up to this many are looked for on the request's own task.
+const INLINE_PREFIXES: usize = 8;
+/// Memory of an entry: key, pointers, the cache's own data, and its share of decisions.
+const ENTRY_BYTES: u32 = 400;
+
+/// Records of decisions.
+pub(super) struct DecisionRecords {
+    store: Option<Store>,
+    secret: [u8; 32],
+    known: Cache<u128, Known>,
+}
+
+/// Conversation up to one of its messages.
+#[derive(Debug, Clone)]
+struct Known {
+    key: Key,
+    /// Whether one of its messages may hold thinking.
+    thinks: bool,
+    decisions: Option<Arc<Decisions>>,
+}
+
+/// Conversation to look up.
+#[derive(Clone, Copy)]
+pub(super) struct Looking<'a> {
+    pub tenant: Tenant,
+    pub protocol: Protocol,
+    pub messages: &'a [&'a str],
+    /// Keys of its prefixes in this process, one for each message.
+    pub ends: &'a [u128],
+    /// Whether it is so large that another process may have compacted it since this one saw it.
+    pub may_be_compacted: bool,
+}
+
+/// Conversation that was looked up.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    end: u128,
+    key: Key,
+    /// Whether one of its messages may hold thinking.
+    pub thinks: bool,
+    /// Its decisions; `None` if none are recorded.
+    pub decisions: Option<Arc<Decisions>>,
+}
+
+/// Decisions that a request is the first to be sent by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Begun {
+    tenant: Tenant,
+    end: u128,
+    key: Key,
+    decisions: Arc<Decisions>,
+    /// Whether they replace a record of the same messages.
+    replaces: bool,
+}
+
+impl Found {
+    /// Returns the decisions that a request with these messages is about to be sent by. They replace a
+    /// record of the same messages if the upstream has refused the request under that.
+    pub(super) fn begin(&self, tenant: Tenant, decisions: Decisions, replaces: bool) -> Begun {
+        let Self { end, key, .. } = *self;
+        Begun { tenant, end, key, decisions: Arc::new(decisions), replaces }
+    }
+}
+
+impl DecisionRecords {
+    /// Creates the records in `store`; without one, they end with the process.
+    pub(super) fn new(store: Option<Store>, max_bytes: u64) -> Self {
+        let secret = store.as_ref().map_or([0; SECRET_BYTES], |store| store.secret());
+        Self {
+            store,
+            secret: blake3::derive_key("weir 2026-11 decisions", &secret),
+            known: Cache::builder()
+                .weigher(|_: &u128, _: &Known| ENTRY_BYTES)
+                .max_capacity(max_bytes)
+                // Shorter than in the store, so that its entries are renewed in time.
+                .time_to_live(Duration::from_millis(LIFETIME_MS / 4))
+                .build(),
+        }
+    }
+
+    /// Looks up a conversation; `None` if the store must be read and that may block. A store that
+    /// cannot be read has no record.
+    ///
+    /// The store is not read for a conversation without thinking, nor for one that this process has
+    /// seen before unless [`Looking::may_be_compacted`].
+    pub(super) fn look(&self, looking: &Looking<'_>, may_block: bool) -> Option<Found> {
+        let Looking { tenant, protocol, messages, ends, may_be_compacted } = *looking;
+        let (seen, known) = self.longest(ends);
+        let mut own = known.clone().unwrap_or_else(|| Known {
+            key: self.start(tenant, protocol),
+            thinks: false,
+            decisions: None,
+        });
+        let mut keys = Vec::with_capacity(messages.len() - seen);
+        for raw in &messages[seen..] {
+            own.key = self.next(&own.key, &protocol.identity(raw));
+            own.thinks = own.thinks || may_think(raw);
+            keys.push(own.key);
+        }
+        let mut is_certain = true;
+        if own.thinks && !keys.is_empty() && (known.is_none() || may_be_compacted) {
+            match self.newest(tenant, &keys, may_block) {
+                Read::Blocks => return None,
+                Read::Fails => is_certain = false,
+                Read::Found(Some(decisions)) => own.decisions = Some(Arc::new(decisions)),
+                Read::Found(None) => {}
+            }
+        }
+        let end = *ends.last()?;
+        if is_certain {
+            self.known.insert(end, own.clone());
+        }
+        let Known { key, thinks, decisions } = own;
+        Some(Found { end, key, thinks, decisions })
+    }
+
+    /// Records decisions, before the request is sent that they were made for. Returns whether another
+    /// process was first for the same messages, so that the request must be planned again. A failing
+    /// store fails no request: this process knows them in any case.
+    pub(super) async fn settle(&self, begun: Begun) -> bool {
+        let Begun { tenant, end, key, decisions, replaces } = begun;
+        let remember = |decisions: &Arc<Decisions>| {
+            let decisions = Some(Arc::clone(decisions));
+            self.known.insert(end, Known { key, thinks: true, decisions });
+        };
+        remember(&decisions);
+        let (Some(store), Some(value)) = (&self.store, value(&decisions)) else { return false };
+        let now_ms = now_ms();
+        let expires_ms = now_ms.saturating_add(LIFETIME_MS);
+        let entry = Entry { key: Bytes::copy_from_slice(&key), value, expires_ms };
+        if !replaces {
+            let first = store.put_if_absent(tenant, KIND, vec![entry.clone()], now_ms).await;
+            let Ok(Some(first)) = first.map(|mut values| values.pop()) else { return false };
+            if let Some(other) = read(&first).map(Arc::new) {
+                remember(&other);
+                return other != decisions;
+            }
+        }
+        // The writer has logged a failure.
+        let _ = store.put(tenant, KIND, vec![entry], now_ms).await;
+        false
+    }
+
+    /// Returns the longest prefix that this process knows, by its number of messages.
+    fn longest(&self, ends: &[u128]) -> (usize, Option<Known>) {
+        let known = ends.iter().enumerate().rev().take(MAX_PREFIXES);
+        let mut known = known.filter_map(|(place, end)| Some((place + 1, self.known.get(end)?)));
+        known.next().map_or((0, None), |(messages, known)| (messages, Some(known)))
+    }
+
+    /// Reads the record of the longest of these prefixes that has one.
+    fn newest(&self, tenant: Tenant, keys: &[Key], may_block: bool) -> Read {
+        let Some(store) = &self.store else { return Read::Found(None) };
+        let keys = keys.iter().rev().take(MAX_PREFIXES);
+        if keys.len() <= INLINE_PREFIXES {
+            let mut peeked = keys.clone().map(|key| store.peek(tenant, KIND, key, now_ms()));
+            let found = peeked.try_fold(None, |found: Option<Decisions>, peeked| {
+                let own = || peeked.as_ref().and_then(|own| read(&own.as_ref()?.value));
+                peeked.is_some().then(|| found.or_else(own))
+            });
+            if let Some(found) = found {
+                return Read::Found(found);
+            }
+        }
+        let Ok(runtime) = Handle::try_current() else { return Read::Fails };
+        if !may_block {
+            return Read::Blocks;
+        }
+        let keys = keys.map(|key| Bytes::copy_from_slice(key)).collect();
+        let life = Life::Renewed { lifetime_ms: LIFETIME_MS };
+        match runtime.block_on(store.fetch(tenant, KIND, keys, now_ms(), life)) {
+            Ok(values) => Read::Found(values.iter().flatten().find_map(|value| read(value))),
+            Err(_) => Read::Fails,
+        }
+    }
+
+    /// Returns the key of a conversation before its first message.
+    fn start(&self, tenant: Tenant, protocol: Protocol) -> Key {
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+        hasher.update(&tenant.0);
+        hasher.update(&[protocol as u8]);
+        *hasher.finalize().as_bytes()
+    }
+
+    /// Returns the key of a conversation after one more message.
+    fn next(&self, before: &Key, message: &str) -> Key {
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+        hasher.update(before);
+        hasher.update(message.as_bytes());
+        *hasher.finalize().as_bytes()
+    }
+}
+
+/// Result of reading the store.
+enum Read {
+    Found(Option<Decisions>),
+    Fails,
+    /// It would take longer than a request's own task may.
+    Blocks,
+}
+
+/// Whether a message may hold a model's thinking, by the names of its members.
+fn may_think(raw: &str) -> bool {
+    let has = |name: &str| memmem::find(raw.as_bytes(), name.as_bytes()).is_some();
+    has("thinking") || has("reasoning")
+}
+
+fn value(decisions: &Decisions) -> Option<Bytes> {
+    let mut value = vec![FORM];
+    serde_json::to_writer(&mut value, decisions).ok()?;
+    Some(value.into())
+}
+
+fn read(value: &[u8]) -> Option<Decisions> {
+    serde_json::from_slice(value.strip_prefix(&[FORM])?).ok()
+}
