@@ -374,6 +374,7 @@ fn every_key_of_a_policy() -> Policy {
         recall_permille: 200,
         notes_apart: true,
         is_thinking_bound: false,
+        keeps_thinking: false,
         strict_alternation: false,
         zones: Zones {
             soft_permille: 700,

@@ -12,7 +12,7 @@ pub enum RequestClass {
     Main,
     /// A turn of an agent that another agent started.
     Subagent,
-    /// A request by which the client compacts its own conversation.
+    /// A request with which the client compacts its own conversation.
     Compaction,
     /// A side request, such as one for a title.
     Auxiliary,

@@ -241,3 +241,114 @@ fn value(decisions: &Decisions) -> Option<Bytes> {
 fn read(value: &[u8]) -> Option<Decisions> {
     serde_json::from_slice(value.strip_prefix(&[FORM])?).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_engine::plan::PlanOptions;
+    use weir_engine::tokens::Encoding;
+
+    use super::*;
+
+    const TENANT: Tenant = Tenant([1; 16]);
+    const THINKING: &str =
+        r#"{"role":"assistant","content":[{"type":"thinking","thinking":"a","signature":"s"}]}"#;
+    const QUESTION: &str = r#"{"role":"user","content":"Go on."}"#;
+
+    fn decisions(window_tokens: u64) -> Decisions {
+        let body = format!(r#"{{"messages":[{QUESTION}]}}"#);
+        let request = Protocol::Messages.read(body.as_bytes(), 10).expect("a request");
+        PlanOptions::new("m", Encoding::Estimate, window_tokens).decisions(&request, 0)
+    }
+
+    /// Looks up a conversation of a tenant; `None` if that needs the store and may not block.
+    async fn look(
+        records: &Arc<DecisionRecords>,
+        tenant: Tenant,
+        messages: &[&'static str],
+        (may_be_compacted, may_block): (bool, bool),
+    ) -> Option<Found> {
+        let (records, messages) = (Arc::clone(records), messages.to_vec());
+        let looked = move || {
+            let prefix = |end: usize| blake3::hash(messages[..=end].concat().as_bytes());
+            let ends = (0..messages.len()).map(|end| {
+                let bytes = *prefix(end).as_bytes().first_chunk().expect("32 bytes");
+                u128::from_le_bytes(bytes) ^ u128::from_le_bytes(tenant.0)
+            });
+            let ends: Vec<u128> = ends.collect();
+            let protocol = Protocol::Messages;
+            let messages = &messages;
+            let looking = Looking { tenant, protocol, messages, ends: &ends, may_be_compacted };
+            records.look(&looking, may_block)
+        };
+        tokio::task::spawn_blocking(looked).await.expect("it ends")
+    }
+
+    fn both() -> [Arc<DecisionRecords>; 2] {
+        let store = Store::in_memory().expect("there is memory");
+        [(); 2].map(|()| Arc::new(DecisionRecords::new(Some(store.clone()), 1 << 20)))
+    }
+
+    #[tokio::test]
+    async fn the_first_writer_settles_a_conversation_for_all() {
+        let [one, other] = both();
+        let messages = [QUESTION, THINKING, QUESTION];
+        let found = look(&one, TENANT, &messages, (true, true)).await.expect("it may block");
+        assert_eq!(found.decisions, None);
+        let late = look(&other, TENANT, &messages, (true, true)).await.expect("it may block");
+        assert!(!one.settle(found.begin(TENANT, decisions(1000), false)).await);
+        assert!(other.settle(late.begin(TENANT, decisions(2000), false)).await);
+        let longer = [&messages[..], &[THINKING, QUESTION]].concat();
+        for records in [&one, &other] {
+            let found = look(records, TENANT, &longer, (true, true)).await.expect("it may block");
+            assert_eq!(found.decisions.as_deref(), Some(&decisions(1000)));
+        }
+        // After a refusal a record is replaced, and the longest prefix counts.
+        assert!(!other.settle(late.begin(TENANT, decisions(3000), true)).await);
+        let fresh = Arc::new(DecisionRecords::new(one.store.clone(), 1 << 20));
+        let found = look(&fresh, TENANT, &longer, (true, true)).await.expect("it may block");
+        assert_eq!(found.decisions.as_deref(), Some(&decisions(3000)));
+        for (tenant, messages) in [(Tenant([2; 16]), &longer[..]), (TENANT, &longer[..2])] {
+            let found = look(&fresh, tenant, messages, (true, true)).await.expect("it may block");
+            assert_eq!(found.decisions, None);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_store_is_read_only_if_it_may_have_a_record() {
+        let [records, _] = both();
+        // The store is in memory, so that each read would block.
+        for (messages, may_be_compacted, is_read) in [
+            (&[QUESTION][..], true, false),
+            (&[QUESTION, THINKING, QUESTION], false, false),
+            (&[QUESTION, THINKING, QUESTION, THINKING, QUESTION], true, true),
+        ] {
+            let found = look(&records, TENANT, messages, (may_be_compacted, false)).await;
+            assert_eq!(found.is_none(), is_read, "{} messages", messages.len());
+        }
+        // A conversation that this process has not seen from its beginning.
+        let messages = [THINKING, QUESTION];
+        assert!(look(&records, TENANT, &messages, (false, false)).await.is_none());
+        assert!(look(&records, TENANT, &messages, (false, true)).await.is_some());
+        assert!(look(&records, TENANT, &messages, (false, false)).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn without_a_store_decisions_last_as_long_as_the_process() {
+        let records = Arc::new(DecisionRecords::new(None, 1 << 20));
+        let messages = [QUESTION, THINKING, QUESTION];
+        let found = look(&records, TENANT, &messages, (true, false)).await.expect("nothing blocks");
+        assert!(!records.settle(found.begin(TENANT, decisions(1000), false)).await);
+        let found = look(&records, TENANT, &messages, (true, false)).await.expect("nothing blocks");
+        assert_eq!(found.decisions.as_deref(), Some(&decisions(1000)));
+    }
+
+    #[test]
+    fn values_are_read_as_they_were_written_or_not_at_all() {
+        let written = value(&decisions(1000)).expect("it is written");
+        assert_eq!(read(&written), Some(decisions(1000)));
+        assert!(written.len() < 2048, "{} bytes", written.len());
+        for value in [&b""[..], b"\x01", b"\x01{}", b"\x02{}", &written[1..]] {
+            assert_eq!(read(value), None);
+        }
+    }
+}

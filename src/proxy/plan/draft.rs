@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use memchr::memmem;
 use tokio::time::Instant;
 
 use super::decisions::Found;
@@ -19,7 +20,8 @@ use super::planner::INLINE_BYTES;
 use super::prefix_cache::Looked;
 use super::refusal::{self, Unfit};
 use super::shared::Shared;
-use crate::config::{self, LateSystem, ModelSettings, Originals};
+use crate::config::{self, Config, LateSystem, ModelSettings, Originals};
+use crate::proxy::admit::class::RequestClass;
 use crate::proxy::error::ProxyError;
 use crate::proxy::error::Subject;
 use crate::proxy::settle::originals::LeftOut;
@@ -30,7 +32,7 @@ use weir_engine::compact::reading::Reading;
 use weir_engine::compact::report::Treatment;
 use weir_engine::compact::source::{Readings, read_one};
 use weir_engine::compact::summary::Space;
-use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
+use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, PrefetchSettings, Zone};
 use weir_engine::plan::{
     CannotFit, Known, Mode, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received,
     plan_with,
@@ -38,7 +40,7 @@ use weir_engine::plan::{
 use weir_engine::tokens::media::ImageRule;
 use weir_engine::tokens::{Digits, Encoding};
 use weir_engine::wire::messages::binds_thinking;
-use weir_engine::wire::{Beginning, Protocol, Request};
+use weir_engine::wire::{Beginning, Protocol, Request, agents};
 use weir_store::budget::{Compaction, ServiceTier};
 
 /// Name of the edit that replaces the requested model by another.
@@ -166,10 +168,46 @@ fn mode(job: &Job, request: &Request<'_>, configured: config::Mode) -> Mode {
     }
 }
 
-/// Whether the model refuses thinking that follows other messages than it was written after.
+/// Whether the model refuses thinking that follows other messages than it was written after. In chat
+/// completions the request must have some.
 fn binds(request: &Request<'_>, route: &Route, model: &str) -> bool {
     let is_known = || binds_thinking(model) || route.knowledge.bound_thinking.has(model);
-    request.protocol == Protocol::Messages && is_known()
+    let has = |name: &str| memmem::find(request.text.as_bytes(), name.as_bytes()).is_some();
+    match request.protocol {
+        Protocol::Messages => is_known(),
+        Protocol::Chat => is_known() && (has("reasoning_details") || has("thinking_blocks")),
+        Protocol::Responses => false,
+    }
+}
+
+/// Class of a request, by its client's headers or by the prompt of an agent.
+fn class(job: &Job, request: &Request<'_>) -> Option<RequestClass> {
+    let is_compaction = || agents::is_compaction(request);
+    match job.options.class {
+        Some(class @ (RequestClass::Compaction | RequestClass::Auxiliary)) => Some(class),
+        stated => is_compaction().then_some(RequestClass::Compaction).or(stated),
+    }
+}
+
+/// Lowest of the operator's limits for a request. An alias does not bypass one, whether it is set for
+/// the one name or the other.
+fn operator_tokens(config: &Config, job: &Job, route: &Route, model: &str) -> Option<u64> {
+    let by_name = [Some(model), job.alias_of.as_deref()].into_iter().flatten();
+    let by_name = by_name.filter_map(|name| config.configured_limit_tokens(name));
+    by_name.chain(route.max_input_tokens()).min()
+}
+
+/// Whether a stream is asked for its usage.
+fn asks_usage(job: &Job, route: &Route, model: &str) -> bool {
+    !job.options.is_usage_refused && route.knowledge.usage_refusals.may_request(model)
+}
+
+/// Settings for summaries that a request asks for ahead. A side request is no reason to summarise the
+/// conversation that it branches off.
+fn prefetch(shared: &Shared, job: &Job, class: Option<RequestClass>) -> Option<PrefetchSettings> {
+    let is_side = matches!(class, Some(RequestClass::Compaction | RequestClass::Auxiliary));
+    let is_asked = job.wait_mode != WaitMode::LookOnly && !is_side;
+    shared.summaries.as_ref().filter(|_| is_asked)?.prefetch_settings()
 }
 
 /// Model that the path or the body names; empty if neither does.
@@ -197,34 +235,29 @@ impl Draft {
         }
         let route = Arc::clone(job.route.as_ref().unwrap_or_else(|| shared.routes.unmatched()));
         let settings = config.settings(found.name);
-        let mut policy = config
-            .policy(job.options.policy.as_deref(), route.policy().or(settings.policy.as_deref()));
+        let by_model = route.policy().or(settings.policy.as_deref());
+        let mut policy = config.policy(job.options.policy.as_deref(), by_model);
         policy.strict_alternation = found.entry.strict_alternation;
         policy.is_thinking_bound = binds(request, &route, &model);
         policy.notes_apart = !found.entry.strict_alternation && is_model_known;
-        // An alias does not bypass a limit, whether it is set for the one name or the other.
-        let by_name = [Some(model.as_ref()), job.alias_of.as_deref()].into_iter().flatten();
-        let by_name = by_name.filter_map(|name| config.configured_limit_tokens(name));
         let mut limits = Limits {
-            operator_tokens: by_name.chain(route.max_input_tokens()).min(),
+            operator_tokens: operator_tokens(config, job, &route, &model),
             header_tokens: job.options.max_input_tokens,
             asked_output_tokens: request.max_output_tokens,
             ..of_model(&found.entry, policy.counting)
         };
-        let learned = match job.options.learned {
-            Some(learned) => learned,
-            None => route.knowledge.learned.limits(job.tenant, &model, limits.configured()),
-        };
+        let configured = limits.configured();
+        let stored = || route.knowledge.learned.limits(job.tenant, &model, configured);
+        let learned = job.options.learned.unwrap_or_else(stored);
         learned.apply(&mut limits, is_model_known);
         let known = settings.token_permille;
         let is_estimate = found.entry.encoding == Encoding::Estimate;
         let is_calibrated = is_estimate && known.is_none() && !policy.counting.is_estimated;
         let learned_ratio = || route.knowledge.learned.ratio(job.tenant, &model);
         let ratio = known.map(|permille| (permille, Digits::Apart));
-        let ratio = ratio.or_else(|| learned_ratio().filter(|_| is_calibrated));
+        let ratio = ratio.or_else(|| is_calibrated.then(learned_ratio).flatten());
         let encoding = encoding(found.entry.encoding, policy.counting.is_estimated, ratio);
-        let may_ask = route.knowledge.usage_refusals.may_request(&model);
-        let summaries = shared.summaries.as_ref().filter(|_| job.wait_mode != WaitMode::LookOnly);
+        let class = class(job, request);
         let options = PlanOptions {
             limits,
             policy,
@@ -233,10 +266,11 @@ impl Draft {
             late_system_as_user: settings.late_system == LateSystem::User,
             cache_control: settings.cache_control,
             drops_thinking: job.options.is_thinking_refused,
+            passes_whole: class == Some(RequestClass::Compaction),
             learned,
             max_output_tokens: job.options.max_output_tokens,
-            asks_usage: may_ask && !job.options.is_usage_refused,
-            prefetch: summaries.and_then(|summaries| summaries.prefetch_settings()),
+            asks_usage: asks_usage(job, &route, &model),
+            prefetch: prefetch(shared, job, class),
             ..PlanOptions::new(&model, encoding, limits.window_tokens)
         };
         Self {
@@ -255,6 +289,12 @@ impl Draft {
             extras: vec![None; request.extras.len()],
             conversation: None,
         }
+    }
+
+    /// Number of messages in the state at hand of the conversation.
+    #[cfg(test)]
+    pub(super) fn remembered_messages(&self) -> Option<usize> {
+        self.conversation.as_ref()?.remembered_messages
     }
 
     /// Prepares to be continued by another thread, which reads the body again by
@@ -643,6 +683,10 @@ impl Draft {
             compacted_by: String::new(),
             progress: None,
             begun: None,
+            class: match self.options.passes_whole {
+                true => Some(RequestClass::Compaction),
+                false => job.options.class,
+            },
         }
     }
 }
@@ -665,11 +709,13 @@ impl Known for AtHand<'_> {
     fn keep_state(&self, state: &Arc<Compactor>) {
         let Some(conversation) = &self.draft.conversation else { return };
         // Records that are not settled must not be reused by requests that are sent.
-        if conversation.is_whole || self.spans.is_some_and(Spans::is_unsettled) {
+        // The conversation does not go on after its agent has compacted it.
+        let is_last = self.draft.options.passes_whole;
+        if conversation.is_whole || is_last || self.spans.is_some_and(Spans::is_unsettled) {
             return;
         }
         let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());
-        let kept = Remembered { state: Arc::clone(state), looked_at, last_sent };
+        let kept = Remembered { state: Arc::clone(state), looked_at, last_sent, before: None };
         let Conversation { chain, remembered_messages, .. } = conversation;
         let earlier = remembered_messages.filter(|_| !conversation.is_whole);
         self.shared.state.cache.keep_state(chain, kept, earlier);

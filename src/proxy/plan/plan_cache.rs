@@ -26,6 +26,8 @@ pub(super) struct Remembered {
     /// Time at which the first of its compactions looked up its record.
     pub looked_at: Instant,
     pub last_sent: LastSent,
+    /// Key of the state that it continues, set when it is kept.
+    pub before: Option<u128>,
 }
 
 /// Request of a conversation that an upstream last accepted. A plan alone does not change it.
@@ -123,8 +125,9 @@ impl PlanCache {
         chain.ends.iter().rev().take(PROBES).find_map(|end| self.states.get(end))
     }
 
-    /// Stores the compaction state of a whole conversation instead of that of its prefix: the next
-    /// request continues here.
+    /// Stores the compaction state of a whole conversation. The one that it continues, of so many
+    /// messages, stays for another request that begins there, such as a side request; the one before
+    /// that goes.
     pub(super) fn keep_state(
         &self,
         chain: &Chain,
@@ -132,10 +135,12 @@ impl PlanCache {
         earlier_messages: Option<usize>,
     ) {
         let Some(end) = chain.ends.last() else { return };
-        self.states.insert(*end, state);
         let earlier = earlier_messages.and_then(|messages| messages.checked_sub(1));
-        if let Some(earlier) = earlier.and_then(|index| chain.ends.get(index)) {
-            self.states.invalidate(earlier);
+        let earlier = earlier.and_then(|index| chain.ends.get(index));
+        let oldest = earlier.and_then(|earlier| self.states.get(earlier)?.before);
+        self.states.insert(*end, Remembered { before: earlier.copied(), ..state });
+        if let Some(oldest) = oldest {
+            self.states.invalidate(&oldest);
         }
     }
 

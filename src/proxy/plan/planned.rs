@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::decisions::Begun;
 use super::plan_cache::{LastSent, Sent};
+use crate::proxy::admit::class::RequestClass;
 use crate::proxy::hold::budgets::Report;
 use crate::proxy::send::probe::Probe;
 use crate::proxy::settle::originals::LeftOut;
@@ -80,6 +81,8 @@ pub struct RequestOptions {
     pub learned: Option<LearnedLimits>,
     /// Output limit of each answer that its budgets have room for.
     pub max_output_tokens: Option<u64>,
+    /// Class of the request by its client's headers.
+    pub class: Option<RequestClass>,
     /// Whether the upstream has refused this request's usage request.
     pub is_usage_refused: bool,
     /// Whether the upstream refused thinking in it as that of another conversation.
@@ -147,6 +150,9 @@ pub struct Planned {
     pub progress: Option<Progress>,
     /// Decisions to record before it is sent.
     pub begun: Option<Begun>,
+    /// Class of the request by its client's headers, or by the fixed prompt of an agent that compacts
+    /// its own conversation.
+    pub class: Option<RequestClass>,
 }
 
 /// Request that may become the last one of its conversation accepted by an upstream.

@@ -341,6 +341,39 @@ mod tests {
     }
 
     #[test]
+    fn side_requests_leave_what_is_at_hand_of_a_conversation() {
+        let shared = shared();
+        let mut compacted = 0;
+        for messages in (41..90).step_by(2) {
+            let body = conversation(messages);
+            let job = self::job(body.clone(), Some(20_000));
+            let looked = look(&shared, &job);
+            let read_before = looked.as_ref().and_then(|looked| looked.known.as_ref());
+            let read_before = read_before.map(|known| known.hashes.len());
+            let (mut draft, request) =
+                read(&shared, &job, looked).unwrap_or_else(|_| panic!("readable"));
+            let counted = draft.count(&shared, &job, &request, usize::MAX);
+            assert!(counted.is_ok());
+            let expected = (messages > 41).then_some(messages - 2);
+            assert_eq!((read_before, draft.remembered_messages()), (expected, expected));
+            let Ok(own) = planned(&shared, &job) else { panic!("it fits") };
+            let Ok(fresh) = planned(&self::shared(), &job) else { panic!("it fits") };
+            assert_eq!((own.body, own.action), (fresh.body, fresh.action), "{messages} messages");
+            compacted += u32::from(own.compactions > 0);
+            // One continues the conversation otherwise, one ends otherwise, one has nothing of it.
+            let longer =
+                conversation(messages + 2).replace(&format!("turn_{}", messages + 1), "a title");
+            let other = body.replace(&format!("turn_{}", messages - 1), "a topic");
+            for side in [longer, other, self::body(3)] {
+                let Ok(_) = planned(&shared, &self::job(side, Some(20_000))) else {
+                    panic!("it fits")
+                };
+            }
+        }
+        assert!(compacted > 5, "{compacted}");
+    }
+
+    #[test]
     fn a_fault_forwards_the_original_where_it_fits() {
         // Once by bytes alone, once by counting.
         for (limit, words) in [(None, 10), (Some(1000), 900)] {

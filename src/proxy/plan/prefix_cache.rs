@@ -17,11 +17,15 @@ const MESSAGE_BYTES: usize = 40;
 /// Memory of an entry besides its messages: key, pointers, the cache's own data.
 const ENTRY_BYTES: usize = 600;
 
+/// Maximum number of prefixes under one key.
+const MOST_PREFIXES: usize = 4;
+
 /// Prefixes of bodies, keyed by at least their first half. So conversations with the same opening
-/// words differ, and a longer prefix replaces the one before it.
+/// words differ. Under a key stand the newest prefix, the one that it continues, and others: requests
+/// that branch off a conversation, such as side requests, do not displace it.
 pub(super) struct PrefixCache {
     secret: [u8; 192],
-    known: Cache<u128, Arc<Known>>,
+    known: Cache<u128, Arc<[Arc<Known>]>>,
 }
 
 /// Prefix of a body, up to the end of its last message.
@@ -61,9 +65,9 @@ impl Hashed {
 impl PrefixCache {
     /// Creates a cache of at most `max_bytes`.
     pub(super) fn new(secret: [u8; 192], max_bytes: u64) -> Self {
-        let weight = |_: &u128, known: &Arc<Known>| {
-            let bytes = ENTRY_BYTES + known.hashes.len() * MESSAGE_BYTES;
-            u32::try_from(bytes).unwrap_or(u32::MAX)
+        let weight = |_: &u128, known: &Arc<[Arc<Known>]>| {
+            let own = known.iter().map(|known| ENTRY_BYTES + known.hashes.len() * MESSAGE_BYTES);
+            u32::try_from(own.sum::<usize>()).unwrap_or(u32::MAX)
         };
         Self { secret, known: Cache::builder().weigher(weight).max_capacity(max_bytes).build() }
     }
@@ -77,12 +81,15 @@ impl PrefixCache {
         for (place, least) in [high / 2, high].into_iter().enumerate() {
             let key = self.key(tenant, hashed.up_to(body, least)?);
             keys[place] = (least, key);
-            let candidate = self.known.get(&key);
-            let is_same = |candidate: &Arc<Known>| {
-                let hash = hashed.clone().up_to(body, candidate.bytes);
-                hash == Some(candidate.hash)
-            };
-            known = candidate.filter(is_same).or(known);
+            let mut candidates = self.known.get(&key).map_or_else(Vec::new, |known| known.to_vec());
+            // The body is hashed once, from the shortest to the longest.
+            candidates.sort_by_key(|candidate| candidate.bytes);
+            let mut read = hashed.clone();
+            for candidate in candidates {
+                if read.up_to(body, candidate.bytes) == Some(candidate.hash) {
+                    known = Some(candidate);
+                }
+            }
         }
         Some(Looked { keys, hashed, known })
     }
@@ -94,16 +101,27 @@ impl PrefixCache {
             return;
         }
         let [low, high] = looked.keys;
-        let (hash, key) = match bytes >= high.0 {
-            true => (looked.hashed.clone().up_to(body, bytes), high.1),
+        let (hash, (least, key)) = match bytes >= high.0 {
+            true => (looked.hashed.clone().up_to(body, bytes), high),
             false if bytes >= low.0 => {
                 let mut hashed = Hashed { hasher: Xxh3::with_secret(self.secret), bytes: 0 };
-                (hashed.up_to(body, bytes), low.1)
+                (hashed.up_to(body, bytes), low)
             }
             false => return,
         };
         let Some(hash) = hash else { return };
-        self.known.insert(key, Arc::new(Known { bytes, hash, read, hashes: hashes.to_vec() }));
+        let newest = Arc::new(Known { bytes, hash, read, hashes: hashes.to_vec() });
+        let continued = looked.known.iter().filter(|known| known.bytes >= least);
+        let others = self.known.get(&key);
+        let others = others.iter().flat_map(|others| others.iter());
+        let mut all = vec![newest];
+        for own in continued.chain(others) {
+            let is_there = |known: &Arc<Known>| (known.bytes, known.hash) == (own.bytes, own.hash);
+            if all.len() < MOST_PREFIXES && !all.iter().any(is_there) {
+                all.push(Arc::clone(own));
+            }
+        }
+        self.known.insert(key, all.into());
     }
 
     fn key(&self, tenant: Tenant, hash: u128) -> u128 {
@@ -156,6 +174,20 @@ mod tests {
             let next = body(length + 2, r#","stream":true,"n":2"#);
             assert_eq!(messages(&beginnings, TENANT, &next), Some(length), "{length}");
             assert_eq!(messages(&beginnings, Tenant([8; 16]), &next), None);
+        }
+    }
+
+    #[test]
+    fn a_side_request_does_not_displace_its_conversation() {
+        let beginnings = PrefixCache::new([3; 192], 1 << 20);
+        keep(&beginnings, TENANT, &body(40, ""));
+        for length in (40..90).step_by(2) {
+            let side = body(length + 1, "").replace(&format!("{length} é"), "Name this");
+            assert_eq!(messages(&beginnings, TENANT, &side), Some(length), "{length}");
+            keep(&beginnings, TENANT, &side);
+            let next = body(length + 2, "");
+            assert_eq!(messages(&beginnings, TENANT, &next), Some(length), "{length}");
+            keep(&beginnings, TENANT, &next);
         }
     }
 

@@ -125,7 +125,7 @@ impl<'a> Chat<'a> {
         let planner = &self.settings.planner;
         if planner.settle(planned).await {
             *planned = planner.plan_job(job).await?;
-            // Whatever it begins, it is sent as planned.
+            // It is sent as planned, even if a third process was faster.
             planner.settle(planned).await;
         }
         Ok(())
@@ -134,7 +134,7 @@ impl<'a> Chat<'a> {
     /// Plans the request again without the model's thinking if the upstream refuses some of it, once.
     async fn drops_thinking(&mut self, inbound: &mut Inbound) -> bool {
         let Attempt { upstream, job, planned, .. } = &mut self.current;
-        let may_be = self.request.protocol == Protocol::Messages && !job.options.bypass;
+        let may_be = self.request.protocol != Protocol::Responses && !job.options.bypass;
         if !may_be
             || job.options.is_thinking_refused
             || !refused_part::is_named(inbound, refused_part::THINKING).await

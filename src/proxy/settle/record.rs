@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::proxy::admit::admission::Admission;
 use crate::proxy::admit::caller::Caller;
+use crate::proxy::admit::class::RequestClass;
 use crate::proxy::error::Subject;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::hold::account::Ended;
@@ -444,6 +445,7 @@ impl Record {
             key = key.map(|key| key.id.as_str()),
             team = key.map(|key| key.team.as_str()),
             model = self.model().map(clipped),
+            class = planned.and_then(|planned| planned.class).map(RequestClass::name),
             action = self.action(),
             edits = planned.map(|planned| planned.edits.as_str()),
             received_tokens = received_tokens.or(subject.and_then(|own| own.received_tokens)),

@@ -20,6 +20,52 @@ const TURNS: usize = 64;
 /// Model that is known to bind its thinking.
 const BOUND: &str = "claude-opus-5-5";
 
+/// Form in which a provider hands out signed thinking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Blocks of Messages.
+    Messages,
+    /// `reasoning_details` in chat completions.
+    Details,
+    /// `thinking_blocks` in chat completions.
+    Blocks,
+}
+
+impl Form {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Messages => "/v1/messages",
+            Self::Details | Self::Blocks => "/v1/chat/completions",
+        }
+    }
+
+    /// Returns the reason for which a provider would refuse the body.
+    fn check(self, body: &Value) -> Result<(), String> {
+        match self {
+            Self::Messages => validity::messages(body),
+            Self::Details | Self::Blocks => answered_calls(body),
+        }
+    }
+}
+
+/// Checks that each call of chat completions is answered at once, and nothing else is.
+fn answered_calls(body: &Value) -> Result<(), String> {
+    let mut open: Vec<&Value> = Vec::new();
+    for (place, message) in list(body).iter().enumerate() {
+        if message["role"] == "tool" {
+            let own = open.iter().position(|id| *id == &message["tool_call_id"]);
+            open.remove(own.ok_or(format!("message {place} answers no call"))?);
+            continue;
+        }
+        if !open.is_empty() {
+            return Err(format!("message {place} stands where results are due"));
+        }
+        let calls = message["tool_calls"].as_array().into_iter().flatten();
+        open.extend(calls.map(|call| &call["id"]));
+    }
+    if open.is_empty() { Ok(()) } else { Err("results are missing at the end".to_owned()) }
+}
+
 /// Signs the thinking that answers a request with these messages.
 fn signature(body: &Value, messages: &[Value]) -> String {
     let signed = json!([body["system"], body["tools"], unmarked(&messages.into())]);
@@ -28,8 +74,9 @@ fn signature(body: &Value, messages: &[Value]) -> String {
 
 /// Returns the signatures in a message.
 fn signatures(message: &Value) -> impl Iterator<Item = &Value> {
-    let blocks = message["content"].as_array().into_iter().flatten();
-    blocks.filter(|block| block["type"] == "thinking").map(|block| &block["signature"])
+    let members = ["content", "reasoning_details", "thinking_blocks"].into_iter();
+    let blocks = members.filter_map(|name| message[name].as_array()).flatten();
+    blocks.map(|block| &block["signature"]).filter(|signature| signature.is_string())
 }
 
 fn list(body: &Value) -> &Vec<Value> {
@@ -45,12 +92,17 @@ fn first_foreign(body: &Value) -> Option<usize> {
     })
 }
 
-/// Answers that a block was signed over something else.
-fn refuse(seen: Seen, place: usize) {
+/// Answers that a block was signed over something else. A gateway quotes its provider's answer.
+fn refuse(form: Form, seen: Seen, place: usize) {
     let message =
         format!("messages.{place}.content.0: thinking block is bound to a different conversation");
     let error =
         json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}});
+    let error = match form {
+        Form::Messages => error,
+        Form::Details | Form::Blocks => json!({"error": {"message": "Provider returned error",
+            "code": 400, "metadata": {"raw": error.to_string()}}}),
+    };
     let error = error.to_string();
     let length = error.len();
     seen.answer(&format!(
@@ -73,6 +125,7 @@ struct Run {
 /// Agent that sends all thinking back, with the upstream of its model. A word of its user comes every
 /// ten turns.
 struct Agent {
+    form: Form,
     upstream: Upstream,
     model: &'static str,
     tools: Value,
@@ -90,7 +143,12 @@ struct Agent {
 
 impl Agent {
     async fn new(model: &'static str) -> Self {
+        Self::of(Form::Messages, model).await
+    }
+
+    async fn of(form: Form, model: &'static str) -> Self {
         Self {
+            form,
             upstream: Upstream::start().await,
             model,
             tools: Value::Null,
@@ -105,8 +163,11 @@ impl Agent {
     }
 
     fn body(&self) -> Value {
-        let mut body = json!({"model": self.model, "max_tokens": 512, "system": "Be careful.",
-            "thinking": {"type": "enabled", "budget_tokens": 256}, "messages": self.history});
+        let mut body = json!({"model": self.model, "max_tokens": 512, "messages": self.history});
+        if self.form == Form::Messages {
+            body["system"] = "Be careful.".into();
+            body["thinking"] = json!({"type": "enabled", "budget_tokens": 256});
+        }
         if !self.tools.is_null() {
             body["tools"] = self.tools.clone();
         }
@@ -124,14 +185,14 @@ impl Agent {
     async fn take_turn(&mut self, wire: &mut Wire) -> Message {
         let turn = self.turn;
         let headers = format!("x-weir-max-input-tokens: {}\r\n", self.limit_tokens);
-        wire.send(post("/v1/messages", &headers, &self.body())).await;
+        wire.send(post(self.form.path(), &headers, &self.body())).await;
         let said = loop {
             let seen = self.upstream.next().await;
             let sent: Value = serde_json::from_slice(&seen.body).expect("JSON");
-            validity::messages(&sent).unwrap_or_else(|fault| panic!("turn {turn}: {fault}"));
+            self.form.check(&sent).unwrap_or_else(|fault| panic!("turn {turn}: {fault}"));
             if let Some(place) = first_foreign(&sent) {
                 self.run.refused += 1;
-                refuse(seen, place);
+                refuse(self.form, seen, place);
                 continue;
             }
             self.run.accepted += list(&sent).iter().flat_map(signatures).count();
@@ -154,33 +215,56 @@ impl Agent {
     fn answer(&self, body: &Value, bytes: usize) -> Value {
         let turn = self.turn;
         let input_tokens = bytes.checked_div(self.bytes_per_token).unwrap_or(9);
-        json!({
-            "id": "msg_1", "type": "message", "role": "assistant", "stop_reason": "tool_use",
-            "usage": {"input_tokens": input_tokens, "output_tokens": 1},
-            "content": [
-                {"type": "thinking", "thinking": format!("Part {turn} is next. It may leak."),
-                 "signature": signature(body, list(body))},
-                {"type": "text", "text": format!("I read part {turn}.")},
-                {"type": "tool_use", "id": format!("toolu_{turn}"), "name": "read",
-                 "input": {"path": format!("src/part_{turn}.rs")}},
-            ],
-        })
+        let signature = signature(body, list(body));
+        let thinking = format!("Part {turn} is next. It may leak.");
+        let (text, path) = (format!("I read part {turn}."), format!("src/part_{turn}.rs"));
+        let id = format!("toolu_{turn}");
+        if self.form == Form::Messages {
+            return json!({
+                "id": "msg_1", "type": "message", "role": "assistant", "stop_reason": "tool_use",
+                "usage": {"input_tokens": input_tokens, "output_tokens": 1},
+                "content": [
+                    {"type": "thinking", "thinking": thinking, "signature": signature},
+                    {"type": "text", "text": text},
+                    {"type": "tool_use", "id": id, "name": "read", "input": {"path": path}},
+                ],
+            });
+        }
+        let arguments = json!({"path": path}).to_string();
+        let mut message = json!({"role": "assistant", "content": text, "tool_calls": [
+            {"id": id, "type": "function", "function": {"name": "read", "arguments": arguments}}]});
+        if self.form == Form::Details {
+            message["reasoning"] = thinking.clone().into();
+            message["reasoning_details"] =
+                json!([{"type": "reasoning.text", "text": thinking, "signature": signature}]);
+        } else {
+            message["reasoning_content"] = thinking.clone().into();
+            message["thinking_blocks"] =
+                json!([{"type": "thinking", "thinking": thinking, "signature": signature}]);
+        }
+        json!({"id": "c", "object": "chat.completion", "choices": [{"index": 0, "message": message}],
+               "usage": {"prompt_tokens": input_tokens, "completion_tokens": 1}})
     }
 
     /// Adds an answer and the result of its call to the history.
     fn go_on(&mut self, said: &Value) {
         let turn = self.turn;
-        self.history.push(json!({"role": "assistant", "content": said["content"]}));
         let lines = (0..self.lines)
             .map(|line| format!("src/part_{turn}.rs:{line}: level {} held", turn * line));
         let output = lines.collect::<Vec<_>>().join("\n");
-        let mut blocks = vec![
-            json!({"type": "tool_result", "tool_use_id": format!("toolu_{turn}"), "content": output}),
-        ];
-        if turn % 10 == 9 {
-            blocks.push(json!({"type": "text", "text": format!("Mind part {turn} as well.")}));
+        let word = (turn % 10 == 9).then(|| format!("Mind part {turn} as well."));
+        let id = format!("toolu_{turn}");
+        if self.form == Form::Messages {
+            self.history.push(json!({"role": "assistant", "content": said["content"]}));
+            let mut blocks =
+                vec![json!({"type": "tool_result", "tool_use_id": id, "content": output})];
+            blocks.extend(word.map(|word| json!({"type": "text", "text": word})));
+            self.history.push(json!({"role": "user", "content": blocks}));
+        } else {
+            self.history.push(said["choices"][0]["message"].clone());
+            self.history.push(json!({"role": "tool", "tool_call_id": id, "content": output}));
+            self.history.extend(word.map(|word| json!({"role": "user", "content": word})));
         }
-        self.history.push(json!({"role": "user", "content": blocks}));
         self.turn += 1;
     }
 
@@ -227,7 +311,7 @@ async fn a_model_that_binds_its_thinking_is_found_out_by_one_refusal() {
 #[tokio::test]
 async fn a_ratio_learned_in_mid_conversation_refuses_nothing() {
     // The upstream counts more than weir, then less.
-    for bytes_per_token in [2, 6] {
+    for bytes_per_token in [2, 4] {
         let mut agent = Agent::new(BOUND).await;
         let store = memory();
         let weir = weir(&agent, &store, |_| {}).await;
@@ -315,4 +399,64 @@ async fn a_compaction_that_shows_late_refuses_nothing() {
         assert_eq!(agent.run.refused, 0, "{:?}", agent.run);
         assert!(agent.run.compactions > 0 && agent.run.edited > 0, "{:?}", agent.run);
     }
+}
+
+#[tokio::test]
+async fn signed_reasoning_in_chat_completions_stays_valid_over_compactions() {
+    for form in [Form::Details, Form::Blocks] {
+        let mut agent = Agent::of(form, "anthropic/claude-opus-5.5").await;
+        let store = memory();
+        let one = weir(&agent, &store, |_| {}).await;
+        agent.until(30, one.address).await;
+        let other = weir(&agent, &store, lower).await;
+        for turn in 31..=TURNS {
+            let address = if turn % 2 == 0 { one.address } else { other.address };
+            agent.until(turn, address).await;
+        }
+        agent.assert_refused(0);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_of_signed_reasoning_in_chat_completions_is_repaired_once() {
+    for form in [Form::Details, Form::Blocks] {
+        let mut agent = Agent::of(form, "router/next").await;
+        let weir = weir(&agent, &memory(), |_| {}).await;
+        agent.until(TURNS, weir.address).await;
+        agent.assert_refused(1);
+    }
+}
+
+#[tokio::test]
+async fn reasoning_of_other_models_in_chat_completions_stays_with_its_message() {
+    let mut agent = Agent::of(Form::Details, "deepseek-reasoner").await;
+    let weir = weir(&agent, &memory(), |_| {}).await;
+    let mut wire = Wire::connect(weir.address).await;
+    let mut compactions = 0;
+    for turn in 0..TURNS {
+        let headers = format!("x-weir-max-input-tokens: {LIMIT_TOKENS}\r\n");
+        wire.send(post(agent.form.path(), &headers, &agent.body())).await;
+        let seen = agent.upstream.next().await;
+        let sent: Value = serde_json::from_slice(&seen.body).expect("JSON");
+        answered_calls(&sent).unwrap_or_else(|fault| panic!("turn {turn}: {fault}"));
+        for message in list(&sent).iter().filter(|message| message["role"] == "assistant") {
+            let is_own =
+                |own: &&Value| own["tool_calls"][0]["id"] == message["tool_calls"][0]["id"];
+            let own = agent.history.iter().find(is_own).expect("it was received");
+            assert_eq!(message["reasoning_content"], own["reasoning_content"], "turn {turn}");
+            assert!(message["reasoning_content"].is_string(), "turn {turn}");
+        }
+        compactions += usize::from(!list(&sent).starts_with(&agent.before));
+        agent.before = list(&sent).clone();
+        let mut said = agent.answer(&sent, 9);
+        let message = &mut said["choices"][0]["message"];
+        message["reasoning_content"] = message["reasoning"].take();
+        for name in ["reasoning", "reasoning_details"] {
+            message.as_object_mut().expect("an object").remove(name);
+        }
+        seen.answer(&whole(&said));
+        assert_eq!(wire.message().await.expect("an answer").status(), 200);
+        agent.go_on(&said);
+    }
+    assert!(compactions >= 3, "{compactions}");
 }

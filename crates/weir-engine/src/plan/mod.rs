@@ -235,6 +235,7 @@ impl Plan {
         let needs_nothing = match options.kept {
             // Requests that were sent by them have shown the compactions.
             Some(_) => end.is_untouched(),
+            None if options.passes_whole => self.received_tokens <= self.limit_tokens,
             None => end.needs_nothing(self.limit_tokens, self.overhead_tokens),
         };
         let (treatment, kind) = match (options.mode, needs_nothing) {

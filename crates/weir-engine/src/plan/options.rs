@@ -6,7 +6,7 @@ use super::Decisions;
 use crate::compact::{LearnedLimits, Limits, Measure, Policy, PrefetchSettings, Profile};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING};
-use crate::wire::Request;
+use crate::wire::{Protocol, Request};
 
 /// Handling of a conversation above its mark.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,6 +36,9 @@ pub struct PlanOptions {
     pub late_system_as_user: bool,
     /// Whether all thinking so far is left out, after the provider refused some of it.
     pub drops_thinking: bool,
+    /// Whether the conversation is sent whole if it fits its limit, even above the policy's marks:
+    /// the agent is about to compact it by itself. Kept decisions still hold.
+    pub passes_whole: bool,
     /// Decisions that earlier requests of the conversation were sent by
     /// ([`keep`](Self::keep)); `None` if it has none yet.
     pub kept: Option<Arc<Decisions>>,
@@ -76,6 +79,7 @@ impl PlanOptions {
             mode: Mode::Compact,
             late_system_as_user: false,
             drops_thinking: false,
+            passes_whole: false,
             kept: None,
             cache_control: false,
             learned: LearnedLimits::default(),
@@ -120,7 +124,8 @@ impl PlanOptions {
 
     /// Profile by these options of a conversation whose tools and schemas take `extras_tokens`.
     pub fn profile(&self, request: &Request<'_>, extras_tokens: u64) -> Profile {
-        let (policy, measure) = (self.policy.clone(), self.measure);
+        let (mut policy, measure) = (self.policy.clone(), self.measure);
+        policy.keeps_thinking = request.protocol == Protocol::Chat;
         if self.is_for_messages {
             let limit_tokens = self.limits.window_tokens;
             return Profile { limit_tokens, overhead_tokens: 0, policy, measure };

@@ -6,6 +6,7 @@ use super::body::{FALLBACKS, detail, expect_string, fields, from_utf8, pin, whol
 use super::body::{model as read_model, stream as read_stream};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
+use super::splice::without_member;
 use super::walk::Walk;
 use super::{Beginning, BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 
@@ -208,7 +209,7 @@ impl<'a> Members<'a> {
 }
 
 /// Members of a message that weir acts on; each may be given once.
-const MESSAGE_MEMBERS: [&str; 12] = [
+const MESSAGE_MEMBERS: [&str; 13] = [
     "role",
     "content",
     "name",
@@ -218,6 +219,7 @@ const MESSAGE_MEMBERS: [&str; 12] = [
     "reasoning_content",
     "reasoning",
     "reasoning_details",
+    "thinking_blocks",
     "refusal",
     "audio",
     "weir",
@@ -239,10 +241,15 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         reasoning_content,
         reasoning,
         reasoning_details,
+        thinking_blocks,
         refusal,
         audio,
         _,
     ] = found;
+    let thinking = [reasoning_content, reasoning, reasoning_details, thinking_blocks];
+    let is_signed = [reasoning_details, thinking_blocks].into_iter().flatten().any(is_signed);
+    let side_texts: Vec<&str> = thinking.into_iter().chain([refusal]).flatten().collect();
+    let thinking_texts = if is_signed { thinking.into_iter().flatten().count() } else { 0 };
     Ok(Message {
         protocol: Protocol::Chat,
         raw,
@@ -251,14 +258,36 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         content: read_content(content)?,
         calls: read_calls(tool_calls, function_call)?,
         answers,
-        side_texts: [reasoning_content, reasoning, reasoning_details, refusal]
-            .into_iter()
-            .flatten()
-            .collect(),
+        side_texts,
+        thinking_texts,
         others: Vec::new(),
         opaque_members: u32::from(audio.is_some()),
         weir,
     })
+}
+
+/// Whether a list of the model's thinking has an entry that its provider signed or encrypted:
+/// `reasoning_details` as OpenRouter writes them, or `thinking_blocks` as LiteLLM does. Thinking in
+/// plain text is bound to nothing.
+///
+/// Sources: OpenRouter's guide to reasoning tokens, LiteLLM's guide to reasoning content.
+fn is_signed(raw: &str) -> bool {
+    let has = |name: &str| memchr::memmem::find(raw.as_bytes(), name.as_bytes()).is_some();
+    has(r#""signature""#) || has(r#""data""#)
+}
+
+/// Returns a message without the members that hold the model's signed thinking.
+pub(super) fn without_thinking(raw: &str) -> String {
+    let mut text = raw.to_owned();
+    let thinking = read_message(raw).map_or(0, |message| message.thinking_texts);
+    for _ in 0..thinking {
+        let message = read_message(&text).ok();
+        let Some(value) = message.and_then(|message| message.side_texts.first().copied()) else {
+            break;
+        };
+        text = without_member(&text, value);
+    }
+    text
 }
 
 /// Returns the JSON text of a user message with the content `text`.
@@ -386,6 +415,23 @@ fn read_call(raw: &str) -> Call<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signed_thinking_leaves_with_all_its_members() {
+        let kept = r#"{"role":"assistant", "content":"I look.","tool_calls":[]}"#;
+        for members in [
+            r#""reasoning":"a","reasoning_details":[{"type":"reasoning.text","text":"a","signature":"s"}],"#,
+            r#""reasoning_details":[{"data":"s"}],"thinking_blocks":[{"thinking":"a"}],"#,
+            r#""reasoning_content":"a","thinking_blocks":[{"thinking":"a","signature":"s"}],"#,
+        ] {
+            let raw = kept.replace(r#""content""#, &format!(r#"{members}"content""#));
+            assert_eq!(without_thinking(&raw), kept, "{members}");
+        }
+        for members in [r#""reasoning_content":"a","#, r#""reasoning_details":[{"text":"a"}],"#] {
+            let raw = kept.replace(r#""content""#, &format!(r#"{members}"content""#));
+            assert_eq!(without_thinking(&raw), raw, "{members}");
+        }
+    }
 
     #[test]
     fn reads_what_it_acts_on_and_borrows_the_rest() {

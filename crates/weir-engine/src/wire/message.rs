@@ -33,6 +33,8 @@ pub struct Message<'a> {
     pub answers: Option<&'a str>,
     /// Other texts of the message that the model reads (reasoning, a refusal), as JSON strings.
     pub side_texts: Vec<&'a str>,
+    /// Number of those, from the front, that are the model's signed thinking.
+    pub thinking_texts: usize,
     /// Parts outside the content, such as reasoning or the calls of built-in tools.
     pub others: Vec<Part<'a>>,
     /// Members whose tokens cannot be counted, such as a reference to earlier audio.

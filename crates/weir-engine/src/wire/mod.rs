@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+pub mod agents;
 pub mod asking;
 pub mod body;
 pub mod breakpoint;

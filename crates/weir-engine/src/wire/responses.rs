@@ -205,6 +205,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         calls: Vec::new(),
         answers: None,
         side_texts: Vec::new(),
+        thinking_texts: 0,
         others: Vec::new(),
         opaque_members: 0,
         weir: None,

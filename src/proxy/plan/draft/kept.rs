@@ -183,7 +183,8 @@ impl Draft {
 
     /// Returns the decisions that this plan is the first of its conversation to follow.
     pub(super) fn begun(&self, job: &Job, request: &Request<'_>, plan: &Plan) -> Option<Begun> {
-        let found = self.found.as_ref().filter(|_| plan.treatment == Treatment::Compacted)?;
+        let is_first = plan.treatment == Treatment::Compacted && !self.options.passes_whole;
+        let found = self.found.as_ref().filter(|_| is_first)?;
         let decisions = self.options.decisions(request, plan.tools_tokens());
         let is_new = self.options.kept.as_deref() != Some(&decisions);
         // The record of each compaction is near for those that look for it.

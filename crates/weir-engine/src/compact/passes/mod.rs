@@ -125,8 +125,10 @@ impl<'f> Compaction<'f> {
     ///
     /// Source: Anthropic's guide to extended thinking.
     fn drop_thinking(&mut self) {
-        let before = match self.state.profile.policy.is_thinking_bound {
+        let policy = &self.state.profile.policy;
+        let before = match policy.is_thinking_bound {
             true => self.state.messages(),
+            false if policy.keeps_thinking => return,
             false => self.turn(self.newest).first,
         };
         self.state.drop_thinking_before(before);

@@ -42,6 +42,9 @@ pub struct Policy {
     /// after. Then a compaction leaves out all earlier thinking, and nothing is recalled, which would
     /// stand before the answer in one request alone.
     pub is_thinking_bound: bool,
+    /// Whether a compaction leaves the model's thinking in all turns that stay, unless the model binds
+    /// it. Set by the protocol: in chat completions nothing says which of it a provider wants back.
+    pub keeps_thinking: bool,
     /// Whether the model refuses two user or two assistant messages in a row.
     pub strict_alternation: bool,
     pub zones: Zones,
@@ -245,6 +248,7 @@ impl Default for Policy {
             recall_permille: 100,
             notes_apart: true,
             is_thinking_bound: false,
+            keeps_thinking: false,
             strict_alternation: false,
             zones: Zones {
                 soft_permille: 0,
