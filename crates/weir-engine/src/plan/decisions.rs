@@ -115,7 +115,7 @@ mod tests {
         let (first, decisions) = sent(&body(20), &options(4000, 1000));
         assert!(first.len() < body(20).len(), "it is compacted");
         for (window_tokens, permille, policy) in [
-            (4000, 1010, Policy::default()),
+            (4000, 1300, Policy::default()),
             (100_000, 1000, Policy::default()),
             (100_000, 500, Policy { low_permille: 400, ..Policy::default() }),
         ] {
