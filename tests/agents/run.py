@@ -187,6 +187,15 @@ def install(agents):
         venv(INSTALLED / name, HERE / "requirements" / f"{name}.txt")
 
 
+def test_checkers():
+    """Runs the checkers' own tests: requests that they refuse, and ones that they accept."""
+    command = [NODE_PROGRAM, "--test", "--test-reporter=tap", "checks.test.mjs"]
+    done = subprocess.run(command, cwd=NODE, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stdout)
+    print(re.search(r"^# pass \d+$", done.stdout, re.MULTILINE).group(0))
+
+
 def paths(environment):
     environment["PATH"] = f"{NODE_PROGRAM.parent}:{RUNTIME / 'bin'}:{environment['PATH']}"
     return environment
@@ -339,6 +348,7 @@ def main():
     if not asked.direct and not asked.weir.exists():
         sys.exit(f"{asked.weir} is missing: cargo build --bin weir")
     install(agents)
+    test_checkers()
     rows, bad = [], 0
     for agent in agents:
         report = run(agent, None if asked.direct else asked.weir, asked.keep)
