@@ -5,4 +5,4 @@ mod retold;
 mod same_plans;
 mod thinking;
 mod through;
-mod validity;
+pub mod validity;

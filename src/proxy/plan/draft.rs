@@ -372,7 +372,9 @@ impl Draft {
         for (index, counted) in unknown.iter().zip(map(shared, job, request, &unknown, count)) {
             let (fact, reading): (Fact, _) = match counted {
                 Ok(counted) => counted,
-                Err(error) => return Err(self.about(refusal::message(*index, &error), None)),
+                Err(error) => {
+                    return Err(self.about(refusal::message(request, *index, &error), None));
+                }
             };
             shared.state.cache.keep_fact(conversation.chain.content_key(*index), fact);
             conversation.facts[*index - start] = Some(fact);
@@ -418,7 +420,7 @@ impl Draft {
                 Drafted { planned: Ok(planned), plan: Some(plan) }
             }
             Err(PlanError::Message { index, error }) => {
-                let error = self.about(refusal::message(index, &error), None);
+                let error = self.about(refusal::message(request, index, &error), None);
                 Drafted { planned: Err(error), plan: None }
             }
             Err(PlanError::CannotFit(unfit)) => {

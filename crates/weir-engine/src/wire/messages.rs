@@ -185,6 +185,18 @@ pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, Body
     })
 }
 
+/// Whether the JSON text of a message has blocks that chat completions do not know.
+pub(super) fn has_own_blocks(raw: &str) -> bool {
+    let blocks = json::member(raw, "content").and_then(json::elements).unwrap_or_default();
+    blocks.iter().any(|block| {
+        let kind = json::member(block, "type").and_then(json::string).unwrap_or_default();
+        matches!(
+            kind.as_ref(),
+            "tool_use" | "tool_result" | "thinking" | "redacted_thinking" | "document" | "image"
+        )
+    })
+}
+
 /// Members of a message that weir acts on; each may be given once.
 const MESSAGE_MEMBERS: [&str; 3] = ["role", "content", "weir"];
 

@@ -43,6 +43,44 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// Names of the protocols on the command line.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("chat", Self::Chat), ("responses", Self::Responses), ("messages", Self::Messages)];
+
+    /// Returns the protocol called `name`, if there is one.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(own, _)| *own == name).map(|(_, protocol)| *protocol)
+    }
+
+    /// Recognises the protocol of a request body, or of a bare list of messages or items, by its
+    /// shape. A body that could be of several is one of chat completions.
+    pub fn recognise(text: &str) -> Self {
+        let text = text.trim_ascii_start();
+        if text.starts_with('[') {
+            return match json::elements(text).unwrap_or_default() {
+                items if items.iter().any(|item| responses::is_item(item)) => Self::Responses,
+                list if list.iter().any(|message| messages::has_own_blocks(message)) => {
+                    Self::Messages
+                }
+                _ => Self::Chat,
+            };
+        }
+        let members = json::members(text).unwrap_or_default();
+        let member = |name: &str| members.iter().find(|(own, _)| own == name).map(|(_, raw)| *raw);
+        match (member("messages"), member("input")) {
+            (None, Some(_)) => Self::Responses,
+            (None, None) => Self::Chat,
+            _ if member("system").is_some() => Self::Messages,
+            (Some(list), _) => {
+                let list = json::elements(list).unwrap_or_default();
+                let tools = member("tools").and_then(json::elements).unwrap_or_default();
+                let is_own = list.iter().any(|message| messages::has_own_blocks(message))
+                    || tools.iter().any(|tool| json::member(tool, "input_schema").is_some());
+                if is_own { Self::Messages } else { Self::Chat }
+            }
+        }
+    }
+
     /// Reads a request body of this protocol. Copies nothing but the list of messages.
     ///
     /// # Errors
@@ -180,6 +218,29 @@ impl<'a> Request<'a> {
     pub fn listed(&self) -> &[&'a str] {
         &self.messages[self.outside..]
     }
+
+    /// Returns the place of a message in the caller's body, such as `messages[3]` or `input[7]`. A run
+    /// of items has the place of its first item that cannot be read, or else of its first.
+    pub fn place(&self, index: usize) -> String {
+        let raw = self.messages.get(index).copied().unwrap_or_default();
+        // `system`, `instructions`, or `input` with a text instead of a list.
+        let is_member = self.protocol == Protocol::Responses && raw.starts_with('"');
+        if index < self.outside || is_member {
+            return raw.split('"').nth(1).unwrap_or_default().to_owned();
+        }
+        match self.protocol {
+            Protocol::Chat => format!("messages[{index}]"),
+            Protocol::Responses => {
+                let (before, own) = responses::items_before(&self.messages, self.outside, index);
+                format!("input[{}]", before + own)
+            }
+            Protocol::Messages => {
+                let holds = |own: &messages::Container<'_>| own.messages.contains(&index);
+                let place = self.containers.iter().position(holds).unwrap_or(index);
+                format!("messages[{place}]")
+            }
+        }
+    }
 }
 
 /// Member outside the messages that takes prompt tokens.
@@ -229,4 +290,41 @@ pub enum FieldError {
     DuplicateKey { key: &'static str },
     /// A member has an invalid type; the key is empty for the message itself.
     WrongType { key: &'static str, expected: &'static str },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_are_recognised_by_shape() {
+        use Protocol::{Chat, Messages, Responses};
+        for (body, protocol) in [
+            (r#"{"messages":[{"role":"user","content":"x"}]}"#, Chat),
+            (r#"{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}"#, Chat),
+            (r#"{"input":"x"}"#, Responses),
+            (r#" {"model":"gpt-5","input":[{"role":"user","content":"x"}]}"#, Responses),
+            (r#"{"messages":[{"role":"user","content":"x"}],"system":"y"}"#, Messages),
+            (
+                r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","input_schema":{}}]}"#,
+                Messages,
+            ),
+            (
+                r#"{"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"c"}]}]}"#,
+                Messages,
+            ),
+            (r#"[{"role":"user","content":"x"}]"#, Chat),
+            (r#"[{"type":"function_call","call_id":"c"}]"#, Responses),
+            (r#"[{"role":"assistant","content":[{"type":"tool_use","id":"c"}]}]"#, Messages),
+            (r#"{"messages":7}"#, Chat),
+            ("[1,\"x\",[]]", Chat),
+            ("{", Chat),
+            ("", Chat),
+        ] {
+            assert_eq!(Protocol::recognise(body), protocol, "{body}");
+        }
+        for (name, protocol) in Protocol::NAMES {
+            assert_eq!(Protocol::from_name(name), Some(protocol));
+        }
+    }
 }

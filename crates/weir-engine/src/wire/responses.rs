@@ -313,9 +313,12 @@ impl<'a> Item<'a> {
             return Ok(message);
         }
         if self.own != "message" {
-            // A compaction stands for all before it and is never removed.
+            // A compaction stands for all before it. codex declares its tools by an item of the
+            // developer. Neither is ever removed.
             let is_compaction = self.own.starts_with("compaction");
-            message.role = if is_compaction { Role::System } else { Role::Other };
+            let role = self.role.and_then(json::string);
+            let is_system = matches!(role.as_deref(), Some("developer" | "system"));
+            message.role = if is_compaction || is_system { Role::System } else { Role::Other };
             match self.sealed {
                 Some(sealed) if is_compaction => message.others.push(Part::Sealed(sealed)),
                 _ => message.others.push(Part::Other(self.raw)),
@@ -405,6 +408,20 @@ fn read_part(raw: &str) -> Part<'_> {
         _ => None,
     };
     part.unwrap_or(Part::Other(raw))
+}
+
+/// Whether the JSON text of an element is an item of Responses, and no message of a chat.
+pub(super) fn is_item(raw: &str) -> bool {
+    json::member(raw, "type").is_some()
+}
+
+/// Returns the number of items before message `index`, and of those in it before its first item that
+/// cannot be read.
+pub(super) fn items_before(messages: &[&str], outside: usize, index: usize) -> (usize, usize) {
+    let items = |raw: &&str| json::run(raw).map_or(1, |items| items.len());
+    let before = messages.iter().take(index).skip(outside).map(items).sum();
+    let own = messages.get(index).and_then(|raw| json::run(raw)).unwrap_or_default();
+    (before, own.iter().position(|item| read_message(item).is_err()).unwrap_or_default())
 }
 
 /// Returns the JSON text of a user message with the content `text`.
@@ -552,6 +569,45 @@ mod tests {
             ("{}", None),
         ] {
             assert_eq!(request(body).provider_state, state, "{body}");
+        }
+    }
+
+    #[test]
+    fn places_are_those_of_the_body() {
+        let body = request(ITEMS);
+        let places: Vec<String> = (0..body.messages.len()).map(|index| body.place(index)).collect();
+        let expected = [
+            "instructions",
+            "input[0]",
+            "input[1]",
+            "input[5]",
+            "input[6]",
+            "input[7]",
+            "input[8]",
+        ];
+        assert_eq!(places, expected);
+        let text = request(r#"{"input":"hi"}"#);
+        assert_eq!(text.place(0), "input");
+        let wrong = request(
+            r#"{"input":[{"role":"user","content":"x"},{"type":"reasoning","summary":[]},{"role":"assistant","content":7}]}"#,
+        );
+        assert!(read_message(wrong.messages[1]).is_err());
+        assert_eq!(wrong.place(1), "input[2]");
+    }
+
+    #[test]
+    fn items_of_the_developer_and_compactions_are_system_messages() {
+        for (item, role) in [
+            (
+                r#"{"type":"additional_tools","role":"developer","tools":[{"type":"custom","name":"exec"}]}"#,
+                Role::System,
+            ),
+            (r#"{"type":"novelty","role":"system"}"#, Role::System),
+            (r#"{"type":"compaction","encrypted_content":"abcd"}"#, Role::System),
+            (r#"{"type":"novelty","role":"user"}"#, Role::Other),
+            (r#"{"type":"novelty","role":7}"#, Role::Other),
+        ] {
+            assert_eq!(read_message(item).expect("readable").role, role, "{item}");
         }
     }
 
