@@ -1,6 +1,7 @@
 //! Responses and Messages: conversations of chat completions retold in the other two protocols get the
 //! same plans, and what is sent is valid by a checker that shares no code with weir.
 
+mod kinds;
 mod retold;
 mod same_plans;
 mod thinking;

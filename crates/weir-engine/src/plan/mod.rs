@@ -246,6 +246,12 @@ impl Plan {
             self.sent_tokens = end.sent_tokens() + self.overhead_tokens;
         }
         (self.changes, self.edits) = edits::edits(&end, request, source, options, kind);
+        let opening = edits::opening(&end, request, options, &self.changes);
+        if let Some((edit, tokens)) = opening.filter(|_| kind == Kind::Compacted) {
+            self.sent_tokens += tokens;
+            let place = self.changes.partition_point(|(message, _)| *message < edit.0);
+            self.changes.insert(place, edit);
+        }
         self.prefetch = options.prefetch.and_then(|settings| end.prefetch(settings, source));
         if self.sent_tokens > self.limit_tokens && kind != Kind::Observed {
             let limit_tokens = self.limit_tokens;

@@ -103,11 +103,22 @@ pub enum Part<'a> {
 }
 
 impl Message<'_> {
-    /// Whether the caller pinned this message (`weir: {"pin": true}`).
+    /// Whether the caller pinned this message (`weir: {"pin": true}`), or it has the provider's summary of
+    /// all before it.
     pub fn is_pinned(&self) -> bool {
-        self.weir
-            .and_then(json::members)
-            .is_some_and(|members| members.iter().any(|(key, raw)| key == "pin" && *raw == "true"))
+        let marks = self.weir.and_then(json::members).unwrap_or_default();
+        marks.iter().any(|(key, raw)| key == "pin" && *raw == "true") || self.has_compaction()
+    }
+
+    /// Whether a block of Anthropic's own compaction is in it; that replaces all before it.
+    fn has_compaction(&self) -> bool {
+        let is_compaction = |raw: &str| {
+            let members = json::members(raw).unwrap_or_default();
+            members.iter().any(|(key, raw)| key == "type" && *raw == r#""compaction""#)
+        };
+        let mut others = self.others.iter();
+        self.protocol == Protocol::Messages
+            && others.any(|part| matches!(part, Part::Other(raw) if is_compaction(raw)))
     }
 
     /// Returns the content's texts, as JSON strings, in order; a plain string is one text.

@@ -314,6 +314,7 @@ impl<'a> Parsed<'a> {
         match (self.kind.as_ref(), self.text, self.source) {
             ("text", Some(text), _) => Part::Text(text),
             ("image", _, Some(source)) => image(source).unwrap_or(Part::Other(self.raw)),
+            ("document", _, Some(source)) => document(source).unwrap_or(Part::Other(self.raw)),
             _ => Part::Other(self.raw),
         }
     }
@@ -351,6 +352,13 @@ fn image(source: &str) -> Option<Part<'_>> {
     Some(Part::Image { url, detail: None })
 }
 
+/// Reads the source of a document, if that is its text.
+fn document(source: &str) -> Option<Part<'_>> {
+    let [kind, data] = fields(source, &["type", "data"], "an object").ok()?;
+    let is_text = kind.and_then(json::string).as_deref() == Some("text");
+    data.filter(|data| is_text && data.starts_with('"')).map(Part::Thinking)
+}
+
 /// Reads the content of `message`, whose role is known.
 fn add_content<'a>(
     message: &mut Message<'a>,
@@ -366,6 +374,7 @@ fn add_content<'a>(
     let mut parts = Vec::new();
     for raw in json::elements(raw).ok_or(wrong)? {
         let block = Parsed::read(raw)?;
+        message.weir = message.weir.or(block.weir);
         match message.role {
             Role::Assistant => block.said(message, &mut parts),
             _ => parts.push(block.part()),
@@ -461,21 +470,24 @@ fn is_result(raw: &str) -> bool {
     fields(raw, &["type"], "an object").is_ok_and(|[kind]| kind == Some("\"tool_result\""))
 }
 
-/// Returns a block without its own mark, and without those inside a result.
+/// Returns a block without its own mark, and without those of the blocks inside a result. Results lie in
+/// no results, so nothing deeper is read: a body may be nested as deep as it is long.
 fn unmarked(block: &str) -> Cow<'_, str> {
     if !block.contains(CACHE_CONTROL) {
         return Cow::Borrowed(block);
     }
-    let mut out = Cow::Borrowed(block);
-    if is_result(block)
-        && let Some(inner) = content(block).and_then(json::elements)
-    {
-        out = Cow::Owned(rejoin(block, &inner, |_, part| Some(unmarked(part))));
-    }
-    let mark = fields(&out, &[CACHE_CONTROL], "an object").ok().and_then(|[mark]| mark);
-    match mark.map(|mark| without_member(&out, mark)) {
-        Some(without) => Cow::Owned(without),
-        None => out,
+    let inner = content(block).filter(|_| is_result(block)).and_then(json::elements);
+    let Some(inner) = inner else { return without_mark(block) };
+    let out = rejoin(block, &inner, |_, part| Some(without_mark(part)));
+    Cow::Owned(without_mark(&out).into_owned())
+}
+
+/// Returns a block without its own mark.
+fn without_mark(block: &str) -> Cow<'_, str> {
+    let mark = fields(block, &[CACHE_CONTROL], "an object").ok().and_then(|[mark]| mark);
+    match mark {
+        Some(mark) => Cow::Owned(without_member(block, mark)),
+        None => Cow::Borrowed(block),
     }
 }
 
@@ -643,5 +655,72 @@ mod tests {
         let body = format!(r#"{{"messages":[{{"role":"user","content":[{raw}]}}]}}"#);
         let sent = apply(Protocol::Messages, &request(&body), &[(0, Edit::Unmark)]);
         assert_eq!(sent, body.replace(r#","weir":{"pin":true}"#, ""));
+    }
+
+    #[test]
+    fn marks_in_deeply_nested_results_take_no_stack() {
+        let (head, levels) = (r#"{"type":"tool_result","cache_control":{},"content":["#, 50_000);
+        let nested = format!("{}{}", head.repeat(levels), "]}".repeat(levels));
+        let left = identity(&nested);
+        // Those of the result and of the blocks in it.
+        assert_eq!(left.matches(CACHE_CONTROL).count(), levels - 2);
+    }
+
+    #[test]
+    fn the_providers_own_compaction_is_pinned() {
+        let raw = r#"{"role":"assistant","content":[{"type":"compaction","content":"All before."},{"type":"text","text":"Go on."}]}"#;
+        assert!(read_message(raw).expect("readable").is_pinned());
+        assert!(!read_message(&raw.replace("compaction", "other")).expect("readable").is_pinned());
+    }
+
+    #[test]
+    fn the_text_of_a_document_is_counted() {
+        let raw = r#"{"role":"user","content":[{"type":"document","source":{"type":"text","data":"a b"}},{"type":"document","source":{"type":"base64","data":"AA"}}]}"#;
+        let message = read_message(raw).expect("readable");
+        let Content::Parts(parts) = &message.content else { panic!("no parts") };
+        assert!(matches!(parts[..], [Part::Thinking("\"a b\""), Part::Other(_)]));
+    }
+
+    #[test]
+    fn system_messages_move_behind_the_users_and_assistants_never_begin() {
+        let body = |list: &[&str]| {
+            let list = list
+                .iter()
+                .enumerate()
+                .map(|(place, role)| format!(r#"{{"role":"{role}","content":"{place}"}}"#));
+            format!(r#"{{"messages":[{}]}}"#, list.collect::<Vec<_>>().join(","))
+        };
+        let (u, a, s) = ("user", "assistant", "system");
+        for (list, gone, expected) in [
+            (&[u, s, a, u, a][..], &[2][..], "user:03 system:1 assistant:4"),
+            (&[u, s, a, u, s, a], &[2], "user:03 system:14 assistant:5"),
+            (&[u, s, a, u], &[2], "user:03 system:1"),
+            (&[u, a, u, s, a], &[0, 1], "user:2 system:3 assistant:4"),
+            (&[u, s, a, u], &[0], "user:1 assistant:2 user:3"),
+            (&[u, s, a, u], &[0, 2], "user:3 system:1"),
+            (&[u, a, u, s, a, u], &[2], "user:0 assistant:1 user:3 assistant:4 user:5"),
+            // Left as the caller sent them.
+            (&[s, u, a, s, u, a], &[5], "system:0 user:1 assistant:2 system:3 user:4"),
+            (&[u, s, s, a], &[], "user:0 system:1 system:2 assistant:3"),
+        ] {
+            let body = body(list);
+            let request = request(&body);
+            let edits: Vec<_> = gone.iter().map(|message| (*message, Edit::Remove)).collect();
+            let sent = apply(Protocol::Messages, &request, &edits);
+            let sent: serde_json::Value = serde_json::from_str(&sent).expect("JSON");
+            let words = sent["messages"].as_array().expect("a list").iter().map(|own| {
+                let texts = match &own["content"] {
+                    serde_json::Value::String(text) => text.clone(),
+                    blocks => blocks
+                        .as_array()
+                        .expect("blocks")
+                        .iter()
+                        .filter_map(|block| block["text"].as_str())
+                        .collect(),
+                };
+                format!("{}:{texts}", own["role"].as_str().expect("a role"))
+            });
+            assert_eq!(words.collect::<Vec<_>>().join(" "), expected, "{list:?} {gone:?}");
+        }
     }
 }

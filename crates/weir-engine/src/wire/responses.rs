@@ -46,11 +46,13 @@ enum Kind {
     Other,
 }
 
-/// Determines the kind of an item by its `type` and `role`.
-fn kind(item: Option<&str>, role: Option<&str>) -> Kind {
-    match item.unwrap_or("message") {
+/// Determines the kind of an item by its `type` and `role`, and for a search of tools by `execution`.
+fn kind(item: Option<&str>, role: Option<&str>, execution: Option<&str>) -> Kind {
+    match item.unwrap_or(untyped(role)) {
         "message" if role == Some("assistant") => Kind::Assistant,
-        "reasoning" => Kind::Assistant,
+        "reasoning" | "program" | "program_output" => Kind::Assistant,
+        "tool_search_output" if execution == Some("client") => Kind::Output,
+        "tool_search_output" => Kind::Assistant,
         "item_reference" => Kind::Reference,
         "mcp_list_tools" | "mcp_approval_request" => Kind::Assistant,
         "mcp_approval_response" => Kind::Output,
@@ -58,6 +60,11 @@ fn kind(item: Option<&str>, role: Option<&str>) -> Kind {
         own if own.ends_with("_call") => Kind::Assistant,
         _ => Kind::Other,
     }
+}
+
+/// Returns the type of an item that names none: a message has a role, a reference has not.
+fn untyped(role: Option<&str>) -> &'static str {
+    if role.is_some() { "message" } else { "item_reference" }
 }
 
 /// Whether an item is a call that the client answers by an item of its own. The provider answers the
@@ -82,6 +89,8 @@ struct Items<'a> {
     /// Start of the last message, if the model wrote it and the next item may belong to it.
     open: Option<usize>,
     has_reference: bool,
+    /// Whether a program of the model still runs.
+    is_in_program: bool,
 }
 
 impl<'a> Items<'a> {
@@ -91,20 +100,29 @@ impl<'a> Items<'a> {
             walk.value()?;
             return Some(Err(wrong("input", "a string or a list of items, which are objects")));
         }
-        let (start, mut own, mut role) = (walk.position(), None, None);
+        let start = walk.position();
+        let (mut own, mut role, mut execution) = (None, None, None);
         walk.members(|name, walk| {
             let value = walk.value()?;
             match name {
                 "\"type\"" => own = Some(value),
                 "\"role\"" => role = Some(value),
+                "\"execution\"" => execution = Some(value),
                 _ => {}
             }
             Some(())
         })?;
-        let (own, role) = (own.and_then(json::string), role.and_then(json::string));
-        let kind = kind(own.as_deref(), role.as_deref());
+        let [own, role, execution] = [own, role, execution].map(|raw| raw.and_then(json::string));
+        let kind = kind(own.as_deref(), role.as_deref(), execution.as_deref());
         self.has_reference |= kind == Kind::Reference;
-        let from = self.open.filter(|_| kind == Kind::Assistant);
+        match own.as_deref() {
+            Some("program") => self.is_in_program = true,
+            Some("program_output") => self.is_in_program = false,
+            _ => {}
+        }
+        // The outputs of calls that a program makes belong to the program.
+        let is_programs = kind == Kind::Output && self.is_in_program;
+        let from = self.open.filter(|_| kind == Kind::Assistant || is_programs);
         if from.is_some() {
             self.messages.pop();
         } else if self.messages.len() == self.max_messages {
@@ -112,7 +130,8 @@ impl<'a> Items<'a> {
         }
         let from = from.unwrap_or(start);
         self.messages.push(self.text.get(from..walk.position())?);
-        self.open = (kind == Kind::Assistant).then_some(from);
+        self.open = (kind == Kind::Assistant || is_programs).then_some(from);
+        self.is_in_program &= self.open.is_some();
         Some(Ok(()))
     }
 }
@@ -120,8 +139,14 @@ impl<'a> Items<'a> {
 /// Reads a body in one validating pass.
 pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
     let text = from_utf8(body)?;
-    let mut items =
-        Items { text, max_messages, messages: Vec::new(), open: None, has_reference: false };
+    let mut items = Items {
+        text,
+        max_messages,
+        messages: Vec::new(),
+        open: None,
+        has_reference: false,
+        is_in_program: false,
+    };
     let members = Members::read(text, &MEMBERS, "input", |walk| items.item(walk))?;
     let [model_raw, instructions, input, stream_raw, most, tools, format, tier, ..] =
         members.values;
@@ -176,9 +201,10 @@ fn format_of(text: &str) -> Option<&str> {
 }
 
 /// Members of an item that weir acts on; each may be given once.
-const ITEM_MEMBERS: [&str; 15] = [
+const ITEM_MEMBERS: [&str; 16] = [
     "type",
     "role",
+    "execution",
     "content",
     "output",
     "name",
@@ -216,15 +242,17 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         return Ok(message);
     }
     let items = json::run(raw).unwrap_or_default();
+    let items: Vec<Item<'_>> = items.into_iter().map(Item::read).collect::<Result<_, _>>()?;
     let is_alone = items.len() == 1;
+    // The calls of a program have their outputs in the same run.
+    let is_program = !is_alone && items.iter().any(|item| item.kind == Kind::Output);
     let mut parts = Vec::new();
     for item in items {
-        let read = Item::read(item)?;
-        message.weir = message.weir.or(read.weir);
-        if read.kind != Kind::Assistant {
-            return read.alone(message);
+        message.weir = message.weir.or(item.weir);
+        if is_alone && item.kind != Kind::Assistant {
+            return item.alone(message);
         }
-        read.join(is_alone, &mut message, &mut parts)?;
+        item.join((is_alone, is_program), &mut message, &mut parts)?;
     }
     let has_text = |parts: &[Part<'_>]| parts.iter().any(|part| matches!(part, Part::Text(_)));
     if !matches!(message.content, Content::Text(_)) {
@@ -246,6 +274,8 @@ fn member(raw: &str) -> (bool, &str) {
 struct Item<'a> {
     raw: &'a str,
     kind: Kind,
+    /// Whether it is a call that the client answers by an item of its own.
+    is_answered: bool,
     own: Cow<'a, str>,
     role: Option<&'a str>,
     content: Option<&'a str>,
@@ -266,6 +296,7 @@ impl<'a> Item<'a> {
         let [
             own,
             role,
+            execution,
             content,
             output,
             name,
@@ -281,11 +312,15 @@ impl<'a> Item<'a> {
             _,
         ] = found;
         let own = own.map(|own| expect_string(own, "type")).transpose()?;
-        let own = own.unwrap_or(Cow::Borrowed("message"));
         let said = role.map(|role| expect_string(role, "role")).transpose()?;
+        let own = own.unwrap_or(Cow::Borrowed(untyped(said.as_deref())));
+        let execution = execution.and_then(json::string);
+        let kind = kind(Some(&own), said.as_deref(), execution.as_deref());
         Ok(Self {
             raw,
-            kind: kind(Some(&own), said.as_deref()),
+            kind,
+            is_answered: is_answered_by_client(&own)
+                || (own == "tool_search_call" && execution.as_deref() == Some("client")),
             own,
             role,
             content,
@@ -304,18 +339,27 @@ impl<'a> Item<'a> {
         if self.kind == Kind::Output {
             message.role = Role::Tool;
             message.answers = self.call_id;
-            message.content = match self.output {
-                Some(output) if output.starts_with('{') => {
-                    Content::Parts(vec![Part::Other(output)])
+            match (self.own.as_ref(), self.output) {
+                // Neither can be a text, so they are never replaced.
+                ("computer_call_output" | "shell_call_output", Some(output)) => {
+                    let parts = json::elements(output).unwrap_or_else(|| vec![output]);
+                    message.others.extend(parts.into_iter().map(read_part));
                 }
-                output => read_content(output, "output")?,
-            };
+                ("tool_search_output", _) => message.others.push(Part::Other(self.raw)),
+                (_, Some(output)) if output.starts_with('{') => {
+                    message.content = Content::Parts(vec![Part::Other(output)]);
+                }
+                (_, output) => message.content = read_content(output, "output")?,
+            }
             return Ok(message);
         }
         if self.own != "message" {
-            // A compaction stands for all before it and is never removed.
+            // A compaction stands for all before it. It, tools and settings given on the way are never
+            // removed.
             let is_compaction = self.own.starts_with("compaction");
-            message.role = if is_compaction { Role::System } else { Role::Other };
+            let is_setting =
+                matches!(self.own.as_ref(), "additional_tools" | "configuration_update");
+            message.role = if is_compaction || is_setting { Role::System } else { Role::Other };
             match self.sealed {
                 Some(sealed) if is_compaction => message.others.push(Part::Sealed(sealed)),
                 _ => message.others.push(Part::Other(self.raw)),
@@ -335,7 +379,7 @@ impl<'a> Item<'a> {
     /// Adds an item that the model wrote to its message.
     fn join(
         self,
-        is_alone: bool,
+        (is_alone, is_program): (bool, bool),
         message: &mut Message<'a>,
         parts: &mut Vec<Part<'a>>,
     ) -> Result<(), FieldError> {
@@ -357,14 +401,22 @@ impl<'a> Item<'a> {
                 }
                 message.others.extend(self.sealed.map(Part::Sealed));
             }
-            own if is_answered_by_client(own) => message.calls.push(Call {
+            _ if self.is_answered && !is_program => message.calls.push(Call {
                 name: self.name.unwrap_or_default(),
                 arguments: self.arguments.unwrap_or_default(),
                 id: self.call_id.unwrap_or_default(),
             }),
-            _ => message.others.push(Part::Other(self.raw)),
+            _ => message.others.push(self.picture().unwrap_or(Part::Other(self.raw))),
         }
         Ok(())
+    }
+
+    /// Returns the picture of a generated image, which the provider counts as one.
+    fn picture(&self) -> Option<Part<'a>> {
+        let is_image = self.own == "image_generation_call";
+        let [result] = fields(self.raw, &["result"], "an item").ok().filter(|_| is_image)?;
+        let data = result.and_then(json::string)?;
+        Some(Part::Image { url: Cow::Owned(format!("data:;base64,{data}")), detail: None })
     }
 }
 
@@ -573,6 +625,41 @@ mod tests {
         }
         for body in [r#"{"input":[{]}"#, r#"{"input":[{}}"#, "[]", r#"{"input":[{}]} x"#] {
             assert!(matches!(read(body.as_bytes(), 2), Err(BodyError::NotJson { .. })), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_a_program_or_a_search_for_tools_stays_with_it() {
+        let read = |items: &str| -> Vec<(Role, usize, usize)> {
+            let body = format!(r#"{{"input":[{items}]}}"#);
+            let request = request(&body);
+            let read = request.messages.iter().map(|raw| read_message(raw).expect("readable"));
+            read.map(|own| (own.role, own.calls.len(), own.others.len())).collect()
+        };
+        let program = r#"{"type":"program","call_id":"p","code":"x"},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"o"},{"type":"program_output","call_id":"p","result":"r"}"#;
+        assert_eq!(read(program), [(Role::Assistant, 0, 4)]);
+        let own = r#"{"type":"function_call","call_id":"d"},{"type":"function_call_output","call_id":"d","output":"o"}"#;
+        let all = [(Role::Assistant, 1, 4), (Role::Tool, 0, 0)];
+        assert_eq!(read(&format!("{program},{own}")), all);
+        let search = |execution: &str| {
+            read(&format!(
+                r#"{{"type":"tool_search_call","execution":"{execution}","arguments":{{}}}},{{"type":"tool_search_output","execution":"{execution}","tools":[]}}"#
+            ))
+        };
+        assert_eq!(search("server"), [(Role::Assistant, 0, 2)]);
+        assert_eq!(search("client"), [(Role::Assistant, 1, 0), (Role::Tool, 0, 1)]);
+        let kept = r#"{"type":"additional_tools","role":"developer","tools":[]},{"type":"configuration_update"}"#;
+        assert_eq!(read(kept), [(Role::System, 0, 1), (Role::System, 0, 1)]);
+    }
+
+    #[test]
+    fn outputs_that_are_no_text_are_not_replaced() {
+        for raw in [
+            r#"{"type":"computer_call_output","call_id":"c","output":{"type":"computer_screenshot","image_url":"data:image/png;base64,AA"}}"#,
+            r#"{"type":"shell_call_output","call_id":"c","output":[{"stdout":"a","stderr":"b","outcome":{"type":"exit","exit_code":0}}]}"#,
+        ] {
+            let message = read_message(raw).expect("readable");
+            assert!(matches!(message.content, Content::None) && message.others.len() == 1);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::containers::{self, Treated};
-use super::json::{elements, escape_into, string};
+use super::json::{self, elements, escape_into, string};
 use super::message::{Content, Role};
 use super::messages::{self, text_block};
 use super::{Protocol, Request, breakpoint, responses};
@@ -183,11 +183,28 @@ pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
 
 /// Removes the member `weir` from the message, at each item or block that has it.
 fn unmark(protocol: Protocol, raw: &str) -> String {
-    let mut text = raw.to_owned();
-    while let Some(value) = protocol.read_message(&text).ok().and_then(|message| message.weir) {
-        text = without_member(&text, value);
+    let items = json::run(raw).unwrap_or_default();
+    rejoin(raw, &items, |_, item| {
+        let blocks = match protocol {
+            Protocol::Messages => {
+                messages::blocks(item).filter(|_| messages::content(item).is_some())
+            }
+            Protocol::Chat | Protocol::Responses => None,
+        };
+        let item = match blocks {
+            Some(blocks) => Cow::Owned(rejoin(item, &blocks, |_, block| Some(unmarked(block)))),
+            None => Cow::Borrowed(item),
+        };
+        Some(Cow::Owned(unmarked(&item).into_owned()))
+    })
+}
+
+/// Returns the object `raw` without its member `weir`.
+fn unmarked(raw: &str) -> Cow<'_, str> {
+    match member_of(raw, "weir") {
+        Some(weir) => Cow::Owned(without_member(raw, weir)),
+        None => Cow::Borrowed(raw),
     }
-    text
 }
 
 /// Removes the member of the object `raw` whose value is `value`, a slice of `raw` as
