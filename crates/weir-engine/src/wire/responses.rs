@@ -639,7 +639,8 @@ mod tests {
         let program = r#"{"type":"program","call_id":"p","code":"x"},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"o"},{"type":"program_output","call_id":"p","result":"r"}"#;
         assert_eq!(read(program), [(Role::Assistant, 0, 4)]);
         let own = r#"{"type":"function_call","call_id":"d"},{"type":"function_call_output","call_id":"d","output":"o"}"#;
-        let all = [(Role::Assistant, 1, 4), (Role::Tool, 0, 0)];
+        // A call right behind a program counts as one of its own; its result joins the turn by position.
+        let all = [(Role::Assistant, 0, 5), (Role::Tool, 0, 0)];
         assert_eq!(read(&format!("{program},{own}")), all);
         let search = |execution: &str| {
             read(&format!(
