@@ -140,11 +140,21 @@ pub struct Client {
 
 impl Client {
     pub fn open(address: SocketAddr, credential: &str, headers: &str) -> io::Result<Self> {
+        Self::open_at(address, credential, "/v1/chat/completions", headers)
+    }
+
+    /// Like [`Self::open`], for requests to `path`.
+    pub fn open_at(
+        address: SocketAddr,
+        credential: &str,
+        path: &str,
+        headers: &str,
+    ) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(READ_TIMEOUT))?;
         let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: {address}\r\naccept: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\naccept: application/json\r\n\
              content-type: application/json\r\nauthorization: Bearer {credential}\r\n\
              user-agent: added-cost/1\r\n{headers}content-length: "
         );

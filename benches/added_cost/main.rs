@@ -15,6 +15,7 @@ mod process;
 #[path = "../support/recorded.rs"]
 mod recorded;
 mod report;
+mod service;
 mod upstream;
 
 use std::error::Error;
@@ -74,6 +75,9 @@ struct Flags {
     /// Measure the first compaction of long conversations instead.
     #[arg(long, conflicts_with_all = ["ledger", "budgets"])]
     compaction: bool,
+    /// Measure `/v1/responses/compact` instead.
+    #[arg(long, conflicts_with_all = ["ledger", "budgets", "compaction"])]
+    service: bool,
     /// Also measure this build of weir, in a row `other`.
     #[arg(long)]
     weir: Option<PathBuf>,
@@ -225,6 +229,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     if flags.compaction {
         return first_compactions(&flags, upstream.address);
     }
+    if flags.service {
+        return compactions_on_request(&flags, upstream.address);
+    }
     let (targets, comparison) = if flags.ledger {
         (metered::start(upstream.address)?, metered::COMPARISON)
     } else if flags.budgets {
@@ -266,6 +273,19 @@ fn first_compactions(flags: &Flags, upstream: SocketAddr) -> Result<(), Box<dyn 
         println!("{}", serde_json::to_string_pretty(&reports)?);
     } else {
         compaction::print_table(&reports);
+    }
+    Ok(())
+}
+
+/// Measures compactions that a client asks for.
+fn compactions_on_request(flags: &Flags, upstream: SocketAddr) -> Result<(), Box<dyn Error>> {
+    let targets = start_targets(flags, upstream)?;
+    let rounds = flags.rounds.unwrap_or(if flags.quick { 5 } else { 100 }).max(1);
+    let reports = service::measure(&targets, rounds, flags.only.as_deref())?;
+    if flags.json {
+        println!("{}", serde_json::to_string_pretty(&reports)?);
+    } else {
+        service::print_table(&reports);
     }
     Ok(())
 }

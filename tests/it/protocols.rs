@@ -1,8 +1,11 @@
 //! Responses and Messages: conversations of chat completions retold in the other two protocols get the
 //! same plans, and what is sent is valid by a checker that shares no code with weir.
 
+mod clearing;
+mod managed;
 mod retold;
 mod same_plans;
+mod service;
 mod thinking;
 mod through;
 mod validity;

@@ -16,6 +16,9 @@ use weir_engine::wire::usage::Metered;
 use weir_store::budget::Compaction;
 use weir_store::ledger::{self, KeyNames, RequestId};
 
+/// Upstream of the requests that weir answers itself. They cost nothing.
+pub const OWN_ANSWER: &str = "weir";
+
 /// Contents of a journal entry before the request is sent.
 pub struct JournalEntry {
     pub caller: ledger::Caller,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::config::{Config, OnFailure, Priced};
 use crate::proxy::error::{ErrorKind, ProxyError, Reason};
-use crate::proxy::hold::account::{Ended, JournalEntry};
+use crate::proxy::hold::account::{Ended, JournalEntry, OWN_ANSWER};
 use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding, Unread};
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::metrics::{Metrics, Queue};
@@ -312,7 +312,10 @@ impl Journal {
         compaction: Option<Compaction>,
         ended: &Ended,
     ) -> Settlement {
-        let learned_output_tokens = match ended.end {
+        // Nothing of it was sent, however the process ended.
+        let is_own = intent.upstream == OWN_ANSWER;
+        let end = if is_own { End::NotSent } else { ended.end };
+        let learned_output_tokens = match end {
             // A store that cannot be read is treated like one without statistics.
             End::NotSent | End::Refused => None,
             End::Seen if ended.metered.usage.is_some() => None,
@@ -327,7 +330,7 @@ impl Journal {
             status: ended.status,
             price: self.price(&intent.upstream, ended.metered.model.as_deref(), &intent.model),
         };
-        let mut settlement = settlement::settle(ended.end, &ended.metered, &known);
+        let mut settlement = settlement::settle(end, &ended.metered, &known);
         ended.outcome.clone_into(&mut settlement.outcome);
         settlement.status = ended.status;
         settlement.first_byte_ms = ended.first_byte_ms;

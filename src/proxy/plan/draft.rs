@@ -16,17 +16,19 @@ use super::prefix_cache::Looked;
 use super::refusal::{self, Unfit};
 use super::shared::Shared;
 use crate::config::{self, LateSystem, ModelSettings, Originals};
+use crate::proxy::compaction::{AskedCompaction, ShortenedItems};
 use crate::proxy::error::ProxyError;
 use crate::proxy::error::Subject;
 use crate::proxy::settle::originals::LeftOut;
 use crate::proxy::summaries::{PrefetchSpan, Spans, WaitMode};
 use crate::proxy::upstreams::routes::Route;
 use weir_engine::compact::policy::Counting;
+use weir_engine::compact::policy::clearing::Cleared;
 use weir_engine::compact::reading::Reading;
 use weir_engine::compact::report::Treatment;
 use weir_engine::compact::source::{Readings, read_one};
 use weir_engine::compact::summary::Space;
-use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
+use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Policy, Zone};
 use weir_engine::plan::{
     CannotFit, Known, Mode, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received,
     plan_with,
@@ -152,6 +154,21 @@ fn mode(job: &Job, request: &Request<'_>, configured: config::Mode) -> Mode {
     }
 }
 
+/// Adapts the policy to the model and to what the caller asks for.
+fn adapt(policy: &mut Policy, job: &Job, is_thinking_bound: bool) {
+    policy.is_thinking_bound = is_thinking_bound;
+    if let Some(AskedCompaction::Above(Some(tokens))) = job.asked.compaction {
+        let trigger = &mut policy.zones.trigger_tokens;
+        *trigger = if *trigger == 0 { tokens } else { tokens.min(*trigger) };
+    }
+    policy.clearing.clone_from(&job.asked.clearing);
+}
+
+/// Whether the caller asks for a shorter conversation that weir sees.
+fn shortens(job: &Job, request: &Request<'_>) -> bool {
+    job.asked.compaction == Some(AskedCompaction::Now) && request.provider_state.is_none()
+}
+
 /// Whether the model refuses thinking that follows other messages than it was written after.
 fn binds(request: &Request<'_>, route: &Route, model: &str) -> bool {
     let is_known = || binds_thinking(model) || route.knowledge.bound_thinking.has(model);
@@ -186,7 +203,7 @@ impl Draft {
         let mut policy = config
             .policy(job.options.policy.as_deref(), route.policy().or(settings.policy.as_deref()));
         policy.strict_alternation = found.entry.strict_alternation;
-        policy.is_thinking_bound = binds(request, &route, &model);
+        adapt(&mut policy, job, binds(request, &route, &model));
         policy.notes_apart = !found.entry.strict_alternation && is_model_known;
         // An alias does not bypass a limit, whether it is set for the one name or the other.
         let by_name = [Some(model.as_ref()), job.alias_of.as_deref()].into_iter().flatten();
@@ -197,10 +214,9 @@ impl Draft {
             asked_output_tokens: request.max_output_tokens,
             ..of_model(&found.entry, policy.counting)
         };
-        let learned = match job.options.learned {
-            Some(learned) => learned,
-            None => route.knowledge.learned.limits(job.tenant, &model, limits.configured()),
-        };
+        let learned = job.options.learned.unwrap_or_else(|| {
+            route.knowledge.learned.limits(job.tenant, &model, limits.configured())
+        });
         learned.apply(&mut limits, is_model_known);
         let known = settings.token_permille;
         let is_estimate = found.entry.encoding == Encoding::Estimate;
@@ -216,6 +232,7 @@ impl Draft {
             policy,
             measure: Measure { encoding, images: ImageRule::of_model(&model) },
             mode: mode(job, request, config.context.mode),
+            shortens: shortens(job, request),
             late_system_as_user: settings.late_system == LateSystem::User,
             cache_control: settings.cache_control,
             drops_thinking: job.options.is_thinking_refused,
@@ -511,6 +528,8 @@ impl Draft {
         {
             planned.left_out = LeftOut::of(&job.body, request, plan.fates());
         }
+        planned.shortened = shortened(job, request, plan);
+        planned.cleared = plan.cleared();
         self.compare(&mut planned, plan);
         if let Some(spans) = spans.filter(|_| plan.treatment != Treatment::Bypassed) {
             planned.summary = spans.outcome(plan.is_summary_unfit());
@@ -559,7 +578,8 @@ impl Draft {
     ) -> Planned {
         let limits = self.options.limits;
         let alias = job.alias_of.as_ref().map(|_| ALIAS);
-        let edits: Vec<&str> = alias.into_iter().chain(edits.iter().copied()).collect();
+        let before = alias.into_iter().chain(job.asked.edits.iter().copied());
+        let edits: Vec<&str> = before.chain(edits.iter().copied()).collect();
         Planned {
             body: None,
             action: action.to_owned(),
@@ -595,6 +615,8 @@ impl Draft {
             is_calibrated: self.is_calibrated && request.provider_state.is_none(),
             summary: None,
             prefetch: None,
+            shortened: None,
+            cleared: Cleared::default(),
             budget: None,
             compacted_by: String::new(),
             progress: None,
@@ -639,6 +661,21 @@ impl Known for AtHand<'_> {
         let protocol = request.protocol;
         map(self.shared, self.job, request, messages, move |raw| read_one(protocol, raw))
     }
+}
+
+/// Returns the compacted conversation of a plan as items, if the caller asks for them.
+fn shortened(job: &Job, request: &Request<'_>, plan: &Plan) -> Option<Box<ShortenedItems>> {
+    let asked = job.asked.compaction.filter(|_| plan.treatment == Treatment::Compacted)?;
+    if asked != AskedCompaction::Now && plan.compactions == 0 {
+        return None;
+    }
+    let shortened = plan.shortened(request, asked != AskedCompaction::Now);
+    Some(Box::new(ShortenedItems {
+        kept: shortened.kept.join(","),
+        rest: shortened.rest,
+        open: shortened.open.join(","),
+        rest_tokens: shortened.rest_tokens,
+    }))
 }
 
 /// Reads a job's body, starting after its known beginning.

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::plan_cache::{LastSent, Sent};
+use crate::proxy::compaction::{Asked, ShortenedItems};
 use crate::proxy::hold::budgets::Report;
 use crate::proxy::send::probe::Probe;
 use crate::proxy::settle::originals::LeftOut;
 use crate::proxy::summaries::{PrefetchSpan, Requester, SummaryOutcome, WaitMode};
 use crate::proxy::upstreams::routes::Route;
+use weir_engine::compact::policy::clearing::Cleared;
 use weir_engine::compact::{LearnedLimits, Limits, Zone};
 use weir_engine::plan::USAGE;
 use weir_engine::tokens::Encoding;
@@ -30,6 +32,8 @@ pub struct Job {
     /// Model named by the path (Azure's deployments), which takes precedence over the body's.
     pub path_model: Option<String>,
     pub options: RequestOptions,
+    /// Compaction that its caller asks for.
+    pub asked: Asked,
     /// Its route; `None` for the route of models that match no row.
     pub route: Option<Arc<Route>>,
     /// Requested model, if the body has another one instead.
@@ -56,6 +60,7 @@ impl Job {
             is_renamed,
             path_model,
             options,
+            asked: Asked::default(),
             route,
             alias_of,
             requester,
@@ -137,6 +142,10 @@ pub struct Planned {
     pub summary: Option<SummaryOutcome>,
     /// Summary to prefetch for the next compaction.
     pub prefetch: Option<PrefetchSpan>,
+    /// The conversation as it is sent, if its caller asks for a shorter one and it is compacted.
+    pub shortened: Option<Box<ShortenedItems>>,
+    /// Amounts that the caller's own rules cleared.
+    pub cleared: Cleared,
     /// State of its budgets.
     pub budget: Option<Report>,
     /// Steps of the compactions that no earlier request had, in the words of `action`; empty if

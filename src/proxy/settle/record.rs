@@ -139,6 +139,7 @@ impl Record {
             model: logged(&planned.model),
             upstream: planned.upstream.clone(),
             prefetch: None,
+            shortened: None,
             budget: None,
             compacted_by: String::new(),
             progress: None,
@@ -339,6 +340,12 @@ impl Record {
     pub fn answered(&mut self, status: StatusCode) {
         self.status = Some(status);
         self.upstream_first_byte_ms = Some(millis(self.ready.elapsed()));
+    }
+
+    /// Records that weir has answered the request itself.
+    pub fn answered_by_weir(&mut self, status: StatusCode, bytes: u64) {
+        (self.status, self.bytes_out) = (Some(status), bytes);
+        self.ended(false);
     }
 
     /// Whether the upstream accepted the request.

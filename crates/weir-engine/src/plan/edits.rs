@@ -38,7 +38,8 @@ pub(super) fn edits(
         Kind::Compacted => compact::edits(end),
         Kind::Observed | Kind::LeftAlone => unmark(end),
     };
-    let is_marked = edits.iter().any(|(_, edit)| *edit == Edit::Unmark);
+    let is_pin = |message: usize| !end.facts()[message].is_note;
+    let is_marked = edits.iter().any(|(own, edit)| *edit == Edit::Unmark && is_pin(*own));
     let mut named = if is_marked { vec!["pin"] } else { Vec::new() };
     if kind == Kind::Observed {
         return (edits, named);

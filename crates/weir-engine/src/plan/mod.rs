@@ -12,11 +12,13 @@ mod error;
 mod known;
 mod options;
 mod report;
+mod shortened;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::compact::history::SummaryUse;
+use crate::compact::policy::clearing::Cleared;
 use crate::compact::recall::{Recall, recall};
 use crate::compact::report::Treatment;
 use crate::compact::summary::Space;
@@ -32,6 +34,7 @@ pub use error::{CannotFit, PlanError};
 pub use known::{Known, NoSummaries, NothingKnown, SummarySource, extra_tokens};
 pub use options::{Mode, PlanOptions};
 pub use report::Names;
+pub use shortened::Shortened;
 
 /// Plan of one request.
 #[derive(Debug, Clone)]
@@ -119,6 +122,9 @@ pub fn plan_with(
     }
     known.keep_state(&state);
     let plan = Plan::new(request, options, options.overhead_tokens(extras_tokens), state);
+    if options.shortens {
+        return plan.shorten(&source);
+    }
     if options.mode == Mode::Bypass {
         return plan.bypass();
     }
@@ -219,6 +225,22 @@ impl Plan {
         }
     }
 
+    /// Compacts the conversation at its end, and checks the size. Writes no body.
+    fn shorten(mut self, source: &RequestSource<'_>) -> Result<Self, PlanError> {
+        self.end = Arc::new(self.state.shortened(source));
+        self.treatment = Treatment::Compacted;
+        self.zone = self.end.zone();
+        self.compactions = self.end.compactions();
+        self.is_compacted_here = self.end.is_compacted_here();
+        self.sent_tokens = self.end.sent_tokens() + self.overhead_tokens;
+        if self.sent_tokens > self.limit_tokens {
+            let limit_tokens = self.limit_tokens;
+            return Err(CannotFit::of(self, limit_tokens));
+        }
+        self.action = edits::action(&self.end, Kind::Compacted, false);
+        Ok(self)
+    }
+
     /// Makes the compaction that is due at the end, checks the size, and writes the body.
     fn finish(
         mut self,
@@ -281,6 +303,14 @@ impl Plan {
     /// What becomes of each message if the plan compacts.
     pub fn fates(&self) -> &[Fate] {
         self.end.fates()
+    }
+
+    /// Returns the amounts that the caller's own rules cleared in what is sent.
+    pub fn cleared(&self) -> Cleared {
+        match self.treatment {
+            Treatment::Compacted => self.end.cleared(),
+            _ => Cleared::default(),
+        }
     }
 
     /// Steps of the compactions after the first `before` ones, in the words of `action`.

@@ -29,6 +29,9 @@ pub struct PlanOptions {
     /// How tokens are counted.
     pub measure: Measure,
     pub mode: Mode,
+    /// Whether the conversation is compacted at its end, however small it is: the caller asks for a
+    /// shorter one ([`Plan::shortened`](super::Plan::shortened)). No body is written then.
+    pub shortens: bool,
     /// Whether a system message after other messages becomes a user's.
     pub late_system_as_user: bool,
     /// Whether all thinking so far is left out, after the provider refused some of it. The state keeps
@@ -69,6 +72,7 @@ impl PlanOptions {
             policy,
             measure: Measure { encoding, images },
             mode: Mode::Compact,
+            shortens: false,
             late_system_as_user: false,
             drops_thinking: false,
             cache_control: false,

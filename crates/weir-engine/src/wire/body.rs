@@ -189,7 +189,7 @@ pub(super) fn fields<'a, const N: usize>(
 ///
 /// # Errors
 ///
-/// If it is neither an empty object nor one whose `pin` is true or false.
+/// If it is neither an empty object nor one whose `pin` is true or false, nor the mark of a note.
 pub(super) fn pin(raw: Option<&str>) -> Result<Option<&str>, FieldError> {
     let wrong =
         FieldError::WrongType { key: "weir", expected: r#"{"pin": true} or {"pin": false}"# };
@@ -197,7 +197,8 @@ pub(super) fn pin(raw: Option<&str>) -> Result<Option<&str>, FieldError> {
     let members = json::unique_members(value).ok_or(wrong.clone())?;
     let mut pins = members.iter().filter(|(key, _)| key == "pin").map(|(_, value)| *value);
     let is_mark = pins.next().map_or(members.is_empty(), |pin| matches!(pin, "true" | "false"));
-    match is_mark {
+    let is_note = matches!(&members[..], [(key, "true")] if key == "note");
+    match is_mark || is_note {
         true => Ok(raw),
         false => Err(wrong),
     }

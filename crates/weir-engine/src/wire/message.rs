@@ -105,9 +105,19 @@ pub enum Part<'a> {
 impl Message<'_> {
     /// Whether the caller pinned this message (`weir: {"pin": true}`).
     pub fn is_pinned(&self) -> bool {
+        self.has_mark("pin")
+    }
+
+    /// Whether this is the note of an earlier compaction that a caller sends back
+    /// (`weir: {"note": true}`).
+    pub fn is_note(&self) -> bool {
+        self.has_mark("note")
+    }
+
+    fn has_mark(&self, name: &str) -> bool {
         self.weir
             .and_then(json::members)
-            .is_some_and(|members| members.iter().any(|(key, raw)| key == "pin" && *raw == "true"))
+            .is_some_and(|members| members.iter().any(|(key, raw)| key == name && *raw == "true"))
     }
 
     /// Returns the content's texts, as JSON strings, in order; a plain string is one text.

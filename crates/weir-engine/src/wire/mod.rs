@@ -7,11 +7,13 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+pub mod applied_edits;
 pub mod asking;
 pub mod body;
 pub mod breakpoint;
 pub mod chat;
 pub mod clamp;
+pub mod compaction;
 mod containers;
 pub mod json;
 pub mod message;
@@ -25,6 +27,7 @@ pub mod splice;
 pub use message::{Content, Message, Part, Role};
 pub use splice::Edit;
 
+pub mod output_item;
 pub mod sse;
 pub mod unasked;
 pub mod usage;

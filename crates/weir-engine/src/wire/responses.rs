@@ -416,6 +416,22 @@ pub(super) fn user_message(text: &str) -> String {
     raw
 }
 
+/// Returns the JSON text of a note as a message of its own, marked for later plans.
+pub(crate) fn note(text: &str) -> String {
+    let mut raw = user_message(text);
+    raw.truncate(raw.len() - 1);
+    raw.push_str(r#","weir":{"note":true}}"#);
+    raw
+}
+
+/// Returns the item that says the same as `raw`, the member `input` with a text.
+pub(crate) fn item_of(raw: &str) -> String {
+    format!(
+        r#"{{"type":"message","role":"user","content":[{{"type":"input_text","text":{}}}]}}"#,
+        member_value(raw)
+    )
+}
+
 /// Returns the lists of parts in a message that text can be put into or removed from, in order.
 pub(super) fn lists(raw: &str) -> Vec<Vec<&str>> {
     json::run(raw).unwrap_or_default().into_iter().filter_map(parts_of).collect()

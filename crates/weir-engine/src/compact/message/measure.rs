@@ -32,6 +32,8 @@ pub struct Fact {
     pub is_long: bool,
     /// Whether the caller marked it to stay.
     pub is_pinned: bool,
+    /// Whether it is the note of an earlier compaction, which the caller has sent back.
+    pub is_note: bool,
     /// Whether it contains weir's own member, which is never forwarded.
     pub is_marked: bool,
     /// Whether a note can be added to its text.
@@ -115,6 +117,7 @@ impl Measure {
             calls: message.calls.len() as u32,
             is_long: characters > LONG_CHARACTERS,
             is_pinned: message.is_pinned(),
+            is_note: message.is_note(),
             is_marked: message.weir.is_some(),
             takes_note,
             ending: ending.done(text_tokens),

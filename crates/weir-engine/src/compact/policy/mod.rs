@@ -4,11 +4,13 @@
 //! `preset` has the named policies, `anchors` the patterns that pin messages.
 
 pub mod anchors;
+pub mod clearing;
 pub mod preset;
 
 use std::sync::Arc;
 
 use anchors::Anchors;
+use clearing::Clearing;
 
 /// Method for fitting a conversation in its limit. Shares are in thousandths.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -52,6 +54,8 @@ pub struct Policy {
     pub breakpoints: Breakpoints,
     /// Patterns whose messages are pinned.
     pub anchors: Anchors,
+    /// Clearing that the caller asks for.
+    pub clearing: Option<Arc<Clearing>>,
 }
 
 /// Kind of note that a compaction leaves.
@@ -255,6 +259,7 @@ impl Default for Policy {
             },
             breakpoints: Breakpoints { tier_requests: 0, target_tokens: 0 },
             anchors: Anchors::default(),
+            clearing: None,
         }
     }
 }

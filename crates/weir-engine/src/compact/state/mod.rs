@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use crate::compact::limits::Profile;
 use crate::compact::message::measure::Fact;
+use crate::compact::policy::clearing::Cleared;
 use history::History;
 use messages::{Fate, Messages, Rewrite};
 use note::{Note, SentNotes};
@@ -48,6 +49,8 @@ pub(crate) struct Masking {
     pub(crate) widenings: u32,
     /// Whether a result was reduced because of its own size alone.
     pub(crate) has_oversized: bool,
+    /// Amounts that the caller's own rules cleared.
+    pub(crate) cleared: Cleared,
 }
 
 /// Restarts from pins, the note and the last turns.
@@ -86,6 +89,7 @@ pub(crate) struct Sizes {
 pub(crate) struct Rests {
     pub(crate) soft_tokens: u64,
     pub(crate) hard_tokens: u64,
+    pub(crate) clear_tokens: u64,
 }
 
 /// Changes to the sent form.
@@ -176,6 +180,27 @@ impl Compactor {
     /// Returns the size of the messages as sent, without overhead.
     pub fn sent_tokens(&self) -> u64 {
         self.sizes.request_tokens - self.profile.overhead_tokens
+    }
+
+    /// Returns the amounts that the caller's own rules cleared.
+    pub(crate) fn cleared(&self) -> Cleared {
+        self.masking.cleared
+    }
+
+    /// Returns the size of all notes.
+    pub(crate) fn notes_tokens(&self) -> u64 {
+        self.notes.tokens()
+    }
+
+    /// Returns the size of a message as it is sent, without its notes; 0 if it is removed.
+    pub(crate) fn sent_size(&self, message: usize) -> u64 {
+        self.messages.sent_tokens(message)
+    }
+
+    /// Returns the first message of the last turn if its calls still wait for results.
+    pub(crate) fn open_turn(&self) -> Option<usize> {
+        let turn = self.turns.list.get(self.turns.newest_from())?;
+        turn.is_open().then_some(turn.first)
     }
 
     /// Returns the number of compactions so far.
