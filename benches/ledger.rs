@@ -53,6 +53,7 @@ fn intent(number: u64) -> Arc<Intent> {
         stream: true,
         action: "pass".to_owned(),
         zone: "green".to_owned(),
+        attribution: weir_store::ledger::Attribution::default(),
         received_tokens: Some(1234),
         sent_tokens: Some(1234),
         max_output_tokens: Some(1000),

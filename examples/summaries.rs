@@ -129,7 +129,7 @@ fn read(files: &[PathBuf]) -> Result<Vec<Conversation>, Problem> {
             _ => Box::new(BufReader::new(file)),
         };
         for (number, line) in lines.lines().enumerate() {
-            let read = Conversation::read(&line?, number + 1);
+            let read = Conversation::read(&line?, number + 1, None);
             conversations.push(read.map_err(|error| format!("{}: {error}", path.display()))?);
         }
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::conversation::{self, Random};
-use crate::load::{Client, Exchange};
+use crate::load::{CHAT, Client, Exchange};
 use crate::process::{self, CpuTimes, Subject};
 use crate::report::{Spread, print_spread};
 use crate::{CREDENTIAL, SEED, Target, recorded};
@@ -257,7 +257,7 @@ fn first(case: &Case, target: &Target, bodies: &Bodies) -> Kept {
 
 /// Opens a connection and uses it once.
 fn opened(target: &Target, headers: &str, small: &[u8]) -> io::Result<Client> {
-    let mut client = Client::open(target.address, &target.credential, headers)?;
+    let mut client = Client::open(target.address, &target.credential, (CHAT, headers))?;
     client.exchange(small)?;
     Ok(client)
 }

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::process::CpuTimes;
+use crate::upstream;
 
 /// Timeout of a single read; after it the request counts as failed.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -24,7 +25,11 @@ pub struct Batch {
     /// Extra header lines, each with its line end.
     pub headers: &'static str,
     pub connections: usize,
+    pub path: &'static str,
 }
+
+/// Path of chat completions.
+pub const CHAT: &str = "/v1/chat/completions";
 
 /// Client-side times of one request.
 #[derive(Clone, Copy)]
@@ -104,7 +109,8 @@ fn work<'a>(
     barrier: &Barrier,
 ) -> Round {
     let mut round = Round::default();
-    let opened = Client::open(address, credential, batch.headers).and_then(|mut client| {
+    let opened = Client::open(address, credential, (batch.path, batch.headers));
+    let opened = opened.and_then(|mut client| {
         client.exchange(&batch.warm_up)?;
         Ok(client)
     });
@@ -139,12 +145,17 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn open(address: SocketAddr, credential: &str, headers: &str) -> io::Result<Self> {
+    /// Opens a connection for requests to `path` with the extra `headers`.
+    pub fn open(
+        address: SocketAddr,
+        credential: &str,
+        (path, headers): (&str, &str),
+    ) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(READ_TIMEOUT))?;
         let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: {address}\r\naccept: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\naccept: application/json\r\n\
              content-type: application/json\r\nauthorization: Bearer {credential}\r\n\
              user-agent: added-cost/1\r\n{headers}content-length: "
         );
@@ -187,7 +198,8 @@ impl Client {
     fn describe(&self, sample: Sample) -> Exchange {
         let text = String::from_utf8_lossy(&self.answer);
         let streamed = text.contains("text/event-stream");
-        let complete = text.starts_with("HTTP/1.1 200") && (!streamed || text.contains("[DONE]"));
+        let is_ended = || upstream::ENDS.iter().any(|end| text.contains(end));
+        let complete = text.starts_with("HTTP/1.1 200") && (!streamed || is_ended());
         let action = header(&text, "x-weir-action").map(str::to_owned);
         let opening = if complete { String::new() } else { text.chars().take(600).collect() };
         Exchange { sample, complete, action, opening }

@@ -12,9 +12,11 @@ mod conversation;
 mod load;
 mod metered;
 mod process;
+mod protocols;
 #[path = "../support/recorded.rs"]
 mod recorded;
 mod report;
+mod service;
 mod upstream;
 
 use std::error::Error;
@@ -74,6 +76,12 @@ struct Flags {
     /// Measure the first compaction of long conversations instead.
     #[arg(long, conflicts_with_all = ["ledger", "budgets"])]
     compaction: bool,
+    /// Compare the protocols instead: plan and added cost of the same conversations.
+    #[arg(long, conflicts_with_all = ["ledger", "budgets", "compaction"])]
+    protocols: bool,
+    /// Measure `/v1/responses/compact` instead.
+    #[arg(long, conflicts_with_all = ["ledger", "budgets", "compaction", "protocols"])]
+    service: bool,
     /// Also measure this build of weir, in a row `other`.
     #[arg(long)]
     weir: Option<PathBuf>,
@@ -170,7 +178,8 @@ impl Case {
                 (body(), (0..self.requests).map(|_| body()).collect())
             }
         };
-        Batch { warm_up, requests, headers: self.headers, connections: self.connections }
+        let (headers, connections) = (self.headers, self.connections);
+        Batch { warm_up, requests, headers, connections, path: load::CHAT }
     }
 
     fn conversation(&self, random: &mut Random, bytes: usize, turns: usize) -> Vec<Vec<u8>> {
@@ -225,6 +234,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     if flags.compaction {
         return first_compactions(&flags, upstream.address);
     }
+    if flags.protocols {
+        return compare_protocols(&flags, upstream.address);
+    }
+    if flags.service {
+        return compactions_on_request(&flags, upstream.address);
+    }
     let (targets, comparison) = if flags.ledger {
         (metered::start(upstream.address)?, metered::COMPARISON)
     } else if flags.budgets {
@@ -266,6 +281,32 @@ fn first_compactions(flags: &Flags, upstream: SocketAddr) -> Result<(), Box<dyn 
         println!("{}", serde_json::to_string_pretty(&reports)?);
     } else {
         compaction::print_table(&reports);
+    }
+    Ok(())
+}
+
+/// Measures the same conversations in each protocol.
+fn compare_protocols(flags: &Flags, upstream: SocketAddr) -> Result<(), Box<dyn Error>> {
+    let targets = start_targets(flags, upstream)?;
+    let rounds = flags.rounds.unwrap_or(if flags.quick { 10 } else { 60 }).max(1);
+    let reports = protocols::measure(&targets, rounds, flags.only.as_deref())?;
+    if flags.json {
+        println!("{}", serde_json::to_string_pretty(&reports)?);
+    } else {
+        protocols::print_table(&reports);
+    }
+    Ok(())
+}
+
+/// Measures compactions that a client asks for.
+fn compactions_on_request(flags: &Flags, upstream: SocketAddr) -> Result<(), Box<dyn Error>> {
+    let targets = start_targets(flags, upstream)?;
+    let rounds = flags.rounds.unwrap_or(if flags.quick { 5 } else { 100 }).max(1);
+    let reports = service::measure(&targets, rounds, flags.only.as_deref())?;
+    if flags.json {
+        println!("{}", serde_json::to_string_pretty(&reports)?);
+    } else {
+        service::print_table(&reports);
     }
     Ok(())
 }

@@ -18,18 +18,55 @@ const EVENT_GAP: Duration = Duration::from_micros(200);
 const STREAM_MARK: &[u8] = b"\"stream\":true";
 const STREAM_MARK_WITHIN_BYTES: usize = 512;
 
-const PLAIN: &str = r#"{"id":"chatcmpl-bench","object":"chat.completion","created":1760000000,"model":"gpt-4o-2024-08-06","choices":[{"index":0,"message":{"role":"assistant","content":"The parser now keeps the span of every message, so an edit can be spliced without touching its neighbours. All tests pass; the slowest takes 140 ms.","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":1200,"completion_tokens":34,"total_tokens":1234,"prompt_tokens_details":{"cached_tokens":1024,"audio_tokens":0}},"system_fingerprint":"fp_bench"}"#;
+/// Last event of a complete stream, or a part of it, in each protocol.
+pub const ENDS: [&str; 3] = ["[DONE]", "response.completed", "message_stop"];
 
-const EVENT: &str = r#"{"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1760000000,"model":"gpt-4o-2024-08-06","choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null}],"usage":null}"#;
+/// Answers in one protocol.
+struct Form {
+    /// Part of the path of requests in it.
+    path: &'static str,
+    plain: &'static str,
+    /// Text before the repeated event, that event, and the text after it.
+    streamed: [&'static str; 3],
+}
 
-const USAGE_EVENT: &str = r#"{"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1760000000,"model":"gpt-4o-2024-08-06","choices":[],"usage":{"prompt_tokens":1200,"completion_tokens":31,"total_tokens":1231,"prompt_tokens_details":{"cached_tokens":1024,"audio_tokens":0}}}"#;
+/// The first is that of any other path.
+const FORMS: [Form; 3] = [
+    Form {
+        path: "/chat/completions",
+        plain: r#"{"id":"chatcmpl-bench","object":"chat.completion","created":1760000000,"model":"gpt-4o-2024-08-06","choices":[{"index":0,"message":{"role":"assistant","content":"The parser now keeps the span of every message, so an edit can be spliced without touching its neighbours. All tests pass; the slowest takes 140 ms.","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":1200,"completion_tokens":34,"total_tokens":1234,"prompt_tokens_details":{"cached_tokens":1024,"audio_tokens":0}},"system_fingerprint":"fp_bench"}"#,
+        streamed: [
+            "",
+            "data: {\"id\":\"chatcmpl-bench\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-2024-08-06\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" token\"},\"logprobs\":null,\"finish_reason\":null}],\"usage\":null}\n\n",
+            "data: {\"id\":\"chatcmpl-bench\",\"object\":\"chat.completion.chunk\",\"created\":1760000000,\"model\":\"gpt-4o-2024-08-06\",\"choices\":[],\"usage\":{\"prompt_tokens\":1200,\"completion_tokens\":31,\"total_tokens\":1231,\"prompt_tokens_details\":{\"cached_tokens\":1024,\"audio_tokens\":0}}}\n\ndata: [DONE]\n\n",
+        ],
+    },
+    Form {
+        path: "/responses",
+        plain: r#"{"id":"resp_bench","object":"response","created_at":1760000000,"status":"completed","error":null,"incomplete_details":null,"model":"gpt-4o-2024-08-06","output":[{"id":"msg_bench","type":"message","status":"completed","role":"assistant","content":[{"type":"output_text","text":"The parser now keeps the span of every message, so an edit can be spliced without touching its neighbours. All tests pass; the slowest takes 140 ms.","annotations":[]}]}],"usage":{"input_tokens":1200,"input_tokens_details":{"cached_tokens":1024},"output_tokens":34,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":1234}}"#,
+        streamed: [
+            "event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":0,\"response\":{\"id\":\"resp_bench\",\"object\":\"response\",\"status\":\"in_progress\",\"model\":\"gpt-4o-2024-08-06\",\"output\":[],\"usage\":null}}\n\n",
+            "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"sequence_number\":4,\"item_id\":\"msg_bench\",\"output_index\":0,\"content_index\":0,\"delta\":\" token\",\"logprobs\":[]}\n\n",
+            "event: response.completed\ndata: {\"type\":\"response.completed\",\"sequence_number\":40,\"response\":{\"id\":\"resp_bench\",\"object\":\"response\",\"status\":\"completed\",\"model\":\"gpt-4o-2024-08-06\",\"output\":[],\"usage\":{\"input_tokens\":1200,\"input_tokens_details\":{\"cached_tokens\":1024},\"output_tokens\":31,\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":1231}}}\n\n",
+        ],
+    },
+    Form {
+        path: "/messages",
+        plain: r#"{"id":"msg_bench","type":"message","role":"assistant","model":"gpt-4o-2024-08-06","content":[{"type":"text","text":"The parser now keeps the span of every message, so an edit can be spliced without touching its neighbours. All tests pass; the slowest takes 140 ms."}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":176,"cache_creation_input_tokens":0,"cache_read_input_tokens":1024,"output_tokens":34}}"#,
+        streamed: [
+            "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_bench\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"gpt-4o-2024-08-06\",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":176,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":1024,\"output_tokens\":1}}}\n\n",
+            "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" token\"}}\n\n",
+            "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\",\"stop_sequence\":null},\"usage\":{\"output_tokens\":31}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
+        ],
+    },
+];
 
 /// Serves until the process is ended; prints its address as the first line on stdout.
 pub fn serve() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("listening on http://{}", listener.local_addr()?);
     io::stdout().flush()?;
-    let answers: &'static Answers = Box::leak(Box::new(Answers::new()));
+    let answers: &'static [Answers; 3] = Box::leak(Box::new(FORMS.map(|form| Answers::new(&form))));
     for stream in listener.incoming() {
         let stream = stream?;
         // If a connection breaks, there is no peer to report to.
@@ -40,6 +77,7 @@ pub fn serve() -> io::Result<()> {
 
 /// Bytes of both answers, built once.
 struct Answers {
+    path: &'static str,
     plain: Vec<u8>,
     stream_head: Vec<u8>,
     event: Vec<u8>,
@@ -47,20 +85,22 @@ struct Answers {
 }
 
 impl Answers {
-    fn new() -> Self {
-        let length = PLAIN.len();
+    fn new(Form { path, plain, streamed }: &Form) -> Self {
+        let length = plain.len();
         let plain = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\
-             x-request-id: req_bench\r\n\r\n{PLAIN}"
+             x-request-id: req_bench\r\n\r\n{plain}"
         );
         let stream_head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
                            transfer-encoding: chunked\r\nx-request-id: req_bench\r\n\r\n";
-        let stream_end = format!("{}{}0\r\n\r\n", chunk(USAGE_EVENT), chunk("[DONE]"));
+        let [start, event, end] = streamed;
+        let start = if start.is_empty() { String::new() } else { chunk(start) };
         Self {
+            path,
             plain: plain.into_bytes(),
-            stream_head: stream_head.as_bytes().to_vec(),
-            event: chunk(EVENT).into_bytes(),
-            stream_end: stream_end.into_bytes(),
+            stream_head: [stream_head, &start].concat().into_bytes(),
+            event: chunk(event).into_bytes(),
+            stream_end: format!("{}0\r\n\r\n", chunk(end)).into_bytes(),
         }
     }
 
@@ -77,25 +117,32 @@ impl Answers {
     }
 }
 
-fn chunk(data: &str) -> String {
-    let length = "data: ".len() + data.len() + "\n\n".len();
-    format!("{length:x}\r\ndata: {data}\n\n\r\n")
+fn chunk(text: &str) -> String {
+    format!("{:x}\r\n{text}\r\n", text.len())
 }
 
 /// Answers one connection's requests until the peer closes it.
-fn converse(mut stream: TcpStream, answers: &Answers) -> io::Result<()> {
+fn converse(mut stream: TcpStream, answers: &[Answers; 3]) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 256 * 1024];
     loop {
-        let Some(streamed) = read_request(&mut stream, &mut buffer)? else {
+        let Some(request) = read_request(&mut stream, &mut buffer)? else {
             return Ok(());
         };
-        answers.write(&mut stream, streamed)?;
+        let own = answers.iter().find(|own| request.line.contains(own.path));
+        own.unwrap_or(&answers[0]).write(&mut stream, request.streamed)?;
     }
 }
 
-/// Reads one request to its end; returns whether it asks for a stream, or `None` at end of file.
-fn read_request(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<bool>> {
+/// Request, as far as it decides the answer.
+struct Request {
+    /// Its first line, in lower case.
+    line: String,
+    streamed: bool,
+}
+
+/// Reads one request to its end; `None` at end of file.
+fn read_request(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<Request>> {
     let mut filled = 0;
     let head_end = loop {
         if let Some(end) = find(&buffer[..filled], b"\r\n\r\n") {
@@ -136,7 +183,8 @@ fn read_request(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<Option<
         }
     }
     start.truncate(STREAM_MARK_WITHIN_BYTES);
-    Ok(Some(find(&start, STREAM_MARK).is_some()))
+    let line = head.lines().next().unwrap_or_default().to_owned();
+    Ok(Some(Request { line, streamed: find(&start, STREAM_MARK).is_some() }))
 }
 
 fn find(haystack: &[u8], needle: &[u8]) -> Option<usize> {

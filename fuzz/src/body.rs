@@ -10,6 +10,8 @@ use weir_engine::plan::{NoSummaries, Plan, PlanError, PlanOptions, plan};
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::{Edit, Message, Protocol, Request, splice};
 
+use super::reading;
+
 const PROTOCOL: Protocol = Protocol::Chat;
 const MAX_MESSAGES: usize = 256;
 /// Replacement of each `~` in an input, if its control asks for it: a fuzzer would take long to
@@ -92,6 +94,7 @@ fn check_body(body: &[u8], control: &Control) {
     assert_json(request.text);
     assert!(request.messages.len() <= MAX_MESSAGES);
     assert_eq!(splice::apply(PROTOCOL, &request, &[]).as_bytes(), body, "no edit, no changed byte");
+    reading::check(PROTOCOL, &request);
 
     let model = request.model.as_deref().unwrap_or_default();
     let window_tokens = control.limit_tokens.max(1000) * 2;

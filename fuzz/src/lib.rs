@@ -1,5 +1,6 @@
 //! Properties that hold for any bytes, one module per fuzz target. Each has one function, `check`,
-//! that takes a libFuzzer input and panics if a property is violated.
+//! that takes a libFuzzer input and panics if a property is violated; `reading` has a property that
+//! two of them share.
 //!
 //! `tests/it/seeds.rs` includes these files too, to run the seeds without a fuzzer; they refer to
 //! the product as the crate `weir` and use only its dependencies.
@@ -8,6 +9,7 @@ pub mod body;
 pub mod config;
 pub mod decode;
 pub mod protocols;
+pub mod reading;
 pub mod sse;
 pub mod target;
 pub mod unasked;

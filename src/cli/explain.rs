@@ -27,6 +27,7 @@ Examples:
   weir explain request.json --config weir.toml --all
   weir explain request.json --json
   weir explain request.json --text
+  weir explain request.json --protocol messages
   weir explain request.json --policy zones --compact
   weir explain request.json --content big.log --category tool_result
   curl -s http://127.0.0.1:8400/weir/v1/plan -d @request.json
@@ -52,9 +53,14 @@ content would be removed for it, and what to do with it.";
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = HELP)]
 pub(super) struct ExplainArgs {
-    /// The body of a chat completion request, or only its messages, as JSON; - for standard input
+    /// The body of a request (chat completions, Responses or Messages), or only its messages or
+    /// items, as JSON; - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// The request's protocol [default: recognised by its shape]
+    #[arg(long, value_name = "NAME",
+          value_parser = PossibleValuesParser::new(Protocol::NAMES.map(|(name, _)| name)))]
+    protocol: Option<String>,
     /// The model to plan for, instead of the one that the request names
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -159,9 +165,11 @@ fn explain(
     };
     let planner = Planner::new(Arc::new(config), PlannerParts::default());
     let model = args.model.as_deref();
-    let tenant = Tenant::ANONYMOUS;
+    let named = args.protocol.as_deref().and_then(Protocol::from_name);
+    let recognised = || std::str::from_utf8(&body).map(Protocol::recognise).unwrap_or_default();
+    let (tenant, protocol) = (Tenant::ANONYMOUS, named.unwrap_or_else(recognised));
     runtime
-        .block_on(planner.explain(tenant, Protocol::Chat, body, model, options, Some(question)))
+        .block_on(planner.explain(tenant, protocol, body, model, options, Some(question)))
         .map_err(|error| format!("{}: {}", args.file.display(), error.message))
 }
 

@@ -7,6 +7,9 @@ use std::iter;
 use super::config_files;
 use crate::config::{Config, Secret};
 
+/// Minimum length of the secret of several instances.
+const MIN_SECRET_BYTES: usize = 32;
+
 /// Loads the keys that `config` refers to.
 pub(super) fn read_all(
     config: &mut Config,
@@ -18,7 +21,7 @@ pub(super) fn read_all(
     for (section, upstream) in
         iter::once(("upstream".to_owned(), &mut config.upstream)).chain(named)
     {
-        let own = read(&section, &upstream.api_key_env, &upstream.api_key_file, env());
+        let own = read((&section, "api_key"), &upstream.api_key_env, &upstream.api_key_file, env());
         upstream.provider_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
         for (header, variable) in &upstream.header_envs {
             match secret(
@@ -32,14 +35,30 @@ pub(super) fn read_all(
         }
     }
     let summaries = &mut config.summaries;
-    let own = read("summaries", &summaries.api_key_env, &summaries.api_key_file, env());
+    let own =
+        read(("summaries", "api_key"), &summaries.api_key_env, &summaries.api_key_file, env());
     summaries.provider_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
+    let auth = &mut config.auth;
+    let own = read(("auth", "secret"), &auth.secret_env, &auth.secret_file, env());
+    auth.secret = own.and_then(long).unwrap_or_else(|problem| noted(&mut problems, problem));
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
 fn noted<T>(problems: &mut Vec<String>, problem: String) -> Option<T> {
     problems.push(problem);
     None
+}
+
+/// Checks the length of the secret of several instances.
+fn long(secret: Option<Secret>) -> Result<Option<Secret>, String> {
+    let length = secret.as_ref().map_or(usize::MAX, |secret| secret.expose().len());
+    match length < MIN_SECRET_BYTES {
+        true => Err(format!(
+            "auth.secret_env or auth.secret_file: the secret has {length} characters, fewer than \
+             {MIN_SECRET_BYTES}"
+        )),
+        false => Ok(secret),
+    }
 }
 
 /// Checks the value of a variable that is used in a header.
@@ -55,36 +74,37 @@ fn secret(given: &str, variable: &str, env: Vec<(OsString, OsString)>) -> Result
     }
 }
 
-/// Loads the key that a section refers to, if any. Errors name the configuration's key.
+/// Loads the key that a section refers to, if any. Errors name the configuration's key: `key` and its
+/// place.
 fn read(
-    section: &str,
+    (section, key): (&str, &str),
     api_key_env: &str,
     api_key_file: &str,
     env: Vec<(OsString, OsString)>,
 ) -> Result<Option<Secret>, String> {
     let (given, text) = if !api_key_env.is_empty() {
         let name = api_key_env;
-        let given = format!("{section}.api_key_env: the variable {name}");
+        let given = format!("{section}.{key}_env: the variable {name}");
         let value = env.into_iter().find(|(found, _)| found == name);
         let Some((_, value)) = value else {
             return Err(format!("{given} is not set in weir's environment"));
         };
         (given, value.into_string().map_err(|_| "is not valid UTF-8".to_owned()))
     } else if !api_key_file.is_empty() {
-        let given = format!("{section}.api_key_file: {api_key_file}");
+        let given = format!("{section}.{key}_file: {api_key_file}");
         (given, config_files::read(api_key_file))
     } else {
         return Ok(None);
     };
     let text = text.map_err(|problem| format!("{given} {problem}"))?;
-    let key = text.trim();
-    if key.is_empty() {
+    let text = text.trim();
+    if text.is_empty() {
         return Err(format!("{given} is empty"));
     }
-    if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(format!("{given} contains characters that no key has, such as spaces"));
     }
-    Ok(Some(Secret::new(key)))
+    Ok(Some(Secret::new(text)))
 }
 
 #[cfg(test)]
@@ -96,7 +116,8 @@ mod tests {
     fn a_key_is_read_whole_or_its_place_is_named() {
         let read_env = |value: Option<&str>| {
             let env = value.map(|value| ("OWN_KEY".into(), value.into())).into_iter().collect();
-            read("upstream", "OWN_KEY", "", env).map(|key| key.map(|key| key.expose().to_owned()))
+            read(("upstream", "api_key"), "OWN_KEY", "", env)
+                .map(|key| key.map(|key| key.expose().to_owned()))
         };
         assert_eq!(read_env(Some(" sk-own\n")), Ok(Some("sk-own".to_owned())));
         for (value, said) in [
@@ -112,7 +133,7 @@ mod tests {
             );
             assert!(!problem.contains("sk"), "{problem}");
         }
-        assert_eq!(read("upstream", "", "", Vec::new()), Ok(None));
+        assert_eq!(read(("upstream", "api_key"), "", "", Vec::new()), Ok(None));
     }
 
     #[test]

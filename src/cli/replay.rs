@@ -9,11 +9,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use clap::builder::PossibleValuesParser;
 use flate2::read::MultiGzDecoder;
 
 use super::sources::{self, Flag};
 use crate::config::{self, Config, SAME_MODEL};
 use weir_engine::compact::Policy;
+use weir_engine::wire::Protocol;
 use weir_eval::baseline::Baseline;
 use weir_eval::conversation::Conversation;
 use weir_eval::report::Report;
@@ -65,9 +67,14 @@ const OWN: &str = "default";
 #[command(after_long_help = HELP)]
 pub(super) struct ReplayArgs {
     /// JSON lines, plain or gzip: conversations `{id, source, messages}`, or recorded request
-    /// bodies `{model, messages}`, each being one conversation
+    /// bodies of chat completions, Responses or Messages, each being one conversation
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// The protocol of all lines [default: recognised by the shape of each]. Responses and Messages
+    /// are retold as chat completions, with the same texts, calls and results
+    #[arg(long, value_name = "NAME",
+          value_parser = PossibleValuesParser::new(Protocol::NAMES.map(|(name, _)| name)))]
+    protocol: Option<String>,
     /// Token budget: a share of each conversation's last request, or tokens, for conversations that
     /// grow to at least a quarter more
     #[arg(long = "budget", value_name = "30%|8k", value_parser = Budget::read,
@@ -251,9 +258,10 @@ fn read_all(args: &ReplayArgs, is_shown: bool) -> Result<Vec<Conversation>, Stri
     });
     let lines: Vec<_> = lines.filter(|(_, _, line)| !line.trim().is_empty()).collect();
     let progress = Progress::new(is_shown, "reading", lines.len());
+    let protocol = args.protocol.as_deref().and_then(Protocol::from_name);
     let read = on_all_cores(lines.len(), |place| {
         let (path, number, line) = lines[place];
-        let read = Conversation::read(line, number);
+        let read = Conversation::read(line, number, protocol);
         progress.step();
         read.map_err(|error| format!("{}, line {number}: {error}", path.display()))
     });

@@ -22,6 +22,8 @@ Examples:
   weir usage --month 2026-11 --by team,model
   weir usage --since 2026-11-01 --by day --csv > november.csv
   weir usage --key key_0123456789ab --by day
+  weir usage --by agent,class --since 2026-11-20
+  weir usage --conversation ID --by model
   weir usage --requests 20
       the last twenty requests, one by one
   weir usage --requests 100 --flagged
@@ -35,7 +37,8 @@ whose end was not seen, `unpriced` those of models without a known price ([price
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = EXAMPLES)]
 pub(super) struct UsageArgs {
-    /// Columns to group by: day, organisation, team, key, user, model, tenant
+    /// Columns to group by: day, organisation, team, key, user, model, tenant; conversation, agent,
+    /// parent and class of requests whose rows are kept
     #[arg(long, value_name = "COLUMNS", default_value = "model", value_parser = Column::read_list)]
     by: ::std::vec::Vec<Column>,
     /// The first day, such as 2026-11-01
@@ -62,6 +65,15 @@ pub(super) struct UsageArgs {
     /// Only this model's
     #[arg(long)]
     model: Option<String>,
+    /// Only this conversation's, by its ID
+    #[arg(long, value_name = "ID")]
+    conversation: Option<String>,
+    /// Only this agent's, by its ID or program
+    #[arg(long)]
+    agent: Option<String>,
+    /// Only requests of this class: main, subagent, compaction, auxiliary
+    #[arg(long)]
+    class: Option<String>,
     /// Lists single requests instead, newest first
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "50")]
     requests: Option<usize>,
@@ -127,6 +139,9 @@ fn filter(args: &UsageArgs) -> Filter {
         organisation: args.organisation.clone(),
         user: args.user.clone(),
         model: args.model.clone(),
+        conversation: args.conversation.clone(),
+        agent: args.agent.clone(),
+        class: args.class.clone(),
     }
 }
 
@@ -217,6 +232,9 @@ fn nothing(args: &UsageArgs, store: &Store, requests: u64) -> String {
         ("--organisation", args.organisation.is_some()),
         ("--user", args.user.is_some()),
         ("--model", args.model.is_some()),
+        ("--conversation", args.conversation.is_some()),
+        ("--agent", args.agent.is_some()),
+        ("--class", args.class.is_some()),
         ("--route", args.route.is_some()),
         ("--flagged", args.flagged),
     ];

@@ -7,7 +7,7 @@ use super::checks::listen_address;
 use super::keys::{ADMIN, ADMIN_TLS, AUTH};
 use super::reader::Reader;
 use super::tls::{self, ListenTls};
-use super::{Config, upstreams};
+use super::{Config, Secret, upstreams};
 
 /// Default address of the admin API in keys mode.
 const ADMIN_LISTEN: SocketAddr =
@@ -29,6 +29,12 @@ pub struct Auth {
     pub mode: AuthMode,
     /// Whether, in open mode, callers on other machines may use weir's provider key.
     pub allow_anonymous: bool,
+    /// Variable with the secret of several instances; empty for none.
+    pub secret_env: String,
+    /// File with that secret; empty for none.
+    pub secret_file: String,
+    /// The secret itself, filled in at start; `None` for that of the store.
+    pub secret: Option<Secret>,
 }
 
 /// `[admin]`: the admin API.
@@ -64,7 +70,18 @@ impl Config {
 /// Reads `[auth]`.
 pub(super) fn read_auth(reader: &mut Reader) -> Auth {
     let mut keys = reader.section(&AUTH);
-    Auth { mode: keys.get("mode"), allow_anonymous: keys.get("allow_anonymous") }
+    let auth = Auth {
+        mode: keys.get("mode"),
+        allow_anonymous: keys.get("allow_anonymous"),
+        secret_env: keys.text("secret_env", variable),
+        secret_file: keys.text("secret_file", file),
+        secret: None,
+    };
+    if !auth.secret_env.is_empty() && !auth.secret_file.is_empty() {
+        let message = format!("is set together with {}; keep one", keys.name("secret_env"));
+        keys.refuse("secret_file", message);
+    }
+    auth
 }
 
 /// Reads `[admin]`.

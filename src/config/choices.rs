@@ -2,8 +2,8 @@
 
 use super::keys::Choice;
 use super::{
-    AskUsage, AuthMode, LargerWhen, LateSystem, LogFormat, Mode, OnFailure, Originals, SummaryMode,
-    UnknownPrice,
+    AskUsage, AuthMode, CompactsBy, LargerWhen, LateSystem, LogFormat, Mode, OnFailure, Originals,
+    SummaryMode, UnknownPrice,
 };
 use weir_engine::compact::policy::{FileHints, Fill, Importance, Notes, Restart};
 
@@ -19,6 +19,7 @@ macro_rules! choice {
 
 choice!(AskUsage: "auto" = Auto, "always" = Always, "never" = Never);
 choice!(AuthMode: "open" = Open, "keys" = Keys);
+choice!(CompactsBy: "auto" = Auto, "weir" = Weir, "upstream" = Upstream);
 choice!(FileHints: "off" = Off, "minimal" = Minimal, "normal" = Normal, "full" = Full);
 choice!(Fill: "low_mark" = LowMark, "greedy" = Greedy);
 choice!(Importance: "role" = Role, "reference" = Reference);

@@ -163,6 +163,15 @@ pub enum AskUsage {
     Never,
 }
 
+/// Who compacts a conversation if its caller asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompactsBy {
+    /// The upstream if it is OpenAI's or Anthropic's own, else weir.
+    Auto,
+    Weir,
+    Upstream,
+}
+
 /// `[context]`: compaction of growing conversations.
 #[derive(Debug, Clone)]
 pub struct Context {

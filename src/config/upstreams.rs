@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::keys::{UPSTREAM, UPSTREAMS};
 use super::reader::{Keys, Reader};
 use super::tls::{self, ConnectTls};
-use super::{AskUsage, Config, Secret, auth, checks};
+use super::{AskUsage, CompactsBy, Config, Secret, auth, checks};
 
 /// Name of `[upstream]` among all upstreams.
 pub const DEFAULT_UPSTREAM: &str = "default";
@@ -89,6 +89,8 @@ pub struct Upstream {
     /// Maximum wait before a retry.
     pub retry_max_wait_ms: u64,
     pub ask_usage: AskUsage,
+    /// Who compacts if a caller asks for it.
+    pub compaction: CompactsBy,
     pub tls: ConnectTls,
 }
 
@@ -189,6 +191,7 @@ fn read(keys: &mut Keys<'_, '_>) -> Upstream {
         retry_max_wait_ms: keys.get("retry_max_wait_ms"),
         max_retries: keys.get("max_retries"),
         ask_usage: keys.get("request_usage"),
+        compaction: keys.get("compaction"),
         tls: tls::read(keys),
         headers: keys.texts("headers", header).unwrap_or_default(),
         header_envs: keys.texts("header_envs", secret).unwrap_or_default(),

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use super::plan::{Planned, RequestOptions};
 use crate::config::Context;
 use crate::proxy::admit::caller::Caller;
+use crate::proxy::admit::class::RequestClass;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::Verbosity;
 use weir_store::ledger::RequestId;
@@ -132,7 +133,8 @@ pub(super) fn options(
             Some(chosen.to_owned())
         }
     };
-    Ok(RequestOptions { max_input_tokens, bypass, policy, ..RequestOptions::default() })
+    let class = RequestClass::from_headers(headers);
+    Ok(RequestOptions { max_input_tokens, bypass, policy, class, ..RequestOptions::default() })
 }
 
 fn only_value<'a>(

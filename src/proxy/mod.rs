@@ -2,6 +2,7 @@
 //! shows their order. Knows nothing of listeners or of how errors are rendered.
 
 pub mod admit;
+pub mod compaction;
 pub mod error;
 mod headers;
 pub mod hold;
@@ -20,12 +21,16 @@ use http::{HeaderMap, Method, Response};
 use serde_json::Value;
 
 pub use self::admit::admission::Admission;
+use self::admit::attribution;
 pub use self::admit::caller::Caller;
 pub use self::admit::host;
 pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel};
+pub use self::compaction::Asked;
+use self::compaction::answer::OwnAnswer;
 pub use self::error::{ErrorKind, ProxyError, SetupError};
 pub use self::hold::journal::Journal;
 pub use self::plan::{Explained, Question, RequestOptions};
+use self::relay::addition::Addition;
 pub use self::relay::drain::Drains;
 use self::send::attempt::Attempt;
 use self::send::chat::Chat;
@@ -43,8 +48,8 @@ pub use self::upstreams::{learned, learned_store};
 use crate::config::{Config, Routes};
 use crate::upstream::{Base, Client, Endpoint, Inbound, Target};
 pub use crate::upstream::{Body, BoxError};
-use weir_store::Store;
 pub use weir_store::Tenant;
+use weir_store::{SECRET_BYTES, Store};
 
 /// Handles requests from plan to answer.
 pub struct Proxy {
@@ -75,10 +80,13 @@ impl Proxy {
         let settings = &self.settings;
         let admission = std::mem::replace(&mut request.admission, Admission::unlimited());
         let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
+        record.attributed(attribution::from_headers(&request.headers));
+        let mut addition = None;
         let sent = async {
             // Admit: caller and rates are known, the options are read.
             self.refuse_loop(&request.headers)?;
-            request.read(settings).await?;
+            compaction::read(settings, &mut request).await?;
+            compaction::manage(settings, &mut request).await?;
             // Plan for the model of its route.
             let mut chat = Chat::plan(settings, request, &mut record).await?;
             // Hold the cost and send, as often as there is a cause to send it again.
@@ -93,6 +101,7 @@ impl Proxy {
                 let left_out = std::mem::take(&mut current.planned.left_out);
                 let (tenant, body) = (request.caller.tenant, current.job.body.clone());
                 self.runtime.originals.keep(tenant, body, left_out, request.permit);
+                addition = Addition::of(settings, tenant, &mut current);
             }
             Ok((inbound, current))
         };
@@ -105,10 +114,47 @@ impl Proxy {
         self.name(&mut inbound, &record, &upstream, &planned.model);
         // Relay; the record settles at the end of the answer.
         let response = relay::relay(inbound, record, &self.runtime.drains);
-        Ok(match planned.usage_request {
-            Some(_) => relay::strip_usage::without_usage(response),
-            None => response,
+        Ok(match (addition, planned.usage_request) {
+            (Some(addition), _) => relay::addition::with(response, addition),
+            (None, Some(_)) => relay::strip_usage::without_usage(response),
+            (None, None) => response,
         })
+    }
+
+    /// Answers a request for a shorter conversation, or forwards it to an upstream that answers such
+    /// requests.
+    pub async fn compact(&self, mut request: ChatRequest) -> Result<Response<Body>, ProxyError> {
+        let settings = &self.settings;
+        let read = compaction::read(settings, &mut request).await;
+        let is_sent = request.options.bypass || compaction::upstream(settings, &request).compacts;
+        if read.is_ok() && is_sent {
+            return self.pass(request.into()).await;
+        }
+        let admission = std::mem::replace(&mut request.admission, Admission::unlimited());
+        let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
+        let answered = async {
+            self.refuse_loop(&request.headers)?;
+            read?;
+            compaction::answer::compacted(settings, &request, &mut record).await
+        };
+        let OwnAnswer { body, mut planned, asked } = match answered.await {
+            Ok(answered) => answered,
+            Err(error) => return Err(record.failed(error).await),
+        };
+        let left_out = std::mem::take(&mut planned.left_out);
+        self.runtime.originals.keep(request.caller.tenant, asked, left_out, request.permit);
+        let (id, left) = (record.id(), record.minute_left());
+        let mut response = relay::own(body, record).await;
+        let headers = response.headers_mut();
+        headers::report(headers, &planned);
+        headers::name(headers, id);
+        headers::rates(headers, &left);
+        Ok(response)
+    }
+
+    /// Shows what a compaction item stands for to the caller that it was made for.
+    pub fn show_compaction(&self, caller: &Caller, item: &[u8]) -> Result<String, ProxyError> {
+        compaction::answer::shown(&self.settings, caller.tenant, item)
     }
 
     /// Streams a request to the upstream, and its answer back.
@@ -120,6 +166,7 @@ impl Proxy {
         let is_get = pass.method == Method::GET;
         let is_unread = passthrough::is_unread(&pass.method, &pass.target);
         let mut record = self.begin(&pass.method, &pass.target, &pass.caller, pass.admission);
+        record.attributed(attribution::from_headers(&pass.headers));
         let sent = async {
             self.refuse_loop(&pass.headers)?;
             // Tokens are unknown yet, but earlier use must leave some room.
@@ -177,7 +224,8 @@ impl Proxy {
     /// Explains the plan that [`Self::handle`] would carry out first. Sends nothing.
     pub async fn explain(&self, mut request: ChatRequest) -> Result<Explained, ProxyError> {
         let settings = &self.settings;
-        request.read(settings).await?;
+        compaction::read(settings, &mut request).await?;
+        compaction::manage(settings, &mut request).await?;
         let (_, _, job) = request.job(settings, request.model.name.as_deref())?;
         settings.planner.explain_job(job, None).await
     }
@@ -258,6 +306,11 @@ impl Proxy {
     /// operators.
     pub async fn metrics_page(&self) -> String {
         metrics::page::render(self.journal(), self.store(), self.summaries()).await
+    }
+
+    /// Returns the secret of callers' fingerprints.
+    pub fn secret(&self) -> [u8; SECRET_BYTES] {
+        self.runtime.secret
     }
 
     /// Returns the store for persistent data.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::admit::admission::Admissions;
+use super::compaction::seal::Sealer;
 use super::error::SetupError;
 use super::headers::Via;
 use super::hold::budgets::Budgets;
@@ -17,12 +18,14 @@ use super::upstreams::{Upstream, Upstreams};
 use crate::config::{Config, Mode};
 use crate::upstream::{Client, Target, TargetError};
 use weir_engine::compact::Configured;
-use weir_store::Store;
 use weir_store::redis::Redis;
+use weir_store::{SECRET_BYTES, Store};
 
 /// State kept across reloads.
 pub struct Runtime {
     pub store: Store,
+    /// Secret of callers' fingerprints and of sealed items.
+    pub secret: [u8; SECRET_BYTES],
     pub originals: Arc<Originals>,
     /// Answers that are read without their callers.
     pub drains: Drains,
@@ -49,12 +52,22 @@ impl Runtime {
             admissions: Admissions::new(redis),
             unread: Warned::default(),
             journal: Arc::new(JournalState::new(store.clone(), budgets)),
-            plans: Arc::new(PlanState::new(&config.cache)),
+            plans: Arc::new(PlanState::new(&config.cache, Some(store.clone()))),
             summaries: Arc::new(SummaryState::new(&config.summaries, &store)),
             via: Via::random(),
+            secret: secret(config, &store),
             store,
         })
     }
+}
+
+/// Returns the secret that instances share: the configured one, or that of their store.
+fn secret(config: &Config, store: &Store) -> [u8; SECRET_BYTES] {
+    let configured = config.auth.secret.as_ref();
+    configured.map_or_else(
+        || store.secret(),
+        |secret| blake3::derive_key("weir 1 the secret of instances", secret.expose().as_bytes()),
+    )
 }
 
 /// State made from one configuration.
@@ -66,6 +79,7 @@ pub struct Settings {
     pub summaries: Option<Arc<Summaries>>,
     pub journal: Arc<Journal>,
     pub via: Via,
+    pub sealer: Sealer,
 }
 
 impl Settings {
@@ -97,8 +111,8 @@ impl Settings {
             metrics: Arc::clone(journal.metrics()),
         };
         let planner = Planner::new(Arc::clone(&config), parts);
-        let via = runtime.via.clone();
-        Ok(Self { config, upstreams, planner, summaries, journal, via })
+        let (via, sealer) = (runtime.via.clone(), Sealer::new(&runtime.secret));
+        Ok(Self { config, upstreams, planner, summaries, journal, via, sealer })
     }
 
     /// Whether conversations are planned but forwarded unchanged.

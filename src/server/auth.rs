@@ -8,10 +8,10 @@ use http::{HeaderMap, HeaderName, Uri};
 use memchr::memmem;
 
 use crate::config::AuthMode;
-use crate::proxy::{Caller, ErrorKind, ProxyError, Tenant};
+use crate::proxy::{Caller, ErrorKind, Proxy, ProxyError, Tenant};
 use crate::upstream::query;
 use weir_store::keys::{self, KeyCache, KeyStatus};
-use weir_store::{Store, now_ms};
+use weir_store::now_ms;
 
 /// Headers that may carry a caller's credential.
 const CREDENTIALS: [HeaderName; 3] =
@@ -28,10 +28,12 @@ pub(super) enum Auth {
 }
 
 impl Auth {
-    /// Creates the authenticator for `mode`. Its tenants are meaningless to anyone without `store`.
-    pub(super) fn new(mode: AuthMode, store: &Store) -> Self {
+    /// Creates the authenticator for `mode`. Its tenants are meaningless to anyone without the secret of
+    /// `proxy`.
+    pub(super) fn new(mode: AuthMode, proxy: &Proxy) -> Self {
+        let store = proxy.store();
         match mode {
-            AuthMode::Open => Self::Open { tenant_key: store.secret() },
+            AuthMode::Open => Self::Open { tenant_key: proxy.secret() },
             AuthMode::Keys => Self::Keys(Box::new(KeyCache::new(store.clone()))),
         }
     }

@@ -23,16 +23,18 @@ use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
 use crate::proxy::admit::host::{Hosts, Origins, check_framing};
 use crate::proxy::{
-    Body, Caller, ChatRequest, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy, ProxyError,
-    RequestOptions, RequestedModel, SpendQuery,
+    Asked, Body, Caller, ChatRequest, ErrorKind, MAX_LOGGED_BYTES, Pass, PassBody, Proxy,
+    ProxyError, RequestOptions, RequestedModel, SpendQuery,
 };
-use crate::upstream::{Target, TargetError};
+use crate::upstream::{Endpoint, Route, Target, TargetError};
 use weir_engine::wire::Protocol;
 
 /// Path prefix of originals, by reference.
 const ORIGINALS: &str = "/weir/v1/originals/";
 /// Path that explains the body of a conversation.
 const PLAN: &str = "/weir/v1/plan";
+/// Path that shows what a compaction item stands for.
+const COMPACTION: &str = "/weir/v1/compaction";
 /// Path of a caller's usage.
 const USAGE: &str = "/weir/v1/usage";
 /// Path of a caller's budgets.
@@ -84,6 +86,8 @@ enum Step {
     Original(String),
     /// Returns the plan for this request instead of sending it.
     Plan,
+    /// Returns what a compaction item stands for.
+    Compaction,
     /// Returns the caller's usage.
     Usage,
     /// Returns the state of the caller's budgets.
@@ -99,7 +103,7 @@ impl RoutesState {
     /// Creates the state for the configuration in force at the start.
     pub(super) fn new(config: &Config, proxy: &Proxy, shutdown: Shutdown) -> Self {
         Self {
-            auth: Arc::new(Auth::new(config.auth.mode, proxy.store())),
+            auth: Arc::new(Auth::new(config.auth.mode, proxy)),
             bodies: Bodies::new(config.server.max_bodies_in_flight_bytes),
             shutdown,
             is_refused: Arc::default(),
@@ -196,6 +200,7 @@ impl Routes {
             }
             Step::Budgets => self.json(parts, body, self.proxy.statuses(&caller).await),
             Step::Plan => self.plan(parts, body, caller).await,
+            Step::Compaction => self.compaction(parts, body, &caller).await,
             Step::Forward(target) => self.forward(parts, body, target, caller).await,
         }
     }
@@ -276,9 +281,10 @@ impl Routes {
                 false => Step::NotAllowed("GET, HEAD"),
             });
         }
-        if path == PLAN {
+        if path == PLAN || path == COMPACTION {
             return Ok(match parts.method {
-                Method::POST => Step::Plan,
+                Method::POST if path == PLAN => Step::Plan,
+                Method::POST => Step::Compaction,
                 _ => Step::NotAllowed("POST"),
             });
         }
@@ -374,6 +380,36 @@ impl Routes {
         }
     }
 
+    /// Returns what a compaction item stands for to the caller that it was made for.
+    async fn compaction(&self, parts: Parts, body: Body, caller: &Caller) -> Response<Body> {
+        let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
+        let shown = async {
+            let admission = match self.proxy.admit(caller).await {
+                Ok(admission) => admission,
+                Err(problem) => {
+                    Acceptor::refuse_body(&parts.headers, body);
+                    return Err(problem);
+                }
+            };
+            let Received { received, decoded, permit } =
+                self.acceptor.body(&parts.headers, body).await?;
+            let (_admission, _permit) = (admission, permit);
+            self.proxy.show_compaction(caller, decoded.as_ref().unwrap_or(&received))
+        };
+        match shown.await {
+            Ok(shown) => {
+                let mut response = reply::json(StatusCode::OK, shown);
+                let headers = response.headers_mut();
+                headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                response
+            }
+            Err(problem) => {
+                self.note_refusal(&method, &path, caller.address, &problem);
+                reply::error(&problem, Shape::OpenAi)
+            }
+        }
+    }
+
     async fn forward(
         &self,
         parts: Parts,
@@ -386,7 +422,12 @@ impl Routes {
         }
         let (method, path) = (parts.method.clone(), parts.uri.path().to_owned());
         let address = caller.address;
-        let protocol = target.protocol().filter(|_| method == Method::POST);
+        let is_compact = *target.endpoint() == Endpoint::Route(Route::Compact);
+        let protocol = match is_compact {
+            true => Some(Protocol::Responses),
+            false => target.protocol(),
+        };
+        let protocol = protocol.filter(|_| method == Method::POST);
         let shape = Shape::of(&path, &parts.headers);
         let refused = |problem| {
             self.note_refusal(&method, &path, address, &problem);
@@ -394,6 +435,7 @@ impl Routes {
         };
         let answered = if let Some(protocol) = protocol {
             match self.call(parts, body, protocol, target, caller).await {
+                Ok(call) if is_compact => self.proxy.compact(call).await,
                 Ok(call) => self.proxy.handle(call).await,
                 Err(problem) => Err(refused(problem)),
             }
@@ -449,6 +491,7 @@ impl Routes {
             permit: Box::new(permit),
             options: RequestOptions::default(),
             model: RequestedModel::default(),
+            asked: Asked::default(),
         })
     }
 

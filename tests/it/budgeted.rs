@@ -6,3 +6,4 @@ mod enforced;
 mod phantom;
 pub mod race;
 pub mod setting;
+mod takeover;

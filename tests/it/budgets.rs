@@ -6,3 +6,4 @@ mod places;
 mod rates;
 mod redis;
 pub mod server;
+mod takeover;

@@ -5,6 +5,7 @@ mod adversarial;
 mod bursts;
 mod clients;
 mod count;
+mod decay;
 mod excerpts;
 mod explained;
 mod fits;

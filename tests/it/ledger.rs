@@ -3,6 +3,7 @@
 
 mod ends;
 pub mod kill;
+mod origin;
 mod raw;
 mod same;
 mod secrets;

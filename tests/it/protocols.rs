@@ -1,8 +1,13 @@
 //! Responses and Messages: conversations of chat completions retold in the other two protocols get the
 //! same plans, and what is sent is valid by a checker that shares no code with weir.
 
+mod agents;
+mod clearing;
+mod kinds;
+mod managed;
 mod retold;
 mod same_plans;
+mod service;
 mod thinking;
 mod through;
-mod validity;
+pub mod validity;

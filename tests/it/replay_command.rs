@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::cli::weir;
+use crate::folder::Folder;
 
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/traces/sample.jsonl.gz");
 
@@ -182,4 +183,39 @@ fn summaries_that_say_nothing_show_their_price() {
     let table = replayed(&["--budget", "50%", "--summaries", "60"]).expect("it runs");
     assert!(table.contains("default+summaries at 50%: "), "{table}");
     assert!(replayed(&["--summary-price", "2"]).is_err_and(|said| said.contains("--summaries")));
+}
+
+#[test]
+fn recorded_requests_of_other_protocols_are_the_same_conversation() {
+    let golden = |case: &str| {
+        let path = format!("{}/tests/golden/{case}/request.json", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).expect("a request");
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        lines.concat()
+    };
+    let folder = Folder::new();
+    let cases =
+        ["coding_loop", "responses_note_behind_instructions", "messages_note_behind_system_blocks"];
+    let file = folder.write("recorded.jsonl", &cases.map(golden).join("\n"));
+    let replayed = |arguments: &[&str]| {
+        let mut command = weir(&["replay", &file, "--json"]);
+        command.args(arguments).output().expect("weir starts")
+    };
+    let output = replayed(&["--budget", "50%"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let conversations = report["runs"][0]["conversations"].as_array().expect("a list");
+    let figures: Vec<Value> = conversations
+        .iter()
+        .map(|own| {
+            let figures = &own["figures"];
+            let names = ["turns", "sent_tokens", "full_tokens", "deep"];
+            names.iter().map(|name| figures[*name].clone()).collect()
+        })
+        .collect();
+    assert_eq!(figures.len(), 3, "{report}");
+    assert!(figures[0][0].as_u64() > Some(1), "{figures:?}");
+    assert_eq!((&figures[0], &figures[0]), (&figures[1], &figures[2]));
+    let output = replayed(&["--protocol", "responses"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("recorded.jsonl, line 1: "), "{error}");
 }

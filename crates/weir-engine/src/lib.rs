@@ -46,8 +46,8 @@ pub mod wire;
 
 pub use compact::{Limits, Measure, Policy, Report};
 pub use plan::{
-    CannotFit, Cost, Known, Mode, NoSummaries, NothingKnown, Plan, PlanError, PlanOptions,
-    SummarySource, cost, plan, plan_with,
+    CannotFit, Cost, Decisions, Known, Mode, NoSummaries, NothingKnown, Plan, PlanError,
+    PlanOptions, SummarySource, cost, plan, plan_with,
 };
 pub use tokens::Encoding;
 pub use wire::{Protocol, Request};

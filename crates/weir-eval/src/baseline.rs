@@ -163,7 +163,7 @@ mod tests {
         }
         messages.push(r#"{"role":"assistant","content":"done"}"#.to_owned());
         let line = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
-        Conversation::read(&line, 1).expect("it is a conversation")
+        Conversation::read(&line, 1, None).expect("it is a conversation")
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
                 .collect();
             format!(r#"{{"messages":[{{"role":"user","content":"u"}},{}]}}"#, turns.join(","))
         };
-        let conversation = Conversation::read(&line(7), 1).expect("it is a conversation");
+        let conversation = Conversation::read(&line(7), 1, None).expect("it is a conversation");
         let mut course = Course::new(&conversation, 100, Baseline::MaskResults);
         let masked = |piece: &Piece| matches!(piece, Piece::Other(_));
         let sent: Vec<bool> = course.send(15).iter().map(masked).collect();

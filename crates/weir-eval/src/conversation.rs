@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::retold;
 use super::text::Text;
 use weir_engine::compact::{Fact, Measure};
 use weir_engine::tokens::Encoding;
@@ -53,22 +54,41 @@ struct Line<'a> {
     source: Option<String>,
     model: Option<String>,
     #[serde(borrow)]
-    messages: Vec<&'a RawValue>,
+    messages: Option<Vec<&'a RawValue>>,
     #[serde(default)]
     evidence: Vec<usize>,
 }
 
-impl Conversation {
-    /// Parses a line: a conversation `{id, source, messages}` or a request body `{model,
-    /// messages}`. `number` names one that has no `id`.
-    pub fn read(line: &str, number: usize) -> Result<Self, String> {
-        let line: Line<'_> = serde_json::from_str(line).map_err(|error| error.to_string())?;
-        let mut messages = Vec::with_capacity(line.messages.len());
-        for (index, raw) in line.messages.iter().enumerate() {
-            let message = Message::read(raw.get())
-                .ok_or_else(|| format!("message {index} is not a chat completion message"))?;
-            messages.push(message);
+impl Line<'_> {
+    /// Reads its messages, of chat completions.
+    fn chat(&self) -> Result<Vec<Message>, String> {
+        let messages = self.messages.iter().flatten().enumerate();
+        let read = messages.map(|(index, raw)| {
+            Message::read(raw.get())
+                .ok_or_else(|| format!("message {index} is not a chat completion message"))
+        });
+        match &self.messages {
+            Some(_) => read.collect(),
+            None => Err("it has neither messages nor input".to_owned()),
         }
+    }
+}
+
+impl Conversation {
+    /// Parses a line: a conversation `{id, source, messages}` or a request body of any protocol, which
+    /// is recognised by its shape if `protocol` does not name it. `number` names one that has no
+    /// `id`.
+    ///
+    /// # Errors
+    ///
+    /// If the line is no conversation; the text names the message that cannot be read.
+    pub fn read(line: &str, number: usize, protocol: Option<Protocol>) -> Result<Self, String> {
+        let text = line;
+        let line: Line<'_> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let messages = match protocol.unwrap_or_else(|| Protocol::recognise(text)) {
+            Protocol::Chat => line.chat()?,
+            protocol => retold::messages(protocol, text)?,
+        };
         let is_request = |length: &usize| {
             messages[*length].role == Role::Assistant
                 && matches!(messages[length - 1].role, Role::User | Role::Tool)
@@ -215,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_conversation_is_read_with_all_that_can_be_read_in_it() {
-        let conversation = Conversation::read(LINE, 1).expect("it is one");
+        let conversation = Conversation::read(LINE, 1, None).expect("it is one");
         assert_eq!((conversation.id.as_str(), conversation.source.as_str()), ("x", "s"));
         assert_eq!(conversation.turns, [2, 5]);
         assert_eq!(conversation.evidence, [1]);
@@ -236,7 +256,7 @@ mod tests {
     fn a_request_body_is_a_conversation_too() {
         let body =
             r#"{"model":"gpt-4o","stream":true,"messages":[{"role":"user","content":"hi"}]}"#;
-        let conversation = Conversation::read(body, 7).expect("it is one");
+        let conversation = Conversation::read(body, 7, None).expect("it is one");
         assert_eq!((conversation.id.as_str(), conversation.source.as_str()), ("line-7", "gpt-4o"));
         assert_eq!(conversation.last_request_tokens(), 0);
     }
@@ -246,7 +266,7 @@ mod tests {
         for (line, reason) in
             [("{", "EOF"), ("{}", "messages"), (r#"{"messages":[{"content":"x"}]}"#, "message 0")]
         {
-            let error = Conversation::read(line, 1).expect_err("it is none");
+            let error = Conversation::read(line, 1, None).expect_err("it is none");
             assert!(error.contains(reason), "{error}");
         }
     }

@@ -192,7 +192,7 @@ mod tests {
             messages.push(spoken("user", "go on"));
         }
         let line = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
-        let conversation = Conversation::read(&line, 1).expect("it is a conversation");
+        let conversation = Conversation::read(&line, 1, None).expect("it is a conversation");
         let mut engine = Engine::new(&conversation, 600, &Policy::default(), None);
         for length in [2, 8, 10, 24, 26] {
             let sent = engine.send(length).to_vec();

@@ -314,7 +314,7 @@ mod tests {
 
     /// Returns the figures of the last request, sent as these pieces.
     fn judged(sent: &[Piece]) -> Tally {
-        let conversation = Conversation::read(LINE, 1).expect("it is one");
+        let conversation = Conversation::read(LINE, 1, None).expect("it is one");
         let questions = Questions::new(&conversation);
         let last = questions.turns.len() - 1;
         let budget_tokens = conversation.last_request_tokens() - 1;
@@ -410,7 +410,7 @@ mod tests {
             let faults = judged(&sent).faults;
             assert_eq!(faults == [0; 4], is_right, "{role} {text}");
         }
-        let conversation = Conversation::read(LINE, 1).expect("it is one");
+        let conversation = Conversation::read(LINE, 1, None).expect("it is one");
         let questions = Questions::new(&conversation);
         let mut judge = Judge::new(&conversation, &questions, 10);
         let text = format!("more\n\n{tail}");
@@ -436,7 +436,7 @@ mod tests {
         let line = format!(
             r#"{{"messages":[{{"role":"user","content":"{words}"}},{{"role":"assistant","content":"a"}},{{"role":"user","content":"b"}},{{"role":"assistant","content":"c"}},{{"role":"user","content":"d"}},{{"role":"assistant","content":"e"}}]}}"#
         );
-        let conversation = Conversation::read(&line, 1).expect("it is one");
+        let conversation = Conversation::read(&line, 1, None).expect("it is one");
         let questions = Questions::new(&conversation);
         let first = conversation.full_tokens(1);
         for (last, cached, cuts) in [

@@ -15,6 +15,7 @@ pub mod html;
 mod judge;
 mod questions;
 pub mod report;
+mod retold;
 mod sent;
 pub mod show;
 pub mod summaries;

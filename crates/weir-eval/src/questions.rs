@@ -309,7 +309,7 @@ mod tests {
         };
         let messages: Vec<String> = messages.iter().map(message).collect();
         let line = format!(r#"{{"messages":[{}]}}"#, messages.join(","));
-        Conversation::read(&line, 1).expect("it is one")
+        Conversation::read(&line, 1, None).expect("it is one")
     }
 
     #[test]

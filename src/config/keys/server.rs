@@ -84,6 +84,12 @@ pub(in crate::config) const AUTH: Section = Section {
         /// Whether, in open mode and with a provider key in weir, callers on other machines may use
         /// that key.
         allow_anonymous = false, Switch, NextRequest;
+        /// Environment variable with a secret of at least 32 characters, for fingerprints of callers
+        /// in open mode and seals of compaction items. Weirs with the same secret open each other's
+        /// items. By default weir makes one and keeps it in the store.
+        secret_env = "", Text("name of a variable"), Restart;
+        /// File with that secret, instead of a variable.
+        secret_file = "", Text("path"), Restart;
     }],
     ..EMPTY
 };

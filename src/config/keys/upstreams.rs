@@ -1,7 +1,7 @@
 //! Keys of upstreams and routes.
 
 use super::{DAY_MS, EMPTY, Effect, Key, Kind::*, MAX_TOKENS, Sample, Section, keys, words};
-use crate::config::{AskUsage, LargerWhen};
+use crate::config::{AskUsage, CompactsBy, LargerWhen};
 
 /// Keys of every upstream.
 const UPSTREAM_KEYS: &[Key] = keys! {
@@ -24,6 +24,10 @@ const UPSTREAM_KEYS: &[Key] = keys! {
     /// upstream has refused it for the model), "always" or "never". Usage that the caller did not
     /// request is removed from the answer and reported as `x-weir-edits: usage`.
     request_usage = "auto", Choice(words::<AskUsage>), NextRequest, was ask_usage;
+    /// Who compacts if a caller asks for it (`/v1/responses/compact`, `context_management`): "weir",
+    /// "upstream", or "auto" for the upstream at api.openai.com and api.anthropic.com and weir
+    /// elsewhere.
+    compaction = "auto", Choice(words::<CompactsBy>), NextRequest;
     /// Authorities in PEM to trust in addition to the system's, such as a company's own.
     ca_file = "", Text("path"), NextRequest;
     /// Client certificate in PEM, for upstreams that request one.

@@ -11,9 +11,9 @@ use super::*;
 use crate::config::keys::SECTIONS;
 use crate::config::renamed::{find, put};
 use crate::config::{
-    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, ConnectTls, DEFAULT_TOML, Learning,
-    ListenTls, LogFormat, Mode, ModelEntry, OnFailure, Originals, Prices, UnknownPrice, Upstream,
-    load,
+    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, CompactsBy, ConnectTls, DEFAULT_TOML,
+    Learning, ListenTls, LogFormat, Mode, ModelEntry, OnFailure, Originals, Prices, UnknownPrice,
+    Upstream, load,
 };
 use weir_engine::compact::anchors::Anchors;
 use weir_engine::compact::policy::{
@@ -109,6 +109,7 @@ const EVERY_KEY: &str = r#"
         [auth]
         mode = "keys"
         allow_anonymous = true
+        secret_env = "WEIR_SECRET"
         [admin]
         listen = "127.0.0.1:2"
         token_file = "kept/token"
@@ -122,6 +123,7 @@ const EVERY_KEY: &str = r#"
         first_byte_timeout_ms = 5
         idle_timeout_ms = 6
         request_usage = "never"
+        compaction = "weir"
         ca_file = "f.pem"
         client_cert_file = "g.pem"
         client_key_file = "h.pem"
@@ -220,7 +222,12 @@ fn every_key_is_taken() {
     let expected = Config {
         server: every_key_of_the_server(),
         cors: Cors { allow_origins: vec!["https://chat.example:8443".into()] },
-        auth: Auth { mode: AuthMode::Keys, allow_anonymous: true },
+        auth: Auth {
+            mode: AuthMode::Keys,
+            allow_anonymous: true,
+            secret_env: "WEIR_SECRET".into(),
+            ..Auth::default()
+        },
         admin: Admin {
             listen: AdminListen::At("127.0.0.1:2".parse().expect("an address")),
             token_file: "kept/token".into(),
@@ -230,25 +237,7 @@ fn every_key_is_taken() {
                 ..ListenTls::default()
             },
         },
-        upstream: Upstream {
-            api_key_env: "PROVIDER_KEY".into(),
-            forward_caller_key: true,
-            headers: vec![("http-referer".into(), "https://example.com".into())],
-            header_envs: vec![("x-team".into(), "TEAM_KEY".into())],
-            connect_timeout_ms: 4,
-            first_byte_timeout_ms: 5,
-            idle_timeout_ms: 6,
-            max_retries: 7,
-            retry_max_wait_ms: 8,
-            ask_usage: AskUsage::Never,
-            tls: ConnectTls {
-                ca_file: "f.pem".into(),
-                client_cert_file: "g.pem".into(),
-                client_key_file: "h.pem".into(),
-                ..ConnectTls::default()
-            },
-            ..Upstream::new("http://localhost:1/v1")
-        },
+        upstream: every_key_of_an_upstream(),
         context: Context {
             mode: Mode::Observe,
             allow_bypass: true,
@@ -359,10 +348,35 @@ fn every_key_of_budgets() -> Budgets {
     }
 }
 
+/// The upstream of [`EVERY_KEY`].
+fn every_key_of_an_upstream() -> Upstream {
+    Upstream {
+        api_key_env: "PROVIDER_KEY".into(),
+        forward_caller_key: true,
+        headers: vec![("http-referer".into(), "https://example.com".into())],
+        header_envs: vec![("x-team".into(), "TEAM_KEY".into())],
+        connect_timeout_ms: 4,
+        first_byte_timeout_ms: 5,
+        idle_timeout_ms: 6,
+        max_retries: 7,
+        retry_max_wait_ms: 8,
+        ask_usage: AskUsage::Never,
+        compaction: CompactsBy::Weir,
+        tls: ConnectTls {
+            ca_file: "f.pem".into(),
+            client_cert_file: "g.pem".into(),
+            client_key_file: "h.pem".into(),
+            ..ConnectTls::default()
+        },
+        ..Upstream::new("http://localhost:1/v1")
+    }
+}
+
 /// The policy of [`EVERY_KEY`].
 fn every_key_of_a_policy() -> Policy {
     let text = |text: &str| Some(text.into());
     Policy {
+        clearing: None,
         hard_permille: 900,
         low_permille: 625,
         min_growth_permille: 0,
@@ -374,6 +388,7 @@ fn every_key_of_a_policy() -> Policy {
         recall_permille: 200,
         notes_apart: true,
         is_thinking_bound: false,
+        keeps_thinking: false,
         strict_alternation: false,
         zones: Zones {
             soft_permille: 700,

@@ -94,7 +94,8 @@ impl Caller {
         let stored = members
             .iter()
             .find(|(name, raw)| STORED.contains(&name.as_ref()) && !is(raw, ["null", "false"]));
-        let is_responses = *target.endpoint() == Endpoint::Route(Route::Responses);
+        let is_responses =
+            matches!(target.endpoint(), Endpoint::Route(Route::Responses | Route::Compact));
         if let Some((name, _)) = stored.filter(|_| is_responses && !key.settings.passthrough) {
             let message =
                 format!("This key has no access to '{name}': it is stored at the provider.");

@@ -1,10 +1,12 @@
 //! Requests as the server hands them over, admitted and with their bodies.
 
 use bytes::Bytes;
+use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, Method};
 
 use super::admission::Admission;
 use super::caller::Caller;
+use crate::proxy::compaction::Asked;
 use crate::proxy::plan::RequestOptions;
 use crate::upstream::{Body, Target};
 use weir_engine::wire::Protocol;
@@ -30,6 +32,21 @@ pub struct ChatRequest {
     pub options: RequestOptions,
     /// Model that it names; the proxy finds it.
     pub model: RequestedModel,
+    /// Compaction that the caller asks for; the proxy reads it from the body.
+    pub asked: Asked,
+}
+
+impl From<ChatRequest> for Pass {
+    fn from(request: ChatRequest) -> Self {
+        let ChatRequest { caller, admission, target, method, headers, .. } = request;
+        let is_decoded = headers.contains_key(CONTENT_ENCODING);
+        let body = PassBody::Whole {
+            bytes: request.received,
+            decoded: is_decoded.then_some(request.decoded),
+            permit: Box::new(request.permit),
+        };
+        Self { caller, admission, target, method, headers, body }
+    }
 }
 
 /// Model that a request names.

@@ -14,7 +14,10 @@ use crate::proxy::settle::settlement::End;
 use crate::upstream::{Endpoint, Outbound, Target};
 use weir_engine::wire::usage::Metered;
 use weir_store::budget::Compaction;
-use weir_store::ledger::{self, KeyNames, RequestId};
+use weir_store::ledger::{self, Attribution, KeyNames, RequestId};
+
+/// Upstream of the requests that weir answers itself. They cost nothing.
+pub const OWN_ANSWER: &str = "weir";
 
 /// Contents of a journal entry before the request is sent.
 pub struct JournalEntry {
@@ -26,6 +29,7 @@ pub struct JournalEntry {
     pub stream: bool,
     pub action: String,
     pub zone: &'static str,
+    pub attribution: Arc<Attribution>,
     pub compaction: Option<Compaction>,
     pub max_output_tokens: Option<u64>,
     pub plan_ms: u64,
@@ -66,6 +70,7 @@ impl JournalEntry {
         caller: ledger::Caller,
         target: &Target,
         planned: &Planned,
+        attribution: Arc<Attribution>,
         plan_ms: u64,
     ) -> Self {
         Self {
@@ -76,6 +81,7 @@ impl JournalEntry {
             stream: planned.stream,
             action: planned.action.clone(),
             zone: planned.zone.word(),
+            attribution,
             compaction: Some(planned.compaction),
             max_output_tokens: planned.max_output_tokens,
             plan_ms,
@@ -90,6 +96,7 @@ impl JournalEntry {
         caller: &Caller,
         outbound: &Outbound,
         model: String,
+        attribution: Arc<Attribution>,
         plan_ms: u64,
     ) -> Option<Self> {
         (outbound.method == Method::POST).then(|| Self {
@@ -104,6 +111,7 @@ impl JournalEntry {
             }
             .to_owned(),
             zone: "",
+            attribution,
             compaction: None,
             max_output_tokens: None,
             plan_ms,

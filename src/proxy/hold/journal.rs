@@ -5,13 +5,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::HeaderMap;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::config::{Config, OnFailure, Priced};
+use crate::proxy::admit::attribution::{self, ConversationKey, ConversationLabel};
 use crate::proxy::error::{ErrorKind, ProxyError, Reason};
-use crate::proxy::hold::account::{Ended, JournalEntry};
+use crate::proxy::hold::account::{Ended, JournalEntry, OWN_ANSWER};
 use crate::proxy::hold::budgets::{self, Budgets, Desired, Holding, Unread};
 use crate::proxy::hold::prices::{RoutePrices, Warned};
 use crate::proxy::metrics::{Metrics, Queue};
@@ -21,8 +23,8 @@ use crate::proxy::settle::settlement::{self, End, Known};
 use crate::upstream;
 use weir_engine::tokens::Encoding;
 use weir_store::budget::{Compaction, Price, ServiceTier};
-use weir_store::ledger::{self, DAY_MS, Flags, Intent, RequestId, Settlement};
-use weir_store::{Store, StoreError, now_ms};
+use weir_store::ledger::{self, Attribution, DAY_MS, Flags, Intent, RequestId, Settlement};
+use weir_store::{Store, StoreError, Tenant, now_ms};
 
 /// Maximum number of ended processes' requests settled in one batch.
 const ORPHANS_AT_ONCE: usize = 256;
@@ -56,6 +58,7 @@ pub struct JournalState {
     /// Models without a price that were already warned about.
     unpriced: Warned,
     metrics: Arc<Metrics>,
+    conversations: ConversationKey,
 }
 
 /// Request, and its settlement.
@@ -65,6 +68,7 @@ impl JournalState {
     /// Creates the state for a journal in `store`, with `budgets`.
     pub fn new(store: Store, budgets: Budgets) -> Self {
         Self {
+            conversations: ConversationKey::new(&store.secret()),
             store,
             budgets,
             behind: Arc::new(Semaphore::new(MAX_BEHIND as usize)),
@@ -142,6 +146,18 @@ impl Journal {
         &self.state.metrics
     }
 
+    /// Reads the origin of a request from its headers, and its conversation from its body.
+    pub fn attribute(
+        &self,
+        headers: &HeaderMap,
+        tenant: Tenant,
+        body: &ConversationLabel,
+    ) -> Attribution {
+        let mut attribution = attribution::from_headers(headers);
+        self.state.conversations.complete(&mut attribution, tenant, body);
+        attribution
+    }
+
     /// Returns the budgets.
     pub fn budgets(&self) -> &Budgets {
         &self.state.budgets
@@ -210,6 +226,7 @@ impl Journal {
             stream: entry.stream,
             action: entry.action,
             zone: entry.zone.to_owned(),
+            attribution: Arc::unwrap_or_clone(entry.attribution),
             received_tokens: entry.compaction.map(|done| done.received_tokens),
             sent_tokens: entry.compaction.map(|done| done.sent_tokens),
             max_output_tokens: entry.max_output_tokens,
@@ -253,6 +270,8 @@ impl Journal {
             ),
             Err(error) => tracing::warn!(target: "weir::ledger", %error, "cannot read the journal"),
         }
+        // If it fails, requests that wait repeat it.
+        let _ = self.state.budgets.follow().await;
         let ledger = &self.config.ledger;
         let before = |days: u64| now_ms().saturating_sub(days.saturating_mul(DAY_MS));
         let (rows_ms, sums_ms) =
@@ -312,7 +331,10 @@ impl Journal {
         compaction: Option<Compaction>,
         ended: &Ended,
     ) -> Settlement {
-        let learned_output_tokens = match ended.end {
+        // Nothing of it was sent, however the process ended.
+        let is_own = intent.upstream == OWN_ANSWER;
+        let end = if is_own { End::NotSent } else { ended.end };
+        let learned_output_tokens = match end {
             // A store that cannot be read is treated like one without statistics.
             End::NotSent | End::Refused => None,
             End::Seen if ended.metered.usage.is_some() => None,
@@ -327,7 +349,7 @@ impl Journal {
             status: ended.status,
             price: self.price(&intent.upstream, ended.metered.model.as_deref(), &intent.model),
         };
-        let mut settlement = settlement::settle(ended.end, &ended.metered, &known);
+        let mut settlement = settlement::settle(end, &ended.metered, &known);
         ended.outcome.clone_into(&mut settlement.outcome);
         settlement.status = ended.status;
         settlement.first_byte_ms = ended.first_byte_ms;

@@ -1,40 +1,48 @@
 //! Planning of one request: finds its limits, looks up what is at hand, counts the rest, and has the
-//! engine plan it. `planner.rs` decides where it runs and handles panics.
+//! engine plan it. `options` derives the inputs of the plan from configuration and request, `kept` plans
+//! a conversation by the decisions that it keeps. `planner.rs` decides where it runs and handles panics.
 
-use std::borrow::Cow;
+mod kept;
+mod options;
+
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use self::options::{
+    adapt, asks_usage, binds, class, encoding, mode, of_model, operator_tokens, prefetch,
+    requested_model, shortens,
+};
+use super::decisions::Found;
 use super::parallel;
 use super::plan_cache::{Chain, LastSent, Remembered};
 use super::planned::{Job, Planned, Progress};
-use super::planner::INLINE_BYTES;
+use super::planner::{INLINE_BYTES, LONG_BODY_BYTES};
 use super::prefix_cache::Looked;
 use super::refusal::{self, Unfit};
 use super::shared::Shared;
 use crate::config::{self, LateSystem, ModelSettings, Originals};
+use crate::proxy::admit::attribution::ConversationLabel;
+use crate::proxy::admit::class::RequestClass;
+use crate::proxy::compaction::{AskedCompaction, ShortenedItems};
 use crate::proxy::error::ProxyError;
 use crate::proxy::error::Subject;
 use crate::proxy::settle::originals::LeftOut;
-use crate::proxy::summaries::{PrefetchSpan, Spans, WaitMode};
+use crate::proxy::summaries::{PrefetchSpan, Spans};
 use crate::proxy::upstreams::routes::Route;
-use weir_engine::compact::policy::Counting;
+use weir_engine::compact::policy::clearing::Cleared;
 use weir_engine::compact::reading::Reading;
 use weir_engine::compact::report::Treatment;
 use weir_engine::compact::source::{Readings, read_one};
 use weir_engine::compact::summary::Space;
 use weir_engine::compact::{Bound, Compactor, Fact, Limits, Measure, Zone};
 use weir_engine::plan::{
-    CannotFit, Known, Mode, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received,
-    plan_with,
+    CannotFit, Known, Plan, PlanError, PlanOptions, cost, extra_tokens, fits_as_received, plan_with,
 };
 use weir_engine::tokens::media::ImageRule;
-use weir_engine::tokens::{Digits, Encoding};
-use weir_engine::wire::messages::binds_thinking;
-use weir_engine::wire::{Beginning, Protocol, Request};
+use weir_engine::wire::{Beginning, Prefix, Request};
 use weir_store::budget::{Compaction, ServiceTier};
 
 /// Name of the edit that replaces the requested model by another.
@@ -52,8 +60,16 @@ pub(super) struct Draft {
     /// Route of the request.
     route: Arc<Route>,
     options: PlanOptions,
+    /// The options by configuration, while the conversation keeps other decisions.
+    current: Option<Box<PlanOptions>>,
+    /// The conversation's decisions as looked up, if its model binds its thinking.
+    found: Option<Found>,
+    /// Whether kept decisions no longer serve, or it is unknown what the conversation was sent as.
+    is_begun_again: bool,
     /// Lookup in the prefix cache; `None` for a short body.
     looked: Option<Looked>,
+    /// Hashes of the messages; empty until they are needed.
+    hashes: Vec<u128>,
     /// Positions in the body, for another thread.
     beginning: Option<Beginning>,
     /// Tokens of each item outside the messages, as far as they are counted.
@@ -114,56 +130,11 @@ pub(super) enum Step {
     Done(Box<Drafted>),
     /// The rest is more than the request's own task may do.
     Long,
+    /// The job must be planned again after [`Draft::begin_again`].
+    Again,
     /// The job must be planned again, after the missing summary of its last compaction, if any, is
     /// ready.
     Waits(Option<Box<PrefetchSpan>>),
-}
-
-/// Selects the encoding to count with: an estimate if the policy asks for one, else the learned or
-/// configured ratio, else the model's own.
-fn encoding(own: Encoding, is_estimated: bool, ratio: Option<(u32, Digits)>) -> Encoding {
-    match (is_estimated, ratio) {
-        (true, _) => Encoding::Estimate,
-        (false, Some((permille, digits))) => Encoding::Scaled { permille, digits },
-        (false, None) => own,
-    }
-}
-
-/// Limits of a model, with none of the operator's or the caller's.
-fn of_model(entry: &config::ModelEntry, counting: Counting) -> Limits {
-    Limits {
-        window_tokens: entry.window_tokens,
-        max_input_tokens: entry.max_input_tokens,
-        max_output_tokens: entry.max_output_tokens,
-        operator_tokens: None,
-        header_tokens: None,
-        asked_output_tokens: None,
-        counting,
-    }
-}
-
-/// Handling of a request's conversation.
-fn mode(job: &Job, request: &Request<'_>, configured: config::Mode) -> Mode {
-    match configured {
-        // The provider holds the conversation, so there is nothing to compact.
-        _ if job.options.bypass || request.provider_state.is_some() => Mode::Bypass,
-        config::Mode::Observe => Mode::Observe,
-        config::Mode::Compact => Mode::Compact,
-    }
-}
-
-/// Whether the model refuses thinking that follows other messages than it was written after.
-fn binds(request: &Request<'_>, route: &Route, model: &str) -> bool {
-    let is_known = || binds_thinking(model) || route.knowledge.bound_thinking.has(model);
-    request.protocol == Protocol::Messages && is_known()
-}
-
-/// Model that the path or the body names; empty if neither does.
-fn requested_model<'a>(job: &'a Job, request: &Request<'a>) -> Cow<'a, str> {
-    match &job.path_model {
-        Some(model) => Cow::Borrowed(model.as_str()),
-        None => request.model.clone().unwrap_or(Cow::Borrowed("")),
-    }
 }
 
 impl Draft {
@@ -183,46 +154,39 @@ impl Draft {
         }
         let route = Arc::clone(job.route.as_ref().unwrap_or_else(|| shared.routes.unmatched()));
         let settings = config.settings(found.name);
-        let mut policy = config
-            .policy(job.options.policy.as_deref(), route.policy().or(settings.policy.as_deref()));
+        let by_model = route.policy().or(settings.policy.as_deref());
+        let mut policy = config.policy(job.options.policy.as_deref(), by_model);
         policy.strict_alternation = found.entry.strict_alternation;
-        policy.is_thinking_bound = binds(request, &route, &model);
+        adapt(&mut policy, job, binds(request, &route, &model));
         policy.notes_apart = !found.entry.strict_alternation && is_model_known;
-        // An alias does not bypass a limit, whether it is set for the one name or the other.
-        let by_name = [Some(model.as_ref()), job.alias_of.as_deref()].into_iter().flatten();
-        let by_name = by_name.filter_map(|name| config.configured_limit_tokens(name));
         let mut limits = Limits {
-            operator_tokens: by_name.chain(route.max_input_tokens()).min(),
+            operator_tokens: operator_tokens(config, job, &route, &model),
             header_tokens: job.options.max_input_tokens,
             asked_output_tokens: request.max_output_tokens,
             ..of_model(&found.entry, policy.counting)
         };
-        let learned = match job.options.learned {
-            Some(learned) => learned,
-            None => route.knowledge.learned.limits(job.tenant, &model, limits.configured()),
-        };
+        let configured = limits.configured();
+        let stored = || route.knowledge.learned.limits(job.tenant, &model, configured);
+        let learned = job.options.learned.unwrap_or_else(stored);
         learned.apply(&mut limits, is_model_known);
-        let known = settings.token_permille;
-        let is_estimate = found.entry.encoding == Encoding::Estimate;
-        let is_calibrated = is_estimate && known.is_none() && !policy.counting.is_estimated;
-        let learned_ratio = || route.knowledge.learned.ratio(job.tenant, &model);
-        let ratio = known.map(|permille| (permille, Digits::Apart));
-        let ratio = ratio.or_else(|| learned_ratio().filter(|_| is_calibrated));
-        let encoding = encoding(found.entry.encoding, policy.counting.is_estimated, ratio);
-        let may_ask = route.knowledge.usage_refusals.may_request(&model);
-        let summaries = shared.summaries.as_ref().filter(|_| job.wait_mode != WaitMode::LookOnly);
+        let ratio = || route.knowledge.learned.ratio(job.tenant, &model);
+        let (own, is_estimated) = (found.entry.encoding, policy.counting.is_estimated);
+        let (encoding, is_calibrated) = encoding(own, is_estimated, settings.token_permille, ratio);
+        let class = class(job, request);
         let options = PlanOptions {
             limits,
             policy,
             measure: Measure { encoding, images: ImageRule::of_model(&model) },
             mode: mode(job, request, config.context.mode),
+            shortens: shortens(job, request),
             late_system_as_user: settings.late_system == LateSystem::User,
             cache_control: settings.cache_control,
             drops_thinking: job.options.is_thinking_refused,
+            passes_whole: class == Some(RequestClass::Compaction),
             learned,
             max_output_tokens: job.options.max_output_tokens,
-            asks_usage: may_ask && !job.options.is_usage_refused,
-            prefetch: summaries.and_then(|summaries| summaries.prefetch_settings()),
+            asks_usage: asks_usage(job, &route, &model),
+            prefetch: prefetch(shared, job, class),
             ..PlanOptions::new(&model, encoding, limits.window_tokens)
         };
         Self {
@@ -232,17 +196,27 @@ impl Draft {
             settings,
             route,
             options,
+            current: None,
+            found: None,
+            is_begun_again: false,
             looked,
+            hashes: Vec::new(),
             beginning: None,
             extras: vec![None; request.extras.len()],
             conversation: None,
         }
     }
 
+    /// Number of messages in the state at hand of the conversation.
+    #[cfg(test)]
+    pub(super) fn remembered_messages(&self) -> Option<usize> {
+        self.conversation.as_ref()?.remembered_messages
+    }
+
     /// Prepares to be continued by another thread, which reads the body again by
     /// [`Self::read_again`].
     pub(super) fn leave(mut self, request: &Request<'_>) -> Self {
-        self.beginning = request.protocol.beginning(request);
+        self.beginning = Beginning::of(request);
         self
     }
 
@@ -252,7 +226,7 @@ impl Draft {
         shared: &Shared,
         job: &'a Job,
     ) -> Result<Request<'a>, ProxyError> {
-        read_body(shared, job, self.beginning.as_ref())
+        read_body(shared, job, self.beginning.as_ref().map(Beginning::whole))
     }
 
     /// Looks up what is at hand, and counts the rest as long as it is no more than `most_bytes` at
@@ -264,6 +238,9 @@ impl Draft {
         request: &Request<'_>,
         most_bytes: usize,
     ) -> Result<Parsed, ProxyError> {
+        if !self.find_decisions(shared, job, request, most_bytes > INLINE_BYTES) {
+            return Ok(Parsed::new());
+        }
         self.count_extras(shared, job, request, most_bytes);
         let Some(extras_tokens) = self.extras.iter().copied().sum() else {
             return Ok(Parsed::new());
@@ -272,6 +249,16 @@ impl Draft {
             self.conversation = Some(self.look_up(shared, job, request, extras_tokens));
         }
         self.count_messages(shared, job, request, most_bytes)
+    }
+
+    /// Returns the hashes of the messages.
+    fn hashes(&mut self, shared: &Shared, request: &Request<'_>) -> &[u128] {
+        if self.hashes.len() != request.messages.len() {
+            let cache = &shared.state.cache;
+            let known = |message| cache.prefixes.hash(self.looked.as_ref()?, request, message);
+            self.hashes = cache.hashes(request, known);
+        }
+        &self.hashes
     }
 
     /// Counts the items outside the messages, once for each content.
@@ -300,24 +287,19 @@ impl Draft {
     /// Looks up the state that an earlier request of the conversation left, and counts of its
     /// messages.
     fn look_up(
-        &self,
+        &mut self,
         shared: &Shared,
         job: &Job,
         request: &Request<'_>,
         extras_tokens: u64,
     ) -> Conversation {
-        let profile = Arc::new(self.options.profile(request, extras_tokens));
+        let decisions = self.options.decisions(request, extras_tokens);
         let (cache, messages) = (&shared.state.cache, &request.messages);
-        let known = self.looked.as_ref().and_then(|looked| looked.known.as_ref());
-        // A known prefix with too many messages is not used.
-        let known = known.map(|known| &*known.hashes).filter(|known| known.len() <= messages.len());
-        let known = known.unwrap_or_default();
-        let whose = (job.tenant, &*profile, shared.config.summaries.mode());
-        let chain = Chain::new(cache, whose, (request.protocol, messages), known);
-        if let Some(looked) = &self.looked
-            && let Some(read) = request.protocol.beginning(request)
-        {
-            cache.prefixes.keep(looked, &job.body, read, chain.own());
+        let whose = (job.tenant, &decisions, shared.config.summaries.mode());
+        let own = self.hashes(shared, request).to_vec();
+        let chain = Chain::new(cache, whose, request.protocol, own);
+        if let Some(looked) = &self.looked {
+            cache.prefixes.keep(looked, request, chain.own());
         }
         let remembered = cache.longest_fold(&chain);
         let remembered_messages = remembered.as_ref().map(|earlier| earlier.state.messages());
@@ -372,7 +354,9 @@ impl Draft {
         for (index, counted) in unknown.iter().zip(map(shared, job, request, &unknown, count)) {
             let (fact, reading): (Fact, _) = match counted {
                 Ok(counted) => counted,
-                Err(error) => return Err(self.about(refusal::message(*index, &error), None)),
+                Err(error) => {
+                    return Err(self.about(refusal::message(request, *index, &error), None));
+                }
             };
             shared.state.cache.keep_fact(conversation.chain.content_key(*index), fact);
             conversation.facts[*index - start] = Some(fact);
@@ -387,7 +371,10 @@ impl Draft {
         // A long body is known, but nothing of its conversation under these options.
         let conversation = self.conversation.as_ref();
         let is_new = conversation.is_none_or(|own| own.remembered_messages.is_none());
-        (is_new && self.looked.is_some())
+        let is_sought = self.has_decisions() && self.found.is_none();
+        (is_new && job.body.len() >= LONG_BODY_BYTES)
+            || (is_sought && !request.messages.is_empty())
+            || self.other_measure().is_some()
             || cost.largest_uncounted_extra_bytes > INLINE_BYTES
             || cost.uncounted_bytes > INLINE_BYTES
             || cost.searched_bytes > INLINE_BYTES
@@ -412,13 +399,23 @@ impl Draft {
         if let Some(wanted) = spans.as_ref().and_then(Spans::take_open) {
             return Step::Waits(wanted);
         }
+        let counted = plan.as_ref().ok().and_then(|plan| self.counted(shared, job, request, plan));
+        if self.must_begin_again(shared, job, request, (&plan, counted)) {
+            return Step::Again;
+        }
         Step::Done(Box::new(match plan {
             Ok(mut plan) => {
-                let planned = self.planned(shared, job, request, &mut plan, spans.as_ref());
+                let mut planned = self.planned(shared, job, request, &mut plan, spans.as_ref());
+                if let (Some(counted), Some(measure)) = (counted, self.other_measure()) {
+                    planned.received_tokens = counted.received_tokens;
+                    planned.sent_tokens = counted.sent_tokens;
+                    planned.encoding = measure.encoding;
+                }
+                planned.begun = self.begun(job, request, &plan);
                 Drafted { planned: Ok(planned), plan: Some(plan) }
             }
             Err(PlanError::Message { index, error }) => {
-                let error = self.about(refusal::message(index, &error), None);
+                let error = self.about(refusal::message(request, index, &error), None);
                 Drafted { planned: Err(error), plan: None }
             }
             Err(PlanError::CannotFit(unfit)) => {
@@ -511,6 +508,8 @@ impl Draft {
         {
             planned.left_out = LeftOut::of(&job.body, request, plan.fates());
         }
+        planned.shortened = shortened(job, request, plan);
+        planned.cleared = plan.cleared();
         self.compare(&mut planned, plan);
         if let Some(spans) = spans.filter(|_| plan.treatment != Treatment::Bypassed) {
             planned.summary = spans.outcome(plan.is_summary_unfit());
@@ -559,11 +558,13 @@ impl Draft {
     ) -> Planned {
         let limits = self.options.limits;
         let alias = job.alias_of.as_ref().map(|_| ALIAS);
-        let edits: Vec<&str> = alias.into_iter().chain(edits.iter().copied()).collect();
+        let before = alias.into_iter().chain(job.asked.edits.iter().copied());
+        let edits: Vec<&str> = before.chain(edits.iter().copied()).collect();
         Planned {
             body: None,
             action: action.to_owned(),
             provider_state: request.provider_state,
+            conversation: ConversationLabel::of(request),
             edits: edits.join(","),
             received_tokens,
             sent_tokens: received_tokens,
@@ -595,9 +596,16 @@ impl Draft {
             is_calibrated: self.is_calibrated && request.provider_state.is_none(),
             summary: None,
             prefetch: None,
+            shortened: None,
+            cleared: Cleared::default(),
             budget: None,
             compacted_by: String::new(),
             progress: None,
+            begun: None,
+            class: match self.options.passes_whole {
+                true => Some(RequestClass::Compaction),
+                false => job.options.class,
+            },
         }
     }
 }
@@ -620,12 +628,13 @@ impl Known for AtHand<'_> {
     fn keep_state(&self, state: &Arc<Compactor>) {
         let Some(conversation) = &self.draft.conversation else { return };
         // Records that are not settled must not be reused by requests that are sent.
-        let is_kept = conversation.is_whole && !self.draft.options.drops_thinking;
-        if is_kept || self.spans.is_some_and(Spans::is_unsettled) {
+        // The conversation does not go on after its agent has compacted it.
+        let is_last = self.draft.options.passes_whole;
+        if conversation.is_whole || is_last || self.spans.is_some_and(Spans::is_unsettled) {
             return;
         }
         let (looked_at, last_sent) = (conversation.looked_at, conversation.last_sent.clone());
-        let kept = Remembered { state: Arc::clone(state), looked_at, last_sent };
+        let kept = Remembered { state: Arc::clone(state), looked_at, last_sent, before: None };
         let Conversation { chain, remembered_messages, .. } = conversation;
         let earlier = remembered_messages.filter(|_| !conversation.is_whole);
         self.shared.state.cache.keep_state(chain, kept, earlier);
@@ -641,11 +650,26 @@ impl Known for AtHand<'_> {
     }
 }
 
+/// Returns the compacted conversation of a plan as items, if the caller asks for them.
+fn shortened(job: &Job, request: &Request<'_>, plan: &Plan) -> Option<Box<ShortenedItems>> {
+    let asked = job.asked.compaction.filter(|_| plan.treatment == Treatment::Compacted)?;
+    if asked != AskedCompaction::Now && plan.compactions == 0 {
+        return None;
+    }
+    let shortened = plan.shortened(request, asked != AskedCompaction::Now);
+    Some(Box::new(ShortenedItems {
+        kept: shortened.kept.join(","),
+        rest: shortened.rest,
+        open: shortened.open.join(","),
+        rest_tokens: shortened.rest_tokens,
+    }))
+}
+
 /// Reads a job's body, starting after its known beginning.
 pub(super) fn read_body<'a>(
     shared: &Shared,
     job: &'a Job,
-    beginning: Option<&Beginning>,
+    beginning: Option<Prefix<'_>>,
 ) -> Result<Request<'a>, ProxyError> {
     let max_messages = shared.config.server.max_messages;
     let request = match beginning {

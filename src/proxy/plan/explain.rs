@@ -102,7 +102,7 @@ impl Planner {
         mut job: Job,
         question: Option<Question>,
     ) -> Result<Explained, ProxyError> {
-        job.body = with_messages(job.body);
+        job.body = with_messages(job.protocol, job.body);
         self.offloaded(job, |shared, mut job| {
             let (body, own) = Question::take(job.body.clone())?;
             job.body = body;
@@ -112,10 +112,14 @@ impl Planner {
     }
 }
 
-/// Completes a request's body from a bare list of messages.
-fn with_messages(body: Bytes) -> Bytes {
+/// Completes a request's body from a bare list of messages or items.
+fn with_messages(protocol: Protocol, body: Bytes) -> Bytes {
+    let list = match protocol {
+        Protocol::Responses => b"{\"input\":".as_slice(),
+        Protocol::Chat | Protocol::Messages => b"{\"messages\":",
+    };
     match body.trim_ascii_start().starts_with(b"[") {
-        true => [b"{\"messages\":".as_slice(), &body, b"}"].concat().into(),
+        true => [list, &body, b"}"].concat().into(),
         false => body,
     }
 }
@@ -124,7 +128,7 @@ fn explain(shared: &Shared, job: &Job, question: &Question) -> Result<Explained,
     let (mut draft, request) = planner::read(shared, job, planner::look(shared, job))?;
     let drafted = match planner::plan(&mut draft, shared, job, &request)? {
         Step::Done(drafted) => *drafted,
-        Step::Long | Step::Waits(_) => return Err(fault()),
+        Step::Long | Step::Again | Step::Waits(_) => return Err(fault()),
     };
     let Drafted { planned, plan } = drafted;
     let planned = match planned {

@@ -1,6 +1,7 @@
 //! Planning of requests: limits, counts and compaction by the engine, with caches that save repeated
 //! work. Sends nothing.
 
+pub mod decisions;
 mod draft;
 mod explain;
 mod parallel;

@@ -9,8 +9,9 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
 use super::prefix_cache::PrefixCache;
 use crate::config::{self, SummaryMode};
-use weir_engine::compact::{Compactor, Fact, Measure, Profile};
-use weir_engine::wire::{Extra, Protocol};
+use weir_engine::compact::{Compactor, Fact, Measure};
+use weir_engine::plan::Decisions;
+use weir_engine::wire::{Extra, Protocol, Request};
 use weir_store::Tenant;
 
 /// Memory of an entry besides its value: key, pointers, the cache's own data.
@@ -25,6 +26,8 @@ pub(super) struct Remembered {
     /// Time at which the first of its compactions looked up its record.
     pub looked_at: Instant,
     pub last_sent: LastSent,
+    /// Key of the state that it continues, set when it is kept.
+    pub before: Option<u128>,
 }
 
 /// Request of a conversation that an upstream last accepted. A plan alone does not change it.
@@ -122,8 +125,9 @@ impl PlanCache {
         chain.ends.iter().rev().take(PROBES).find_map(|end| self.states.get(end))
     }
 
-    /// Stores the compaction state of a whole conversation instead of that of its prefix: the next
-    /// request continues here.
+    /// Stores the compaction state of a whole conversation. The one that it continues, of so many
+    /// messages, stays for another request that begins there, such as a side request; the one before
+    /// that goes.
     pub(super) fn keep_state(
         &self,
         chain: &Chain,
@@ -131,11 +135,52 @@ impl PlanCache {
         earlier_messages: Option<usize>,
     ) {
         let Some(end) = chain.ends.last() else { return };
-        self.states.insert(*end, state);
         let earlier = earlier_messages.and_then(|messages| messages.checked_sub(1));
-        if let Some(earlier) = earlier.and_then(|index| chain.ends.get(index)) {
-            self.states.invalidate(earlier);
+        let earlier = earlier.and_then(|index| chain.ends.get(index));
+        let oldest = earlier.and_then(|earlier| self.states.get(earlier)?.before);
+        self.states.insert(*end, Remembered { before: earlier.copied(), ..state });
+        if let Some(oldest) = oldest {
+            self.states.invalidate(&oldest);
         }
+    }
+
+    /// Hashes each message of a request once, except those whose hashes are `known`, by index.
+    pub(super) fn hashes(
+        &self,
+        request: &Request<'_>,
+        known: impl Fn(usize) -> Option<u128>,
+    ) -> Vec<u128> {
+        let hash = |raw: &str| {
+            xxh3_128_with_secret(request.protocol.identity(raw).as_bytes(), &self.secret)
+        };
+        let messages = request.messages.iter().enumerate();
+        messages.map(|(index, raw)| known(index).unwrap_or_else(|| hash(raw))).collect()
+    }
+
+    /// Returns the keys of a conversation's prefixes regardless of its profile. `own` are the hashes
+    /// of its messages.
+    pub(super) fn prefixes_of(
+        &self,
+        tenant: Tenant,
+        protocol: Protocol,
+        own: &[u128],
+    ) -> Vec<u128> {
+        let mut end = self.join(&(tenant, protocol, "prefix"));
+        own.iter()
+            .map(|own| {
+                end = self.pair(end, *own);
+                end
+            })
+            .collect()
+    }
+
+    /// Returns the key of a message's content by one way of counting; `own` is its hash.
+    pub(super) fn content_key(
+        &self,
+        (tenant, protocol, measure): (Tenant, Protocol, Measure),
+        own: u128,
+    ) -> u128 {
+        self.pair(self.join(&(tenant, protocol, measure)), own)
     }
 
     /// Computes one key from several parts.
@@ -155,33 +200,22 @@ pub(super) struct Chain {
 }
 
 impl Chain {
-    /// Hashes each message once, except the first ones, whose hashes are `known`. Tenant, protocol
-    /// and profile are part of every key, and so is the mode of summaries, since a compaction state
-    /// holds them.
+    /// Combines the hashes of a conversation's messages, `own`. Tenant, protocol and decisions are part
+    /// of every key, and so is the mode of summaries, since a compaction state holds them.
     pub(super) fn new(
         memory: &PlanCache,
-        (tenant, profile, mode): (Tenant, &Profile, SummaryMode),
-        (protocol, messages): (Protocol, &[&str]),
-        known: &[u128],
+        (tenant, decisions, mode): (Tenant, &Decisions, SummaryMode),
+        protocol: Protocol,
+        own: Vec<u128>,
     ) -> Self {
-        let seed = memory.join(&(tenant, protocol, profile.measure));
-        let mut end = memory.join(&(tenant, protocol, profile, mode));
-        let mut chain = Self {
-            own: Vec::with_capacity(messages.len()),
-            contents: Vec::with_capacity(messages.len()),
-            ends: Vec::with_capacity(messages.len()),
-        };
-        let mut known = known.iter().copied();
-        for raw in messages {
-            let identity = || protocol.identity(raw);
-            let hash = || xxh3_128_with_secret(identity().as_bytes(), &memory.secret);
-            let own = known.next().unwrap_or_else(hash);
-            chain.own.push(own);
-            chain.contents.push(memory.pair(seed, own));
-            end = memory.pair(end, own);
-            chain.ends.push(end);
-        }
-        chain
+        let seed = memory.join(&(tenant, protocol, decisions.profile.measure));
+        let mut end = memory.join(&(tenant, protocol, decisions, mode));
+        let contents = own.iter().map(|own| memory.pair(seed, *own)).collect();
+        let ends = own.iter().map(|own| {
+            end = memory.pair(end, *own);
+            end
+        });
+        Self { ends: ends.collect(), own, contents }
     }
 
     /// Returns the hashes of the messages alone.

@@ -4,12 +4,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::decisions::Begun;
 use super::plan_cache::{LastSent, Sent};
+use crate::proxy::admit::attribution::ConversationLabel;
+use crate::proxy::admit::class::RequestClass;
+use crate::proxy::compaction::{Asked, ShortenedItems};
 use crate::proxy::hold::budgets::Report;
 use crate::proxy::send::probe::Probe;
 use crate::proxy::settle::originals::LeftOut;
 use crate::proxy::summaries::{PrefetchSpan, Requester, SummaryOutcome, WaitMode};
 use crate::proxy::upstreams::routes::Route;
+use weir_engine::compact::policy::clearing::Cleared;
 use weir_engine::compact::{LearnedLimits, Limits, Zone};
 use weir_engine::plan::USAGE;
 use weir_engine::tokens::Encoding;
@@ -30,6 +35,8 @@ pub struct Job {
     /// Model named by the path (Azure's deployments), which takes precedence over the body's.
     pub path_model: Option<String>,
     pub options: RequestOptions,
+    /// Compaction that its caller asks for.
+    pub asked: Asked,
     /// Its route; `None` for the route of models that match no row.
     pub route: Option<Arc<Route>>,
     /// Requested model, if the body has another one instead.
@@ -56,6 +63,7 @@ impl Job {
             is_renamed,
             path_model,
             options,
+            asked: Asked::default(),
             route,
             alias_of,
             requester,
@@ -79,6 +87,8 @@ pub struct RequestOptions {
     pub learned: Option<LearnedLimits>,
     /// Output limit of each answer that its budgets have room for.
     pub max_output_tokens: Option<u64>,
+    /// Class of the request by its client's headers.
+    pub class: Option<RequestClass>,
     /// Whether the upstream has refused this request's usage request.
     pub is_usage_refused: bool,
     /// Whether the upstream refused thinking in it as that of another conversation.
@@ -94,6 +104,8 @@ pub struct Planned {
     pub action: String,
     /// Member that refers to a conversation kept by the provider, if the request has one.
     pub provider_state: Option<&'static str>,
+    /// Conversation of the request, as its body states it.
+    pub conversation: ConversationLabel,
     /// `x-weir-edits`; empty if there are none.
     pub edits: String,
     pub received_tokens: u64,
@@ -137,6 +149,10 @@ pub struct Planned {
     pub summary: Option<SummaryOutcome>,
     /// Summary to prefetch for the next compaction.
     pub prefetch: Option<PrefetchSpan>,
+    /// The conversation as it is sent, if its caller asks for a shorter one and it is compacted.
+    pub shortened: Option<Box<ShortenedItems>>,
+    /// Amounts that the caller's own rules cleared.
+    pub cleared: Cleared,
     /// State of its budgets.
     pub budget: Option<Report>,
     /// Steps of the compactions that no earlier request had, in the words of `action`; empty if
@@ -144,6 +160,11 @@ pub struct Planned {
     pub compacted_by: String,
     /// Recorded once an upstream has accepted the request.
     pub progress: Option<Progress>,
+    /// Decisions to record before it is sent.
+    pub begun: Option<Begun>,
+    /// Class of the request by its client's headers, or by the fixed prompt of an agent that compacts
+    /// its own conversation.
+    pub class: Option<RequestClass>,
 }
 
 /// Request that may become the last one of its conversation accepted by an upstream.

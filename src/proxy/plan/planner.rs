@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::draft::{Draft, Drafted, Step, read_body};
 use super::planned::{Job, Planned, RequestOptions};
-use super::prefix_cache::Looked;
+use super::prefix_cache::{Looked, SharedPrefix};
 use super::shared::{PlanState, Shared, shown};
 use crate::config::{Config, Mode};
 use crate::proxy::error::{ErrorKind, ProxyError};
@@ -21,6 +21,8 @@ use weir_store::Tenant;
 
 /// Maximum bytes of new messages counted on the request's own task.
 pub(super) const INLINE_BYTES: usize = 16 * 1024;
+/// Of larger bodies, those of conversations that are not known are not even parsed there.
+pub(super) const LONG_BODY_BYTES: usize = 64 * 1024;
 /// Larger bodies are not even parsed there.
 const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 
@@ -60,7 +62,7 @@ impl Planner {
     /// Creates a planner under a configuration, with the parts of the proxy that it serves.
     pub fn new(config: Arc<Config>, parts: PlannerParts) -> Self {
         let PlannerParts { state, routes, summaries, metrics } = parts;
-        let state = state.unwrap_or_else(|| Arc::new(PlanState::new(&config.cache)));
+        let state = state.unwrap_or_else(|| Arc::new(PlanState::new(&config.cache, None)));
         let routes = routes.unwrap_or_else(|| {
             let nothing = |name: &str| Arc::new(UpstreamKnowledge::nothing(name, &config));
             Arc::new(Routes::new(Arc::clone(&config), nothing))
@@ -94,7 +96,7 @@ impl Planner {
             let wanted = match attempt.await? {
                 Step::Done(drafted) => return drafted.planned,
                 Step::Waits(wanted) => wanted,
-                Step::Long => None,
+                Step::Long | Step::Again => None,
             };
             begun = Begun::Nothing;
             // Summaries that are missing after that stay so.
@@ -110,6 +112,15 @@ impl Planner {
             requester.caller.check_conversation(&job.body, routes)?;
             let deadline = Instant::now() + summaries.wait_timeout();
             summaries.wait(*wanted, &job.body, requester, deadline).await;
+        }
+    }
+
+    /// Records the decisions that a plan begins, before its request is sent, and returns whether it
+    /// must be planned again by those of another process.
+    pub(in crate::proxy) async fn settle(&self, planned: &mut Planned) -> bool {
+        match planned.begun.take() {
+            Some(begun) => self.shared.state.decisions.settle(begun).await,
+            None => false,
         }
     }
 
@@ -160,7 +171,8 @@ fn start(shared: &Shared, job: &Job) -> Result<Start, ProxyError> {
         return Ok(Start::Long(Begun::Nothing));
     }
     let looked = look(shared, job);
-    if looked.as_ref().is_some_and(|looked| looked.known.is_none()) {
+    let is_unknown = looked.as_ref().is_none_or(|looked| looked.shared.is_none());
+    if is_unknown && job.body.len() >= LONG_BODY_BYTES {
         // A long, unknown conversation: there is much to count.
         return Ok(Start::Long(Begun::Looked(looked.map(Box::new))));
     }
@@ -172,9 +184,13 @@ fn start(shared: &Shared, job: &Job) -> Result<Start, ProxyError> {
             false => draft.plan(shared, job, &request, parsed),
         })
     });
-    match step? {
+    let step = step?;
+    if matches!(step, Step::Again) {
+        draft.begin_again();
+    }
+    match step {
         Step::Done(drafted) => drafted.planned.map(|planned| Start::Planned(Box::new(planned))),
-        Step::Long | Step::Waits(_) => {
+        Step::Long | Step::Again | Step::Waits(_) => {
             Ok(Start::Long(Begun::Drafted(Box::new(draft.leave(&request)))))
         }
     }
@@ -195,7 +211,7 @@ fn finish(shared: &Shared, job: &Job, begun: Begun) -> Result<Step, ProxyError> 
 
 /// Looks a job's body up in the prefix cache; `None` for a short one.
 pub(super) fn look(shared: &Shared, job: &Job) -> Option<Looked> {
-    shared.state.cache.prefixes.look(job.tenant, &job.body)
+    shared.state.cache.prefixes.look(job.tenant, job.protocol, &job.body)
 }
 
 /// Reads a job's body after its known beginning, and finds its limits.
@@ -205,8 +221,8 @@ pub(super) fn read<'a>(
     looked: Option<Looked>,
 ) -> Result<(Draft, Request<'a>), ProxyError> {
     let read = || {
-        let known = looked.as_ref().and_then(|looked| looked.known.as_ref());
-        let request = read_body(shared, job, known.map(|known| &known.read))?;
+        let known = looked.as_ref().and_then(|looked| looked.shared.as_ref());
+        let request = read_body(shared, job, known.map(SharedPrefix::prefix))?;
         Ok((Draft::new(shared, job, &request, looked), request))
     };
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
@@ -223,8 +239,13 @@ pub(super) fn plan(
     request: &Request<'_>,
 ) -> Result<Step, ProxyError> {
     guarded(draft, job, request, |draft| {
-        let parsed = draft.count(shared, job, request, usize::MAX)?;
-        Ok(draft.plan(shared, job, request, parsed))
+        loop {
+            let parsed = draft.count(shared, job, request, usize::MAX)?;
+            match draft.plan(shared, job, request, parsed) {
+                Step::Again => draft.begin_again(),
+                step => return Ok(step),
+            }
+        }
     })
 }
 
@@ -268,7 +289,7 @@ mod tests {
     fn planned(shared: &Shared, job: &Job) -> Result<Planned, ProxyError> {
         match finish(shared, job, Begun::Nothing)? {
             Step::Done(drafted) => drafted.planned,
-            Step::Long | Step::Waits(_) => panic!("it waits for nothing"),
+            Step::Long | Step::Again | Step::Waits(_) => panic!("it waits for nothing"),
         }
     }
 
@@ -277,7 +298,7 @@ mod tests {
         let (mut draft, request) = read(&shared, &job, None)?;
         match guarded(&mut draft, &job, &request, |_| panic!("a fault on purpose"))? {
             Step::Done(drafted) => drafted.planned,
-            Step::Long | Step::Waits(_) => panic!("it waits for nothing"),
+            Step::Long | Step::Again | Step::Waits(_) => panic!("it waits for nothing"),
         }
     }
 
@@ -295,7 +316,7 @@ mod tests {
     fn several_threads_plan_what_one_does() {
         let job = job(conversation(201), Some(20_000));
         let Ok(alone) = planned(&shared(), &job) else { panic!("it fits") };
-        let mut state = PlanState::new(&Config::default().cache);
+        let mut state = PlanState::new(&Config::default().cache, None);
         state.heavy = Arc::new(tokio::sync::Semaphore::new(3));
         let parts = PlannerParts { state: Some(Arc::new(state)), ..PlannerParts::default() };
         let several = Planner::new(Arc::default(), parts).shared;
@@ -306,20 +327,89 @@ mod tests {
         assert_eq!(planned, alone);
     }
 
-    #[test]
-    fn what_is_read_on_is_planned_as_what_is_read_anew() {
-        let shared = shared();
-        let mut taken_up = 0;
-        for messages in (1..80).step_by(2) {
-            let job = job(conversation(messages), Some(20_000));
-            let looked = shared.state.cache.prefixes.look(job.tenant, &job.body);
-            taken_up += usize::from(looked.is_some_and(|looked| looked.known.is_some()));
-            let Ok(on) = planned(&shared, &job) else { panic!("it fits") };
-            let Ok(anew) = planned(&self::shared(), &job) else { panic!("it fits") };
-            assert_eq!((on.body, on.action), (anew.body, anew.action), "{messages} messages");
-            assert_eq!(on.received_tokens, anew.received_tokens, "{messages} messages");
+    /// Returns the conversation of an agent, which calls a tool in every other message. In Messages the
+    /// last one has a mark of the provider's cache.
+    fn agent(protocol: Protocol, turns: usize) -> String {
+        let output = |turn: usize| format!("turn_{turn} says \\\"é\\\" \\n").repeat(100);
+        let mut list = vec![r#"{"role":"user","content":"Fix it."}"#.to_owned()];
+        for turn in 0..turns {
+            let (id, output) = (format!("call_{turn}"), output(turn));
+            let text = format!("I read part {turn}.");
+            let mark =
+                if turn + 1 == turns { r#","cache_control":{"type":"ephemeral"}"# } else { "" };
+            list.extend(match protocol {
+                Protocol::Chat => vec![
+                    format!(r#"{{"role":"assistant","content":"{text}","tool_calls":[{{"id":"{id}","type":"function","function":{{"name":"read","arguments":"{{}}"}}}}]}}"#),
+                    format!(r#"{{"role":"tool","tool_call_id":"{id}","content":"{output}"}}"#),
+                ],
+                Protocol::Responses => vec![
+                    format!(r#"{{"type":"message","role":"assistant","content":[{{"type":"output_text","text":"{text}"}}]}}"#),
+                    format!(r#"{{"type":"function_call","call_id":"{id}","name":"read","arguments":"{{}}"}}"#),
+                    format!(r#"{{"type":"function_call_output","call_id":"{id}","output":"{output}"}}"#),
+                ],
+                Protocol::Messages => vec![
+                    format!(r#"{{"role":"assistant","content":[{{"type":"text","text":"{text}"}},{{"type":"tool_use","id":"{id}","name":"read","input":{{}}}}]}}"#),
+                    format!(r#"{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"{id}","content":"{output}"}},{{"type":"text","text":"Go on."{mark}}}]}}"#),
+                ],
+            });
         }
-        assert!(taken_up > 10, "{taken_up} were taken up");
+        let (name, outside) = match protocol {
+            Protocol::Chat => ("messages", ""),
+            Protocol::Responses => ("input", r#","instructions":"Be brief.""#),
+            Protocol::Messages => ("messages", r#","system":"Be brief.","max_tokens":99"#),
+        };
+        format!(r#"{{"model":"gpt-4o","{name}":[{}]{outside}}}"#, list.join(","))
+    }
+
+    #[test]
+    fn what_is_read_on_is_planned_as_what_is_read_from_the_start() {
+        for protocol in [Protocol::Chat, Protocol::Responses, Protocol::Messages] {
+            let shared = shared();
+            let mut taken_up = 0;
+            for turns in 1..60 {
+                let job = Job { protocol, ..job(agent(protocol, turns), Some(20_000)) };
+                let shares = |looked: Looked| looked.shared.is_some();
+                taken_up += usize::from(look(&shared, &job).is_some_and(shares));
+                let Ok(on) = planned(&shared, &job) else { panic!("it fits") };
+                let Ok(whole) = planned(&self::shared(), &job) else { panic!("it fits") };
+                assert_eq!((on.body, on.action), (whole.body, whole.action), "{turns} turns");
+                assert_eq!(on.received_tokens, whole.received_tokens, "{turns} turns");
+            }
+            assert!(taken_up > 45, "{taken_up} were taken up in {protocol:?}");
+        }
+    }
+
+    #[test]
+    fn side_requests_leave_what_is_at_hand_of_a_conversation() {
+        let shared = shared();
+        let mut compacted = 0;
+        for messages in (41..90).step_by(2) {
+            let body = conversation(messages);
+            let job = self::job(body.clone(), Some(20_000));
+            let looked = look(&shared, &job);
+            let read_before = looked.as_ref().and_then(|looked| looked.shared.as_ref());
+            let read_before = read_before.map(|known| known.prefix().messages());
+            let (mut draft, request) =
+                read(&shared, &job, looked).unwrap_or_else(|_| panic!("readable"));
+            let counted = draft.count(&shared, &job, &request, usize::MAX);
+            assert!(counted.is_ok());
+            let expected = (messages > 41).then_some(messages - 2);
+            assert_eq!((read_before, draft.remembered_messages()), (expected, expected));
+            let Ok(own) = planned(&shared, &job) else { panic!("it fits") };
+            let Ok(fresh) = planned(&self::shared(), &job) else { panic!("it fits") };
+            assert_eq!((own.body, own.action), (fresh.body, fresh.action), "{messages} messages");
+            compacted += u32::from(own.compactions > 0);
+            // One continues the conversation otherwise, one ends otherwise, one has nothing of it.
+            let longer =
+                conversation(messages + 2).replace(&format!("turn_{}", messages + 1), "a title");
+            let other = body.replace(&format!("turn_{}", messages - 1), "a topic");
+            for side in [longer, other, self::body(3)] {
+                let Ok(_) = planned(&shared, &self::job(side, Some(20_000))) else {
+                    panic!("it fits")
+                };
+            }
+        }
+        assert!(compacted > 5, "{compacted}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::proxy::error::UpstreamAnswer;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use weir_engine::compact::{Bound, Floor, Limits};
 use weir_engine::tokens::REPLY_PRIMING;
-use weir_engine::wire::{BodyError, FieldError, json};
+use weir_engine::wire::{BodyError, FieldError, Request, json};
 
 /// Request that cannot be made to fit.
 #[derive(Debug, Clone, Copy)]
@@ -231,13 +231,13 @@ pub fn body(error: BodyError) -> ProxyError {
 }
 
 /// Creates the error for an unreadable message.
-pub fn message(index: usize, error: &FieldError) -> ProxyError {
-    let place = |key: &str| {
-        if key.is_empty() {
-            format!("messages[{index}]")
-        } else {
-            format!("messages[{index}].{key}")
-        }
+pub fn message(request: &Request<'_>, index: usize, error: &FieldError) -> ProxyError {
+    let message = request.place(index);
+    let place = |key: &str| match key {
+        "" => message.clone(),
+        // A member of the body is the message.
+        key if message == key => message.clone(),
+        key => format!("{message}.{key}"),
     };
     let (message, param) = match error {
         FieldError::DuplicateKey { key } => {

@@ -6,14 +6,18 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Semaphore;
 
+use super::decisions::DecisionRecords;
 use super::plan_cache::PlanCache;
 use crate::config::{self, Config};
 use crate::proxy::summaries::Summaries;
 use crate::proxy::upstreams::routes::Routes;
+use weir_store::Store;
 
 /// Caches of plans that a reload keeps.
 pub struct PlanState {
     pub(super) cache: PlanCache,
+    /// Decisions that conversations keep.
+    pub(super) decisions: DecisionRecords,
     /// Unknown models that were already warned about.
     warned: Mutex<HashSet<String>>,
     /// Permits for threads that work on bodies besides the async ones: one per core, so that large
@@ -25,11 +29,12 @@ pub struct PlanState {
 const WARNED_MODELS: usize = 1000;
 
 impl PlanState {
-    /// Creates empty caches.
-    pub fn new(limits: &config::Cache) -> Self {
+    /// Creates empty caches; `store` holds the decisions that conversations keep, if there is one.
+    pub fn new(limits: &config::Cache, store: Option<Store>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             cache: PlanCache::new(limits),
+            decisions: DecisionRecords::new(store, limits.folds_bytes / 16),
             warned: Mutex::default(),
             heavy: Arc::new(Semaphore::new(cores)),
         }

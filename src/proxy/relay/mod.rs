@@ -1,7 +1,9 @@
 //! Relay of the answer: forwarded chunk by chunk, metered in passing, and held at its end until its
 //! account is settled. Keeps no part of a conversation.
 
+pub mod addition;
 pub mod drain;
+mod filtered;
 pub mod strip_usage;
 
 use std::future::poll_fn;
@@ -10,8 +12,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderMap, Response};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::{BodyExt, Full};
 
 use crate::proxy::relay::drain::{Drained, Drains};
 use crate::proxy::settle::record::{Outcome, Record};
@@ -28,6 +31,20 @@ pub fn relay(inbound: Inbound, mut record: Record, drains: &Drains) -> Response<
     let mut response = Response::new(Body::new(Drained::new(relay, drains)));
     *response.status_mut() = inbound.status;
     *response.headers_mut() = inbound.headers;
+    response
+}
+
+/// Returns an answer of weir's own, once its account is settled.
+pub async fn own(body: Bytes, mut record: Record) -> Response<Body> {
+    record.answered_by_weir(StatusCode::OK, body.len() as u64);
+    if let Some((account, ended)) = record.end() {
+        let cost_nano_usd = account.settle(ended).await;
+        record.settled(cost_nano_usd);
+    }
+    let mut response =
+        Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 

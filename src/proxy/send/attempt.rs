@@ -83,6 +83,7 @@ impl ChatRequest {
         let body = renamed.unwrap_or_else(|| self.decoded.clone());
         let mut job = Job::new(self.caller.tenant, self.protocol, body, self.options.clone());
         job.is_renamed = is_renamed;
+        job.asked.clone_from(&self.asked);
         job.as_of = self.caller.as_of;
         job
     }

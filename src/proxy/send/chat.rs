@@ -47,6 +47,13 @@ impl<'a> Chat<'a> {
         let route = asked.map_or(routes.unmatched(), |model| routes.find(model));
         let mut larger = route.larger().map(|(model, when)| (model.to_owned(), when));
         let current = choose(settings, &request, &mut larger).await?;
+        let (headers, tenant) = (&request.headers, request.caller.tenant);
+        let conversation = &current.planned.conversation;
+        let mut origin = settings.journal.attribute(headers, tenant, conversation);
+        if let Some(class) = current.planned.class {
+            origin.class = Some(class.name().to_owned());
+        }
+        record.attributed(origin);
         record.planned(&current.planned);
         let model = request.model.name.as_deref().unwrap_or(&current.planned.model);
         request.caller.check_model(model, &settings.config.routes)?;
@@ -109,7 +116,8 @@ impl<'a> Chat<'a> {
         if !is_first {
             record.planned_again(planned);
         }
-        let entry = JournalEntry::planned(account, target, planned, record.plan_ms());
+        let (origin, plan_ms) = (record.attribution(), record.plan_ms());
+        let entry = JournalEntry::planned(account, target, planned, origin, plan_ms);
         record.account(journal.open(entry, holding).await?);
         if is_first {
             self.overflow = OverflowRetry::default();
@@ -118,10 +126,23 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
+    /// Records the decisions that the plan begins. If another process was first, the request is planned
+    /// by its decisions.
+    async fn settle_decisions(&mut self) -> Result<(), ProxyError> {
+        let Attempt { job, planned, .. } = &mut self.current;
+        let planner = &self.settings.planner;
+        if planner.settle(planned).await {
+            *planned = planner.plan_job(job).await?;
+            // It is sent as planned, even if a third process was faster.
+            planner.settle(planned).await;
+        }
+        Ok(())
+    }
+
     /// Plans the request again without the model's thinking if the upstream refuses some of it, once.
     async fn drops_thinking(&mut self, inbound: &mut Inbound) -> bool {
         let Attempt { upstream, job, planned, .. } = &mut self.current;
-        let may_be = self.request.protocol == Protocol::Messages && !job.options.bypass;
+        let may_be = self.request.protocol != Protocol::Responses && !job.options.bypass;
         if !may_be
             || job.options.is_thinking_refused
             || !refused_part::is_named(inbound, refused_part::THINKING).await
@@ -170,6 +191,7 @@ impl Exchange for Chat<'_> {
         cause: Option<Cause>,
         record: &mut Record,
     ) -> Result<Inbound, ProxyError> {
+        self.settle_decisions().await?;
         if !matches!(cause, Some(Cause::UsageRefused | Cause::ThinkingRefused)) {
             self.open(cause, record).await?;
         }

@@ -157,7 +157,8 @@ impl Exchange for Passthrough<'_> {
         let outbound = self.outbound();
         let (settings, attempt) = (self.settings, &self.current);
         let model = attempt.model.clone();
-        let entry = JournalEntry::passed(record.caller(), &outbound, model, record.plan_ms());
+        let (origin, plan_ms) = (record.attribution(), record.plan_ms());
+        let entry = JournalEntry::passed(record.caller(), &outbound, model, origin, plan_ms);
         if let Some(mut entry) = entry {
             entry.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
             let holding = settings.journal.hold_unread(&entry, self.request.body_bytes).await?;

@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use tokio::time::Instant;
 
 use crate::proxy::admit::admission::Admission;
+use crate::proxy::admit::attribution::ConversationLabel;
 use crate::proxy::admit::caller::Caller;
 use crate::proxy::error::Subject;
 use crate::proxy::error::{ErrorKind, ProxyError};
@@ -24,7 +25,7 @@ use crate::proxy::upstreams::learned::Sampling;
 use crate::upstream::Target;
 use weir_engine::wire::usage::Metered;
 use weir_store::budget::NanoUsd;
-use weir_store::ledger::RequestId;
+use weir_store::ledger::{Attribution, RequestId};
 use weir_store::rates::MinuteLeft;
 
 /// Maximum length of a path or model name in the log; callers choose them.
@@ -46,6 +47,7 @@ pub struct Record {
     route: &'static str,
     metrics: Arc<Metrics>,
     caller: Caller,
+    attribution: Arc<Attribution>,
     admission: Admission,
     planned: Option<Planned>,
     passed: Passed,
@@ -105,6 +107,7 @@ impl Record {
             route: target.endpoint().label(),
             metrics: Arc::clone(metrics),
             caller,
+            attribution: Arc::default(),
             admission,
             planned: None,
             passed: Passed::default(),
@@ -126,6 +129,16 @@ impl Record {
         }
     }
 
+    /// Records the origin of the request.
+    pub fn attributed(&mut self, attribution: Attribution) {
+        self.attribution = Arc::new(attribution);
+    }
+
+    /// Returns the origin of the request.
+    pub fn attribution(&self) -> Arc<Attribution> {
+        Arc::clone(&self.attribution)
+    }
+
     /// Records the plan, without the body.
     pub fn planned(&mut self, planned: &Planned) {
         let begun = self.turned.max(self.ready);
@@ -135,13 +148,16 @@ impl Record {
             body: None,
             action: planned.action.clone(),
             edits: planned.edits.clone(),
+            conversation: ConversationLabel::Unknown,
             left_out: LeftOut::default(),
             model: logged(&planned.model),
             upstream: planned.upstream.clone(),
             prefetch: None,
+            shortened: None,
             budget: None,
             compacted_by: String::new(),
             progress: None,
+            begun: None,
             ..*planned
         });
     }
@@ -341,6 +357,12 @@ impl Record {
         self.upstream_first_byte_ms = Some(millis(self.ready.elapsed()));
     }
 
+    /// Records that weir has answered the request itself.
+    pub fn answered_by_weir(&mut self, status: StatusCode, bytes: u64) {
+        (self.status, self.bytes_out) = (Some(status), bytes);
+        self.ended(false);
+    }
+
     /// Whether the upstream accepted the request.
     pub fn is_success(&self) -> bool {
         self.status.is_some_and(|status| status.is_success())
@@ -429,6 +451,7 @@ impl Record {
         let planned = self.planned.as_ref();
         let subject = self.subject.as_deref();
         let key = self.caller.key.as_ref();
+        let [conversation, agent, parent, class] = self.attribution.labels();
         let usage = self.metered.usage.unwrap_or_default();
         let received_tokens = planned.map(|planned| planned.received_tokens);
         let limit_tokens = planned.map(|planned| planned.limit_tokens);
@@ -442,6 +465,10 @@ impl Record {
             address = self.caller.address.map(tracing::field::display),
             key = key.map(|key| key.id.as_str()),
             team = key.map(|key| key.team.as_str()),
+            conversation,
+            agent,
+            parent,
+            class,
             model = self.model().map(clipped),
             action = self.action(),
             edits = planned.map(|planned| planned.edits.as_str()),

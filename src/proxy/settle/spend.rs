@@ -20,12 +20,13 @@ pub struct SpendQuery {
     by: Vec<Column>,
     from_day: Option<u64>,
     until_day: Option<u64>,
-    model: Option<String>,
+    only: Filter,
     is_of_team: bool,
 }
 
 impl SpendQuery {
-    /// Parses a URL's query: `by`, `since`, `until`, `month`, `model`, `scope`.
+    /// Parses a URL's query: `by`, `since`, `until`, `month`, `model`, `conversation`,
+    /// `agent`, `class`, `scope`.
     pub fn read(query: &str) -> Result<Self, ProxyError> {
         let url = reqwest::Url::parse(&format!("http://localhost/?{query}"))
             .map_err(|_| bad_parameter("", "the query cannot be read"))?;
@@ -34,7 +35,7 @@ impl SpendQuery {
             by: vec![Column::Model],
             from_day: None,
             until_day: None,
-            model: None,
+            only: Filter::default(),
             is_of_team: false,
         };
         for (name, value) in parameters {
@@ -54,11 +55,19 @@ impl SpendQuery {
                     let (from, until) = month.ok_or_else(|| wrong("write a month: 2026-01"))?;
                     (query.from_day, query.until_day) = (Some(from), Some(until));
                 }
-                "model" => query.model = Some(value),
+                "model" => query.only.model = Some(value),
+                "conversation" => query.only.conversation = Some(value),
+                "agent" => query.only.agent = Some(value),
+                "class" => query.only.class = Some(value),
                 "scope" if value == "key" => query.is_of_team = false,
                 "scope" if value == "team" => query.is_of_team = true,
                 "scope" => return Err(wrong("write key or team")),
-                _ => return Err(wrong("the parameters are by, since, until, month, model, scope")),
+                _ => {
+                    return Err(wrong(
+                        "the parameters are by, since, until, month, model, conversation, agent, \
+                         class, scope",
+                    ));
+                }
             }
         }
         Ok(query)
@@ -90,8 +99,7 @@ pub async fn usage(store: &Store, caller: &Caller, query: SpendQuery) -> Result<
         only: Filter {
             tenant: Some(caller.tenant),
             key: own_key.map(|key| key.id.clone()),
-            model: query.model,
-            ..Filter::default()
+            ..query.only
         },
         limit: Some(MAX_ROWS),
     };

@@ -393,6 +393,7 @@ impl Summaries {
             stream: false,
             action: SUMMARY.to_owned(),
             zone: "",
+            attribution: Arc::default(),
             compaction: Some(Compaction {
                 received_tokens: prompt_tokens,
                 sent_tokens: prompt_tokens,

@@ -16,7 +16,7 @@ use http::header::{ACCEPT_ENCODING, HeaderValue};
 use http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
 
-use crate::config::{self, Config, DEFAULT_UPSTREAM, Learning};
+use crate::config::{self, CompactsBy, Config, DEFAULT_UPSTREAM, Learning};
 use crate::proxy::error::{ProxyError, SetupError};
 use crate::proxy::headers::{self, Via};
 use crate::proxy::upstreams::base_url::BaseUrl;
@@ -32,6 +32,9 @@ use weir_store::Store;
 /// Failures in a row after which an upstream is skipped, and for how long.
 const MOST_FAILURES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(10);
+/// Domains of providers that compact conversations themselves, by their guides to compaction and to
+/// context editing.
+const COMPACTING: [&str; 2] = ["api.openai.com", "api.anthropic.com"];
 
 /// Upstream, with everything known of it.
 pub struct Upstream {
@@ -45,6 +48,8 @@ pub struct Upstream {
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Whether it receives callers' own credentials.
     pub gets_callers_key: bool,
+    /// Whether it compacts conversations whose callers ask for it; else weir does.
+    pub compacts: bool,
     pub retry_limits: RetryLimits,
     pub knowledge: Arc<UpstreamKnowledge>,
     pub(in crate::proxy) base_url: BaseUrl,
@@ -94,6 +99,19 @@ impl Upstreams {
     /// Returns all of them, the default first.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Upstream>> {
         std::iter::once(&self.default).chain(self.named.values())
+    }
+}
+
+/// Whether the upstream at `host` compacts conversations whose callers ask for it.
+fn compacts(by: CompactsBy, host: &str) -> bool {
+    let host = host.trim_end_matches('.');
+    let is_of = |domain: &&str| {
+        host.strip_suffix(*domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    match by {
+        CompactsBy::Weir => false,
+        CompactsBy::Upstream => true,
+        CompactsBy::Auto => COMPACTING.iter().any(is_of),
     }
 }
 
@@ -169,6 +187,7 @@ impl Upstream {
         let usage_refusals = UsageRefusals::new(config.ask_usage);
         Ok(Self {
             name: name.into(),
+            compacts: compacts(config.compaction, client.base().host()),
             client,
             provider_key,
             headers,

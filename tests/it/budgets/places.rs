@@ -11,7 +11,7 @@ use weir_store::budgets::Applied;
 use weir_store::counters::{
     BudgetStatus, Counters, Granted, NoRoom, Owner, RedisOptions, Reservation, Spending,
 };
-use weir_store::ledger::{Caller, Intent, KeyNames, RequestId, Settlement};
+use weir_store::ledger::{Attribution, Caller, Intent, KeyNames, RequestId, Settlement};
 use weir_store::redis::Redis;
 use weir_store::{Store, Tenant, now_ms};
 
@@ -224,6 +224,7 @@ pub fn intent(id: RequestId, begun_ms: u64) -> Arc<Intent> {
         stream: false,
         action: String::new(),
         zone: String::new(),
+        attribution: Attribution::default(),
         received_tokens: None,
         sent_tokens: None,
         max_output_tokens: None,

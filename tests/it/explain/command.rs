@@ -115,6 +115,35 @@ more      --all shows each message and tokens by role, section and file
 }
 
 #[test]
+fn other_protocols_are_recognised_or_named() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for case in ["responses_note_behind_instructions", "messages_note_behind_system_blocks"] {
+        let read =
+            |name: &str| std::fs::read_to_string(folder.join(case).join(name)).expect("text");
+        let (request, limit, protocol) = (read("request.json"), read("limit"), read("protocol"));
+        let arguments = ["-", "--json", "--max-input-tokens", limit.trim()];
+        let recognised = explained(&arguments, &request).expect("it is explained");
+        let named = [&arguments[..], &["--protocol", protocol.trim()]].concat();
+        assert_eq!(explained(&named, &request).as_ref(), Ok(&recognised), "{case}");
+        let report: Value = serde_json::from_str(&recognised).expect("JSON");
+        let expected: Value = serde_json::from_str(&read("expected.json")).expect("JSON");
+        assert_eq!(report["body"], expected, "{case}: what is sent");
+        let table = explained(&["-", "--max-input-tokens", limit.trim()], &request);
+        assert!(table.expect("it is explained").contains("note 1"), "{case}");
+    }
+    let items = r#"[{"role":"user","content":"x"},{"type":"reasoning","summary":[]},
+        {"role":"assistant","content":7}]"#;
+    let error = explained(&["-", "--model", "gpt-4o", "--protocol", "responses"], items);
+    let expected = "'input[2].content' has the wrong type: expected a string or a list of parts.";
+    assert!(error.as_ref().expect_err("unreadable").contains(expected), "{error:?}");
+    let blocks = r#"{"model":"gpt-4o","system":"s","messages":[{"role":"user","content":[
+        {"type":"tool_result","tool_use_id":"a","content":"x"},{"type":"text","text":"y"}]},
+        {"role":"assistant","content":7}]}"#;
+    let error = explained(&["-"], blocks);
+    assert!(error.as_ref().expect_err("unreadable").contains("'messages[1].content'"), "{error:?}");
+}
+
+#[test]
 fn it_has_other_forms() {
     let compact = explained(&["-", "--compact"], BODY).expect("it is explained");
     assert_eq!(
@@ -125,7 +154,10 @@ fn it_has_other_forms() {
     let refused = explained(&["-", "--compact", "--max-input-tokens", "19"], BODY);
     let expected = "gpt-4o: refuse, 20 tokens needed, the limit is 19, 2 messages\n";
     assert_eq!(refused.as_deref(), Ok(expected));
-    let other = explained(&["-", "--compact"], r#"{"model":"gpt-4o","input":"hello"}"#);
+    let other = explained(
+        &["-", "--compact", "--protocol", "chat"],
+        r#"{"model":"gpt-4o","input":"hello"}"#,
+    );
     let other = other.expect("it is explained");
     assert!(other.starts_with("gpt-4o: pass (no messages to read), "), "{other}");
     let text = explained(&["-", "--text"], BODY).expect("it is explained");

@@ -1,4 +1,4 @@
-//! Promise 2: sent requests are within the limit by an independent count, and a request that can
+//! Fit: sent requests are within the limit by an independent count, and a request that can
 //! fit is not refused.
 
 use weir::proxy::ErrorKind;

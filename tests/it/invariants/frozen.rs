@@ -1,4 +1,4 @@
-//! Promises 4 and 5: a sent request depends on the received request alone, and extends the previous
+//! Pure and frozen: a sent request depends on the received request alone, and extends the previous
 //! one except after compactions.
 
 use proptest::prelude::*;

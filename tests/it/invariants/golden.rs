@@ -1,6 +1,6 @@
 //! Golden cases of whole requests. Each folder `tests/golden/<case>/` holds the input:
-//! `request.json`, `limit` (tokens), and `config` (TOML) if the case needs more than the defaults.
-//! It also holds the expected result: `expected.json` (the sent body, or the error) and the report
+//! `request.json`, `limit` (tokens), `config` (TOML) if the case needs more than the defaults, and
+//! `protocol` if it is not chat completions. It also holds the expected result: `expected.json` (the sent body, or the error) and the report
 //! in the headers. `UPDATE_GOLDEN=1` regenerates the result.
 
 use std::fs;
@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use figment::Figment;
 use figment::providers::{Format, Toml};
 use weir::proxy::plan::Planned;
+use weir_engine::wire::Protocol;
 
 use super::harness::Weir;
 use super::judge::{Body, compare};
 use super::valid;
+use crate::protocols::validity;
 
 fn cases() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -31,6 +33,15 @@ fn weir(toml: &str) -> Weir {
         config.context = loaded.context;
         config.model_settings = loaded.model_settings;
     })
+}
+
+/// Returns the fault of a sent request of another protocol, if it has one.
+fn fault_in(protocol: Protocol, sent: &str) -> Result<(), String> {
+    let sent = serde_json::from_str(sent).map_err(|error| error.to_string())?;
+    match protocol {
+        Protocol::Responses => validity::responses(&sent),
+        _ => validity::messages(&sent),
+    }
 }
 
 /// Returns the fault of a sent request, if it has one.
@@ -58,12 +69,20 @@ fn fault(request: &str, planned: &Planned, sent: &str, is_default: bool) -> Resu
 }
 
 /// Returns the sent body or the error, and the report in the headers.
-fn outcome(request: &str, limit_tokens: u64, config: &str) -> Result<(String, String), String> {
-    match weir(config).plan(request, limit_tokens) {
+fn outcome(
+    protocol: Protocol,
+    request: &str,
+    limit_tokens: u64,
+    config: &str,
+) -> Result<(String, String), String> {
+    match weir(config).plan_as(protocol, request, limit_tokens) {
         Ok(planned) => {
             let bytes = planned.body.as_deref().unwrap_or(request.as_bytes());
             let sent = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-            fault(request, &planned, sent, config.is_empty())?;
+            match protocol {
+                Protocol::Chat => fault(request, &planned, sent, config.is_empty())?,
+                protocol => fault_in(protocol, sent)?,
+            }
             let Planned { action, edits, received_tokens, sent_tokens, limit_tokens, .. } =
                 &planned;
             let outcome = format!(
@@ -89,7 +108,11 @@ fn golden_requests_are_sent_as_written_down() {
     for case in cases() {
         let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
         let limit = read("limit").trim().parse().expect("a limit in tokens");
-        let (body, found) = outcome(&read("request.json"), limit, &read("config"))
+        let protocol = match read("protocol").trim() {
+            "" => Protocol::Chat,
+            name => Protocol::from_name(name).expect("a protocol"),
+        };
+        let (body, found) = outcome(protocol, &read("request.json"), limit, &read("config"))
             .unwrap_or_else(|error| panic!("{}: {error}", case.display()));
         for (name, found) in [("expected.json", body), ("outcome", found)] {
             if is_update {

@@ -73,13 +73,23 @@ impl Weir {
         Self { planner: Planner::new(Arc::new(config), PlannerParts::default()), runtime }
     }
 
-    /// Plans a request under a limit. Savings that depend on earlier requests are removed, so that
-    /// plans can be compared.
+    /// Plans a request of chat completions under a limit. Savings that depend on earlier requests
+    /// are removed, so that plans can be compared.
     pub fn plan(&self, body: &str, limit_tokens: u64) -> Result<Planned, ProxyError> {
+        self.plan_as(Protocol::Chat, body, limit_tokens)
+    }
+
+    /// Plans a request as [`Self::plan`] does.
+    pub fn plan_as(
+        &self,
+        protocol: Protocol,
+        body: &str,
+        limit_tokens: u64,
+    ) -> Result<Planned, ProxyError> {
         let asked =
             RequestOptions { max_input_tokens: Some(limit_tokens), ..RequestOptions::default() };
         let body = bytes::Bytes::copy_from_slice(body.as_bytes());
-        let planned = self.planner.plan(Tenant([7; 16]), Protocol::Chat, body, None, asked);
+        let planned = self.planner.plan(Tenant([7; 16]), protocol, body, None, asked);
         let mut planned = self.runtime.block_on(planned)?;
         planned.compaction.earlier_tokens = None;
         planned.compaction.is_cut = false;

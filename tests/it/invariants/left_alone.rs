@@ -1,4 +1,4 @@
-//! Promise 1: a request that needs no change is forwarded byte for byte; otherwise only reported
+//! Bytes: a request that needs no change is forwarded byte for byte; otherwise only reported
 //! parts change.
 
 use super::generate::{self, Case};

@@ -1,4 +1,4 @@
-//! Promise 4 across processes: two successive weirs send the same bytes as the planner in this
+//! Pure, across processes: two successive weirs send the same bytes as the planner in this
 //! process.
 
 use super::harness::{MODEL, Weir};

@@ -1,6 +1,6 @@
-//! Promises 2 to 5 on recorded conversations, under every preset and several limits, at each point
-//! where a request could have ended. Without `WEIR_TRACES` these are the few that the project
-//! carries; with it, some of all those in that folder.
+//! Fit, valid, pure and frozen on recorded conversations, under every preset and several limits, at
+//! each point where a request could have ended. Without `WEIR_TRACES` these are the few that the
+//! project carries; with it, some of all those in that folder.
 
 use std::cell::RefCell;
 use std::sync::Arc;

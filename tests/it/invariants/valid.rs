@@ -1,4 +1,4 @@
-//! Promise 3: a valid conversation stays valid.
+//! Valid: a valid conversation stays valid.
 
 use super::generate::{self, Case};
 use super::harness::{Weir, check};

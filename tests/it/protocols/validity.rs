@@ -10,12 +10,15 @@ pub fn responses(body: &Value) -> Result<(), String> {
     for (place, item) in items.iter().enumerate() {
         let id = item["call_id"].as_str().unwrap_or_default();
         match item["type"].as_str().unwrap_or("message") {
-            "function_call" | "custom_tool_call" => open.push(id),
-            "function_call_output" | "custom_tool_call_output" => {
+            "function_call" | "custom_tool_call" | "program" | "tool_search_call" => open.push(id),
+            answer @ ("function_call_output"
+            | "custom_tool_call_output"
+            | "program_output"
+            | "tool_search_output") => {
                 let own = open.iter().position(|call| *call == id);
                 let own = own.ok_or(format!("item {place} answers no call"))?;
                 open.remove(own);
-                if item["output"].is_null() {
+                if answer.ends_with("_call_output") && item["output"].is_null() {
                     return Err(format!("item {place} has no output"));
                 }
             }
@@ -28,7 +31,14 @@ pub fn responses(body: &Value) -> Result<(), String> {
                 let follows = matches!(
                     next,
                     Some(
-                        Some("function_call" | "custom_tool_call" | "reasoning" | "message") | None
+                        Some(
+                            "function_call"
+                                | "custom_tool_call"
+                                | "program"
+                                | "tool_search_call"
+                                | "reasoning"
+                                | "message"
+                        ) | None
                     )
                 );
                 if !follows || items[place + 1]["role"] == "user" {
@@ -66,11 +76,15 @@ pub fn messages(body: &Value) -> Result<(), String> {
     let mut before = "";
     for (place, message) in list.iter().enumerate() {
         let role = message["role"].as_str().unwrap_or_default();
-        if role == before && role != "system" {
+        if role == before {
             return Err(format!("message {place}: two of {role} in a row"));
         }
-        if place == 0 && role == "assistant" {
-            return Err("the first message is the assistant's".to_owned());
+        if place == 0 && role != "user" {
+            return Err(format!("the first message is of {role}"));
+        }
+        // Anthropic's guide to system messages inside a conversation.
+        if (role == "system" && before != "user") || (before == "system" && role != "assistant") {
+            return Err(format!("message {place}: {role} after {before}"));
         }
         before = role;
         let blocks = match &message["content"] {

@@ -70,6 +70,7 @@ async fn the_usage_is_read_though_nobody_listens() {
         permit: Box::new(()),
         options: RequestOptions::default(),
         model: RequestedModel::default(),
+        asked: Default::default(),
     };
     let begun = async {
         let seen = upstream.next().await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use weir_store::ledger::{
-    Caller, Column, DAY_MS, FAILED, Filter, Flags, Intent, KeyNames, MAX_FIGURE,
+    Attribution, Caller, Column, DAY_MS, FAILED, Filter, Flags, Intent, KeyNames, MAX_FIGURE,
     MAX_ROWS_A_TENANT_DAY, MAX_TEXT_BYTES, OTHER, RequestEnd, RequestId, RequestQuery, Settlement,
     Totals, UsageQuery,
 };
@@ -36,6 +36,12 @@ pub fn intent(number: u64) -> Intent {
         stream: true,
         action: "compact".to_owned(),
         zone: "green".to_owned(),
+        attribution: Attribution {
+            conversation: Some("c 1".to_owned()),
+            agent: Some("codex".to_owned()),
+            parent: None,
+            class: Some("main".to_owned()),
+        },
         received_tokens: Some(2000),
         sent_tokens: Some(1000),
         max_output_tokens: Some(500),
@@ -129,6 +135,7 @@ async fn a_request_counts_once(place: impl Place) {
         stream: row.stream,
         action: row.action,
         zone: row.zone,
+        attribution: row.attribution,
         received_tokens: row.received_tokens,
         sent_tokens: row.sent_tokens,
         max_output_tokens: None,
@@ -210,6 +217,12 @@ async fn no_row_poisons_others(place: impl Place) {
             upstream: names(),
             action: names(),
             zone: names(),
+            attribution: Attribution {
+                conversation: Some(names()),
+                agent: Some(names()),
+                parent: Some(names()),
+                class: Some(names()),
+            },
             begun_ms: if number % 2 == 0 { u64::MAX } else { NOW },
             received_tokens: Some(u64::MAX),
             sent_tokens: Some(u64::MAX),
@@ -326,6 +339,12 @@ async fn filled(store: &Store) {
             begun_ms,
             caller: Caller { tenant: [ALICE, BOB][number as usize % 2], key: Some(names.into()) },
             model: format!("model {}", number % 6),
+            attribution: Attribution {
+                conversation: (number != 11).then(|| format!("c {}", number % 3)),
+                agent: Some(format!("agent {}", number % 2)),
+                parent: (number % 2 == 1).then(|| "agent 0".to_owned()),
+                class: Some(["main", "subagent"][number as usize % 2].to_owned()),
+            },
             ..intent(0)
         };
         let flags = if number == 7 { Flags::ESTIMATED } else { Flags::default() };
@@ -401,6 +420,33 @@ async fn sums_are_told_as_asked(place: impl Place) {
         ),
         (UsageQuery { limit: Some(0), ..all() }, vec![]),
     ];
+    let labelled = vec![
+        (
+            UsageQuery { by: vec![Column::Conversation], ..all() },
+            vec![0b1000_0000_0000, 0b0100_1001_0010, 0b0010_0100_1001, 0b0001_0010_0100],
+        ),
+        (
+            UsageQuery { by: vec![Column::Agent, Column::Class, Column::Parent], ..all() },
+            vec![0b1010_1010_1010, 0b0101_0101_0101],
+        ),
+        (
+            UsageQuery {
+                only: Filter { conversation: text("c 1"), tenant: Some(BOB), ..any() },
+                ..all()
+            },
+            vec![0b0000_1000_0010],
+        ),
+        (
+            UsageQuery {
+                by: vec![Column::Day, Column::Key],
+                only: Filter { agent: text("agent 1"), class: text("subagent"), ..any() },
+                from_day: Some(day + 2),
+                ..all()
+            },
+            vec![0b1000_0010_0000],
+        ),
+    ];
+    let cases = cases.into_iter().chain(labelled);
     for (query, expected) in cases {
         let told = store.usage(query.clone()).await.expect("it can be read");
         let costs: Vec<u64> = told.iter().map(|row| row.totals.cost_nano_usd).collect();
@@ -410,6 +456,29 @@ async fn sums_are_told_as_asked(place: impl Place) {
     let first = store.usage(query).await.expect("it can be read").remove(0);
     assert_eq!((first.day, first.key.as_deref(), first.model), (Some(day), Some("key_0"), None));
     assert_eq!(total(&store).await.estimated, 1);
+}
+
+async fn labels_of_rows_have_the_totals_of_their_days(place: impl Place) {
+    let store = place.handle();
+    filled(&store).await;
+    let only = |only| UsageQuery { only, ..UsageQuery::default() };
+    let text = |text: &str| Some(text.to_owned());
+    // Both select the even numbers.
+    let by_class = only(Filter { class: text("main"), ..Filter::default() });
+    let by_team = only(Filter { team: text("team 0"), ..Filter::default() });
+    let by_class = store.usage(by_class).await.expect("it can be read");
+    let by_team = store.usage(by_team).await.expect("it can be read");
+    assert_eq!(by_class[0].totals, by_team[0].totals);
+    let by = vec![Column::Conversation, Column::Parent];
+    let query = UsageQuery { by, ..UsageQuery::default() };
+    let first = store.usage(query).await.expect("it can be read").remove(0);
+    assert_eq!(first.conversation.as_deref(), Some(""), "the last has none");
+    assert_eq!((first.parent.as_deref(), first.agent), (Some("agent 0"), None));
+    // A request that its process left open keeps its labels.
+    store.open_request(&intent(50)).await.expect("it can be written");
+    assert!(settle(&store, intent(50), complete()).await);
+    let row = rows(&store).await.into_iter().find(|row| row.id == id(50)).expect("it has ended");
+    assert_eq!(row.attribution, intent(50).attribution);
 }
 
 async fn requests_are_told_newest_first(place: impl Place) {
@@ -441,6 +510,10 @@ async fn requests_are_told_newest_first(place: impl Place) {
         (RequestQuery { flags: Flags::ESTIMATED, ..all() }, vec![7]),
         (RequestQuery { flags: Flags::ESTIMATED | Flags::UNPRICED, ..all() }, vec![7]),
         (RequestQuery { flags: Flags::CALLER_LEFT, ..all() }, vec![]),
+        (
+            RequestQuery { only: Filter { conversation: Some("c 2".into()), ..any() }, ..all() },
+            vec![8, 5, 2],
+        ),
     ] {
         let told = store.requests(query.clone()).await.expect("it can be read");
         let numbers: Vec<u8> = told.iter().map(|row| row.id.0[15]).collect();
@@ -580,6 +653,7 @@ in_every_place!(
     sums_stop_at_what_can_be_counted
     names_that_callers_make_up_do_not_fill_the_sums
     sums_are_told_as_asked
+    labels_of_rows_have_the_totals_of_their_days
     requests_are_told_newest_first
     what_is_old_is_forgotten
     output_is_learned_from_answers_that_ended

@@ -9,7 +9,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use weir_store::keys::{KeyCache, KeyChange, KeyStatus, NewKey};
-use weir_store::ledger::Intent;
+use weir_store::ledger::{Attribution, Intent};
 use weir_store::{OpenError, State, Store};
 
 use super::journal::{complete, id, intent, rows, settle, total};
@@ -302,6 +302,23 @@ async fn what_is_at_hand_is_what_others_have_put() {
     let changed = Some(Some(entry([0; 4], "2", 9)));
     eventually(DEADLINE, async || peek(&[0; 4], 1), |found| *found == changed).await;
     assert_eq!(own.peek(BOB, kind("small"), &[0; 4], 1), Some(None), "it is nobody else's");
+}
+
+#[tokio::test]
+#[ignore = "needs PostgreSQL"]
+async fn tables_of_an_earlier_version_keep_their_rows() {
+    let place = Postgres::new();
+    assert!(settle(&place.handle(), intent(1), complete()).await);
+    place.run(
+        "ALTER TABLE weir_request DROP COLUMN conversation, DROP COLUMN agent, DROP COLUMN parent,
+         DROP COLUMN class;
+         UPDATE weir_meta SET value = '\\x0000000000000001' WHERE name = 'version'",
+    );
+    let store = place.handle();
+    assert!(settle(&store, intent(2), complete()).await);
+    let rows = rows(&store).await;
+    let labels: Vec<_> = rows.into_iter().map(|row| row.attribution).collect();
+    assert_eq!(labels, [intent(2).attribution, Attribution::default()]);
 }
 
 #[tokio::test]

@@ -240,6 +240,7 @@ pub fn chat(
         permit: Box::new(()),
         options: RequestOptions::default(),
         model: RequestedModel::default(),
+        asked: Default::default(),
     }
 }
 

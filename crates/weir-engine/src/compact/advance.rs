@@ -3,7 +3,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::limits::Profile;
 use super::source::Source;
 use crate::compact::message::measure::Fact;
 use crate::compact::passes;
@@ -49,7 +51,8 @@ impl Compactor {
     /// Returns the state for sending a request that ends here. Copies only if longer transcripts do
     /// not examine this point too and a compaction is due.
     pub(crate) fn ended(&self, source: &dyn Source) -> Cow<'_, Self> {
-        if self.requests.is_settled || self.due(self.sizes.request_tokens).is_none() {
+        let is_due = self.is_above_mark() || self.is_clearing_due();
+        if self.requests.is_settled || !is_due {
             return Cow::Borrowed(self);
         }
         let mut end = self.clone();
@@ -57,14 +60,44 @@ impl Compactor {
         Cow::Owned(end)
     }
 
+    /// Returns the state after a compaction at its end, for a caller that asks for a shorter
+    /// conversation. The marks are those of a limit no larger than the conversation itself, so that
+    /// one far below its model's limit becomes shorter, too.
+    pub(crate) fn shortened(&self, source: &dyn Source) -> Self {
+        let mut own = self.clone();
+        let limit_tokens = own.profile.limit_tokens.min(own.sizes.request_tokens);
+        own.profile = Arc::new(Profile { limit_tokens, ..Profile::clone(&own.profile) });
+        own.requests.is_pending = false;
+        own.requests.is_settled = true;
+        own.compact(Mark::Hard, source);
+        own.requests.ended += 1;
+        own
+    }
+
     /// Examines the size, and compacts if it is above a mark.
     fn settle(&mut self, source: &dyn Source) {
         self.requests.is_pending = false;
         self.requests.is_settled = true;
+        if self.is_clearing_due() {
+            self.clear(source);
+        }
         if let Some(mark) = self.due(self.sizes.request_tokens) {
             self.compact(mark, source);
         }
         self.requests.ended += 1;
+    }
+
+    /// Clears what the caller's rules ask for, and records it as a compaction if it changed something.
+    fn clear(&mut self, source: &dyn Source) {
+        let (changes, before) = (self.changes.count, Before::of(self));
+        self.changes.from = usize::MAX;
+        self.history.summary = SummaryUse::Absent;
+        passes::clear::run(self, source);
+        if self.changes.count != changes {
+            let from = self.changes.from.min(self.messages());
+            self.messages.reset_since(from, self.requests.ended);
+            self.record(Mark::Soft, &before);
+        }
     }
 
     /// Runs one compaction, and records it if it changed something.

@@ -41,7 +41,8 @@ pub fn cost(request: &Request<'_>, options: &PlanOptions, known: &dyn Known) -> 
         }
     }
     let state = known.state().unwrap_or_else(|| {
-        Arc::new(Compactor::new(Arc::new(options.profile(request, extras_tokens))))
+        let profile = options.decisions(request, extras_tokens).profile;
+        Arc::new(Compactor::new(Arc::new(profile)))
     });
     let (mut uncounted_bytes, mut new_bytes) = (0, 0);
     let mut facts: Vec<Fact> = Vec::new();
@@ -59,8 +60,9 @@ pub fn cost(request: &Request<'_>, options: &PlanOptions, known: &dyn Known) -> 
         largest_uncounted_extra_bytes,
         searched_bytes: if options.policy.anchors.is_empty() { 0 } else { new_bytes },
         is_read_likely: options.policy.notes == Notes::Excerpts
-            && state.may_compact(&facts, uncounted_bytes as u64 / EXPECTED_BYTES_PER_TOKEN),
-        is_compaction_due: !is_done && state.may_compact(&facts, 0),
+            && (options.shortens
+                || state.may_compact(&facts, uncounted_bytes as u64 / EXPECTED_BYTES_PER_TOKEN)),
+        is_compaction_due: options.shortens || (!is_done && state.may_compact(&facts, 0)),
         is_recall_possible: options.mode == Mode::Compact && recall::may_follow(&state, &facts),
     }
 }

@@ -3,8 +3,9 @@
 
 use super::PlanOptions;
 use crate::compact::{self, Compactor, Fate, RequestSource};
+use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::asking::{Put, Question};
-use crate::wire::{Edit, Protocol, Request, breakpoint, clamp, splice};
+use crate::wire::{Edit, Protocol, Request, Role, breakpoint, clamp, splice};
 
 /// Name of the edit that requests a stream's usage.
 pub const USAGE: &str = "usage";
@@ -38,7 +39,8 @@ pub(super) fn edits(
         Kind::Compacted => compact::edits(end),
         Kind::Observed | Kind::LeftAlone => unmark(end),
     };
-    let is_marked = edits.iter().any(|(_, edit)| *edit == Edit::Unmark);
+    let is_pin = |message: usize| !end.facts()[message].is_note;
+    let is_marked = edits.iter().any(|(own, edit)| *edit == Edit::Unmark && is_pin(*own));
     let mut named = if is_marked { vec!["pin"] } else { Vec::new() };
     if kind == Kind::Observed {
         return (edits, named);
@@ -69,6 +71,34 @@ pub(super) fn edits(
     }
     edits.sort_by_key(|(message, _)| *message);
     (edits, named)
+}
+
+/// Text of the user's message before an assistant's that a compaction left first.
+const OPENING: &str = "[weir: shortened]";
+
+/// Returns the edit that lets a conversation of Messages begin with a user's message, and its tokens, if
+/// `changes` would let it begin with an assistant's. The API refuses that.
+pub(super) fn opening(
+    end: &Compactor,
+    request: &Request<'_>,
+    options: &PlanOptions,
+    changes: &[(usize, Edit)],
+) -> Option<((usize, Edit), u64)> {
+    let role = |message: usize| end.facts()[message].role;
+    let mut listed = request.outside..request.messages.len();
+    let received = listed.clone().next()?;
+    let first = listed.find(|message| end.fates()[*message] != Fate::Gone)?;
+    let is_opened = changes.iter().any(|(message, edit)| match edit {
+        Edit::InsertAfter(_) => *message < first,
+        Edit::InsertBefore(_) => *message <= first,
+        _ => false,
+    });
+    let is_assistant = role(first) == Role::Assistant && role(received) != Role::Assistant;
+    if request.protocol != Protocol::Messages || !is_assistant || is_opened {
+        return None;
+    }
+    let tokens = MESSAGE_FRAMING + options.measure.encoding.count(OPENING);
+    Some(((first, Edit::InsertBefore(OPENING.to_owned())), tokens))
 }
 
 /// Returns the edits that remove weir's own member from messages that are otherwise unchanged.

@@ -47,7 +47,8 @@ pub trait Known {
         None
     }
 
-    /// Returns the state after some first messages of this conversation, under the same options.
+    /// Returns the state after some first messages of this conversation, under the same
+    /// [decisions](super::Decisions).
     fn state(&self) -> Option<Arc<Compactor>> {
         None
     }

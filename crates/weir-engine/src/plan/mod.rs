@@ -7,16 +7,19 @@
 #![warn(unreachable_pub)]
 
 mod cost;
+mod decisions;
 mod edits;
 mod error;
 mod known;
 mod options;
 mod report;
+mod shortened;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::compact::history::SummaryUse;
+use crate::compact::policy::clearing::Cleared;
 use crate::compact::recall::{Recall, recall};
 use crate::compact::report::Treatment;
 use crate::compact::summary::Space;
@@ -26,12 +29,14 @@ use crate::wire::asking::Put;
 use crate::wire::{Edit, Request, clamp};
 
 pub use cost::{Cost, cost};
+pub use decisions::Decisions;
 pub use edits::USAGE;
 use edits::{Frame, Kind};
 pub use error::{CannotFit, PlanError};
 pub use known::{Known, NoSummaries, NothingKnown, SummarySource, extra_tokens};
 pub use options::{Mode, PlanOptions};
 pub use report::Names;
+pub use shortened::Shortened;
 
 /// Plan of one request.
 #[derive(Debug, Clone)]
@@ -112,13 +117,12 @@ pub fn plan_with(
         .with_readings(known.readings(), &read_many)
         .with_summaries(&summary);
     let extras_tokens = known::extras_tokens(request, options.measure, known);
-    let mut state = state(request, options, extras_tokens, known, &source)?;
-    if options.drops_thinking {
-        let own = Arc::make_mut(&mut state);
-        own.drop_thinking_before(own.messages());
-    }
+    let state = state(request, options, extras_tokens, known, &source)?;
     known.keep_state(&state);
     let plan = Plan::new(request, options, options.overhead_tokens(extras_tokens), state);
+    if options.shortens {
+        return plan.shorten(&source);
+    }
     if options.mode == Mode::Bypass {
         return plan.bypass();
     }
@@ -159,9 +163,9 @@ fn state(
 ) -> Result<Arc<Compactor>, PlanError> {
     let all = request.messages.len();
     let at_hand = known.state().filter(|state| state.messages() <= all);
-    let state = at_hand.unwrap_or_else(|| {
-        Arc::new(Compactor::new(Arc::new(options.profile(request, extras_tokens))))
-    });
+    let decisions = options.decisions(request, extras_tokens);
+    let thinking_from = decisions.thinking_from;
+    let state = at_hand.unwrap_or_else(|| Arc::new(Compactor::new(Arc::new(decisions.profile))));
     if state.messages() == all {
         return Ok(state);
     }
@@ -171,6 +175,9 @@ fn state(
     let mut state = Arc::unwrap_or_clone(state);
     for fact in facts {
         state.push(fact, source);
+        if state.messages() == thinking_from {
+            state.drop_thinking_before(thinking_from);
+        }
     }
     Ok(Arc::new(state))
 }
@@ -219,6 +226,22 @@ impl Plan {
         }
     }
 
+    /// Compacts the conversation at its end, and checks the size. Writes no body.
+    fn shorten(mut self, source: &RequestSource<'_>) -> Result<Self, PlanError> {
+        self.end = Arc::new(self.state.shortened(source));
+        self.treatment = Treatment::Compacted;
+        self.zone = self.end.zone();
+        self.compactions = self.end.compactions();
+        self.is_compacted_here = self.end.is_compacted_here();
+        self.sent_tokens = self.end.sent_tokens() + self.overhead_tokens;
+        if self.sent_tokens > self.limit_tokens {
+            let limit_tokens = self.limit_tokens;
+            return Err(CannotFit::of(self, limit_tokens));
+        }
+        self.action = edits::action(&self.end, Kind::Compacted, false);
+        Ok(self)
+    }
+
     /// Makes the compaction that is due at the end, checks the size, and writes the body.
     fn finish(
         mut self,
@@ -231,7 +254,12 @@ impl Plan {
             Cow::Owned(end) => Arc::new(end),
         };
         let end = Arc::clone(&self.end);
-        let needs_nothing = end.needs_nothing(self.limit_tokens, self.overhead_tokens);
+        let needs_nothing = match options.kept {
+            // Requests that were sent by them have shown the compactions.
+            Some(_) => end.is_untouched(),
+            None if options.passes_whole => self.received_tokens <= self.limit_tokens,
+            None => end.needs_nothing(self.limit_tokens, self.overhead_tokens),
+        };
         let (treatment, kind) = match (options.mode, needs_nothing) {
             (Mode::Observe, true) => (Treatment::LeftAlone, Kind::Observed),
             (Mode::Observe, false) => (Treatment::Observed, Kind::Observed),
@@ -246,6 +274,12 @@ impl Plan {
             self.sent_tokens = end.sent_tokens() + self.overhead_tokens;
         }
         (self.changes, self.edits) = edits::edits(&end, request, source, options, kind);
+        let opening = edits::opening(&end, request, options, &self.changes);
+        if let Some((edit, tokens)) = opening.filter(|_| kind == Kind::Compacted) {
+            self.sent_tokens += tokens;
+            let place = self.changes.partition_point(|(message, _)| *message < edit.0);
+            self.changes.insert(place, edit);
+        }
         self.prefetch = options.prefetch.and_then(|settings| end.prefetch(settings, source));
         if self.sent_tokens > self.limit_tokens && kind != Kind::Observed {
             let limit_tokens = self.limit_tokens;
@@ -281,6 +315,14 @@ impl Plan {
     /// What becomes of each message if the plan compacts.
     pub fn fates(&self) -> &[Fate] {
         self.end.fates()
+    }
+
+    /// Returns the amounts that the caller's own rules cleared in what is sent.
+    pub fn cleared(&self) -> Cleared {
+        match self.treatment {
+            Treatment::Compacted => self.end.cleared(),
+            _ => Cleared::default(),
+        }
     }
 
     /// Steps of the compactions after the first `before` ones, in the words of `action`.

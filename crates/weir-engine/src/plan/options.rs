@@ -1,9 +1,12 @@
 //! Options of a plan: everything besides the request that decides what is sent.
 
+use std::sync::Arc;
+
+use super::Decisions;
 use crate::compact::{LearnedLimits, Limits, Measure, Policy, PrefetchSettings, Profile};
 use crate::tokens::media::ImageRule;
 use crate::tokens::{Encoding, REPLY_PRIMING};
-use crate::wire::Request;
+use crate::wire::{Protocol, Request};
 
 /// Handling of a conversation above its mark.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,17 +26,25 @@ pub struct PlanOptions {
     /// Model that the request is sent to. Decides which member limits the output.
     pub model: String,
     /// Limits of the model and the caller, in tokens. The request's own output limit and the
-    /// policy's counting replace those given here.
+    /// policy's counting replace those given here, the latter unless decisions are kept.
     pub limits: Limits,
     pub policy: Policy,
     /// How tokens are counted.
     pub measure: Measure,
     pub mode: Mode,
+    /// Whether the conversation is compacted at its end, however small it is: the caller asks for a
+    /// shorter one ([`Plan::shortened`](super::Plan::shortened)). No body is written then.
+    pub shortens: bool,
     /// Whether a system message after other messages becomes a user's.
     pub late_system_as_user: bool,
-    /// Whether all thinking so far is left out, after the provider refused some of it. The state keeps
-    /// this for later requests.
+    /// Whether all thinking so far is left out, after the provider refused some of it.
     pub drops_thinking: bool,
+    /// Whether the conversation is sent whole if it fits its limit, even above the policy's marks:
+    /// the agent is about to compact it by itself. Kept decisions still hold.
+    pub passes_whole: bool,
+    /// Decisions that earlier requests of the conversation were sent by
+    /// ([`keep`](Self::keep)); `None` if it has none yet.
+    pub kept: Option<Arc<Decisions>>,
     /// Whether the provider accepts breakpoints of its prompt cache (`cache_control`).
     pub cache_control: bool,
     /// Limits learned from the upstream's refusals. They lower the request's output limit if the
@@ -69,8 +80,11 @@ impl PlanOptions {
             policy,
             measure: Measure { encoding, images },
             mode: Mode::Compact,
+            shortens: false,
             late_system_as_user: false,
             drops_thinking: false,
+            passes_whole: false,
+            kept: None,
             cache_control: false,
             learned: LearnedLimits::default(),
             max_output_tokens: None,
@@ -90,10 +104,13 @@ impl PlanOptions {
         options
     }
 
-    /// Limits of `request`.
+    /// Limits of `request`. Kept decisions do not move them.
     pub(super) fn limits_of(&self, request: &Request<'_>) -> Limits {
-        let (asked_output_tokens, counting) = (request.max_output_tokens, self.policy.counting);
-        Limits { asked_output_tokens, counting, ..self.limits }
+        let counting = match self.kept {
+            Some(_) => self.limits.counting,
+            None => self.policy.counting,
+        };
+        Limits { asked_output_tokens: request.max_output_tokens, counting, ..self.limits }
     }
 
     /// Maximum prompt tokens of `request`.
@@ -109,10 +126,10 @@ impl PlanOptions {
         if self.is_for_messages { 0 } else { extras_tokens + REPLY_PRIMING }
     }
 
-    /// Profile of a conversation whose tools and schemas take `extras_tokens`. States of
-    /// conversations are comparable if their profiles are equal.
+    /// Profile by these options of a conversation whose tools and schemas take `extras_tokens`.
     pub fn profile(&self, request: &Request<'_>, extras_tokens: u64) -> Profile {
-        let (policy, measure) = (self.policy.clone(), self.measure);
+        let (mut policy, measure) = (self.policy.clone(), self.measure);
+        policy.keeps_thinking = request.protocol == Protocol::Chat;
         if self.is_for_messages {
             let limit_tokens = self.limits.window_tokens;
             return Profile { limit_tokens, overhead_tokens: 0, policy, measure };

@@ -4,13 +4,16 @@
 //! `tiktoken-rs` counts the older public encodings, `open.rs` those of open models, and `own.rs`
 //! those of a user's file; all others are estimated.
 
+use serde::{Deserialize, Serialize};
+
 use super::bpe::{self, Bpe};
 use super::estimate;
 use super::open::Open;
 use super::own::Own;
 
 /// Public encodings that are counted exactly, and the estimate for all others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Encoding {
     /// `o200k_base`: GPT-4o, GPT-4.1, GPT-5 and later, the o series, gpt-oss.
     O200kBase,
@@ -56,6 +59,28 @@ impl Encoding {
             "estimate" => Self::Estimate,
             _ => return Open::from_name(name).map(Self::Open),
         })
+    }
+
+    /// Returns the encoding that [`String::from`] wrote as `text`; `None` if it is unknown, or a
+    /// vocabulary of the user's that is no longer loaded.
+    fn from_text(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let (first, rest) = (words.next()?, words.collect::<Vec<_>>());
+        match (first, rest.as_slice()) {
+            ("own", [fingerprint]) => {
+                u128::from_str_radix(fingerprint, 16).ok().and_then(Own::find).map(Self::Own)
+            }
+            ("scaled", [permille, digits]) => {
+                let digits = match *digits {
+                    "apart" => Digits::Apart,
+                    "in_threes" => Digits::InThrees,
+                    _ => return None,
+                };
+                Some(Self::Scaled { permille: permille.parse().ok()?, digits })
+            }
+            (name, []) => Self::from_name(name),
+            _ => None,
+        }
     }
 
     /// Lists the names of all available encodings, formatted for a sentence.
@@ -142,6 +167,35 @@ impl Encoding {
     pub fn warm(self) {
         self.count("Warm text, 12345 {\"json\": [1, 2]}\n\tfn main() {}\r\n  ");
         self.count("你好 Привет, 12345\n");
+    }
+}
+
+impl From<Encoding> for String {
+    fn from(encoding: Encoding) -> Self {
+        match encoding {
+            Encoding::O200kBase => "o200k_base".to_owned(),
+            Encoding::Cl100kBase => "cl100k_base".to_owned(),
+            Encoding::P50kBase => "p50k_base".to_owned(),
+            Encoding::P50kEdit => "p50k_edit".to_owned(),
+            Encoding::R50kBase => "r50k_base".to_owned(),
+            Encoding::Open(open) => open.name().to_owned(),
+            Encoding::Own(own) => format!("own {:x}", own.fingerprint()),
+            Encoding::Estimate => "estimate".to_owned(),
+            Encoding::Scaled { permille, digits: Digits::Apart } => {
+                format!("scaled {permille} apart")
+            }
+            Encoding::Scaled { permille, digits: Digits::InThrees } => {
+                format!("scaled {permille} in_threes")
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for Encoding {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::from_text(&text).ok_or_else(|| format!("{text:.100} is no encoding"))
     }
 }
 
@@ -255,6 +309,16 @@ mod tests {
         Encoding::R50kBase,
         Encoding::Estimate,
     ];
+
+    #[test]
+    fn encodings_are_read_as_they_are_written() {
+        for encoding in ALL {
+            assert_eq!(Encoding::try_from(String::from(encoding)), Ok(encoding));
+        }
+        for text in ["", "own", "own 12", "own x", "scaled", "scaled 1", "scaled x apart", "none"] {
+            assert!(Encoding::try_from(text.to_owned()).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_scaled_count_has_digits_one_by_one() {

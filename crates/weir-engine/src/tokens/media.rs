@@ -5,6 +5,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
 
 use super::UNCOUNTABLE;
 
@@ -12,7 +13,7 @@ use super::UNCOUNTABLE;
 const HEADER_BASE64_BYTES: usize = 64 * 1024;
 
 /// Image counting rule of a family of models.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ImageRule {
     /// A base, and an amount for each tile of 512 pixels (OpenAI, up to GPT-5 and the o series).
     /// The image is first fitted into 2,048 by 2,048 and its shorter side reduced to 768.

@@ -83,6 +83,12 @@ impl Drop for Held {
 }
 
 impl Own {
+    /// Returns the vocabulary in use whose file has this hash; `None` if there is none.
+    pub(super) fn find(fingerprint: u128) -> Option<Self> {
+        let own = Self { fingerprint };
+        own.held().map(|_| own)
+    }
+
     /// Returns the hash of its file.
     pub fn fingerprint(self) -> u128 {
         self.fingerprint

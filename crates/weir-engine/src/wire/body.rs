@@ -6,70 +6,135 @@ use std::fmt;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use super::beginning::Begun;
 use super::walk::Walk;
-use super::{BodyError, FieldError, json};
+use super::{BodyError, FieldError, LABELS, json};
 
 /// Members that list fallback models.
 pub const FALLBACKS: [&str; 2] = ["models", "fallbacks"];
 
 /// Members of a body. Each known one may be given once.
 pub(super) struct Members<'a, const N: usize> {
-    /// JSON text of each known member's value.
+    /// JSON text of each known member's value, except the list of messages.
     pub(super) values: [Option<&'a str>; N],
     /// Text of each known member from its name to the end of its value.
     pub(super) spans: [Option<&'a str>; N],
+    /// JSON text of each label's value.
+    pub(super) labels: [Option<&'a str>; LABELS.len()],
+    /// Members before the list of messages from their names to their ends: those of `spans`, then the
+    /// labels.
+    pub(super) leading: Vec<Option<&'a str>>,
 }
 
 impl<'a, const N: usize> Members<'a, N> {
-    /// Reads the members of `text`. Of the member `list`, if it is an array, each element is passed to
-    /// `element`, which must skip it; it returns `None` if the text is no JSON.
+    /// Reads the members of `text` after those in `begun`. Of the member `list`, if it is an array,
+    /// each element is passed to `element`, which must skip it; it returns `None` if the text is no
+    /// JSON.
     pub(super) fn read(
         text: &'a str,
+        begun: &Begun<'a>,
         names: &[&'static str; N],
         list: &str,
-        mut element: impl FnMut(&mut Walk<'a>) -> Option<Result<(), BodyError>>,
+        element: impl FnMut(&mut Walk<'a>) -> Option<Result<(), BodyError>>,
     ) -> Result<Self, BodyError> {
-        let mut members = Self { values: [None; N], spans: [None; N] };
-        let mut refusal = None;
-        let mut walk = Walk::new(text);
-        let read = walk.members(|raw, walk| {
-            let name = json::name(raw)?;
-            let Some(place) = names.iter().position(|known| *known == name) else {
-                let known = json::known_in_other_case(&name, names);
-                if let Some(known) = known.or(json::known_in_other_case(&name, &FALLBACKS)) {
-                    refusal = Some(BodyError::OtherCase { key: name.into_owned(), known });
-                    return None;
-                }
-                return walk.value().map(drop);
-            };
-            if members.values[place].is_some() {
-                refusal = Some(BodyError::DuplicateKey { key: name.into_owned() });
-                return None;
-            }
-            let is_list = walk.peek()? == b'[' && name == list;
-            let start = walk.position();
-            if is_list {
-                walk.elements(|walk| match element(walk)? {
-                    Ok(()) => Some(()),
-                    Err(error) => {
-                        refusal = Some(error);
-                        None
-                    }
-                })?;
-            } else {
-                walk.value()?;
-            }
-            members.values[place] = text.get(start..walk.position());
-            let from = raw.as_ptr() as usize - text.as_ptr() as usize;
-            members.spans[place] = text.get(from..walk.position());
-            Some(())
-        });
+        let labels = [None; LABELS.len()];
+        let members = Self { values: [None; N], spans: [None; N], labels, leading: Vec::new() };
+        let mut reader =
+            Reader { text, names, list, members, labels, has_list: false, refusal: None, element };
+        let mut walk = Walk::at(text, begun.position);
+        let read = match begun.position {
+            0 => walk.members(|raw, walk| reader.member(raw, walk)),
+            _ => reader.read_on(&mut walk, begun),
+        };
         let read = read.and_then(|()| walk.end());
-        match (refusal, read) {
+        match (reader.refusal, read) {
             (Some(refusal), _) => Err(refusal),
-            (None, Some(())) => Ok(members),
+            (None, Some(())) => Ok(reader.members),
             (None, None) => Err(BodyError::NotJson { detail: detail(text) }),
         }
+    }
+}
+
+/// Reader of a body's members.
+struct Reader<'a, 'n, const N: usize, E> {
+    text: &'a str,
+    names: &'n [&'static str; N],
+    /// Name of the list of messages.
+    list: &'n str,
+    members: Members<'a, N>,
+    /// Labels from their names to their ends.
+    labels: [Option<&'a str>; LABELS.len()],
+    has_list: bool,
+    refusal: Option<BodyError>,
+    element: E,
+}
+
+impl<'a, const N: usize, E> Reader<'a, '_, N, E>
+where
+    E: FnMut(&mut Walk<'a>) -> Option<Result<(), BodyError>>,
+{
+    /// Continues after a message, with the members that precede the messages.
+    fn read_on(&mut self, walk: &mut Walk<'a>, begun: &Begun<'a>) -> Option<()> {
+        self.has_list = true;
+        let own = &mut self.members;
+        own.leading = begun.leading.clone();
+        let (known, labels) = begun.leading.split_at(N.min(begun.leading.len()));
+        for (place, span) in known.iter().enumerate() {
+            (own.spans[place], own.values[place]) = (*span, span.map(member_value));
+        }
+        for (place, span) in labels.iter().enumerate().take(LABELS.len()) {
+            (self.labels[place], own.labels[place]) = (*span, span.map(member_value));
+        }
+        walk.more_elements(|walk| self.element(walk))?;
+        walk.more_members(|raw, walk| self.member(raw, walk))
+    }
+
+    fn member(&mut self, raw: &'a str, walk: &mut Walk<'a>) -> Option<()> {
+        let name = json::name(raw)?;
+        let Some(place) = self.names.iter().position(|known| *known == name) else {
+            let known = json::known_in_other_case(&name, self.names);
+            if let Some(known) = known.or(json::known_in_other_case(&name, &FALLBACKS)) {
+                return self.refuse(BodyError::OtherCase { key: name.into_owned(), known });
+            }
+            let value = walk.value()?;
+            if let Some(place) = LABELS.iter().position(|label| *label == name)
+                && self.labels[place].is_none()
+            {
+                self.members.labels[place] = Some(value);
+                self.labels[place] = self.span(raw, walk);
+            }
+            return Some(());
+        };
+        let is_list = name == self.list;
+        if self.members.values[place].is_some() || (is_list && self.has_list) {
+            return self.refuse(BodyError::DuplicateKey { key: name.into_owned() });
+        }
+        if is_list && walk.peek()? == b'[' {
+            self.has_list = true;
+            self.members.leading = self.members.spans.iter().chain(&self.labels).copied().collect();
+            return walk.elements(|walk| self.element(walk));
+        }
+        self.members.values[place] = Some(walk.value()?);
+        self.members.spans[place] = self.span(raw, walk);
+        Some(())
+    }
+
+    /// Returns the text of the member that was just read, from its name to its end.
+    fn span(&self, raw: &'a str, walk: &Walk<'a>) -> Option<&'a str> {
+        let from = raw.as_ptr() as usize - self.text.as_ptr() as usize;
+        self.text.get(from..walk.position())
+    }
+
+    fn element(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+        match (self.element)(walk)? {
+            Ok(()) => Some(()),
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    fn refuse(&mut self, refusal: BodyError) -> Option<()> {
+        self.refusal = Some(refusal);
+        None
     }
 }
 
@@ -172,24 +237,46 @@ pub(super) fn fields<'a, const N: usize>(
     names: &[&'static str; N],
     expected: &'static str,
 ) -> Result<[Option<&'a str>; N], FieldError> {
-    let members = json::members(raw).ok_or(FieldError::WrongType { key: "", expected })?;
-    let mut found = [None; N];
-    for (key, value) in members {
-        if let Some(place) = names.iter().position(|member| *member == key) {
-            if found[place].is_some() {
-                return Err(FieldError::DuplicateKey { key: names[place] });
-            }
-            found[place] = Some(value);
-        }
+    let found = next_fields(&mut Walk::new(raw), names, expected);
+    found.unwrap_or(Err(FieldError::WrongType { key: "", expected }))
+}
+
+/// Does the same for the next value of a walk, which it skips; `None` if that is no JSON.
+pub(super) fn next_fields<'a, const N: usize>(
+    walk: &mut Walk<'a>,
+    names: &[&'static str; N],
+    expected: &'static str,
+) -> Option<Result<[Option<&'a str>; N], FieldError>> {
+    let wrong = FieldError::WrongType { key: "", expected };
+    if walk.peek()? != b'{' {
+        walk.value()?;
+        return Some(Err(wrong));
     }
-    Ok(found)
+    let (mut found, mut is_text, mut twice) = ([None; N], true, None);
+    walk.members(|own, walk| {
+        let value = walk.value()?;
+        let name = json::name(own);
+        is_text &= name.is_some();
+        let place = names.iter().position(|member| name.as_deref() == Some(*member));
+        if let Some(place) = place
+            && found[place].replace(value).is_some()
+        {
+            twice = twice.or(Some(names[place]));
+        }
+        Some(())
+    })?;
+    Some(match (is_text, twice) {
+        (false, _) => Err(wrong),
+        (true, Some(key)) => Err(FieldError::DuplicateKey { key }),
+        (true, None) => Ok(found),
+    })
 }
 
 /// Checks weir's own member of a message.
 ///
 /// # Errors
 ///
-/// If it is neither an empty object nor one whose `pin` is true or false.
+/// If it is neither an empty object nor one whose `pin` is true or false, nor the mark of a note.
 pub(super) fn pin(raw: Option<&str>) -> Result<Option<&str>, FieldError> {
     let wrong =
         FieldError::WrongType { key: "weir", expected: r#"{"pin": true} or {"pin": false}"# };
@@ -197,7 +284,8 @@ pub(super) fn pin(raw: Option<&str>) -> Result<Option<&str>, FieldError> {
     let members = json::unique_members(value).ok_or(wrong.clone())?;
     let mut pins = members.iter().filter(|(key, _)| key == "pin").map(|(_, value)| *value);
     let is_mark = pins.next().map_or(members.is_empty(), |pin| matches!(pin, "true" | "false"));
-    match is_mark {
+    let is_note = matches!(&members[..], [(key, "true")] if key == "note");
+    match is_mark || is_note {
         true => Ok(raw),
         false => Err(wrong),
     }

@@ -2,12 +2,13 @@
 //! nothing.
 
 use super::asking::Question;
-use super::body::{FALLBACKS, detail, expect_string, fields, from_utf8, pin, whole, wrong};
+use super::beginning::Begun;
+use super::body::{Members, expect_string, fields, pin, whole, wrong};
 use super::body::{model as read_model, stream as read_stream};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
-use super::walk::Walk;
-use super::{Beginning, BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
+use super::splice::without_member;
+use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 
 /// Top-level members that weir acts on; each may be given once.
 const MEMBERS: [&str; 12] = [
@@ -25,190 +26,80 @@ const MEMBERS: [&str; 12] = [
     "service_tier",
 ];
 
-/// Reads a body in one validating pass.
-pub fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
-    let mut members = Members { max_messages, ..Members::default() };
-    let text = from_utf8(body)?;
-    let mut walk = Walk::new(text);
-    let read = members.read(&mut walk).and_then(|()| walk.end());
-    members.done(text, read)
-}
-
-/// Continues after the beginning that a body shares with an earlier one.
-pub fn read_on<'a>(
-    body: &'a [u8],
-    beginning: &Beginning,
+/// Reads a body in one validating pass, from where `begun` ends.
+pub(super) fn read<'a>(
+    text: &'a str,
+    mut begun: Begun<'a>,
     max_messages: usize,
 ) -> Result<Request<'a>, BodyError> {
-    let text = from_utf8(body)?;
-    let Some(mut members) = Members::of(beginning, text, max_messages) else {
-        return read(body, max_messages);
-    };
-    let mut walk = Walk::at(text, beginning.end);
-    let read = members.read_on(&mut walk).and_then(|()| walk.end());
-    members.done(text, read)
-}
-
-/// Returns the parser's position after the last message of a request; `None` if it has none.
-pub fn beginning(request: &Request<'_>) -> Option<Beginning> {
-    let range = |raw: &str| {
-        let start = raw.as_ptr() as usize - request.text.as_ptr() as usize;
-        start..start + raw.len()
-    };
-    let messages: Vec<_> = request.messages.iter().map(|raw| range(raw)).collect();
-    // A number at the end of the messages may continue in another body.
-    let end = request.messages.last().filter(|raw| raw.ends_with('}')).and(messages.last())?.end;
-    let leading = request.leading.iter();
-    Some(Beginning { leading: leading.map(|raw| raw.map(range)).collect(), messages, end })
-}
-
-#[derive(Default)]
-struct Members<'a> {
-    max_messages: usize,
-    raw: [Option<&'a str>; MEMBERS.len()],
-    /// Those in `raw` that precede the messages.
-    leading: [Option<&'a str>; MEMBERS.len()],
-    has_messages: bool,
-    messages: Vec<&'a str>,
-    refusal: Option<BodyError>,
-}
-
-impl<'a> Members<'a> {
-    /// Restores the members of a beginning from `text`; `None` if they do not match.
-    fn of(beginning: &Beginning, text: &'a str, max_messages: usize) -> Option<Self> {
-        let mut members = Self { max_messages, has_messages: true, ..Self::default() };
-        for (place, range) in beginning.leading.iter().enumerate() {
-            if let Some(range) = range {
-                *members.raw.get_mut(place)? = Some(text.get(range.clone())?);
-            }
-        }
-        members.leading = members.raw;
-        let messages = beginning.messages.iter().map(|range| text.get(range.clone()));
-        members.messages = messages.collect::<Option<_>>()?;
-        (members.messages.len() <= max_messages).then_some(members)
-    }
-
-    fn read(&mut self, walk: &mut Walk<'a>) -> Option<()> {
-        walk.members(|name, walk| self.member(name, walk))
-    }
-
-    /// Continues after a message.
-    fn read_on(&mut self, walk: &mut Walk<'a>) -> Option<()> {
-        walk.more_elements(|walk| self.message(walk))?;
-        walk.more_members(|name, walk| self.member(name, walk))
-    }
-
-    fn member(&mut self, name: &'a str, walk: &mut Walk<'a>) -> Option<()> {
-        let name = json::name(name)?;
-        let Some(place) = MEMBERS.iter().position(|member| *member == name) else {
-            let known = json::known_in_other_case(&name, &MEMBERS);
-            if let Some(known) = known.or(json::known_in_other_case(&name, &FALLBACKS)) {
-                return self.refuse(BodyError::OtherCase { key: name.into_owned(), known });
-            }
-            return walk.value().map(drop);
-        };
-        let is_messages = name == "messages";
-        if self.raw[place].is_some() || (is_messages && self.has_messages) {
-            return self.refuse(BodyError::DuplicateKey { key: name.into_owned() });
-        }
-        if !is_messages {
-            self.raw[place] = Some(walk.value()?);
-            return Some(());
-        }
-        self.has_messages = true;
-        self.leading = self.raw;
-        if walk.peek()? != b'[' {
-            // Invalid JSON is reported as such.
-            walk.value()?;
-            return self.refuse(wrong("messages", "an array of messages"));
-        }
-        walk.elements(|walk| self.message(walk))
-    }
-
-    fn message(&mut self, walk: &mut Walk<'a>) -> Option<()> {
+    let mut messages = std::mem::take(&mut begun.messages);
+    let members = Members::read(text, &begun, &MEMBERS, "messages", |walk| {
         let raw = walk.value()?;
-        if self.messages.len() == self.max_messages {
-            return self.refuse(BodyError::TooManyMessages { limit: self.max_messages });
+        if messages.len() == max_messages {
+            return Some(Err(BodyError::TooManyMessages { limit: max_messages }));
         }
-        self.messages.push(raw);
-        Some(())
+        messages.push(raw);
+        Some(Ok(()))
+    })?;
+    let [
+        model,
+        no_list,
+        stream,
+        stream_options,
+        max_tokens,
+        max_completion_tokens,
+        tools,
+        functions,
+        format,
+        prediction,
+        choices,
+        service_tier,
+    ] = members.values;
+    if no_list.is_some() {
+        return Err(wrong("messages", "an array of messages"));
     }
-
-    /// Returns the request if all of `text` was `read`.
-    fn done(self, text: &'a str, read: Option<()>) -> Result<Request<'a>, BodyError> {
-        match (self.refusal, read) {
-            (Some(refusal), _) => Err(refusal),
-            (None, Some(())) => Self { refusal: None, ..self }.into_request(text),
-            (None, None) => Err(BodyError::NotJson { detail: detail(text) }),
-        }
-    }
-
-    fn refuse(&mut self, refusal: BodyError) -> Option<()> {
-        self.refusal = Some(refusal);
-        None
-    }
-
-    fn into_request(self, text: &'a str) -> Result<Request<'a>, BodyError> {
-        let [
-            model,
-            _,
-            stream,
-            stream_options,
-            max_tokens,
-            max_completion_tokens,
-            tools,
-            functions,
-            format,
-            prediction,
-            choices,
-            service_tier,
-        ] = self.raw;
-        let limits = [("max_completion_tokens", max_completion_tokens), ("max_tokens", max_tokens)];
-        let extras = [
-            (ExtraKind::Tools, tools),
-            (ExtraKind::Functions, functions),
-            (ExtraKind::ResponseFormat, format),
-            (ExtraKind::Prediction, prediction),
-        ];
-        Ok(Request {
-            protocol: Protocol::Chat,
-            text,
-            model: read_model(model)?,
-            stream: read_stream(stream)?,
-            usage_question: stream
-                .filter(|stream| *stream == "true")
-                .and_then(|stream| Question::missing(text, stream, stream_options)),
-            max_output_tokens: whole(max_completion_tokens, "max_completion_tokens")?
-                .or(whole(max_tokens, "max_tokens")?),
-            output_limits: [max_completion_tokens, max_tokens]
-                .into_iter()
-                .flatten()
-                .filter(|raw| *raw != "null")
-                .collect(),
-            absent_limits: limits
-                .into_iter()
-                .filter_map(|(name, raw)| raw.is_none().then_some(name))
-                .collect(),
-            // A value that is not a number is left for the upstream to refuse.
-            choices: choices.and_then(|raw| raw.parse().ok()).unwrap_or(1),
-            service_tier: service_tier.and_then(json::string),
-            extras: extras
-                .into_iter()
-                .filter_map(|(kind, raw)| {
-                    Some(Extra { kind, raw: raw.filter(|raw| *raw != "null")? })
-                })
-                .collect(),
-            messages: self.messages,
-            outside: 0,
-            containers: Vec::new(),
-            provider_state: None,
-            leading: self.leading.to_vec(),
-        })
-    }
+    let given = [max_completion_tokens, max_tokens].into_iter().flatten();
+    let limits = [("max_completion_tokens", max_completion_tokens), ("max_tokens", max_tokens)];
+    let extras = [
+        (ExtraKind::Tools, tools),
+        (ExtraKind::Functions, functions),
+        (ExtraKind::ResponseFormat, format),
+        (ExtraKind::Prediction, prediction),
+    ];
+    Ok(Request {
+        protocol: Protocol::Chat,
+        text,
+        model: read_model(model)?,
+        stream: read_stream(stream)?,
+        usage_question: stream
+            .filter(|stream| *stream == "true")
+            .and_then(|stream| Question::missing(text, stream, stream_options)),
+        max_output_tokens: whole(max_completion_tokens, "max_completion_tokens")?
+            .or(whole(max_tokens, "max_tokens")?),
+        output_limits: given.filter(|raw| *raw != "null").collect(),
+        absent_limits: limits
+            .into_iter()
+            .filter_map(|(name, raw)| raw.is_none().then_some(name))
+            .collect(),
+        // A value that is not a number is left for the upstream to refuse.
+        choices: choices.and_then(|raw| raw.parse().ok()).unwrap_or(1),
+        service_tier: service_tier.and_then(json::string),
+        extras: extras
+            .into_iter()
+            .filter_map(|(kind, raw)| Some(Extra { kind, raw: raw.filter(|raw| *raw != "null")? }))
+            .collect(),
+        messages,
+        outside: 0,
+        containers: Vec::new(),
+        provider_state: None,
+        is_open: false,
+        leading: members.leading,
+        labels: members.labels,
+    })
 }
 
 /// Members of a message that weir acts on; each may be given once.
-const MESSAGE_MEMBERS: [&str; 12] = [
+const MESSAGE_MEMBERS: [&str; 13] = [
     "role",
     "content",
     "name",
@@ -218,6 +109,7 @@ const MESSAGE_MEMBERS: [&str; 12] = [
     "reasoning_content",
     "reasoning",
     "reasoning_details",
+    "thinking_blocks",
     "refusal",
     "audio",
     "weir",
@@ -239,10 +131,15 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         reasoning_content,
         reasoning,
         reasoning_details,
+        thinking_blocks,
         refusal,
         audio,
         _,
     ] = found;
+    let thinking = [reasoning_content, reasoning, reasoning_details, thinking_blocks];
+    let is_signed = [reasoning_details, thinking_blocks].into_iter().flatten().any(is_signed);
+    let side_texts: Vec<&str> = thinking.into_iter().chain([refusal]).flatten().collect();
+    let thinking_texts = if is_signed { thinking.into_iter().flatten().count() } else { 0 };
     Ok(Message {
         protocol: Protocol::Chat,
         raw,
@@ -251,14 +148,36 @@ pub fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         content: read_content(content)?,
         calls: read_calls(tool_calls, function_call)?,
         answers,
-        side_texts: [reasoning_content, reasoning, reasoning_details, refusal]
-            .into_iter()
-            .flatten()
-            .collect(),
+        side_texts,
+        thinking_texts,
         others: Vec::new(),
         opaque_members: u32::from(audio.is_some()),
         weir,
     })
+}
+
+/// Whether a list of the model's thinking has an entry that its provider signed or encrypted:
+/// `reasoning_details` as OpenRouter writes them, or `thinking_blocks` as LiteLLM does. Thinking in
+/// plain text is bound to nothing.
+///
+/// Sources: OpenRouter's guide to reasoning tokens, LiteLLM's guide to reasoning content.
+fn is_signed(raw: &str) -> bool {
+    let has = |name: &str| memchr::memmem::find(raw.as_bytes(), name.as_bytes()).is_some();
+    has(r#""signature""#) || has(r#""data""#)
+}
+
+/// Returns a message without the members that hold the model's signed thinking.
+pub(super) fn without_thinking(raw: &str) -> String {
+    let mut text = raw.to_owned();
+    let thinking = read_message(raw).map_or(0, |message| message.thinking_texts);
+    for _ in 0..thinking {
+        let message = read_message(&text).ok();
+        let Some(value) = message.and_then(|message| message.side_texts.first().copied()) else {
+            break;
+        };
+        text = without_member(&text, value);
+    }
+    text
 }
 
 /// Returns the JSON text of a user message with the content `text`.
@@ -386,6 +305,27 @@ fn read_call(raw: &str) -> Call<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
+        Protocol::Chat.read(body, max_messages)
+    }
+
+    #[test]
+    fn signed_thinking_leaves_with_all_its_members() {
+        let kept = r#"{"role":"assistant", "content":"I look.","tool_calls":[]}"#;
+        for members in [
+            r#""reasoning":"a","reasoning_details":[{"type":"reasoning.text","text":"a","signature":"s"}],"#,
+            r#""reasoning_details":[{"data":"s"}],"thinking_blocks":[{"thinking":"a"}],"#,
+            r#""reasoning_content":"a","thinking_blocks":[{"thinking":"a","signature":"s"}],"#,
+        ] {
+            let raw = kept.replace(r#""content""#, &format!(r#"{members}"content""#));
+            assert_eq!(without_thinking(&raw), kept, "{members}");
+        }
+        for members in [r#""reasoning_content":"a","#, r#""reasoning_details":[{"text":"a"}],"#] {
+            let raw = kept.replace(r#""content""#, &format!(r#"{members}"content""#));
+            assert_eq!(without_thinking(&raw), raw, "{members}");
+        }
+    }
 
     #[test]
     fn reads_what_it_acts_on_and_borrows_the_rest() {

@@ -5,7 +5,8 @@
 use std::borrow::Cow;
 
 use super::messages::{Container, blocks, content, text_block, user_message};
-use super::{Request, json};
+use super::splice::rewrite;
+use super::{Edit, Protocol, Request, json};
 
 /// Treatment of one message.
 pub(super) struct Treated<'a> {
@@ -41,7 +42,8 @@ pub(super) fn join<'a>(
         sent.extend(treat(message).after.into_iter().map(own));
     }
     for (place, container) in request.containers.iter().enumerate() {
-        let of = |raw| Sent { role: container.role.clone(), raw, origin: Some(place) };
+        let role = || json::string(container.role).unwrap_or_default();
+        let of = |raw| Sent { role: role(), raw, origin: Some(place) };
         let treated: Vec<Treated<'a>> = container.messages.clone().map(&mut treat).collect();
         if container.is_split {
             sent.extend(rebuilt(container, treated).map(of));
@@ -60,6 +62,7 @@ pub(super) fn join<'a>(
     let mut out = String::with_capacity(request.text.len() + 1024);
     out.push_str(&request.text[..offset(first.raw)]);
     let mut before: Option<usize> = None;
+    let sent = with_placed_systems(sent, request.containers.len());
     for (place, object) in merged(sent).into_iter().enumerate() {
         let starts = object.starts;
         let separator = match (before, starts) {
@@ -81,15 +84,17 @@ pub(super) fn join<'a>(
 
 /// Returns an object whose content is split, with its messages treated; `None` if nothing of it stays.
 fn rebuilt<'a>(container: &Container<'a>, treated: Vec<Treated<'a>>) -> Option<Cow<'a, str>> {
+    let is_added = |treated: &Treated<'_>| !treated.before.is_empty() || !treated.after.is_empty();
+    if !treated.iter().any(is_added) {
+        if treated.iter().all(|own| matches!(own.kept, Some(Cow::Borrowed(_)))) {
+            return Some(Cow::Borrowed(container.raw));
+        }
+        if treated.iter().all(|own| own.kept.is_none()) {
+            return None;
+        }
+    }
     let own = blocks(container.raw)?;
     let (first, last) = (own.first()?, own.last()?);
-    let is_untouched = treated.iter().all(|treated| {
-        let is_kept = matches!(treated.kept, Some(Cow::Borrowed(_)));
-        is_kept && treated.before.is_empty() && treated.after.is_empty()
-    });
-    if is_untouched {
-        return Some(Cow::Borrowed(container.raw));
-    }
     // Results stand first: the API refuses texts between a call and its result.
     let mut added = Vec::new();
     let mut kept = Vec::new();
@@ -113,6 +118,57 @@ fn text_of(text: &str) -> String {
     let mut escaped = String::new();
     json::escape_into(text, &mut escaped);
     text_block(&escaped)
+}
+
+/// Moves system messages whose neighbours changed to places that the API accepts: after a user's message,
+/// and before an assistant's or at the end. Source: Anthropic's guide to system messages inside a
+/// conversation.
+fn with_placed_systems(objects: Vec<Sent<'_>>, received: usize) -> Vec<Sent<'_>> {
+    let mut out: Vec<Sent<'_>> = Vec::with_capacity(objects.len());
+    // System messages that wait for the end of the users' messages that follow them.
+    let mut waiting: Vec<Sent<'_>> = Vec::new();
+    let mut objects = objects.into_iter().peekable();
+    while let Some(object) = objects.next() {
+        if object.role != "system" {
+            if object.role != "user" {
+                out.append(&mut waiting);
+            }
+            out.push(object);
+            continue;
+        }
+        let mut run = vec![object];
+        run.extend(std::iter::from_fn(|| objects.next_if(|next| next.role == "system")));
+        let before = out.last().filter(|_| waiting.is_empty()).and_then(|last| last.origin);
+        let after = objects.peek();
+        let (first, last) = (run[0].origin, run[run.len() - 1].origin);
+        let is_as_received = match (first, last) {
+            (Some(first), Some(last)) => {
+                let end = if last + 1 == received { None } else { Some(last + 1) };
+                before == first.checked_sub(1)
+                    && end == after.and_then(|after| after.origin)
+                    && (end.is_some() || after.is_none())
+            }
+            _ => false,
+        };
+        let follows_user = out.last().is_some_and(|last| last.role == "user");
+        match after {
+            _ if is_as_received => out.append(&mut run),
+            Some(after) if after.role == "user" => waiting.append(&mut run),
+            _ if follows_user => {
+                out.append(&mut waiting);
+                out.append(&mut run);
+            }
+            _ => out.extend(run.into_iter().map(as_user)),
+        }
+    }
+    out.append(&mut waiting);
+    out
+}
+
+/// Returns a system message as a user's.
+fn as_user(object: Sent<'_>) -> Sent<'_> {
+    let raw = rewrite(Protocol::Messages, &object.raw, &[&Edit::SpeakAsUser]);
+    Sent { role: Cow::Borrowed("user"), raw: Cow::Owned(raw), origin: None }
 }
 
 /// Object to send, and the position of the received object that it starts with.

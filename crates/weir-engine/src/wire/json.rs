@@ -157,6 +157,12 @@ pub fn members(raw: &str) -> Option<Vec<(Cow<'_, str>, &str)>> {
     Some(members)
 }
 
+/// Returns the JSON text of an object's member; `None` if `raw` is no object or has none.
+pub fn member<'a>(raw: &'a str, name: &str) -> Option<&'a str> {
+    let members = raw.starts_with('{').then(|| members(raw)).flatten()?;
+    members.into_iter().find(|(own, _)| own == name).map(|(_, value)| value)
+}
+
 /// Returns the strings in `text` (JSON) that are values rather than names, quotes included, in
 /// order.
 pub fn value_strings(text: &str) -> Vec<&str> {

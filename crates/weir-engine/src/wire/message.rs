@@ -33,6 +33,8 @@ pub struct Message<'a> {
     pub answers: Option<&'a str>,
     /// Other texts of the message that the model reads (reasoning, a refusal), as JSON strings.
     pub side_texts: Vec<&'a str>,
+    /// Number of those, from the front, that are the model's signed thinking.
+    pub thinking_texts: usize,
     /// Parts outside the content, such as reasoning or the calls of built-in tools.
     pub others: Vec<Part<'a>>,
     /// Members whose tokens cannot be counted, such as a reference to earlier audio.
@@ -103,11 +105,32 @@ pub enum Part<'a> {
 }
 
 impl Message<'_> {
-    /// Whether the caller pinned this message (`weir: {"pin": true}`).
+    /// Whether the caller pinned this message (`weir: {"pin": true}`), or it has the provider's summary of
+    /// all before it.
     pub fn is_pinned(&self) -> bool {
-        self.weir
-            .and_then(json::members)
-            .is_some_and(|members| members.iter().any(|(key, raw)| key == "pin" && *raw == "true"))
+        self.has_mark("pin") || self.has_compaction()
+    }
+
+    /// Whether this is the note of an earlier compaction that a caller sends back
+    /// (`weir: {"note": true}`).
+    pub fn is_note(&self) -> bool {
+        self.has_mark("note")
+    }
+
+    fn has_mark(&self, name: &str) -> bool {
+        let marks = self.weir.and_then(json::members).unwrap_or_default();
+        marks.iter().any(|(key, raw)| key == name && *raw == "true")
+    }
+
+    /// Whether a block of Anthropic's own compaction is in it; that replaces all before it.
+    fn has_compaction(&self) -> bool {
+        let is_compaction = |raw: &str| {
+            let members = json::members(raw).unwrap_or_default();
+            members.iter().any(|(key, raw)| key == "type" && *raw == r#""compaction""#)
+        };
+        let mut others = self.others.iter();
+        self.protocol == Protocol::Messages
+            && others.any(|part| matches!(part, Part::Other(raw) if is_compaction(raw)))
     }
 
     /// Returns the content's texts, as JSON strings, in order; a plain string is one text.

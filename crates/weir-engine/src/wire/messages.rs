@@ -8,8 +8,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::beginning::Begun;
 use super::body::{
-    Members, expect_string, fields, from_utf8, member_value, model, pin, stream, whole, wrong,
+    Members, expect_string, fields, member_value, model, next_fields, pin, stream, whole, wrong,
 };
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
@@ -24,11 +25,15 @@ const MEMBERS: [&str; 7] =
 /// Mark of the provider's cache, on a block.
 const CACHE_CONTROL: &str = "cache_control";
 
+/// Type of a block with the result of a tool, as JSON text.
+const RESULT: &str = "\"tool_result\"";
+
 /// Object in the list of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Container<'a> {
     pub(super) raw: &'a str,
-    pub(super) role: Cow<'a, str>,
+    /// JSON text of its role; empty if it has none.
+    pub(super) role: &'a str,
     /// Its messages among those of the request.
     pub(super) messages: Range<usize>,
     /// Whether each of these messages is a part of the content, not the object itself.
@@ -39,8 +44,6 @@ pub(super) struct Container<'a> {
 struct List<'a> {
     text: &'a str,
     max_messages: usize,
-    /// Number of messages before the list.
-    outside: usize,
     messages: Vec<&'a str>,
     containers: Vec<Container<'a>>,
 }
@@ -79,14 +82,15 @@ impl<'a> List<'a> {
             return Some(Err(BodyError::DuplicateKey { key: key.to_owned() }));
         }
         let raw = self.text.get(start..walk.position())?;
-        let role = role.and_then(json::string).unwrap_or_default();
+        let role = role.unwrap_or_default();
         let blocks = blocks.unwrap_or_default();
-        let is_split = role == "user" && blocks.iter().any(|block| block.is_result);
+        let is_user = json::string(role).is_some_and(|role| role == "user");
+        let is_split = is_user && blocks.iter().any(|block| block.is_result);
         if is_split && is_marked {
             let expected = "on a block of the content, if a message holds results of tools";
             return Some(Err(wrong("weir", expected)));
         }
-        let first = self.outside + self.messages.len();
+        let first = self.messages.len();
         match is_split {
             true => self.split(&blocks)?,
             false => self.messages.push(raw),
@@ -94,7 +98,7 @@ impl<'a> List<'a> {
         if self.messages.len() > self.max_messages {
             return Some(Err(BodyError::TooManyMessages { limit: self.max_messages }));
         }
-        let messages = first..self.outside + self.messages.len();
+        let messages = first..self.messages.len();
         self.containers.push(Container { raw, role, messages, is_split });
         Some(Ok(()))
     }
@@ -126,7 +130,7 @@ fn content_blocks(walk: &mut Walk<'_>) -> Option<Vec<Place>> {
         if is_object {
             walk.members(|name, walk| {
                 let value = walk.value()?;
-                is_result |= name == "\"type\"" && value == "\"tool_result\"";
+                is_result |= name == "\"type\"" && value == RESULT;
                 Some(())
             })?;
         } else {
@@ -138,15 +142,19 @@ fn content_blocks(walk: &mut Walk<'_>) -> Option<Vec<Place>> {
     Some(blocks)
 }
 
-/// Reads a body in one validating pass.
-pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
-    let text = from_utf8(body)?;
-    let mut list =
-        List { text, max_messages, outside: 0, messages: Vec::new(), containers: Vec::new() };
-    let members = Members::read(text, &MEMBERS, "messages", |walk| list.message(walk))?;
-    let [model_raw, system, listed, stream_raw, most, tools, tier] = members.values;
+/// Reads a body in one validating pass, from where `begun` ends.
+pub(super) fn read<'a>(
+    text: &'a str,
+    mut begun: Begun<'a>,
+    max_messages: usize,
+) -> Result<Request<'a>, BodyError> {
+    let messages = std::mem::take(&mut begun.messages);
+    let containers = std::mem::take(&mut begun.containers);
+    let mut list = List { text, max_messages, messages, containers };
+    let members = Members::read(text, &begun, &MEMBERS, "messages", |walk| list.message(walk))?;
+    let [model_raw, system, no_list, stream_raw, most, tools, tier] = members.values;
     let List { messages: mut own, mut containers, .. } = list;
-    if listed.is_some_and(|raw| !raw.starts_with('[')) {
+    if no_list.is_some() {
         return Err(wrong("messages", "an array of messages"));
     }
     let mut messages = Vec::with_capacity(own.len() + 1);
@@ -181,7 +189,21 @@ pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, Body
         outside,
         containers,
         provider_state: None,
-        leading: Vec::new(),
+        is_open: false,
+        leading: members.leading,
+        labels: members.labels,
+    })
+}
+
+/// Whether the JSON text of a message has blocks that chat completions do not know.
+pub(super) fn has_own_blocks(raw: &str) -> bool {
+    let blocks = json::member(raw, "content").and_then(json::elements).unwrap_or_default();
+    blocks.iter().any(|block| {
+        let kind = json::member(block, "type").and_then(json::string).unwrap_or_default();
+        matches!(
+            kind.as_ref(),
+            "tool_use" | "tool_result" | "thinking" | "redacted_thinking" | "document" | "image"
+        )
     })
 }
 
@@ -199,6 +221,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         calls: Vec::new(),
         answers: None,
         side_texts: Vec::new(),
+        thinking_texts: 0,
         others: Vec::new(),
         opaque_members: 0,
         weir: None,
@@ -224,10 +247,9 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
 
 /// Reads a run of blocks of a user's message, or one result of a tool.
 fn read_blocks<'a>(raw: &'a str, mut message: Message<'a>) -> Result<Message<'a>, FieldError> {
-    let blocks = json::run(raw).unwrap_or_default();
-    let mut parts = Vec::with_capacity(blocks.len());
-    for raw in blocks {
-        let block = Parsed::read(raw)?;
+    let mut parts = Vec::new();
+    for block in Parsed::run(raw).unwrap_or_default() {
+        let block = block?;
         message.weir = message.weir.or(block.weir);
         if block.kind == "tool_result" {
             message.role = Role::Tool;
@@ -274,8 +296,38 @@ struct Parsed<'a> {
 }
 
 impl<'a> Parsed<'a> {
-    fn read(raw: &'a str) -> Result<Self, FieldError> {
-        let found = fields(raw, &BLOCK_MEMBERS, "a block, which is an object")?;
+    /// Reads the blocks of a run; `None` if `raw` is no run.
+    fn run(raw: &'a str) -> Option<Vec<Result<Self, FieldError>>> {
+        let mut blocks = Vec::new();
+        Walk::new(raw).run(|walk| {
+            blocks.push(Self::next(walk)?);
+            Some(())
+        })?;
+        Some(blocks)
+    }
+
+    /// Reads the blocks of a list; `None` if `raw` is no list.
+    fn list(raw: &'a str) -> Option<Vec<Result<Self, FieldError>>> {
+        let mut blocks = Vec::new();
+        let mut walk = Walk::new(raw);
+        walk.elements(|walk| {
+            blocks.push(Self::next(walk)?);
+            Some(())
+        })?;
+        walk.end()?;
+        Some(blocks)
+    }
+
+    /// Reads the next value of a walk; `None` if it is no JSON.
+    fn next(walk: &mut Walk<'a>) -> Option<Result<Self, FieldError>> {
+        walk.peek()?;
+        let start = walk.position();
+        let found = next_fields(walk, &BLOCK_MEMBERS, "a block, which is an object")?;
+        let raw = walk.since(start)?;
+        Some(found.and_then(|found| Self::of(raw, found)))
+    }
+
+    fn of(raw: &'a str, found: [Option<&'a str>; BLOCK_MEMBERS.len()]) -> Result<Self, FieldError> {
         let weir = pin(found[BLOCK_MEMBERS.len() - 1])?;
         let found = found.map(|value| value.filter(|value| *value != "null"));
         let [
@@ -314,6 +366,7 @@ impl<'a> Parsed<'a> {
         match (self.kind.as_ref(), self.text, self.source) {
             ("text", Some(text), _) => Part::Text(text),
             ("image", _, Some(source)) => image(source).unwrap_or(Part::Other(self.raw)),
+            ("document", _, Some(source)) => document(source).unwrap_or(Part::Other(self.raw)),
             _ => Part::Other(self.raw),
         }
     }
@@ -351,6 +404,13 @@ fn image(source: &str) -> Option<Part<'_>> {
     Some(Part::Image { url, detail: None })
 }
 
+/// Reads the source of a document, if that is its text.
+fn document(source: &str) -> Option<Part<'_>> {
+    let [kind, data] = fields(source, &["type", "data"], "an object").ok()?;
+    let is_text = kind.and_then(json::string).as_deref() == Some("text");
+    data.filter(|data| is_text && data.starts_with('"')).map(Part::Thinking)
+}
+
 /// Reads the content of `message`, whose role is known.
 fn add_content<'a>(
     message: &mut Message<'a>,
@@ -364,8 +424,9 @@ fn add_content<'a>(
     }
     let wrong = FieldError::WrongType { key, expected: "a string or a list of blocks" };
     let mut parts = Vec::new();
-    for raw in json::elements(raw).ok_or(wrong)? {
-        let block = Parsed::read(raw)?;
+    for block in Parsed::list(raw).ok_or(wrong)? {
+        let block = block?;
+        message.weir = message.weir.or(block.weir);
         match message.role {
             Role::Assistant => block.said(message, &mut parts),
             _ => parts.push(block.part()),
@@ -433,49 +494,68 @@ pub(super) fn content(raw: &str) -> Option<&str> {
     }
     let [kind, role, content] =
         fields(raw, &["type", "role", "content"], "an object").unwrap_or_default();
-    let is_result = kind == Some("\"tool_result\"");
+    let is_result = kind == Some(RESULT);
     (is_result || role.is_some()).then_some(content?)
 }
 
 /// Returns a message without the marks of the provider's cache, and with its content as a list of
 /// blocks: clients move the marks, and write a text that has one as a block.
 pub(super) fn identity(raw: &str) -> Cow<'_, str> {
-    let out = if is_result(raw) { unmarked(raw) } else { unmarked_blocks(raw) };
-    if raw.starts_with('"') {
-        return out;
-    }
-    let Some(text) = content(&out).filter(|content| content.starts_with('"')) else { return out };
-    let block = format!(r#"[{{"type":"text","text":{text}}}]"#);
-    Cow::Owned(rejoin(&out, &[text], |_, _| Some(Cow::Borrowed(block.as_str()))))
+    let out = if raw.contains(CACHE_CONTROL) { without_marks(raw) } else { Cow::Borrowed(raw) };
+    let Some(text) = content_text(&out) else { return out };
+    let start = text.as_ptr() as usize - out.as_ptr() as usize;
+    let (before, after) = (&out[..start], &out[start + text.len()..]);
+    Cow::Owned([before, r#"[{"type":"text","text":"#, text, "}]", after].concat())
 }
 
-/// Returns a message without the marks of its blocks.
-fn unmarked_blocks(raw: &str) -> Cow<'_, str> {
-    match blocks(raw).filter(|_| raw.contains(CACHE_CONTROL)) {
+/// Returns the content of an object of the list, or of a result, if it is a text. Reads no further than to
+/// a content that is none.
+fn content_text(raw: &str) -> Option<&str> {
+    let (mut kind, mut role, mut content) = (None, None, None);
+    Walk::new(raw).members(|name, walk| {
+        let name = json::name(name)?;
+        let place = match name.as_ref() {
+            "type" => &mut kind,
+            "role" => &mut role,
+            "content" if walk.peek()? == b'"' => &mut content,
+            "content" => return None,
+            _ => return walk.value().map(drop),
+        };
+        let is_first = place.replace(walk.value()?).is_none();
+        is_first.then_some(())
+    })?;
+    content.filter(|_| kind == Some(RESULT) || role.is_some())
+}
+
+/// Returns a message without the marks on itself, if it is a result, or on its blocks.
+fn without_marks(raw: &str) -> Cow<'_, str> {
+    let is_result = fields(raw, &["type"], "an object").is_ok_and(|[kind]| kind == Some(RESULT));
+    match blocks(raw).filter(|_| !is_result) {
         Some(own) => Cow::Owned(rejoin(raw, &own, |_, block| Some(unmarked(block)))),
+        None if is_result => unmarked(raw),
         None => Cow::Borrowed(raw),
     }
 }
 
-fn is_result(raw: &str) -> bool {
-    fields(raw, &["type"], "an object").is_ok_and(|[kind]| kind == Some("\"tool_result\""))
-}
-
-/// Returns a block without its own mark, and without those inside a result.
+/// Returns a block without its own mark, and without those of the blocks inside a result. Results lie in
+/// no results, so nothing deeper is read: a body may be nested as deep as it is long.
 fn unmarked(block: &str) -> Cow<'_, str> {
     if !block.contains(CACHE_CONTROL) {
         return Cow::Borrowed(block);
     }
-    let mut out = Cow::Borrowed(block);
-    if is_result(block)
-        && let Some(inner) = content(block).and_then(json::elements)
-    {
-        out = Cow::Owned(rejoin(block, &inner, |_, part| Some(unmarked(part))));
-    }
-    let mark = fields(&out, &[CACHE_CONTROL], "an object").ok().and_then(|[mark]| mark);
-    match mark.map(|mark| without_member(&out, mark)) {
-        Some(without) => Cow::Owned(without),
-        None => out,
+    let [kind] = fields(block, &["type"], "an object").unwrap_or_default();
+    let inner = content(block).filter(|_| kind == Some(RESULT)).and_then(json::elements);
+    let Some(inner) = inner else { return without_mark(block) };
+    let out = rejoin(block, &inner, |_, part| Some(without_mark(part)));
+    Cow::Owned(without_mark(&out).into_owned())
+}
+
+/// Returns a block without its own mark.
+fn without_mark(block: &str) -> Cow<'_, str> {
+    let mark = fields(block, &[CACHE_CONTROL], "an object").ok().and_then(|[mark]| mark);
+    match mark {
+        Some(mark) => Cow::Owned(without_member(block, mark)),
+        None => Cow::Borrowed(block),
     }
 }
 
@@ -494,7 +574,7 @@ mod tests {
     ],"system":[{"type":"text","text":"Be brief."}]}"#;
 
     fn request(body: &str) -> Request<'_> {
-        read(body.as_bytes(), 100).expect("readable")
+        Protocol::Messages.read(body.as_bytes(), 100).expect("readable")
     }
 
     #[test]
@@ -631,7 +711,8 @@ mod tests {
             ),
             (r#"{"messages":[{},{},{}]}"#, BodyError::TooManyMessages { limit: 2 }),
         ] {
-            assert_eq!(read(body.as_bytes(), 2).expect_err("refused"), refusal, "{body}");
+            let refused = Protocol::Messages.read(body.as_bytes(), 2).expect_err("refused");
+            assert_eq!(refused, refusal, "{body}");
         }
     }
 
@@ -643,5 +724,72 @@ mod tests {
         let body = format!(r#"{{"messages":[{{"role":"user","content":[{raw}]}}]}}"#);
         let sent = apply(Protocol::Messages, &request(&body), &[(0, Edit::Unmark)]);
         assert_eq!(sent, body.replace(r#","weir":{"pin":true}"#, ""));
+    }
+
+    #[test]
+    fn marks_in_deeply_nested_results_take_no_stack() {
+        let (head, levels) = (r#"{"type":"tool_result","cache_control":{},"content":["#, 50_000);
+        let nested = format!("{}{}", head.repeat(levels), "]}".repeat(levels));
+        let left = identity(&nested);
+        // Those of the result and of the blocks in it.
+        assert_eq!(left.matches(CACHE_CONTROL).count(), levels - 2);
+    }
+
+    #[test]
+    fn the_providers_own_compaction_is_pinned() {
+        let raw = r#"{"role":"assistant","content":[{"type":"compaction","content":"All before."},{"type":"text","text":"Go on."}]}"#;
+        assert!(read_message(raw).expect("readable").is_pinned());
+        assert!(!read_message(&raw.replace("compaction", "other")).expect("readable").is_pinned());
+    }
+
+    #[test]
+    fn the_text_of_a_document_is_counted() {
+        let raw = r#"{"role":"user","content":[{"type":"document","source":{"type":"text","data":"a b"}},{"type":"document","source":{"type":"base64","data":"AA"}}]}"#;
+        let message = read_message(raw).expect("readable");
+        let Content::Parts(parts) = &message.content else { panic!("no parts") };
+        assert!(matches!(parts[..], [Part::Thinking("\"a b\""), Part::Other(_)]));
+    }
+
+    #[test]
+    fn system_messages_move_behind_the_users_and_assistants_never_begin() {
+        let body = |list: &[&str]| {
+            let list = list
+                .iter()
+                .enumerate()
+                .map(|(place, role)| format!(r#"{{"role":"{role}","content":"{place}"}}"#));
+            format!(r#"{{"messages":[{}]}}"#, list.collect::<Vec<_>>().join(","))
+        };
+        let (u, a, s) = ("user", "assistant", "system");
+        for (list, gone, expected) in [
+            (&[u, s, a, u, a][..], &[2][..], "user:03 system:1 assistant:4"),
+            (&[u, s, a, u, s, a], &[2], "user:03 system:14 assistant:5"),
+            (&[u, s, a, u], &[2], "user:03 system:1"),
+            (&[u, a, u, s, a], &[0, 1], "user:2 system:3 assistant:4"),
+            (&[u, s, a, u], &[0], "user:1 assistant:2 user:3"),
+            (&[u, s, a, u], &[0, 2], "user:3 system:1"),
+            (&[u, a, u, s, a, u], &[2], "user:0 assistant:1 user:3 assistant:4 user:5"),
+            // Left as the caller sent them.
+            (&[s, u, a, s, u, a], &[5], "system:0 user:1 assistant:2 system:3 user:4"),
+            (&[u, s, s, a], &[], "user:0 system:1 system:2 assistant:3"),
+        ] {
+            let body = body(list);
+            let request = request(&body);
+            let edits: Vec<_> = gone.iter().map(|message| (*message, Edit::Remove)).collect();
+            let sent = apply(Protocol::Messages, &request, &edits);
+            let sent: serde_json::Value = serde_json::from_str(&sent).expect("JSON");
+            let words = sent["messages"].as_array().expect("a list").iter().map(|own| {
+                let texts = match &own["content"] {
+                    serde_json::Value::String(text) => text.clone(),
+                    blocks => blocks
+                        .as_array()
+                        .expect("blocks")
+                        .iter()
+                        .filter_map(|block| block["text"].as_str())
+                        .collect(),
+                };
+                format!("{}:{texts}", own["role"].as_str().expect("a role"))
+            });
+            assert_eq!(words.collect::<Vec<_>>().join(" "), expected, "{list:?} {gone:?}");
+        }
     }
 }

@@ -5,23 +5,28 @@
 //! [`splice::apply`] writes into the caller's own bytes.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
+pub mod agents;
+pub mod applied_edits;
 pub mod asking;
+mod beginning;
 pub mod body;
 pub mod breakpoint;
 pub mod chat;
 pub mod clamp;
+pub mod compaction;
 mod containers;
 pub mod json;
 pub mod message;
 pub mod messages;
 pub mod model;
 pub mod models;
+pub mod output_item;
 pub mod overflow;
 pub mod responses;
 pub mod splice;
 
+pub use beginning::{Beginning, Prefix};
 pub use message::{Content, Message, Part, Role};
 pub use splice::Edit;
 
@@ -29,6 +34,9 @@ pub mod sse;
 pub mod unasked;
 pub mod usage;
 pub mod walk;
+
+use beginning::Begun;
+use body::from_utf8;
 
 /// Protocols whose request bodies weir reads. Each has one module next to this file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -43,21 +51,54 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// Names of the protocols on the command line.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("chat", Self::Chat), ("responses", Self::Responses), ("messages", Self::Messages)];
+
+    /// Returns the protocol called `name`, if there is one.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(own, _)| *own == name).map(|(_, protocol)| *protocol)
+    }
+
+    /// Recognises the protocol of a request body, or of a bare list of messages or items, by its
+    /// shape. A body that could be of several is one of chat completions.
+    pub fn recognise(text: &str) -> Self {
+        let text = text.trim_ascii_start();
+        if text.starts_with('[') {
+            return match json::elements(text).unwrap_or_default() {
+                items if items.iter().any(|item| responses::is_item(item)) => Self::Responses,
+                list if list.iter().any(|message| messages::has_own_blocks(message)) => {
+                    Self::Messages
+                }
+                _ => Self::Chat,
+            };
+        }
+        let members = json::members(text).unwrap_or_default();
+        let member = |name: &str| members.iter().find(|(own, _)| own == name).map(|(_, raw)| *raw);
+        match (member("messages"), member("input")) {
+            (None, Some(_)) => Self::Responses,
+            (None, None) => Self::Chat,
+            _ if member("system").is_some() => Self::Messages,
+            (Some(list), _) => {
+                let list = json::elements(list).unwrap_or_default();
+                let tools = member("tools").and_then(json::elements).unwrap_or_default();
+                let is_own = list.iter().any(|message| messages::has_own_blocks(message))
+                    || tools.iter().any(|tool| json::member(tool, "input_schema").is_some());
+                if is_own { Self::Messages } else { Self::Chat }
+            }
+        }
+    }
+
     /// Reads a request body of this protocol. Copies nothing but the list of messages.
     ///
     /// # Errors
     ///
     /// If the body is not a request of this protocol, or has too many messages.
     pub fn read(self, body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
-        match self {
-            Self::Chat => chat::read(body, max_messages),
-            Self::Responses => responses::read(body, max_messages),
-            Self::Messages => messages::read(body, max_messages),
-        }
+        self.continued(from_utf8(body)?, Begun::default(), max_messages)
     }
 
-    /// Like [`Self::read`], for a body that starts with the bytes described by `beginning`: only
-    /// the rest is read.
+    /// Like [`Self::read`], for a body that starts with the bytes of `prefix`: only the rest is read.
     ///
     /// # Errors
     ///
@@ -65,21 +106,24 @@ impl Protocol {
     pub fn read_on<'a>(
         self,
         body: &'a [u8],
-        beginning: &Beginning,
+        prefix: Prefix<'_>,
+        max_messages: usize,
+    ) -> Result<Request<'a>, BodyError> {
+        let text = from_utf8(body)?;
+        let begun = if prefix.messages() > max_messages { None } else { prefix.begun(text) };
+        self.continued(text, begun.unwrap_or_default(), max_messages)
+    }
+
+    fn continued<'a>(
+        self,
+        text: &'a str,
+        begun: Begun<'a>,
         max_messages: usize,
     ) -> Result<Request<'a>, BodyError> {
         match self {
-            Self::Chat => chat::read_on(body, beginning, max_messages),
-            Self::Responses | Self::Messages => self.read(body, max_messages),
-        }
-    }
-
-    /// Returns the beginning of a request's body, up to the end of its last message; `None` if it
-    /// has none.
-    pub fn beginning(self, request: &Request<'_>) -> Option<Beginning> {
-        match self {
-            Self::Chat => chat::beginning(request),
-            Self::Responses | Self::Messages => None,
+            Self::Chat => chat::read(text, begun, max_messages),
+            Self::Responses => responses::read(text, begun, max_messages),
+            Self::Messages => messages::read(text, begun, max_messages),
         }
     }
 
@@ -112,27 +156,6 @@ impl Protocol {
             Self::Chat | Self::Responses => Cow::Borrowed(raw),
             Self::Messages => messages::identity(raw),
         }
-    }
-}
-
-/// Positions of members in the first bytes of a body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beginning {
-    /// Members before the messages, in the protocol's own order.
-    leading: Vec<Option<Range<usize>>>,
-    messages: Vec<Range<usize>>,
-    end: usize,
-}
-
-impl Beginning {
-    /// Returns its length in bytes.
-    pub fn end(&self) -> usize {
-        self.end
-    }
-
-    /// Returns the number of messages that end in it.
-    pub fn messages(&self) -> usize {
-        self.messages.len()
     }
 }
 
@@ -171,15 +194,90 @@ pub struct Request<'a> {
     containers: Vec<messages::Container<'a>>,
     /// Member that refers to a conversation kept by the provider, which weir cannot compact.
     pub provider_state: Option<&'static str>,
-    /// Members before the messages, in the protocol's own order.
+    /// Whether a later item of the list could belong to the last message.
+    is_open: bool,
+    /// Members before the list of messages, in the protocol's own order, from name to end.
     leading: Vec<Option<&'a str>>,
+    /// Members in which clients label their requests, in the order of [`LABELS`].
+    labels: [Option<&'a str>; LABELS.len()],
 }
 
+/// Members in which clients label their requests. weir reads them for its records only: one that is
+/// given twice is left for the upstream to refuse.
+const LABELS: [&str; 4] = ["metadata", "client_metadata", "prompt_cache_key", "conversation"];
+/// Maximum number of messages in [`Request::opening`].
+const MAX_OPENING: usize = 16;
+
 impl<'a> Request<'a> {
+    /// Returns the JSON text of `metadata`: an object of the caller's own.
+    pub fn metadata(&self) -> Option<&'a str> {
+        self.labels[0]
+    }
+
+    /// Returns the JSON text of `client_metadata`, in which codex describes a request.
+    pub fn client_metadata(&self) -> Option<&'a str> {
+        self.labels[1]
+    }
+
+    /// Returns the JSON text of `prompt_cache_key`, which requests of one conversation share.
+    pub fn prompt_cache_key(&self) -> Option<&'a str> {
+        self.labels[2]
+    }
+
+    /// Returns the JSON text of `conversation`, which names a conversation kept by the provider.
+    pub fn conversation(&self) -> Option<&'a str> {
+        self.labels[3]
+    }
+
+    /// Returns the first messages, up to the first one that is not the system's. Each request of a
+    /// conversation begins with them.
+    pub fn opening(&self) -> &[&'a str] {
+        let listed = self.listed().iter().take(MAX_OPENING);
+        let systems = listed.take_while(|raw| is_of_system(raw)).count();
+        &self.messages[..(self.outside + systems + 1).min(self.messages.len())]
+    }
+
     /// Returns the messages in the list of messages.
     pub fn listed(&self) -> &[&'a str] {
         &self.messages[self.outside..]
     }
+
+    /// Returns the place of a message in the caller's body, such as `messages[3]` or `input[7]`. A run
+    /// of items has the place of its first item that cannot be read, or else of its first.
+    pub fn place(&self, index: usize) -> String {
+        let raw = self.messages.get(index).copied().unwrap_or_default();
+        // `system`, `instructions`, or `input` with a text instead of a list.
+        let is_member = self.protocol == Protocol::Responses && raw.starts_with('"');
+        if index < self.outside || is_member {
+            return raw.split('"').nth(1).unwrap_or_default().to_owned();
+        }
+        match self.protocol {
+            Protocol::Chat => format!("messages[{index}]"),
+            Protocol::Responses => {
+                let (before, own) = responses::items_before(&self.messages, self.outside, index);
+                format!("input[{}]", before + own)
+            }
+            Protocol::Messages => {
+                let holds = |own: &messages::Container<'_>| own.messages.contains(&index);
+                let place = self.containers.iter().position(holds).unwrap_or(index);
+                format!("messages[{place}]")
+            }
+        }
+    }
+}
+
+/// Whether a message of the list is the system's. Reads up to its role only.
+fn is_of_system(raw: &str) -> bool {
+    let mut role = None;
+    // A name that is not the role's is skipped; the walk ends with the role.
+    let _ = walk::Walk::new(raw).members(|name, walk| {
+        let value = walk.value()?;
+        if name == "\"role\"" {
+            role = Some(value);
+        }
+        role.is_none().then_some(())
+    });
+    matches!(role, Some("\"system\"" | "\"developer\""))
 }
 
 /// Member outside the messages that takes prompt tokens.
@@ -229,4 +327,41 @@ pub enum FieldError {
     DuplicateKey { key: &'static str },
     /// A member has an invalid type; the key is empty for the message itself.
     WrongType { key: &'static str, expected: &'static str },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols_are_recognised_by_shape() {
+        use Protocol::{Chat, Messages, Responses};
+        for (body, protocol) in [
+            (r#"{"messages":[{"role":"user","content":"x"}]}"#, Chat),
+            (r#"{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}"#, Chat),
+            (r#"{"input":"x"}"#, Responses),
+            (r#" {"model":"gpt-5","input":[{"role":"user","content":"x"}]}"#, Responses),
+            (r#"{"messages":[{"role":"user","content":"x"}],"system":"y"}"#, Messages),
+            (
+                r#"{"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f","input_schema":{}}]}"#,
+                Messages,
+            ),
+            (
+                r#"{"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"c"}]}]}"#,
+                Messages,
+            ),
+            (r#"[{"role":"user","content":"x"}]"#, Chat),
+            (r#"[{"type":"function_call","call_id":"c"}]"#, Responses),
+            (r#"[{"role":"assistant","content":[{"type":"tool_use","id":"c"}]}]"#, Messages),
+            (r#"{"messages":7}"#, Chat),
+            ("[1,\"x\",[]]", Chat),
+            ("{", Chat),
+            ("", Chat),
+        ] {
+            assert_eq!(Protocol::recognise(body), protocol, "{body}");
+        }
+        for (name, protocol) in Protocol::NAMES {
+            assert_eq!(Protocol::from_name(name), Some(protocol));
+        }
+    }
 }

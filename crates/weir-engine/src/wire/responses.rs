@@ -6,9 +6,11 @@
 //! completions. The API reference of Responses describes the items.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
+use super::beginning::Begun;
 use super::body::{
-    Members, expect_string, fields, from_utf8, member_value, model, pin, stream, whole, wrong,
+    Members, expect_string, fields, member_value, model, next_fields, pin, stream, whole, wrong,
 };
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
@@ -46,11 +48,13 @@ enum Kind {
     Other,
 }
 
-/// Determines the kind of an item by its `type` and `role`.
-fn kind(item: Option<&str>, role: Option<&str>) -> Kind {
-    match item.unwrap_or("message") {
+/// Determines the kind of an item by its `type` and `role`, and for a search of tools by `execution`.
+fn kind(item: Option<&str>, role: Option<&str>, execution: Option<&str>) -> Kind {
+    match item.unwrap_or(untyped(role)) {
         "message" if role == Some("assistant") => Kind::Assistant,
-        "reasoning" => Kind::Assistant,
+        "reasoning" | "program" | "program_output" => Kind::Assistant,
+        "tool_search_output" if execution == Some("client") => Kind::Output,
+        "tool_search_output" => Kind::Assistant,
         "item_reference" => Kind::Reference,
         "mcp_list_tools" | "mcp_approval_request" => Kind::Assistant,
         "mcp_approval_response" => Kind::Output,
@@ -58,6 +62,11 @@ fn kind(item: Option<&str>, role: Option<&str>) -> Kind {
         own if own.ends_with("_call") => Kind::Assistant,
         _ => Kind::Other,
     }
+}
+
+/// Returns the type of an item that names none: a message has a role, a reference has not.
+fn untyped(role: Option<&str>) -> &'static str {
+    if role.is_some() { "message" } else { "item_reference" }
 }
 
 /// Whether an item is a call that the client answers by an item of its own. The provider answers the
@@ -82,6 +91,8 @@ struct Items<'a> {
     /// Start of the last message, if the model wrote it and the next item may belong to it.
     open: Option<usize>,
     has_reference: bool,
+    /// Whether a program of the model still runs.
+    is_in_program: bool,
 }
 
 impl<'a> Items<'a> {
@@ -91,20 +102,29 @@ impl<'a> Items<'a> {
             walk.value()?;
             return Some(Err(wrong("input", "a string or a list of items, which are objects")));
         }
-        let (start, mut own, mut role) = (walk.position(), None, None);
+        let start = walk.position();
+        let (mut own, mut role, mut execution) = (None, None, None);
         walk.members(|name, walk| {
             let value = walk.value()?;
             match name {
                 "\"type\"" => own = Some(value),
                 "\"role\"" => role = Some(value),
+                "\"execution\"" => execution = Some(value),
                 _ => {}
             }
             Some(())
         })?;
-        let (own, role) = (own.and_then(json::string), role.and_then(json::string));
-        let kind = kind(own.as_deref(), role.as_deref());
+        let [own, role, execution] = [own, role, execution].map(|raw| raw.and_then(json::string));
+        let kind = kind(own.as_deref(), role.as_deref(), execution.as_deref());
         self.has_reference |= kind == Kind::Reference;
-        let from = self.open.filter(|_| kind == Kind::Assistant);
+        match own.as_deref() {
+            Some("program") => self.is_in_program = true,
+            Some("program_output") => self.is_in_program = false,
+            _ => {}
+        }
+        // The outputs of calls that a program makes belong to the program.
+        let is_programs = kind == Kind::Output && self.is_in_program;
+        let from = self.open.filter(|_| kind == Kind::Assistant || is_programs);
         if from.is_some() {
             self.messages.pop();
         } else if self.messages.len() == self.max_messages {
@@ -112,19 +132,31 @@ impl<'a> Items<'a> {
         }
         let from = from.unwrap_or(start);
         self.messages.push(self.text.get(from..walk.position())?);
-        self.open = (kind == Kind::Assistant).then_some(from);
+        self.open = (kind == Kind::Assistant || is_programs).then_some(from);
+        self.is_in_program &= self.open.is_some();
         Some(Ok(()))
     }
 }
 
-/// Reads a body in one validating pass.
-pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, BodyError> {
-    let text = from_utf8(body)?;
-    let mut items =
-        Items { text, max_messages, messages: Vec::new(), open: None, has_reference: false };
-    let members = Members::read(text, &MEMBERS, "input", |walk| items.item(walk))?;
-    let [model_raw, instructions, input, stream_raw, most, tools, format, tier, ..] =
+/// Reads a body in one validating pass, from where `begun` ends.
+pub(super) fn read<'a>(
+    text: &'a str,
+    mut begun: Begun<'a>,
+    max_messages: usize,
+) -> Result<Request<'a>, BodyError> {
+    let own = std::mem::take(&mut begun.messages);
+    let mut items = Items {
+        text,
+        max_messages,
+        messages: own,
+        open: None,
+        has_reference: false,
+        is_in_program: false,
+    };
+    let members = Members::read(text, &begun, &MEMBERS, "input", |walk| items.item(walk))?;
+    let [model_raw, instructions, input, stream_raw, most, tools, format, tier, _, conversation, _] =
         members.values;
+    let [metadata, client_metadata, cache_key, _] = members.labels;
     let mut messages = Vec::with_capacity(items.messages.len() + 1);
     let is_given = |raw: &Option<&str>| raw.is_some_and(|raw| raw != "null");
     if is_given(&instructions) {
@@ -135,9 +167,8 @@ pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, Body
     }
     let outside = messages.len();
     match input {
-        Some(raw) if raw.starts_with('[') => messages.append(&mut items.messages),
+        None | Some("null") => messages.append(&mut items.messages),
         Some(raw) if raw.starts_with('"') => messages.extend(members.spans[2]),
-        None | Some("null") => {}
         Some(_) => return Err(wrong("input", "a string or a list of items")),
     }
     let state = STATE.iter().zip(&members.values[8..]).find(|(_, raw)| is_given(raw));
@@ -165,7 +196,9 @@ pub(super) fn read(body: &[u8], max_messages: usize) -> Result<Request<'_>, Body
             Some((name, _)) => Some(*name),
             None => items.has_reference.then_some("item_reference"),
         },
-        leading: Vec::new(),
+        is_open: items.open.is_some(),
+        leading: members.leading,
+        labels: [metadata, client_metadata, cache_key, conversation],
     })
 }
 
@@ -176,9 +209,10 @@ fn format_of(text: &str) -> Option<&str> {
 }
 
 /// Members of an item that weir acts on; each may be given once.
-const ITEM_MEMBERS: [&str; 15] = [
+const ITEM_MEMBERS: [&str; 16] = [
     "type",
     "role",
+    "execution",
     "content",
     "output",
     "name",
@@ -205,6 +239,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         calls: Vec::new(),
         answers: None,
         side_texts: Vec::new(),
+        thinking_texts: 0,
         others: Vec::new(),
         opaque_members: 0,
         weir: None,
@@ -215,16 +250,19 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         message.content = Content::Text(value);
         return Ok(message);
     }
-    let items = json::run(raw).unwrap_or_default();
+    let items = Item::run(raw).unwrap_or_default();
+    let items: Vec<Item<'_>> = items.into_iter().collect::<Result<_, _>>()?;
     let is_alone = items.len() == 1;
+    // The calls of a program have their outputs in the same run.
+    let outputs = items.iter().filter(|item| item.kind == Kind::Output);
+    let answered: HashSet<&str> = outputs.filter_map(|item| item.call_id).collect();
     let mut parts = Vec::new();
     for item in items {
-        let read = Item::read(item)?;
-        message.weir = message.weir.or(read.weir);
-        if read.kind != Kind::Assistant {
-            return read.alone(message);
+        message.weir = message.weir.or(item.weir);
+        if is_alone && item.kind != Kind::Assistant {
+            return item.alone(message);
         }
-        read.join(is_alone, &mut message, &mut parts)?;
+        item.join((is_alone, &answered), &mut message, &mut parts)?;
     }
     let has_text = |parts: &[Part<'_>]| parts.iter().any(|part| matches!(part, Part::Text(_)));
     if !matches!(message.content, Content::Text(_)) {
@@ -246,6 +284,8 @@ fn member(raw: &str) -> (bool, &str) {
 struct Item<'a> {
     raw: &'a str,
     kind: Kind,
+    /// Whether it is a call that the client answers by an item of its own.
+    is_answered: bool,
     own: Cow<'a, str>,
     role: Option<&'a str>,
     content: Option<&'a str>,
@@ -259,13 +299,31 @@ struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
+    /// Reads the items of a message; `None` if `raw` is no run of values.
+    fn run(raw: &'a str) -> Option<Vec<Result<Self, FieldError>>> {
+        let mut items = Vec::new();
+        Walk::new(raw).run(|walk| {
+            walk.peek()?;
+            let start = walk.position();
+            let found = next_fields(walk, &ITEM_MEMBERS, "an item, which is an object")?;
+            let raw = walk.since(start)?;
+            items.push(found.and_then(|found| Self::of(raw, found)));
+            Some(())
+        })?;
+        Some(items)
+    }
+
     fn read(raw: &'a str) -> Result<Self, FieldError> {
-        let found = fields(raw, &ITEM_MEMBERS, "an item, which is an object")?;
+        Self::of(raw, fields(raw, &ITEM_MEMBERS, "an item, which is an object")?)
+    }
+
+    fn of(raw: &'a str, found: [Option<&'a str>; ITEM_MEMBERS.len()]) -> Result<Self, FieldError> {
         let weir = pin(found[ITEM_MEMBERS.len() - 1])?;
         let found = found.map(|value| value.filter(|value| *value != "null"));
         let [
             own,
             role,
+            execution,
             content,
             output,
             name,
@@ -281,11 +339,15 @@ impl<'a> Item<'a> {
             _,
         ] = found;
         let own = own.map(|own| expect_string(own, "type")).transpose()?;
-        let own = own.unwrap_or(Cow::Borrowed("message"));
         let said = role.map(|role| expect_string(role, "role")).transpose()?;
+        let own = own.unwrap_or(Cow::Borrowed(untyped(said.as_deref())));
+        let execution = execution.and_then(json::string);
+        let kind = kind(Some(&own), said.as_deref(), execution.as_deref());
         Ok(Self {
             raw,
-            kind: kind(Some(&own), said.as_deref()),
+            kind,
+            is_answered: is_answered_by_client(&own)
+                || (own == "tool_search_call" && execution.as_deref() == Some("client")),
             own,
             role,
             content,
@@ -304,18 +366,28 @@ impl<'a> Item<'a> {
         if self.kind == Kind::Output {
             message.role = Role::Tool;
             message.answers = self.call_id;
-            message.content = match self.output {
-                Some(output) if output.starts_with('{') => {
-                    Content::Parts(vec![Part::Other(output)])
+            match (self.own.as_ref(), self.output) {
+                // Neither can be a text, so they are never replaced.
+                ("computer_call_output" | "shell_call_output", Some(output)) => {
+                    let parts = json::elements(output).unwrap_or_else(|| vec![output]);
+                    message.others.extend(parts.into_iter().map(read_part));
                 }
-                output => read_content(output, "output")?,
-            };
+                ("tool_search_output", _) => message.others.push(Part::Other(self.raw)),
+                (_, Some(output)) if output.starts_with('{') => {
+                    message.content = Content::Parts(vec![Part::Other(output)]);
+                }
+                (_, output) => message.content = read_content(output, "output")?,
+            }
             return Ok(message);
         }
         if self.own != "message" {
-            // A compaction stands for all before it and is never removed.
+            // A compaction stands for all before it. It, settings given on the way and the developer's
+            // items, such as codex's tools, are never removed.
             let is_compaction = self.own.starts_with("compaction");
-            message.role = if is_compaction { Role::System } else { Role::Other };
+            let is_kept = is_compaction || self.own == "configuration_update";
+            let role = self.role.and_then(json::string);
+            let is_system = matches!(role.as_deref(), Some("developer" | "system"));
+            message.role = if is_kept || is_system { Role::System } else { Role::Other };
             match self.sealed {
                 Some(sealed) if is_compaction => message.others.push(Part::Sealed(sealed)),
                 _ => message.others.push(Part::Other(self.raw)),
@@ -335,7 +407,7 @@ impl<'a> Item<'a> {
     /// Adds an item that the model wrote to its message.
     fn join(
         self,
-        is_alone: bool,
+        (is_alone, answered): (bool, &HashSet<&str>),
         message: &mut Message<'a>,
         parts: &mut Vec<Part<'a>>,
     ) -> Result<(), FieldError> {
@@ -357,14 +429,24 @@ impl<'a> Item<'a> {
                 }
                 message.others.extend(self.sealed.map(Part::Sealed));
             }
-            own if is_answered_by_client(own) => message.calls.push(Call {
-                name: self.name.unwrap_or_default(),
-                arguments: self.arguments.unwrap_or_default(),
-                id: self.call_id.unwrap_or_default(),
-            }),
-            _ => message.others.push(Part::Other(self.raw)),
+            _ if self.is_answered && !self.call_id.is_some_and(|id| answered.contains(id)) => {
+                message.calls.push(Call {
+                    name: self.name.unwrap_or_default(),
+                    arguments: self.arguments.unwrap_or_default(),
+                    id: self.call_id.unwrap_or_default(),
+                });
+            }
+            _ => message.others.push(self.picture().unwrap_or(Part::Other(self.raw))),
         }
         Ok(())
+    }
+
+    /// Returns the picture of a generated image, which the provider counts as one.
+    fn picture(&self) -> Option<Part<'a>> {
+        let is_image = self.own == "image_generation_call";
+        let [result] = fields(self.raw, &["result"], "an item").ok().filter(|_| is_image)?;
+        let data = result.and_then(json::string)?;
+        Some(Part::Image { url: Cow::Owned(format!("data:;base64,{data}")), detail: None })
     }
 }
 
@@ -407,6 +489,20 @@ fn read_part(raw: &str) -> Part<'_> {
     part.unwrap_or(Part::Other(raw))
 }
 
+/// Whether the JSON text of an element is an item of Responses, and no message of a chat.
+pub(super) fn is_item(raw: &str) -> bool {
+    json::member(raw, "type").is_some()
+}
+
+/// Returns the number of items before message `index`, and of those in it before its first item that
+/// cannot be read.
+pub(super) fn items_before(messages: &[&str], outside: usize, index: usize) -> (usize, usize) {
+    let items = |raw: &&str| json::run(raw).map_or(1, |items| items.len());
+    let before = messages.iter().take(index).skip(outside).map(items).sum();
+    let own = messages.get(index).and_then(|raw| json::run(raw)).unwrap_or_default();
+    (before, own.iter().position(|item| read_message(item).is_err()).unwrap_or_default())
+}
+
 /// Returns the JSON text of a user message with the content `text`.
 pub(super) fn user_message(text: &str) -> String {
     let mut raw =
@@ -414,6 +510,22 @@ pub(super) fn user_message(text: &str) -> String {
     json::escape_into(text, &mut raw);
     raw.push_str(r#""}]}"#);
     raw
+}
+
+/// Returns the JSON text of a note as a message of its own, marked for later plans.
+pub(crate) fn note(text: &str) -> String {
+    let mut raw = user_message(text);
+    raw.truncate(raw.len() - 1);
+    raw.push_str(r#","weir":{"note":true}}"#);
+    raw
+}
+
+/// Returns the item that says the same as `raw`, the member `input` with a text.
+pub(crate) fn item_of(raw: &str) -> String {
+    format!(
+        r#"{{"type":"message","role":"user","content":[{{"type":"input_text","text":{}}}]}}"#,
+        member_value(raw)
+    )
 }
 
 /// Returns the lists of parts in a message that text can be put into or removed from, in order.
@@ -454,7 +566,7 @@ mod tests {
     use super::*;
 
     fn request(body: &str) -> Request<'_> {
-        read(body.as_bytes(), 100).expect("readable")
+        Protocol::Responses.read(body.as_bytes(), 100).expect("readable")
     }
 
     const ITEMS: &str = r#"{"model":"gpt-5","input":[
@@ -556,6 +668,44 @@ mod tests {
     }
 
     #[test]
+    fn places_are_those_of_the_body() {
+        let body = request(ITEMS);
+        let places: Vec<String> = (0..body.messages.len()).map(|index| body.place(index)).collect();
+        let expected = [
+            "instructions",
+            "input[0]",
+            "input[1]",
+            "input[5]",
+            "input[6]",
+            "input[7]",
+            "input[8]",
+        ];
+        assert_eq!(places, expected);
+        let text = request(r#"{"input":"hi"}"#);
+        assert_eq!(text.place(0), "input");
+        let wrong = request(
+            r#"{"input":[{"role":"user","content":"x"},{"type":"reasoning","summary":[]},{"role":"assistant","content":7}]}"#,
+        );
+        assert!(read_message(wrong.messages[1]).is_err());
+        assert_eq!(wrong.place(1), "input[2]");
+    }
+
+    #[test]
+    fn items_of_the_developer_and_compactions_are_system_messages() {
+        for (item, role) in [
+            (
+                r#"{"type":"additional_tools","role":"developer","tools":[{"type":"custom","name":"exec"}]}"#,
+                Role::System,
+            ),
+            (r#"{"type":"novelty","role":"system"}"#, Role::System),
+            (r#"{"type":"compaction","encrypted_content":"abcd"}"#, Role::System),
+            (r#"{"type":"novelty","role":"user"}"#, Role::Other),
+        ] {
+            assert_eq!(read_message(item).expect("readable").role, role, "{item}");
+        }
+    }
+
+    #[test]
     fn refuses_with_the_place() {
         let type_of = |key: &str, expected| BodyError::WrongType { key: key.into(), expected };
         for (body, refusal) in [
@@ -569,10 +719,47 @@ mod tests {
             (r#"{"Input":[]}"#, BodyError::OtherCase { key: "Input".into(), known: "input" }),
             (r#"{"input":[{},{},{}]}"#, BodyError::TooManyMessages { limit: 2 }),
         ] {
-            assert_eq!(read(body.as_bytes(), 2).expect_err("refused"), refusal, "{body}");
+            let refused = Protocol::Responses.read(body.as_bytes(), 2).expect_err("refused");
+            assert_eq!(refused, refusal, "{body}");
         }
         for body in [r#"{"input":[{]}"#, r#"{"input":[{}}"#, "[]", r#"{"input":[{}]} x"#] {
-            assert!(matches!(read(body.as_bytes(), 2), Err(BodyError::NotJson { .. })), "{body}");
+            let read = Protocol::Responses.read(body.as_bytes(), 2);
+            assert!(matches!(read, Err(BodyError::NotJson { .. })), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_a_program_or_a_search_for_tools_stays_with_it() {
+        let read = |items: &str| -> Vec<(Role, usize, usize)> {
+            let body = format!(r#"{{"input":[{items}]}}"#);
+            let request = request(&body);
+            let read = request.messages.iter().map(|raw| read_message(raw).expect("readable"));
+            read.map(|own| (own.role, own.calls.len(), own.others.len())).collect()
+        };
+        let program = r#"{"type":"program","call_id":"p","code":"x"},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"o"},{"type":"program_output","call_id":"p","result":"r"}"#;
+        assert_eq!(read(program), [(Role::Assistant, 0, 4)]);
+        let own = r#"{"type":"function_call","call_id":"d"},{"type":"function_call_output","call_id":"d","output":"o"}"#;
+        let all = [(Role::Assistant, 1, 4), (Role::Tool, 0, 0)];
+        assert_eq!(read(&format!("{program},{own}")), all);
+        let search = |execution: &str| {
+            read(&format!(
+                r#"{{"type":"tool_search_call","execution":"{execution}","arguments":{{}}}},{{"type":"tool_search_output","execution":"{execution}","tools":[]}}"#
+            ))
+        };
+        assert_eq!(search("server"), [(Role::Assistant, 0, 2)]);
+        assert_eq!(search("client"), [(Role::Assistant, 1, 0), (Role::Tool, 0, 1)]);
+        let kept = r#"{"type":"additional_tools","role":"developer","tools":[]},{"type":"configuration_update"}"#;
+        assert_eq!(read(kept), [(Role::System, 0, 1), (Role::System, 0, 1)]);
+    }
+
+    #[test]
+    fn outputs_that_are_no_text_are_not_replaced() {
+        for raw in [
+            r#"{"type":"computer_call_output","call_id":"c","output":{"type":"computer_screenshot","image_url":"data:image/png;base64,AA"}}"#,
+            r#"{"type":"shell_call_output","call_id":"c","output":[{"stdout":"a","stderr":"b","outcome":{"type":"exit","exit_code":0}}]}"#,
+        ] {
+            let message = read_message(raw).expect("readable");
+            assert!(matches!(message.content, Content::None) && message.others.len() == 1);
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use super::containers::{self, Treated};
-use super::json::{elements, escape_into, string};
+use super::json::{self, elements, escape_into, string};
 use super::message::{Content, Role};
 use super::messages::{self, text_block};
-use super::{Protocol, Request, breakpoint, responses};
+use super::{Protocol, Request, breakpoint, chat, responses};
 
 /// Change to a message of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum Edit {
     Parts(Vec<Option<String>>),
     /// Replaces arguments of calls by other JSON texts; one entry for each call, in order.
     Arguments(Vec<Option<String>>),
-    /// Removes the model's thinking from the message.
+    /// Removes the model's signed thinking from the message.
     DropThinking,
     /// Changes the message's role to that of a user.
     SpeakAsUser,
@@ -165,7 +165,7 @@ pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
             Edit::Replace(said) => replace(protocol, &text, said),
             Edit::Parts(texts) => replace_parts(protocol, &text, texts),
             Edit::Arguments(texts) => replace_arguments(protocol, &text, texts),
-            Edit::DropThinking => messages::without_thinking(&text),
+            Edit::DropThinking => without_thinking(protocol, &text),
             Edit::SpeakAsUser => speak_as_user(&text),
             Edit::Breakpoint => breakpoint::mark(protocol, &text),
             Edit::InsertBefore(_) | Edit::InsertAfter(_) => continue,
@@ -181,13 +181,39 @@ pub fn rewrite(protocol: Protocol, raw: &str, edits: &[&Edit]) -> String {
     text
 }
 
+/// Removes the model's signed thinking from the message.
+fn without_thinking(protocol: Protocol, raw: &str) -> String {
+    match protocol {
+        Protocol::Messages => messages::without_thinking(raw),
+        Protocol::Chat => chat::without_thinking(raw),
+        Protocol::Responses => raw.to_owned(),
+    }
+}
+
 /// Removes the member `weir` from the message, at each item or block that has it.
 fn unmark(protocol: Protocol, raw: &str) -> String {
-    let mut text = raw.to_owned();
-    while let Some(value) = protocol.read_message(&text).ok().and_then(|message| message.weir) {
-        text = without_member(&text, value);
+    let items = json::run(raw).unwrap_or_default();
+    rejoin(raw, &items, |_, item| {
+        let blocks = match protocol {
+            Protocol::Messages => {
+                messages::blocks(item).filter(|_| messages::content(item).is_some())
+            }
+            Protocol::Chat | Protocol::Responses => None,
+        };
+        let item = match blocks {
+            Some(blocks) => Cow::Owned(rejoin(item, &blocks, |_, block| Some(unmarked(block)))),
+            None => Cow::Borrowed(item),
+        };
+        Some(Cow::Owned(unmarked(&item).into_owned()))
+    })
+}
+
+/// Returns the object `raw` without its member `weir`.
+fn unmarked(raw: &str) -> Cow<'_, str> {
+    match member_of(raw, "weir") {
+        Some(weir) => Cow::Owned(without_member(raw, weir)),
+        None => Cow::Borrowed(raw),
     }
-    text
 }
 
 /// Removes the member of the object `raw` whose value is `value`, a slice of `raw` as

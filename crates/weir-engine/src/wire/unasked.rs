@@ -1,6 +1,6 @@
-//! Filter that removes usage from a stream of server-sent events. If weir asked for usage and the
-//! caller did not, the caller gets the events as they would have been. Every other byte stays as it
-//! is, wherever the stream is split.
+//! Filter of a stream of server-sent events, and the one that removes usage from it. If weir asked for
+//! usage and the caller did not, the caller gets the events as they would have been. Every other byte
+//! stays as it is, wherever the stream is split.
 //!
 //! Bytes are held back only from the first non-comment line of an event to its end, up to a limit.
 //! A longer event passes unchanged, as does anything that is not JSON.
@@ -36,9 +36,27 @@ const ENVELOPE: [&str; 9] = [
     "timings",
 ];
 
+/// Decides on the events of a stream, in order.
+pub trait Judge {
+    /// Decides on one event, with its line ends. `at_start` holds for the first of the stream, which may
+    /// begin with a byte order mark.
+    fn judge(&mut self, event: &[u8], at_start: bool) -> Verdict;
+}
+
+/// Removes usage from the events of chat completions.
+#[derive(Debug, Clone, Copy)]
+pub struct WithoutUsage;
+
+impl Judge for WithoutUsage {
+    fn judge(&mut self, event: &[u8], at_start: bool) -> Verdict {
+        judge(event, at_start)
+    }
+}
+
 /// Filter of one stream. Time is linear in the bytes fed.
 #[derive(Debug)]
-pub struct Filter {
+pub struct Filter<J = WithoutUsage> {
+    judge: J,
     max_event_bytes: usize,
     /// The event so far, if it began in an earlier chunk.
     held: Vec<u8>,
@@ -66,9 +84,17 @@ enum State {
 }
 
 impl Filter {
-    /// Creates a filter that examines events of at most `max_event_bytes`.
+    /// Creates a filter that removes usage from events of at most `max_event_bytes`.
     pub fn new(max_event_bytes: usize) -> Self {
+        Self::with(WithoutUsage, max_event_bytes)
+    }
+}
+
+impl<J: Judge> Filter<J> {
+    /// Creates a filter that examines events of at most `max_event_bytes`.
+    pub fn with(judge: J, max_event_bytes: usize) -> Self {
         Self {
+            judge,
             max_event_bytes,
             held: Vec::new(),
             state: State::Between,
@@ -118,8 +144,11 @@ impl Filter {
 
     /// Ends the stream and returns the bytes held back. An event without its closing blank line
     /// still counts, since providers omit it.
-    pub fn finish(self) -> Vec<u8> {
-        match judge(&self.held, self.at_start) {
+    pub fn finish(mut self) -> Vec<u8> {
+        if self.held.is_empty() {
+            return self.held;
+        }
+        match self.judge.judge(&self.held, self.at_start) {
             Verdict::Keep => self.held,
             Verdict::Edit(edited) => edited,
         }
@@ -152,7 +181,11 @@ impl Filter {
             }
         };
         let is_overlong = length > self.max_event_bytes;
-        match if is_overlong { Verdict::Keep } else { judge(event, at_start) } {
+        let judged = match is_overlong {
+            true => Verdict::Keep,
+            false => self.judge.judge(event, at_start),
+        };
+        match judged {
             Verdict::Keep if self.held.is_empty() => out.pass(range),
             Verdict::Keep => out.push(&self.held),
             Verdict::Edit(edited) => {
@@ -221,7 +254,8 @@ impl<'b> Out<'b> {
 }
 
 /// Decision on an event.
-enum Verdict {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
     Keep,
     /// Replaced by this, or removed.
     Edit(Vec<u8>),
@@ -234,14 +268,7 @@ fn judge(event: &[u8], at_start: bool) -> Verdict {
         return Verdict::Keep;
     }
     let lines = lines(text, at_start);
-    let mut data = lines.iter().filter_map(|line| line.data.clone());
-    let Some(first) = data.next() else { return Verdict::Keep };
-    let mut joined = Cow::Borrowed(&text[first]);
-    for more in data {
-        let joined = joined.to_mut();
-        joined.push('\n');
-        joined.push_str(&text[more]);
-    }
+    let Some(joined) = joined(text, &lines) else { return Verdict::Keep };
     let Some(frame) = Frame::read(&joined) else { return Verdict::Keep };
     if frame.gone.is_empty() {
         return Verdict::Keep;
@@ -266,8 +293,20 @@ fn judge(event: &[u8], at_start: bool) -> Verdict {
     Verdict::Edit(edited)
 }
 
+/// Returns the data of an event, its lines joined; `None` if it has none.
+pub(super) fn joined<'t>(text: &'t str, lines: &[Line]) -> Option<Cow<'t, str>> {
+    let mut data = lines.iter().filter_map(|line| line.data.clone());
+    let mut joined = Cow::Borrowed(&text[data.next()?]);
+    for more in data {
+        let joined = joined.to_mut();
+        joined.push('\n');
+        joined.push_str(&text[more]);
+    }
+    Some(joined)
+}
+
 /// Line of an event.
-struct Line {
+pub(super) struct Line {
     /// With its line end.
     whole: Range<usize>,
     /// Value of a `data` field.
@@ -277,7 +316,8 @@ struct Line {
     is_blank: bool,
 }
 
-fn lines(text: &str, at_start: bool) -> Vec<Line> {
+/// Splits an event into its lines.
+pub(super) fn lines(text: &str, at_start: bool) -> Vec<Line> {
     let mut lines = Vec::with_capacity(4);
     let mut start = 0;
     while start < text.len() {
@@ -301,7 +341,7 @@ fn lines(text: &str, at_start: bool) -> Vec<Line> {
 }
 
 /// Maps a position in the joined data to the position in the event.
-fn place(lines: &[Line], at: usize) -> usize {
+pub(super) fn place(lines: &[Line], at: usize) -> usize {
     let mut before = 0;
     for data in lines.iter().filter_map(|line| line.data.as_ref()) {
         // The line feed that joins it to the next represents the line's end.

@@ -32,6 +32,11 @@ impl<'a> Walk<'a> {
         self.at
     }
 
+    /// Returns the text from `start` to the position.
+    pub fn since(&self, start: usize) -> Option<&'a str> {
+        self.text.get(start..self.at)
+    }
+
     /// Skips whitespace and returns the next byte.
     pub fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();

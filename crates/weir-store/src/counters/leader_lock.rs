@@ -11,10 +11,6 @@ use super::super::{Store, StoreError};
 /// Suffix of the lock file's name, after the store's.
 const SUFFIX: &str = ".budgets";
 
-/// Message if another process holds the lock.
-pub(crate) const LED_BY_ANOTHER: &str = "another weir counts the budgets of this store until it ends; several at \
-                           once need shared counters (redis.url)";
-
 /// The leader lock of a store.
 pub(crate) struct LeaderLock {
     store: Store,
@@ -36,16 +32,18 @@ impl LeaderLock {
         Self { store: store.clone(), path, file: OnceLock::new(), trying: Mutex::default() }
     }
 
-    /// Acquires the lock for the life of the process, or reports that another holds it.
-    pub(crate) async fn acquire(&self) -> Result<(), StoreError> {
-        self.store.backend.hold_leader_lease().await?;
-        let Some(path) = &self.path else { return Ok(()) };
+    /// Acquires the lock for the life of the process; `false` if another process holds it.
+    pub(crate) async fn acquire(&self) -> Result<bool, StoreError> {
+        if !self.store.backend.hold_leader_lease().await? {
+            return Ok(false);
+        }
+        let Some(path) = &self.path else { return Ok(true) };
         if self.file.get().is_some() {
-            return Ok(());
+            return Ok(true);
         }
         let _guard = self.trying.lock().unwrap_or_else(PoisonError::into_inner);
         if self.file.get().is_some() {
-            return Ok(());
+            return Ok(true);
         }
         let failed = |error: std::io::Error| {
             StoreError::Failed(format!("cannot create a lock file next to the store: {error}"))
@@ -56,9 +54,9 @@ impl LeaderLock {
             Ok(()) => {
                 // No other thread has set it since the check.
                 let _ = self.file.set(file);
-                Ok(())
+                Ok(true)
             }
-            Err(TryLockError::WouldBlock) => Err(StoreError::Failed(LED_BY_ANOTHER.to_owned())),
+            Err(TryLockError::WouldBlock) => Ok(false),
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
     }
@@ -89,12 +87,12 @@ mod tests {
             });
             let threads: Vec<_> = threads.collect();
             for thread in threads {
-                assert_eq!(thread.join().expect("it does not panic"), Ok(()), "round {round}");
+                assert_eq!(thread.join().expect("it does not panic"), Ok(true), "round {round}");
             }
             let other = LeaderLock::new(&store);
             let runtime = tokio::runtime::Builder::new_current_thread().build();
             let refused = runtime.expect("a runtime").block_on(other.acquire());
-            assert_eq!(refused, Err(StoreError::Failed(LED_BY_ANOTHER.to_owned())));
+            assert_eq!(refused, Ok(false));
         }
         // If removal fails, the system cleans up.
         let _ = std::fs::remove_dir_all(&folder);

@@ -1,16 +1,21 @@
 //! Budget counters of one process. One lock guards them, held for a few arithmetic steps, so a
 //! request holds an amount in all its budgets or in none.
+//!
+//! Only the leader counts. It begins with the journal's totals and holds the requests that others
+//! have left open there. While another process leads, counters are copies of the journal, read again
+//! once they are old: they refuse what is spent, and grant nothing.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::super::budgets::{Applied, SpentQuery};
-use super::super::ledger::RequestId;
+use super::super::budgets::{Applied, Spent, SpentQuery};
+use super::super::ledger::{Intent, RequestEnd, RequestId};
 use super::super::{Store, StoreError};
 use super::leader_lock::LeaderLock;
 use super::{Answer, BudgetStatus, MAX_WAITING, NoRoom, Owner, Reservation, Spending};
@@ -20,6 +25,13 @@ use crate::budget::{Budget, BudgetId, Room, Scope, ScopeKind, Span, Verdict, Win
 
 /// Number of counters above which empty ones are removed.
 const FORGET_ABOVE: usize = 50_000;
+/// Age of a copy at which it is read again.
+const COPY_LIFETIME: Duration = Duration::from_secs(1);
+/// Interval at which a waiting request looks for the ends of requests that other processes settle.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
+/// Message if another process leads.
+const LED_BY_ANOTHER: &str = "another weir counts the budgets of this store until it ends; several at \
+                              once need shared counters (redis.url)";
 
 /// Counters and their waiting requests.
 pub(super) struct Memory {
@@ -40,6 +52,12 @@ struct State {
     leases: HashMap<RequestId, Lease>,
     waiting: VecDeque<Waiter>,
     spans: Spans,
+    /// Whether this process counts.
+    leads: bool,
+    /// Requests that have ended here since a counter began to load.
+    ended: Option<HashSet<RequestId>>,
+    /// When the journal was last asked for the ends of other processes' requests.
+    followed_at: Option<Instant>,
 }
 
 /// Cached window spans, to avoid calendar arithmetic per request.
@@ -76,8 +94,8 @@ type Key = (BudgetId, Scope);
 #[derive(Default)]
 struct CounterSlot {
     counter: Counter,
-    /// Whether past spending is loaded.
-    is_loaded: bool,
+    /// When past spending was loaded, if it is.
+    loaded_at: Option<Instant>,
     /// Number of waiting requests.
     waiting: usize,
 }
@@ -87,6 +105,30 @@ struct Lease {
     owner: Owner,
     /// Held amounts, with their buckets.
     parts: Vec<Part>,
+    /// Set if another process settles it: the amount that the journal holds for it.
+    recorded: Option<Spending>,
+}
+
+impl Lease {
+    /// Creates the lease of a request that holds nothing yet.
+    fn empty(begun_ms: u64, owner: Owner) -> Self {
+        Self { begun_ms, owner, parts: Vec::new(), recorded: None }
+    }
+
+    /// Creates the lease of a request that another process has left open in the journal.
+    fn from_intent(intent: &Intent) -> Self {
+        let owner = Owner::new(intent.caller.key.clone(), &intent.model);
+        let recorded = Some(Spending {
+            nano_usd: intent.held_nano_usd.unwrap_or(0),
+            tokens: intent.held_tokens.unwrap_or(0),
+        });
+        Self { recorded, ..Self::empty(intent.begun_ms, owner) }
+    }
+
+    /// Returns the amount that it holds in a counter which begins now.
+    fn held(&self, key: &Key) -> u64 {
+        self.recorded.map_or(0, |recorded| recorded.of(key.0.measure))
+    }
 }
 
 struct Part {
@@ -128,7 +170,58 @@ impl Memory {
     }
 
     pub(super) fn note(&self, id: RequestId, begun_ms: u64, owner: Owner) {
-        self.state().open(&self.zone, id, Lease { begun_ms, owner, parts: Vec::new() });
+        self.state().open(&self.zone, id, Lease::empty(begun_ms, owner));
+    }
+
+    /// Registers a request of another process that this one settles now.
+    pub(super) fn adopt(&self, id: RequestId, begun_ms: u64, owner: Owner) {
+        let mut state = self.state();
+        // What a counter holds for it stays held.
+        if !state.leases.contains_key(&id) {
+            state.open(&self.zone, id, Lease::empty(begun_ms, owner));
+        }
+    }
+
+    /// Leaves a request to the process that settles it in the journal.
+    pub(super) fn leave(&self, id: RequestId) {
+        if let Some(lease) = self.state().leases.get_mut(&id) {
+            lease.recorded.get_or_insert_default();
+        }
+    }
+
+    /// Settles requests of other processes that have ended in the journal, unless that was just
+    /// done.
+    pub(super) async fn follow(&self) -> Result<(), StoreError> {
+        let ids: Vec<RequestId> = {
+            let mut state = self.state();
+            let is_due = |at: Instant| at.elapsed() >= FOLLOW_INTERVAL;
+            let recorded = state.leases.iter().filter(|(_, lease)| lease.recorded.is_some());
+            let ids: Vec<RequestId> = recorded.map(|(id, _)| *id).collect();
+            if ids.is_empty() || !state.followed_at.is_none_or(is_due) {
+                return Ok(());
+            }
+            state.followed_at = Some(Instant::now());
+            ids
+        };
+        let ends = self.store.request_ends(ids.clone()).await?;
+        for (id, end) in ids.into_iter().zip(ends) {
+            match end {
+                RequestEnd::Ended { nano_usd, tokens } => {
+                    self.settle(id, Spending { nano_usd, tokens });
+                }
+                RequestEnd::Unknown => self.settle(id, Spending::default()),
+                RequestEnd::Open => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows the journal until it is dropped.
+    async fn follow_on(&self) {
+        loop {
+            sleep(FOLLOW_INTERVAL).await;
+            let _ = self.follow().await;
+        }
     }
 
     pub(super) fn settle(&self, id: RequestId, spending: Spending) {
@@ -138,7 +231,9 @@ impl Memory {
     }
 
     pub(super) async fn reserve(&self, wanted: Reservation, owner: Owner) -> Answer {
-        self.leader.acquire().await.map_err(NoRoom::Store)?;
+        if !self.lead().await? {
+            return Err(self.refusal(&wanted).await);
+        }
         let deadline = Instant::now() + wanted.patience;
         let mut queued = loop {
             let missing = {
@@ -152,16 +247,60 @@ impl Memory {
                     }
                 }
             };
-            self.load(&missing, wanted.begun_ms).await.map_err(NoRoom::Store)?;
+            self.load(&missing, wanted.begun_ms).await?;
         };
-        match timeout_at(deadline, &mut queued.answer).await {
-            Ok(Ok(answer)) => {
-                queued.is_over = true;
-                answer
+        // If the journal cannot be read now, it may be at the next look.
+        let _ = self.follow().await;
+        tokio::select! {
+            biased;
+            answer = &mut queued.answer => {
+                queued.is_over = answer.is_ok();
+                // A waiter is only dropped after it is answered.
+                answer.unwrap_or(Err(NoRoom::Held))
             }
-            // A waiter is only dropped after it is answered.
-            Ok(Err(_)) => Err(NoRoom::Held),
-            Err(_) => queued.take_available(owner),
+            () = self.follow_on() => Err(NoRoom::Held),
+            () = sleep_until(deadline) => queued.take_available(owner),
+        }
+    }
+
+    /// Returns whether this process counts. When it begins to, the copies from before are dropped:
+    /// the last leader has counted on.
+    async fn lead(&self) -> Result<bool, StoreError> {
+        if !self.leader.acquire().await? {
+            self.state().leads = false;
+            return Ok(false);
+        }
+        if !self.state().leads {
+            // Nothing that was read before is loaded after this.
+            let _guard = self.loading.lock().await;
+            let mut state = self.state();
+            if !state.leads {
+                state.leads = true;
+                state.counters.values_mut().for_each(|slot| slot.loaded_at = None);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns why a request is not admitted while another process counts.
+    async fn refusal(&self, wanted: &Reservation) -> NoRoom {
+        match self.statuses(&wanted.applied, wanted.begun_ms).await {
+            Err(error) => NoRoom::Store(error),
+            Ok(mut statuses) => {
+                let room = |status: &BudgetStatus| Room {
+                    measure: status.budget.id.measure,
+                    limit: status.budget.limit,
+                    spent: status.count.spent,
+                    held: status.count.held,
+                };
+                let rooms: Vec<Room> = statuses.iter().map(room).collect();
+                match decide(&rooms, &wanted.ask, false) {
+                    Verdict::Exhausted { index } => NoRoom::Exhausted(statuses.swap_remove(index)),
+                    Verdict::Granted { .. } | Verdict::Wait => {
+                        NoRoom::Store(StoreError::Failed(LED_BY_ANOTHER.to_owned()))
+                    }
+                }
+            }
         }
     }
 
@@ -170,16 +309,19 @@ impl Memory {
         applied: &[Applied],
         now_ms: u64,
     ) -> Result<Vec<BudgetStatus>, StoreError> {
+        let mut is_read = false;
         loop {
             let missing = {
                 let mut state = self.state();
                 let missing = state.missing(applied);
-                if missing.is_empty() {
+                // Copies grow old while others are read.
+                if missing.is_empty() || (is_read && !state.leads) {
                     return Ok(state.statuses(&self.zone, applied, now_ms));
                 }
                 missing
             };
             self.load(&missing, now_ms).await?;
+            is_read = true;
         }
     }
 
@@ -187,7 +329,8 @@ impl Memory {
     ///
     /// Each counter is created empty before the journal is read, with a part for every request
     /// under way. Those add themselves when settled, and the journal query leaves them out.
-    /// Requests that arrive meanwhile wait for the counter. So each request counts once.
+    /// Requests that arrive meanwhile wait for the counter. Requests of other processes that are
+    /// open in the journal get a part with what they hold there. So each request counts once.
     async fn load(&self, missing: &[Applied], now_ms: u64) -> Result<(), StoreError> {
         let _guard = self.loading.lock().await;
         for applied in missing {
@@ -195,26 +338,23 @@ impl Memory {
             let span = applied.budget.id.window.span(&self.zone, now_ms);
             let open = {
                 let mut state = self.state();
-                if state.counters.get(&key).is_some_and(|slot| slot.is_loaded) {
+                if state.is_loaded(&key) {
                     continue;
                 }
                 state.begin(&self.zone, &key)
             };
+            let _loading = Loading(self);
+            let known = open.clone();
             let query = SpentQuery {
                 scope: key.1.clone(),
                 measure: key.0.measure,
                 from_ms: span.first_ms,
                 bucket_ms: key.0.window.bucket_length_ms(),
                 open,
-                wants_open: false,
+                wants_open: true,
             };
             let past = self.store.spent(query).await?;
-            let mut state = self.state();
-            let slot = state.counters.entry(key).or_default();
-            for (bucket_ms, spent) in past.ended {
-                slot.counter.add_spent(bucket_ms.max(span.first_ms), spent);
-            }
-            slot.is_loaded = true;
+            self.state().complete(&self.zone, &key, &span, past, &known);
         }
         Ok(())
     }
@@ -244,9 +384,8 @@ impl State {
                     Part { key, bucket_ms, held }
                 });
                 let lease = Lease {
-                    begun_ms: wanted.begun_ms,
-                    owner: owner.clone(),
                     parts: parts.collect(),
+                    ..Lease::empty(wanted.begun_ms, owner.clone())
                 };
                 self.open(zone, wanted.id, lease);
                 let statuses = self.statuses(zone, &wanted.applied, wanted.begun_ms);
@@ -278,10 +417,15 @@ impl State {
 
     fn missing(&self, applied: &[Applied]) -> Vec<Applied> {
         let is_missing = |applied: &&Applied| {
-            let key = (applied.budget.id.clone(), applied.scope.clone());
-            !self.counters.get(&key).is_some_and(|slot| slot.is_loaded)
+            !self.is_loaded(&(applied.budget.id.clone(), applied.scope.clone()))
         };
         applied.iter().filter(is_missing).cloned().collect()
+    }
+
+    /// Whether a counter has its past spending. A copy of what another process counts grows old.
+    fn is_loaded(&self, key: &Key) -> bool {
+        let loaded_at = self.counters.get(key).and_then(|slot| slot.loaded_at);
+        loaded_at.is_some_and(|at| self.leads || at.elapsed() < COPY_LIFETIME)
     }
 
     fn statuses(&mut self, zone: &TimeZone, applied: &[Applied], now_ms: u64) -> Vec<BudgetStatus> {
@@ -322,6 +466,7 @@ impl State {
     }
 
     /// Starts a counter, gives every request under way a part in it, and returns those requests.
+    /// Requests of other processes are read again from the journal.
     fn begin(&mut self, zone: &TimeZone, key: &Key) -> Vec<RequestId> {
         if self.counters.len() >= FORGET_ABOVE {
             self.forget();
@@ -331,8 +476,9 @@ impl State {
         if !of_scope.contains(key) {
             of_scope.push(key.clone());
         }
+        self.ended = Some(HashSet::new());
         let slot = self.counters.entry(key.clone()).or_default();
-        // A counter that failed to load before starts over.
+        // A counter that failed to load before, or was a copy, starts over.
         slot.counter = Counter::default();
         let mut open = Vec::new();
         for (id, lease) in &mut self.leases {
@@ -340,12 +486,46 @@ impl State {
                 continue;
             }
             let bucket_ms = self.spans.of(zone, key.0.window, lease.begun_ms).bucket_ms;
-            slot.counter.hold(bucket_ms, 0);
+            let held = lease.held(key);
+            slot.counter.hold(bucket_ms, held);
             lease.parts.retain(|part| part.key != *key);
-            lease.parts.push(Part { key: key.clone(), bucket_ms, held: 0 });
+            lease.parts.push(Part { key: key.clone(), bucket_ms, held });
             open.push(*id);
         }
         open
+    }
+
+    /// Completes a counter with the journal's totals, and with the open requests of other
+    /// processes: those not in `known`, which had a part in it when it began.
+    fn complete(
+        &mut self,
+        zone: &TimeZone,
+        key: &Key,
+        span: &Span,
+        past: Spent,
+        known: &[RequestId],
+    ) {
+        let slot = self.counters.entry(key.clone()).or_default();
+        slot.loaded_at = Some(Instant::now());
+        for (bucket_ms, spent) in past.ended {
+            slot.counter.add_spent(bucket_ms.max(span.first_ms), spent);
+        }
+        let ended = self.ended.take().unwrap_or_default();
+        let known: HashSet<RequestId> = known.iter().copied().collect();
+        for intent in past.open {
+            let new = Lease::from_intent(&intent);
+            let is_in_scope = new.owner.scopes().name(key.1.kind) == Some(&key.1.name);
+            if !is_in_scope || known.contains(&intent.id) || ended.contains(&intent.id) {
+                continue;
+            }
+            let lease = self.leases.entry(intent.id).or_insert(new);
+            if lease.parts.iter().all(|part| part.key != *key) {
+                let bucket_ms = self.spans.of(zone, key.0.window, lease.begun_ms).bucket_ms;
+                let held = lease.held(key);
+                slot.counter.hold(bucket_ms, held);
+                lease.parts.push(Part { key: key.clone(), bucket_ms, held });
+            }
+        }
     }
 
     /// Removes counters without parts of requests under way; they load again on demand.
@@ -363,6 +543,9 @@ impl State {
     }
 
     fn settle(&mut self, id: RequestId, spending: Spending) {
+        if let Some(ended) = &mut self.ended {
+            ended.insert(id);
+        }
         let Some(lease) = self.leases.remove(&id) else { return };
         for part in lease.parts {
             if let Some(slot) = self.counters.get_mut(&part.key) {
@@ -411,6 +594,15 @@ impl State {
 
 fn keys_of(wanted: &Reservation) -> impl Iterator<Item = Key> {
     wanted.applied.iter().map(|applied| (applied.budget.id.clone(), applied.scope.clone()))
+}
+
+/// Loading of a counter, which ends with it.
+struct Loading<'a>(&'a Memory);
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.0.state().ended = None;
+    }
 }
 
 /// A request's place in the queue, released on drop.

@@ -212,7 +212,7 @@ impl Held {
     pub fn forget(mut self) {
         if let Some(counters) = self.counters.take() {
             match &counters.place {
-                Place::Memory(memory) => memory.settle(self.id, Spending::default()),
+                Place::Memory(memory) => memory.leave(self.id),
                 Place::Redis(redis) => redis.forget(self.id),
             }
         }
@@ -270,7 +270,7 @@ impl Counters {
     /// Registers a request that another process sent and left open in the journal.
     pub fn adopt(&self, id: RequestId, begun_ms: u64, owner: Owner) -> Held {
         match &self.place {
-            Place::Memory(memory) => memory.note(id, begun_ms, owner),
+            Place::Memory(memory) => memory.adopt(id, begun_ms, owner),
             Place::Redis(redis) => redis.adopt(id, begun_ms, owner),
         }
         Held { counters: Some(self.clone()), id }
@@ -285,6 +285,15 @@ impl Counters {
         };
         let held = Held { counters: Some(self.clone()), id };
         Ok(Granted { held, output_tokens, statuses })
+    }
+
+    /// Settles requests of other processes that have ended in the journal.
+    pub async fn follow(&self) -> Result<(), StoreError> {
+        match &self.place {
+            Place::Memory(memory) => memory.follow().await,
+            // Its background task does.
+            Place::Redis(_) => Ok(()),
+        }
     }
 
     /// Returns the state of budgets at `now_ms`.

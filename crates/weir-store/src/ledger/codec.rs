@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::text::{figure, signed_figure};
-use super::{Caller, Intent, KeyNames, RequestId};
+use super::{Attribution, Caller, Intent, KeyNames, RequestId};
 use crate::Tenant;
 use crate::wal::record::{self, IntentRecord, Record, SettlementRecord};
 
@@ -30,6 +30,13 @@ struct IntentJson {
     held_nano_usd: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_tokens: Option<u64>,
+    /// Conversation, agent, parent and class.
+    #[serde(skip_serializing_if = "is_unlabelled")]
+    labels: [Option<String>; 4],
+}
+
+fn is_unlabelled(labels: &[Option<String>; 4]) -> bool {
+    labels.iter().all(Option::is_none)
 }
 
 #[derive(Serialize, Deserialize, Default)]
@@ -92,6 +99,7 @@ impl IntentJson {
             plan_ms: intent.plan_ms,
             held_nano_usd: intent.held_nano_usd,
             held_tokens: intent.held_tokens,
+            labels: intent.labels.map(|label| label.map(str::to_owned)),
         }
     }
 }
@@ -119,6 +127,7 @@ pub(crate) fn intent(id: [u8; 16], begun_ms: i64, json: &[u8]) -> Intent {
         stream: intent.stream,
         action: intent.action,
         zone: intent.zone,
+        attribution: Attribution::from_labels(intent.labels),
         received_tokens: intent.received_tokens,
         sent_tokens: intent.sent_tokens,
         max_output_tokens: intent.max_output_tokens,

@@ -9,7 +9,7 @@ use crate::budget::calendar::shown_day;
 
 impl Column {
     /// All columns with their names.
-    pub const NAMES: [(&'static str, Self); 7] = [
+    pub const NAMES: [(&'static str, Self); 11] = [
         ("day", Self::Day),
         ("organisation", Self::Organisation),
         ("team", Self::Team),
@@ -17,6 +17,10 @@ impl Column {
         ("user", Self::User),
         ("model", Self::Model),
         ("tenant", Self::Tenant),
+        ("conversation", Self::Conversation),
+        ("agent", Self::Agent),
+        ("parent", Self::Parent),
+        ("class", Self::Class),
     ];
 
     /// Returns the column's name.
@@ -55,6 +59,10 @@ impl UsageRow {
             Column::User => text(&self.user),
             Column::Model => text(&self.model),
             Column::Tenant => self.tenant.map(|tenant| hex(&tenant.0)).unwrap_or_default(),
+            Column::Conversation => text(&self.conversation),
+            Column::Agent => text(&self.agent),
+            Column::Parent => text(&self.parent),
+            Column::Class => text(&self.class),
         }
     }
 
@@ -113,6 +121,10 @@ impl RequestRow {
             "route": self.route,
             "model": self.model,
             "upstream": self.upstream,
+            "conversation": self.attribution.conversation,
+            "agent": self.attribution.agent,
+            "parent": self.attribution.parent,
+            "class": self.attribution.class,
             "stream": self.stream,
             "status": ended.status,
             "outcome": ended.outcome,

@@ -2,6 +2,7 @@
 //! and queries. All texts and numbers are sanitised before writing, so that no request can block
 //! another's row. Knows no prices or rules: callers pass the costs.
 
+mod attribution;
 pub(super) mod codec;
 mod json;
 pub(super) mod query;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use crate::Tenant;
 
+pub use attribution::Attribution;
 pub use query::{
     Column, Filter, MAX_ROWS, RequestEnd, RequestQuery, RequestRow, UsageQuery, UsageRow,
 };
@@ -102,6 +104,7 @@ pub struct Intent {
     pub action: String,
     /// Fill level of its context.
     pub zone: String,
+    pub attribution: Attribution,
     /// Prompt tokens as received, by weir's count.
     pub received_tokens: Option<u64>,
     /// Prompt tokens as sent, by weir's count.

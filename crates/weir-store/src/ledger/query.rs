@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Caller, Flags, RequestId, Settlement, Totals};
+use super::{Attribution, Caller, DAY_MS, Flags, RequestId, Settlement, Totals};
 use crate::Tenant;
 
 /// Maximum rows per result.
@@ -18,9 +18,18 @@ pub enum Column {
     User,
     Model,
     Tenant,
+    Conversation,
+    Agent,
+    Parent,
+    Class,
 }
 
 impl Column {
+    /// Whether it is a label of single requests, which daily totals do not have.
+    fn is_label(self) -> bool {
+        matches!(self, Self::Conversation | Self::Agent | Self::Parent | Self::Class)
+    }
+
     /// Returns the column's name in SQL.
     pub fn sql(self) -> &'static str {
         match self {
@@ -31,6 +40,10 @@ impl Column {
             Self::User => "\"user\"",
             Self::Model => "model",
             Self::Tenant => "tenant",
+            Self::Conversation => "conversation",
+            Self::Agent => "agent",
+            Self::Parent => "parent",
+            Self::Class => "class",
         }
     }
 }
@@ -44,6 +57,16 @@ pub struct Filter {
     pub organisation: Option<String>,
     pub user: Option<String>,
     pub model: Option<String>,
+    pub conversation: Option<String>,
+    pub agent: Option<String>,
+    pub class: Option<String>,
+}
+
+impl Filter {
+    /// Whether it selects by labels, which daily totals do not have.
+    fn has_label(&self) -> bool {
+        [&self.conversation, &self.agent, &self.class].into_iter().any(Option::is_some)
+    }
 }
 
 /// Query for totals. `None` does not filter.
@@ -72,7 +95,30 @@ pub struct UsageRow {
     pub organisation: Option<String>,
     pub user: Option<String>,
     pub model: Option<String>,
+    /// Empty for requests without such a label, as are agent, parent and class.
+    pub conversation: Option<String>,
+    pub agent: Option<String>,
+    pub parent: Option<String>,
+    pub class: Option<String>,
     pub totals: Totals,
+}
+
+impl UsageRow {
+    /// Returns the name in `column`, if that holds one.
+    pub(crate) fn name_mut(&mut self, column: Column) -> Option<&mut Option<String>> {
+        match column {
+            Column::Day | Column::Tenant => None,
+            Column::Organisation => Some(&mut self.organisation),
+            Column::Team => Some(&mut self.team),
+            Column::Key => Some(&mut self.key),
+            Column::User => Some(&mut self.user),
+            Column::Model => Some(&mut self.model),
+            Column::Conversation => Some(&mut self.conversation),
+            Column::Agent => Some(&mut self.agent),
+            Column::Parent => Some(&mut self.parent),
+            Column::Class => Some(&mut self.class),
+        }
+    }
 }
 
 /// Query for single requests. `None` does not filter.
@@ -103,6 +149,7 @@ pub struct RequestRow {
     pub stream: bool,
     pub action: String,
     pub zone: String,
+    pub attribution: Attribution,
     pub received_tokens: Option<u64>,
     pub sent_tokens: Option<u64>,
     pub plan_ms: Option<u64>,
@@ -145,7 +192,7 @@ impl Conditions {
     }
 
     fn add_filter(&mut self, only: &Filter) {
-        let Filter { tenant, key, team, organisation, user, model } = only;
+        let Filter { tenant, key, team, organisation, user, model, .. } = only;
         self.add("tenant = ?", tenant.map(bytes));
         for (sql, name) in [
             ("key = ?", key),
@@ -153,6 +200,9 @@ impl Conditions {
             ("organisation = ?", organisation),
             ("\"user\" = ?", user),
             ("model = ?", model),
+            ("conversation = ?", &only.conversation),
+            ("agent = ?", &only.agent),
+            ("class = ?", &only.class),
         ] {
             self.add(sql, name.clone().map(SqlValue::Text));
         }
@@ -189,6 +239,41 @@ impl UsageQuery {
     /// Returns the columns to group by, as SQL.
     pub fn by_sql(&self) -> Vec<&'static str> {
         self.by.iter().map(|column| column.sql()).collect()
+    }
+
+    /// Returns the table that has its totals, as SQL: daily totals, or the rows of requests if it
+    /// asks for labels. `days` and `requests` are the names of these tables; `literal` writes an ID.
+    pub(crate) fn table(
+        &self,
+        days: &str,
+        requests: &str,
+        literal: fn(RequestId) -> String,
+    ) -> String {
+        if !self.only.has_label() && !self.by.iter().any(|column| column.is_label()) {
+            return days.to_owned();
+        }
+        let name = |column: &str| format!("coalesce({column}, '') AS {column}");
+        let names = ["key", "team", "organisation", "\"user\"", "conversation", "agent", "parent"];
+        let names = [&names[..], &["class"]].concat().into_iter().map(name);
+        let is = |flag: Flags| format!("CASE WHEN flags & {} <> 0 THEN 1 ELSE 0 END", flag.0);
+        let counts = [
+            "1".to_owned(),
+            "CASE WHEN status >= 200 AND status < 300 THEN 0 ELSE 1 END".to_owned(),
+            is(Flags::ESTIMATED),
+            is(Flags::PARTLY_PRICED),
+            is(Flags::UNPRICED),
+        ];
+        let counts = counts.iter().zip(COUNT_COLUMNS).map(|(sql, name)| format!("{sql} AS {name}"));
+        let sums = SUM_COLUMNS.map(|column| format!("coalesce({column}, 0) AS {column}"));
+        let columns: Vec<String> = names.chain(counts).chain(sums).collect();
+        // Rows are stored in the order of their IDs, which begin with the time.
+        let from = self.from_day.unwrap_or(0).saturating_mul(DAY_MS);
+        format!(
+            "(SELECT begun_ms / {DAY_MS} AS day, tenant, model, {columns} FROM {requests}
+             WHERE id >= {first}) AS counted",
+            columns = columns.join(", "),
+            first = literal(RequestId::first_of(from)),
+        )
     }
 
     pub fn max_rows(&self) -> usize {
@@ -236,7 +321,8 @@ pub(crate) const REQUEST_COLUMNS: &str =
     "id, begun_ms, tenant, key, team, organisation, \"user\", route,
     model, upstream, stream, status, outcome, action, zone, received_tokens, sent_tokens,
     prompt_tokens, completion_tokens, cached_tokens, cache_write_tokens, reasoning_tokens,
-    cost_nano_usd, saved_nano_usd, flags, plan_ms, first_byte_ms, total_ms";
+    cost_nano_usd, saved_nano_usd, flags, plan_ms, first_byte_ms, total_ms,
+    conversation, agent, parent, class";
 
 /// Columns that count requests, and columns whose sums can grow large.
 pub(crate) const COUNT_COLUMNS: [&str; 5] =

@@ -10,7 +10,6 @@ use tokio_postgres::types::ToSql;
 
 use super::super::StoreError;
 use super::super::budgets::{BudgetError, MAX_BUDGETS, Spent, SpentQuery, parse_row};
-use super::super::counters::leader_lock::LED_BY_ANOTHER;
 use super::super::ledger::{DAY_MS, RequestId, codec};
 use super::super::sqlite::stored;
 use super::connection::LONG_TIMEOUT;
@@ -24,17 +23,61 @@ const LEASE: Duration = Duration::from_secs(5);
 /// Name of the leader in `weir_meta`.
 const LEADER: &str = "counting";
 
-/// When this weir last obtained the leader lease; `None` if never.
+/// Pause between two looks at a lease whose holder may have ended.
+const RIVAL_POLL: Duration = Duration::from_millis(250);
+/// A living weir is seen more often than this.
+const MAX_SILENCE_MS: i64 = 4000;
+/// Maximum time to wait for the lease of a weir that may have ended. Longer than its lifetime.
+const MAX_WAIT: Duration = Duration::from_secs(15);
+
+/// The leader lease as this weir knows it.
 #[derive(Default)]
-pub(super) struct LeaderLease(Mutex<Option<Instant>>);
+pub(super) struct LeaderLease {
+    /// When this weir last obtained it; `None` if never.
+    obtained: Mutex<Option<Instant>>,
+    /// Lets one request at a time ask for it. Others take over its outcome.
+    rival: tokio::sync::Mutex<Rival>,
+}
+
+/// Another weir that has the lease.
+#[derive(Default)]
+struct Rival {
+    id: Vec<u8>,
+    /// When it was last seen at the first look.
+    first_seen_us: i64,
+    /// Last outcome of asking for the lease.
+    last: Option<(Instant, Result<bool, StoreError>)>,
+}
+
+/// A look at the holder of the lease, by the server's clock.
+struct Sight {
+    holder: Vec<u8>,
+    seen_us: i64,
+    silent_ms: i64,
+}
+
+impl Rival {
+    /// Whether the holder lives: it was seen again since the first look at it, and a moment ago.
+    fn lives(&mut self, sight: Sight) -> bool {
+        if self.id != sight.holder {
+            (self.id, self.first_seen_us) = (sight.holder, sight.seen_us);
+        }
+        sight.seen_us > self.first_seen_us && sight.silent_ms < MAX_SILENCE_MS
+    }
+}
 
 impl LeaderLease {
     fn obtained(&self) -> Option<Instant> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.obtained.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn obtain(&self, asked_at: Instant) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked_at);
+        *self.obtained.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked_at);
+    }
+
+    /// Whether this weir has it without asking again.
+    fn is_fresh(&self) -> bool {
+        self.obtained().is_some_and(|obtained| obtained.elapsed() < LEASE)
     }
 }
 
@@ -155,40 +198,84 @@ impl Budgets for Postgres {
 }
 
 impl Postgres {
-    /// Acquires the leader lease for this store's budgets, or reports that another weir has it. A
-    /// weir loses it once it counts as dead. After another weir has taken the lease, this one does
-    /// not resume: its counters are outdated.
-    pub(super) async fn renew_leader_lease(&self) -> Result<(), StoreError> {
-        let obtained = self.0.shared.leader.obtained();
-        if obtained.is_some_and(|obtained| obtained.elapsed() < LEASE) {
-            return Ok(());
+    /// Acquires the leader lease for this store's budgets; `false` if another weir has it and lives.
+    ///
+    /// The lease of a killed weir ends when that counts as dead, within some ten seconds: the
+    /// caller waits for it, since the state of budgets is known only then. A weir loses the lease
+    /// once it counts as dead itself. After another weir has taken it, this one does not resume: its
+    /// counters are outdated.
+    pub(super) async fn renew_leader_lease(&self) -> Result<bool, StoreError> {
+        let leader = &self.0.shared.leader;
+        if leader.is_fresh() {
+            return Ok(true);
         }
+        let asked_at = Instant::now();
+        let mut rival = leader.rival.lock().await;
+        if leader.is_fresh() {
+            return Ok(true);
+        }
+        if let Some((_, outcome)) = rival.last.as_ref().filter(|(at, _)| *at >= asked_at) {
+            return outcome.clone();
+        }
+        let outcome = self.wait_for_leader_lease(&mut rival).await;
+        rival.last = Some((Instant::now(), outcome.clone()));
+        outcome
+    }
+
+    async fn wait_for_leader_lease(&self, rival: &mut Rival) -> Result<bool, StoreError> {
         self.begin().await?;
-        let is_obtained = self
-            .run(move |shared| async move {
-                let asked_at = Instant::now();
-                let connection = shared.pool.lease().await?;
-                connection.begin().await?;
-                instances::beat(&connection, &shared.instance).await?;
-                let add = "INSERT INTO weir_meta VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
-                let own = &shared.instance[..];
-                connection.execute(add, &[&LEADER, &own]).await?;
-                let sql = format!(
-                    "SELECT value = $2, EXISTS (SELECT 1 FROM weir_instance n
-                      WHERE n.id = m.value AND n.seen >= clock_timestamp() - {LIFETIME})
-                     FROM weir_meta m WHERE name = $1 FOR UPDATE"
-                );
-                let row = connection.row(&sql, &[&LEADER, &own]).await?;
-                let (is_own, lives) = row.map_or((false, true), |row| (row.get(0), row.get(1)));
-                let may_take = is_own || (!lives && shared.leader.obtained().is_none());
-                if may_take {
-                    schema::put(&connection, LEADER, own).await?;
-                    shared.leader.obtain(asked_at);
-                }
-                connection.commit().await?;
-                Ok(may_take)
-            })
-            .await?;
-        if is_obtained { Ok(()) } else { Err(StoreError::Failed(LED_BY_ANOTHER.to_owned())) }
+        let give_up_at = Instant::now() + MAX_WAIT;
+        loop {
+            let Some(sight) = self.try_leader_lease().await? else { return Ok(true) };
+            let is_outdated = self.0.shared.leader.obtained().is_some();
+            if rival.lives(sight) || is_outdated || Instant::now() >= give_up_at {
+                return Ok(false);
+            }
+            tokio::time::sleep(RIVAL_POLL).await;
+        }
+    }
+
+    /// Takes the leader lease if it is free; otherwise returns when its holder was last seen.
+    async fn try_leader_lease(&self) -> Result<Option<Sight>, StoreError> {
+        self.run(move |shared| async move {
+            let asked_at = Instant::now();
+            let connection = shared.pool.lease().await?;
+            connection.begin().await?;
+            instances::beat(&connection, &shared.instance).await?;
+            let add = "INSERT INTO weir_meta VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
+            let own = &shared.instance[..];
+            connection.execute(add, &[&LEADER, &own]).await?;
+            let holder = "SELECT value FROM weir_meta WHERE name = $1 FOR UPDATE";
+            let holder: Option<Vec<u8>> =
+                connection.row(holder, &[&LEADER]).await?.map(|row| row.get(0));
+            // A statement of its own: it must see what the last holder has committed.
+            let sql = format!(
+                "SELECT (extract(epoch FROM seen) * 1000000)::bigint,
+                  (extract(epoch FROM clock_timestamp() - seen) * 1000)::bigint
+                 FROM weir_instance WHERE id = $1 AND seen >= clock_timestamp() - {LIFETIME}"
+            );
+            let holder = holder.unwrap_or_default();
+            let sight = match holder == own {
+                true => None,
+                false => connection.row(&sql, &[&holder]).await?,
+            };
+            let sight = sight.map(|row| Sight {
+                holder: holder.clone(),
+                seen_us: row.get(0),
+                silent_ms: row.get(1),
+            });
+            let may_take = holder == own || shared.leader.obtained().is_none();
+            let sight = match sight {
+                None if !may_take => Some(Sight { holder, seen_us: 0, silent_ms: i64::MAX }),
+                sight => sight,
+            };
+            if sight.is_none() {
+                schema::put(&connection, LEADER, own).await?;
+                shared.leader.obtain(asked_at);
+            }
+            connection.commit().await?;
+            Ok(sight)
+        })
+        .await
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct RequestColumns<'a> {
     flags: Vec<i64>,
     /// Planning, first byte, and total.
     times_ms: [Vec<Option<i64>>; 3],
+    /// Conversation, agent, parent and class.
+    labels: [Vec<Option<&'a str>>; 4],
 }
 
 impl<'a> RequestColumns<'a> {
@@ -48,6 +50,7 @@ impl<'a> RequestColumns<'a> {
             rows.flags.push(i64::from(settlement.flags.0));
             let times = [intent.plan_ms, settlement.first_byte_ms, settlement.total_ms];
             push(&mut rows.times_ms, times.map(figure));
+            push(&mut rows.labels, intent.labels);
         }
         rows
     }
@@ -62,6 +65,7 @@ impl<'a> RequestColumns<'a> {
         params.extend(self.figures.iter().map(|figures| figures as Param<'_>));
         params.push(&self.flags);
         params.extend(self.times_ms.iter().map(|times| times as Param<'_>));
+        params.extend(self.labels.iter().map(|labels| labels as Param<'_>));
         params
     }
 }

@@ -235,7 +235,7 @@ impl Internal for Postgres {
         self.watch();
     }
 
-    async fn hold_leader_lease(&self) -> Result<(), StoreError> {
+    async fn hold_leader_lease(&self) -> Result<bool, StoreError> {
         self.renew_leader_lease().await
     }
 }

@@ -15,8 +15,8 @@ use super::super::ledger::query::{
 };
 use super::super::ledger::text::{from_stored, sanitise};
 use super::super::ledger::{
-    Caller, Column, DAY_MS, Flags, Intent, KeyNames, RequestEnd, RequestId, RequestQuery,
-    RequestRow, Settlement, UsageQuery, UsageRow,
+    Attribution, Caller, Column, DAY_MS, Flags, Intent, KeyNames, RequestEnd, RequestId,
+    RequestQuery, RequestRow, Settlement, UsageQuery, UsageRow,
 };
 use super::super::wal::record;
 use super::super::{Tenant, sqlite::stored};
@@ -131,9 +131,10 @@ impl Journal for Postgres {
         let day: &[&str] = if by.contains(&"day") { &["day"] } else { &[] };
         let most: &[&str] = &["sum(cost_nano_usd) DESC", "sum(requests) DESC"];
         let sql = format!(
-            "SELECT {columns} FROM weir_usage_day {conditions} {group} HAVING count(*) > 0
+            "SELECT {columns} FROM {table} {conditions} {group} HAVING count(*) > 0
              ORDER BY {order} LIMIT {limit}",
             columns = columns.join(", "),
+            table = query.table("weir_usage_day", "weir_request", |id| format!("'\\x{id}'::bytea")),
             conditions = conditions.to_sql(),
             order = [day, most, &by].concat().join(", "),
             limit = query.max_rows(),
@@ -244,14 +245,10 @@ fn tenant(row: &Row, column: usize) -> Tenant {
 fn usage_row(row: &Row, by: &[Column]) -> UsageRow {
     let mut usage = UsageRow::default();
     for (index, column) in by.iter().enumerate() {
-        match column {
-            Column::Day => usage.day = Some(from_stored(row.get(index))),
-            Column::Organisation => usage.organisation = Some(row.get(index)),
-            Column::Team => usage.team = Some(row.get(index)),
-            Column::Key => usage.key = Some(row.get(index)),
-            Column::User => usage.user = Some(row.get(index)),
-            Column::Model => usage.model = Some(row.get(index)),
-            Column::Tenant => usage.tenant = Some(tenant(row, index)),
+        match (column, usage.name_mut(*column)) {
+            (_, Some(name)) => *name = Some(row.get(index)),
+            (Column::Tenant, None) => usage.tenant = Some(tenant(row, index)),
+            (_, None) => usage.day = Some(from_stored(row.get(index))),
         }
     }
     let counted = std::array::from_fn(|index| from_stored(row.get(by.len() + index)));
@@ -276,6 +273,7 @@ fn request_row(row: &Row) -> RequestRow {
         stream: row.get(10),
         action: row.get(13),
         zone: row.get(14),
+        attribution: Attribution::from_labels([28, 29, 30, 31].map(|index| row.get(index))),
         received_tokens: figure(15),
         sent_tokens: figure(16),
         plan_ms: figure(25),

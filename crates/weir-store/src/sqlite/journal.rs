@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::State;
     use crate::backend::Values;
-    use crate::ledger::{Caller, DAY_MS};
+    use crate::ledger::{Attribution, Caller, DAY_MS};
 
     fn intent(number: u64, text: &str) -> Intent {
         let mut random = [0; 10];
@@ -151,6 +151,7 @@ mod tests {
             stream: false,
             action: text.to_owned(),
             zone: text.to_owned(),
+            attribution: Attribution::default(),
             received_tokens: None,
             sent_tokens: None,
             max_output_tokens: None,

@@ -9,8 +9,8 @@ use crate::Tenant;
 use crate::ledger::query::{COUNT_COLUMNS, REQUEST_COLUMNS, SUM_COLUMNS, SqlValue, totals_of};
 use crate::ledger::text::from_stored;
 use crate::ledger::{
-    Caller, Column, Flags, KeyNames, RequestId, RequestQuery, RequestRow, Settlement, UsageQuery,
-    UsageRow,
+    Attribution, Caller, Column, Flags, KeyNames, RequestId, RequestQuery, RequestRow, Settlement,
+    UsageQuery, UsageRow,
 };
 
 impl From<SqlValue> for Value {
@@ -39,9 +39,10 @@ pub(super) fn usage(
     let most: &[&str] = &["total(cost_nano_usd) DESC", "total(requests) DESC"];
     let order = [day, most, &by].concat().join(", ");
     let sql = format!(
-        "SELECT {columns} FROM usage_day {conditions} {group} HAVING count(*) > 0
+        "SELECT {columns} FROM {table} {conditions} {group} HAVING count(*) > 0
          ORDER BY {order} LIMIT {limit}",
         columns = columns.join(", "),
+        table = query.table("usage_day", "request", |id| format!("x'{id}'")),
         conditions = conditions.to_sql(),
         limit = query.max_rows(),
     );
@@ -56,14 +57,10 @@ pub(super) fn usage(
 fn usage_row(row: &Row<'_>, by: &[Column]) -> rusqlite::Result<UsageRow> {
     let mut usage = UsageRow::default();
     for (index, column) in by.iter().enumerate() {
-        match column {
-            Column::Day => usage.day = Some(row.get(index).map(from_stored)?),
-            Column::Organisation => usage.organisation = Some(row.get(index)?),
-            Column::Team => usage.team = Some(row.get(index)?),
-            Column::Key => usage.key = Some(row.get(index)?),
-            Column::User => usage.user = Some(row.get(index)?),
-            Column::Model => usage.model = Some(row.get(index)?),
-            Column::Tenant => usage.tenant = Some(Tenant(row.get(index)?)),
+        match (column, usage.name_mut(*column)) {
+            (_, Some(name)) => *name = Some(row.get(index)?),
+            (Column::Tenant, None) => usage.tenant = Some(Tenant(row.get(index)?)),
+            (_, None) => usage.day = Some(row.get(index).map(from_stored)?),
         }
     }
     let count = |index: usize| row.get(by.len() + index).map(from_stored);
@@ -135,6 +132,12 @@ fn request_row(row: &Row<'_>) -> rusqlite::Result<RequestRow> {
         stream: row.get(10)?,
         action: row.get(13)?,
         zone: row.get(14)?,
+        attribution: Attribution::from_labels([
+            row.get(28)?,
+            row.get(29)?,
+            row.get(30)?,
+            row.get(31)?,
+        ]),
         received_tokens: figure(15)?,
         sent_tokens: figure(16)?,
         plan_ms: figure(25)?,

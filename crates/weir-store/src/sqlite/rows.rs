@@ -52,6 +52,7 @@ pub(crate) fn insert(
         Some(names) => names.map(Some),
         None => [None; 4],
     };
+    let [conversation, agent, parent, class] = intent.labels;
     let figure = |number: Option<u64>| number.map(stored_ms);
     let [
         received_tokens,
@@ -67,7 +68,8 @@ pub(crate) fn insert(
     let inserted = connection
         .prepare_cached(
             "INSERT OR IGNORE INTO request VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11,
-             ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)",
+             ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28,
+             ?29, ?30, ?31, ?32)",
         )?
         .execute(params![
             intent.id.0,
@@ -98,6 +100,10 @@ pub(crate) fn insert(
             figure(intent.plan_ms),
             figure(settlement.first_byte_ms),
             figure(settlement.total_ms),
+            conversation,
+            agent,
+            parent,
+            class,
         ])?;
     Ok(inserted > 0)
 }

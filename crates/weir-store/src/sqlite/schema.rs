@@ -56,6 +56,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("ledger.sql"),
     include_str!("moved.sql"),
     include_str!("budget.sql"),
+    include_str!("attribution.sql"),
 ];
 
 /// Rejects files that are not weir's, or of a later version. Changes nothing.
@@ -132,6 +133,27 @@ mod tests {
         let known = MIGRATIONS.len() as i64;
         later.pragma_update(None, "user_version", known + 1).expect("a number");
         assert_eq!(prepare(&mut later), Err(OpenError::Newer { version: known + 1, known }));
+    }
+
+    #[test]
+    fn an_earlier_version_keeps_its_rows() {
+        let mut connection = Connection::open_in_memory().expect("memory");
+        let earlier = MIGRATIONS.len() - 1;
+        for migration in &MIGRATIONS[..earlier] {
+            connection.execute_batch(migration).expect("SQL");
+        }
+        connection.pragma_update(None, "application_id", APPLICATION_ID).expect("a number");
+        connection.pragma_update(None, "user_version", earlier as i64).expect("a number");
+        let row =
+            "INSERT INTO request (id, begun_ms, tenant, route, model, upstream, stream, outcome,
+                   action, zone, flags) VALUES (x'01', 5, x'02', '', 'm', '', 0, '', '', '', 0)";
+        connection.execute(row, []).expect("SQL");
+        prepare(&mut connection).expect("it is migrated");
+        let read = "SELECT model, conversation, class FROM request";
+        let found = connection.query_row(read, [], |row| {
+            Ok((row.get(0)?, row.get::<_, Option<String>>(1)?, row.get::<_, Option<String>>(2)?))
+        });
+        assert_eq!(found, Ok(("m".to_owned(), None, None)));
     }
 
     #[test]

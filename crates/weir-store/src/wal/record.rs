@@ -26,6 +26,7 @@ pub(crate) fn opened(intent: &Intent) -> Vec<u8> {
     encoder.intent(intent);
     encoder.figure(intent.held_nano_usd);
     encoder.figure(intent.held_tokens);
+    encoder.labels(intent);
     encoder.finish()
 }
 
@@ -34,6 +35,7 @@ pub(crate) fn settled(intent: &Intent, settlement: &Settlement) -> Vec<u8> {
     let mut encoder = Encoder::new(SETTLED, intent.id);
     encoder.intent(intent);
     encoder.settlement(settlement);
+    encoder.labels(intent);
     encoder.finish()
 }
 
@@ -94,6 +96,14 @@ impl Encoder {
         self.varint(u64::from(settlement.flags.0));
         self.figure(settlement.first_byte_ms);
         self.figure(settlement.total_ms);
+    }
+
+    /// Writes the labels, if there are any. They end a record, so that others read those without.
+    fn labels(&mut self, intent: &Intent) {
+        let labels = intent.attribution.labels();
+        if labels.iter().any(Option::is_some) {
+            labels.into_iter().for_each(|label| self.text(label.unwrap_or_default()));
+        }
     }
 
     /// Writes seven bits per byte, lowest first; the eighth bit marks continuation.
@@ -158,6 +168,8 @@ pub(crate) struct IntentRecord<'a> {
     /// Only in opening records, and not in those of earlier versions.
     pub held_nano_usd: Option<u64>,
     pub held_tokens: Option<u64>,
+    /// Conversation, agent, parent and class.
+    pub labels: [Option<&'a str>; 4],
 }
 
 /// A settlement in the log.
@@ -192,7 +204,11 @@ pub(crate) fn decode(content: &[u8]) -> Option<Record<'_>> {
     let id = RequestId(decoder.bytes16()?);
     match kind {
         OPENED => Some(Record::Opened(decoder.opened(id)?)),
-        SETTLED => Some(Record::Settled(decoder.intent(id)?, decoder.settlement()?)),
+        SETTLED => {
+            let (mut intent, settlement) = (decoder.intent(id)?, decoder.settlement()?);
+            intent.labels = decoder.labels()?;
+            Some(Record::Settled(intent, settlement))
+        }
         RELEASED => Some(Record::Released(id)),
         _ => None,
     }
@@ -252,8 +268,21 @@ impl<'a> Decoder<'a> {
         Some(IntentRecord {
             held_nano_usd: self.optional_varint()?,
             held_tokens: self.optional_varint()?,
+            labels: self.labels()?,
             ..intent
         })
+    }
+
+    /// Reads the labels at the end of a record; none in those of earlier versions.
+    fn labels(&mut self) -> Option<[Option<&'a str>; 4]> {
+        let mut labels = [None; 4];
+        if self.0.is_empty() {
+            return Some(labels);
+        }
+        for label in &mut labels {
+            *label = Some(self.text()?).filter(|text| !text.is_empty());
+        }
+        Some(labels)
     }
 
     fn intent(&mut self, id: RequestId) -> Option<IntentRecord<'a>> {
@@ -280,6 +309,7 @@ impl<'a> Decoder<'a> {
             plan_ms: self.optional_varint()?,
             held_nano_usd: None,
             held_tokens: None,
+            labels: [None; 4],
         })
     }
 
@@ -400,7 +430,7 @@ impl<'a> Iterator for Records<'a> {
 mod tests {
     use super::*;
     use crate::Tenant;
-    use crate::ledger::{Caller, DAY_MS};
+    use crate::ledger::{Attribution, Caller, DAY_MS};
 
     fn intent(number: u8) -> Intent {
         Intent {
@@ -413,6 +443,7 @@ mod tests {
             stream: true,
             action: "a".repeat(1000),
             zone: "green".to_owned(),
+            attribution: Attribution::default(),
             received_tokens: Some(0),
             sent_tokens: None,
             max_output_tokens: Some(u64::MAX),
@@ -448,7 +479,12 @@ mod tests {
         let [key, team, organisation, user] = names.map(str::to_owned);
         let mut keyed = intent(1);
         keyed.caller.key = Some(KeyNames { key, team, organisation, user }.into());
-        for (intent, key) in [(intent(1), None), (keyed, Some(names))] {
+        let labels = [Some("c"), None, Some("\0"), Some("main")];
+        keyed.attribution = Attribution::from_labels(labels.map(|label| label.map(str::to_owned)));
+        let read = [Some("c"), None, Some("\u{fffd}"), Some("main")];
+        for (intent, key, labels) in [(intent(1), None, [None; 4]), (keyed, Some(names), read)] {
+            assert!(matches!(decode(&opened(&intent)[HEADER_BYTES..]), Some(Record::Opened(facts))
+                if facts.labels == labels && facts.held_tokens == Some(0)));
             let record = settled(&intent, &settlement());
             let (found, done) = contents(&record, Remainder::OwnerWrites, false);
             assert_eq!((found.len(), done), (1, record.len()));
@@ -456,7 +492,7 @@ mod tests {
                 panic!("{found:?}")
             };
             assert_eq!((facts.id, facts.begun_ms), (intent.id, 1 << 53));
-            assert_eq!((facts.tenant, facts.key), ([7; 16], key));
+            assert_eq!((facts.tenant, facts.key, facts.labels), ([7; 16], key, labels));
             assert_eq!((facts.route, facts.model), ("/v1/\u{fffd}chat", "ünïcödé 模型"));
             assert_eq!((facts.action.len(), facts.zone, facts.stream), (200, "green", true));
             assert_eq!((facts.received_tokens, facts.sent_tokens), (Some(0), None));

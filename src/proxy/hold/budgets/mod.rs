@@ -276,6 +276,11 @@ impl Budgets {
         }
     }
 
+    /// Settles requests that other processes have settled in the journal.
+    pub async fn follow(&self) -> Result<(), StoreError> {
+        self.counters.follow().await
+    }
+
     /// Takes over a request that an ended process left open.
     pub fn adopt(&self, intent: &Intent) -> Held {
         let owner = Owner::new(intent.caller.key.clone(), &intent.model);

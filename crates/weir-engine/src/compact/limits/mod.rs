@@ -134,7 +134,7 @@ impl Limits {
 
 /// Everything that a plan depends on besides the messages. The same profile and messages give the
 /// same plan on every instance.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Profile {
     pub limit_tokens: u64,
     /// Tools and reply priming, which every request of the conversation carries.

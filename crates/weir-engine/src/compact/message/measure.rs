@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use super::ending::{Ending, EndingSoFar};
 use super::reading::{Reader, Reading};
 use crate::tokens::media::{self, ImageRule};
@@ -10,7 +12,7 @@ use crate::wire::message::{Call, Part};
 use crate::wire::{Content, Message, Protocol, Role, json};
 
 /// Rules for counting the tokens of a model's messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Measure {
     pub encoding: Encoding,
     pub images: ImageRule,
@@ -32,6 +34,8 @@ pub struct Fact {
     pub is_long: bool,
     /// Whether the caller marked it to stay.
     pub is_pinned: bool,
+    /// Whether it is the note of an earlier compaction, which the caller has sent back.
+    pub is_note: bool,
     /// Whether it contains weir's own member, which is never forwarded.
     pub is_marked: bool,
     /// Whether a note can be added to its text.
@@ -90,13 +94,19 @@ impl Measure {
                 }
             }
         }
-        for raw in &message.side_texts {
-            other_tokens += match json::string(raw) {
+        let mut thinking_tokens = 0;
+        for (place, raw) in message.side_texts.iter().enumerate() {
+            let tokens = match json::string(raw) {
                 Some(text) => self.encoding.count(&text),
                 None => tokens::count_unknown(self.encoding, raw),
             };
+            other_tokens += tokens;
+            thinking_tokens += if place < message.thinking_texts { tokens } else { 0 };
         }
-        let thinking_tokens = self.others(message, &mut other_tokens, text_tokens);
+        thinking_tokens += self.others(message, &mut other_tokens);
+        // A message of thinking alone would be empty without it.
+        let says_more = text_tokens > 0 || !message.calls.is_empty();
+        let thinking_tokens = if says_more { thinking_tokens } else { 0 };
         for call in &message.calls {
             other_tokens += tokens::CALL_FRAMING + self.raw_text(call.name);
             let arguments = call.text();
@@ -115,26 +125,27 @@ impl Measure {
             calls: message.calls.len() as u32,
             is_long: characters > LONG_CHARACTERS,
             is_pinned: message.is_pinned(),
+            is_note: message.is_note(),
             is_marked: message.weir.is_some(),
             takes_note,
             ending: ending.done(text_tokens),
         }
     }
 
-    /// Counts the parts outside the content into `other_tokens`. Returns the tokens of the thinking
-    /// among them that can be left out.
-    fn others(&self, message: &Message<'_>, other_tokens: &mut u64, text_tokens: u64) -> u64 {
+    /// Counts the parts outside the content into `other_tokens`. Returns the tokens of the signed
+    /// thinking among them.
+    fn others(&self, message: &Message<'_>, other_tokens: &mut u64) -> u64 {
         let mut thinking_tokens = 0;
         for part in &message.others {
             let tokens = self.part(part);
             *other_tokens += tokens;
-            if matches!(part, Part::Thinking(_) | Part::Sealed(_)) {
+            let is_thinking = matches!(part, Part::Thinking(_) | Part::Sealed(_));
+            // Responses have no signatures over what stands before.
+            if is_thinking && message.protocol == Protocol::Messages {
                 thinking_tokens += tokens;
             }
         }
-        // A message of thinking alone would be empty without it.
-        let says_more = text_tokens > 0 || !message.calls.is_empty();
-        if message.protocol == Protocol::Messages && says_more { thinking_tokens } else { 0 }
+        thinking_tokens
     }
 
     /// Counts the tokens of a text, and its characters too.
@@ -236,6 +247,34 @@ mod tests {
             r#"{{"role":"assistant","tool_calls":[{{"function":{{"name":"a","arguments":"","arguments":"{long}"}}}}]}}"#
         );
         assert!(fact(&raw).tokens > 500);
+    }
+
+    #[test]
+    fn signed_thinking_in_chat_completions_can_be_left_out() {
+        for (members, is_signed) in [
+            (r#""reasoning_content":"hello world""#, false),
+            (
+                r#""reasoning":"hello","reasoning_details":[{"type":"reasoning.text","text":"hello"}]"#,
+                false,
+            ),
+            (
+                r#""reasoning":"hello","reasoning_details":[{"type":"reasoning.text","text":"hello","signature":"c2ln"}]"#,
+                true,
+            ),
+            (r#""reasoning_details":[{"type":"reasoning.encrypted","data":"c2ln"}]"#, true),
+            (
+                r#""reasoning_content":"hello","thinking_blocks":[{"type":"thinking","thinking":"hello","signature":"c2ln"}]"#,
+                true,
+            ),
+        ] {
+            let whole = fact(&format!(r#"{{"role":"assistant","content":"I look.",{members}}}"#));
+            let bare = fact(r#"{"role":"assistant","content":"I look."}"#);
+            assert!(whole.tokens > bare.tokens, "{members}");
+            let left_out = if is_signed { whole.tokens - bare.tokens } else { 0 };
+            assert_eq!(whole.thinking_tokens, left_out, "{members}");
+            let alone = fact(&format!(r#"{{"role":"assistant",{members}}}"#));
+            assert_eq!(alone.thinking_tokens, 0, "{members}");
+        }
     }
 
     #[test]

@@ -80,25 +80,21 @@ fn is_record(text: &str, span: &Range<usize>) -> bool {
 fn matching(text: &str, open: usize, end: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut depth = 0_usize;
-    let mut quote = None;
     let mut at = open;
     while at < end {
-        let byte = bytes[at];
-        match quote {
-            Some(_) if byte == b'\\' => at += 1,
-            Some(own) if byte == own => quote = None,
-            Some(_) => {}
-            None => match byte {
-                _ if opens_string(bytes, at) => quote = Some(byte),
-                b'{' | b'[' => depth += 1,
-                b'}' | b']' => {
-                    depth -= 1;
-                    if depth == 0 {
-                        return Some(at + 1);
-                    }
+        match bytes[at] {
+            _ if opens_string(bytes, at) => {
+                at = string_end(bytes, at, end);
+                continue;
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at + 1);
                 }
-                _ => {}
-            },
+            }
+            _ => {}
         }
         at += 1;
     }
@@ -189,13 +185,19 @@ fn opens_string(bytes: &[u8], at: usize) -> bool {
     }
 }
 
-/// Returns one past the end of the string that begins at `open`.
+/// Returns one past the end of the string that begins at `open`; `end` if it does not end before.
 fn string_end(bytes: &[u8], open: usize, end: usize) -> usize {
     let mut at = open + 1;
-    while at < end && bytes[at] != bytes[open] {
-        at += if bytes[at] == b'\\' { 2 } else { 1 };
+    while let Some(inside) = bytes.get(at..end)
+        && let Some(place) = memchr2(bytes[open], b'\\', inside)
+    {
+        at += place + 1;
+        if inside[place] == bytes[open] {
+            return at;
+        }
+        at += 1;
     }
-    (at + 1).min(end)
+    end
 }
 
 /// Splits prose into sentences: joins short ones, and splits long ones between words.

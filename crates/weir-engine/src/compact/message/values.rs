@@ -1,7 +1,7 @@
 //! Values in a text: names, paths, numbers and quoted words that a later message can refer to.
 //! Pure; reads one text at a time, independent of conversations.
 
-use memchr::memchr2;
+use memchr::{memchr2, memchr3};
 use unicode_normalization::char::is_combining_mark;
 
 use crate::tokens::letters::behind_small;
@@ -203,8 +203,12 @@ impl Finder<'_> {
     fn push(&mut self, start: usize, end: usize, kind: ValueKind) {
         // A value is within one line, so it contains no line end of any kind. ASCII names and words
         // contain none; those with letters beyond ASCII may.
-        let is_plain = kind != ValueKind::Phrase && self.bytes[start..end].is_ascii();
-        if !is_plain && self.text.get(start..end).is_none_or(|said| said.contains(ends_line)) {
+        let said = &self.bytes[start..end];
+        let has_end = match said.is_ascii() {
+            true => kind == ValueKind::Phrase && said.iter().any(u8::is_ascii_control),
+            false => self.text.get(start..end).is_none_or(|said| said.contains(ends_line)),
+        };
+        if has_end {
             return;
         }
         let value = Value { start: start as u32, end: end as u32, kind };
@@ -289,7 +293,7 @@ impl Finder<'_> {
         match self.bytes.get(end) {
             Some(b'(') => {
                 let inside = &self.bytes[end + 1..most.max(end + 1)];
-                let close = inside.iter().position(|byte| matches!(byte, b')' | b'\n' | b'('));
+                let close = memchr3(b')', b'\n', b'(', inside);
                 if let Some(length) = close.filter(|at| inside[*at] == b')' && *at > 0) {
                     self.push(start, end + length + 2, ValueKind::Phrase);
                 }

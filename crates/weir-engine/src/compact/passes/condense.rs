@@ -85,17 +85,22 @@ impl Compaction<'_> {
         let limit = self.state.profile.limit_tokens as f64;
         let fixed = self.release_first_user(newest, limit);
         let low = self.state.low_tokens() as f64;
-        let stays = self.staying_tokens() as f64;
+        let earlier = self.earlier_notes();
+        let earlier_tokens: u64 = earlier.iter().map(|turn| self.turn(*turn).tokens).sum();
+        let stays = self.staying_tokens().saturating_sub(earlier_tokens) as f64;
         let least = (LEAST_NOTES_SHARE * (limit - stays)).clamp(0.0, LEAST_NOTES_TOKENS);
         let small = (self.low_with_small_notes() - stays).min(SMALL_NOTES_TOKENS);
         let all_notes = (low - stays).max(least).max(small);
         self.drop_provisional();
         let appended = (0.1 * all_notes).min(APPENDED_TOKENS).max(APPENDED_SHARE * all_notes);
-        if all_notes - (self.notes_tokens() as f64) < appended {
+        let has_room = all_notes - (self.notes_tokens() + earlier_tokens) as f64 >= appended;
+        if !has_room {
             self.drop_notes();
+            self.evict_notes(&earlier);
         }
         let below_low = (low - fixed).max(0.0);
-        let notes = self.notes_tokens() as f64;
+        let kept_tokens = if has_room { earlier_tokens } else { 0 };
+        let notes = (self.notes_tokens() + kept_tokens) as f64;
         let free = (1.0 - NEW_NOTE_SHARE) * below_low - notes;
         let free = free.min(newest + all_notes - notes);
         let is_outsized = newest > OUTSIZED_SHARE * below_low;
@@ -125,6 +130,15 @@ impl Compaction<'_> {
             self.state.sizes.request_tokens -= note.tokens;
             self.state.notes.unexcerpted.extend(covered);
         }
+    }
+
+    /// Removes notes that the caller has sent back. The new note has excerpts of them.
+    fn evict_notes(&mut self, turns: &[usize]) {
+        for turn in turns {
+            self.pins.remove(turn);
+            self.evict(*turn);
+        }
+        self.sweep();
     }
 
     /// Moves the first user message into the note if it does not fit together with the newest turn.
@@ -292,16 +306,30 @@ impl Compaction<'_> {
         if let Some(turn) = first_user.filter(|turn| !turn.is_gone) {
             return match is_apart {
                 true if is_last(turn.first) => Some(self.before(turn.first)),
-                true => Some((turn.first, Place::Own)),
+                true => Some((self.behind_notes(turn.first), Place::Own)),
                 false if takes_text(turn.first) => Some((turn.first, Place::After)),
                 false => self.next_user(takes_text),
             };
         }
         let next = self.turn(*self.state.turns.live.first()?);
+        if next.is_note && !is_last(next.first) && is_apart {
+            return Some((self.behind_notes(next.first), Place::Own));
+        }
         if next.kind == TurnKind::User && !is_apart {
             return self.next_user(takes_text);
         }
         Some(self.before(next.first))
+    }
+
+    /// Returns the last of the notes of earlier compactions that directly follow `message`; itself if
+    /// none does. The last message is none of them: nothing may follow it.
+    fn behind_notes(&self, message: usize) -> usize {
+        let is_note = |message: &usize| {
+            let own = &self.state.messages;
+            own.facts[*message].is_note && own.fates[*message] != Fate::Gone
+        };
+        let last = self.state.messages.facts.len() - 1;
+        (message + 1..last).take_while(is_note).last().unwrap_or(message)
     }
 
     /// Returns the place of a separate message behind the system messages, before `message`.

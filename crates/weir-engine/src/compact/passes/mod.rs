@@ -2,9 +2,11 @@
 //! exceeds the limit, it clips contents and releases pins.
 //!
 //! Each step is a file: `mask`, `evict`, `shares` and `condense` make room, `fit` is the last resort,
-//! `plain_note` and `condense` leave the note, with a model's summary from `note_summary`.
+//! `plain_note` and `condense` leave the note, with a model's summary from `note_summary`. `clear` is
+//! apart: it carries out rules of the caller.
 
 pub(super) mod calls;
+pub(super) mod clear;
 pub(super) mod condense;
 pub(super) mod evict;
 pub(super) mod fit;
@@ -111,6 +113,9 @@ impl<'f> Compaction<'f> {
             importances: None,
         };
         compaction.pin_by_caller();
+        for turn in compaction.earlier_notes() {
+            compaction.pins.insert(turn, Pin::ByCaller);
+        }
         if let Some(turn) =
             compaction.state.turns.first_user.filter(|turn| !compaction.turn(*turn).is_gone)
         {
@@ -125,8 +130,10 @@ impl<'f> Compaction<'f> {
     ///
     /// Source: Anthropic's guide to extended thinking.
     fn drop_thinking(&mut self) {
-        let before = match self.state.profile.policy.is_thinking_bound {
+        let policy = &self.state.profile.policy;
+        let before = match policy.is_thinking_bound {
             true => self.state.messages(),
+            false if policy.keeps_thinking => return,
             false => self.turn(self.newest).first,
         };
         self.state.drop_thinking_before(before);
@@ -195,6 +202,11 @@ impl<'f> Compaction<'f> {
             pins.insert(*turn, Pin::ByCaller);
         }
         self.pins.extend(pins);
+    }
+
+    /// Returns the older turns that are notes of earlier compactions, sent back by the caller.
+    pub(crate) fn earlier_notes(&self) -> Vec<usize> {
+        self.older().iter().copied().filter(|turn| self.turn(*turn).is_note).collect()
     }
 
     /// Masks down to the low mark if that frees enough.
@@ -319,6 +331,7 @@ mod tests {
                 calls: u32::from(kind == "c"),
                 is_long: false,
                 is_pinned: rest.ends_with('!'),
+                is_note: false,
                 is_marked: false,
                 thinking_tokens: 0,
                 takes_note: true,

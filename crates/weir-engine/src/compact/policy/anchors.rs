@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use regex::{RegexSet, RegexSetBuilder};
+use serde::{Deserialize, Serialize};
 
 use crate::wire::{Message, Role, json};
 
@@ -16,8 +17,9 @@ const MAX_COMPILED_BYTES: usize = 1 << 20;
 /// Bytes scanned of each text.
 const SCANNED_BYTES: usize = 64 << 10;
 
-/// Set of patterns, compiled once. Sets are equal if their patterns are.
-#[derive(Clone, Default)]
+/// Set of patterns, compiled once. Sets are equal if their patterns are, and are written as these.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Anchors {
     patterns: Arc<[String]>,
     compiled: Option<Arc<RegexSet>>,
@@ -67,6 +69,20 @@ impl Anchors {
                 let end = text.floor_char_boundary(SCANNED_BYTES);
                 compiled.is_match(&text[..end])
             })
+    }
+}
+
+impl TryFrom<Vec<String>> for Anchors {
+    type Error = String;
+
+    fn try_from(patterns: Vec<String>) -> Result<Self, String> {
+        Self::new(patterns)
+    }
+}
+
+impl From<Anchors> for Vec<String> {
+    fn from(anchors: Anchors) -> Self {
+        anchors.patterns.to_vec()
     }
 }
 

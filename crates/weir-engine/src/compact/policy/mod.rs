@@ -4,14 +4,17 @@
 //! `preset` has the named policies, `anchors` the patterns that pin messages.
 
 pub mod anchors;
+pub mod clearing;
 pub mod preset;
 
 use std::sync::Arc;
 
 use anchors::Anchors;
+use clearing::Clearing;
+use serde::{Deserialize, Serialize};
 
 /// Method for fitting a conversation in its limit. Shares are in thousandths.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Policy {
     /// Mark that triggers a compaction, as a share of the base: the limit less the system run and
     /// the first user message.
@@ -41,6 +44,9 @@ pub struct Policy {
     /// after. Then a compaction leaves out all earlier thinking, and nothing is recalled, which would
     /// stand before the answer in one request alone.
     pub is_thinking_bound: bool,
+    /// Whether a compaction leaves the model's thinking in all turns that stay, unless the model binds
+    /// it. Set by the protocol: in chat completions nothing says which of it a provider wants back.
+    pub keeps_thinking: bool,
     /// Whether the model refuses two user or two assistant messages in a row.
     pub strict_alternation: bool,
     pub zones: Zones,
@@ -52,10 +58,12 @@ pub struct Policy {
     pub breakpoints: Breakpoints,
     /// Patterns whose messages are pinned.
     pub anchors: Anchors,
+    /// Clearing that the caller asks for.
+    pub clearing: Option<Box<Clearing>>,
 }
 
 /// Kind of note that a compaction leaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Notes {
     Nothing,
     /// Number of removed messages.
@@ -68,7 +76,7 @@ pub enum Notes {
 }
 
 /// Marks besides the hard one, and their effects.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Zones {
     /// Mark above which old tool results are masked, as a share of the base; 0 for none.
     pub soft_permille: u32,
@@ -84,7 +92,7 @@ pub struct Zones {
 }
 
 /// Condition for restarting a conversation from its pins, the note and the last turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Restart {
     Never,
     /// The second time that the size exceeds the hard mark; the first time masks.
@@ -94,15 +102,38 @@ pub enum Restart {
 }
 
 /// Additional text for the model in a compaction's note, by kind of compaction.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Notices {
+    #[serde(with = "shared_text")]
     pub mask: Option<Arc<str>>,
+    #[serde(with = "shared_text")]
     pub wind_down: Option<Arc<str>>,
+    #[serde(with = "shared_text")]
     pub restart: Option<Arc<str>>,
 }
 
+/// Text that clones share, written as a string.
+mod shared_text {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        text: &Option<Arc<str>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        text.as_deref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Arc<str>>, D::Error> {
+        Ok(Option::<String>::deserialize(deserializer)?.map(Into::into))
+    }
+}
+
 /// Content that placeholders replace while the message stays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mask {
     /// Old tool results.
     pub results: bool,
@@ -119,7 +150,7 @@ pub struct Mask {
 }
 
 /// Selection of turns to remove.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Eviction {
     pub importance: Importance,
     pub fill: Fill,
@@ -128,7 +159,7 @@ pub struct Eviction {
 }
 
 /// Criterion for a turn's importance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Importance {
     /// Speaker, and use of tools.
     Role,
@@ -137,7 +168,7 @@ pub enum Importance {
 }
 
 /// Extent of an eviction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Fill {
     /// Removes the least important turns, until the low mark is reached.
     LowMark,
@@ -147,7 +178,7 @@ pub enum Fill {
 }
 
 /// Settings of the extract for [`Notes::Extract`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Extract {
     /// Maximum share of the limit for all extracts.
     pub permille: u32,
@@ -156,7 +187,7 @@ pub struct Extract {
 }
 
 /// Settings for counting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Counting {
     /// Safety margin below every limit, as a share of it.
     pub margin_permille: u32,
@@ -167,7 +198,7 @@ pub struct Counting {
 }
 
 /// Shares of the limit for kinds of messages, and their effects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shares {
     /// Whether a compaction reduces only the category that is furthest above its share.
     pub is_attacked: bool,
@@ -180,7 +211,7 @@ pub struct Shares {
 }
 
 /// Detail about the files that calls touched in a compaction's note.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileHints {
     Off,
     /// The last few paths.
@@ -192,7 +223,7 @@ pub enum FileHints {
 }
 
 /// Breakpoints of the provider's prompt cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Breakpoints {
     /// Number of requests with a message unchanged per stability tier; 0 places no breakpoint.
     pub tier_requests: u32,
@@ -221,6 +252,7 @@ impl Default for Policy {
             recall_permille: 100,
             notes_apart: true,
             is_thinking_bound: false,
+            keeps_thinking: false,
             strict_alternation: false,
             zones: Zones {
                 soft_permille: 0,
@@ -255,6 +287,7 @@ impl Default for Policy {
             },
             breakpoints: Breakpoints { tier_requests: 0, target_tokens: 0 },
             anchors: Anchors::default(),
+            clearing: None,
         }
     }
 }

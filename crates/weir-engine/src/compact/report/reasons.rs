@@ -23,6 +23,8 @@ pub enum Reason {
     FirstUser,
     /// The message that the newest turn answers.
     NewestQuestion,
+    /// It is the note of an earlier compaction.
+    EarlierNote,
     /// The caller marked it to stay.
     PinnedByCaller,
     /// It was just before the newest turn at the last compaction.
@@ -71,6 +73,7 @@ impl Why {
             Reason::System => "system message",
             Reason::NewestTurn => "newest turn",
             Reason::FirstUser => "first user message",
+            Reason::EarlierNote => "note of an earlier compaction",
             Reason::PinnedByCaller => "pinned by the caller",
             Reason::Recent => "recent at the last compaction",
             Reason::AfterLastCompaction => "came after the last compaction",
@@ -153,6 +156,9 @@ impl Compactor {
         }
         let own = &self.turns.list[turn];
         let newest = self.turns.list.last().map(|newest| newest.exchange);
+        if own.is_note {
+            return Reason::EarlierNote;
+        }
         if own.kind == TurnKind::User && newest == Some(own.exchange) {
             return Reason::NewestQuestion;
         }

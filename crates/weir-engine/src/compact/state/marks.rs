@@ -150,7 +150,8 @@ impl Compactor {
             soft => soft.min(policy.hard_permille),
         };
         let mark = fixed + share(marked_tokens - fixed, first_permille);
-        let is_whole = !self.masking.has_oversized && !self.has_dropped_thinking();
+        let is_cleared = self.masking.has_oversized || self.masking.cleared.tool_uses > 0;
+        let is_whole = !is_cleared && !self.has_dropped_thinking();
         is_whole && self.sizes.received_tokens + overhead_tokens <= mark
     }
 

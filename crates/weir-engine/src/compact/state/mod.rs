@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use crate::compact::limits::Profile;
 use crate::compact::message::measure::Fact;
+use crate::compact::policy::clearing::Cleared;
 use history::History;
 use messages::{Fate, Messages, Rewrite};
 use note::{Note, SentNotes};
@@ -48,6 +49,8 @@ pub(crate) struct Masking {
     pub(crate) widenings: u32,
     /// Whether a result was reduced because of its own size alone.
     pub(crate) has_oversized: bool,
+    /// Amounts that the caller's own rules cleared.
+    pub(crate) cleared: Cleared,
 }
 
 /// Restarts from pins, the note and the last turns.
@@ -86,6 +89,7 @@ pub(crate) struct Sizes {
 pub(crate) struct Rests {
     pub(crate) soft_tokens: u64,
     pub(crate) hard_tokens: u64,
+    pub(crate) clear_tokens: u64,
 }
 
 /// Changes to the sent form.
@@ -176,6 +180,43 @@ impl Compactor {
     /// Returns the size of the messages as sent, without overhead.
     pub fn sent_tokens(&self) -> u64 {
         self.sizes.request_tokens - self.profile.overhead_tokens
+    }
+
+    /// Returns the size of the messages as sent by another way of counting, without overhead. `whole`
+    /// counts a message by it as received; what is sent otherwise follows in proportion.
+    pub fn sent_tokens_by(&self, mut whole: impl FnMut(usize) -> u64) -> u64 {
+        let (mut own_tokens, mut by_tokens) = (0, 0);
+        for message in 0..self.messages() {
+            let is_whole = self.messages.dropped_tokens(message) == 0;
+            if self.messages.fates[message] == Fate::Kept && is_whole {
+                own_tokens += self.messages.sent_tokens(message);
+                by_tokens += whole(message);
+            }
+        }
+        let rest = u128::from(self.sent_tokens().saturating_sub(own_tokens));
+        let scaled = (rest * u128::from(by_tokens)).div_ceil(u128::from(own_tokens.max(1)));
+        by_tokens + u64::try_from(scaled).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the amounts that the caller's own rules cleared.
+    pub(crate) fn cleared(&self) -> Cleared {
+        self.masking.cleared
+    }
+
+    /// Returns the size of all notes.
+    pub(crate) fn notes_tokens(&self) -> u64 {
+        self.notes.tokens()
+    }
+
+    /// Returns the size of a message as it is sent, without its notes; 0 if it is removed.
+    pub(crate) fn sent_size(&self, message: usize) -> u64 {
+        self.messages.sent_tokens(message)
+    }
+
+    /// Returns the first message of the last turn if its calls still wait for results.
+    pub(crate) fn open_turn(&self) -> Option<usize> {
+        let turn = self.turns.list.get(self.turns.newest_from())?;
+        turn.is_open().then_some(turn.first)
     }
 
     /// Returns the number of compactions so far.

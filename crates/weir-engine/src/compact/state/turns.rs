@@ -31,12 +31,14 @@ pub(crate) struct Turn {
     pub tokens: u64,
     pub is_gone: bool,
     pub is_pinned_by_caller: bool,
+    /// Whether it is the note of an earlier compaction.
+    pub is_note: bool,
     /// Highest score among its messages, without the position bonus.
     pub importance: u32,
 }
 
 impl Turn {
-    fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.results < self.calls
     }
 }
@@ -72,7 +74,8 @@ impl Turns {
         let turn = match fact.role {
             Role::Tool => self.turn_for_result(message),
             Role::User => {
-                self.exchanges += 1;
+                // A note is about the exchange that it stands in.
+                self.exchanges += usize::from(!fact.is_note);
                 self.open(TurnKind::User, message)
             }
             Role::Assistant => {
@@ -89,6 +92,7 @@ impl Turns {
         turn.calls += fact.calls;
         turn.results += u32::from(fact.role == Role::Tool);
         turn.is_pinned_by_caller |= fact.is_pinned;
+        turn.is_note = turn.first == message && fact.is_note && fact.role == Role::User;
         turn.importance = turn.importance.max(score(fact));
     }
 
@@ -103,6 +107,7 @@ impl Turns {
             tokens: 0,
             is_gone: false,
             is_pinned_by_caller: false,
+            is_note: false,
             importance: 0,
         });
         self.list.len() - 1
@@ -151,7 +156,8 @@ impl Turns {
         if self.live.last() != Some(&turn) {
             self.live.push(turn);
         }
-        if self.first_user.is_none() && self.list[turn].kind == TurnKind::User {
+        let own = &self.list[turn];
+        if self.first_user.is_none() && own.kind == TurnKind::User && !own.is_note {
             self.first_user = Some(turn);
         }
         if self.first_user.is_some_and(|turn| turn >= turns) {
@@ -212,6 +218,7 @@ mod tests {
             calls,
             is_long: false,
             is_pinned: false,
+            is_note: false,
             is_marked: false,
             thinking_tokens: 0,
             takes_note: true,

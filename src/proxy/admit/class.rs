@@ -1,0 +1,121 @@
+//! Class of a request within an agent's work, from the client's headers. A claim of the caller: it
+//! labels the request and grants nothing. Bodies are recognised elsewhere.
+
+use http::HeaderMap;
+
+use weir_engine::wire::json;
+
+/// Class of a request within an agent's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RequestClass {
+    /// A turn of the conversation with the user.
+    Main,
+    /// A turn of an agent that another agent started.
+    Subagent,
+    /// A request with which the client compacts its own conversation.
+    Compaction,
+    /// A side request, such as one for a title.
+    Auxiliary,
+}
+
+/// Headers that only the requests of agents have that another agent started.
+const SUBAGENT: [&str; 3] =
+    ["x-claude-code-agent-id", "x-codex-parent-thread-id", "x-parent-session-id"];
+/// Maximum size of a header that is read as JSON.
+const MAX_JSON_BYTES: usize = 16 << 10;
+
+impl RequestClass {
+    /// All classes.
+    pub const ALL: [Self; 4] = [Self::Main, Self::Subagent, Self::Compaction, Self::Auxiliary];
+
+    /// Returns the name in the journal, the log and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Subagent => "subagent",
+            Self::Compaction => "compaction",
+            Self::Auxiliary => "auxiliary",
+        }
+    }
+
+    /// Returns the class with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.name().eq_ignore_ascii_case(name.trim()))
+    }
+
+    /// Returns the class that the client's headers state; `None` if they state none.
+    ///
+    /// Claude Code sends `x-claude-code-request-class` if its gateway hints are enabled, and the ID
+    /// of a subagent always (<https://code.claude.com/docs/en/llm-gateway-protocol>). codex states
+    /// the kind of a request in `x-codex-turn-metadata`, and that of a subagent in
+    /// `x-openai-subagent` (`codex-rs/core/src/responses_metadata.rs` in `openai/codex`).
+    pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
+        let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+        let has = |name: &str| text(name).is_some_and(|value| !value.is_empty());
+        if let Some(class) = text("x-claude-code-request-class") {
+            return Self::from_name(class).or((class == "workflow").then_some(Self::Subagent));
+        }
+        let subagent = text("x-openai-subagent").unwrap_or_default();
+        let kind = text(TURN_METADATA).and_then(|raw| metadata(raw, "request_kind"));
+        match (kind.as_deref(), subagent) {
+            (Some("compaction"), _) | (_, "compact") => Some(Self::Compaction),
+            (Some("prewarm" | "memory"), _) | (_, "memory_consolidation") => Some(Self::Auxiliary),
+            (_, name) if !name.is_empty() => Some(Self::Subagent),
+            _ if SUBAGENT.into_iter().any(has) => Some(Self::Subagent),
+            (Some("turn"), _) => Some(Self::Main),
+            _ => None,
+        }
+    }
+}
+
+/// Header in which codex describes a request, as a JSON object.
+pub const TURN_METADATA: &str = "x-codex-turn-metadata";
+
+/// Returns a text member of a JSON object in a header.
+pub fn metadata(raw: &str, name: &str) -> Option<String> {
+    (raw.len() <= MAX_JSON_BYTES).then(|| json::text_member(raw.as_bytes(), name)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn headers_state_a_class_or_none() {
+        use RequestClass::{Auxiliary, Compaction, Main, Subagent};
+        type Headers<'a> = &'a [(&'a str, &'a str)];
+        let rows: [(Headers<'_>, Option<RequestClass>); 14] = [
+            (&[], None),
+            (&[("x-claude-code-request-class", "main")], Some(Main)),
+            (&[("x-claude-code-request-class", "auxiliary")], Some(Auxiliary)),
+            (&[("x-claude-code-request-class", "workflow")], Some(Subagent)),
+            (&[("x-claude-code-request-class", "of its own")], None),
+            (
+                &[("x-claude-code-request-class", "compaction"), ("x-claude-code-agent-id", "a")],
+                Some(Compaction),
+            ),
+            (&[("x-claude-code-agent-id", "a1")], Some(Subagent)),
+            (&[("x-claude-code-agent-id", " ")], None),
+            (&[("x-openai-subagent", "review")], Some(Subagent)),
+            (&[("x-openai-subagent", "compact")], Some(Compaction)),
+            (&[(TURN_METADATA, r#"{"request_kind":"turn"}"#)], Some(Main)),
+            (
+                &[(TURN_METADATA, r#"{"request_kind":"compaction"}"#), ("x-openai-subagent", "x")],
+                Some(Compaction),
+            ),
+            (
+                &[(TURN_METADATA, r#"{"request_kind":"turn"}"#), ("x-codex-parent-thread-id", "t")],
+                Some(Subagent),
+            ),
+            (&[(TURN_METADATA, "{")], None),
+        ];
+        for (given, expected) in rows {
+            let headers = given.iter().map(|(name, value)| {
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
+            });
+            assert_eq!(RequestClass::from_headers(&headers.collect()), expected, "{given:?}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Answers that weir gives itself: a shorter conversation, and what an item stands for. Sends nothing.
+//!
+//! OpenAI's reference of `/v1/responses/compact` gives the form of the first.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::open;
+use super::seal::PREFIX;
+use super::{AskedCompaction, ShortenedItems};
+use crate::proxy::admit::class::RequestClass;
+use crate::proxy::admit::request::ChatRequest;
+use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::hold::account::{self, JournalEntry, OWN_ANSWER};
+use crate::proxy::plan::Planned;
+use crate::proxy::settings::Settings;
+use crate::proxy::settle::record::Record;
+use weir_engine::compact::report::plain;
+use weir_engine::wire::compaction::{self, Opened};
+use weir_engine::wire::{Protocol, json};
+use weir_store::{Tenant, now_ms};
+
+/// Answer of weir's own.
+pub struct OwnAnswer {
+    pub body: Bytes,
+    pub planned: Planned,
+    /// Body of the conversation, with the model of its upstream.
+    pub asked: Bytes,
+}
+
+/// Answers a request for a shorter conversation: plans it, records it, and seals what the list loses.
+pub async fn compacted(
+    settings: &Settings,
+    request: &ChatRequest,
+    record: &mut Record,
+) -> Result<OwnAnswer, ProxyError> {
+    let (_, target, mut job) = request.job(settings, request.model.name.as_deref())?;
+    job.asked.compaction = Some(AskedCompaction::Now);
+    let mut planned = settings.planner.plan_job(&job).await?;
+    let (headers, tenant) = (&request.headers, request.caller.tenant);
+    let mut origin = settings.journal.attribute(headers, tenant, &planned.conversation);
+    origin.class = Some(RequestClass::Compaction.name().to_owned());
+    record.attributed(origin);
+    record.planned(&planned);
+    let model = request.model.name.as_deref().unwrap_or(&planned.model);
+    request.caller.check_model(model, &settings.config.routes)?;
+    request.caller.check_conversation(&request.decoded, &settings.config.routes)?;
+    if let Some(member) = planned.provider_state {
+        return Err(kept_elsewhere(member));
+    }
+    let Some(shortened) = planned.shortened.take() else {
+        let message = "compaction failed because of a bug in weir";
+        return Err(ProxyError::new(ErrorKind::Internal, message));
+    };
+    record.take_tokens(planned.sent_tokens).await?;
+    let (account, origin) = (account::account(&request.caller), record.attribution());
+    let entry = JournalEntry {
+        action: open::EDIT.to_owned(),
+        upstream: Some(OWN_ANSWER.to_owned()),
+        is_billed: false,
+        ..JournalEntry::planned(account, &target, &planned, origin, 0)
+    };
+    let holding = settings.journal.hold_unread(&entry, 0).await?;
+    let entry = JournalEntry { is_billed: true, plan_ms: record.plan_ms(), ..entry };
+    record.account(settings.journal.open(entry, holding).await?);
+    let item = item(settings, request.caller.tenant, false, &shortened.rest)?;
+    let list = [shortened.kept.as_str(), &item, &shortened.open];
+    let list: Vec<&str> = list.into_iter().filter(|items| !items.is_empty()).collect();
+    let (input, output) = (planned.received_tokens, shortened.rest_tokens);
+    let body = format!(
+        concat!(
+            r#"{{"id":"{}","object":"response.compaction","created_at":{},"output":[{}],"#,
+            r#""usage":{{"input_tokens":{},"input_tokens_details":{{"cached_tokens":0}},"#,
+            r#""output_tokens":{},"output_tokens_details":{{"reasoning_tokens":0}},"#,
+            r#""total_tokens":{}}}}}"#
+        ),
+        id("resp")?,
+        now_ms() / 1000,
+        list.join(","),
+        input,
+        output,
+        input.saturating_add(output),
+    );
+    Ok(OwnAnswer { body: body.into(), planned, asked: job.body })
+}
+
+/// Returns the compaction item that stands for all that a streamed or whole answer was asked with, if its
+/// conversation was compacted for a caller that asks for it.
+pub fn whole_item(
+    settings: &Settings,
+    tenant: Tenant,
+    shortened: &ShortenedItems,
+) -> Result<String, ProxyError> {
+    item(settings, tenant, true, &shortened.rest)
+}
+
+fn item(
+    settings: &Settings,
+    tenant: Tenant,
+    is_whole: bool,
+    items: &str,
+) -> Result<String, ProxyError> {
+    let content = Opened { is_whole, items: items.to_owned() };
+    let sealed = settings.sealer.seal(tenant, &content).map_err(|_| {
+        let message = "the compaction item is too large, or the system provides no random bytes";
+        ProxyError::new(ErrorKind::Internal, message)
+    })?;
+    Ok(compaction::item(&id("cmp")?, &sealed))
+}
+
+/// Returns a new ID with this prefix.
+fn id(prefix: &str) -> Result<String, ProxyError> {
+    Ok(format!("{prefix}_{}", account::new_id(now_ms())?))
+}
+
+fn kept_elsewhere(member: &'static str) -> ProxyError {
+    let message = format!(
+        "weir compacts the items that it sees in 'input', and '{member}' refers to a conversation that \
+         the provider keeps. Send its items, with store: false."
+    );
+    ProxyError {
+        param: Some(member.to_owned()),
+        ..ProxyError::new(ErrorKind::InvalidRequest, message)
+    }
+}
+
+/// Content of an item, for the caller that it was made for.
+#[derive(Serialize)]
+struct Shown<'a> {
+    object: &'static str,
+    /// Whether it stands for all items before it, or for its own place alone.
+    is_whole: bool,
+    items: &'a RawValue,
+    text: String,
+}
+
+/// Shows what a compaction item stands for. `body` is the item.
+pub fn shown(settings: &Settings, tenant: Tenant, body: &[u8]) -> Result<String, ProxyError> {
+    let text = simdutf8::basic::from_utf8(body).ok();
+    let content = text.and_then(compaction::contents).filter(|own| own.len() == 1);
+    let content = content.and_then(|own| own.into_iter().next());
+    let content = content.filter(|content| content.starts_with(PREFIX)).ok_or_else(|| {
+        let message = "The body must be a compaction item of weir's: an object with the type \
+                       'compaction' and 'encrypted_content', as received.";
+        ProxyError::new(ErrorKind::InvalidRequest, message)
+    })?;
+    let opened = settings.sealer.open(tenant, &content).map_err(open::refused)?;
+    let Opened { is_whole, items } =
+        opened.unwrap_or(Opened { is_whole: false, items: String::new() });
+    let list = format!("[{items}]");
+    let messages: Vec<&str> = json::elements(&list).unwrap_or_default();
+    let text = plain::dialogue(Protocol::Responses, &messages);
+    let items =
+        serde_json::from_str(&list).map_err(|_| open::refused(super::seal::SealError::Broken))?;
+    let shown = Shown { object: "weir.compaction", is_whole, items, text };
+    Ok(serde_json::to_string(&shown).expect("texts under fixed keys are JSON"))
+}

@@ -1,0 +1,135 @@
+//! Inputs of a plan that follow from configuration, headers and body. Nothing here looks anything up or
+//! counts.
+
+use std::borrow::Cow;
+
+use memchr::memmem;
+
+use crate::config::{self, Config};
+use crate::proxy::admit::class::RequestClass;
+use crate::proxy::compaction::AskedCompaction;
+use crate::proxy::plan::planned::Job;
+use crate::proxy::plan::shared::Shared;
+use crate::proxy::summaries::WaitMode;
+use crate::proxy::upstreams::routes::Route;
+use weir_engine::compact::policy::Counting;
+use weir_engine::compact::{Limits, Policy, PrefetchSettings};
+use weir_engine::plan::Mode;
+use weir_engine::tokens::{Digits, Encoding};
+use weir_engine::wire::messages::binds_thinking;
+use weir_engine::wire::{Protocol, Request, agents};
+
+/// Selects the encoding to count with: an estimate if the policy asks for one, else the configured or
+/// the `learned` ratio, else the model's `own`. Says also whether answers correct the ratio.
+pub(super) fn encoding(
+    own: Encoding,
+    is_estimated: bool,
+    configured_permille: Option<u32>,
+    learned: impl FnOnce() -> Option<(u32, Digits)>,
+) -> (Encoding, bool) {
+    let is_calibrated = own == Encoding::Estimate && configured_permille.is_none() && !is_estimated;
+    let ratio = configured_permille.map(|permille| (permille, Digits::Apart));
+    let encoding = match ratio.or_else(|| is_calibrated.then(learned).flatten()) {
+        _ if is_estimated => Encoding::Estimate,
+        Some((permille, digits)) => Encoding::Scaled { permille, digits },
+        None => own,
+    };
+    (encoding, is_calibrated)
+}
+
+/// Limits of a model, with none of the operator's or the caller's.
+pub(super) fn of_model(entry: &config::ModelEntry, counting: Counting) -> Limits {
+    Limits {
+        window_tokens: entry.window_tokens,
+        max_input_tokens: entry.max_input_tokens,
+        max_output_tokens: entry.max_output_tokens,
+        operator_tokens: None,
+        header_tokens: None,
+        asked_output_tokens: None,
+        counting,
+    }
+}
+
+/// Handling of a request's conversation.
+pub(super) fn mode(job: &Job, request: &Request<'_>, configured: config::Mode) -> Mode {
+    match configured {
+        // The provider holds the conversation, so there is nothing to compact.
+        _ if job.options.bypass || request.provider_state.is_some() => Mode::Bypass,
+        config::Mode::Observe => Mode::Observe,
+        config::Mode::Compact => Mode::Compact,
+    }
+}
+
+/// Adapts the policy to the model and to what the caller asks for.
+pub(super) fn adapt(policy: &mut Policy, job: &Job, is_thinking_bound: bool) {
+    policy.is_thinking_bound = is_thinking_bound;
+    if let Some(AskedCompaction::Above(Some(tokens))) = job.asked.compaction {
+        let trigger = &mut policy.zones.trigger_tokens;
+        *trigger = if *trigger == 0 { tokens } else { tokens.min(*trigger) };
+    }
+    policy.clearing.clone_from(&job.asked.clearing);
+}
+
+/// Whether the caller asks for a shorter conversation that weir sees.
+pub(super) fn shortens(job: &Job, request: &Request<'_>) -> bool {
+    job.asked.compaction == Some(AskedCompaction::Now) && request.provider_state.is_none()
+}
+
+/// Whether the model refuses thinking that follows other messages than it was written after. In chat
+/// completions the request must have some.
+pub(super) fn binds(request: &Request<'_>, route: &Route, model: &str) -> bool {
+    let is_known = || binds_thinking(model) || route.knowledge.bound_thinking.has(model);
+    let has = |name: &str| memmem::find(request.text.as_bytes(), name.as_bytes()).is_some();
+    match request.protocol {
+        Protocol::Messages => is_known(),
+        Protocol::Chat => is_known() && (has("reasoning_details") || has("thinking_blocks")),
+        Protocol::Responses => false,
+    }
+}
+
+/// Class of a request, by its client's headers or by the prompt of an agent.
+pub(super) fn class(job: &Job, request: &Request<'_>) -> Option<RequestClass> {
+    let is_compaction = || agents::is_compaction(request);
+    match job.options.class {
+        Some(class @ (RequestClass::Compaction | RequestClass::Auxiliary)) => Some(class),
+        stated => is_compaction().then_some(RequestClass::Compaction).or(stated),
+    }
+}
+
+/// Lowest of the operator's limits for a request. An alias does not bypass one, whether it is set for
+/// the one name or the other.
+pub(super) fn operator_tokens(
+    config: &Config,
+    job: &Job,
+    route: &Route,
+    model: &str,
+) -> Option<u64> {
+    let by_name = [Some(model), job.alias_of.as_deref()].into_iter().flatten();
+    let by_name = by_name.filter_map(|name| config.configured_limit_tokens(name));
+    by_name.chain(route.max_input_tokens()).min()
+}
+
+/// Whether a stream is asked for its usage.
+pub(super) fn asks_usage(job: &Job, route: &Route, model: &str) -> bool {
+    !job.options.is_usage_refused && route.knowledge.usage_refusals.may_request(model)
+}
+
+/// Settings for summaries that a request asks for ahead. A side request is no reason to summarise the
+/// conversation that it branches off.
+pub(super) fn prefetch(
+    shared: &Shared,
+    job: &Job,
+    class: Option<RequestClass>,
+) -> Option<PrefetchSettings> {
+    let is_side = matches!(class, Some(RequestClass::Compaction | RequestClass::Auxiliary));
+    let is_asked = job.wait_mode != WaitMode::LookOnly && !is_side;
+    shared.summaries.as_ref().filter(|_| is_asked)?.prefetch_settings()
+}
+
+/// Model that the path or the body names; empty if neither does.
+pub(super) fn requested_model<'a>(job: &'a Job, request: &Request<'a>) -> Cow<'a, str> {
+    match &job.path_model {
+        Some(model) => Cow::Borrowed(model.as_str()),
+        None => request.model.clone().unwrap_or(Cow::Borrowed("")),
+    }
+}
