@@ -1,5 +1,6 @@
 //! Origin of a request, as its client states it: conversation, agent, parent agent and class. These
-//! are claims of the caller, read for records only: no right, limit or cache depends on them.
+//! are claims of the caller, read for records: no right, limit or cache depends on them. `class` says
+//! how a plan treats its class.
 //!
 //! Sources: Claude Code's headers are those of
 //! <https://code.claude.com/docs/en/llm-gateway-protocol>; codex's stand in

@@ -1,5 +1,6 @@
 //! Class of a request within an agent's work, from the client's headers. A claim of the caller: it
-//! labels the request and grants nothing. Bodies are recognised elsewhere.
+//! grants no right and lifts no limit. An agent's own compaction passes the policy's marks, up to the
+//! limit, and a side request asks for no summary. Bodies are recognised elsewhere.
 
 use http::HeaderMap;
 
