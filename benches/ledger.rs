@@ -3,7 +3,6 @@
 //! database in `WEIR_TEST_POSTGRES`, if set; its tables stay there. One iteration of `64 at once`
 //! is 64 requests.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,73 +11,17 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use weir_store::ledger::{Caller, Intent, KeyNames, RequestId, Settlement};
-use weir_store::{Store, Tenant, now_ms};
+use weir_store::Store;
 
-/// A temporary folder, removed on drop.
-struct Folder(PathBuf);
+#[path = "support/journal.rs"]
+mod journal;
 
-impl Folder {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("weir-ledger-{}", std::process::id()));
-        std::fs::create_dir(&path).expect("the temporary directory can be written");
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // If removal fails, the system cleans up.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn intent(number: u64) -> Arc<Intent> {
-    let begun_ms = now_ms();
-    let mut random = [0; 10];
-    random[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
-    let key = KeyNames {
-        key: format!("key_{:012x}", number % 20),
-        team: "search".to_owned(),
-        organisation: "example".to_owned(),
-        user: "somebody@example.com".to_owned(),
-    };
-    Arc::new(Intent {
-        id: RequestId::new(begun_ms, random),
-        begun_ms,
-        caller: Caller { tenant: Tenant([7; 16]), key: Some(Arc::new(key)) },
-        route: "/v1/chat/completions".to_owned(),
-        model: "gpt-4.1-mini-2025-04-14".to_owned(),
-        upstream: "default".to_owned(),
-        stream: true,
-        action: "pass".to_owned(),
-        zone: "green".to_owned(),
-        attribution: weir_store::ledger::Attribution::default(),
-        received_tokens: Some(1234),
-        sent_tokens: Some(1234),
-        max_output_tokens: Some(1000),
-        plan_ms: Some(1),
-        held_nano_usd: Some(1_000_000),
-        held_tokens: Some(1500),
-    })
-}
+use journal::{Folder, intent, settlement};
 
 async fn request(store: &Store, number: u64) {
     let intent = intent(number);
     store.open_request(&intent).await.expect("it can be written");
-    let settlement = Settlement {
-        outcome: "complete".to_owned(),
-        status: Some(200),
-        prompt_tokens: Some(1240),
-        completion_tokens: Some(321),
-        cached_tokens: Some(0),
-        cost_nano_usd: Some(1_234_567),
-        saved_nano_usd: Some(0),
-        first_byte_ms: Some(400),
-        total_ms: Some(2000),
-        ..Settlement::default()
-    };
-    let is_new = store.settle_request(intent, settlement).await.expect("it can be written");
+    let is_new = store.settle_request(intent, settlement()).await.expect("it can be written");
     assert!(is_new, "ids differ");
 }
 
@@ -101,7 +44,7 @@ async fn time(store: &Store, count: &Arc<AtomicU64>, rounds: u64, at_once: u64) 
 
 fn ledger(criterion: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
-    let folder = Folder::new();
+    let folder = Folder::new("ledger");
     // The writer's thread ends with the store, before the runtime and the folder.
     let file = Store::open(&folder.0.join("weir.db")).expect("the folder can be written");
     let memory = Store::in_memory().expect("there is memory");

@@ -8,7 +8,7 @@
 #![expect(clippy::disallowed_methods, reason = "a bench times itself")]
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,10 +17,13 @@ use rusqlite::{Connection, params};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use weir_store::ledger::{
-    Caller, DAY_MS, Intent, KeyNames, RequestId, RequestQuery, Settlement, UsageQuery,
-};
-use weir_store::{Store, Tenant, now_ms};
+use weir_store::Store;
+use weir_store::ledger::{DAY_MS, Intent, RequestQuery, UsageQuery};
+
+#[path = "support/journal.rs"]
+mod journal;
+
+use journal::{Folder, intent, settlement};
 
 /// As in the store's own writer.
 const QUEUE_LENGTH: usize = 256;
@@ -28,61 +31,6 @@ const MAX_GROUP: usize = 128;
 /// A writer of another process: how long it holds the lock, and how long it does not.
 const LOCK_TIME: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(60);
-
-/// A temporary folder, removed on drop.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // If removal fails, the system cleans up.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn intent(number: u64) -> Arc<Intent> {
-    let begun_ms = now_ms();
-    let mut random = [0; 10];
-    random[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
-    let key = KeyNames {
-        key: format!("key_{:012x}", number % 20),
-        team: "search".to_owned(),
-        organisation: "example".to_owned(),
-        user: "somebody@example.com".to_owned(),
-    };
-    Arc::new(Intent {
-        id: RequestId::new(begun_ms, random),
-        begun_ms,
-        caller: Caller { tenant: Tenant([7; 16]), key: Some(Arc::new(key)) },
-        route: "/v1/chat/completions".to_owned(),
-        model: "gpt-4.1-mini-2025-04-14".to_owned(),
-        upstream: "default".to_owned(),
-        stream: true,
-        action: "pass".to_owned(),
-        zone: "green".to_owned(),
-        attribution: weir_store::ledger::Attribution::default(),
-        received_tokens: Some(1234),
-        sent_tokens: Some(1234),
-        max_output_tokens: Some(1000),
-        plan_ms: Some(1),
-        held_nano_usd: Some(1_000_000),
-        held_tokens: Some(1500),
-    })
-}
-
-fn settlement() -> Settlement {
-    Settlement {
-        outcome: "complete".to_owned(),
-        status: Some(200),
-        prompt_tokens: Some(1240),
-        completion_tokens: Some(321),
-        cached_tokens: Some(0),
-        cost_nano_usd: Some(1_234_567),
-        saved_nano_usd: Some(0),
-        first_byte_ms: Some(400),
-        total_ms: Some(2000),
-        ..Settlement::default()
-    }
-}
 
 /// A record for the writer's thread, with the sender for its commit.
 enum Work {
@@ -390,8 +338,7 @@ fn main() {
     let mut arguments = std::env::args().skip_while(|argument| argument != "--rounds");
     let rounds = arguments.nth(1).and_then(|text| text.parse().ok()).unwrap_or(12);
     let runtime = Runtime::new().expect("a runtime");
-    let folder = Folder(std::env::temp_dir().join(format!("weir-wal-{}", std::process::id())));
-    std::fs::create_dir(&folder.0).expect("the temporary directory can be written");
+    let folder = Folder::new("wal");
     let paths = ["log.db", "direct.db"].map(|name| folder.0.join(name));
     let log = Store::open(&paths[0]).expect("the folder can be written");
     // Creates the tables.

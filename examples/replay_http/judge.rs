@@ -270,8 +270,8 @@ impl<'a> Judge<'a> {
             self.tally.above_sent_tokens += sent_tokens;
             self.tally.above_full_tokens += full_tokens;
         }
-        let is_cut = shared < before.len();
-        let outcome = if is_cut {
+        let is_compacted = shared < before.len();
+        let outcome = if is_compacted {
             let new = conversation.full_tokens(length) - conversation.full_tokens(before_length);
             let is_forced = tokens(before) + new + self.slack_tokens() > self.budget_tokens;
             explain_cut(conversation, (before, before_length), (pieces, length), is_forced)
@@ -279,14 +279,16 @@ impl<'a> Judge<'a> {
             Ok(())
         };
         // A compacted first request breaks no prefix, but is a compaction, too.
-        let is_first_cut = self.previous.is_none() && callers(pieces) < length;
-        self.tally.cuts += u64::from(is_cut || is_first_cut);
+        let is_first_compaction = self.previous.is_none() && callers(pieces) < length;
+        self.tally.cuts += u64::from(is_compacted || is_first_compaction);
         let before = before.to_vec();
         let noted = match exchange.plan {
             Some(plan) => {
-                self.judge_notes((&before, before_length), (pieces, length), is_cut, plan)
+                self.judge_notes((&before, before_length), (pieces, length), is_compacted, plan)
             }
-            None if is_cut => Err("what was sent changed, and weir was not asked why".to_owned()),
+            None if is_compacted => {
+                Err("what was sent changed, and weir was not asked why".to_owned())
+            }
             None => Ok(()),
         };
         self.check(Check::PrefixHeld, length, outcome);
@@ -299,13 +301,15 @@ impl<'a> Judge<'a> {
         &mut self,
         (before, before_length): (&[Piece], usize),
         (pieces, length): (&[Piece], usize),
-        is_cut: bool,
+        is_compacted: bool,
         plan: Plan,
     ) -> Result<(), String> {
         let conversation = self.conversation;
         let earlier = std::mem::replace(&mut self.compactions, plan.compactions);
         if plan.compactions <= earlier {
-            return require(!is_cut, || "what was sent changed without a compaction".to_owned());
+            return require(!is_compacted, || {
+                "what was sent changed without a compaction".to_owned()
+            });
         }
         let is_same = |old: &Piece, new: &Piece| old.is_same(new, conversation);
         let (old, new) = (notes_of(before), notes_of(pieces));

@@ -11,5 +11,5 @@ pub mod decode;
 pub mod protocols;
 pub mod reading;
 pub mod sse;
+pub mod strip_usage;
 pub mod target;
-pub mod unasked;

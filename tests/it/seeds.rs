@@ -6,7 +6,7 @@ mod properties;
 
 use std::path::Path;
 
-use properties::{body, config, decode, protocols, sse, target, unasked};
+use properties::{body, config, decode, protocols, sse, strip_usage, target};
 use proptest::prelude::*;
 
 /// Seeds up to this length are also tried cut off at each byte.
@@ -46,8 +46,8 @@ fn seeds_of_sse() {
 }
 
 #[test]
-fn seeds_of_unasked() {
-    try_seeds("unasked", unasked::check);
+fn seeds_of_strip_usage() {
+    try_seeds("strip_usage", strip_usage::check);
 }
 
 #[test]
@@ -110,9 +110,9 @@ proptest! {
         noise in prop::collection::vec(any::<u8>(), 0..3),
         at: prop::sample::Index,
     ) {
-        unasked::check(&[&[limit, cuts][..], &frames].concat());
+        strip_usage::check(&[&[limit, cuts][..], &frames].concat());
         let at = at.index(frames.len() + 1);
         let spoilt = [&[limit, cuts][..], &frames[..at], &noise, &frames[at..]].concat();
-        unasked::check(&spoilt);
+        strip_usage::check(&spoilt);
     }
 }

@@ -299,7 +299,7 @@ impl Journal {
                     received_tokens: intent.received_tokens.unwrap_or(sent_tokens),
                     sent_tokens,
                     earlier_tokens: None,
-                    is_cut: false,
+                    is_new: false,
                     max_input_tokens: u64::MAX,
                 });
                 let settlement = self.settlement(&intent, compaction, &Ended::killed()).await;

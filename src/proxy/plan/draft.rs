@@ -535,8 +535,8 @@ impl Draft {
         let compactions_before = before.map_or(0, |sent| sent.compactions);
         planned.compaction.earlier_tokens =
             before.map(|sent| sent.received_tokens + plan.overhead_tokens);
-        planned.compaction.is_cut = compactions > compactions_before;
-        if planned.compaction.is_cut {
+        planned.compaction.is_new = compactions > compactions_before;
+        if planned.compaction.is_new {
             planned.compacted_by = plan.steps_after(compactions_before);
         }
     }
@@ -582,7 +582,7 @@ impl Draft {
                 received_tokens,
                 sent_tokens: received_tokens,
                 earlier_tokens: None,
-                is_cut: false,
+                is_new: false,
                 max_input_tokens: limits.max_input_tokens.unwrap_or(limits.window_tokens),
             },
             max_output_tokens: request.max_output_tokens,

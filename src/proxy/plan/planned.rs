@@ -19,7 +19,7 @@ use weir_engine::compact::{LearnedLimits, Limits, Zone};
 use weir_engine::plan::USAGE;
 use weir_engine::tokens::Encoding;
 use weir_engine::wire::Protocol;
-use weir_engine::wire::asking::Put;
+use weir_engine::wire::usage_option::AddedUsageOption;
 use weir_store::Tenant;
 use weir_store::budget::{Compaction, ServiceTier};
 
@@ -123,7 +123,7 @@ pub struct Planned {
     pub upstream: Option<Arc<str>>,
     pub stream: bool,
     /// Usage request in `body`, if weir added one.
-    pub usage_request: Option<Put>,
+    pub usage_request: Option<AddedUsageOption>,
     /// How full the context is.
     pub zone: Zone,
     /// Facts of the compaction, to compute its savings.
@@ -217,6 +217,6 @@ impl Planned {
         let asked = self.usage_request.take()?;
         let names = self.edits.split(',').filter(|name| *name != USAGE);
         self.edits = names.collect::<Vec<_>>().join(",");
-        Some(asked.taken_back(sent).into())
+        Some(asked.removed_from(sent).into())
     }
 }

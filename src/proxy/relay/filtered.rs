@@ -11,7 +11,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body::{Body as HttpBody, Frame};
 
 use crate::upstream::{Body, BoxError};
-use weir_engine::wire::unasked::{Filter, Judge};
+use weir_engine::wire::event_filter::{Filter, Judge};
 
 /// Whether an answer with these headers is a plain stream of events.
 pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {

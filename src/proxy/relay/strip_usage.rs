@@ -5,7 +5,7 @@ use http::header::CONTENT_LENGTH;
 
 use super::filtered::{Filtered, is_event_stream};
 use crate::upstream::Body;
-use weir_engine::wire::unasked::{MAX_EVENT_BYTES, WithoutUsage};
+use weir_engine::wire::event_filter::{MAX_EVENT_BYTES, WithoutUsage};
 
 /// Removes usage from the events of `response`. Answers other than plain event streams stay as they
 /// are.

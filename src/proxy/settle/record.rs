@@ -180,7 +180,7 @@ impl Record {
     /// first request.
     pub fn taken(&self, planned: &Planned) {
         let is_first = planned.progress.as_ref().is_some_and(Progress::note);
-        if !is_first || !planned.compaction.is_cut {
+        if !is_first || !planned.compaction.is_new {
             return;
         }
         self.metrics.compacted(&planned.compacted_by);

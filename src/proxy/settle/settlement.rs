@@ -187,7 +187,7 @@ mod tests {
             received_tokens: 1000,
             sent_tokens: 900,
             earlier_tokens: None,
-            is_cut: false,
+            is_new: false,
             max_input_tokens: 100_000,
         };
         Known {

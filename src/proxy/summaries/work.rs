@@ -398,7 +398,7 @@ impl Summaries {
                 received_tokens: prompt_tokens,
                 sent_tokens: prompt_tokens,
                 earlier_tokens: None,
-                is_cut: false,
+                is_new: false,
                 max_input_tokens: u64::MAX,
             }),
             max_output_tokens: Some(output_tokens),

@@ -92,7 +92,7 @@ impl Weir {
         let planned = self.planner.plan(Tenant([7; 16]), protocol, body, None, asked);
         let mut planned = self.runtime.block_on(planned)?;
         planned.compaction.earlier_tokens = None;
-        planned.compaction.is_cut = false;
+        planned.compaction.is_new = false;
         Ok(planned)
     }
 

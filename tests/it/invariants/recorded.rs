@@ -192,8 +192,8 @@ impl Run<'_> {
                     None => earlier.as_ref().and_then(|earlier| earlier.is_last_thin),
                 };
             }
-            let is_cut = earlier.as_ref().is_none_or(|earlier| earlier.cuts != sent.cuts);
-            if is_cut || nth + 1 == self.recorded.points.len() {
+            let is_compacted = earlier.as_ref().is_none_or(|earlier| earlier.cuts != sent.cuts);
+            if is_compacted || nth + 1 == self.recorded.points.len() {
                 self.check_valid(&sent).map_err(at)?;
             }
             fates = end.fates().to_vec();

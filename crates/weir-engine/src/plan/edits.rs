@@ -4,7 +4,7 @@
 use super::PlanOptions;
 use crate::compact::{self, Compactor, Fate, RequestSource};
 use crate::tokens::MESSAGE_FRAMING;
-use crate::wire::asking::{Put, Question};
+use crate::wire::usage_option::{AddedUsageOption, UsageOption};
 use crate::wire::{Edit, Protocol, Request, Role, breakpoint, clamp, splice};
 
 /// Name of the edit that requests a stream's usage.
@@ -111,7 +111,7 @@ fn unmark(end: &Compactor) -> Vec<(usize, Edit)> {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Frame {
     /// Usage request for a stream.
-    pub(super) question: Option<Question>,
+    pub(super) usage_option: Option<UsageOption>,
     /// Output limit to set.
     pub(super) clamp: Option<u64>,
 }
@@ -134,14 +134,14 @@ impl Frame {
         let budgeted = most.filter(|most| asked.is_none_or(|asked| asked > *most));
         let clamp = learned.into_iter().chain(budgeted).min();
         Self {
-            question: request.usage_question.filter(|_| options.asks_usage),
+            usage_option: request.missing_usage_option.filter(|_| options.asks_usage),
             clamp: clamp.filter(|_| kind != Kind::Observed),
         }
     }
 
     /// Returns the names of the edits.
     pub(super) fn names(self) -> impl Iterator<Item = &'static str> {
-        self.question.map(|_| USAGE).into_iter().chain(self.clamp.map(|_| CLAMP))
+        self.usage_option.map(|_| USAGE).into_iter().chain(self.clamp.map(|_| CLAMP))
     }
 }
 
@@ -151,8 +151,8 @@ pub(super) fn body(
     model: &str,
     edits: &[(usize, Edit)],
     frame: Frame,
-) -> (Option<String>, Option<Put>) {
-    if edits.is_empty() && frame.question.is_none() && frame.clamp.is_none() {
+) -> (Option<String>, Option<AddedUsageOption>) {
+    if edits.is_empty() && frame.usage_option.is_none() && frame.clamp.is_none() {
         return (None, None);
     }
     let mut body = splice::apply(request.protocol, request, edits);
@@ -160,7 +160,7 @@ pub(super) fn body(
     if let Some(tokens) = frame.clamp {
         clamp::put(request, &mut body, tokens);
     }
-    let asked = frame.question.map(|question| question.put(request, &mut body));
+    let asked = frame.usage_option.map(|option| option.add_to(request, &mut body));
     // After all else, so that the usage request keeps its position.
     if let Some(tokens) = frame.clamp {
         clamp::add(request, model, &mut body, tokens);

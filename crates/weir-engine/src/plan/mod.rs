@@ -25,7 +25,7 @@ use crate::compact::report::Treatment;
 use crate::compact::summary::Space;
 use crate::compact::{Compactor, Fact, Fate, Limits, Prefetch, RequestSource, Source, Zone};
 use crate::tokens::REPLY_PRIMING;
-use crate::wire::asking::Put;
+use crate::wire::usage_option::AddedUsageOption;
 use crate::wire::{Edit, Request, clamp};
 
 pub use cost::{Cost, cost};
@@ -74,7 +74,7 @@ pub struct Plan {
     /// How full the context is.
     pub zone: Zone,
     /// Usage request in `body`, if one was added.
-    pub usage_request: Option<Put>,
+    pub usage_request: Option<AddedUsageOption>,
     /// Output limit that the request is sent with.
     pub max_output_tokens: Option<u64>,
     /// Whether its output limit can be lowered or set.

@@ -3,8 +3,8 @@
 //!
 //! Anthropic's guide to context editing puts it into the message or, in a stream, into `message_delta`.
 
+use super::event_filter::{self, Judge, Verdict};
 use super::json;
-use super::unasked::{self, Judge, Verdict};
 
 /// Name of the member.
 const MEMBER: &str = "context_management";
@@ -51,10 +51,11 @@ impl Judge for AddReport {
         let (Some(report), Ok(text)) = (&self.report, std::str::from_utf8(event)) else {
             return Verdict::Keep;
         };
-        let lines = unasked::lines(text, at_start);
-        let Some(data) = unasked::joined(text, &lines) else { return Verdict::Keep };
+        let lines = event_filter::lines(text, at_start);
+        let Some(data) = event_filter::joined(text, &lines) else { return Verdict::Keep };
         let Some(edited) = added(&data, "message_delta", report) else { return Verdict::Keep };
-        let (start, end) = (unasked::place(&lines, 0), unasked::place(&lines, data.len()));
+        let (start, end) =
+            (event_filter::place(&lines, 0), event_filter::place(&lines, data.len()));
         // One line of data says the same as several.
         let edited = [&text[..start], &edited.replace('\n', ""), &text[end..]].concat();
         self.report = None;
@@ -64,7 +65,7 @@ impl Judge for AddReport {
 
 #[cfg(test)]
 mod tests {
-    use super::super::unasked::Filter;
+    use super::super::event_filter::Filter;
     use super::*;
 
     #[test]

@@ -1,13 +1,13 @@
 //! OpenAI's chat completions: parses a body into members and messages. Reads spans; changes
 //! nothing.
 
-use super::asking::Question;
 use super::beginning::Begun;
 use super::body::{Members, expect_string, fields, pin, whole, wrong};
 use super::body::{model as read_model, stream as read_stream};
 use super::json;
 use super::message::{Call, Content, Message, Part, Role};
 use super::splice::without_member;
+use super::usage_option::UsageOption;
 use super::{BodyError, Extra, ExtraKind, FieldError, Protocol, Request};
 
 /// Top-level members that weir acts on; each may be given once.
@@ -71,9 +71,9 @@ pub(super) fn read<'a>(
         text,
         model: read_model(model)?,
         stream: read_stream(stream)?,
-        usage_question: stream
+        missing_usage_option: stream
             .filter(|stream| *stream == "true")
-            .and_then(|stream| Question::missing(text, stream, stream_options)),
+            .and_then(|stream| UsageOption::missing(text, stream, stream_options)),
         max_output_tokens: whole(max_completion_tokens, "max_completion_tokens")?
             .or(whole(max_tokens, "max_tokens")?),
         output_limits: given.filter(|raw| *raw != "null").collect(),

@@ -8,7 +8,6 @@ use std::borrow::Cow;
 
 pub mod agents;
 pub mod applied_edits;
-pub mod asking;
 mod beginning;
 pub mod body;
 pub mod breakpoint;
@@ -16,6 +15,7 @@ pub mod chat;
 pub mod clamp;
 pub mod compaction;
 mod containers;
+pub mod event_filter;
 pub mod json;
 pub mod message;
 pub mod messages;
@@ -31,8 +31,8 @@ pub use message::{Content, Message, Part, Role};
 pub use splice::Edit;
 
 pub mod sse;
-pub mod unasked;
 pub mod usage;
+pub mod usage_option;
 pub mod walk;
 
 use beginning::Begun;
@@ -171,7 +171,7 @@ pub struct Request<'a> {
     /// Whether the answer is to be streamed.
     pub stream: bool,
     /// Edit that makes the answer report its usage, unless the request already asks for it.
-    pub usage_question: Option<asking::Question>,
+    pub missing_usage_option: Option<usage_option::UsageOption>,
     /// Maximum output tokens for each choice, as set by the caller.
     pub max_output_tokens: Option<u64>,
     /// Numbers that set this limit, as they appear in `text`.

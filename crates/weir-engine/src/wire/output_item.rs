@@ -4,9 +4,9 @@
 //! OpenAI's reference of streaming events gives their order: `response.created` and its like, then
 //! `response.output_item.added` and `.done` of each item, at last the whole answer again.
 
+use super::event_filter::{self, Judge, Verdict};
 use super::json;
 use super::splice::rejoin;
-use super::unasked::{self, Judge, Verdict};
 
 /// Maximum size of an event that is examined. The last one holds the whole answer.
 pub const MAX_EVENT_BYTES: usize = 32 << 20;
@@ -120,15 +120,15 @@ impl AddItem {
 impl Judge for AddItem {
     fn judge(&mut self, event: &[u8], at_start: bool) -> Verdict {
         let Ok(text) = std::str::from_utf8(event) else { return Verdict::Keep };
-        let lines = unasked::lines(text, at_start);
-        let Some(data) = unasked::joined(text, &lines) else { return Verdict::Keep };
+        let lines = event_filter::lines(text, at_start);
+        let Some(data) = event_filter::joined(text, &lines) else { return Verdict::Keep };
         let Some((before, changes)) = self.changes(&data) else { return Verdict::Keep };
         let mut edited = before;
         let mut written = 0;
         for (start, end, new) in changes {
-            edited.push_str(&text[written..unasked::place(&lines, start)]);
+            edited.push_str(&text[written..event_filter::place(&lines, start)]);
             edited.push_str(&new);
-            written = unasked::place(&lines, end);
+            written = event_filter::place(&lines, end);
         }
         edited.push_str(&text[written..]);
         Verdict::Edit(edited.into_bytes())
@@ -137,7 +137,7 @@ impl Judge for AddItem {
 
 #[cfg(test)]
 mod tests {
-    use super::super::unasked::Filter;
+    use super::super::event_filter::Filter;
     use super::*;
 
     const ITEM: &str = r#"{"type":"compaction","id":"c"}"#;

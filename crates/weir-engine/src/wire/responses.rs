@@ -179,7 +179,7 @@ pub(super) fn read<'a>(
         text,
         model: model(model_raw)?,
         stream: stream(stream_raw)?,
-        usage_question: None,
+        missing_usage_option: None,
         max_output_tokens: whole(most, "max_output_tokens")?,
         output_limits: most.filter(|raw| *raw != "null").into_iter().collect(),
         absent_limits: if most.is_none() { vec!["max_output_tokens"] } else { Vec::new() },

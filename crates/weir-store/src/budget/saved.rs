@@ -46,7 +46,7 @@ pub struct Compaction {
     pub earlier_tokens: Option<u64>,
     /// Whether this request was compacted: the forwarded body does not begin with that of the
     /// earlier request.
-    pub is_cut: bool,
+    pub is_new: bool,
     /// The model's input limit.
     pub max_input_tokens: u64,
 }
@@ -87,7 +87,7 @@ fn whole(as_sent: &Billed, compaction: &Compaction) -> Billed {
     let cached = as_sent.cached_tokens.unwrap_or(0);
     let earlier = compaction.earlier_tokens.unwrap_or(0).min(compaction.received_tokens);
     let was_sent_before = earlier >= CACHE_FLOOR_TOKENS;
-    if compaction.is_cut && was_sent_before {
+    if compaction.is_new && was_sent_before {
         let growth = scaled(compaction.received_tokens - earlier);
         let rewritten = prompt.saturating_sub(growth).saturating_sub(cached);
         whole.cached_tokens = Some(cached.saturating_add(left_out).saturating_add(rewritten));
@@ -95,7 +95,7 @@ fn whole(as_sent: &Billed, compaction: &Compaction) -> Billed {
         whole.cache_write_tokens = write(as_sent.cache_write_tokens);
         whole.cache_write_1h_tokens = write(as_sent.cache_write_1h_tokens);
     } else {
-        let was_short = compaction.is_cut && compaction.earlier_tokens.is_some();
+        let was_short = compaction.is_new && compaction.earlier_tokens.is_some();
         let could_be_cached = prompt >= CACHE_FLOOR_TOKENS;
         let read_nothing = as_sent.cached_tokens == Some(0) && could_be_cached;
         if !was_short && !read_nothing {
@@ -134,23 +134,23 @@ mod tests {
         }
     }
 
-    fn compaction(received: u64, sent: u64, earlier: i64, is_cut: bool) -> Compaction {
+    fn compaction(received: u64, sent: u64, earlier: i64, is_new: bool) -> Compaction {
         Compaction {
             received_tokens: received,
             sent_tokens: sent,
             earlier_tokens: u64::try_from(earlier).ok(),
-            is_cut,
+            is_new,
             max_input_tokens: 1_000_000,
         }
     }
 
-    /// Name, price, figures, compaction (received, sent, earlier, is_cut) and expected savings.
+    /// Name, price, figures, compaction (received, sent, earlier, is_new) and expected savings.
     type Row = (&'static str, &'static str, [i64; 3], (u64, u64, i64, bool), i64);
 
     /// Savings computed by hand, in nano-dollars: a token of plain input costs 1,000.
     fn check(rows: &[Row]) {
-        for &(name, text, figures, (received, sent, earlier, is_cut), expected) in rows {
-            let compaction = compaction(received, sent, earlier, is_cut);
+        for &(name, text, figures, (received, sent, earlier, is_new), expected) in rows {
+            let compaction = compaction(received, sent, earlier, is_new);
             let saved = saved_nano_usd(&price(text), &billed(figures), &compaction);
             assert_eq!(saved, expected, "{name}");
         }
@@ -264,8 +264,8 @@ mod tests {
                 received += growth;
                 sent += growth;
                 let mut common = before;
-                let is_cut = sent > 30_000;
-                if is_cut {
+                let is_new = sent > 30_000;
+                if is_new {
                     cuts += 1;
                     sent -= 12_000;
                     common = 6000 + cuts * 500;
@@ -288,7 +288,7 @@ mod tests {
                     received_tokens: received,
                     sent_tokens: sent,
                     earlier_tokens: Some(earlier),
-                    is_cut,
+                    is_new,
                     max_input_tokens: 1_000_000,
                 };
                 saved += saved_nano_usd(&price, &as_sent, &compaction);
@@ -305,7 +305,7 @@ mod tests {
             figures in prop::array::uniform4(any::<Option<u64>>()),
             tokens in prop::array::uniform3(any::<u64>()),
             earlier in any::<Option<u64>>(),
-            is_cut in any::<bool>(),
+            is_new in any::<bool>(),
             rate in any::<u64>(),
         ) {
             let mut price = price(TIERED);
@@ -321,7 +321,7 @@ mod tests {
                 received_tokens: tokens[0],
                 sent_tokens: tokens[1],
                 earlier_tokens: earlier,
-                is_cut,
+                is_new,
                 max_input_tokens: tokens[2],
             };
             saved_nano_usd(&price, &billed, &compaction);
@@ -335,14 +335,14 @@ mod tests {
             left_out in 0_u64..400_000,
             sent in 0_u64..400_000,
             earlier in prop::option::of(0_u64..400_000),
-            is_cut in any::<bool>(),
+            is_new in any::<bool>(),
         ) {
             let billed = Billed { prompt_tokens: Some(prompt), cached_tokens: cached, ..Billed::default() };
             let compaction = Compaction {
                 received_tokens: sent + left_out,
                 sent_tokens: sent,
                 earlier_tokens: earlier,
-                is_cut,
+                is_new,
                 max_input_tokens: 1_000_000,
             };
             let saved = saved_nano_usd(&price(PLAIN), &billed, &compaction);

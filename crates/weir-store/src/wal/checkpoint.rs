@@ -41,10 +41,10 @@ pub(crate) fn own(connection: &Connection, session: &Session) -> rusqlite::Resul
     let mut at = from;
     let has_more = match session.log.read_memory(from, CHUNK_BYTES) {
         Some(bytes) => {
-            let is_cut = bytes.len() as u64 == CHUNK_BYTES;
-            let remainder = if is_cut { Remainder::More } else { Remainder::OwnerWrites };
+            let is_partial = bytes.len() as u64 == CHUNK_BYTES;
+            let remainder = if is_partial { Remainder::More } else { Remainder::OwnerWrites };
             at.bytes += apply(connection, &session.day_rows, &bytes, remainder, false)?.bytes;
-            is_cut
+            is_partial
         }
         None => {
             checkpointer.advance(&mut at, &session.log.segment_files(), session.log.is_closed())?
@@ -178,7 +178,7 @@ pub(crate) fn open_requests(files: &[SegmentFile]) -> io::Result<HashMap<Request
                 }
             }
             at += records.consumed_bytes() as u64;
-            if !chunk.is_cut {
+            if !chunk.is_partial {
                 break;
             }
         }
@@ -230,7 +230,7 @@ impl Checkpointer<'_> {
             let day_rows = &self.session.day_rows;
             let applied = apply(self.connection, day_rows, &chunk.bytes, remainder, is_closed)?;
             at.bytes += applied.bytes;
-            if chunk.is_cut {
+            if chunk.is_partial {
                 return Ok(applied.bytes > 0);
             }
             if !is_closed {
@@ -288,7 +288,7 @@ impl Checkpointer<'_> {
 struct Chunk {
     bytes: Vec<u8>,
     /// Whether there may be more after it.
-    is_cut: bool,
+    is_partial: bool,
 }
 
 impl Chunk {
@@ -297,12 +297,12 @@ impl Chunk {
         file.seek(SeekFrom::Start(from))?;
         let mut bytes = Vec::new();
         file.take(CHUNK_BYTES).read_to_end(&mut bytes)?;
-        let is_cut = bytes.len() as u64 == CHUNK_BYTES;
-        Ok(Self { bytes, is_cut })
+        let is_partial = bytes.len() as u64 == CHUNK_BYTES;
+        Ok(Self { bytes, is_partial })
     }
 
     fn remainder(&self, is_closed: bool) -> Remainder {
-        match (self.is_cut, is_closed) {
+        match (self.is_partial, is_closed) {
             (true, _) => Remainder::More,
             (false, true) => Remainder::Nothing,
             (false, false) => Remainder::OwnerWrites,

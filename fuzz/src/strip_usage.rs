@@ -3,7 +3,7 @@
 //!
 //! An input is two control bytes, which select the limit and the chunks, and a stream.
 
-use weir_engine::wire::unasked::Filter;
+use weir_engine::wire::event_filter::Filter;
 
 use super::sse::cut;
 

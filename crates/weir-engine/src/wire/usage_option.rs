@@ -7,7 +7,7 @@ use super::{Request, json};
 
 /// Usage request that can be added to a body, outside its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question {
+pub struct UsageOption {
     /// Position in the request's text, in bytes.
     at: usize,
     /// Text that it replaces.
@@ -17,13 +17,13 @@ pub struct Question {
 
 /// Usage request that was added to a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Put {
+pub struct AddedUsageOption {
     /// Position in that body.
     start: usize,
-    question: Question,
+    option: UsageOption,
 }
 
-impl Question {
+impl UsageOption {
     /// Returns the request that makes a streamed chat completion report its usage. `None` if the
     /// caller already asks for it, or if that is unclear.
     ///
@@ -58,7 +58,7 @@ impl Question {
 
     /// Adds the usage request to `body`, which is the body of `request` with any of its messages
     /// changed.
-    pub fn put(self, request: &Request<'_>, body: &mut String) -> Put {
+    pub fn add_to(self, request: &Request<'_>, body: &mut String) -> AddedUsageOption {
         let text = request.text;
         let offset = |raw: &&str| raw.as_ptr() as usize - text.as_ptr() as usize;
         let is_before = request.listed().first().map(offset).is_none_or(|first| self.at < first);
@@ -68,14 +68,14 @@ impl Question {
             false => body.len() - (text.len() - self.at),
         };
         body.replace_range(start..start + self.replaced.len(), self.added);
-        Put { start, question: self }
+        AddedUsageOption { start, option: self }
     }
 }
 
-impl Put {
+impl AddedUsageOption {
     /// Returns `body` without the added usage request.
-    pub fn taken_back(self, body: &[u8]) -> Vec<u8> {
-        let Question { replaced, added, .. } = self.question;
+    pub fn removed_from(self, body: &[u8]) -> Vec<u8> {
+        let UsageOption { replaced, added, .. } = self.option;
         let Range { start, end } = self.start..self.start + added.len();
         [&body[..start], replaced.as_bytes(), &body[end..]].concat()
     }
@@ -89,8 +89,8 @@ mod tests {
     fn asked(body: &str, edits: &[(usize, Edit)]) -> Option<(String, String)> {
         let request = Protocol::Chat.read(body.as_bytes(), 100).expect("readable");
         let mut sent = splice::apply(Protocol::Chat, &request, edits);
-        let asked = request.usage_question?.put(&request, &mut sent);
-        let back = asked.taken_back(sent.as_bytes());
+        let asked = request.missing_usage_option?.add_to(&request, &mut sent);
+        let back = asked.removed_from(sent.as_bytes());
         Some((sent, String::from_utf8(back).expect("text")))
     }
 
