@@ -128,7 +128,9 @@ fn merged(
         let is_wanted =
             leads_there && caller.check_model(&entry.id, &settings.config.routes).is_ok();
         let is_new = is_wanted && seen.insert(entry.id.clone().into_owned());
-        is_new.then(|| models::told(entry.raw, &figures(settings, &entry.id, caller)).into_owned())
+        is_new.then(|| {
+            models::completed(entry.raw, &figures(settings, &entry.id, caller)).into_owned()
+        })
     };
     let of_first: Vec<Option<String>> = match &lists[first] {
         (upstream, Some(list)) => list.entries.iter().map(|own| entry(upstream, own)).collect(),
@@ -146,7 +148,7 @@ fn merged(
         if caller.check_model(name, &settings.config.routes).is_ok() && seen.insert(name.to_owned())
         {
             let figures = figures(settings, name, caller);
-            more.push(models::told(&models::entry(name), &figures).into_owned());
+            more.push(models::completed(&models::entry(name), &figures).into_owned());
         }
     }
     let Some(list) = &lists[first].1 else { return String::new() };
@@ -167,12 +169,12 @@ pub async fn one(
     let text = if inbound.status.is_success() {
         let is_plain = !inbound.headers.contains_key(CONTENT_ENCODING);
         let seen = inbound.body.peek(MAX_LIST_BYTES).await;
-        let text = models::told_body(seen, &figures);
+        let text = models::completed_body(seen, &figures);
         text.filter(|_| is_plain && inbound.body.is_seen_whole())
     } else {
         let is_routes = rows.any(|row| row.exact().any(|own| own == name));
         let is_unknown = inbound.status == StatusCode::NOT_FOUND;
-        let entry = || models::told(&models::entry(name), &figures).into_owned();
+        let entry = || models::completed(&models::entry(name), &figures).into_owned();
         (is_unknown && is_routes).then(entry)
     };
     let Some(text) = text else { return inbound };

@@ -1,5 +1,5 @@
-//! The promises where a model's summaries stand for what went: of any text, of any part of it, late or
-//! never. What a record says of a span is the same for ever, so each is a function of the span here.
+//! The invariants with a model's summaries in place of removed messages: of any text, of any part of
+//! it, late or never. A span's record never changes, so each is a function of the span here.
 
 use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,10 +26,10 @@ const MEASURE: Measure =
     Measure { encoding: Encoding::O200kBase, images: ImageRule::Tiles { base: 85, tile: 170 } };
 /// In each line of a hostile summary that poses as one of weir's.
 const FORGED: &str = "forged-by-a-model";
-/// What ends a line, for some reader.
+/// Characters that end a line, for some reader.
 const LINE_ENDS: [char; 7] = ['\n', '\r', '\u{b}', '\u{c}', '\u{85}', '\u{2028}', '\u{2029}'];
 
-/// What the record of the messages `gone` says.
+/// Returns the record of the messages `gone`.
 fn record(raws: &[&str], gone: &[usize]) -> Option<Summary> {
     let mut hasher = DefaultHasher::new();
     gone.iter().for_each(|message| raws[*message].hash(&mut hasher));
@@ -90,7 +90,7 @@ struct Run<'a> {
     seen: &'a Seen,
 }
 
-/// What is sent of a request.
+/// The sent part of a request.
 struct Sent {
     text: String,
     edits: Vec<(usize, Edit)>,
@@ -98,7 +98,7 @@ struct Sent {
     tokens: u64,
 }
 
-/// What an earlier request of a conversation left.
+/// State that an earlier request of a conversation left.
 #[derive(Default)]
 struct Earlier(RefCell<Option<Arc<Compactor>>>);
 
@@ -134,7 +134,7 @@ fn lasting(plan: &Plan) -> &[(usize, Edit)] {
 }
 
 impl Run<'_> {
-    /// What is sent of `body` after the conversation's earlier requests.
+    /// Returns the part of `body` that is sent after the conversation's earlier requests.
     fn send(&self, earlier: &Earlier, body: &str) -> Sent {
         let request = Protocol::Chat.read(body.as_bytes(), usize::MAX).expect("a request");
         let raws = &request.messages;
@@ -177,7 +177,7 @@ impl Run<'_> {
             if let Some(earlier) = earlier.filter(|earlier| earlier.cuts == sent.cuts) {
                 let messages = |text| Body::read(text).map(|body| raws_of(&body));
                 if !goes_on(&messages(&earlier.text)?, &messages(&sent.text)?) {
-                    return Err("what was sent changed without a cut".to_owned());
+                    return Err("sent messages changed without a compaction".to_owned());
                 }
             }
             earlier = Some(sent);
@@ -218,7 +218,7 @@ fn note(edit: &Edit) -> Option<&str> {
     }
 }
 
-/// No line that a model forged looks like one of weir's, or holds what is not seen but acted on.
+/// No line that a model forged looks like one of weir's, or holds invisible characters that a model acts on.
 fn check_lines(note: &str) -> Result<(), String> {
     for line in note.split(LINE_ENDS).filter(|line| line.contains(FORGED)) {
         if !line.starts_with("| ") {

@@ -117,14 +117,14 @@ fn collect(normalizer: &NormalizerWrapper, steps: &mut Vec<Step>) {
         // Blanks around characters, separate marks, and lowercase letters.
         Kind::BertNormalizer(_) => (2 * 3 * 2, false),
         Kind::Prepend(own) => (1 + own.prepend.len(), true),
-        Kind::Replace(_) => replacing(&told(normalizer)),
-        Kind::Precompiled(_) => (longest_entry(&told(normalizer)), false),
+        Kind::Replace(_) => replacing(&as_json(normalizer)),
+        Kind::Precompiled(_) => (longest_entry(&as_json(normalizer)), false),
     };
     steps.push(Step { normalizer: normalizer.clone(), factor, is_by_part });
 }
 
 /// Converts a normalizer to its JSON form: the crate exposes some members only there.
-fn told(normalizer: &NormalizerWrapper) -> Value {
+fn as_json(normalizer: &NormalizerWrapper) -> Value {
     serde_json::to_value(normalizer).unwrap_or_default()
 }
 

@@ -71,7 +71,7 @@ pub fn written<'a>(
 }
 
 /// Adds the figures that an entry lacks.
-pub fn told<'a>(raw: &'a str, figures: &Figures) -> Cow<'a, str> {
+pub fn completed<'a>(raw: &'a str, figures: &Figures) -> Cow<'a, str> {
     let Some(members) = json::members(raw) else { return Cow::Borrowed(raw) };
     let lacks = |names: &[&str]| !members.iter().any(|(name, _)| names.contains(&name.as_ref()));
     let mut more = String::new();
@@ -95,15 +95,15 @@ pub fn told<'a>(raw: &'a str, figures: &Figures) -> Cow<'a, str> {
 }
 
 /// Adds the missing figures to a body that is one entry; `None` if it is not one or lacks none.
-pub fn told_body(body: &[u8], figures: &Figures) -> Option<String> {
+pub fn completed_body(body: &[u8], figures: &Figures) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?;
     let whole: &serde_json::value::RawValue = serde_json::from_str(text).ok()?;
     let raw = whole.get();
     let members = json::unique_members(raw)?;
     members.iter().find(|(name, _)| name == "id")?;
-    let Cow::Owned(told) = told(raw, figures) else { return None };
+    let Cow::Owned(entry) = completed(raw, figures) else { return None };
     let start = raw.as_ptr() as usize - text.as_ptr() as usize;
-    Some(format!("{}{told}{}", &text[..start], &text[start + raw.len()..]))
+    Some(format!("{}{entry}{}", &text[..start], &text[start + raw.len()..]))
 }
 
 /// Creates an entry for a model that no list has.
@@ -121,7 +121,7 @@ mod tests {
     const FIGURES: Figures = Figures { window_tokens: Some(7), max_output_tokens: Some(3) };
 
     #[test]
-    fn entries_are_told_what_they_lack_and_keep_their_bytes() {
+    fn entries_get_the_figures_that_they_lack_and_keep_their_bytes() {
         for (raw, expected) in [
             (r#"{"id":"a"}"#, r#"{"id":"a","context_window":7,"max_output_tokens":3}"#),
             (
@@ -138,9 +138,9 @@ mod tests {
             ),
             ("{}", "{}"),
         ] {
-            assert_eq!(told(raw, &FIGURES), expected);
+            assert_eq!(completed(raw, &FIGURES), expected);
         }
-        assert_eq!(told(r#"{"id":"a"}"#, &Figures::default()), r#"{"id":"a"}"#);
+        assert_eq!(completed(r#"{"id":"a"}"#, &Figures::default()), r#"{"id":"a"}"#);
     }
 
     #[test]

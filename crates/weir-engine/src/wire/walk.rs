@@ -259,7 +259,7 @@ mod tests {
         Some(value)
     }
 
-    fn told(text: &str) -> Option<&str> {
+    fn by_serde(text: &str) -> Option<&str> {
         serde_json::from_str::<&RawValue>(text).ok().map(RawValue::get)
     }
 
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn what_serde_json_takes_is_taken_and_nothing_else() {
         for text in ROWS {
-            assert_eq!(walked(text), told(text), "{text:?}");
+            assert_eq!(walked(text), by_serde(text), "{text:?}");
         }
     }
 
@@ -387,12 +387,12 @@ mod tests {
     proptest! {
         #[test]
         fn near_json_is_judged_as_serde_json_does(text in near_json()) {
-            prop_assert_eq!(walked(&text), told(&text));
+            prop_assert_eq!(walked(&text), by_serde(&text));
         }
 
         #[test]
         fn any_text_is_judged_as_serde_json_does(text in "\\PC{0,40}") {
-            prop_assert_eq!(walked(&text), told(&text));
+            prop_assert_eq!(walked(&text), by_serde(&text));
             let quoted = serde_json::Value::from(text.clone()).to_string();
             prop_assert_eq!(walked(&quoted), Some(&*quoted));
         }

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_told() {
+    fn an_overlong_answer_is_reported_as_such() {
         let piece = vec![b' '; MAX_ANSWER_BYTES / 2];
         let body = br#"{"usage":{"prompt_tokens":3}}"#;
         let fits: &[&[u8]] = &[&piece, &piece[body.len()..], body];
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_beside_the_common_ones_are_read() {
+    fn figures_next_to_the_common_ones_are_read() {
         let of = |json: &str| Usage::of(format!(r#"{{"usage":{json}}}"#).as_bytes());
         let common = |prompt, completion| usage([prompt, completion, None, None, None]);
         for (json, expected) in [
