@@ -18,6 +18,7 @@ mod recorded;
 mod report;
 mod service;
 mod upstream;
+mod watched;
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -82,6 +83,9 @@ struct Flags {
     /// Measure `/v1/responses/compact` instead.
     #[arg(long, conflicts_with_all = ["ledger", "budgets", "compaction", "protocols"])]
     service: bool,
+    /// Measure the cost of reading metrics and live requests each second instead.
+    #[arg(long, conflicts_with_all = ["ledger", "budgets", "compaction", "protocols", "service"])]
+    watched: bool,
     /// Also measure this build of weir, in a row `other`.
     #[arg(long)]
     weir: Option<PathBuf>,
@@ -157,6 +161,9 @@ const CASES: [Case; 10] = [
     small("small streamed, 8 at once", true, 8, 8),
     small("small streamed, 64 at once", true, 64, 3),
 ];
+
+/// Cases of `--watched`, unless `--only` names others.
+const WATCHED: [&str; 3] = ["small plain", "small plain, 8 at once", "400 KB plain"];
 
 impl Case {
     /// Creates the bodies of one round: new text in each, so that caches contain only the
@@ -240,6 +247,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     if flags.service {
         return compactions_on_request(&flags, upstream.address);
     }
+    if flags.watched {
+        return watch(&flags, upstream.address);
+    }
     let (targets, comparison) = if flags.ledger {
         (metered::start(upstream.address)?, metered::COMPARISON)
     } else if flags.budgets {
@@ -307,6 +317,23 @@ fn compactions_on_request(flags: &Flags, upstream: SocketAddr) -> Result<(), Box
         println!("{}", serde_json::to_string_pretty(&reports)?);
     } else {
         service::print_table(&reports);
+    }
+    Ok(())
+}
+
+/// Measures weir with readers of its metrics and live requests.
+fn watch(flags: &Flags, upstream: SocketAddr) -> Result<(), Box<dyn Error>> {
+    let is_wanted = |case: &&Case| match &flags.only {
+        Some(part) => case.name.contains(part),
+        None => WATCHED.contains(&case.name),
+    };
+    let cases: Vec<&Case> = CASES.iter().filter(is_wanted).collect();
+    let rounds = flags.rounds.unwrap_or(if flags.quick { 3 } else { 12 }).max(1);
+    let reports = watched::measure(upstream, &cases, rounds)?;
+    if flags.json {
+        println!("{}", serde_json::to_string_pretty(&reports)?);
+    } else {
+        watched::print_table(&reports);
     }
     Ok(())
 }

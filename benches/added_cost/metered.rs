@@ -9,7 +9,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::process::free_address;
 use crate::report::{Figure, Goal, Ratio};
+use crate::watched::Observed;
 use crate::{CREDENTIAL, Comparison, Target, folder, subject};
 
 /// The metered weir against the bare one.
@@ -55,6 +57,15 @@ pub fn start_budgets(upstream: SocketAddr) -> Result<Vec<Target>, Box<dyn Error>
     ])
 }
 
+/// Starts weir with keys, a journal and an admin listener.
+pub fn start_observed(upstream: SocketAddr) -> Result<Observed, Box<dyn Error>> {
+    let folder = emptied("added_cost-watched")?;
+    let admin = free_address()?;
+    let target = started("watched", &folder, upstream, (&admin.to_string(), &[]))?;
+    let token = fs::read_to_string(folder.join("admin.token"))?.trim().to_owned();
+    Ok(Observed { target, admin, token })
+}
+
 fn emptied(name: &str) -> io::Result<PathBuf> {
     let folder = folder().join(name);
     match fs::remove_dir_all(&folder) {
@@ -71,9 +82,19 @@ fn metered(
     upstream: SocketAddr,
     budgets: &[&str],
 ) -> Result<Target, Box<dyn Error>> {
+    started(name, folder, upstream, ("off", budgets))
+}
+
+/// Starts weir with an admin listener at `admin`, or none if it is "off", and these budgets.
+fn started(
+    name: &str,
+    folder: &Path,
+    upstream: SocketAddr,
+    (admin, budgets): (&str, &[&str]),
+) -> Result<Target, Box<dyn Error>> {
     let own_key = written(folder, "provider.key", "sk-provider-of-the-bench\n")?;
     let settings = format!(
-        "[auth]\nmode = \"keys\"\n[admin]\nlisten = \"off\"\n[upstream]\napi_key_file = {own_key:?}\n"
+        "[auth]\nmode = \"keys\"\n[admin]\nlisten = {admin:?}\n[upstream]\napi_key_file = {own_key:?}\n"
     );
     let config = written(folder, "weir.toml", &settings)?;
     let store = folder.join("weir.db");

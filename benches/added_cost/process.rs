@@ -126,7 +126,7 @@ fn command(program: &Path) -> Command {
 }
 
 /// Returns a port that was free a moment ago. If another program takes it first, the start fails.
-fn free_address() -> io::Result<SocketAddr> {
+pub fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
