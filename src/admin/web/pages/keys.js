@@ -1,7 +1,7 @@
 // Virtual keys: list, create, limit, rotate, revoke. A secret is shown once and kept nowhere.
 
 import { confirmed, copyable, empty, field, freshId, h, heading, notice, put, table } from "../dom.js";
-import { count, day, moment, utc } from "../format.js";
+import { count, day, utc } from "../format.js";
 
 export default async function render(root, api, params) {
   const said = h("div", {});
