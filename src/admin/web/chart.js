@@ -85,7 +85,7 @@ export function chart({ label, starts, every, series, format, axis = format, kin
       axes: [
         { stroke: colour("--muted"), font, grid: { show: false }, ticks: { show: false }, size: 20, gap: 4, space: 64,
           values: ticks(isDaily, starts) },
-        { stroke: colour("--muted"), font, grid, ticks: { show: false }, size: 50, gap: 6, space: 32,
+        { stroke: colour("--muted"), font, grid, ticks: { show: false }, size: room, gap: 6, space: 32,
           values: (_, values) => values.map((value) => axis(value)) },
       ],
       series: [{}, ...order.map((place) => line(series[place], kind, starts.length))],
@@ -134,6 +134,12 @@ function line(one, kind, count) {
       points: { show: one.values.filter((value) => value !== null).length < 3, size: 5 } };
   }
   return { ...base, width: 0, fill: colour(one.colour), paths: uPlot.paths.bars({ size: [0.78, 40], align: 1 }) };
+}
+
+/** Returns the width that the labels of the axis of values need. */
+function room(_, labels) {
+  const letters = Math.max(...(labels ?? []).map((label) => label.length), 4);
+  return letters * 7 + 12;
 }
 
 /** Keeps zero in view, and shows something if all values are zero. */
