@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use blake3::Hash;
 use http::HeaderMap;
 use http::header::COOKIE;
+use tokio::time::Instant;
 
 /// Maximum number of sessions; a further login ends the one that was idle longest.
 const MAX_SESSIONS: usize = 64;
