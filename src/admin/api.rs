@@ -72,7 +72,7 @@ impl WantedBudget {
     }
 }
 
-fn refused(said: &str) -> Refusal {
+pub(super) fn refused(said: &str) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", said)
 }
 
@@ -94,7 +94,7 @@ impl From<BudgetError> for Refusal {
     }
 }
 
-type Answer = Result<(StatusCode, String), Refusal>;
+pub(super) type Answer = Result<(StatusCode, String), Refusal>;
 
 impl Shared {
     /// Routes a request to its action.
@@ -119,6 +119,9 @@ impl Shared {
             ("GET", ["budgets"]) => self.list_budgets().await,
             ("PUT", ["budgets"]) => self.set_budget(body).await,
             ("DELETE", ["budgets"]) => self.remove_budget(uri).await,
+            ("GET", ["inspect"]) => self.inspection_choices(),
+            ("POST", ["inspect"]) => self.inspect(body).await,
+            (_, ["inspect"]) => Err(Refusal::method("GET, POST")),
             (_, ["keys"]) => Err(Refusal::method("GET, POST")),
             (_, ["keys", _]) => Err(Refusal::method("GET, PATCH, DELETE")),
             (_, ["keys", _, "rotate" | "revoke"]) => Err(Refusal::method("POST")),
@@ -126,7 +129,8 @@ impl Shared {
             (_, ["budgets"]) => Err(Refusal::method("GET, PUT, DELETE")),
             _ => {
                 let message = "The admin API has /admin/v1/keys, /admin/v1/keys/ID (and /rotate and \
-                               /revoke behind it), /admin/v1/teams and /admin/v1/budgets.";
+                               /revoke behind it), /admin/v1/teams, /admin/v1/budgets and \
+                               /admin/v1/inspect.";
                 Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", message))
             }
         }
@@ -232,7 +236,7 @@ fn acted(action: &'static str, key: &str) {
     tracing::info!(target: "weir::admin", action, key, "a key was changed");
 }
 
-fn done(value: &impl Serialize) -> Answer {
+pub(super) fn done(value: &impl Serialize) -> Answer {
     let json = serde_json::to_string(value).expect("texts and numbers under fixed keys are JSON");
     Ok((StatusCode::OK, json))
 }
@@ -253,7 +257,7 @@ fn check_expiry(change: &KeyChange, now_ms: u64) -> Result<(), Refusal> {
     }
 }
 
-fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refusal> {
+pub(super) fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         let field = misfit::<T>(body).map(|field| format!("{field}: "));
         let said = plain(&error.to_string());

@@ -3,6 +3,7 @@
 
 mod api;
 mod assets;
+mod inspect;
 mod session;
 mod token;
 
@@ -314,7 +315,11 @@ impl Shared {
             }
             check_page(&parts.headers, is_read, is_same_origin)?;
         }
-        let body = read_body(body, MAX_BODY_BYTES).await?;
+        let max_bytes = match parts.uri.path() {
+            inspect::PATH => inspect::MAX_BODY_BYTES,
+            _ => MAX_BODY_BYTES,
+        };
+        let body = read_body(body, max_bytes).await?;
         let (status, page) = self.act(&parts.method, &parts.uri, &body).await?;
         let mut response = reply(status, page);
         if parts.uri.path() == METRICS {

@@ -38,7 +38,7 @@ impl Policies {
     }
 
     /// Returns all names, including presets.
-    fn names(&self) -> Vec<&str> {
+    pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = PRESETS.to_vec();
         names.extend(self.own.keys().map(String::as_str).filter(|own| !PRESETS.contains(own)));
         names

@@ -29,6 +29,7 @@ pub use self::compaction::Asked;
 use self::compaction::answer::OwnAnswer;
 pub use self::error::{ErrorKind, ProxyError, SetupError};
 pub use self::hold::journal::Journal;
+use self::plan::inspect::Inspector;
 pub use self::plan::{Explained, Question, RequestOptions};
 use self::relay::addition::Addition;
 pub use self::relay::drain::Drains;
@@ -228,6 +229,11 @@ impl Proxy {
         compaction::manage(settings, &mut request).await?;
         let (_, _, job) = request.job(settings, request.model.name.as_deref())?;
         settings.planner.explain_job(job, None).await
+    }
+
+    /// Returns an inspector of recorded conversations under the configuration in force.
+    pub fn inspector(&self) -> Inspector {
+        Inspector::new(&self.settings.config, Arc::clone(&self.runtime.inspections))
     }
 
     fn begin(

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use super::admit::admission::Admissions;
 use super::compaction::seal::Sealer;
 use super::error::SetupError;
@@ -34,6 +36,8 @@ pub struct Runtime {
     pub unread: Warned,
     journal: Arc<JournalState>,
     plans: Arc<PlanState>,
+    /// Permit for one inspection at a time, so that requests find their cores.
+    pub inspections: Arc<Semaphore>,
     summaries: Arc<SummaryState>,
     /// Name of this instance in `via`, to recognise its own requests.
     via: Via,
@@ -53,6 +57,7 @@ impl Runtime {
             unread: Warned::default(),
             journal: Arc::new(JournalState::new(store.clone(), budgets)),
             plans: Arc::new(PlanState::new(&config.cache, Some(store.clone()))),
+            inspections: Arc::new(Semaphore::new(1)),
             summaries: Arc::new(SummaryState::new(&config.summaries, &store)),
             via: Via::random(),
             secret: secret(config, &store),

@@ -4,6 +4,7 @@
 pub mod decisions;
 mod draft;
 mod explain;
+pub mod inspect;
 mod parallel;
 mod plan_cache;
 pub mod planned;

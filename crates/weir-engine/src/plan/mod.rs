@@ -14,6 +14,7 @@ mod known;
 mod options;
 mod report;
 mod shortened;
+mod texts;
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -10,6 +10,7 @@ pub mod preflight;
 pub mod reasons;
 mod rows;
 pub mod shown;
+pub(crate) mod texts;
 mod treatment;
 mod verbosity;
 mod words;
@@ -21,6 +22,7 @@ pub use members::{
     Section, SectionRow, ShareRow, Subject, Warning, Window,
 };
 pub use preflight::{Advice, Base, Category, Preflight, preflight};
+pub use texts::Appearance;
 pub use treatment::Treatment;
 pub use verbosity::Verbosity;
 
