@@ -21,6 +21,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 const IMAGE: &str = "image/svg+xml";
+const JSON: &str = "application/json";
 
 /// Paths with their content types and bytes.
 const ASSETS: &[(&str, &str, &[u8])] = &[
@@ -34,6 +35,16 @@ const ASSETS: &[(&str, &str, &[u8])] = &[
     ("/format.js", SCRIPT, include_bytes!("web/format.js")),
     ("/pages/login.js", SCRIPT, include_bytes!("web/pages/login.js")),
     ("/pages/overview.js", SCRIPT, include_bytes!("web/pages/overview.js")),
+    ("/inspector/inspector.css", STYLE, include_bytes!("web/inspector/inspector.css")),
+    ("/inspector/detail.js", SCRIPT, include_bytes!("web/inspector/detail.js")),
+    ("/inspector/fates.js", SCRIPT, include_bytes!("web/inspector/fates.js")),
+    ("/inspector/highlight.js", SCRIPT, include_bytes!("web/inspector/highlight.js")),
+    ("/inspector/inspector.js", SCRIPT, include_bytes!("web/inspector/inspector.js")),
+    ("/inspector/list.js", SCRIPT, include_bytes!("web/inspector/list.js")),
+    ("/inspector/picture.js", SCRIPT, include_bytes!("web/inspector/picture.js")),
+    ("/inspector/source.js", SCRIPT, include_bytes!("web/inspector/source.js")),
+    ("/inspector/timeline.js", SCRIPT, include_bytes!("web/inspector/timeline.js")),
+    ("/inspector/sample.json", JSON, include_bytes!("web/inspector/sample.json")),
     ("/vendor/uplot.js", SCRIPT, include_bytes!("web/vendor/uplot-1.6.32.min.js")),
     ("/vendor/uplot-LICENSE.txt", TEXT, include_bytes!("web/vendor/uplot-LICENSE.txt")),
 ];

@@ -31,6 +31,7 @@ mod counting;
 mod eventually;
 mod explain;
 mod folder;
+mod inspect;
 mod invariants;
 mod keys;
 mod ledger;

@@ -1,0 +1,503 @@
+// Inspector: a conversation turn by turn, before and after, with the reasons and costs of each change.
+// The text stays in this page's memory; the address holds only the choices.
+
+import { field, h, heading, notice, put, segmented, table } from "../dom.js";
+import { compact, count, share, usd } from "../format.js";
+import { detail } from "./detail.js";
+import { FATES } from "./fates.js";
+import { list } from "./list.js";
+import { picture } from "./picture.js";
+import { chooser, dropZone } from "./source.js";
+import { timeline } from "./timeline.js";
+
+const PATH = "/admin/v1/inspect";
+/** Turns whose plans are kept at hand. */
+const MOST_KEPT = 60;
+/** Conversation that stays open while other pages are shown, with its choices: `{own, choose}`. */
+let kept = null;
+
+/** Loads the inspector's own styles. */
+function styles() {
+  const href = "/inspector/inspector.css";
+  if (document.querySelector(`link[href="${href}"]`)) return Promise.resolve();
+  return new Promise((resolve) => {
+    document.head.append(h("link", { rel: "stylesheet", href, onload: resolve, onerror: resolve }));
+  });
+}
+
+export default async function render(root, api, params) {
+  const [choices] = await Promise.all([api.get(PATH), styles()]);
+  const ended = [];
+  const choose = kept && params.size === 0 ? kept.choose : {
+    policy: known(params.get("policy"), choices.policies) ?? "default",
+    compare: known(params.get("compare"), choices.policies) ?? "",
+    limit: params.get("limit") ?? "",
+    model: params.get("model") ?? "",
+    turn: Number(params.get("turn")) || null,
+    view: params.get("view") === "list" ? "list" : "picture",
+    conversation: Number(params.get("conversation")) || 0,
+  };
+  let view = null;
+
+  function start() {
+    leave();
+    kept = null;
+    remember(choose, false);
+    const source = chooser({ opened: open, mostBytes: choices.max_body_bytes, sample });
+    put(root, heading("Inspector"), source.box);
+    ended.push(dropZone(root, source.take));
+  }
+
+  async function sample() {
+    const answer = await fetch("/inspector/sample.json", { credentials: "same-origin" });
+    if (!choose.limit) choose.limit = "40%";
+    if (!choose.compare && choose.policy === "default") choose.compare = "zones";
+    open({ text: await answer.text(), name: "sample", isSample: true });
+  }
+
+  function open(own) {
+    leave();
+    kept = { own, choose };
+    view = inspection({ root, api, choices, choose, own, start });
+    ended.push(view.end);
+    return view.load();
+  }
+
+  function leave() {
+    while (ended.length) ended.pop()();
+  }
+
+  if (kept) await open(kept.own);
+  else if (params.get("sample") === "1") await sample();
+  else start();
+  return leave;
+}
+
+const known = (value, all) => (all.includes(value) ? value : null);
+
+/** Writes the choices into the address, without a new entry in the history. */
+function remember(choose, isSample) {
+  const params = new URLSearchParams();
+  if (isSample) params.set("sample", "1");
+  if (choose.policy !== "default") params.set("policy", choose.policy);
+  for (const name of ["compare", "limit", "model", "turn", "conversation"]) {
+    if (choose[name]) params.set(name, String(choose[name]));
+  }
+  if (choose.view === "list") params.set("view", "list");
+  const text = params.toString();
+  history.replaceState(null, "", `#/inspector${text ? `?${text}` : ""}`);
+}
+
+/** Parses `8000`, `8k` or `40%` into members of a request; throws on other texts. */
+export function limitOf(text) {
+  const own = text.trim().toLowerCase().replaceAll(",", "");
+  if (own === "") return {};
+  const found = own.match(/^(\d+(?:\.\d+)?)\s*(%|k|m)?$/);
+  const [number, unit] = found ? [Number(found[1]), found[2]] : [NaN, ""];
+  if (unit === "%" && number >= 1 && number <= 100) return { limit_percent: Math.round(number) };
+  const tokens = Math.round(number * ({ k: 1000, m: 1_000_000 }[unit] ?? 1));
+  if (unit !== "%" && tokens >= 1) return { max_input_tokens: tokens };
+  throw new Error("Write tokens, such as 8000 or 8k, or a share, such as 40%.");
+}
+
+/** Shows one conversation. */
+function inspection({ root, api, choices, choose, own, start }) {
+  let text = own.text;
+  let conversation = choose.conversation;
+  let whole = null;
+  let turn = choose.turn;
+  let opened = null;
+  let only = null;
+  let asking = null;
+  const plans = new Map();
+  const said = h("div", {});
+  const figures = h("dl", { class: "figures" });
+  const totals = h("section", { class: "panel" });
+  const legend = h("div", { class: "inspector-legend", role: "group", "aria-label": "Fates; choose one to see it alone" });
+  const gauge = h("div", { class: "inspector-gauges" });
+  const line = timeline((to) => { turn = to; changed(); });
+  const shape = picture({ onopen: (what) => openMessage(what) });
+  const rows = list((message) => openMessage({ message }));
+  const panel = detail({
+    step: (by) => step(by),
+    whole: () => openMessage(opened, true),
+    close: () => closeDetail(),
+    openNote: (policy, note) => openMessage({ side: whole.policies.findIndex((side) => side.policy === policy), note }),
+  });
+
+  const policies = (withNone) => [...(withNone ? [["", "nothing"]] : []), ...choices.policies.map((name) => [name, name])];
+  const select = (name, options) => h("select", {
+    onchange: (event) => {
+      choose[name] = event.target.value;
+      again();
+    },
+  }, options.map(([value, label]) => h("option", { value, selected: value === choose[name] }, label)));
+  const typed = (name, placeholder) => h("input", {
+    value: choose[name], placeholder, spellcheck: "false", autocomplete: "off", size: "14",
+    onchange: (event) => {
+      choose[name] = event.target.value.trim();
+      again();
+    },
+  });
+  const several = h("select", { onchange: (event) => {
+    conversation = Number(event.target.value);
+    choose.conversation = conversation;
+    turn = null;
+    again();
+  } });
+  const severalField = field("Conversation", several);
+  const options = h("section", { class: "panel inspector-options", "aria-label": "Options" },
+    severalField,
+    field("Policy", select("policy", policies(false))),
+    field("Compare with", select("compare", policies(true))),
+    field("Limit", typed("limit", "the model's"), "tokens (8k) or a share (40%)"),
+    field("Model", typed("model", "the request's")));
+  severalField.hidden = true;
+  const zoom = h("div", { class: "actions" },
+    h("button", { type: "button", class: "small", "aria-label": "Zoom out", onclick: () => shape.zoom(1 / 1.5) }, "−"),
+    h("button", { type: "button", class: "small", "aria-label": "Zoom in", onclick: () => shape.zoom(1.5) }, "+"),
+    h("button", { type: "button", class: "small", onclick: () => shape.zoom(0) }, "Fit"));
+  const views = segmented("View", [["picture", "Picture"], ["list", "List"]], choose.view, (name) => {
+    choose.view = name;
+    showView();
+    remember(choose, own.isSample);
+  });
+  const main = h("section", { class: "panel inspector-main", "aria-label": "Before and after" },
+    h("div", { class: "panel-head" }, h("h2", {}, "Before and after"), h("div", { class: "actions" }, zoom, views)),
+    legend, shape.box, rows.box);
+  const results = h("div", { class: "inspector-results" },
+    figures, line.box, h("div", { class: "inspector-columns" }, main, panel.box), gauge, totals);
+  const exporting = h("button", { type: "button", onclick: () => save() }, "Export JSON");
+  put(root, heading("Inspector",
+    h("span", { class: "hint" }, own.isSample ? "Sample: an agent adds a feature" : own.name),
+    exporting, h("button", { type: "button", onclick: start }, "Open another")), options, said, results);
+  results.hidden = true;
+  exporting.disabled = true;
+
+  function asked(more) {
+    const names = choose.compare && choose.compare !== choose.policy ? [choose.policy, choose.compare] : [choose.policy];
+    return { text, conversation, policies: names, ...limitOf(choose.limit),
+      ...(choose.model ? { model: choose.model } : {}), ...more };
+  }
+
+  /** Plans the whole conversation. */
+  async function load() {
+    asking?.abort();
+    const own_ = asking = new AbortController();
+    put(said, notice("info", h("span", { class: "spinner" }), "Planning each request …"));
+    results.setAttribute("aria-busy", "true");
+    try {
+      const found = await api.post(PATH, asked({ ...(turn ? { turn } : {}) }), own_.signal);
+      put(said);
+      remember(choose, own.isSample);
+      plans.clear();
+      whole = found;
+      turn = found.turn;
+      plans.set(turn, found.policies);
+      shorten(found);
+      showConversations(found);
+      results.hidden = false;
+      exporting.disabled = false;
+      line.set(found, turn);
+      showTotals();
+      showTurn();
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      // A turn of another conversation is no reason to fail.
+      if (turn && /^turn is /.test(error.message)) {
+        turn = null;
+        return load();
+      }
+      results.hidden = whole === null;
+      put(said, notice("error", error.message));
+    } finally {
+      if (asking === own_) results.removeAttribute("aria-busy");
+    }
+  }
+
+  /** Keeps only the line of a trace that is shown, so that each turn sends little. */
+  function shorten(found) {
+    if (found.form !== "trace" || whole.all) return;
+    const lines = own.text.split("\n").filter((row) => row.trim());
+    whole.all = found.conversations;
+    text = lines[found.conversation];
+    conversation = 0;
+  }
+
+  function showConversations(found) {
+    const all = found.all ?? found.conversations;
+    severalField.hidden = all.length < 2;
+    put(several, all.map((row, index) => h("option", { value: String(index), selected: index === choose.conversation },
+      `${row.id} (${compact(row.bytes)} bytes)`)));
+  }
+
+  function again() {
+    // Another conversation of a trace is found in the whole text.
+    text = own.text;
+    conversation = choose.conversation;
+    opened = null;
+    panel.hide();
+    load();
+  }
+
+  let timer = 0;
+  /** Shows another turn: at once what is at hand, else after its plan arrives. */
+  function changed() {
+    choose.turn = turn;
+    clearTimeout(timer);
+    timer = setTimeout(() => remember(choose, own.isSample), 250);
+    if (plans.has(turn)) return showTurn();
+    if (!isFetching) fetchTurn();
+  }
+
+  let isFetching = false;
+  async function fetchTurn() {
+    isFetching = true;
+    try {
+      while (whole && !plans.has(turn)) {
+        const wanted = turn;
+        const found = await api.post(PATH, asked({ turn: wanted, turns: false }), asking?.signal);
+        plans.set(wanted, found.policies);
+        if (plans.size > MOST_KEPT) plans.delete(plans.keys().next().value);
+      }
+      if (whole) showTurn();
+    } catch (error) {
+      if (error.name !== "AbortError") put(said, notice("error", error.message));
+    } finally {
+      isFetching = false;
+    }
+  }
+
+  const sides = () => plans.get(turn);
+
+  function showTurn() {
+    const own_ = sides();
+    showFigures(own_);
+    showLegend(own_);
+    shape.set(pictured(own_));
+    rows.set(own_[0].plan.messages, own_[0].plan.appearances);
+    gauges(own_);
+    showView();
+    if (opened?.message !== undefined && opened.message < own_[0].plan.messages.length) openMessage(opened);
+    else if (opened) closeDetail();
+  }
+
+  function showView() {
+    const isList = choose.view === "list";
+    shape.box.hidden = isList;
+    zoom.hidden = isList;
+    rows.box.hidden = !isList;
+    if (isList) rows.paint();
+  }
+
+  function showFigures(own_) {
+    const { window, refusal } = own_[0].plan;
+    const total = whole.policies[0].total;
+    const figure = (name, value, more) => h("div", { class: "figure" }, h("dt", {}, name),
+      h("dd", {}, value, more && h("small", { class: "muted" }, more)));
+    put(figures,
+      figure("This request", refusal ? "refused" : `${compact(window.received_tokens)} → ${compact(window.sent_tokens)}`,
+        refusal ? "the parts that must stay exceed the limit"
+          : `${share(window.received_tokens - window.sent_tokens, window.received_tokens)} of the tokens are not sent`),
+      figure("Limit", compact(window.limit_tokens), `${window.used_percent} % used`),
+      figure("Compactions", count(total.compactions), `in ${count(total.requests)} requests`),
+      figure("Cached prefix", share(total.reused_tokens, total.sent_tokens), "of all sent tokens"),
+      figure("Input bill", usd(total.cost_usd), total.cost_usd === null ? "the model has no known price"
+        : `${usd(whole.whole.cost_usd)} if everything were sent`));
+  }
+
+  function showLegend(own_) {
+    const { messages, appearances } = own_[0].plan;
+    const sums = new Map();
+    appearances.forEach((fate, index) => {
+      const [number, tokens] = sums.get(fate) ?? [0, 0];
+      sums.set(fate, [number + 1, tokens + messages[index].received_tokens]);
+    });
+    if (only && !sums.has(only)) filter(null);
+    const of = own_.length > 1 && h("span", { class: "hint" }, `Fates under ${own_[0].policy}:`);
+    put(legend, of, Object.entries(FATES).filter(([fate]) => sums.has(fate)).map(([fate, [label, meaning, letter]]) => {
+      const [number, tokens] = sums.get(fate);
+      return h("button", { type: "button", class: `fate ${fate}`, "aria-pressed": String(only === fate), title: meaning,
+        onclick: () => {
+          filter(only === fate ? null : fate);
+          showLegend(own_);
+        } },
+      h("b", { "aria-hidden": "true" }, letter), `${label} ${count(number)}`, h("small", {}, compact(tokens)));
+    }));
+  }
+
+  function filter(fate) {
+    only = fate;
+    shape.filter(fate);
+    rows.filter(fate);
+  }
+
+  async function openMessage(what, isWhole = false) {
+    opened = what;
+    panel.loading();
+    shape.select(what);
+    if (what.message !== undefined) rows.select(what.message);
+    const at = turn;
+    const more = what.note === undefined ? { message: what.message } : { note: what.note };
+    try {
+      const found = await api.post(PATH, asked({ turn: at, turns: false, whole: isWhole, ...more }), asking?.signal);
+      if (opened !== what || at !== turn) return;
+      const own_ = sides();
+      if (what.note !== undefined) {
+        const side = own_[what.side];
+        const row = side.plan.notes.find((note) => note.number === what.note);
+        panel.note(side.policy, row, found.policies[what.side].opened);
+      } else {
+        panel.message(own_.map((side, index) => ({ policy: side.policy, row: side.plan.messages[what.message],
+          fate: side.plan.appearances[what.message], opened: found.policies[index].opened })));
+      }
+    } catch (error) {
+      if (error.name !== "AbortError" && opened === what) panel.failed(error.message);
+    }
+  }
+
+  function step(by) {
+    const last = sides()[0].plan.messages.length - 1;
+    const from = opened?.message ?? (by > 0 ? -1 : last + 1);
+    openMessage({ message: Math.min(Math.max(from + by, 0), last) });
+  }
+
+  function closeDetail() {
+    opened = null;
+    panel.hide();
+    shape.select(null);
+    rows.select(null);
+  }
+
+  /** Shares and marks of each policy's plan, as bars. */
+  function gauges(own_) {
+    put(gauge, own_.map((side) => {
+      const { window, compaction, sections } = side.plan;
+      const most = Math.max(window.limit_tokens, window.sent_tokens);
+      const part = (tokens) => `${(Math.min(tokens / most, 1) * 100).toFixed(2)}%`;
+      const used = sections.filter((row) => row.sent_tokens > 0);
+      const mark = (tokens, name) => h("i", { class: "mark", style: { left: part(tokens) }, title: `${name}: ${count(tokens)}` });
+      return h("section", { class: "panel" },
+        h("div", { class: "panel-head" }, h("h2", {}, `Window, ${side.policy}`),
+          h("span", { class: "hint" }, `${count(window.sent_tokens)} of ${count(window.limit_tokens)} tokens; ` +
+            `${count(window.window_tokens - window.limit_tokens)} of the model's ${compact(window.window_tokens)} are beyond the limit or reserved for the answer`)),
+        h("div", { class: "inspector-gauge", role: "img", "aria-label": "Parts of what is sent, and the marks" },
+          used.map((row) => h("span", { class: `part of-${row.section}`, style: { width: part(row.sent_tokens) },
+            title: `${SECTIONS[row.section]}: ${count(row.sent_tokens)}` })),
+          mark(compaction.low_tokens, "A compaction reduces to"), mark(compaction.trigger_tokens, "The next compaction is above")),
+        h("div", { class: "legend" }, used.map((row) => h("span", {}, h("i", { class: `part of-${row.section}` }),
+          `${SECTIONS[row.section]} ${compact(row.sent_tokens)}`)),
+        h("span", {}, `marks: down to ${compact(compaction.low_tokens)}, compacts above ${compact(compaction.trigger_tokens)}`)),
+        side.plan.warnings.map((warning) => h("p", { class: "hint" }, `${warning.text}.`)));
+    }));
+  }
+
+  function showTotals() {
+    const all = whole.policies.map((side) => ({ name: side.policy, ...side.total }));
+    all.push({ name: "everything sent", ...whole.whole, compactions: null, rewritten_tokens: null, rewrite_usd: null, saved_usd: null });
+    const jumps = whole.policies.map((side) => {
+      const done = side.turns.filter((row) => row.steps !== null);
+      return done.length > 0 && h("details", { open: whole.policies.length === 1 },
+        h("summary", {}, `Compactions under ${side.policy}`),
+        table(`Compactions under ${side.policy}`, [
+          { name: "Turn", of: (row) => h("button", { type: "button", class: "link", onclick: () => line.move(row.turn) }, String(row.turn)) },
+          { name: "Steps", of: (row) => row.steps },
+          { name: "Received", kind: "number", of: (row) => count(row.received_tokens) },
+          { name: "Sent", kind: "number", of: (row) => count(row.sent_tokens) },
+          { name: "Read again", kind: "number", of: (row) => count(row.rewritten_tokens) },
+          { name: "Cost of that", kind: "number", of: (row) => usd(row.rewrite_usd) },
+          { name: "Saved until the next", kind: "number", of: (row) => usd(savedUntilNext(side.turns, row)) },
+        ], done));
+    });
+    put(totals, h("div", { class: "panel-head" }, h("h2", {}, "All requests"),
+      h("span", { class: "hint" }, "Input alone, at the provider's cache prices; the cache is assumed to hold each prefix")),
+    table("Totals by policy", [
+      { name: "Policy", of: (row) => row.name },
+      { name: "Sent", kind: "number", of: (row) => count(row.sent_tokens) },
+      { name: "From the cache", kind: "number", of: (row) => share(row.reused_tokens, row.sent_tokens) },
+      { name: "Largest prompt", kind: "number", of: (row) => count(row.largest_sent_tokens) },
+      { name: "Compactions", kind: "number", of: (row) => count(row.compactions) },
+      { name: "Read again", kind: "number", of: (row) => count(row.rewritten_tokens) },
+      { name: "Refused", kind: "number", of: (row) => count(row.refused_requests) },
+      { name: "Bill", kind: "number", of: (row) => usd(row.cost_usd) },
+      { name: "Saved", kind: "number", of: (row) => usd(row.saved_usd) },
+    ], all), jumps);
+  }
+
+  /** Offers what is shown as a file. */
+  function save() {
+    const shown = { ...whole, turn, policies: whole.policies.map((side, index) => ({ ...side, ...sides()[index],
+      turns: side.turns, total: side.total })) };
+    const url = URL.createObjectURL(new Blob([JSON.stringify(shown, null, 1)], { type: "application/json" }));
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = "weir-inspection.json";
+    link.click();
+    URL.revokeObjectURL(url);
+  }
+
+  return {
+    load,
+    end() {
+      asking?.abort();
+      clearTimeout(timer);
+      whole = null;
+      line.end();
+      shape.end();
+    },
+  };
+}
+
+const SECTIONS = {
+  tools: "Tools", system: "System", anchors: "Own pins", conversation: "Conversation",
+  tool_results: "Tool results", notes: "Notes",
+};
+
+/** Adds up the savings from a compaction on, up to the next one. */
+function savedUntilNext(turns, from) {
+  if (from.saved_usd === null) return null;
+  let sum = 0;
+  for (const row of turns.slice(from.turn - 1)) {
+    if (row.turn > from.turn && row.steps !== null) break;
+    sum += Number(row.saved_usd);
+  }
+  return sum;
+}
+
+/** Turns plans into the items that the picture shows. */
+function pictured(sides) {
+  const first = sides[0].plan;
+  const overhead = (side) => ({ overhead: true, side, tokens: first.window.overhead_tokens, fate: "overhead",
+    label: "tools and schemas", words: "", hint: `Tools, schemas and the start of the answer: ${count(first.window.overhead_tokens)} tokens` });
+  const item = (plan, row, side) => {
+    const fate = plan.appearances[row.index];
+    const isReceived = side === undefined;
+    return {
+      message: row.index, side, fate, tokens: isReceived ? row.received_tokens : row.sent_tokens,
+      label: `#${row.index} ${row.tool ?? row.role}`, words: row.first_words,
+      hint: `#${row.index} ${row.role}${row.tool ? ` ${row.tool}` : ""}: ${count(row.received_tokens)} → ` +
+        `${count(row.sent_tokens)} tokens\n${FATES[fate][0]}: ${row.why_text}\n${row.first_words}`,
+    };
+  };
+  const notes = (plan, side, message, isBefore) => plan.notes
+    .filter((note) => note.message === message && note.place.includes("before") === isBefore)
+    .map((note) => ({ note: note.number, side, fate: "note", tokens: note.sent_tokens, label: `note ${note.number}`,
+      words: note.first_words, hint: `Note ${note.number}: ${count(note.sent_tokens)} tokens for ` +
+        `${count(note.left_out_messages)} messages\n${note.first_words}` }));
+  const withOverhead = (side, items) => (first.window.overhead_tokens > 20 ? [overhead(side), ...items] : items);
+  return {
+    receivedTokens: first.window.received_tokens,
+    received: withOverhead(undefined, first.messages.map((row) => item(first, row, undefined))),
+    sides: sides.map(({ policy, plan }, side) => ({
+      policy,
+      sentTokens: plan.window.sent_tokens,
+      fates: plan.appearances,
+      notes: plan.messages.map((row) => row.why.note),
+      items: withOverhead(side, plan.messages.flatMap((row) => [
+        ...notes(plan, side, row.index, true),
+        ...(row.fate === "gone" ? [] : [item(plan, row, side)]),
+        ...notes(plan, side, row.index, false),
+      ])),
+    })),
+  };
+}
