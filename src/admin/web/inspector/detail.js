@@ -6,6 +6,12 @@ import { count } from "../format.js";
 import { FATES } from "./fates.js";
 import { keptRanges } from "./highlight.js";
 
+/** Makes characters visible that would turn the direction of what follows them. */
+function visible(text) {
+  return text.replace(/[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+    (own) => `⟨U+${own.charCodeAt(0).toString(16).toUpperCase()}⟩`);
+}
+
 /** Creates the panel; `step` moves to another message, `whole` asks for the whole text. */
 export function detail({ step, whole, close, openNote }) {
   const body = h("div", { class: "inspector-texts" });
@@ -19,11 +25,11 @@ export function detail({ step, whole, close, openNote }) {
     body);
 
   const text = (name, shown, ranges) => {
-    const count_ = shown.is_whole ? null
+    const rest = shown.is_whole ? null
       : h("p", { class: "hint" }, `The first ${count(shown.text.length)} characters of ${count(shown.bytes)} bytes. `,
         h("button", { type: "button", class: "small", onclick: whole }, "Show all"));
     return h("section", {}, h("h3", {}, name),
-      h("pre", { tabindex: "0", "aria-label": name }, ranges ? marked(shown.text, ranges) : shown.text), count_);
+      h("pre", { tabindex: "0", "aria-label": name }, ranges ? marked(shown.text, ranges) : visible(shown.text)), rest);
   };
 
   return {
@@ -97,9 +103,9 @@ function marked(text, ranges) {
   const nodes = [];
   let at = 0;
   for (const [from, to] of ranges) {
-    nodes.push(h("span", { class: "left-out" }, text.slice(at, from)), h("mark", {}, text.slice(from, to)));
+    nodes.push(h("span", { class: "left-out" }, visible(text.slice(at, from))), h("mark", {}, visible(text.slice(from, to))));
     at = to;
   }
-  nodes.push(h("span", { class: "left-out" }, text.slice(at)));
+  nodes.push(h("span", { class: "left-out" }, visible(text.slice(at))));
   return nodes;
 }

@@ -29,6 +29,7 @@ export function fillBar(context, fate, box, colours) {
   const { x, y, width, height } = box;
   const colour = colours[fate] ?? colours.muted;
   const pattern = FATES[fate]?.[3] ?? "plain";
+  if (height < 7) return fillSmall(context, pattern, box, [colour, colours.surface]);
   context.save();
   context.beginPath();
   context.rect(x, y, width, height);
@@ -61,6 +62,24 @@ export function fillBar(context, fate, box, colours) {
     context.fillRect(x, y, pattern === "edge" ? 6 : 3, height);
   }
   context.restore();
+}
+
+/** Fills a bar that is too low for a pattern. */
+function fillSmall(context, pattern, { x, y, width, height }, [colour, surface]) {
+  const alpha = context.globalAlpha;
+  if (pattern !== "hollow") {
+    context.fillStyle = surface;
+    context.fillRect(x, y, width, height);
+  }
+  context.fillStyle = colour;
+  context.globalAlpha = alpha * (pattern === "hollow" ? 0.1 : 0.28);
+  context.fillRect(x, y, width, height);
+  context.globalAlpha = alpha;
+  context.fillRect(x, y, pattern === "edge" ? 6 : pattern === "hollow" ? 1 : 3, height);
+  if (height >= 3) {
+    context.fillStyle = surface;
+    context.fillRect(x, y, width, 0.5);
+  }
 }
 
 function stripes(context, { x, y, width, height }, step, direction) {

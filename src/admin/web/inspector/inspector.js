@@ -31,7 +31,7 @@ export default async function render(root, api, params) {
   const choose = kept && params.size === 0 ? kept.choose : {
     policy: known(params.get("policy"), choices.policies) ?? "default",
     compare: known(params.get("compare"), choices.policies) ?? "",
-    limit: params.get("limit") ?? "",
+    limit: isLimit(params.get("limit")) ? params.get("limit") : "",
     model: params.get("model") ?? "",
     turn: Number(params.get("turn")) || null,
     view: params.get("view") === "list" ? "list" : "picture",
@@ -42,6 +42,8 @@ export default async function render(root, api, params) {
   function start() {
     leave();
     kept = null;
+    choose.turn = null;
+    choose.conversation = 0;
     remember(choose, false);
     const source = chooser({ opened: open, mostBytes: choices.max_body_bytes, sample });
     put(root, heading("Inspector"), source.box);
@@ -100,6 +102,14 @@ export function limitOf(text) {
   throw new Error("Write tokens, such as 8000 or 8k, or a share, such as 40%.");
 }
 
+function isLimit(text) {
+  try {
+    return text !== null && limitOf(text) !== null;
+  } catch {
+    return false;
+  }
+}
+
 /** Shows one conversation. */
 function inspection({ root, api, choices, choose, own, start }) {
   let text = own.text;
@@ -116,12 +126,15 @@ function inspection({ root, api, choices, choose, own, start }) {
   const legend = h("div", { class: "inspector-legend", role: "group", "aria-label": "Fates; choose one to see it alone" });
   const gauge = h("div", { class: "inspector-gauges" });
   const line = timeline((to) => { turn = to; changed(); });
-  const shape = picture({ onopen: (what) => openMessage(what) });
+  const shape = picture({ onopen: (what, isByKey) => openMessage(what).then(() => isByKey && panel.focus()) });
   const rows = list((message) => openMessage({ message }));
   const panel = detail({
     step: (by) => step(by),
     whole: () => openMessage(opened, true),
-    close: () => closeDetail(),
+    close: () => {
+      closeDetail();
+      if (choose.view === "picture") shape.focus();
+    },
     openNote: (policy, note) => openMessage({ side: whole.policies.findIndex((side) => side.policy === policy), note }),
   });
 
@@ -135,7 +148,13 @@ function inspection({ root, api, choices, choose, own, start }) {
   const typed = (name, placeholder) => h("input", {
     value: choose[name], placeholder, spellcheck: "false", autocomplete: "off", size: "14",
     onchange: (event) => {
-      choose[name] = event.target.value.trim();
+      const value = event.target.value.trim();
+      try {
+        if (name === "limit") limitOf(value);
+      } catch (error) {
+        return put(said, notice("error", error.message));
+      }
+      choose[name] = value;
       again();
     },
   });
@@ -298,7 +317,8 @@ function inspection({ root, api, choices, choose, own, start }) {
     put(figures,
       figure("This request", refusal ? "refused" : `${compact(window.received_tokens)} → ${compact(window.sent_tokens)}`,
         refusal ? "the parts that must stay exceed the limit"
-          : `${share(window.received_tokens - window.sent_tokens, window.received_tokens)} of the tokens are not sent`),
+          : window.sent_tokens >= window.received_tokens ? "sent as received"
+            : `${share(window.received_tokens - window.sent_tokens, window.received_tokens)} of the tokens are not sent`),
       figure("Limit", compact(window.limit_tokens), `${window.used_percent} % used`),
       figure("Compactions", count(total.compactions), `in ${count(total.requests)} requests`),
       figure("Cached prefix", share(total.reused_tokens, total.sent_tokens), "of all sent tokens"),

@@ -17,7 +17,7 @@ export function list(onopen) {
   const found = h("span", { class: "hint", "aria-live": "polite" });
   const body = h("div", { class: "inspector-rows", role: "rowgroup" });
   const scroller = h("div", { class: "inspector-list-scroll", onscroll: () => paint() }, body);
-  const names = ["#", "Role", "Before", "After", "Fate", "Reason", "First words"];
+  const names = ["#", "Role", "First words", "Before", "After", "Fate", "Reason"];
   const head = h("div", { class: "inspector-row head", role: "row" },
     names.map((name) => h("span", { role: "columnheader" }, name)));
   const grid = h("div", { class: "inspector-list", role: "table", "aria-label": "Messages" },
@@ -45,18 +45,17 @@ export function list(onopen) {
 
   function line(row, place) {
     const [label, , letter] = FATES[row.fate];
-    const cells = [String(row.index), row.tool ? `${row.role} ${row.tool}` : row.role, count(row.received_tokens),
-      count(row.sent_tokens), null, row.why_text, row.first_words];
     const open = h("button", { type: "button", class: "link", onclick: () => {
       selected = row.index;
       paint();
       onopen(row.index);
-    } }, cells[6] || "(no text)");
+    } }, row.first_words || "(no text)");
+    const fate = h("span", { class: `fate ${row.fate}` }, h("b", { "aria-hidden": "true" }, letter), label);
+    const cells = [row.index, row.tool ? `${row.role} ${row.tool}` : row.role, open, count(row.received_tokens),
+      count(row.sent_tokens), fate, row.why_text];
     const line = h("div", { class: "inspector-row", role: "row", "aria-rowindex": String(place + 2),
       "aria-current": row.index === selected ? "true" : null },
-    cells.map((cell, index) => h("span", { role: "cell" },
-      index === 4 ? h("span", { class: `fate ${row.fate}` }, h("b", { "aria-hidden": "true" }, letter), label)
-        : index === 6 ? open : cell)));
+    cells.map((cell) => h("span", { role: "cell" }, cell)));
     line.style.setProperty("top", `${place * ROW}px`);
     return line;
   }

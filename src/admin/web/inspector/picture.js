@@ -6,13 +6,14 @@ import { h } from "../dom.js";
 import { compact, count, share } from "../format.js";
 import { FATES, fillBar, isSent, palette } from "./fates.js";
 
-const GAP = 1;
 const HEAD = 26;
 const FONT = "12px system-ui, sans-serif";
+/** Time in which bars move to their places of another turn. */
+const MOVE_MS = 220;
 
 /**
- * Creates the picture. `onopen` gets `{message}` or `{side, note}` of the bar that the reader opens,
- * `describe` returns the text of a hint.
+ * Creates the picture. `onopen` gets `{message}` or `{side, note}` of the bar that the reader opens, and
+ * whether by a key.
  */
 export function picture({ onopen }) {
   const canvas = h("canvas", {
@@ -33,6 +34,8 @@ export function picture({ onopen }) {
   let hovered = null;
   let frame = 0;
   let total = 0;
+  let moved = 0;
+  let colours = null;
 
   const width = () => scroller.clientWidth;
   const height = () => scroller.clientHeight;
@@ -49,16 +52,20 @@ export function picture({ onopen }) {
     return { received: [(all - own) / 2, own], sides: [[0, own], [all - own, own]] };
   }
 
-  function layOut() {
+  const key = (bar) => `${bar.side ?? "r"} ${bar.overhead ? "o" : bar.note === undefined ? bar.message : `n${bar.note}`}`;
+
+  /** Lays out all bars; they move from their places before if `moves`. */
+  function layOut(moves = false) {
     if (!data) return;
+    const before = new Map(bars.map((bar) => [key(bar), bar]));
     const place = columns();
-    const { least, perToken } = scale();
+    const { least, gap, perToken } = scale();
     const high = (tokens) => Math.max(least, tokens * perToken);
     const lay = (items, [x, own]) => {
       let y = HEAD;
       return items.map((item) => {
         const bar = { ...item, x, y, width: own, height: high(item.tokens) };
-        y += bar.height + GAP;
+        y += bar.height + gap;
         return bar;
       });
     };
@@ -70,25 +77,36 @@ export function picture({ onopen }) {
       bars = bars.concat(sent);
       bands = bands.concat(join(received, sent, side, index));
     });
+    const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches || before.size === 0;
+    for (const bar of bars) {
+      const own = before.get(key(bar));
+      [bar.y1, bar.height1] = [bar.y, bar.height];
+      [bar.y0, bar.height0] = own ? [own.y, own.height] : [bar.y, 0];
+    }
+    moved = moves && !isCalm ? performance.now() : 0;
     total = Math.max(...bars.map((bar) => bar.y + bar.height), HEAD) + 8;
     spacer.style.setProperty("height", `${Math.max(total - height(), 0)}px`);
     draw();
   }
 
-  /** Finds the height of a token at which the longest column fills the window, times the zoom. */
+  /**
+   * Finds the height of a token at which the longest column fills the window, times the zoom. Bars have a
+   * least height to be seen; at most half of the column goes to it, so that the rest shows proportions.
+   */
   function scale() {
-    const room = (Math.max(height(), 240) - HEAD - 8) * zoom;
     const items = [data.received, ...data.sides.map((side) => side.items)];
-    const longest = items.reduce((left, right) => (right.length > left.length ? right : left));
-    const least = longest.length > 300 ? 2 : longest.length > 120 ? 3 : 5;
-    const high = (own, perToken) => own.reduce((sum, item) => sum + Math.max(least, item.tokens * perToken) + GAP, 0);
+    const most = Math.max(...items.map((own) => own.length));
+    const gap = most > 200 ? 0 : 1;
+    const least = most > 400 ? 1 : most > 120 ? 2 : 4;
+    const room = Math.max((Math.max(height(), 240) - HEAD - 8) * zoom, 2 * most * (least + gap));
+    const high = (own, perToken) => own.reduce((sum, item) => sum + Math.max(least, item.tokens * perToken) + gap, 0);
     let [low, top] = [0, 4];
     for (let step = 0; step < 40; step += 1) {
       const middle = (low + top) / 2;
       if (items.every((own) => high(own, middle) <= room)) low = middle;
       else top = middle;
     }
-    return { least, perToken: low };
+    return { least, gap, perToken: low };
   }
 
   /** Leads each received message to its place in a side, or to nowhere. */
@@ -105,18 +123,16 @@ export function picture({ onopen }) {
     }
     const used = new Map();
     return received.map((bar) => {
-      const band = { from: bar, side: index, fate: side.fates[bar.message] ?? "overhead", to: null };
+      const band = { from: bar, side: index, fate: side.fates[bar.message] ?? "overhead", to: null, at: 0, part: 1 };
       if (bar.message === undefined) band.to = sent.find((own) => own.overhead) ?? null;
       else if (isSent(band.fate)) band.to = places.get(bar.message) ?? null;
       else if (band.fate !== "gone") {
         const note = side.notes[bar.message];
-        const own = notes.get(note);
-        if (own) {
-          const part = bar.height / covered.get(note);
-          const at = used.get(note) ?? 0;
-          used.set(note, at + part);
-          band.to = { x: own.x, width: own.width, y: own.y + at * own.height, height: part * own.height };
-        }
+        band.to = notes.get(note) ?? null;
+        // Messages in a note share its bar.
+        band.part = bar.height / covered.get(note);
+        band.at = used.get(note) ?? 0;
+        used.set(note, band.at + band.part);
       }
       return band;
     });
@@ -129,17 +145,27 @@ export function picture({ onopen }) {
 
   function paint() {
     if (!data || !canvas.isConnected) return;
+    const passed = moved ? Math.min((performance.now() - moved) / MOVE_MS, 1) : 1;
+    const ease = 1 - (1 - passed) ** 3;
+    for (const bar of bars) {
+      bar.y = bar.y0 + (bar.y1 - bar.y0) * ease;
+      bar.height = bar.height0 + (bar.height1 - bar.height0) * ease;
+    }
+    if (passed < 1) draw();
+    else moved = 0;
     const ratio = window.devicePixelRatio || 1;
     const [wide, high] = [width(), height()];
-    canvas.style.setProperty("width", `${wide}px`);
-    canvas.style.setProperty("height", `${high}px`);
-    canvas.width = Math.round(wide * ratio);
-    canvas.height = Math.round(high * ratio);
     const context = canvas.getContext("2d");
-    context.scale(ratio, ratio);
+    if (canvas.width !== Math.round(wide * ratio) || canvas.height !== Math.round(high * ratio)) {
+      canvas.style.setProperty("width", `${wide}px`);
+      canvas.style.setProperty("height", `${high}px`);
+      canvas.width = Math.round(wide * ratio);
+      canvas.height = Math.round(high * ratio);
+    }
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, wide, high);
     const top = scroller.scrollTop;
-    const colours = palette();
-    colours.overhead = colours["strong-line"];
+    colours ??= { ...palette(), get overhead() { return this["strong-line"]; } };
     context.save();
     context.translate(0, -top);
     const isSeen = (from, to) => to >= top && from <= top + high;
@@ -147,21 +173,21 @@ export function picture({ onopen }) {
       const end = band.to ?? band.from;
       const from = Math.min(band.from.y, end.y);
       const to = Math.max(band.from.y + band.from.height, end.y + end.height);
-      if (isSeen(from, to)) drawBand(context, band, colours);
+      if (isSeen(from, to)) drawBand(context, band);
     }
     for (const bar of bars) {
-      if (isSeen(bar.y, bar.y + bar.height)) drawBar(context, bar, colours);
+      if (isSeen(bar.y, bar.y + bar.height)) drawBar(context, bar);
     }
-    data.sides.forEach((side, index) => drawRest(context, side, index, colours));
+    data.sides.forEach((side, index) => drawRest(context, side, index));
     context.restore();
-    drawHeads(context, colours);
+    drawHeads(context);
   }
 
   /** Says below a side how much of the prompt is not sent. */
-  function drawRest(context, side, index, colours) {
+  function drawRest(context, side, index) {
     const own = bars.filter((bar) => bar.side === index);
     const last = own.at(-1);
-    if (!last || side.sentTokens >= data.receivedTokens) return;
+    if (!last || moved || side.sentTokens >= data.receivedTokens) return;
     const end = Math.max(...bars.filter((bar) => bar.side === undefined).map((bar) => bar.y + bar.height));
     const from = last.y + last.height + 6;
     if (end - from < 50) return;
@@ -184,7 +210,7 @@ export function picture({ onopen }) {
   const isDim = (fate) => only !== null && fate !== only;
   const isMarked = (bar) => bar && (same(bar, selected) || same(bar, hovered));
 
-  function drawBand(context, band, colours) {
+  function drawBand(context, band) {
     const { from, to } = band;
     const marked = [selected, hovered].some((own) => own?.message !== undefined && own.message === from.message);
     context.globalAlpha = isDim(band.fate) ? 0.04 : marked ? 0.6 : 0.2;
@@ -197,10 +223,11 @@ export function picture({ onopen }) {
     if (to) {
       const x1 = isRight ? to.x : to.x + to.width;
       const middle = (x0 + x1) / 2;
+      const [y, end] = [to.y + band.at * to.height, to.y + (band.at + band.part) * to.height];
       context.moveTo(x0, from.y);
-      context.bezierCurveTo(middle, from.y, middle, to.y, x1, to.y);
-      context.lineTo(x1, to.y + to.height);
-      context.bezierCurveTo(middle, to.y + to.height, middle, from.y + from.height, x0, from.y + from.height);
+      context.bezierCurveTo(middle, from.y, middle, y, x1, y);
+      context.lineTo(x1, end);
+      context.bezierCurveTo(middle, end, middle, from.y + from.height, x0, from.y + from.height);
     } else {
       // A message that nothing is left of ends on its way.
       const x1 = x0 + (isRight ? 1 : -1) * Math.min(46, width() * 0.08);
@@ -215,7 +242,7 @@ export function picture({ onopen }) {
     context.globalAlpha = 1;
   }
 
-  function drawBar(context, bar, colours) {
+  function drawBar(context, bar) {
     context.globalAlpha = isDim(bar.fate) ? 0.25 : 1;
     fillBar(context, bar.fate, bar, colours);
     if (isMarked(bar)) {
@@ -254,7 +281,7 @@ export function picture({ onopen }) {
   }
 
   /** Names the columns over the bars, whatever is scrolled. */
-  function drawHeads(context, colours) {
+  function drawHeads(context) {
     const place = columns();
     const heads = [[place.received, "Received", data.receivedTokens],
       ...data.sides.map((side, index) => [place.sides[index], `Sent, ${side.policy}`, side.sentTokens])];
@@ -285,7 +312,7 @@ export function picture({ onopen }) {
     const own = canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - own.left, event.clientY - own.top + scroller.scrollTop];
     if (y - scroller.scrollTop < HEAD - 3) return null;
-    return bars.find((bar) => x >= bar.x && x <= bar.x + bar.width && y >= bar.y && y <= bar.y + bar.height + GAP) ?? null;
+    return bars.find((bar) => x >= bar.x && x <= bar.x + bar.width && y >= bar.y && y <= bar.y + bar.height + 1) ?? null;
   }
 
   function showHint(bar, event) {
@@ -300,11 +327,11 @@ export function picture({ onopen }) {
     hint.style.setProperty("top", `${Math.min(y + 14, own.height - 70)}px`);
   }
 
-  function open(bar) {
+  function open(bar, isByKey = false) {
     if (!bar || bar.overhead) return;
     selected = bar;
     draw();
-    onopen(bar.note === undefined ? { message: bar.message } : { side: bar.side, note: bar.note });
+    onopen(bar.note === undefined ? { message: bar.message } : { side: bar.side, note: bar.note }, isByKey);
   }
 
   function step(by) {
@@ -341,7 +368,7 @@ export function picture({ onopen }) {
   canvas.addEventListener("click", (event) => open(barAt(event)));
   const keys = {
     ArrowDown: () => step(1), ArrowUp: () => step(-1), PageDown: () => step(20), PageUp: () => step(-20),
-    Home: () => step(-Infinity), End: () => step(Infinity), Enter: () => open(selected), " ": () => open(selected),
+    Home: () => step(-Infinity), End: () => step(Infinity), Enter: () => open(selected, true), " ": () => open(selected, true),
   };
   canvas.addEventListener("keydown", (event) => {
     if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -354,16 +381,20 @@ export function picture({ onopen }) {
     event.preventDefault();
     api.zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2);
   }, { passive: false });
-  const observer = new ResizeObserver(layOut);
+  const observer = new ResizeObserver(() => layOut());
+  const recolour = () => {
+    colours = null;
+    draw();
+  };
   observer.observe(scroller);
-  window.addEventListener("weir-theme", draw);
+  window.addEventListener("weir-theme", recolour);
 
   const api = {
     box,
     /** Shows a turn: received items, and items, fates and notes of each side. */
     set(own) {
       data = own;
-      layOut();
+      layOut(true);
     },
     /** Marks a message or a note as opened. */
     select(own) {
@@ -387,7 +418,7 @@ export function picture({ onopen }) {
     end() {
       cancelAnimationFrame(frame);
       observer.disconnect();
-      window.removeEventListener("weir-theme", draw);
+      window.removeEventListener("weir-theme", recolour);
     },
   };
   return api;

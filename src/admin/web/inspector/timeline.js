@@ -13,21 +13,40 @@ export function timeline(onturn) {
   const canvas = h("canvas", { class: "inspector-chart", "aria-hidden": "true" });
   const slider = h("input", {
     type: "range", min: "1", step: "1", class: "inspector-slider", "aria-label": "Turn",
-    oninput: () => move(Number(slider.value)),
+    oninput: () => {
+      stop();
+      move(Number(slider.value));
+    },
   });
   const said = h("p", { class: "inspector-said", "aria-live": "polite" });
   const legend = h("div", { class: "legend" });
   const jump = (direction) => () => {
     const own = state.policies[0].turns.filter((row) => row.steps !== null).map((row) => row.turn);
+    stop();
     const next = direction > 0 ? own.find((turn) => turn > state.turn) : own.findLast((turn) => turn < state.turn);
     if (next) move(next);
   };
   const back = h("button", { type: "button", class: "small", onclick: jump(-1) }, "◀ compaction");
   const on = h("button", { type: "button", class: "small", onclick: jump(1) }, "compaction ▶");
+  let playing = 0;
+  const play = h("button", { type: "button", class: "small", onclick: () => (playing ? stop() : begin()) }, "▶ Play");
+  function begin() {
+    if (state.turn >= state.policies[0].turns.length) move(1);
+    playing = setInterval(() => {
+      if (state.turn < state.policies[0].turns.length) move(state.turn + 1);
+      else stop();
+    }, 450);
+    play.textContent = "❚❚ Pause";
+  }
+  function stop() {
+    clearInterval(playing);
+    playing = 0;
+    play.textContent = "▶ Play";
+  }
   const box = h("section", { class: "panel", "aria-label": "Timeline" },
     h("div", { class: "panel-head" }, h("h2", {}, "Turn by turn"), legend),
     h("div", { class: "inspector-plot" }, canvas, slider),
-    h("div", { class: "inspector-turns" }, back, said, on));
+    h("div", { class: "inspector-turns" }, said, play, back, on));
   let state = null;
   let hovered = null;
 
@@ -161,6 +180,7 @@ export function timeline(onturn) {
   let isDragging = false;
   canvas.addEventListener("pointerdown", (event) => {
     isDragging = true;
+    stop();
     canvas.setPointerCapture(event.pointerId);
     move(turnAt(event));
   });
@@ -183,10 +203,12 @@ export function timeline(onturn) {
     box,
     /** Shows the turns of an inspection. */
     set(inspection, turn) {
+      stop();
       state = { policies: inspection.policies, turn };
       slider.max = String(inspection.turns.length);
       slider.value = String(turn);
       slider.disabled = inspection.turns.length < 2;
+      play.disabled = slider.disabled;
       const key = (colour, text) => h("span", {}, h("i", { style: { background: `var(--${colour})` } }), text);
       put(legend, key("muted", "received"),
         inspection.policies.map((own, index) => key(index ? "series-4" : "accent", `sent, ${own.policy}`)),
@@ -195,6 +217,7 @@ export function timeline(onturn) {
     },
     move,
     end() {
+      stop();
       observer.disconnect();
       window.removeEventListener("weir-theme", draw);
     },
