@@ -82,7 +82,7 @@ async function opened(path = "#/inspector") {
       const found = await page.waitForSelector(`::-p-xpath(//button[normalize-space()=${JSON.stringify(text)}])`);
       await found.evaluate((button) => button.click());
     },
-    shown: () => page.waitForSelector(".inspector-results:not([aria-busy]) .inspector-canvas", { visible: true }),
+    shown: () => page.waitForSelector(".inspector-results:not([hidden]):not([aria-busy]) .figure"),
     file: async (name) => (await page.waitForSelector("input[type=file]")).uploadFile(name),
     set: (label, value) => page.evaluate((label_, value_) => {
       const own_ = [...document.querySelectorAll("label")].find((one) => one.textContent === label_);
@@ -176,7 +176,8 @@ test("the address opens the sample with its choices, and leaving the page keeps 
   const own = await opened("#/inspector?sample=1&policy=zones&limit=8k&turn=12");
   await own.shown();
   await own.reads(".inspector-said", /^Turn 12 of 28/);
-  assert.equal(await own.page.$eval(".inspector-options select:not([hidden])", (one) => one.value), "");
+  assert.deepEqual(await own.page.$$eval(".inspector-options select", (all) => all.slice(1).map((one) => one.value)),
+    ["zones", ""]);
   await own.page.evaluate(() => { location.hash = "#/"; });
   await own.page.waitForFunction(() => document.querySelector("h1")?.textContent === "Overview");
   await own.page.evaluate(() => { location.hash = "#/inspector"; });
@@ -226,8 +227,11 @@ test("a trace of several conversations, and two thousand messages, open", async 
   await own.file(trace);
   await own.shown();
   assert.equal(await own.page.$eval(".inspector-options select", (one) => one.options.length), 10);
+  const first = await own.text(".inspector-said");
   await own.set("Conversation", "3");
-  await own.reads(".inspector-said", /of 6\d:/);
+  await own.shown();
+  assert.match(own.page.url(), /conversation=3/);
+  assert.notEqual(await own.text(".inspector-said"), first);
   await own.press("Open another");
   const messages = [{ role: "system", content: "Be brief." }];
   for (let turn = 0; turn < 1000; turn += 1) {

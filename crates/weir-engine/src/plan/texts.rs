@@ -39,7 +39,6 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::compact::report::Appearance;
     use crate::plan::{Names, NoSummaries, PlanOptions, plan};
     use crate::tokens::Encoding;

@@ -78,7 +78,11 @@ export function detail({ step, whole, close, openNote }) {
       put(body, h("p", {}, about), h("p", { class: "muted" }, `${count(row.sent_tokens)} tokens`),
         opened.excerpts ? text("Sent", opened.excerpts) : notice("error", "This note is not in the plan."));
     },
-    focus: () => title.focus({ preventScroll: false }),
+    focus: () => title.focus(),
+    /** Brings the panel into view where it stands below the messages. */
+    reveal() {
+      if (matchMedia("(max-width: 1100px)").matches) box.scrollIntoView({ block: "nearest" });
+    },
   };
 }
 

@@ -126,8 +126,8 @@ function inspection({ root, api, choices, choose, own, start }) {
   const legend = h("div", { class: "inspector-legend", role: "group", "aria-label": "Fates; choose one to see it alone" });
   const gauge = h("div", { class: "inspector-gauges" });
   const line = timeline((to) => { turn = to; changed(); });
-  const shape = picture({ onopen: (what, isByKey) => openMessage(what).then(() => isByKey && panel.focus()) });
-  const rows = list((message) => openMessage({ message }));
+  const shape = picture({ onopen: (what, isByKey) => openMessage(what).then(() => (isByKey ? panel.focus() : panel.reveal())) });
+  const rows = list((message) => openMessage({ message }).then(() => panel.reveal()));
   const panel = detail({
     step: (by) => step(by),
     whole: () => openMessage(opened, true),

@@ -1,5 +1,6 @@
 //! Sizes and costs of a conversation's requests: how much of each a provider's cache would hold, and its
-//! price. By the ledger's rules, with weir's counts in place of reported usage; output is not counted.
+//! price. The cache is assumed to hold the beginning that a request shares with the one before it; output is
+//! not counted.
 
 use serde::Serialize;
 
@@ -7,7 +8,7 @@ use super::TurnFacts;
 use weir_engine::compact::report::Report;
 use weir_engine::plan::Plan;
 use weir_engine::wire::Edit;
-use weir_store::budget::{self, Billed, CACHE_FLOOR_TOKENS, Compaction, NanoUsd, Price};
+use weir_store::budget::{self, Billed, CACHE_FLOOR_TOKENS, NanoUsd, Price};
 
 /// One request of a conversation.
 #[derive(Debug, Clone, Serialize)]
@@ -33,7 +34,7 @@ pub(super) struct TurnRow {
     cost_usd: Option<String>,
     /// Part of the cost that is due to the rewritten tokens.
     rewrite_usd: Option<String>,
-    /// Savings by the ledger's rule; negative if the compaction cost more than it saved here.
+    /// Difference to the cost of the request sent whole; negative if a compaction costs more here.
     saved_usd: Option<String>,
     #[serde(skip)]
     amounts: Option<Amounts>,
@@ -264,20 +265,21 @@ impl Before {
     ) -> Amounts {
         let as_sent = billed(plan.sent_tokens, reused_tokens);
         let unmoved = billed(plan.sent_tokens, reused_tokens + rewritten_tokens);
-        let compaction = Compaction {
-            received_tokens: plan.received_tokens,
-            sent_tokens: plan.sent_tokens,
-            earlier_tokens: (self.messages > 0).then_some(self.received_tokens),
-            is_new: plan.compactions > self.compactions,
-            max_input_tokens: plan.limits.max_input_tokens.unwrap_or(plan.limits.window_tokens),
-        };
         let cost_nano_usd = budget::cost(price, &as_sent).nano_usd;
+        let in_cache_tokens = cacheable(self.received_tokens.min(plan.received_tokens));
+        let whole_nano_usd =
+            budget::cost(price, &billed(plan.received_tokens, in_cache_tokens)).nano_usd;
         Amounts {
             cost_nano_usd,
             rewrite_nano_usd: cost_nano_usd.saturating_sub(budget::cost(price, &unmoved).nano_usd),
-            saved_nano_usd: budget::saved_nano_usd(price, &as_sent, &compaction),
+            saved_nano_usd: difference(whole_nano_usd, cost_nano_usd),
         }
     }
+}
+
+fn difference(left: u64, right: u64) -> i64 {
+    let difference = i128::from(left) - i128::from(right);
+    i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
 }
 
 /// Providers cache no prompt that is shorter.
