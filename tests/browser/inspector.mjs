@@ -204,7 +204,7 @@ test("hostile texts stay texts", async () => {
   const own = await opened();
   await own.file(name);
   await own.shown();
-  await own.set("Limit", "30%");
+  await own.set("Limit (8k or 40%)", "30%");
   await own.page.waitForFunction(() => location.hash.includes("limit=30%25"));
   await own.shown();
   await own.page.focus(".inspector-canvas");
@@ -242,7 +242,7 @@ test("a trace of several conversations, and two thousand messages, open", async 
   writeFileSync(name, JSON.stringify({ model: "gpt-4o", messages }));
   await own.file(name);
   await own.shown();
-  await own.set("Limit", "30%");
+  await own.set("Limit (8k or 40%)", "30%");
   await own.reads(".figure:nth-child(3) dd", /^\d+in 1,00\d requests/);
   await own.page.evaluate(() => {
     const slider = document.querySelector(".inspector-slider");
@@ -269,9 +269,9 @@ test("mistakes are named where they are made", async () => {
   await own.press("Open another");
   await own.press("Try the sample");
   await own.shown();
-  await own.set("Limit", "half");
+  await own.set("Limit (8k or 40%)", "half");
   await own.reads(".notice", /Write tokens, such as 8000/);
-  await own.set("Limit", "60");
+  await own.set("Limit (8k or 40%)", "60");
   await own.reads(".figure dd", /^refused/);
   await own.close();
 });

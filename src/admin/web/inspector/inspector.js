@@ -1,13 +1,15 @@
 // Inspector: a conversation turn by turn, before and after, with the reasons and costs of each change.
 // The text stays in this page's memory; the address holds only the choices.
 
-import { field, h, heading, notice, put, segmented, table } from "../dom.js";
-import { compact, count, share, usd } from "../format.js";
+import { field, h, heading, notice, put, segmented } from "../dom.js";
+import { compact, count } from "../format.js";
 import { detail } from "./detail.js";
 import { FATES } from "./fates.js";
+import { pictured } from "./items.js";
 import { list } from "./list.js";
 import { picture } from "./picture.js";
 import { chooser, dropZone } from "./source.js";
+import { figuresOf, gaugesOf, totalsOf } from "./summary.js";
 import { timeline } from "./timeline.js";
 
 const PATH = "/admin/v1/inspect";
@@ -121,7 +123,7 @@ function inspection({ root, api, choices, choose, own, start }) {
   let asking = null;
   const plans = new Map();
   const said = h("div", {});
-  const figures = h("dl", { class: "figures" });
+  const figures = h("dl", { class: "figures inspector-figures" });
   const totals = h("section", { class: "panel" });
   const legend = h("div", { class: "inspector-legend", role: "group", "aria-label": "Fates; choose one to see it alone" });
   const gauge = h("div", { class: "inspector-gauges" });
@@ -169,7 +171,7 @@ function inspection({ root, api, choices, choose, own, start }) {
     severalField,
     field("Policy", select("policy", policies(false))),
     field("Compare with", select("compare", policies(true))),
-    field("Limit", typed("limit", "the model's"), "tokens (8k) or a share (40%)"),
+    field("Limit (8k or 40%)", typed("limit", "the model's")),
     field("Model", typed("model", "the request's")));
   severalField.hidden = true;
   const zoom = h("div", { class: "actions" },
@@ -218,7 +220,7 @@ function inspection({ root, api, choices, choose, own, start }) {
       results.hidden = false;
       exporting.disabled = false;
       line.set(found, turn);
-      showTotals();
+      put(totals, totalsOf(whole, line.move));
       showTurn();
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -291,11 +293,11 @@ function inspection({ root, api, choices, choose, own, start }) {
 
   function showTurn() {
     const own_ = sides();
-    showFigures(own_);
+    put(figures, figuresOf(whole, own_));
     showLegend(own_);
     shape.set(pictured(own_));
     rows.set(own_[0].plan.messages, own_[0].plan.appearances);
-    gauges(own_);
+    put(gauge, gaugesOf(own_));
     showView();
     if (opened?.message !== undefined && opened.message < own_[0].plan.messages.length) openMessage(opened);
     else if (opened) closeDetail();
@@ -307,23 +309,6 @@ function inspection({ root, api, choices, choose, own, start }) {
     zoom.hidden = isList;
     rows.box.hidden = !isList;
     if (isList) rows.paint();
-  }
-
-  function showFigures(own_) {
-    const { window, refusal } = own_[0].plan;
-    const total = whole.policies[0].total;
-    const figure = (name, value, more) => h("div", { class: "figure" }, h("dt", {}, name),
-      h("dd", {}, value, more && h("small", { class: "muted" }, more)));
-    put(figures,
-      figure("This request", refusal ? "refused" : `${compact(window.received_tokens)} → ${compact(window.sent_tokens)}`,
-        refusal ? "the parts that must stay exceed the limit"
-          : window.sent_tokens >= window.received_tokens ? "sent as received"
-            : `${share(window.received_tokens - window.sent_tokens, window.received_tokens)} of the tokens are not sent`),
-      figure("Limit", compact(window.limit_tokens), `${window.used_percent} % used`),
-      figure("Compactions", count(total.compactions), `in ${count(total.requests)} requests`),
-      figure("Cached prefix", share(total.reused_tokens, total.sent_tokens), "of all sent tokens"),
-      figure("Input bill", usd(total.cost_usd), total.cost_usd === null ? "the model has no known price"
-        : `${usd(whole.whole.cost_usd)} if everything were sent`));
   }
 
   function showLegend(own_) {
@@ -389,61 +374,6 @@ function inspection({ root, api, choices, choose, own, start }) {
     rows.select(null);
   }
 
-  /** Shares and marks of each policy's plan, as bars. */
-  function gauges(own_) {
-    put(gauge, own_.map((side) => {
-      const { window, compaction, sections } = side.plan;
-      const most = Math.max(window.limit_tokens, window.sent_tokens);
-      const part = (tokens) => `${(Math.min(tokens / most, 1) * 100).toFixed(2)}%`;
-      const used = sections.filter((row) => row.sent_tokens > 0);
-      const mark = (tokens, name) => h("i", { class: "mark", style: { left: part(tokens) }, title: `${name}: ${count(tokens)}` });
-      return h("section", { class: "panel" },
-        h("div", { class: "panel-head" }, h("h2", {}, `Window, ${side.policy}`),
-          h("span", { class: "hint" }, `${count(window.sent_tokens)} of ${count(window.limit_tokens)} tokens; ` +
-            `${count(window.window_tokens - window.limit_tokens)} of the model's ${compact(window.window_tokens)} are beyond the limit or reserved for the answer`)),
-        h("div", { class: "inspector-gauge", role: "img", "aria-label": "Parts of what is sent, and the marks" },
-          used.map((row) => h("span", { class: `part of-${row.section}`, style: { width: part(row.sent_tokens) },
-            title: `${SECTIONS[row.section]}: ${count(row.sent_tokens)}` })),
-          mark(compaction.low_tokens, "A compaction reduces to"), mark(compaction.trigger_tokens, "The next compaction is above")),
-        h("div", { class: "legend" }, used.map((row) => h("span", {}, h("i", { class: `part of-${row.section}` }),
-          `${SECTIONS[row.section]} ${compact(row.sent_tokens)}`)),
-        h("span", {}, `marks: down to ${compact(compaction.low_tokens)}, compacts above ${compact(compaction.trigger_tokens)}`)),
-        side.plan.warnings.map((warning) => h("p", { class: "hint" }, `${warning.text}.`)));
-    }));
-  }
-
-  function showTotals() {
-    const all = whole.policies.map((side) => ({ name: side.policy, ...side.total }));
-    all.push({ name: "everything sent", ...whole.whole, compactions: null, rewritten_tokens: null, rewrite_usd: null, saved_usd: null });
-    const jumps = whole.policies.map((side) => {
-      const done = side.turns.filter((row) => row.steps !== null);
-      return done.length > 0 && h("details", { open: whole.policies.length === 1 },
-        h("summary", {}, `Compactions under ${side.policy}`),
-        table(`Compactions under ${side.policy}`, [
-          { name: "Turn", of: (row) => h("button", { type: "button", class: "link", onclick: () => line.move(row.turn) }, String(row.turn)) },
-          { name: "Steps", of: (row) => row.steps },
-          { name: "Received", kind: "number", of: (row) => count(row.received_tokens) },
-          { name: "Sent", kind: "number", of: (row) => count(row.sent_tokens) },
-          { name: "Read again", kind: "number", of: (row) => count(row.rewritten_tokens) },
-          { name: "Cost of that", kind: "number", of: (row) => usd(row.rewrite_usd) },
-          { name: "Saved until the next", kind: "number", of: (row) => usd(savedUntilNext(side.turns, row)) },
-        ], done));
-    });
-    put(totals, h("div", { class: "panel-head" }, h("h2", {}, "All requests"),
-      h("span", { class: "hint" }, "Input alone, at the provider's cache prices; the cache is assumed to hold each prefix")),
-    table("Totals by policy", [
-      { name: "Policy", of: (row) => row.name },
-      { name: "Sent", kind: "number", of: (row) => count(row.sent_tokens) },
-      { name: "From the cache", kind: "number", of: (row) => share(row.reused_tokens, row.sent_tokens) },
-      { name: "Largest prompt", kind: "number", of: (row) => count(row.largest_sent_tokens) },
-      { name: "Compactions", kind: "number", of: (row) => count(row.compactions) },
-      { name: "Read again", kind: "number", of: (row) => count(row.rewritten_tokens) },
-      { name: "Refused", kind: "number", of: (row) => count(row.refused_requests) },
-      { name: "Bill", kind: "number", of: (row) => usd(row.cost_usd) },
-      { name: "Saved", kind: "number", of: (row) => usd(row.saved_usd) },
-    ], all), jumps);
-  }
-
   /** Offers what is shown as a file. */
   function save() {
     const shown = { ...whole, turn, policies: whole.policies.map((side, index) => ({ ...side, ...sides()[index],
@@ -465,59 +395,5 @@ function inspection({ root, api, choices, choose, own, start }) {
       line.end();
       shape.end();
     },
-  };
-}
-
-const SECTIONS = {
-  tools: "Tools", system: "System", anchors: "Own pins", conversation: "Conversation",
-  tool_results: "Tool results", notes: "Notes",
-};
-
-/** Adds up the savings from a compaction on, up to the next one. */
-function savedUntilNext(turns, from) {
-  if (from.saved_usd === null) return null;
-  let sum = 0;
-  for (const row of turns.slice(from.turn - 1)) {
-    if (row.turn > from.turn && row.steps !== null) break;
-    sum += Number(row.saved_usd);
-  }
-  return sum;
-}
-
-/** Turns plans into the items that the picture shows. */
-function pictured(sides) {
-  const first = sides[0].plan;
-  const overhead = (side) => ({ overhead: true, side, tokens: first.window.overhead_tokens, fate: "overhead",
-    label: "tools and schemas", words: "", hint: `Tools, schemas and the start of the answer: ${count(first.window.overhead_tokens)} tokens` });
-  const item = (plan, row, side) => {
-    const fate = plan.appearances[row.index];
-    const isReceived = side === undefined;
-    return {
-      message: row.index, side, fate, tokens: isReceived ? row.received_tokens : row.sent_tokens,
-      label: `#${row.index} ${row.tool ?? row.role}`, words: row.first_words,
-      hint: `#${row.index} ${row.role}${row.tool ? ` ${row.tool}` : ""}: ${count(row.received_tokens)} → ` +
-        `${count(row.sent_tokens)} tokens\n${FATES[fate][0]}: ${row.why_text}\n${row.first_words}`,
-    };
-  };
-  const notes = (plan, side, message, isBefore) => plan.notes
-    .filter((note) => note.message === message && note.place.includes("before") === isBefore)
-    .map((note) => ({ note: note.number, side, fate: "note", tokens: note.sent_tokens, label: `note ${note.number}`,
-      words: note.first_words, hint: `Note ${note.number}: ${count(note.sent_tokens)} tokens for ` +
-        `${count(note.left_out_messages)} messages\n${note.first_words}` }));
-  const withOverhead = (side, items) => (first.window.overhead_tokens > 20 ? [overhead(side), ...items] : items);
-  return {
-    receivedTokens: first.window.received_tokens,
-    received: withOverhead(undefined, first.messages.map((row) => item(first, row, undefined))),
-    sides: sides.map(({ policy, plan }, side) => ({
-      policy,
-      sentTokens: plan.window.sent_tokens,
-      fates: plan.appearances,
-      notes: plan.messages.map((row) => row.why.note),
-      items: withOverhead(side, plan.messages.flatMap((row) => [
-        ...notes(plan, side, row.index, true),
-        ...(row.fate === "gone" ? [] : [item(plan, row, side)]),
-        ...notes(plan, side, row.index, false),
-      ])),
-    })),
   };
 }
