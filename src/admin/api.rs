@@ -94,6 +94,7 @@ impl From<BudgetError> for Refusal {
     }
 }
 
+/// Answer to a request: status and JSON.
 pub(super) type Answer = Result<(StatusCode, String), Refusal>;
 
 impl Shared {
@@ -122,14 +123,18 @@ impl Shared {
             ("GET", ["inspect"]) => self.inspection_choices(),
             ("POST", ["inspect"]) => self.inspect(body).await,
             (_, ["inspect"]) => Err(Refusal::method("GET, POST")),
+            ("GET", ["live"]) => self.live(uri),
+            ("GET", ["usage"]) => self.usage(uri).await,
+            ("GET", ["status"]) => self.status().await,
             (_, ["keys"]) => Err(Refusal::method("GET, POST")),
             (_, ["keys", _]) => Err(Refusal::method("GET, PATCH, DELETE")),
             (_, ["keys", _, "rotate" | "revoke"]) => Err(Refusal::method("POST")),
-            (_, ["teams"]) => Err(Refusal::method("GET")),
+            (_, ["teams" | "live" | "usage" | "status"]) => Err(Refusal::method("GET")),
             (_, ["budgets"]) => Err(Refusal::method("GET, PUT, DELETE")),
             _ => {
                 let message = "The admin API has /admin/v1/keys, /admin/v1/keys/ID (and /rotate and \
-                               /revoke behind it), /admin/v1/teams, /admin/v1/budgets and \
+                               /revoke behind it), /admin/v1/teams, /admin/v1/budgets, \
+                               /admin/v1/usage, /admin/v1/live, /admin/v1/status and \
                                /admin/v1/inspect.";
                 Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", message))
             }
@@ -155,12 +160,8 @@ impl Shared {
 
     /// Renders the metrics.
     async fn metrics(&self, method: &Method) -> Answer {
-        match (self.proxy.get(), method) {
-            (Some(proxy), &Method::GET) => Ok((StatusCode::OK, proxy().metrics_page().await)),
-            (None, &Method::GET) => {
-                let message = "weir does not serve requests yet; try again shortly";
-                Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message))
-            }
+        match *method {
+            Method::GET => Ok((StatusCode::OK, self.serving()?.metrics_page().await)),
             _ => Err(Refusal::method("GET")),
         }
     }
@@ -313,7 +314,10 @@ fn text(
 }
 
 /// Parses the query parameters of these names; refuses others.
-fn query<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], Refusal> {
+pub(super) fn query<const N: usize>(
+    uri: &Uri,
+    names: [&str; N],
+) -> Result<[Option<String>; N], Refusal> {
     let mut found = [const { None }; N];
     let url = format!("http://localhost/?{}", uri.query().unwrap_or_default());
     let wrong = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message);

@@ -4,8 +4,11 @@
 mod api;
 mod assets;
 mod inspect;
+mod live;
 mod session;
+mod status;
 mod token;
+mod usage;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -33,6 +36,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+pub use status::{InForce, Reloaded};
 pub use token::{Token, load_or_make};
 
 use crate::config::{Config, Policies};
@@ -84,6 +88,8 @@ struct Shared {
     proxy: OnceLock<ProxySource>,
     /// Rules for new requests.
     rules: RwLock<Arc<Rules>>,
+    /// Facts of the process for the status.
+    in_force: RwLock<InForce>,
 }
 
 /// Settings that a reload can change.
@@ -109,6 +115,11 @@ pub struct AdminRenewal {
 }
 
 impl AdminRenewal {
+    /// Shows other facts in the status.
+    pub fn note(&self, change: impl FnOnce(&mut InForce)) {
+        change(&mut self.shared.in_force.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Prepares `config` for new requests and its certificate for new connections. Nothing changes
     /// until the returned function is called.
     pub fn prepare(&self, config: &Config) -> Result<impl FnOnce() + use<>, TlsError> {
@@ -140,7 +151,15 @@ impl Admin {
         let rules = RwLock::new(Arc::new(Rules::new(config)));
         let proxy = OnceLock::new();
         let sessions = Sessions::new(address.port(), tls.is_some());
-        let shared = Arc::new(Shared { store, time_zone, token, sessions, proxy, rules });
+        let shared = Arc::new(Shared {
+            store,
+            time_zone,
+            token,
+            sessions,
+            proxy,
+            rules,
+            in_force: RwLock::default(),
+        });
         Ok(Self { listener, address, tls, shared })
     }
 
