@@ -86,6 +86,8 @@ pub struct Inspection {
     is_model_known: bool,
     /// Whether the model's price is known.
     is_priced: bool,
+    /// Limit of the inspection in tokens, if one was given.
+    max_input_tokens: Option<u64>,
     /// Described request, counted from 1.
     turn: usize,
     /// Number of messages in each request.
@@ -246,6 +248,7 @@ impl Plans {
         Ok(Inspection {
             is_model_known: facts.is_model_known,
             is_priced: facts.price.is_some(),
+            max_input_tokens,
             model: facts.model,
             turn,
             turns: turns.lengths(),

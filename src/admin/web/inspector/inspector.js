@@ -195,9 +195,12 @@ function inspection({ root, api, choices, choose, own, start }) {
   results.hidden = true;
   exporting.disabled = true;
 
+  /** Members of a request for some turn. A share is known in tokens after all requests are planned. */
   function asked(more) {
     const names = choose.compare && choose.compare !== choose.policy ? [choose.policy, choose.compare] : [choose.policy];
-    return { text, conversation, policies: names, ...limitOf(choose.limit),
+    const limit = more.turns === false && whole?.max_input_tokens
+      ? { max_input_tokens: whole.max_input_tokens } : limitOf(choose.limit);
+    return { text, conversation, policies: names, ...limit,
       ...(choose.model ? { model: choose.model } : {}), ...more };
   }
 
