@@ -6,7 +6,7 @@ import { count } from "../format.js";
 import { FATES } from "./fates.js";
 import { keptRanges } from "./highlight.js";
 
-/** Makes characters visible that would turn the direction of what follows them. */
+/** Makes characters visible that would turn the direction of the text behind them. */
 function visible(text) {
   return text.replace(/[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
     (own) => `⟨U+${own.charCodeAt(0).toString(16).toUpperCase()}⟩`);
@@ -86,7 +86,7 @@ export function detail({ step, whole, close, openNote }) {
   };
 }
 
-/** Says in a line what becomes of a message, and why. */
+/** Shows the fate of a message, and the reason. */
 function verdict({ policy, row, fate, opened }, isOne, openNote) {
   const [label, meaning, letter] = FATES[fate];
   const note = opened.note ?? row.why.note;

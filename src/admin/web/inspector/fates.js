@@ -11,7 +11,7 @@ export const FATES = {
   gone: ["Left out", "not sent, and nothing of it is quoted", "–", "hollow"],
 };
 
-/** Whether a message with this fate has a place of its own in what is sent. */
+/** Whether a message with this fate has a place of its own in the sent request. */
 export function isSent(fate) {
   return fate === "pinned" || fate === "kept" || fate === "masked" || fate === "clipped";
 }

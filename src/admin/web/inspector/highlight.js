@@ -1,5 +1,5 @@
-// Finds the parts of a received text that are still in what is sent. An aid for the eye: the engine
-// decides what is kept, this only looks for the same words.
+// Finds the parts of a received text that the sent request still has. An aid for the eye: the engine
+// decides, this only looks for the same words.
 
 /** Pieces shorter than this would match by chance. */
 const LEAST = 3;

@@ -128,7 +128,7 @@ function inspection({ root, api, choices, choose, own, start }) {
   const legend = h("div", { class: "inspector-legend", role: "group", "aria-label": "Fates; choose one to see it alone" });
   const gauge = h("div", { class: "inspector-gauges" });
   const line = timeline((to) => { turn = to; changed(); });
-  const shape = picture({ onopen: (what, isByKey) => openMessage(what).then(() => (isByKey ? panel.focus() : panel.reveal())) });
+  const shape = picture({ onopen: (place, isByKey) => openMessage(place).then(() => (isByKey ? panel.focus() : panel.reveal())) });
   const rows = list((message) => openMessage({ message }).then(() => panel.reveal()));
   const panel = detail({
     step: (by) => step(by),
@@ -265,7 +265,7 @@ function inspection({ root, api, choices, choose, own, start }) {
   }
 
   let timer = 0;
-  /** Shows another turn: at once what is at hand, else after its plan arrives. */
+  /** Shows another turn: at once if its plan is at hand, else when it arrives. */
   function changed() {
     choose.turn = turn;
     clearTimeout(timer);
@@ -279,9 +279,10 @@ function inspection({ root, api, choices, choose, own, start }) {
     isFetching = true;
     try {
       while (whole && !plans.has(turn)) {
-        const wanted = turn;
+        const [wanted, of] = [turn, whole];
         const found = await api.post(PATH, asked({ turn: wanted, turns: false }), asking?.signal);
-        plans.set(wanted, found.policies);
+        // Other options may have been chosen meanwhile.
+        if (of === whole) plans.set(wanted, found.policies);
         if (plans.size > MOST_KEPT) plans.delete(plans.keys().next().value);
       }
       if (whole) showTurn();
@@ -340,27 +341,27 @@ function inspection({ root, api, choices, choose, own, start }) {
     rows.filter(fate);
   }
 
-  async function openMessage(what, isWhole = false) {
-    opened = what;
+  async function openMessage(place, isWhole = false) {
+    opened = place;
     panel.loading();
-    shape.select(what);
-    if (what.message !== undefined) rows.select(what.message);
+    shape.select(place);
+    if (place.message !== undefined) rows.select(place.message);
     const at = turn;
-    const more = what.note === undefined ? { message: what.message } : { note: what.note };
+    const more = place.note === undefined ? { message: place.message } : { note: place.note };
     try {
       const found = await api.post(PATH, asked({ turn: at, turns: false, whole: isWhole, ...more }), asking?.signal);
-      if (opened !== what || at !== turn) return;
+      if (opened !== place || at !== turn) return;
       const own_ = sides();
-      if (what.note !== undefined) {
-        const side = own_[what.side];
-        const row = side.plan.notes.find((note) => note.number === what.note);
-        panel.note(side.policy, row, found.policies[what.side].opened);
+      if (place.note !== undefined) {
+        const side = own_[place.side];
+        const row = side.plan.notes.find((note) => note.number === place.note);
+        panel.note(side.policy, row, found.policies[place.side].opened);
       } else {
-        panel.message(own_.map((side, index) => ({ policy: side.policy, row: side.plan.messages[what.message],
-          fate: side.plan.appearances[what.message], opened: found.policies[index].opened })));
+        panel.message(own_.map((side, index) => ({ policy: side.policy, row: side.plan.messages[place.message],
+          fate: side.plan.appearances[place.message], opened: found.policies[index].opened })));
       }
     } catch (error) {
-      if (error.name !== "AbortError" && opened === what) panel.failed(error.message);
+      if (error.name !== "AbortError" && opened === place) panel.failed(error.message);
     }
   }
 
@@ -377,7 +378,7 @@ function inspection({ root, api, choices, choose, own, start }) {
     rows.select(null);
   }
 
-  /** Offers what is shown as a file. */
+  /** Offers the inspection as a file. */
   function save() {
     const shown = { ...whole, turn, policies: whole.policies.map((side, index) => ({ ...side, ...sides()[index],
       turns: side.turns, total: side.total })) };

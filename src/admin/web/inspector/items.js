@@ -1,4 +1,4 @@
-// Items of the picture: what was received, and what is sent under each policy, in order.
+// Items of the picture: the received messages, and those sent under each policy, in order.
 
 import { count } from "../format.js";
 import { FATES } from "./fates.js";

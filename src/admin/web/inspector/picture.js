@@ -280,7 +280,7 @@ export function picture({ onopen }) {
     context.globalAlpha = 1;
   }
 
-  /** Names the columns over the bars, whatever is scrolled. */
+  /** Names the columns over the bars, which scroll below. */
   function drawHeads(context) {
     const place = columns();
     const heads = [[place.received, "Received", data.receivedTokens],

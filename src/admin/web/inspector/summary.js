@@ -39,7 +39,7 @@ export function gaugesOf(sides) {
       h("div", { class: "panel-head" }, h("h2", {}, `Window, ${side.policy}`),
         h("span", { class: "hint" }, `${count(window.sent_tokens)} of ${count(window.limit_tokens)} tokens; ` +
           `${count(window.window_tokens - window.limit_tokens)} of the model's ${compact(window.window_tokens)} are beyond the limit or reserved for the answer`)),
-      h("div", { class: "inspector-gauge", role: "img", "aria-label": "Parts of what is sent, and the marks" },
+      h("div", { class: "inspector-gauge", role: "img", "aria-label": "Parts of the sent request, and the marks" },
         used.map((row) => h("span", { class: `part of-${row.section}`, style: { width: part(row.sent_tokens) },
           title: `${SECTIONS[row.section]}: ${count(row.sent_tokens)}` })),
         mark(compaction.low_tokens, "A compaction reduces to"), mark(compaction.trigger_tokens, "The next compaction is above")),

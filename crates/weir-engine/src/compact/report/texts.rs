@@ -1,4 +1,4 @@
-//! Details of a plan for people who look into it: how each message appears in what is sent, and the
+//! Details of a plan for people who look into it: how each message appears in the sent request, and the
 //! texts of notes and excerpts. Derived from a finished compaction state; decides nothing.
 
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::compact::reasons::Reason;
 use crate::compact::state::Compactor;
 use crate::wire::{Message, json};
 
-/// Appearance of a message in what is sent: its fate, and where it can still be read.
+/// Appearance of a message in the sent request: its fate, and where it can still be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Appearance {
