@@ -2,7 +2,7 @@
 // conversations and the keyboard, in both themes and on a phone.
 
 import assert from "node:assert/strict";
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
@@ -104,6 +104,27 @@ test("the sample shows turns, policies and texts", async () => {
   assertClean(view);
 });
 
+test("an inspection is saved as a file", async () => {
+  const view = await opened("inspector?sample=1&limit=40%25&turn=9");
+  await view.planned();
+  const client = await view.page.createCDPSession();
+  await client.send("Browser.setDownloadBehavior", {
+    behavior: "allow", downloadPath: setting.folder, eventsEnabled: true,
+    browserContextId: view.page.browserContext().id,
+  });
+  const saved = new Promise((resolve) => {
+    client.on("Browser.downloadProgress", ({ state }) => state === "completed" && resolve());
+  });
+  await view.press("Export JSON");
+  await saved;
+  const inspection = JSON.parse(readFileSync(path.join(setting.folder, "weir-inspection.json"), "utf8"));
+  assert.equal(inspection.object, "weir.inspection");
+  assert.equal(inspection.turn, 9);
+  assert.equal(inspection.policies[0].turns.length, 28);
+  assert.equal(inspection.policies[0].plan.window.messages, inspection.turns[8]);
+  assertClean(view);
+});
+
 test("the inspector is readable in both themes and on a phone", async () => {
   const view = await opened();
   for (const [theme, width] of [["light", 1280], ["dark", 1280], ["light", 390], ["dark", 390]]) {
@@ -167,6 +188,25 @@ test("hostile texts stay texts", async () => {
   assert.equal(await view.page.evaluate(() => window.pwned), undefined);
   assert.equal(await view.page.$$eval("main img, main script, main svg, main iframe", (all) => all.length), 0);
   assert.doesNotMatch(view.page.url(), /level/);
+  assertClean(view);
+});
+
+test("a dropped file and a pasted text open", async () => {
+  const view = await opened();
+  const body = JSON.stringify({ model: "gpt-4o", messages: [{ role: "user", content: "Is the gate open?" }] });
+  await view.page.evaluate((text) => {
+    const data = new DataTransfer();
+    data.items.add(new File([text], "dropped.json"));
+    document.querySelector(".page").dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true }));
+  }, body);
+  await view.planned();
+  await view.reads(".heading .hint", /^dropped\.json$/);
+  await view.reads(".figure dd", /sent as received/);
+  await view.press("Open another");
+  await view.page.type("textarea", body);
+  await view.press("Inspect");
+  await view.planned();
+  await view.reads(".inspector-said", /^Turn 1 of 1/);
   assertClean(view);
 });
 
