@@ -412,3 +412,32 @@ async fn requests_are_bounded_and_need_the_token() {
         assert!(message.contains(reason), "{bytes}: {message}");
     }
 }
+
+/// Its plans depend on the requests before, so a single turn needs them too.
+#[tokio::test]
+async fn bound_thinking_is_planned_as_after_all_requests_before() {
+    let weir = Inspected::start(|_| {}).await;
+    let mut messages = Vec::new();
+    for turn in 0..25 {
+        let thinking =
+            json!({"type": "thinking", "thinking": format!("Part {turn}."), "signature": "s"});
+        let said = json!({"type": "text", "text": format!("I opened {turn}. {}", "It holds. ".repeat(30))});
+        messages.push(
+            json!({"role": "user", "content": format!("Open {turn}. {}", "It rose. ".repeat(40))}),
+        );
+        messages.push(json!({"role": "assistant", "content": [thinking, said]}));
+    }
+    messages.push(json!({"role": "user", "content": "Go on."}));
+    let body =
+        json!({"model": "claude-opus-5-5", "max_tokens": 9, "messages": messages}).to_string();
+    let all = weir.inspect(&json!({"text": body, "max_input_tokens": 3000})).await;
+    let rows = all["policies"][0]["turns"].as_array().expect("turns");
+    assert!(rows[25]["compactions"].as_u64() > Some(1));
+    assert_eq!(all["policies"][0]["plan"]["edits"], "thinking");
+    for turn in [1, 13, 14, 15, 20, 26] {
+        let request = json!({"text": body, "max_input_tokens": 3000, "turn": turn, "turns": false});
+        let own = weir.inspect(&request).await;
+        let window = &own["policies"][0]["plan"]["window"];
+        assert_eq!(window["sent_tokens"], rows[turn - 1]["sent_tokens"], "turn {turn}");
+    }
+}
