@@ -433,11 +433,13 @@ async fn bound_thinking_is_planned_as_after_all_requests_before() {
     let all = weir.inspect(&json!({"text": body, "max_input_tokens": 3000})).await;
     let rows = all["policies"][0]["turns"].as_array().expect("turns");
     assert!(rows[25]["compactions"].as_u64() > Some(1));
-    assert_eq!(all["policies"][0]["plan"]["edits"], "thinking");
+    let mut edits = Vec::new();
     for turn in [1, 13, 14, 15, 20, 26] {
         let request = json!({"text": body, "max_input_tokens": 3000, "turn": turn, "turns": false});
         let own = weir.inspect(&request).await;
         let window = &own["policies"][0]["plan"]["window"];
         assert_eq!(window["sent_tokens"], rows[turn - 1]["sent_tokens"], "turn {turn}");
+        edits.push(own["policies"][0]["plan"]["edits"].clone());
     }
+    assert!(edits.contains(&json!("thinking")), "{edits:?}");
 }
