@@ -204,7 +204,7 @@ export function picture({ onopen }) {
     context.fillText(share(data.receivedTokens - side.sentTokens, data.receivedTokens), x, y - 9);
     context.fillStyle = colours.muted;
     context.font = FONT;
-    context.fillText(last.width > 130 ? "of the tokens are not sent" : "not sent", x, y + 9);
+    context.fillText(last.width > 180 ? "of the tokens are not sent" : "not sent", x, y + 9);
   }
 
   const isDim = (fate) => only !== null && fate !== only;
@@ -250,45 +250,69 @@ export function picture({ onopen }) {
       context.lineWidth = 2;
       context.strokeRect(bar.x + 1, bar.y + 1, bar.width - 2, Math.max(bar.height - 2, 1));
     }
-    if (bar.height >= 13) {
-      context.save();
+    if (bar.height >= 13) drawLabel(context, bar);
+    context.globalAlpha = 1;
+  }
+
+  /** Writes as much of a bar's label, size and words as there is room for. */
+  function drawLabel(context, bar) {
+    const letter = FATES[bar.fate]?.[2];
+    const size = compact(bar.tokens);
+    const sizes = [...(letter ? [`${size}  ${letter}`] : []), size];
+    const choices = [bar.label, bar.short].flatMap((label) => sizes.map((own) => [label, own]));
+    const room = bar.width - 18;
+    const [label, right, used] = fitting(context, [...choices, [bar.short, ""]], room);
+    context.save();
+    context.beginPath();
+    context.rect(bar.x, bar.y, bar.width - 4, bar.height);
+    context.clip();
+    context.textBaseline = "middle";
+    const y = bar.y + Math.min(bar.height / 2, 12);
+    context.fillStyle = colours.fg;
+    context.textAlign = "left";
+    context.font = `600 ${FONT}`;
+    context.fillText(label, bar.x + 12, y);
+    context.font = FONT;
+    context.textAlign = "right";
+    context.fillText(right, bar.x + bar.width - 6, y);
+    const rest = room - used - 16;
+    if (rest > 24) {
+      const from = bar.x + 12 + used - context.measureText(right).width;
       context.beginPath();
-      context.rect(bar.x, bar.y, bar.width - 4, bar.height);
-      context.clip();
-      context.font = FONT;
-      context.textBaseline = "middle";
-      const y = bar.y + Math.min(bar.height / 2, 12);
-      const letter = FATES[bar.fate]?.[2];
-      const right = bar.x + bar.width - 6;
-      context.fillStyle = colours.fg;
-      context.textAlign = "right";
-      const size = compact(bar.tokens);
-      const note = letter && bar.width > 90 ? `${size}  ${letter}` : size;
-      context.fillText(note, right, y);
-      context.beginPath();
-      context.rect(bar.x, bar.y, bar.width - context.measureText(note).width - 16, bar.height);
+      context.rect(from, bar.y, rest + 8, bar.height);
       context.clip();
       context.textAlign = "left";
-      context.font = `600 ${FONT}`;
-      context.fillText(bar.label, bar.x + 12, y);
-      const own = context.measureText(bar.label).width;
-      context.font = FONT;
       context.fillStyle = colours.muted;
-      context.fillText(bar.words, bar.x + 20 + own, y);
-      context.restore();
+      context.fillText(bar.words, from + 4, y);
     }
-    context.globalAlpha = 1;
+    context.restore();
+  }
+
+  /** Returns the first of some pairs of a bold and a plain text that fits, with its width. */
+  function fitting(context, pairs, room) {
+    let pair = null;
+    for (const [left, right] of pairs) {
+      context.font = `600 ${FONT}`;
+      const bold = context.measureText(left).width;
+      context.font = FONT;
+      const used = bold + context.measureText(right).width + (right ? 8 : 0);
+      pair = [left, right, used];
+      if (used <= room) break;
+    }
+    return pair;
   }
 
   /** Names the columns over the bars, which scroll below. */
   function drawHeads(context) {
     const place = columns();
-    const heads = [[place.received, "Received", data.receivedTokens],
-      ...data.sides.map((side, index) => [place.sides[index], `Sent, ${side.policy}`, side.sentTokens])];
+    const heads = [[place.received, ["Received"], data.receivedTokens],
+      ...data.sides.map((side, index) => [place.sides[index], [`Sent, ${side.policy}`, side.policy], side.sentTokens])];
     context.fillStyle = colours.surface;
     context.fillRect(0, 0, width(), HEAD - 3);
     context.textBaseline = "middle";
-    for (const [[x, own], title, tokens] of heads) {
+    for (const [[x, own], titles, tokens] of heads) {
+      const sizes = [`${count(tokens)} tokens`, compact(tokens), ""];
+      const [title, size] = fitting(context, titles.flatMap((one) => sizes.map((two) => [one, two])), own);
       context.save();
       context.beginPath();
       context.rect(x, 0, own, HEAD);
@@ -300,7 +324,7 @@ export function picture({ onopen }) {
       context.font = FONT;
       context.textAlign = "right";
       context.fillStyle = colours.muted;
-      context.fillText(own > 150 ? `${count(tokens)} tokens` : compact(tokens), x + own, 10);
+      context.fillText(size, x + own, 10);
       context.restore();
     }
   }
