@@ -36,7 +36,7 @@ impl Shared {
                 "unpriced": totals.unpriced,
             },
             "running": look.running,
-            "requests": look.requests,
+            "requests": look.requests.iter().map(|request| &**request).collect::<Vec<_>>(),
         });
         Ok((StatusCode::OK, json.to_string()))
     }

@@ -29,7 +29,7 @@ struct State {
     ended: u64,
     running: BTreeMap<u64, Arc<Running>>,
     /// Oldest first; the newest has the number `ended`.
-    requests: VecDeque<Ended>,
+    requests: VecDeque<Arc<Ended>>,
 }
 
 /// Request in flight.
@@ -111,13 +111,13 @@ pub struct Shown {
 }
 
 /// Requests in flight, and those that ended after a number.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Look {
     pub started_ms: u64,
     /// Number of the latest ended request.
     pub next: u64,
     pub running: Vec<Shown>,
-    pub requests: Vec<Ended>,
+    pub requests: Vec<Arc<Ended>>,
 }
 
 impl Default for Live {
@@ -149,7 +149,7 @@ impl Live {
         let seq = state.ended;
         // The oldest is dropped outside the lock.
         let _oldest = (state.requests.len() >= MAX_ENDED).then(|| state.requests.pop_front());
-        state.requests.push_back(Ended { seq, ..request });
+        state.requests.push_back(Arc::new(Ended { seq, ..request }));
         drop(state);
     }
 

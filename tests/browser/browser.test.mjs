@@ -180,6 +180,26 @@ test("pages are readable in both themes, on a screen and on a phone", async () =
   assertClean(view);
 });
 
+test("the configuration in force follows a reload, and a refused one is shown", async () => {
+  const view = await browser.open(setting);
+  await view.logIn();
+  await setting.reconfigure("max_input_tokens = 4000", "max_input_tokens = 5000");
+  await view.go("configuration", "Configuration");
+  await view.shows("applied");
+  await view.shows("limits[0].max_input_tokens");
+  const rows = await view.page.$$eval("main tbody tr", (all) => all.map((row) => row.innerText));
+  assert.ok(rows.some((row) => row.includes("limits[0].max_input_tokens") && row.includes("5000")), rows.join("\n"));
+  assert.ok(!rows.some((row) => row.includes("defaults")), "defaults are shown on demand");
+  await setting.reconfigure("max_input_tokens = 5000", "max_input_tokens = \"many\"");
+  await view.go("configuration", "Configuration");
+  await view.shows("Refused: the configuration before stays in force");
+  await view.shows("max_input_tokens");
+  assert.deepEqual(await view.judge(), []);
+  await setting.reconfigure("max_input_tokens = \"many\"", "max_input_tokens = 4000");
+  assert.ok(!(await view.text()).includes("sk-provider"));
+  assertClean(view);
+});
+
 test("the keyboard reaches the pages, and a dialog keeps it", async () => {
   const view = await browser.open(setting);
   await view.logIn();

@@ -92,6 +92,17 @@ export class Setting {
     return answer.json();
   }
 
+  /** Replaces a text in the configuration's file, and waits until weir has read it. */
+  async reconfigure(from, to) {
+    const before = (await this.read("/admin/v1/status")).reload?.at_ms;
+    writeFileSync(this.config, readFileSync(this.config, "utf8").replace(from, to));
+    for (;;) {
+      const { reload } = await this.read("/admin/v1/status");
+      if (reload && reload.at_ms !== before) return reload;
+      if (this.weir.child.exitCode !== null) throw new Error("weir ended");
+    }
+  }
+
   /** Sends a conversation through weir with a virtual key. */
   chat(secret, messages, { model = "gpt-4o", headers = {} } = {}) {
     return fetch(`http://${this.address}/v1/chat/completions`, {
