@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 
+use super::colours::Colours;
 use super::moments::moment;
 use super::{print, store_path};
 use crate::config::Config;
@@ -208,5 +209,6 @@ fn table(statuses: &[BudgetStatus]) -> String {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    rows.iter().map(line).collect()
+    let table: String = rows.iter().map(line).collect();
+    Colours::of_stdout().head(&table)
 }

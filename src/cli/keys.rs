@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::colours::Colours;
 use super::moments::{moment, span_ms};
 use super::store_path;
 use crate::config::{AuthMode, Config};
@@ -369,7 +370,8 @@ fn table(keys: &[KeyFacts], now_ms: u64) -> String {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    rows.iter().map(line).collect()
+    let table: String = rows.iter().map(line).collect();
+    Colours::of_stdout().head(&table)
 }
 
 fn limits(settings: &KeySettings) -> String {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::colours::Colours;
 use super::moments::moment;
 use super::store_path;
 use super::usage::aligned;
@@ -109,7 +110,7 @@ async fn listing(store: &Store, as_json: bool) -> Result<String, String> {
     let mut table = vec![head.map(str::to_owned).to_vec()];
     table.extend(limits.iter().map(limits_line));
     table.extend(ratios.iter().map(ratio_line));
-    Ok(aligned(&table, 5))
+    Ok(Colours::of_stdout().head(&aligned(&table, 5)))
 }
 
 fn source(row: &LimitsRow) -> &'static str {

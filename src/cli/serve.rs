@@ -10,6 +10,7 @@ use clap::Args;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
 
+use super::colours::Colours;
 use super::greeting::greet;
 use super::log_fields::PlainFields;
 use super::log_lines::TerminalLines;
@@ -271,12 +272,7 @@ fn log_ending(ending: &Ending, config: &Config) {
 /// Binds the admin API, if it is configured. A new token is printed, but not logged.
 async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, StartError> {
     let Some(address) = config.admin_listen() else { return Ok(None) };
-    let token_file = &config.admin.token_file;
-    let path = match token_file.is_empty() {
-        false => Some(token_file.into()),
-        true => store_path::file(&config.store, std::env::vars_os())
-            .map(|store| store.with_file_name("admin.token")),
-    };
+    let path = store_path::token_file(config);
     let shown = path.as_ref().map_or_else(String::new, |path| format!(" {}", path.display()));
     let (token, is_new) = admin::load_or_make(path.as_deref())
         .map_err(|source| StartError::Token { shown: shown.clone(), source })?;
@@ -298,7 +294,7 @@ pub(super) fn start_log(
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let (level, started) = match log.format {
         LogFormat::Text if is_terminal => {
-            let lines = TerminalLines::new(|name| std::env::var_os(name));
+            let lines = TerminalLines::new(Colours::of_stderr());
             let builder = builder.event_format(lines).fmt_fields(PlainFields);
             let builder = builder.with_filter_reloading();
             (level(builder.reload_handle()), builder.try_init())

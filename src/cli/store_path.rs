@@ -151,6 +151,16 @@ pub(super) fn file(
     if given.path == MEMORY || given.url.is_some() { None } else { path(&given.path, env) }
 }
 
+/// Returns the file of the admin token: as configured, or next to the store; `None` if that is in no
+/// file.
+pub(super) fn token_file(config: &Config) -> Option<PathBuf> {
+    match config.admin.token_file.as_str() {
+        "" => file(&config.store, std::env::vars_os())
+            .map(|store| store.with_file_name("admin.token")),
+        own => Some(own.into()),
+    }
+}
+
 /// Returns the store's file: as configured, or in the user's state folder by the rules of the XDG
 /// base directories. `None` if the environment sets neither that folder nor a home.
 fn path(given: &str, env: impl IntoIterator<Item = (OsString, OsString)>) -> Option<PathBuf> {

@@ -24,6 +24,9 @@ pub fn isolate(command: &mut Command) {
     }
     command.env_remove("OPENAI_BASE_URL");
     command.env_remove("ANTHROPIC_BASE_URL");
+    for name in ["CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "NO_COLOR"] {
+        command.env_remove(name);
+    }
     command.env("WEIR_STORE__PATH", ":memory:");
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped());

@@ -54,6 +54,7 @@ mod several;
 mod spend;
 mod store;
 mod summaries;
+mod terminal;
 mod through;
 mod tls;
 mod traces;

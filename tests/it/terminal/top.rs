@@ -1,0 +1,153 @@
+//! `weir top`: one frame of a running weir, and errors with their cure.
+
+use serde_json::{Value, json};
+use tokio::task::spawn_blocking;
+
+use super::ended;
+use crate::cli::{free_port, weir};
+use crate::folder::Folder;
+use crate::server::harness::Upstream;
+
+const TOKEN: &str = "weir-admin-of-this-test-0123456789abcdef";
+
+fn live() -> Value {
+    json!({
+        "object": "live", "now_ms": 60_000, "started_ms": 0, "next": 3,
+        "totals": {"requests": 1234, "observed": 0, "compactions": 7, "received_tokens": 3_000_000,
+                   "sent_tokens": 1_200_000, "cost_usd": "12.5", "saved_usd": "3.25", "unpriced": 2},
+        "running": [{"seq": 3, "begun_ms": 58_000, "route": "chat/completions",
+                     "model": "gpt-4o", "key": null, "team": "search", "conversation": "c1",
+                     "agent": null, "class": "main", "received_tokens": 100, "sent_tokens": 100}],
+        "requests": [
+            {"seq": 1, "ended_ms": 45_000, "route": "chat/completions", "model": "gpt-4o",
+             "status": 200, "outcome": "complete", "action": "evict", "steps": null,
+             "received_tokens": 1500, "sent_tokens": 720, "limit_tokens": 1000,
+             "prompt_tokens": 1000, "cached_tokens": 830, "completion_tokens": 12,
+             "cost_usd": "0.0123", "saved_usd": "0.0001", "duration_ms": 1849, "conversation": "c1",
+             "class": "main", "error": null},
+            {"seq": 2, "ended_ms": 50_000, "model": "\u{1b}]0;owned\u{7}\u{202e}m",
+             "conversation": "\u{1b}[2Jc2", "status": 503, "outcome": "x\r\n", "error": "e\u{9b}5n"},
+        ],
+    })
+}
+
+fn page(status: &str, body: &Value) -> String {
+    let body = body.to_string();
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// Runs `weir top` against a server that answers each path with the given page.
+async fn shown(
+    arguments: &[&str],
+    answer: impl Fn(&str) -> String + Send + 'static,
+) -> (Option<i32>, String, String) {
+    let folder = Folder::new();
+    let token = folder.write("token", &format!("{TOKEN}\n"));
+    let mut server = Upstream::start().await;
+    let mut command = weir(&["top", "--url", &server.address, "--token-file", &token]);
+    command.args(arguments).env("COLUMNS", "150");
+    let answering = tokio::spawn(async move {
+        loop {
+            let seen = server.next().await;
+            assert!(
+                seen.head.contains(&format!("authorization: Bearer {TOKEN}\r\n")),
+                "{}",
+                seen.head
+            );
+            let path = seen.head.split(' ').nth(1).expect("a path").to_owned();
+            seen.answer(&answer(&path));
+        }
+    });
+    let result = spawn_blocking(move || ended(&mut command)).await.expect("it ends");
+    answering.abort();
+    result
+}
+
+fn everything(path: &str) -> String {
+    let budget = json!({"budget": "all/usd/month", "scope": "all", "measure": "usd", "per": "month",
+                        "limit": "50.00", "warn_at": 0.8, "spent": "36.00", "held": "0.00",
+                        "left": "14.00", "resets_at": "2026-12-01T00:00:00Z"});
+    match path {
+        "/admin/v1/live?after=0" => page("200 OK", &live()),
+        "/admin/v1/budgets" => page("200 OK", &json!({"object": "list", "data": [budget]})),
+        "/admin/v1/status" => page("200 OK", &json!({"version": "9.8.7"})),
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn one_frame_is_plain_text() {
+    let (code, out, said) = shown(&["--once"], everything).await;
+    assert_eq!((code, said.as_str()), (Some(0), ""), "{out}");
+    assert!(
+        !out.chars().any(|own| own.is_control() && own != '\n' || own == '\u{202e}'),
+        "{out:?}"
+    );
+    for expected in [
+        "weir 9.8.7  http://127.0.0.1:",
+        "up 1 min 0 s  00:01:00 UTC",
+        "requests 1234 (0.0/s)   in flight 1   failed 1 of the last 2   compactions 7",
+        "tokens   received 3M   sent 1.2M   -60 %",
+        "cache hits 83 %",
+        "money    spent $12.5000   saved $3.2500   2 requests without a price",
+        "########.|.   72 %",
+        "all/usd/month",
+        "72 %   $50.0000  $36.0000  $0.0000  $14.0000  2026-12-01T00:00:00Z",
+    ] {
+        assert!(out.contains(expected), "{expected}:\n{out}");
+    }
+    let rows: Vec<&str> = out.lines().filter(|line| line.contains("gpt-4o")).collect();
+    assert!(rows[0].starts_with("running   …"), "{out}");
+    assert!(rows[1].starts_with("00:00:45  200"), "{out}");
+    let (_, out, _) = shown(&["--once", "--view", "budgets", "--filter", "week"], everything).await;
+    assert!(!out.contains("gpt-4o") && !out.contains("all/usd"), "{out}");
+    let (code, out, _) = shown(&["--json"], everything).await;
+    assert_eq!(code, Some(0));
+    let out: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(out["live"]["totals"]["compactions"], 7);
+    assert_eq!(out["budgets"][0]["left"], "14.00");
+}
+
+#[tokio::test]
+async fn a_problem_has_its_cure() {
+    let refused = json!({"error": {"message": "no\u{1b}[2J", "code": "x"}});
+    for (status, expected) in [
+        ("401 Unauthorized", "refuses the token. Name the file"),
+        ("404 Not Found", "has a port of its own (admin.listen)"),
+        ("503 Service Unavailable", "answered 503 Service Unavailable: no [2J"),
+        ("200 OK", "cannot be read: "),
+    ] {
+        let answer = match status {
+            "200 OK" => page(status, &json!(7)),
+            status => page(status, &refused),
+        };
+        let (code, out, said) = shown(&["--once"], move |_| answer.clone()).await;
+        assert_eq!((code, out.as_str()), (Some(1), ""), "{status}");
+        assert!(said.contains(expected) && !said.contains('\u{1b}'), "{status}: {said}");
+    }
+    let (code, _, said) = shown(&[], everything).await;
+    assert_eq!(code, Some(1));
+    assert!(said.contains("needs a terminal; --once"), "{said}");
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let folder = Folder::new();
+    let token = folder.write("token", TOKEN);
+    let (code, _, said) = ended(&mut weir(&["top", "--once"]));
+    assert_eq!(code, Some(1));
+    assert!(said.contains("admin.listen"), "{said}");
+    let (_, _, said) = ended(&mut weir(&["top", "--once", "--url", "127.0.0.1:1"]));
+    assert!(said.contains("--token-file"), "{said}");
+    let url = format!("127.0.0.1:{}", free_port());
+    let arguments = ["top", "--once", "--url", &url, "--token-file", &token];
+    let (code, _, said) = ended(&mut weir(&arguments));
+    assert_eq!(code, Some(1));
+    assert!(said.contains("does not answer") && said.contains("weir serve"), "{said}");
+    let (code, _, said) = ended(&mut weir(&["top", "--interval", "0"]));
+    assert_eq!(code, Some(2));
+    assert!(said.contains("0.2 to 3600"), "{said}");
+}
