@@ -108,12 +108,16 @@ def vendored(root):
         name = re.fullmatch(r"(?P<name>.+?)-(?P<version>\d+(\.\d+)+)(\.min)?\.js", path.name)
         if name:
             purl = f"pkg:npm/{name['name']}@{name['version']}"
+            # The licence's text stands next to the script.
+            licence = path.with_name(f"{name['name']}-LICENSE.txt")
+            licences = re.findall(r"\b(MIT|ISC|BSD-\d-Clause|Apache-2.0)\b", licence.read_text() if licence.is_file() else "")
             found.append({
                 "type": "library",
                 "bom-ref": purl,
                 "name": name["name"],
                 "version": name["version"],
                 "purl": purl,
+                "licenses": [{"expression": name} for name in licences[:1]],
                 "hashes": [{"alg": "SHA-256", "content": digest(path.read_bytes())}],
             })
     return found

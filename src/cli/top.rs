@@ -46,8 +46,8 @@ Examples:
 Keys: Tab or 1 to 4 select the view, s sorts, r reverses, / filters, p pauses, ? shows all keys, q \
 quits.
 
-The figures come from the admin API, which needs admin.listen and its token. No text of a \
-conversation is part of them.";
+The figures come from the admin API, which `weir serve --open` or admin.listen starts, with its \
+token. No text of a conversation is part of them.";
 
 /// Shows requests, conversations and budgets of a running weir as they change
 #[derive(Debug, Args)]

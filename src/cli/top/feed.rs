@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::fs::File;
 use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,12 +16,14 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::data::{BudgetRow, Live, Snapshot};
-use crate::cli::greeting::url_ip;
+use crate::cli::greeting::dashboard_url;
 use crate::cli::store_path;
 use crate::config::{Config, Secret};
 use crate::upstream::install_tls_provider;
 use weir_engine::compact::report::shown::first_words;
 
+/// Address of the admin API if the configuration names none.
+const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8410);
 /// Timeouts of a connection and of a whole answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,8 +66,8 @@ pub(super) struct Feed {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FeedError {
     #[error(
-        "weir's admin API does not answer at {base}: {cause}. Start `weir serve` with admin.listen \
-         set, or name another address with --url"
+        "weir's admin API does not answer at {base}: {cause}. Start `weir serve --open`, or set \
+         admin.listen (127.0.0.1:8410) and start `weir serve`, or name another address with --url"
     )]
     Unreachable { base: String, cause: String },
     #[error(
@@ -200,27 +203,11 @@ fn read_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Returns the address that the configuration gives to the admin API.
+/// Returns the address of the admin API by the configuration. If that names none, it is the address
+/// that `weir serve --open` tries first.
 fn configured(config: &Config) -> Result<Url, String> {
-    let Some(address) = config.admin_listen().filter(|address| address.port() != 0) else {
-        return Err("the configuration has no admin API, from which the figures come: set \
-                    admin.listen = \"127.0.0.1:8410\" (or WEIR_ADMIN__LISTEN) for `weir serve` and \
-                    here, or name that of a running weir with --url"
-            .to_owned());
-    };
-    let tls = &config.admin.tls;
-    let ip = match address.ip() {
-        ip if ip.is_unspecified() && ip.is_ipv4() => [127, 0, 0, 1].into(),
-        ip if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
-    };
-    // A certificate is issued for a name.
-    let host = match (tls.is_on(), config.server.allowed_hosts.first()) {
-        (true, Some(name)) => name.clone(),
-        (true, None) if ip.is_loopback() => "localhost".to_owned(),
-        _ => url_ip(ip),
-    };
-    read_url(&format!("{}://{host}:{}", tls.scheme(), address.port()))
+    let address = config.admin_listen().filter(|address| address.port() != 0);
+    read_url(&dashboard_url(config, address.unwrap_or(DEFAULT_ADDRESS)))
 }
 
 /// Reads the token of the weir that serves; makes none.
@@ -238,8 +225,9 @@ fn token(place: &Place, config: &Config) -> Result<Secret, String> {
         File::open(&path).and_then(|file| file.take(MAX_TOKEN_BYTES).read_to_string(&mut text));
     read.map_err(|error| {
         format!(
-            "the admin token cannot be read from {}: {error}. weir makes it when it first serves \
-             with the admin API on; name the file with --token-file",
+            "the admin token cannot be read from {}: {error}. weir makes it when it first \
+             serves with the admin API on (`weir serve --open`, or admin.listen); name the file with \
+             --token-file",
             path.display()
         )
     })?;
@@ -258,7 +246,7 @@ fn certificates(file: &Path) -> Result<Vec<Certificate>, String> {
 
 fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    let ip: Option<std::net::IpAddr> = host.parse().ok();
+    let ip: Option<IpAddr> = host.parse().ok();
     host == "localhost" || ip.is_some_and(|ip| ip.is_loopback())
 }
 

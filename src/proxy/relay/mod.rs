@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 
+use crate::proxy::hold::journal::Cost;
 use crate::proxy::relay::drain::{Drained, Drains};
 use crate::proxy::settle::record::{Outcome, Record};
 use crate::upstream::{AnswerBody, AnswerError, Inbound};
@@ -38,8 +39,7 @@ pub fn relay(inbound: Inbound, mut record: Record, drains: &Drains) -> Response<
 pub async fn own(body: Bytes, mut record: Record) -> Response<Body> {
     record.answered_by_weir(StatusCode::OK, body.len() as u64);
     if let Some((account, ended)) = record.end() {
-        let cost_nano_usd = account.settle(ended).await;
-        record.settled(cost_nano_usd);
+        record.settled(account.settle(ended).await);
     }
     let mut response =
         Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync());
@@ -70,7 +70,7 @@ pub struct Relay {
 
 /// End of an answer, held until its settlement is written.
 struct Settling {
-    written: Pin<Box<dyn Future<Output = Option<u64>> + Send>>,
+    written: Pin<Box<dyn Future<Output = Cost> + Send>>,
     last: Option<Result<Frame<Bytes>, BoxError>>,
 }
 
@@ -148,8 +148,8 @@ impl HttpBody for Relay {
         let this = &mut *self;
         loop {
             if let Some(settling) = &mut this.settling {
-                let cost_nano_usd = ready!(settling.written.as_mut().poll(cx));
-                this.record.settled(cost_nano_usd);
+                let cost = ready!(settling.written.as_mut().poll(cx));
+                this.record.settled(cost);
                 return Poll::Ready(this.settling.take().and_then(|settling| settling.last));
             }
             let frame = ready!(Pin::new(&mut this.upstream).poll_frame(cx));

@@ -4,9 +4,11 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 
 use super::ended;
-use crate::cli::{free_port, weir};
+use crate::cli::{Serving, free_port, weir};
+use crate::eventually::{DEADLINE, eventually};
 use crate::folder::Folder;
-use crate::server::harness::Upstream;
+use crate::scripted_upstream::{Options, Server};
+use crate::server::harness::{Upstream, ask, body_of, chat};
 
 const TOKEN: &str = "weir-admin-of-this-test-0123456789abcdef";
 
@@ -139,15 +141,65 @@ fn what_is_missing_is_named() {
     let token = folder.write("token", TOKEN);
     let (code, _, said) = ended(&mut weir(&["top", "--once"]));
     assert_eq!(code, Some(1));
-    assert!(said.contains("admin.listen"), "{said}");
-    let (_, _, said) = ended(&mut weir(&["top", "--once", "--url", "127.0.0.1:1"]));
-    assert!(said.contains("--token-file"), "{said}");
+    assert!(said.contains("--token-file"), "the store is in memory: {said}");
+    let file = folder.path("weir.db");
+    let (_, _, said) = ended(&mut weir(&["top", "--once", "--store", &file]));
+    assert!(said.contains("admin.token") && said.contains("weir serve --open"), "{said}");
     let url = format!("127.0.0.1:{}", free_port());
     let arguments = ["top", "--once", "--url", &url, "--token-file", &token];
     let (code, _, said) = ended(&mut weir(&arguments));
     assert_eq!(code, Some(1));
-    assert!(said.contains("does not answer") && said.contains("weir serve"), "{said}");
+    assert!(said.contains("does not answer") && said.contains("weir serve --open"), "{said}");
     let (code, _, said) = ended(&mut weir(&["top", "--interval", "0"]));
     assert_eq!(code, Some(2));
     assert!(said.contains("0.2 to 3600"), "{said}");
+}
+
+#[tokio::test]
+async fn a_running_weir_is_found_by_its_configuration() {
+    let folder = Folder::new();
+    let upstream = Server::start(Options::default()).await.expect("a free port");
+    let config = folder.write(
+        "weir.toml",
+        &format!(
+            "[upstream]\nurl = \"{}\"\n[admin]\nlisten = \"127.0.0.1:{}\"\n[store]\npath = \"{}\"\n",
+            upstream.base_url(),
+            free_port(),
+            folder.path("weir.db"),
+        ),
+    );
+    let own = |arguments: &[&str]| {
+        let mut command = weir(arguments);
+        command.args(["--config", &config]).env_remove("WEIR_STORE__PATH").env("COLUMNS", "150");
+        command
+    };
+    ended(&mut own(&["budgets", "set", "all", "--usd", "50", "--per", "month"]));
+    let mut serve = own(&["serve", "--listen", "127.0.0.1:0"]);
+    let serving = spawn_blocking(move || Serving::run(&mut serve)).await.expect("it starts");
+    for _ in 0..2 {
+        let headers = "authorization: Bearer sk-1\r\nx-conversation-id: conversation-1\r\n";
+        let answer = ask(serving.address, chat(headers, body_of(2000))).await;
+        assert_eq!(answer.status(), 200);
+    }
+    // A request is listed after its caller has the answer.
+    let look = async || {
+        let mut top = own(&["top", "--once"]);
+        spawn_blocking(move || ended(&mut top)).await.expect("it ends")
+    };
+    let all = |(_, out, _): &(Option<i32>, String, String)| out.contains("requests 2 (");
+    let (code, out, said) = eventually(DEADLINE, look, all).await;
+    assert_eq!((code, said.as_str()), (Some(0), ""), "{out}");
+    for expected in ["in flight 0", "conversation-1", "gpt-4o", "all/usd/month", "ready"] {
+        assert!(out.contains(expected), "{expected}:\n{out}");
+    }
+    let mut json = own(&["top", "--json"]);
+    let (_, out, _) = spawn_blocking(move || ended(&mut json)).await.expect("it ends");
+    let out: Value = serde_json::from_str(&out).expect("JSON");
+    let seen = upstream.requests();
+    let rows = out["live"]["requests"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2, "{out:#}");
+    for (row, seen) in rows.iter().zip(&seen) {
+        assert_eq!(row["prompt_tokens"], json!(seen.prompt_tokens), "{row}");
+        assert_eq!((&row["status"], &row["conversation"]), (&json!(200), &json!("conversation-1")));
+    }
 }
