@@ -47,7 +47,7 @@ fn every_answer_gives_a_file_that_passes_the_check() {
     let mut budgets = weir(&["budgets", "list", "--config", &file]);
     budgets.env_remove("WEIR_STORE__PATH").env("PROVIDER_API_KEY", "sk-1");
     let (_, out, said) = ended(&mut budgets);
-    assert!(out.contains("all/usd/month  $50.00"), "{out}{said}");
+    assert!(out.contains("all/usd/month  50.00 USD"), "{out}{said}");
 }
 
 #[test]

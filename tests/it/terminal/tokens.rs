@@ -54,7 +54,7 @@ fn several_files_are_one_line_each_and_a_bad_one_hides_none() {
     assert_eq!(code, Some(1));
     assert_eq!(out.lines().count(), 2, "{out}");
     let line = out.lines().next().expect("a line");
-    let start = format!("{good}: gpt-4o, 8 of 111.6K tokens (0 %), 111.6K left; ");
+    let start = format!("{good}: gpt-4o, 8 of 112K tokens (0 %), 112K left; ");
     assert!(line.starts_with(&start), "{line}");
     assert!(said.contains("bad") && said.contains("JSON"), "{said}");
     let (code, _, said) = ended(&mut weir(&["tokens", "-", "-"]));
