@@ -4,19 +4,14 @@ the tree. Cargo's lock file and metadata are the source."""
 import hashlib
 import json
 import re
-import subprocess
 import tomllib
 import uuid
 from datetime import datetime, timezone
 
 
-def build(release, output, root):
-    metadata = json.loads(
-        subprocess.run(
-            ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", release.target],
-            cwd=root, check=True, capture_output=True, text=True,
-        ).stdout
-    )
+def build(release, output, root, run):
+    command = ["cargo", "metadata", "--format-version", "1", "--locked"]
+    metadata = json.loads(run(*command, "--filter-platform", release.target))
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     start = metadata["resolve"]["root"]

@@ -41,6 +41,11 @@ pub(super) struct BackupArgs {
 
 /// Runs `weir backup`.
 pub(super) fn run(args: &BackupArgs) -> Result<(), String> {
+    let folder = args.file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        let (shown, folder) = (args.file.display(), folder.display());
+        return Err(format!("cannot write {shown}: there is no folder {folder}; make it first"));
+    }
     let store = store_path::existing(args.config.as_deref(), args.store.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

@@ -86,10 +86,10 @@ enum BudgetsCommand {
 #[group(required = true, multiple = false)]
 struct Amount {
     /// Dollars, such as 12.50
-    #[arg(long, value_name = "AMOUNT", value_parser = dollars)]
+    #[arg(long, value_name = "AMOUNT", value_parser = dollars, allow_negative_numbers = true)]
     usd: Option<NanoUsd>,
     /// Tokens of prompts and answers together
-    #[arg(long, value_name = "N", value_parser = whole)]
+    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     tokens: Option<u64>,
 }
 

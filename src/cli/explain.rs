@@ -137,7 +137,7 @@ pub(super) fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
         true => std::io::stdin().take(most).read_to_end(&mut bytes),
         false => File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)),
     };
-    read.map_err(|error| format!("{shown}: {error}"))?;
+    read.map_err(|error| format!("{shown}: {}", super::reason(&error)))?;
     if bytes.len() > max_bytes {
         return Err(format!("{shown} is larger than {max_bytes} bytes (server.max_body_bytes)"));
     }

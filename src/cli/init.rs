@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 
 use self::answers::{Answers, Provider, Spending, provider, spending};
 use super::colours::{BOLD, Colours, DIM, GREEN};
-use super::{print, store_path};
+use super::{print, reason, store_path};
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use weir_store::now_ms;
 
@@ -20,6 +20,11 @@ use weir_store::now_ms;
 const MAX_ANSWER_BYTES: u64 = 4096;
 /// Share at which a budget warns, in thousandths.
 const WARN_PERMILLE: u16 = 800;
+
+const UNPRICED: &str = "\
+Models of your own server have no price, so nothing counts until [prices] or [models] sets one.
+`weir budgets set all --tokens N --per month` counts tokens instead.
+";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,12 +95,15 @@ pub(super) fn run(args: &InitArgs) -> Result<(), String> {
         return print(&text);
     }
     write(&args.output, &text, args.force)
-        .map_err(|error| format!("{} cannot be written: {error}", args.output.display()))?;
+        .map_err(|error| format!("cannot write {}: {}", args.output.display(), reason(&error)))?;
     let colours = Colours::of_stdout();
     print(&format!("{} {}\n", colours.paint(GREEN, "wrote"), args.output.display()))?;
     let budget = answers.budget.map(|amount| set_budget(&args.output, amount)).transpose();
     if let Ok(Some(said)) = &budget {
         print(said)?;
+        if matches!(answers.provider, Provider::Local(_)) {
+            print(UNPRICED)?;
+        }
     }
     print(&next(&answers, &args.output, colours))?;
     budget.map(|_| ())
@@ -141,6 +149,7 @@ fn set_budget(config: &Path, amount: NanoUsd) -> Result<String, String> {
         let place = store.file().map_or("the store".to_owned(), |file| file.display().to_string());
         Ok(format!("set a budget of {shown} a month in {place}\n"))
     };
+
     set().map_err(|problem: String| {
         format!("the budget is not set: {problem}\nOnce that is mended, set it with: {command}")
     })

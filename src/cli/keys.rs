@@ -204,7 +204,12 @@ pub(super) fn run(args: &KeysArgs) -> Result<(), String> {
 }
 
 async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), String> {
-    let said = |error: weir_store::keys::KeyError| error.to_string();
+    let said = |error: weir_store::keys::KeyError| match error {
+        weir_store::keys::KeyError::Unknown => {
+            format!("{error}; `weir keys list --all` lists them")
+        }
+        error => error.to_string(),
+    };
     let now_ms = now_ms();
     match &args.command {
         KeysCommand::Create { name, team, organisation, limits } => {
@@ -220,7 +225,7 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
             if args.json {
                 print_json(&keys)?;
             } else {
-                print!("{}", table(&keys, now_ms));
+                super::print(&table(&keys, now_ms))?;
             }
         }
         KeysCommand::Show { id } => {
@@ -353,6 +358,11 @@ fn state(facts: &KeyFacts, now_ms: u64) -> String {
 
 /// Formats keys as a table, times in UTC.
 fn table(keys: &[KeyFacts], now_ms: u64) -> String {
+    if keys.is_empty() {
+        return "there are no live keys here; `weir keys create NAME` makes one, and `weir keys \
+                list --all` also lists those that have ended\n"
+            .to_owned();
+    }
     let head = ["ID", "NAME", "TEAM", "USER", "MODELS", "LIMITS", "STATE"].map(str::to_owned);
     let rows = keys.iter().map(|facts| {
         let key = &facts.key;

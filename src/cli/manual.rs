@@ -61,7 +61,9 @@ pub(super) fn man(args: &ManArgs, command: Command) -> Result<(), String> {
     let before = pages(folder);
     std::fs::create_dir_all(folder)
         .and_then(|()| clap_mangen::generate_to(command, folder))
-        .map_err(|error| format!("cannot write to {}: {error}", folder.display()))?;
+        .map_err(|error| {
+            format!("cannot write to {}: {}", folder.display(), super::reason(&error))
+        })?;
     let (after, shown) = (pages(folder), folder.display());
     super::print(&format!("{shown}: {after} pages, {} of them new\n", after.saturating_sub(before)))
 }

@@ -153,6 +153,19 @@ fn print(text: &str) -> Result<(), String> {
     }
 }
 
+/// Describes an error of the system in words, without its number.
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+        std::io::ErrorKind::IsADirectory => "it is a folder, not a file".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "its permissions do not allow it".to_owned(),
+        _ => {
+            let text = error.to_string();
+            text.split(" (os error").next().unwrap_or_default().to_owned()
+        }
+    }
+}
+
 /// Prints the error, if any, and returns the exit code.
 fn end(outcome: Result<(), String>) -> ExitCode {
     match outcome {

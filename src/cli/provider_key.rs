@@ -61,10 +61,18 @@ fn long(secret: Option<Secret>) -> Result<Option<Secret>, String> {
     }
 }
 
+/// Describes a variable that is missing.
+fn unset(given: &str, variable: &str) -> String {
+    format!(
+        "{given} is not set in weir's environment. Set it before weir starts, such as with \
+         `export {variable}=…`"
+    )
+}
+
 /// Checks the value of a variable that is used in a header.
 fn secret(given: &str, variable: &str, env: Vec<(OsString, OsString)>) -> Result<Secret, String> {
     let Some((_, value)) = env.into_iter().find(|(found, _)| found == variable) else {
-        return Err(format!("{given} is not set in weir's environment"));
+        return Err(unset(given, variable));
     };
     let text = value.into_string().map_err(|_| format!("{given} is not valid UTF-8"))?;
     match text.trim() {
@@ -87,7 +95,7 @@ fn read(
         let given = format!("{section}.{key}_env: the variable {name}");
         let value = env.into_iter().find(|(found, _)| found == name);
         let Some((_, value)) = value else {
-            return Err(format!("{given} is not set in weir's environment"));
+            return Err(unset(&given, name));
         };
         (given, value.into_string().map_err(|_| "is not valid UTF-8".to_owned()))
     } else if !api_key_file.is_empty() {

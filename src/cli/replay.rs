@@ -217,7 +217,7 @@ fn config(args: &ReplayArgs) -> Result<Config, String> {
 fn rendered(args: &ReplayArgs, report: &Report) -> Result<String, String> {
     if let Some(path) = &args.html {
         std::fs::write(path, html::page(report))
-            .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+            .map_err(|error| format!("{}: {}", path.display(), super::reason(&error)))?;
     }
     Ok(match args.lost {
         Some(count) => report.lost(count) + &report.unused_budgets(),
@@ -251,7 +251,8 @@ fn shown(
 fn read_all(args: &ReplayArgs, is_shown: bool) -> Result<Vec<Conversation>, String> {
     let mut texts = Vec::new();
     for path in &args.files {
-        let text = read_text(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = read_text(path)
+            .map_err(|error| format!("{}: {}", path.display(), super::reason(&error)))?;
         texts.push((path, text));
     }
     let lines = texts.iter().flat_map(|(path, text)| {

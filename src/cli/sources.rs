@@ -142,7 +142,13 @@ impl Document {
     }
 
     fn read(path: &Path, text: std::io::Result<String>) -> Self {
-        let text = text.map_err(|error| format!("cannot be read: {error}"));
+        let text = text.map_err(|error| {
+            let cure = match error.kind() {
+                std::io::ErrorKind::NotFound => ". `weir init` writes a configuration",
+                _ => "",
+            };
+            format!("cannot be read: {}{cure}", super::reason(&error))
+        });
         Self {
             metadata: Metadata::from(FILE, Source::File(path.to_owned())),
             is_ended: text.as_ref().is_ok_and(|text| text.ends_with('\n')),

@@ -13,8 +13,8 @@ use super::explain::{self, Asked};
 use super::progress::Progress;
 use super::usage::aligned;
 use crate::proxy::Question;
-use weir_engine::compact::report::Report;
 use weir_engine::compact::report::shown::{counted, first_words, percent, safe_lines, tokens};
+use weir_engine::compact::report::{Report, model};
 use weir_engine::wire::Protocol;
 
 /// Maximum width of a bar.
@@ -195,7 +195,7 @@ fn line(name: &str, report: &Report, colours: Colours) -> String {
         sections(report).into_iter().map(|part| format!("{} {}", part.name, tokens(part.tokens)));
     format!(
         "{name}: {}, {} of {} tokens ({}), {}; {}\n",
-        report.model,
+        model(report),
         tokens(window.received_tokens),
         tokens(window.limit_tokens),
         colours.paint(of_percent(used), &format!("{used} %")),
@@ -210,7 +210,7 @@ fn page(name: &str, report: &Report, most_files: usize, width: usize, colours: C
     let used = used_percent(report);
     let mut text = format!(
         "{name}: {}, {} in {}\n{} of {} tokens, {}; the window has {}\n",
-        report.model,
+        model(report),
         counted(window.messages, "message"),
         counted(window.turns, "turn"),
         tokens(window.received_tokens),

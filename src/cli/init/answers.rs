@@ -73,18 +73,17 @@ pub(super) fn provider(text: &str) -> Result<Provider, String> {
         "" => return Err("write a base URL, such as https://host/v1".to_owned()),
         _ => {}
     }
-    let base = Base::parse(text).map_err(|error| format!("{text:.100}: {error}"))?;
-    let is_local = is_local(base.origin());
+    if !text.contains("://") {
+        let known = "openai, anthropic, local, or a base URL such as https://host/v1";
+        return Err(format!("write {known}"));
+    }
+    let base = Base::parse(text).map_err(|error| error.to_string())?;
+    let is_local = is_local(base.host());
     Ok(if is_local { Provider::Local(text.to_owned()) } else { Provider::Other(text.to_owned()) })
 }
 
-/// Whether an origin, such as `http://127.0.0.1:8000`, is on this machine.
-fn is_local(origin: &str) -> bool {
-    let Some(host) =
-        reqwest::Url::parse(origin).ok().and_then(|url| url.host_str().map(str::to_owned))
-    else {
-        return false;
-    };
+/// Whether a host is this machine.
+fn is_local(host: &str) -> bool {
     let ip: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
     host == "localhost" || ip.is_some_and(|ip| ip.to_canonical().is_loopback())
 }

@@ -28,8 +28,8 @@ pub(super) fn text(answers: &Answers, store: Option<&str>, path: &Path) -> Strin
 fn head(shown: &str) -> String {
     format!(
         "\
-# weir's configuration. `weir check --config {shown}` checks it; weir applies a change as soon as the
-# file is saved. Keys that are missing here have their defaults; the reference lists them all.
+# weir's configuration. `weir check --config {shown}` checks it; weir applies a change as soon as
+# the file is saved. Keys that are missing here have their defaults; the reference lists them all.
 "
     )
 }
@@ -72,12 +72,12 @@ fn auth(answers: &Answers) -> String {
     let (mode, about) = match answers.users {
         Users::Me => (
             "open",
-            "# \"open\": each caller sends its own provider key, which weir forwards. With \"keys\" weir has the\n\
-             # provider's key, and callers use keys that `weir keys create` makes.",
+            "# \"open\": each caller sends its own provider key, which weir forwards. With \"keys\" weir has\n\
+             # the provider's key, and callers use keys that `weir keys create` makes.",
         ),
         Users::Team => (
             "keys",
-            "# \"keys\": callers use keys that `weir keys create` makes; each has its limits, and can be revoked.\n\
+            "# \"keys\": callers use keys that `weir keys create` makes; each has limits, and can be revoked.\n\
              # With \"open\" each caller sends its own provider key.",
         ),
     };
@@ -91,13 +91,14 @@ listen = \"127.0.0.1:8400\"
 # allowed_hosts = [\"weir.example.com\"]
 
 [admin]
-# Address of the admin API and `weir top`, for holders of the token in `admin.token` next to the store.
+# Address of the dashboard, the admin API and `weir top`, for holders of the token in `admin.token`,
+# next to the store.
 listen = \"127.0.0.1:8410\"
 ";
 
 const CONTEXT: &str = "
 [context]
-# \"compact\" keeps conversations inside the limit; \"observe\" forwards them unchanged and only reports.
+# \"compact\" keeps conversations inside the limit; \"observe\" changes nothing and only reports.
 mode = \"compact\"
 
 # A lower limit on prompts than the model's context window; * stands for any characters.
@@ -126,8 +127,8 @@ fn budgets(answers: &Answers, shown: &str) -> String {
 # Budgets are kept in the store, not here. {said}
 # `weir budgets list --config {shown}` lists them.
 [prices]
-# Cost of requests whose model has no known price: \"zero\", or \"reject\" to refuse them, so that nothing
-# passes a budget uncounted.
+# Cost of requests whose model has no known price: \"zero\", or \"reject\" to refuse them, so that
+# nothing passes a budget uncounted.
 unknown = \"zero\"
 "
     )
@@ -187,7 +188,7 @@ mod tests {
         let answers = Answers { provider, users: Users::Team, budget: Some(NanoUsd(1)) };
         let text = text(&answers, None, Path::new("weir.toml"));
         for line in text.lines() {
-            assert!(line.chars().count() <= 105, "{line}");
+            assert!(line.chars().count() <= 100, "{line}");
         }
     }
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::data::{BudgetRow, Live, Snapshot};
 use crate::cli::greeting::dashboard_url;
-use crate::cli::store_path;
+use crate::cli::{reason, store_path};
 use crate::config::{Config, Secret};
 use crate::upstream::install_tls_provider;
 use weir_engine::compact::report::shown::first_words;
@@ -225,10 +225,11 @@ fn token(place: &Place, config: &Config) -> Result<Secret, String> {
         File::open(&path).and_then(|file| file.take(MAX_TOKEN_BYTES).read_to_string(&mut text));
     read.map_err(|error| {
         format!(
-            "the admin token cannot be read from {}: {error}. weir makes it when it first \
+            "the admin token cannot be read from {}: {}. weir makes it when it first \
              serves with the admin API on (`weir serve --open`, or admin.listen); name the file with \
              --token-file",
-            path.display()
+            path.display(),
+            reason(&error)
         )
     })?;
     Ok(Secret::new(text.trim()))
@@ -236,7 +237,7 @@ fn token(place: &Place, config: &Config) -> Result<Secret, String> {
 
 fn certificates(file: &Path) -> Result<Vec<Certificate>, String> {
     let wrong = |said: String| format!("--ca-file: {}: {said}", file.display());
-    let text = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
+    let text = std::fs::read(file).map_err(|error| wrong(reason(&error)))?;
     let found = Certificate::from_pem_bundle(&text).map_err(|error| wrong(cause(&error)))?;
     if found.is_empty() {
         return Err(wrong("it holds no certificate in PEM".to_owned()));

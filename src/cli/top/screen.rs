@@ -78,8 +78,9 @@ impl Screen {
             queue!(
                 out,
                 cursor::MoveTo(0, row),
-                style::Print(line),
-                terminal::Clear(terminal::ClearType::UntilNewLine)
+                // Before the text: behind a full line it would clear the last column.
+                terminal::Clear(terminal::ClearType::UntilNewLine),
+                style::Print(line)
             )?;
         }
         queue!(out, terminal::EndSynchronizedUpdate)?;

@@ -52,19 +52,25 @@ const fn right(head: &'static str) -> Column {
     Column { head, is_right: true }
 }
 
-fn name(text: Option<&str>) -> Cell {
-    shortened(text, MAX_NAME_CHARS)
-}
-
+/// Creates an ID, without its middle if it is long: IDs often begin alike.
 fn id(text: Option<&str>) -> Cell {
-    shortened(text, MAX_ID_CHARS)
+    let text = text.unwrap_or("-");
+    let characters: Vec<char> = text.chars().collect();
+    if characters.len() <= MAX_ID_CHARS {
+        return Cell::text(Tone::Plain, text);
+    }
+    let (start, end) = ((MAX_ID_CHARS - 1) / 2, MAX_ID_CHARS / 2);
+    let start: String = characters[..start].iter().collect();
+    let end: String = characters[characters.len() - end..].iter().collect();
+    Cell::text(Tone::Plain, &format!("{start}…{end}"))
 }
 
-fn shortened(text: Option<&str>, most: usize) -> Cell {
+/// Creates a name, without its end if it is long.
+fn name(text: Option<&str>) -> Cell {
     let text = text.unwrap_or("-");
-    match text.chars().count() > most {
+    match text.chars().count() > MAX_NAME_CHARS {
         true => {
-            let start: String = text.chars().take(most - 1).collect();
+            let start: String = text.chars().take(MAX_NAME_CHARS - 1).collect();
             Cell::text(Tone::Plain, &format!("{start}…"))
         }
         false => Cell::text(Tone::Plain, text),
@@ -86,6 +92,14 @@ fn fill(sent: Option<u64>, limit: Option<u64>, width: usize) -> Cell {
 fn cost(text: Option<&str>) -> Cell {
     let amount = nano_usd(text);
     Cell::figure(Tone::Plain, amount, &amount.map(dollars).unwrap_or_default())
+}
+
+/// Formats a duration in whole seconds.
+fn span(duration_ms: u64) -> String {
+    match duration_ms {
+        0..60_000 => format!("{} s", duration_ms / 1000),
+        longer => duration(longer),
+    }
 }
 
 /// Formats a duration in the unit that fits.
@@ -229,11 +243,9 @@ fn conversation_row(own: &Conversation, now_ms: u64) -> Vec<Cell> {
     let shown = cached.map(|cached| format!("{cached} %")).unwrap_or_default();
     let age_ms = now_ms.saturating_sub(own.last_ms);
     let last = match own.running {
-        0 => Cell::figure(
-            Tone::Dim,
-            Some(i128::from(own.last_ms)),
-            &format!("{} ago", duration(age_ms / 1000 * 1000)),
-        ),
+        0 => {
+            Cell::figure(Tone::Dim, Some(i128::from(own.last_ms)), &format!("{} ago", span(age_ms)))
+        }
         _ => Cell::figure(Tone::Accent, Some(i128::MAX), "running"),
     };
     vec![
@@ -322,7 +334,7 @@ fn upstreams(known: &Known) -> Table {
 pub(super) fn header(known: &Known, place: &str) -> Vec<Line> {
     let (totals, rates) = (&known.totals, known.rates());
     let version = known.status["version"].as_str().unwrap_or_default();
-    let up = duration(known.now_ms.saturating_sub(known.started_ms) / 1000 * 1000);
+    let up = span(known.now_ms.saturating_sub(known.started_ms));
     let title = Line::new(Tone::Bold, &format!("weir {version}"))
         .and(Tone::Dim, &format!("  {place}  up {up}  {} UTC", time_of_day(known.now_ms)));
     let title = match known.status["mode"]["conversations"].as_str() {
@@ -340,10 +352,14 @@ pub(super) fn header(known: &Known, place: &str) -> Vec<Line> {
         .and(failed_tone, &format!("   failed {} of the last {}", rates.failed, rates.requests))
         .and(Tone::Plain, &format!("   {compactions}"));
     let removed = totals.received_tokens.saturating_sub(totals.sent_tokens);
+    let removed = match percent(removed, totals.received_tokens) {
+        0 => String::new(),
+        percent => format!("   -{percent} %"),
+    };
     let tokens_line = Line::new(Tone::Bold, "tokens   ")
         .and(Tone::Plain, &format!("received {}", tokens(totals.received_tokens)))
         .and(Tone::Plain, &format!("   sent {}", tokens(totals.sent_tokens)))
-        .and(Tone::Good, &format!("   -{} %", percent(removed, totals.received_tokens)))
+        .and(Tone::Good, &removed)
         .and(Tone::Plain, &format!("   {}/s", tokens(rates.sent_tokens_per_s as u64)))
         .and(
             Tone::Plain,

@@ -15,7 +15,7 @@ mod verbosity;
 mod words;
 
 pub use brief::brief;
-pub use display::{compact, judged, table};
+pub use display::{compact, judged, model, table};
 pub use members::{
     Budget, Compaction, FateName, LastCompaction, MessageRow, NoteRow, Report, RoleName, RoleRow,
     Section, SectionRow, ShareRow, Subject, Warning, Window,
