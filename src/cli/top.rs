@@ -88,9 +88,11 @@ pub(super) fn run(args: &TopArgs) -> Result<(), String> {
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     if !args.once && !args.json {
-        if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
+        let is_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+        if !is_terminal || is_dumb {
             return Err(
-                "weir top needs a terminal; --once prints one frame as text, and --json one \
+                "weir top needs a terminal with a screen; --once prints one frame as text, and --json one \
                         answer as JSON"
                     .to_owned(),
             );

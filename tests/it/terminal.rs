@@ -3,6 +3,8 @@
 
 mod colours;
 mod init;
+#[cfg(unix)]
+mod screen;
 mod shells;
 mod tokens;
 mod top;

@@ -10,7 +10,7 @@ use crate::folder::Folder;
 use crate::scripted_upstream::{Options, Server};
 use crate::server::harness::{Upstream, ask, body_of, chat};
 
-const TOKEN: &str = "weir-admin-of-this-test-0123456789abcdef";
+pub const TOKEN: &str = "weir-admin-of-this-test-0123456789abcdef";
 
 fn live() -> Value {
     json!({
@@ -68,12 +68,13 @@ async fn shown(
     result
 }
 
-fn everything(path: &str) -> String {
+/// Returns the answer for a path.
+pub fn everything(path: &str) -> String {
     let budget = json!({"budget": "all/usd/month", "scope": "all", "measure": "usd", "per": "month",
                         "limit": "50.00", "warn_at": 0.8, "spent": "36.00", "held": "0.00",
                         "left": "14.00", "resets_at": "2026-12-01T00:00:00Z"});
     match path {
-        "/admin/v1/live?after=0" => page("200 OK", &live()),
+        "/admin/v1/live?after=0" | "/admin/v1/live?after=3" => page("200 OK", &live()),
         "/admin/v1/budgets" => page("200 OK", &json!({"object": "list", "data": [budget]})),
         "/admin/v1/status" => page("200 OK", &json!({"version": "9.8.7"})),
         other => panic!("{other}"),
@@ -132,7 +133,7 @@ async fn a_problem_has_its_cure() {
     }
     let (code, _, said) = shown(&[], everything).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("needs a terminal; --once"), "{said}");
+    assert!(said.contains("needs a terminal with a screen; --once"), "{said}");
 }
 
 #[test]
