@@ -21,7 +21,7 @@ const DEFAULT_SPAN_MS: u64 = DAY_MS;
 const MAX_SPAN_MS: u64 = 100 * DAY_MS;
 
 /// Parameters of the path.
-const PARAMETERS: [&str; 12] = [
+const PARAMETERS: [&str; 14] = [
     "since",
     "until",
     "every",
@@ -34,6 +34,8 @@ const PARAMETERS: [&str; 12] = [
     "agent",
     "conversation",
     "class",
+    "user",
+    "organisation",
 ];
 
 /// A parsed request.
@@ -51,8 +53,8 @@ struct Asked {
 
 impl Asked {
     fn read(uri: &Uri, now_ms: u64) -> Result<Self, Refusal> {
-        let [since, until, every, by, limit, detail, key, team, model, agent, conversation, class] =
-            query(uri, PARAMETERS)?;
+        let [since, until, every, by, limit, detail, names @ ..] = query(uri, PARAMETERS)?;
+        let [key, team, model, agent, conversation, class, user, organisation] = names;
         let moment = |name: &str, text: Option<String>| {
             text.map(|text| read_moment(name, &text)).transpose()
         };
@@ -66,7 +68,7 @@ impl Asked {
             None => None,
             Some("hour") => Some(HOUR_MS),
             Some("day") => Some(DAY_MS),
-            Some(_) => return Err(refused("every is hour or day")),
+            Some(text) => Some(read_hours(text)?),
         };
         let by = Column::read_list(&by.unwrap_or_default()).map_err(|said| refused(&said))?;
         if by.iter().any(|column| matches!(column, Column::Day | Column::Tenant)) {
@@ -79,7 +81,17 @@ impl Asked {
             Some("true") => true,
             Some(_) => return Err(refused("detail is true or false")),
         };
-        let only = Filter { key, team, model, agent, conversation, class, ..Filter::default() };
+        let only = Filter {
+            tenant: None,
+            key,
+            team,
+            organisation,
+            user,
+            model,
+            conversation,
+            agent,
+            class,
+        };
         let limit = limit.unwrap_or(MAX_ROWS).min(MAX_ROWS);
         Ok(Self { from_ms, until_ms, every_ms, by, only, limit, has_detail })
     }
@@ -96,6 +108,15 @@ impl Asked {
         let is_hourly = self.every_ms.is_some_and(|every_ms| every_ms < DAY_MS);
         is_whole && !is_hourly && !is_filtered && !self.has_detail && !self.by.iter().any(is_label)
     }
+}
+
+/// Parses a number of hours that divides a day, such as `4h`.
+fn read_hours(text: &str) -> Result<u64, Refusal> {
+    let hours = text.strip_suffix('h').and_then(|digits| digits.parse::<u64>().ok());
+    let hours = hours.filter(|hours| (1..=24).contains(hours) && 24 % hours == 0);
+    hours.map(|hours| hours * HOUR_MS).ok_or_else(|| {
+        refused("every is hour, day, or a number of hours that divides a day, such as 4h")
+    })
 }
 
 /// Parses milliseconds since 1970, or a moment such as `2026-11-23T10:00:00Z`.
@@ -262,7 +283,8 @@ mod tests {
     fn mistakes_are_named() {
         for (query, said) in [
             ("since=yesterday", "since is milliseconds"),
-            ("every=week", "every is hour or day"),
+            ("every=week", "every is hour, day"),
+            ("every=5h", "every is hour, day"),
             ("by=colour", "grouped by"),
             ("by=tenant", "not by tenant"),
             ("limit=-1", "limit must be"),

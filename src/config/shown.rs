@@ -63,7 +63,7 @@ fn collect(figment: &Figment, path: &mut Vec<String>, value: &Value, found: &mut
             let Some(text) = text(&parts, value).filter(|_| found.len() < MAX_KEYS) else { return };
             let metadata = figment.get_metadata(value.tag());
             let source = metadata.map(origin_name).unwrap_or_default();
-            let is_default = source == DEFAULTS;
+            let is_default = metadata.is_none_or(|metadata| metadata.name == DEFAULTS);
             let value = match text.char_indices().nth(MAX_VALUE) {
                 Some((end, _)) => format!("{}{HIDDEN}", &text[..end]),
                 None => text,

@@ -28,6 +28,7 @@ mod budgets;
 mod check;
 mod cli;
 mod counting;
+mod dashboard;
 mod eventually;
 mod explain;
 mod folder;

@@ -56,7 +56,9 @@ async function show() {
   // Each page has a root of its own, so that one that ends late changes nothing.
   const root = h("div", { class: "page" });
   put(main, root);
+  main.setAttribute("aria-busy", "true");
   if (!page) {
+    main.setAttribute("aria-busy", "false");
     put(root, h("h1", {}, "No such page"), h("p", {}, h("a", { href: "#/" }, "Go to the overview")));
     return;
   }
@@ -64,10 +66,13 @@ async function show() {
     const module = await import(page[1]);
     if (own !== shown) return;
     const ending = await module.default(root, api, params);
-    if (own === shown) close = ending;
-    else if (typeof ending === "function") ending();
+    if (own === shown) {
+      close = ending;
+      main.setAttribute("aria-busy", "false");
+    } else if (typeof ending === "function") ending();
   } catch (error) {
     if (own === shown && error.status !== 401) {
+      main.setAttribute("aria-busy", "false");
       put(root, h("h1", {}, page[0]), notice("error", error.message),
         h("p", {}, h("button", { type: "button", onclick: show }, "Try again")));
     }
@@ -97,6 +102,7 @@ function ask(message) {
   shown += 1;
   bar.hidden = true;
   document.title = "Log in · weir";
+  main.setAttribute("aria-busy", "false");
   login(put(main), api, { message, done: begin });
 }
 

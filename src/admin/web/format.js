@@ -4,6 +4,7 @@ const whole = new Intl.NumberFormat();
 const compactNumber = new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 3 });
 const percent = new Intl.NumberFormat(undefined, { style: "percent", maximumFractionDigits: 1 });
 const shortTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const onlyDay = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 const fullTime = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 
 /** Shown for a figure that is not known. */
@@ -36,8 +37,9 @@ export function usd(value) {
 /** Dollars for an axis: `$1.2K`. */
 export function shortUsd(value) {
   const size = Math.abs(value);
-  const text = size >= 1000 ? compactNumber.format(size)
-    : new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3 }).format(size);
+  const digits = size === 0 || size >= 10 ? { maximumFractionDigits: 0 }
+    : size >= 0.01 ? { minimumFractionDigits: 2, maximumFractionDigits: 2 } : { maximumSignificantDigits: 2 };
+  const text = size >= 1000 ? compactNumber.format(size) : new Intl.NumberFormat(undefined, digits).format(size);
   return `${value < 0 ? "−" : ""}$${text}`;
 }
 
@@ -66,6 +68,11 @@ export function utc(ms) {
 /** `14:02:55` in local time. */
 export function clock(ms) {
   return shortTime.format(new Date(Number(ms)));
+}
+
+/** Date in local time. */
+export function day(ms) {
+  return isNone(ms) ? NONE : onlyDay.format(new Date(Number(ms)));
 }
 
 /** Date and time in local time. */
