@@ -71,6 +71,15 @@ pub(super) enum FeedError {
     )]
     Unreachable { base: String, cause: String },
     #[error(
+        "the certificate of {base} is not accepted: {cause}. Name its authority with --ca-file. A \
+         self-signed one must not be an authority itself (CA:FALSE)"
+    )]
+    Certificate { base: String, cause: String },
+    #[error(
+        "{base} does not answer in HTTP: {cause}. With admin.tls the address begins with https://"
+    )]
+    NotHttp { base: String, cause: String },
+    #[error(
         "the admin API at {base} refuses the token. Name the file of that weir's token with \
          --token-file; it is admin.token next to its store"
     )]
@@ -154,8 +163,15 @@ impl Feed {
             .header(ACCEPT, HeaderValue::from_static("application/json"))
             .send()
             .await;
-        let mut answer =
-            sent.map_err(|error| FeedError::Unreachable { base: base(), cause: cause(&error) })?;
+        let mut answer = sent.map_err(|error| {
+            let (base, cause) = (base(), cause(&error));
+            match error.is_connect() {
+                true if cause.contains("certificate") => FeedError::Certificate { base, cause },
+                true => FeedError::Unreachable { base, cause },
+                false if error.is_timeout() => FeedError::Unreachable { base, cause },
+                false => FeedError::NotHttp { base, cause },
+            }
+        })?;
         let status = answer.status();
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|error| unreadable(cause(&error)))? {
