@@ -185,7 +185,8 @@ mod tests {
     #[test]
     fn lines_are_short() {
         let provider = Provider::OpenAi;
-        let answers = Answers { provider, users: Users::Team, budget: Some(NanoUsd(50_000_000_000)) };
+        let answers =
+            Answers { provider, users: Users::Team, budget: Some(NanoUsd(50_000_000_000)) };
         let text = text(&answers, None, Path::new("weir.toml"));
         for line in text.lines() {
             assert!(line.chars().count() <= 100, "{line}");

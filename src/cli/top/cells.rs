@@ -155,7 +155,7 @@ pub(super) fn bar(part: u64, whole: u64, width: usize) -> Line {
     Line::default().and(Tone::of_percent(percent), &"#".repeat(full)).and(Tone::Dim, &rest)
 }
 
-/// Value by which a column sorts.
+/// Sort value of a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Key {
     Number(i128),

@@ -113,7 +113,7 @@ async fn keys_work_and_the_terminal_is_given_back() {
     terminal.shows("? help").await;
     assert!(!terminal.is_usual(), "keys come one by one");
     let shown = terminal.shown();
-    assert!(shown.contains("requests 1234"), "{shown}");
+    assert!(shown.contains("1234 (0.0/s)"), "{shown}");
     assert!(!shown.contains("\u{1b}]0;") && !shown.contains('\u{202e}'), "{shown:?}");
     terminal.press("3", "all/usd/month").await;
     terminal.press("?", "reverses the order").await;

@@ -98,7 +98,7 @@ async fn one_frame_is_plain_text() {
         "money    spent $12.5000   saved $3.2500   2 requests without a price",
         "########|.|.  72 %",
         "all/usd/month",
-        "72 %   $50.0000  $36.0000  $0.0000  $14.0000  2026-12-01T00:00:00Z",
+        "72 %  $50.0000  $36.0000  $0.0000  $14.0000  2026-12-01T00:00:00Z",
     ] {
         assert!(out.contains(expected), "{expected}:\n{out}");
     }
