@@ -438,7 +438,7 @@ fn check_origin(parts: &Parts) -> Result<bool, Refusal> {
     Err(Refusal::new(StatusCode::FORBIDDEN, "origin_not_allowed", message))
 }
 
-/// Returns the name by which a request reached weir, with its port.
+/// Returns the host name and port that a request was sent to, as its client knows them.
 fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
     let named = headers.get(HOST).and_then(|value| value.to_str().ok());
     named.or_else(|| uri.authority().map(http::uri::Authority::as_str))

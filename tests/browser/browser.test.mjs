@@ -108,6 +108,7 @@ test("a key that is created counts the traffic sent with it, until it is revoked
   await view.press("Cancel");
   assert.equal((await setting.chat(secret, long(1))).status, 200);
   await view.press("Revoke research");
+  await view.page.waitForSelector("dialog[open]");
   await view.press("Revoke");
   await view.shows("research is revoked");
   assert.equal((await setting.chat(secret, long(1))).status, 401);
@@ -128,6 +129,7 @@ test("a budget is set, shown with its spending and removed", async () => {
   assert.equal(Number(budget.limit), 12.5);
   assert.ok(Number(budget.spent) > 0, "the journal's spending of the day counts");
   await view.press("Remove all/usd/day");
+  await view.page.waitForSelector("dialog[open]");
   await view.press("Remove");
   await view.shows("Removed all/usd/day");
   await view.shows("No budgets");
@@ -181,7 +183,7 @@ test("pages are readable in both themes, on a screen and on a phone", async () =
 test("the keyboard reaches the pages, and a dialog keeps it", async () => {
   const view = await browser.open(setting);
   await view.logIn();
-  await view.page.focus("body");
+  await view.go("", "Overview");
   await view.page.keyboard.press("Tab");
   assert.equal(await view.page.evaluate(() => document.activeElement.textContent), "Skip to the page");
   await view.page.keyboard.press("Enter");
@@ -202,8 +204,10 @@ test("a logout ends the session of all pages", async () => {
   const other = await view.page.browserContext().newPage();
   await other.goto(`${setting.dashboard}/#/keys`);
   await other.waitForFunction(() => document.querySelector("h1")?.textContent === "Keys");
+  await view.page.bringToFront();
   await view.press("Log out");
   await view.page.waitForSelector("input[name=token]");
+  await other.bringToFront();
   await other.evaluate(() => { location.hash = "#/budgets"; });
   await other.waitForSelector("input[name=token]");
   assertClean(view);

@@ -13,7 +13,7 @@ import { fileURLToPath } from "node:url";
 import puppeteer from "puppeteer-core";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
-const REPOSITORY = path.resolve(process.env.WEIR_TEST_ROOT ?? path.join(HERE, "../.."));
+export const REPOSITORY = path.resolve(process.env.WEIR_TEST_ROOT ?? path.join(HERE, "../.."));
 const BINARIES = process.env.WEIR_TEST_BINARIES ?? path.join(REPOSITORY, "target", "debug");
 const BROWSERS = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -178,9 +178,11 @@ class View {
     return this.page.$eval("main", (main) => main.innerText);
   }
 
-  /** Clicks the button with this text or label. */
+  /** Clicks the button with this text or label: of the open dialog, if there is one. */
   async press(name) {
-    const button = await this.page.waitForSelector(`::-p-xpath(//button[normalize-space()="${name}" or @aria-label="${name}"])`, { visible: true });
+    const within = await this.page.$("dialog[open]") ? "//dialog" : "";
+    const path = `${within}//button[normalize-space()="${name}" or @aria-label="${name}"]`;
+    const button = await this.page.waitForSelector(`::-p-xpath(${path})`, { visible: true });
     await button.click();
   }
 

@@ -2,7 +2,7 @@
 
 import { h, put } from "./dom.js";
 
-const uPlot = window.uPlot;
+const { uPlot } = globalThis;
 const dayLabel = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", timeZone: "UTC" });
 const localDay = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 const localHour = new Intl.DateTimeFormat(undefined, { hour: "numeric", minute: "2-digit" });
@@ -84,8 +84,8 @@ export function chart({ label, starts, every, series, format, axis = format, kin
       tzDate: isDaily ? (stamp) => uPlot.tzDate(new Date(stamp * 1000), "Etc/UTC") : undefined,
       axes: [
         { stroke: colour("--muted"), font, grid: { show: false }, ticks: { show: false }, size: 20, gap: 4, space: 64,
-          values: ticks(isDaily, starts.at(-1) - starts[0]) },
-        { stroke: colour("--muted"), font, grid, ticks: { show: false }, size: 50, gap: 6, space: 32,
+          values: ticks(isDaily, starts) },
+        { stroke: colour("--muted"), font, grid, ticks: { show: false }, size: room, gap: 6, space: 32,
           values: (_, values) => values.map((value) => axis(value)) },
       ],
       series: [{}, ...order.map((place) => line(series[place], kind, starts.length))],
@@ -136,6 +136,12 @@ function line(one, kind, count) {
   return { ...base, width: 0, fill: colour(one.colour), paths: uPlot.paths.bars({ size: [0.78, 40], align: 1 }) };
 }
 
+/** Returns the width that the labels of the axis of values need. */
+function room(_, labels) {
+  const letters = Math.max(...(labels ?? []).map((label) => label.length), 4);
+  return letters * 7 + 12;
+}
+
 /** Keeps zero in view, and shows something if all values are zero. */
 function range(least, most) {
   const low = Math.min(least ?? 0, 0);
@@ -146,12 +152,12 @@ function range(least, most) {
 }
 
 /** Labels of the axis of time: days, and hours within two days. */
-function ticks(isDaily, span) {
-  if (isDaily) return (_, stamps) => stamps.map((stamp) => dayLabel.format(stamp * 1000));
-  const label = span > 2 * 86_400_000 ? localDay : localHour;
+function ticks(isDaily, starts) {
+  const last = starts.at(-1);
+  const label = isDaily ? dayLabel : last - starts[0] > 2 * 86_400_000 ? localDay : localHour;
   return (_, stamps) => {
-    const labels = stamps.map((stamp) => label.format(stamp * 1000));
-    // A label is written once.
+    // A label is written once, and none for the end of the last stretch, which would be cut off.
+    const labels = stamps.map((stamp) => (stamp * 1000 > last ? "" : label.format(stamp * 1000)));
     return labels.map((text, index) => (text === labels[index - 1] ? "" : text));
   };
 }

@@ -38,7 +38,7 @@ export function usd(value) {
 export function shortUsd(value) {
   const size = Math.abs(value);
   const digits = size === 0 || size >= 10 ? { maximumFractionDigits: 0 }
-    : size >= 0.01 ? { minimumFractionDigits: 2, maximumFractionDigits: 2 } : { maximumSignificantDigits: 2 };
+    : size >= 0.1 ? { minimumFractionDigits: 2, maximumFractionDigits: 2 } : { maximumSignificantDigits: 3 };
   const text = size >= 1000 ? compactNumber.format(size) : new Intl.NumberFormat(undefined, digits).format(size);
   return `${value < 0 ? "−" : ""}$${text}`;
 }

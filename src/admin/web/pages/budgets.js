@@ -82,8 +82,8 @@ export function start(budget, now) {
 }
 
 /**
- * Projects when a budget is spent, at the mean rate since the start of its window: the time, or `null`
- * if that is after its window ends or nothing was spent. At least a twentieth of the window must have
+ * Projects when a budget is spent, at the mean rate since the start of its window: the time, or what is
+ * spent when the window ends, if that is earlier. At least a twentieth of the window must have
  * passed.
  */
 export function projected(budget, now) {
@@ -92,7 +92,8 @@ export function projected(budget, now) {
   const end = Date.parse(budget.resets_at);
   const [spent, left] = [Number(budget.spent), Number(budget.limit) - Number(budget.spent)];
   if (left <= 0) return { kind: "spent" };
-  if (from === null || now - from < (end - from) / 20) return { kind: "early" };
+  if (from === null) return { kind: "endless" };
+  if (now - from < (end - from) / 20) return { kind: "early" };
   const rate = spent / (now - from);
   const at = rate > 0 ? now + left / rate : Infinity;
   return at < end ? { kind: "ends", at } : { kind: "lasts", spent: rate * (end - from) };
@@ -146,6 +147,7 @@ function forecast(budget, now) {
   const amount = budget.measure === "usd" ? usd : compact;
   if (found.kind === "spent") return h("span", { class: "bad" }, "The budget is spent: requests get 429 insufficient_quota until it resets.");
   if (found.kind === "rolling") return h("span", { class: "muted" }, "A rolling time has no end: spending leaves it as it grows older.");
+  if (found.kind === "endless") return h("span", { class: "muted" }, "No projection: the budget has no window.");
   if (found.kind === "early") return h("span", { class: "muted" }, "No projection yet: too little of the time has passed.");
   if (found.kind === "lasts") return h("span", { class: "muted" }, `At the mean rate so far it lasts: about ${amount(found.spent)} when it resets.`);
   return h("span", { class: "warn", title: utc(found.at) },

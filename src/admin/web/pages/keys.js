@@ -1,7 +1,7 @@
 // Virtual keys: list, create, limit, rotate, revoke. A secret is shown once and kept nowhere.
 
 import { confirmed, copyable, empty, field, freshId, h, heading, notice, put, table } from "../dom.js";
-import { count, day, moment, utc } from "../format.js";
+import { count, day, utc } from "../format.js";
 
 export default async function render(root, api, params) {
   const said = h("div", {});
@@ -40,7 +40,7 @@ export default async function render(root, api, params) {
     },
     create: () => dialog("Create a key", null, async (body) => act(() => api.post("/admin/v1/keys", body), (made) => secret(made, status))),
   };
-  const search = h("input", { type: "search", placeholder: "Filter by name, team, user", "aria-label": "Filter keys", oninput: (event) => {
+  const search = h("input", { type: "search", placeholder: "Filter by any name", "aria-label": "Filter keys", oninput: (event) => {
     state.text = event.target.value.toLowerCase();
     draw();
   } });
@@ -84,7 +84,7 @@ function listing(state, actions) {
     { name: "Limits", of: limits },
     { name: "Created", kind: "tight", of: (key) => h("span", { title: utc(key.created_ms) }, day(key.created_ms)) },
     { name: "State", of: stateOf },
-    { name: "", kind: "number", of: (key) => !key.revoked_ms && h("span", { class: "actions end" },
+    { name: "Actions", kind: "number", of: (key) => !key.revoked_ms && h("span", { class: "actions end" },
       button("Limit", actions.edit, key), button("Rotate", actions.rotate, key), button("Revoke", actions.revoke, key, "danger")) },
   ], rows));
 }

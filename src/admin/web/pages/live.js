@@ -18,7 +18,7 @@ export default async function render(root, api) {
     pause.setAttribute("aria-pressed", String(state.isPaused));
     if (!state.isPaused) tick();
   } }, "Pause");
-  const search = h("input", { type: "search", placeholder: "Filter by model, key, team, conversation, error", "aria-label": "Filter requests", oninput: (event) => {
+  const search = h("input", { type: "search", placeholder: "Filter by any name", "aria-label": "Filter requests", oninput: (event) => {
     state.text = event.target.value.toLowerCase();
     draw();
   } });
@@ -67,7 +67,7 @@ function sums(totals, look) {
   const pair = (name, value, about) => h("div", { class: "figure" }, h("dt", {}, name), h("dd", {}, value, about && h("small", {}, about)));
   return h("dl", { class: "figures" },
     pair("In flight", count(look.running.length)),
-    pair("Conversations sent", count(totals.requests), `in ${duration(look.now_ms - look.started_ms)}, since the start`),
+    pair("Requests", count(totals.requests), `started ${duration(look.now_ms - look.started_ms)} ago`),
     pair("Compactions", count(totals.compactions), totals.observed > 0 && `${count(totals.observed)} requests only observed`),
     pair("Tokens left out", share(Math.max(0, removed), totals.received_tokens), `${compact(Math.max(0, removed))} of ${compact(totals.received_tokens)}`),
     pair("Spend", usd(totals.cost_usd), totals.unpriced > 0 && `${count(totals.unpriced)} without a price`),
@@ -130,8 +130,7 @@ function ended(state, keys, status) {
       { name: "Time", kind: "tight", of: (row) => h("time", { title: utc(row.ended_ms) }, clock(row.ended_ms)) },
       { name: "Result", kind: "tight", of: tag },
       { name: "Model", kind: "clip", of: model },
-      { name: "Tokens", kind: "number", of: sizes },
-      { name: "weir did", kind: "tight", of: did },
+      { name: "Tokens", kind: "number", of: (row) => [sizes(row), did(row)] },
       { name: "Cost", kind: "number", of: (row) => [usd(row.cost_usd),
         row.prompt_tokens && h("small", {}, h("br", {}), `${share(row.cached_tokens ?? 0, row.prompt_tokens)} cached`)] },
       { name: "Duration", kind: "number", of: (row) => [duration(row.duration_ms), h("br", {}), h("small", {}, `first ${duration(row.first_byte_ms)}`)] },
@@ -140,8 +139,9 @@ function ended(state, keys, status) {
     ], rows));
 }
 
-/** Shows the action, and marks the requests that caused a compaction. */
+/** Shows the action under the tokens, and marks the requests that caused a compaction. */
 function did(row) {
-  if (!row.action || row.action === "pass") return h("span", { class: "muted" }, row.action ?? "");
-  return [row.steps !== null && h("span", { class: "tag warn", title: `compacted by ${row.steps}` }, "compaction"), " ", row.action];
+  if (!row.action || row.action === "pass") return null;
+  const mark = row.steps !== null && h("span", { class: "tag warn", title: `compacted by ${row.steps}` }, "compaction");
+  return [h("br", {}), h("small", {}, row.action, " "), mark];
 }

@@ -90,8 +90,8 @@ function gaps(total) {
   if (total.unpriced === 0 && total.estimated === 0) return null;
   const parts = [];
   if (total.unpriced > 0) {
-    parts.push(h("span", {}, `${count(total.unpriced)} requests have no price, so the spend leaves them out. Set `,
-      h("code", {}, "[models.NAME.price]"), ". "));
+    parts.push(h("span", {}, `${count(total.unpriced)} requests have no price, so the spend leaves them out. Give their model a price in `,
+      h("code", {}, "[models.\"NAME\"]"), ". "));
   }
   if (total.estimated > 0) {
     parts.push(`${count(total.estimated)} requests are estimated, since their answer did not end with usage.`);

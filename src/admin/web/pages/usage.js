@@ -1,7 +1,7 @@
 // Usage by key, team, model, conversation, agent or class, as chart, table and CSV.
 
 import { chart, fill, slots } from "../chart.js";
-import { empty, field, h, heading, notice, put, table } from "../dom.js";
+import { empty, h, heading, notice, put, table } from "../dom.js";
 import { compact, count, duration, share, shortUsd, usd } from "../format.js";
 import { range, rangeButtons, remember, usagePath } from "../range.js";
 
