@@ -1,8 +1,6 @@
 //! Text with tones, and tables of it. Knows no terminal: the same lines stand on a screen and in a
 //! file. Widths are those that terminals use.
 
-use std::cmp::Ordering;
-
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::cli::colours::{self, Colours, FULL_PERCENT, NEAR_PERCENT};
@@ -156,21 +154,10 @@ pub(super) fn bar(part: u64, whole: u64, width: usize) -> Line {
 }
 
 /// Sort value of a cell.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
     Number(i128),
     Text(String),
-}
-
-impl Key {
-    fn cmp(&self, other: &Self) -> Ordering {
-        match (self, other) {
-            (Self::Number(one), Self::Number(other)) => one.cmp(other),
-            (Self::Text(one), Self::Text(other)) => one.cmp(other),
-            (Self::Number(_), Self::Text(_)) => Ordering::Less,
-            (Self::Text(_), Self::Number(_)) => Ordering::Greater,
-        }
-    }
 }
 
 /// Cell of a table.

@@ -296,7 +296,7 @@ fn budget_row(own: &BudgetRow) -> Vec<Cell> {
         own.budget.clone()
     } else {
         // The scope names the member of a budget for each.
-        let window = own.budget.splitn(2, '/').nth(1).unwrap_or_default();
+        let window = own.budget.split_once('/').map_or("", |(_, window)| window);
         format!("{}/{window}", own.scope)
     };
     vec![
