@@ -5,6 +5,7 @@ mod budgets;
 pub mod changes;
 mod checks;
 mod choices;
+mod conversations;
 pub mod keys;
 mod learning;
 pub mod models;
@@ -31,6 +32,7 @@ use ipnet::IpNet;
 pub use auth::{Admin, AdminListen, Auth, AuthMode};
 pub use budgets::Budgets;
 pub use checks::is_database_url;
+pub use conversations::Conversations;
 pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
@@ -78,6 +80,7 @@ pub struct Config {
     pub cache: Cache,
     pub store: Store,
     pub redis: Redis,
+    pub conversations: Conversations,
     pub ledger: Ledger,
     pub budgets: Budgets,
     pub log: Log,
@@ -185,6 +188,8 @@ pub struct Context {
     pub default_policy: String,
     /// Policies that callers may choose.
     pub allowed_policies: Vec<String>,
+    /// Text put after the system text of each request, if its key has none; empty for none.
+    pub profile: String,
     pub originals: Originals,
     /// How long an original is kept after the last request that left it out.
     pub originals_lifetime_ms: u64,

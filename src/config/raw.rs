@@ -6,6 +6,7 @@ use figment::Figment;
 use super::auth;
 use super::budgets;
 use super::checks::{address, host_name, network, origin, store_path, store_url};
+use super::conversations;
 use super::keys::{
     CACHE, CONTEXT, CONTEXT_ADVANCED, CORS, LEDGER, LIMITS, LOG, SERVER, SERVER_TLS, STORE,
 };
@@ -67,6 +68,7 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
         cache: cache(reader),
         store: store(reader),
         redis: redis::read(reader),
+        conversations: conversations::read(reader),
         ledger: ledger(reader),
         budgets: budgets::read(reader),
         log: log(reader),
@@ -131,6 +133,7 @@ fn context(reader: &mut Reader) -> Context {
             .list("allowed_policies", |text| policies.read_name(text))
             .unwrap_or_default(),
         policies,
+        profile: keys.text("profile", conversations::profile),
         originals: keys.get("originals"),
         originals_lifetime_ms,
         originals_max_bytes,

@@ -3,11 +3,13 @@
 
 pub mod admit;
 pub mod compaction;
+pub mod conversations;
 pub mod error;
 mod headers;
 pub mod hold;
 pub mod metrics;
 pub mod plan;
+mod profile;
 pub mod relay;
 pub mod send;
 mod settings;
@@ -27,6 +29,7 @@ pub use self::admit::host;
 pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel};
 pub use self::compaction::Asked;
 use self::compaction::answer::OwnAnswer;
+use self::conversations::pages::Pages;
 pub use self::error::{ErrorKind, ProxyError, SetupError};
 pub use self::hold::journal::Journal;
 pub use self::plan::{Explained, Question, RequestOptions};
@@ -87,6 +90,8 @@ impl Proxy {
             self.refuse_loop(&request.headers)?;
             compaction::read(settings, &mut request).await?;
             compaction::manage(settings, &mut request).await?;
+            profile::add(settings, &mut request).await?;
+            let conversation = conversations::open(settings, self.store(), &mut request).await?;
             // Plan for the model of its route.
             let mut chat = Chat::plan(settings, request, &mut record).await?;
             // Hold the cost and send, as often as there is a cause to send it again.
@@ -103,17 +108,21 @@ impl Proxy {
                 self.runtime.originals.keep(tenant, body, left_out, request.permit);
                 addition = Addition::of(settings, tenant, &mut current);
             }
-            Ok((inbound, current))
+            Ok((inbound, current, conversation))
         };
-        let (mut inbound, Attempt { upstream, planned, .. }) = match sent.await {
+        let (mut inbound, Attempt { upstream, planned, .. }, conversation) = match sent.await {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
         inbound.headers = upstream.inbound(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
+        let (opened, exchange) = conversation.unzip();
+        headers::conversation(&mut inbound.headers, opened);
         self.name(&mut inbound, &record, &upstream, &planned.model);
         // Relay; the record settles at the end of the answer.
-        let response = relay::relay(inbound, record, &self.runtime.drains);
+        let exchange = exchange.flatten().filter(|_| inbound.status.is_success());
+        let keeping = exchange.map(|exchange| exchange.answered(&inbound.headers));
+        let response = relay::relay(inbound, record, &self.runtime.drains, keeping);
         Ok(match (addition, planned.usage_request) {
             (Some(addition), _) => relay::addition::with(response, addition),
             (None, Some(_)) => relay::strip_usage::without_usage(response),
@@ -198,7 +207,7 @@ impl Proxy {
             }
         }
         self.name(&mut inbound, &record, &attempt.upstream, &attempt.model);
-        Ok(relay::relay(inbound, record, &self.runtime.drains))
+        Ok(relay::relay(inbound, record, &self.runtime.drains, None))
     }
 
     /// Returns the merged lists of models of all upstreams.
@@ -218,7 +227,7 @@ impl Proxy {
         };
         headers::name(&mut inbound.headers, record.id());
         headers::rates(&mut inbound.headers, &record.minute_left());
-        Ok(relay::relay(inbound, record, &self.runtime.drains))
+        Ok(relay::relay(inbound, record, &self.runtime.drains, None))
     }
 
     /// Explains the plan that [`Self::handle`] would carry out first. Sends nothing.
@@ -226,6 +235,8 @@ impl Proxy {
         let settings = &self.settings;
         compaction::read(settings, &mut request).await?;
         compaction::manage(settings, &mut request).await?;
+        profile::add(settings, &mut request).await?;
+        conversations::open(settings, self.store(), &mut request).await?;
         let (_, _, job) = request.job(settings, request.model.name.as_deref())?;
         settings.planner.explain_job(job, None).await
     }
@@ -321,6 +332,11 @@ impl Proxy {
     /// Returns the originals of messages that were not sent whole.
     pub fn originals(&self) -> &Arc<Originals> {
         &self.runtime.originals
+    }
+
+    /// Returns the kept conversations of a caller.
+    pub fn conversations<'a>(&'a self, caller: &'a Caller) -> Result<Pages<'a>, ProxyError> {
+        Pages::new(self.store(), self.settings.config.conversations, caller)
     }
 
     /// Returns the journal of requests.

@@ -5,6 +5,7 @@ mod accept;
 mod auth;
 mod body;
 mod connection;
+mod conversations;
 pub mod decode;
 mod handshake;
 mod health;

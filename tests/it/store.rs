@@ -1,6 +1,7 @@
 //! Persistent data: the store's interface, its implementations, and their users.
 
 mod conformance;
+mod conversations;
 mod file;
 mod journal;
 mod journal_file;

@@ -9,6 +9,7 @@
 pub mod backend;
 pub mod budget;
 pub mod budgets;
+pub mod conversations;
 pub mod counters;
 mod files;
 pub mod keys;

@@ -149,6 +149,10 @@ pub(in crate::config) const CONTEXT: Section = Section {
             policy = "default", Text("text"), MovesCompactions;
             /// Policies that callers may choose with the header `x-weir-policy`.
             allowed_policies = [], List("policies"), NextRequest;
+            /// Text that is put after the system text of each request: rules of the house, such as
+            /// a language or a tone. Empty for none. A virtual key can have its own instead (`weir
+            /// keys limit ID --profile-file FILE`).
+            profile = "", Text("text"), MovesCompactions;
             /// Where the full text of shortened or removed messages is kept: "off" for nowhere,
             /// "memory" for this process only, "store" to outlive it. Callers read theirs at
             /// `GET /weir/v1/originals/REFERENCE` with the credential of the original request.

@@ -16,7 +16,7 @@ pub(super) use context::{
 };
 pub(super) use models::{DEFAULT_PRICE, LIMITS, MODELS, PRICE, PRICES, ROUTE_PRICE};
 pub(super) use server::{ADMIN, ADMIN_TLS, AUTH, CORS, LOG, SERVER, SERVER_TLS};
-pub(super) use stored::{BUDGETS, CACHE, LEDGER, REDIS, STORE};
+pub(super) use stored::{BUDGETS, CACHE, CONVERSATIONS, LEDGER, REDIS, STORE};
 pub(super) use upstreams::{ROUTES, UPSTREAM, UPSTREAMS};
 
 /// All sections, in the order of the generated files.
@@ -36,6 +36,7 @@ pub(super) const SECTIONS: &[&Section] = &[
     &CACHE,
     &STORE,
     &REDIS,
+    &CONVERSATIONS,
     &LEDGER,
     &BUDGETS,
     &LOG,

@@ -16,6 +16,8 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 
+pub use self::filtered::is_event_stream;
+use crate::proxy::conversations::Keeping;
 use crate::proxy::relay::drain::{Drained, Drains};
 use crate::proxy::settle::record::{Outcome, Record};
 use crate::upstream::{AnswerBody, AnswerError, Inbound};
@@ -23,11 +25,17 @@ use crate::upstream::{Body, BoxError};
 use weir_engine::wire::usage::Meter;
 
 /// Returns the upstream's answer for the caller, with `record` written at its end. If the caller
-/// leaves before, `drains` reads on.
-pub fn relay(inbound: Inbound, mut record: Record, drains: &Drains) -> Response<Body> {
+/// leaves before, `drains` reads on. An exchange in `keeping` is kept before the answer ends.
+pub fn relay(
+    inbound: Inbound,
+    mut record: Record,
+    drains: &Drains,
+    keeping: Option<Keeping>,
+) -> Response<Body> {
     record.answered(inbound.status);
     let meter = meter(&inbound.headers);
-    let relay = Relay { upstream: inbound.body, meter, record, has_left: false, settling: None };
+    let (upstream, has_left, settling) = (inbound.body, false, None);
+    let relay = Relay { upstream, meter, record, keeping, has_left, settling };
     let mut response = Response::new(Body::new(Drained::new(relay, drains)));
     *response.status_mut() = inbound.status;
     *response.headers_mut() = inbound.headers;
@@ -63,14 +71,19 @@ pub struct Relay {
     upstream: AnswerBody,
     meter: Option<Meter>,
     record: Record,
+    /// Exchange of a kept conversation, until the answer ends.
+    keeping: Option<Keeping>,
     /// Whether the caller has left, so that only the meter reads on.
     has_left: bool,
     settling: Option<Settling>,
 }
 
+/// Work at the end of an answer; returns its cost.
+type Written = Pin<Box<dyn Future<Output = Option<u64>> + Send>>;
+
 /// End of an answer, held until its settlement is written.
 struct Settling {
-    written: Pin<Box<dyn Future<Output = Option<u64>> + Send>>,
+    written: Written,
     last: Option<Result<Frame<Bytes>, BoxError>>,
 }
 
@@ -103,6 +116,9 @@ impl Relay {
                 let Some(chunk) = frame.data_ref() else { return };
                 if !self.has_left {
                     self.record.bytes_out += chunk.len() as u64;
+                    if let Some(keeping) = &mut self.keeping {
+                        keeping.feed(chunk);
+                    }
                 }
                 if let Some(meter) = &mut self.meter {
                     meter.feed(chunk);
@@ -137,6 +153,30 @@ impl Relay {
     }
 }
 
+impl Relay {
+    /// Returns the work at the end of the answer, if there is any: its account is settled, and its
+    /// exchange kept. Returns the cost.
+    fn written(&mut self) -> Option<Written> {
+        let is_complete = self.record.outcome == Outcome::Complete;
+        let id = self.record.id();
+        let keep = self.keeping.take().map(|keeping| keeping.end(is_complete, id));
+        let settle = self.record.end().map(|(account, ended)| account.settle(ended));
+        match (settle, keep) {
+            (None, None) => None,
+            (Some(settle), None) => Some(Box::pin(settle)),
+            (settle, Some(keep)) => Some(Box::pin(async move {
+                let settled = async {
+                    match settle {
+                        Some(settle) => settle.await,
+                        None => None,
+                    }
+                };
+                tokio::join!(settled, keep).0
+            })),
+        }
+    }
+}
+
 impl HttpBody for Relay {
     type Data = Bytes;
     type Error = BoxError;
@@ -160,8 +200,8 @@ impl HttpBody for Relay {
                 return Poll::Ready(last);
             }
             this.conclude();
-            let Some((account, ended)) = this.record.end() else { return Poll::Ready(last) };
-            this.settling = Some(Settling { written: Box::pin(account.settle(ended)), last });
+            let Some(written) = this.written() else { return Poll::Ready(last) };
+            this.settling = Some(Settling { written, last });
         }
     }
 

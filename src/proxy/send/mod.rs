@@ -24,7 +24,7 @@ use weir_engine::wire::model::ModelField;
 use weir_store::now_ms;
 
 /// Larger bodies are not searched for their model on the request's own task.
-const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
+pub(in crate::proxy) const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 
 /// Cause for sending a request again. One more lies below, in `upstream::client`: a pooled
 /// connection that had closed unused is replaced there, where it is known.

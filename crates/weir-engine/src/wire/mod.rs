@@ -16,6 +16,7 @@ pub mod clamp;
 pub mod compaction;
 mod containers;
 pub mod event_filter;
+pub mod insert;
 pub mod json;
 pub mod message;
 pub mod messages;

@@ -6,6 +6,7 @@ mod address;
 mod budgets;
 mod columns;
 mod connection;
+mod conversations;
 mod group_write;
 mod instances;
 mod journal;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::super::sqlite::stored;
 use super::super::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant, check};
-use super::{Postgres, Shared, schema};
+use super::{Postgres, Shared, conversations, schema};
 use crate::backend::Values;
 
 /// Maximum expired entries deleted per transaction, so that others do not wait long.
@@ -176,7 +176,8 @@ impl Values for Postgres {
                     }
                 }
             }
-            Ok(deleted)
+            drop(connection);
+            Ok(deleted + conversations::delete_expired(shared, now_ms).await?)
         })
         .await
     }

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::readers::Readers;
 use super::sync::Dirty;
-use super::{Sqlite, stored, sync};
+use super::{Sqlite, conversations, stored, sync};
 use crate::backend::Values;
 use crate::wal::checkpoint_all;
 use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant, check};
@@ -141,7 +141,7 @@ impl Values for Sqlite {
             let more = self.writer.run(work).await? as u64;
             deleted += more;
             if more < DELETED_AT_ONCE as u64 {
-                return Ok(deleted);
+                return Ok(deleted + conversations::delete_expired(self, now_ms).await?);
             }
         }
     }
