@@ -5,6 +5,7 @@ mod budgets;
 mod check;
 mod config_files;
 mod connect;
+mod conversations;
 #[cfg(test)]
 mod deployed;
 mod explain;
@@ -79,6 +80,7 @@ enum Command {
     Keys(keys::KeysArgs),
     Budgets(budgets::BudgetsArgs),
     Usage(usage::UsageArgs),
+    Conversations(conversations::ConversationsArgs),
     Backup(backup::BackupArgs),
     /// Manages the catalogue of models and their windows
     Models(models::ModelsArgs),
@@ -95,6 +97,7 @@ pub fn run() -> ExitCode {
         Some(Command::Keys(args)) => end(keys::run(&args)),
         Some(Command::Budgets(args)) => end(budgets::run(&args)),
         Some(Command::Usage(args)) => end(usage::run(&args)),
+        Some(Command::Conversations(args)) => end(conversations::run(&args)),
         Some(Command::Backup(args)) => end(backup::run(&args)),
         Some(Command::Models(args)) => end(models::run(&args)),
         Some(Command::Replay(args)) => end(replay::run(&args)),

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use weir::config::Config;
 use weir_eval::conversation::Conversation;
 use weir_store::Store;
+use weir_store::ledger::{Column, UsageQuery};
 
 use crate::eventually::{DEADLINE, eventually};
 use crate::folder::Folder;
@@ -487,4 +488,48 @@ async fn the_plan_has_the_kept_messages() {
     let plan = json_of(&ask(weir.address, plan).await);
     assert_eq!(plan["messages"].as_array().map(Vec::len), Some(3), "{plan}");
     assert_eq!(kept(&weir, ALICE, "a").await.len(), 2, "a plan keeps nothing");
+}
+
+#[tokio::test]
+async fn the_command_line_lists_shows_exports_and_deletes() {
+    let mut upstream = Upstream::start().await;
+    let folder = Folder::new();
+    let path = folder.file("weir.db");
+    let store = Store::open(&path).expect("a store");
+    let weir = start_with(store.clone(), &upstream.address, on).await;
+    let answer = whole(&assistant("a"), "stop");
+    let headers = within(ALICE, "trip-1");
+    exchange(&weir, &mut upstream, &headers, body(&[user("q")], false), &answer).await;
+    let query = UsageQuery { by: vec![Column::Tenant], ..UsageQuery::default() };
+    let rows = store.usage(query).await.expect("it can be read");
+    let tenant = rows.first().and_then(|row| row.tenant).expect("a caller");
+    let tenant = format!("{:032x}", u128::from_be_bytes(tenant.0));
+    let run = |arguments: &[&str], owner: [&str; 2]| {
+        let output = crate::cli::weir(&["conversations"])
+            .args(arguments)
+            .args(owner)
+            .arg("--store")
+            .arg(&path)
+            .output()
+            .expect("weir starts");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        match output.status.success() {
+            true => Ok(text(output.stdout)),
+            false => Err(text(output.stderr)),
+        }
+    };
+    let own = ["--tenant", tenant.as_str()];
+    let listed = run(&["list"], own).expect("it works");
+    let line = listed.lines().nth(1).expect("a conversation");
+    assert!(line.starts_with("trip-1  2 "), "{listed}");
+    let shown = run(&["show", "trip-1"], own).expect("it works");
+    assert_eq!(shown.lines().count(), 2, "{shown}");
+    let exported = run(&["export", "trip-1"], own).expect("it works");
+    let api = get(&weir, ALICE, "/trip-1/export").await.body;
+    assert_eq!(exported.as_bytes(), api);
+    let others = run(&["show", "trip-1"], ["--team", "search"]).expect_err("not theirs");
+    assert!(others.contains("--team"), "{others}");
+    assert!(run(&["list"], ["--tenant", "xyz"]).is_err());
+    assert_eq!(run(&["delete", "trip-1"], own).as_deref(), Ok("deleted trip-1\n"));
+    get(&weir, ALICE, "/trip-1").await.assert_error(404, "not_found");
 }

@@ -123,7 +123,14 @@ async fn a_body_without_a_place_for_it_is_refused_as_before() {
     let upstream = Upstream::start().await;
     let weir = start(&upstream.address, with_profile).await;
     let plain = start(&upstream.address, |_| {}).await;
-    for body in ["", "[]", r#"{"model":"gpt-4o"}"#, r#"{"messages":{}}"#, r#"{"messages":[3]}"#, r#"{"messages":[],"messages":[]}"#] {
+    for body in [
+        "",
+        "[]",
+        r#"{"model":"gpt-4o"}"#,
+        r#"{"messages":{}}"#,
+        r#"{"messages":[3]}"#,
+        r#"{"messages":[],"messages":[]}"#,
+    ] {
         let request = setting::post("/v1/chat/completions", ALICE, body);
         let refused = ask(weir.address, &request).await;
         let said = refused.assert_error(400, "invalid_request");

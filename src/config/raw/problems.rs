@@ -287,6 +287,11 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "context.advanced.soft: must be above context.low and at most context.hard",
     ),
     (
+        "[conversations]\nmax_messages = 1",
+        "conversations.max_messages: 1 is not a whole number from 2 to 10000",
+    ),
+    ("[context]\nprofile = \"a\\u0007\"", "context.profile: has control characters"),
+    (
         "[context]\noriginals = \"disk\"",
         "context.originals: \"disk\" is not one of \"off\", \"memory\", \"store\"",
     ),

@@ -11,9 +11,9 @@ use super::*;
 use crate::config::keys::SECTIONS;
 use crate::config::renamed::{find, put};
 use crate::config::{
-    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, CompactsBy, ConnectTls, DEFAULT_TOML,
-    Learning, ListenTls, LogFormat, Mode, ModelEntry, OnFailure, Originals, Prices, UnknownPrice,
-    Upstream, load,
+    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, CompactsBy, ConnectTls, Conversations,
+    DEFAULT_TOML, Learning, ListenTls, LogFormat, Mode, ModelEntry, OnFailure, Originals, Prices,
+    UnknownPrice, Upstream, load,
 };
 use weir_engine::compact::anchors::Anchors;
 use weir_engine::compact::policy::{
@@ -22,6 +22,7 @@ use weir_engine::compact::policy::{
 };
 use weir_engine::compact::preset::preset;
 use weir_engine::tokens::Encoding;
+use weir_store::conversations::ConversationLimits;
 
 fn toml(text: &str) -> Figment {
     Figment::from(Toml::string(text))
@@ -139,6 +140,7 @@ const EVERY_KEY: &str = r#"
         notes = "off"
         excerpt_cost = 2.5
         recall = 0.2
+        profile = "Be brief."
         originals = "store"
         policy = "mine"
         allowed_policies = ["zones", "mine"]
@@ -198,6 +200,12 @@ const EVERY_KEY: &str = r#"
         [store]
         path = "kept/weir.db"
         url = ""
+        [conversations]
+        enabled = true
+        max_messages = 11
+        retention_days = 12
+        max_conversation_bytes = 65537
+        max_bytes = 1048577
         [ledger]
         enabled = false
         on_failure = "closed"
@@ -245,6 +253,7 @@ fn every_key_is_taken() {
             policies: config.context.policies.clone(),
             default_policy: "mine".into(),
             allowed_policies: vec!["zones".into(), "mine".into()],
+            profile: "Be brief.".into(),
             originals: Originals::Store,
             originals_lifetime_ms: 1000,
             originals_max_bytes: 1024,
@@ -253,6 +262,7 @@ fn every_key_is_taken() {
         prices: Prices { unknown: UnknownPrice::Reject, default: None },
         cache: Cache { counts_bytes: 8, folds_bytes: 0 },
         store: Store { path: "kept/weir.db".into(), url: None },
+        conversations: every_key_of_conversations(),
         ledger: Ledger {
             enabled: false,
             on_failure: OnFailure::Closed,
@@ -333,6 +343,19 @@ fn every_key_of_the_server() -> Server {
             key_file: "b.pem".into(),
             client_ca_file: "c.pem".into(),
             ..ListenTls::default()
+        },
+    }
+}
+
+/// The section `[conversations]` of [`EVERY_KEY`].
+fn every_key_of_conversations() -> Conversations {
+    Conversations {
+        enabled: true,
+        max_messages: 11,
+        limits: ConversationLimits {
+            lifetime_ms: 12 * 24 * 60 * 60 * 1000,
+            max_conversation_bytes: 65_537,
+            max_bytes: 1_048_577,
         },
     }
 }
