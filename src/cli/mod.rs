@@ -1,6 +1,7 @@
 //! Command line: one file per command. This file only dispatches.
 
 mod backup;
+mod browser;
 mod budgets;
 mod check;
 mod config_files;

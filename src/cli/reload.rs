@@ -12,9 +12,9 @@ use figment::{Figment, Provider};
 use super::settings::{self, Flags, Gathered};
 use super::watch::Watch;
 use super::{config_files, loop_check, serve};
-use crate::admin::AdminRenewal;
+use crate::admin::{AdminRenewal, Reloaded};
 use crate::config::changes::{self, Change, Effect};
-use crate::config::{Config, Problem};
+use crate::config::{Config, Problem, shown};
 use crate::server::{Hangups, Renewal, RenewalError};
 use crate::tls::TlsError;
 use weir_engine::tokens::Encoding;
@@ -148,6 +148,13 @@ impl Reload {
         (self.gathered, self.vocabularies, self.files) = (gathered, vocabularies, files);
         before.watch.follow(self.files.clone());
         log_changes(&changes);
+        if let Some(admin) = &self.admin {
+            let settings = shown::shown(&self.gathered.figment).into();
+            admin.note(|in_force| {
+                in_force.settings = settings;
+                in_force.reload = Some(Reloaded::applied(&changes));
+            });
+        }
         Ok(())
     }
 
@@ -236,6 +243,9 @@ impl Reload {
 
     fn refuse(&self, lines: &[String]) {
         self.server.note_refused(true);
+        if let Some(admin) = &self.admin {
+            admin.note(|in_force| in_force.reload = Some(Reloaded::refused(lines)));
+        }
         for line in lines {
             tracing::error!(target: "weir::reload", "{line}");
         }

@@ -19,6 +19,7 @@ mod reader;
 mod redis;
 mod renamed;
 pub mod routes;
+pub mod shown;
 mod summaries;
 mod tls;
 pub mod upstreams;

@@ -75,6 +75,11 @@ impl Via {
         Self { name, value }
     }
 
+    /// Returns the name of this instance.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Whether this instance is among those that forwarded a request.
     pub fn is_in(&self, headers: &HeaderMap) -> bool {
         headers

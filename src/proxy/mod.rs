@@ -7,6 +7,7 @@ pub mod conversations;
 pub mod error;
 mod headers;
 pub mod hold;
+pub mod live;
 pub mod metrics;
 pub mod plan;
 mod profile;
@@ -32,6 +33,7 @@ use self::compaction::answer::OwnAnswer;
 use self::conversations::pages::Pages;
 pub use self::error::{ErrorKind, ProxyError, SetupError};
 pub use self::hold::journal::Journal;
+pub use self::live::Live;
 pub use self::plan::{Explained, Question, RequestOptions};
 use self::relay::addition::Addition;
 pub use self::relay::drain::Drains;
@@ -248,7 +250,9 @@ impl Proxy {
         caller: &Caller,
         admission: Admission,
     ) -> Record {
-        Record::begin(method, target, caller.clone(), admission, self.settings.journal.metrics())
+        let entry = self.runtime.live.begin(target.endpoint().label(), caller);
+        let metrics = self.settings.journal.metrics();
+        Record::begin(method, target, (caller.clone(), admission), metrics, entry)
     }
 
     /// Adds the headers that name the request, the minute's rest and the route to an answer.
@@ -352,6 +356,26 @@ impl Proxy {
     /// Returns the answers that are read without their callers, to wait for at shutdown.
     pub fn drains(&self) -> &Drains {
         &self.runtime.drains
+    }
+
+    /// Returns the requests in flight and the newest ended ones. It is for operators.
+    pub fn live(&self) -> &Live {
+        &self.runtime.live
+    }
+
+    /// Returns the name of this instance in `via`.
+    pub fn instance(&self) -> &str {
+        self.runtime.via.name()
+    }
+
+    /// Returns the configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.settings.config
+    }
+
+    /// Returns the upstreams, the default first.
+    pub fn upstreams(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.settings.upstreams.all()
     }
 
     /// Returns the routes of models.

@@ -9,6 +9,7 @@ use super::headers::Via;
 use super::hold::budgets::Budgets;
 use super::hold::journal::{Journal, JournalState};
 use super::hold::prices::{RoutePrices, Warned};
+use super::live::Live;
 use super::plan::{PlanState, Planner, PlannerParts};
 use super::relay::drain::Drains;
 use super::settle::originals::Originals;
@@ -30,13 +31,15 @@ pub struct Runtime {
     /// Answers that are read without their callers.
     pub drains: Drains,
     pub admissions: Admissions,
+    /// Requests in flight and ended ones, for operators.
+    pub live: Arc<Live>,
     /// Routes and models already reported as unread.
     pub unread: Warned,
     journal: Arc<JournalState>,
     plans: Arc<PlanState>,
     summaries: Arc<SummaryState>,
     /// Name of this instance in `via`, to recognise its own requests.
-    via: Via,
+    pub via: Via,
 }
 
 impl Runtime {
@@ -50,6 +53,7 @@ impl Runtime {
             originals: Arc::new(Originals::new(&config.context, &store)?),
             drains: Drains::new(&config.ledger),
             admissions: Admissions::new(redis),
+            live: Arc::default(),
             unread: Warned::default(),
             journal: Arc::new(JournalState::new(store.clone(), budgets)),
             plans: Arc::new(PlanState::new(&config.cache, Some(store.clone()))),

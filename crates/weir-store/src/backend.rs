@@ -15,7 +15,8 @@ use crate::conversations::{
 };
 use crate::keys::{FoundKey, KeyChange, KeyError, KeyFacts, SecretFacts, TeamFacts, VirtualKey};
 use crate::ledger::{
-    Intent, RequestEnd, RequestId, RequestQuery, RequestRow, Settlement, UsageQuery, UsageRow,
+    Intent, RequestEnd, RequestId, RequestQuery, RequestRow, SeriesQuery, SeriesRow, Settlement,
+    UsageQuery, UsageRow,
 };
 use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
 
@@ -170,6 +171,10 @@ pub trait Journal: Send + Sync {
 
     /// Returns daily totals, at most [`crate::ledger::MAX_ROWS`]: by day, then highest cost first.
     async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError>;
+
+    /// Returns totals of single requests by stretches of time, at most [`crate::ledger::MAX_ROWS`]:
+    /// by time, then highest cost first. Goes back as far as single requests are kept.
+    async fn series(&self, query: SeriesQuery) -> Result<Vec<SeriesRow>, StoreError>;
 
     /// Returns single requests, at most [`crate::ledger::MAX_ROWS`], newest first.
     async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError>;

@@ -18,6 +18,7 @@ use http_body_util::{BodyExt, Full};
 
 pub use self::filtered::is_event_stream;
 use crate::proxy::conversations::Keeping;
+use crate::proxy::hold::journal::Cost;
 use crate::proxy::relay::drain::{Drained, Drains};
 use crate::proxy::settle::record::{Outcome, Record};
 use crate::upstream::{AnswerBody, AnswerError, Inbound};
@@ -46,8 +47,7 @@ pub fn relay(
 pub async fn own(body: Bytes, mut record: Record) -> Response<Body> {
     record.answered_by_weir(StatusCode::OK, body.len() as u64);
     if let Some((account, ended)) = record.end() {
-        let cost_nano_usd = account.settle(ended).await;
-        record.settled(cost_nano_usd);
+        record.settled(account.settle(ended).await);
     }
     let mut response =
         Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync());
@@ -79,7 +79,7 @@ pub struct Relay {
 }
 
 /// Work at the end of an answer; returns its cost.
-type Written = Pin<Box<dyn Future<Output = Option<u64>> + Send>>;
+type Written = Pin<Box<dyn Future<Output = Cost> + Send>>;
 
 /// End of an answer, held until its settlement is written.
 struct Settling {
@@ -168,7 +168,7 @@ impl Relay {
                 let settled = async {
                     match settle {
                         Some(settle) => settle.await,
-                        None => None,
+                        None => Cost::default(),
                     }
                 };
                 tokio::join!(settled, keep).0
@@ -188,8 +188,8 @@ impl HttpBody for Relay {
         let this = &mut *self;
         loop {
             if let Some(settling) = &mut this.settling {
-                let cost_nano_usd = ready!(settling.written.as_mut().poll(cx));
-                this.record.settled(cost_nano_usd);
+                let cost = ready!(settling.written.as_mut().poll(cx));
+                this.record.settled(cost);
                 return Poll::Ready(this.settling.take().and_then(|settling| settling.last));
             }
             let frame = ready!(Pin::new(&mut this.upstream).poll_frame(cx));

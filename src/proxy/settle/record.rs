@@ -14,6 +14,8 @@ use crate::proxy::error::Subject;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::hold::account::Ended;
 use crate::proxy::hold::journal::Account;
+use crate::proxy::hold::journal::Cost;
+use crate::proxy::live;
 use crate::proxy::metrics::{Finished, Metrics, Resend};
 use crate::proxy::plan::Planned;
 use crate::proxy::plan::planned::Progress;
@@ -25,7 +27,8 @@ use crate::proxy::upstreams::learned::Sampling;
 use crate::upstream::Target;
 use weir_engine::wire::usage::Metered;
 use weir_store::budget::NanoUsd;
-use weir_store::ledger::{Attribution, RequestId};
+use weir_store::ledger::{Attribution, RequestId, signed_usd};
+use weir_store::now_ms;
 use weir_store::rates::MinuteLeft;
 
 /// Maximum length of a path or model name in the log; callers choose them.
@@ -46,16 +49,20 @@ pub struct Record {
     path: String,
     route: &'static str,
     metrics: Arc<Metrics>,
+    /// Place among the requests in flight.
+    entry: live::Entry,
     caller: Caller,
     attribution: Arc<Attribution>,
     admission: Admission,
     planned: Option<Planned>,
+    /// Steps of the compaction that this request caused, if it did.
+    steps: Option<String>,
     passed: Passed,
     /// Conversation that weir's own error is about, if there is no plan.
     subject: Option<Box<Subject>>,
     account: Option<Account>,
     id: Option<RequestId>,
-    cost_nano_usd: Option<u64>,
+    cost: Cost,
     status: Option<StatusCode>,
     upstream_first_byte_ms: Option<u64>,
     /// Number of overflow refusals by the upstream.
@@ -91,9 +98,9 @@ impl Record {
     pub fn begin(
         method: &Method,
         target: &Target,
-        caller: Caller,
-        admission: Admission,
+        (caller, admission): (Caller, Admission),
         metrics: &Arc<Metrics>,
+        entry: live::Entry,
     ) -> Self {
         let now = Instant::now();
         metrics.begun();
@@ -106,15 +113,17 @@ impl Record {
             path: logged(target.path()),
             route: target.endpoint().label(),
             metrics: Arc::clone(metrics),
+            entry,
             caller,
             attribution: Arc::default(),
             admission,
             planned: None,
+            steps: None,
             passed: Passed::default(),
             subject: None,
             account: None,
             id: None,
-            cost_nano_usd: None,
+            cost: Cost::default(),
             status: None,
             upstream_first_byte_ms: None,
             overflows: 0,
@@ -132,6 +141,7 @@ impl Record {
     /// Records the origin of the request.
     pub fn attributed(&mut self, attribution: Attribution) {
         self.attribution = Arc::new(attribution);
+        self.entry.attributed(&self.attribution);
     }
 
     /// Returns the origin of the request.
@@ -144,6 +154,8 @@ impl Record {
         let begun = self.turned.max(self.ready);
         self.ready = Instant::now();
         *self.planning.get_or_insert_default() += self.ready - begun;
+        let (received_tokens, sent_tokens) = (planned.received_tokens, planned.sent_tokens);
+        self.entry.planned(clipped(&planned.model), received_tokens, sent_tokens);
         self.planned = Some(Planned {
             body: None,
             action: planned.action.clone(),
@@ -178,12 +190,13 @@ impl Record {
 
     /// Records that the upstream accepted the plan. Counts and logs a compaction if this is its
     /// first request.
-    pub fn taken(&self, planned: &Planned) {
+    pub fn taken(&mut self, planned: &Planned) {
         let is_first = planned.progress.as_ref().is_some_and(Progress::note);
         if !is_first || !planned.compaction.is_new {
             return;
         }
         self.metrics.compacted(&planned.compacted_by);
+        self.steps = Some(planned.compacted_by.clone());
         tracing::info!(
             target: "weir::context",
             event = "compaction",
@@ -392,8 +405,8 @@ impl Record {
     }
 
     /// Records the cost of the request.
-    pub fn settled(&mut self, cost_nano_usd: Option<u64>) {
-        self.cost_nano_usd = cost_nano_usd;
+    pub fn settled(&mut self, cost: Cost) {
+        self.cost = cost;
     }
 }
 
@@ -447,6 +460,50 @@ impl Record {
         });
     }
 
+    /// Adds the request to the ended ones that operators see.
+    fn show(&self) {
+        let planned = self.planned.as_ref();
+        let subject = self.subject.as_deref();
+        let key = self.caller.key.as_ref();
+        let usage = self.metered.usage.unwrap_or_default();
+        let labels = self.attribution.labels().map(|label| label.map(str::to_owned));
+        let [conversation, agent, parent, class] = labels;
+        let received_tokens = planned.map(|planned| planned.received_tokens);
+        let limit_tokens = planned.map(|planned| planned.limit_tokens);
+        self.entry.ended(live::Ended {
+            seq: 0,
+            ended_ms: now_ms(),
+            route: self.route,
+            model: self.model().map(logged),
+            status: self.caller_status(),
+            outcome: self.outcome.name(),
+            action: self.action().map(str::to_owned),
+            steps: self.steps.clone(),
+            received_tokens: received_tokens.or(subject.and_then(|own| own.received_tokens)),
+            sent_tokens: planned.map(|planned| planned.sent_tokens),
+            limit_tokens: limit_tokens.or(subject.map(|own| own.limit_tokens)),
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.cached_tokens,
+            completion_tokens: usage.completion_tokens,
+            cost_usd: self.cost.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
+            saved_usd: self.cost.saved_nano_usd.map(signed_usd),
+            duration_ms: millis(self.begun.elapsed()),
+            first_byte_ms: self.upstream_first_byte_ms,
+            plan_ms: self.planning.map(|planning| (planning.as_micros() as f64) / 1000.0),
+            key: key.map(|key| key.id.clone()),
+            team: key.map(|key| key.team.clone()),
+            upstream: self.upstream.as_deref().map(str::to_owned),
+            conversation,
+            agent,
+            parent,
+            class,
+            error: match self.outcome {
+                Outcome::Failed(kind) => Some(kind.code()),
+                _ => None,
+            },
+        });
+    }
+
     fn log(&self) {
         let planned = self.planned.as_ref();
         let subject = self.subject.as_deref();
@@ -487,7 +544,7 @@ impl Record {
             prompt_tokens = usage.prompt_tokens,
             completion_tokens = usage.completion_tokens,
             cached_tokens = usage.cached_tokens,
-            cost_usd = self.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
+            cost_usd = self.cost.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
             id = self.id.map(tracing::field::display),
             finish_reason = self.metered.finish_reason.as_deref(),
             "request"
@@ -503,6 +560,7 @@ impl Drop for Record {
             account.settle_behind(ended);
         }
         self.count();
+        self.show();
         self.log();
     }
 }

@@ -24,7 +24,7 @@ use crate::proxy::upstreams::bound_thinking::BoundThinking;
 use crate::proxy::upstreams::learned::Learned;
 use crate::proxy::upstreams::routes::UpstreamKnowledge;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
-use crate::upstream::breaker::{Breaker, Change};
+use crate::upstream::breaker::{Breaker, Change, Health};
 use crate::upstream::retry::{RetryLimits, Tried};
 use crate::upstream::{Client, Endpoint, ProviderKey, SendError};
 use weir_store::Store;
@@ -258,6 +258,11 @@ impl Upstream {
     /// Whether a request may go there while another upstream could serve it, too.
     pub fn lets_through(&self) -> bool {
         self.breaker.lets_through(Instant::now())
+    }
+
+    /// Returns its health.
+    pub fn health(&self) -> Health {
+        self.breaker.health(Instant::now())
     }
 
     /// Records how a request came back.
