@@ -3,7 +3,7 @@
 mod conformance;
 mod conversations;
 mod file;
-mod journal;
+pub mod journal;
 mod journal_file;
 mod log;
 pub mod originals;

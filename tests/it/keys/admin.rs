@@ -15,13 +15,13 @@ use crate::server::harness::{FINE, Message, Upstream, ask, bare, body_of, chat};
 const TOKEN: &str = "weir-admin-of-this-test-0123456789abcdef";
 
 /// An admin API that runs until this is dropped.
-struct Api {
-    address: SocketAddr,
+pub struct Api {
+    pub address: SocketAddr,
     _running: oneshot::Sender<()>,
 }
 
 impl Api {
-    async fn over(store: Store) -> Self {
+    pub async fn over(store: Store) -> Self {
         let (running, ended) = oneshot::channel::<()>();
         let token = Token::new(&Secret::new(TOKEN));
         let here = ([127, 0, 0, 1], 0).into();
@@ -35,7 +35,7 @@ impl Api {
     }
 
     /// Sends a request with the token; returns the answer's status and JSON.
-    async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    pub async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         let header = bearer(TOKEN);
         let answer = match body {
             None => ask(self.address, bare(method, path, &header)).await,
