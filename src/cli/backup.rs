@@ -14,7 +14,7 @@ Examples:
 
 To restore it, stop weir and start it with --store and the copy, or move the copy to the store's \
 path. Copy a store on a PostgreSQL server with pg_dump. The copy has the store's contents: keys \
-(as hashes), usage, and originals if weir keeps them.";
+(as hashes), usage, and originals and conversations if weir keeps them.";
 
 /// Copies the store to a new file, also while weir serves from it
 #[derive(Debug, Args)]

@@ -197,7 +197,7 @@ async fn a_kept_conversation_is_planned_as_if_its_caller_had_sent_it() {
     let mut upstream = Upstream::start().await;
     let weir = start(&upstream.address, on).await;
     let plain = start(&upstream.address, |_| {}).await;
-    let limit = "x-weir-max-input-tokens: 1200\r\n";
+    let limit = "x-weir-max-input-tokens: 2400\r\n";
     let text = |who: &str, turn: usize| {
         format!("{who} {turn} says {}", format!("value_{turn} and more of it, ").repeat(6))
     };
@@ -216,14 +216,14 @@ async fn a_kept_conversation_is_planned_as_if_its_caller_had_sent_it() {
         let (_, expected) = exchange(&plain, &mut upstream, &headers, all, &answer).await;
         assert_eq!(sent, expected, "turn {turn}");
         let tokens = |name: &str| answered.header(name).and_then(|text| text.parse::<u64>().ok());
-        assert!(tokens("x-weir-sent-tokens") <= Some(1200), "turn {turn}");
+        assert!(tokens("x-weir-sent-tokens") <= Some(2400), "turn {turn}");
         compactions += usize::from(answered.header("x-weir-action") != Some("pass"));
         rewrites += usize::from(!sent.starts_with(&before));
         // The last message may hold passages that its question recalls.
         before = sent[..sent.len() - 1].to_vec();
         transcript.push(assistant(&said));
     }
-    assert!(compactions > 20, "{compactions}");
+    assert!(compactions > 10, "{compactions}");
     assert!((1..=8).contains(&rewrites), "{rewrites} rewrites");
     assert_eq!(kept(&weir, ALICE, "a").await, transcript[1..], "all of it is kept");
 }

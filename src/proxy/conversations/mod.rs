@@ -20,6 +20,7 @@ use super::admit::caller::Caller;
 use super::admit::request::ChatRequest;
 use super::error::{ErrorKind, ProxyError};
 use super::headers;
+use super::send::INLINE_BODY_BYTES;
 use super::settings::Settings;
 use crate::config::Conversations;
 use weir_engine::wire::{Protocol, insert, json};
@@ -77,28 +78,18 @@ pub async fn open(
         }
     };
     let Conversations { max_messages, limits, .. } = settings.config.conversations;
-    let Ok(body) = simdutf8::basic::from_utf8(&request.decoded) else {
-        // Such a body is refused when it is read.
-        return Ok(None);
-    };
-    let question = question(body, limits);
+    let continues = found.as_ref().map(|found| found.id);
     let kept = found.as_ref().map_or(&[][..], |found| found.newest(max_messages));
-    let composed = composed(body, kept);
-    let exchange = Exchange {
-        store: store.clone(),
-        tenant,
-        name,
-        continues: found.as_ref().map(|found| found.id),
-        question,
-        limits,
-    };
-    let opened = Opened::Messages(kept.len());
-    if let Some(composed) = composed {
-        request.replace(composed, EDIT);
+    let count = kept.len();
+    let kept: Vec<Bytes> = kept.iter().map(|(_, message)| message.text.clone()).collect();
+    let Composed { question, body } = compose(request.decoded.clone(), kept, limits).await?;
+    if let Some(body) = body {
+        request.replace(body, EDIT);
         // The model has moved in the body.
         request.read(settings).await?;
     }
-    Ok(Some((opened, Some(exchange))))
+    let exchange = Exchange { store: store.clone(), tenant, name, continues, question, limits };
+    Ok(Some((Opened::Messages(count), Some(exchange))))
 }
 
 /// Refuses a request that cannot be part of a kept conversation.
@@ -161,6 +152,32 @@ fn not_allowed() -> ProxyError {
     )
 }
 
+/// Request with the kept messages of its conversation.
+struct Composed {
+    question: Result<Bytes, NotKept>,
+    /// Body with the kept messages; `None` if there are none.
+    body: Option<Bytes>,
+}
+
+/// Composes a body with kept messages, off the async threads if they are large.
+async fn compose(
+    body: Bytes,
+    kept: Vec<Bytes>,
+    limits: ConversationLimits,
+) -> Result<Composed, ProxyError> {
+    let bytes = body.len() + kept.iter().map(Bytes::len).sum::<usize>();
+    let work = move || {
+        // A body that is no text is refused when it is read.
+        let body = simdutf8::basic::from_utf8(&body).unwrap_or_default();
+        Composed { question: question(body, limits), body: composed(body, &kept) }
+    };
+    if bytes <= INLINE_BODY_BYTES {
+        return Ok(work());
+    }
+    let failed = |_| ProxyError::new(ErrorKind::Internal, "a body could not be read");
+    tokio::task::spawn_blocking(work).await.map_err(failed)
+}
+
 /// Returns the message of a body that an exchange adds, if it may be kept.
 fn question(body: &str, limits: ConversationLimits) -> Result<Bytes, NotKept> {
     let question = insert::newest_user_message(body).ok_or(NotKept::NoUserMessage)?;
@@ -171,8 +188,8 @@ fn question(body: &str, limits: ConversationLimits) -> Result<Bytes, NotKept> {
 }
 
 /// Returns the body with kept messages before its own; `None` if there are none.
-fn composed(body: &str, kept: &[(u64, KeptMessage)]) -> Option<Bytes> {
-    let texts = kept.iter().map(|(_, message)| std::str::from_utf8(&message.text));
+fn composed(body: &str, kept: &[Bytes]) -> Option<Bytes> {
+    let texts = kept.iter().map(|text| std::str::from_utf8(text));
     let texts: Vec<&str> = texts.collect::<Result<_, _>>().ok()?;
     if texts.is_empty() {
         return None;

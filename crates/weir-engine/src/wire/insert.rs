@@ -1,5 +1,5 @@
 //! System text and earlier messages inserted into a body, without a change to another byte. Decides
-//! nothing about what is inserted.
+//! nothing about the texts themselves.
 
 use super::json::{self, elements, escape_into};
 use super::{Protocol, Role, chat};

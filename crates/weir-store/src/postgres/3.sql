@@ -1,5 +1,5 @@
 -- Conversations that are kept for callers. An `id` is never used again: a conversation that is replaced
--- or cleared gets another. What they weigh is counted like the values in `weir_entry`.
+-- or cleared gets another. Their sizes are counted like those of the values in `weir_entry`.
 CREATE TABLE weir_conversation (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant bytea NOT NULL,
@@ -49,7 +49,7 @@ CREATE TRIGGER weir_conversation_weighed AFTER UPDATE ON weir_conversation
 CREATE TRIGGER weir_conversation_removed AFTER DELETE ON weir_conversation
     FOR EACH ROW EXECUTE FUNCTION weir_weigh_conversation();
 
--- Deletes the excess: what has ended, then the oldest of whoever holds most.
+-- Deletes the excess: expired conversations, then the oldest of the tenant with the most data.
 CREATE FUNCTION weir_evict_conversations(now_ms bigint, max_bytes bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,5 +1,5 @@
 -- Conversations that are kept for callers. An `id` is never used again: a conversation that is replaced
--- or cleared gets another. What they weigh is counted like the values in `entry`.
+-- or cleared gets another. Their sizes are counted like those of the values in `entry`.
 CREATE TABLE conversation (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     tenant BLOB NOT NULL,
