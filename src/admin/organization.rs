@@ -208,7 +208,7 @@ impl Asked {
         let end = end.min(now + 1).next_multiple_of(width);
         let start = start / width * width;
         let first = self.cursor.unwrap_or(start);
-        if first < start || first % width != 0 {
+        if first < start || !first.is_multiple_of(width) {
             return Err(refused("page must be the next_page of an answer to the same query."));
         }
         let rest = end.saturating_sub(first) / width;
