@@ -34,7 +34,9 @@ pub enum NotKept {
     TooLarge,
     /// The conversation was replaced, cleared or deleted meanwhile.
     Changed,
-    /// The store did not answer in time.
+    /// The store cannot be written.
+    StoreFailed,
+    /// The store did not answer in time. It may still keep the exchange.
     Late,
 }
 
@@ -49,6 +51,7 @@ impl NotKept {
             Self::Unreadable => "unreadable",
             Self::TooLarge => "too_large",
             Self::Changed => "changed",
+            Self::StoreFailed => "store_failed",
             Self::Late => "late",
         }
     }

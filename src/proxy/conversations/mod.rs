@@ -181,7 +181,7 @@ async fn compose(
 /// Returns the message of a body that an exchange adds, if it may be kept.
 fn question(body: &str, limits: ConversationLimits) -> Result<Bytes, NotKept> {
     let question = insert::newest_user_message(body).ok_or(NotKept::NoUserMessage)?;
-    match question.len() as u64 <= limits.max_conversation_bytes / 4 {
+    match question.len() as u64 <= max_message_bytes(limits) {
         true => Ok(Bytes::copy_from_slice(question.as_bytes())),
         false => Err(NotKept::TooLarge),
     }
@@ -208,46 +208,38 @@ fn answer_message(text: &str) -> Bytes {
 impl Exchange {
     /// Prepares to collect the answer with these headers.
     pub fn answered(self, headers: &HeaderMap) -> Keeping {
-        let max_bytes = self.limits.max_conversation_bytes / 4;
+        let max_bytes = max_message_bytes(self.limits);
         let collector = Collector::new(headers, usize::try_from(max_bytes).unwrap_or(usize::MAX));
         Keeping { exchange: self, collector }
     }
 
-    /// Adds the exchange to its conversation. A failure is logged and nothing else: the caller has its
-    /// answer.
-    async fn keep(self, text: String, id: Option<RequestId>) {
-        let not_kept = match self.question {
-            Err(reason) => reason,
-            Ok(question) => {
-                let question = KeptMessage { text: question, opens: true };
-                let answer = KeptMessage { text: answer_message(&text), opens: false };
-                let addition =
-                    Addition { continues: self.continues, messages: vec![question, answer] };
-                let added = self.store.add_to_conversation(
-                    self.tenant,
-                    &self.name,
-                    addition,
-                    self.limits,
-                    now_ms(),
-                );
-                match tokio::time::timeout(WRITE_TIMEOUT, added).await {
-                    Ok(Ok(Added::Whole)) => return,
-                    Ok(Ok(Added::Changed)) => NotKept::Changed,
-                    Ok(Err(error)) => {
-                        tracing::warn!(
-                            target: "weir::conversations",
-                            %error,
-                            id = id.map(tracing::field::display),
-                            "an exchange cannot be kept"
-                        );
-                        return;
-                    }
-                    Err(_) => NotKept::Late,
-                }
+    /// Adds the exchange to its conversation.
+    async fn add(self, text: &str) -> Result<(), NotKept> {
+        let question = KeptMessage { text: self.question?, opens: true };
+        let answer = KeptMessage { text: answer_message(text), opens: false };
+        // Escapes may make it larger than its text.
+        if answer.text.len() as u64 > max_message_bytes(self.limits) {
+            return Err(NotKept::TooLarge);
+        }
+        let (tenant, limits) = (self.tenant, self.limits);
+        let addition = Addition { continues: self.continues, messages: vec![question, answer] };
+        let added = self.store.add_to_conversation(tenant, &self.name, addition, limits, now_ms());
+        match tokio::time::timeout(WRITE_TIMEOUT, added).await {
+            Ok(Ok(Added::Whole)) => Ok(()),
+            Ok(Ok(Added::Changed)) => Err(NotKept::Changed),
+            Ok(Err(error)) => {
+                tracing::warn!(target: "weir::store", %error, "the store cannot be written");
+                Err(NotKept::StoreFailed)
             }
-        };
-        not_kept.log(id);
+            Err(_) => Err(NotKept::Late),
+        }
     }
+}
+
+/// Returns the maximum size of a message that is kept: the two of an exchange take half of a
+/// conversation at most.
+fn max_message_bytes(limits: ConversationLimits) -> u64 {
+    limits.max_conversation_bytes / 4
 }
 
 /// Exchange whose answer is being collected.
@@ -262,15 +254,19 @@ impl Keeping {
         self.collector.feed(bytes);
     }
 
-    /// Adds the exchange to its conversation, if the caller has the whole answer.
+    /// Adds the exchange to its conversation, if the caller has the whole answer. A failure is logged,
+    /// and nothing else: the caller has its answer.
     pub async fn end(self, is_complete: bool, id: Option<RequestId>) {
         let collected = match is_complete {
             true => self.collector.finish(),
             false => Err(NotKept::Incomplete),
         };
-        match collected {
-            Ok(text) => self.exchange.keep(text, id).await,
-            Err(reason) => reason.log(id),
+        let added = match collected {
+            Ok(text) => self.exchange.add(&text).await,
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = added {
+            reason.log(id);
         }
     }
 }
