@@ -122,8 +122,7 @@ impl Reload {
             false => self.flags.gather_again(),
         };
         if let Err(problems) = self.changed(gathered, before) {
-            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            self.refuse(&lines);
+            self.refuse(&problems);
         }
     }
 
@@ -143,7 +142,7 @@ impl Reload {
         let files = self.files(&config, before);
         self.go_by(config).map_err(|error| vec![Problem::with("", error.to_string())])?;
         (self.log)(&level);
-        self.server.note_refused(false);
+        self.server.note_reload(None);
         gathered.figment = figment;
         (self.gathered, self.vocabularies, self.files) = (gathered, vocabularies, files);
         before.watch.follow(self.files.clone());
@@ -234,14 +233,20 @@ impl Reload {
         Ok(())
     }
 
-    fn refuse(&self, lines: &[String]) {
-        self.server.note_refused(true);
-        for line in lines {
-            tracing::error!(target: "weir::reload", "{line}");
+    fn refuse(&self, problems: &[Problem]) {
+        // Messages may quote values, which stay in the log.
+        let key = |problem: &Problem| match problem.key.as_str() {
+            "" => "configuration".to_owned(),
+            key => key.to_owned(),
+        };
+        let keys: Vec<String> = problems.iter().map(key).collect();
+        self.server.note_reload(Some(&keys));
+        for problem in problems {
+            tracing::error!(target: "weir::reload", "{problem}");
         }
         tracing::error!(
             target: "weir::reload",
-            problems = lines.len(),
+            problems = problems.len(),
             "the configuration was refused; the one before stays in force"
         );
     }

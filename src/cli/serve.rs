@@ -21,7 +21,7 @@ use super::start_error::{LogError, StartError};
 use super::store_path;
 use crate::admin::{self, Admin, AdminRenewal};
 use crate::config::{AuthMode, Config, Log, LogFormat, Warning};
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, events};
 use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
 use crate::upstream::Client;
 use weir_engine::tokens::Encoding;
@@ -162,6 +162,7 @@ async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, StartErr
         move || Arc::clone(in_force.proxy().journal()),
         config.store.url.is_some(),
     ));
+    tokio::spawn(events::watch_store(store.clone(), renewal.proxy().events().clone()));
     let admins = admin.as_ref().map(Admin::renewal);
     startup.watch((renewal.clone(), address), admins, &config);
     let shutdown = server.shutdown();
@@ -221,6 +222,9 @@ pub(super) async fn finish(proxy: &Proxy, ending: Ending) {
     if ending != Ending::Forced {
         // The originals of the last requests are saved before the process ends.
         proxy.originals().settle(|_| true).await;
+    }
+    if ending != Ending::Forced {
+        proxy.flush().await;
     }
     if let Err(error) = proxy.store().sync().await {
         tracing::warn!(

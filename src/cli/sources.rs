@@ -1,5 +1,5 @@
-//! Sources of the configuration: the embedded defaults, `OPENAI_BASE_URL`, a file, the environment,
-//! flags. Checks nothing; `config::load` does.
+//! Sources of the configuration: the embedded defaults, `OPENAI_BASE_URL` and OpenTelemetry's own
+//! variables, a file, the environment, flags. Checks nothing; `config::load` does.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -16,6 +16,13 @@ use crate::config::{DEFAULT_TOML, DEFAULTS, Problem};
 const ENV_PREFIX: &str = "WEIR_";
 /// Variables with this prefix that are not keys: the path of the file itself.
 const ENV_NOT_KEYS: &[&str] = &["WEIR_CONFIG"];
+
+/// OpenTelemetry's own variables, and the keys that they set unless something else does.
+const OPENTELEMETRY: [(&str, &str); 2] =
+    [("OTEL_EXPORTER_OTLP_ENDPOINT", "endpoint"), ("OTEL_SERVICE_NAME", "service_name")];
+/// Variable of OpenTelemetry with a collector's headers. They are secret, so that only its name
+/// becomes part of the configuration.
+const OTEL_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 
 /// Name of the file among the sources.
 const FILE: &str = "file";
@@ -66,7 +73,7 @@ pub struct Flag {
 }
 
 /// Combines all sources; each takes precedence over those before it: the defaults,
-/// `OPENAI_BASE_URL` (as `upstream.url`), the file, `WEIR_SECTION__KEY` among `env`, `flags`.
+/// `OPENAI_BASE_URL` (as `upstream.url`) and OpenTelemetry's variables, the file, `WEIR_SECTION__KEY` among `env`, `flags`.
 pub fn figment(
     file: Option<&Path>,
     openai_base_url: Option<String>,
@@ -86,6 +93,10 @@ pub fn figment_of(
     let mut figment = Figment::from(&Document::defaults());
     if let Some(url) = openai_base_url.filter(|url| !url.trim().is_empty()) {
         figment = figment.merge(Given::new("OPENAI_BASE_URL", ["upstream", "url"], url));
+    }
+    let env: Vec<(OsString, OsString)> = env.into_iter().collect();
+    for given in of_opentelemetry(&env) {
+        figment = figment.merge(given);
     }
     if let Some(file) = file {
         figment = figment.merge(file);
@@ -114,6 +125,21 @@ pub fn figment_of(
         figment = figment.merge(Given::new(&flag.name, flag.key.split('.'), flag.value));
     }
     figment
+}
+
+/// Returns the keys that OpenTelemetry's own variables set. Empty ones count as not set.
+fn of_opentelemetry(env: &[(OsString, OsString)]) -> Vec<Given> {
+    let value = |name: &str| {
+        let (_, value) = env.iter().find(|(own, _)| own == name)?;
+        let value = value.to_str()?.trim();
+        (!value.is_empty()).then(|| value.to_owned())
+    };
+    let plain = OPENTELEMETRY.iter().filter_map(|(name, key)| {
+        value(name).map(|value| Given::new(name, ["traces", key], value))
+    });
+    let headers = value(OTEL_HEADERS)
+        .map(|_| Given::new(OTEL_HEADERS, ["traces", "headers_env"], OTEL_HEADERS.to_owned()));
+    plain.chain(headers).collect()
 }
 
 /// TOML document, read and parsed at creation.

@@ -5,6 +5,7 @@ mod budgets;
 pub mod changes;
 mod checks;
 mod choices;
+pub mod events;
 pub mod keys;
 mod learning;
 pub mod models;
@@ -20,9 +21,11 @@ mod renamed;
 pub mod routes;
 mod summaries;
 mod tls;
+pub mod traces;
 pub mod upstreams;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 
 use figment::Figment;
@@ -31,6 +34,7 @@ use ipnet::IpNet;
 pub use auth::{Admin, AdminListen, Auth, AuthMode};
 pub use budgets::Budgets;
 pub use checks::is_database_url;
+pub use events::{EventKind, Events};
 pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
@@ -40,6 +44,7 @@ pub use renamed::DEFAULTS;
 pub use routes::{LargerWhen, Route, Routes};
 pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
 pub use tls::{ConnectTls, ListenTls};
+pub use traces::Traces;
 pub use upstreams::{DEFAULT_UPSTREAM, Upstream};
 use weir_engine::compact::Policy;
 pub use weir_store::Secret;
@@ -80,6 +85,8 @@ pub struct Config {
     pub redis: Redis,
     pub ledger: Ledger,
     pub budgets: Budgets,
+    pub events: Events,
+    pub traces: Traces,
     pub log: Log,
 }
 
@@ -88,6 +95,19 @@ impl Config {
     pub fn configured_limit_tokens(&self, model: &str) -> Option<u64> {
         let matching = self.limits.iter().filter(|limit| limit.matches(model));
         matching.map(|limit| limit.max_input_tokens).min()
+    }
+
+    /// Returns everything but the shipped catalogue, to compare configurations by its text. Secrets
+    /// print as stars.
+    pub fn written(&self) -> impl fmt::Debug + '_ {
+        let Self { server, cors, auth, admin, upstream, upstreams, routes, context, .. } = self;
+        let Self { summaries, learning, limits, models, model_settings, prices, .. } = self;
+        let Self { cache, store, redis, ledger, budgets, events, traces, log, .. } = self;
+        (
+            (server, cors, auth, admin, upstream, upstreams, routes, context),
+            (summaries, learning, limits, models.own(), model_settings, prices),
+            (cache, store, redis, ledger, budgets, events, traces, log),
+        )
     }
 
     /// Returns all upstreams with their names, the default first.

@@ -6,6 +6,7 @@ use figment::Figment;
 use super::auth;
 use super::budgets;
 use super::checks::{address, host_name, network, origin, store_path, store_url};
+use super::events;
 use super::keys::{
     CACHE, CONTEXT, CONTEXT_ADVANCED, CORS, LEDGER, LIMITS, LOG, SERVER, SERVER_TLS, STORE,
 };
@@ -19,6 +20,7 @@ use super::redis;
 use super::routes;
 use super::summaries;
 use super::tls;
+use super::traces;
 use super::upstreams;
 use super::{Cache, Config, Context, Cors, Ledger, Limit, Log, Server, Store};
 use weir_engine::compact::Policy;
@@ -69,6 +71,8 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
         redis: redis::read(reader),
         ledger: ledger(reader),
         budgets: budgets::read(reader),
+        events: events::read(reader),
+        traces: traces::read(reader),
         log: log(reader),
     };
     auth::agree(reader, &config);
@@ -229,6 +233,9 @@ fn warnings(config: &Config) -> Vec<Warning> {
         };
         let key = format!("{}.url", upstreams::section(name));
         warn(&key, format!("{whose} to {host} unencrypted; use https:// if it can"));
+    }
+    for (key, message) in events::warnings(config).into_iter().chain(traces::warnings(config)) {
+        warn(key, message);
     }
     for (row, limit) in config.limits.iter().enumerate() {
         if !config.models.any_name(|name| limit.matches(name)) {

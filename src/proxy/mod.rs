@@ -4,15 +4,18 @@
 pub mod admit;
 pub mod compaction;
 pub mod error;
+pub mod events;
 mod headers;
 pub mod hold;
 pub mod metrics;
+mod outbox;
 pub mod plan;
 pub mod relay;
 pub mod send;
 mod settings;
 pub mod settle;
 pub mod summaries;
+pub mod traces;
 pub mod upstreams;
 
 use std::sync::Arc;
@@ -28,6 +31,7 @@ pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel};
 pub use self::compaction::Asked;
 use self::compaction::answer::OwnAnswer;
 pub use self::error::{ErrorKind, ProxyError, SetupError};
+use self::events::{Event, Events};
 pub use self::hold::journal::Journal;
 pub use self::plan::{Explained, Question, RequestOptions};
 use self::relay::addition::Addition;
@@ -80,6 +84,7 @@ impl Proxy {
         let settings = &self.settings;
         let admission = std::mem::replace(&mut request.admission, Admission::unlimited());
         let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
+        self.trace(&mut record, &request.headers);
         record.attributed(attribution::from_headers(&request.headers));
         let mut addition = None;
         let sent = async {
@@ -132,6 +137,7 @@ impl Proxy {
         }
         let admission = std::mem::replace(&mut request.admission, Admission::unlimited());
         let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
+        self.trace(&mut record, &request.headers);
         let answered = async {
             self.refuse_loop(&request.headers)?;
             read?;
@@ -166,6 +172,7 @@ impl Proxy {
         let is_get = pass.method == Method::GET;
         let is_unread = passthrough::is_unread(&pass.method, &pass.target);
         let mut record = self.begin(&pass.method, &pass.target, &pass.caller, pass.admission);
+        self.trace(&mut record, &pass.headers);
         record.attributed(attribution::from_headers(&pass.headers));
         let sent = async {
             self.refuse_loop(&pass.headers)?;
@@ -205,6 +212,7 @@ impl Proxy {
     async fn models(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
         let Pass { caller, admission, target, method, headers, .. } = pass;
         let mut record = self.begin(&method, &target, &caller, admission);
+        self.trace(&mut record, &headers);
         let sent = async {
             self.refuse_loop(&headers)?;
             // Tokens are unknown yet, but earlier use must leave some room.
@@ -238,6 +246,11 @@ impl Proxy {
         admission: Admission,
     ) -> Record {
         Record::begin(method, target, caller.clone(), admission, self.settings.journal.metrics())
+    }
+
+    /// Starts the trace of a request with these headers, if it is to have one.
+    fn trace(&self, record: &mut Record, headers: &HeaderMap) {
+        record.traced(|begun| self.runtime.tracer.begin(headers, begun));
     }
 
     /// Adds the headers that name the request, the minute's rest and the route to an answer.
@@ -305,7 +318,26 @@ impl Proxy {
     /// Renders all metrics in the OpenMetrics text format. Lists budgets by name: it is for
     /// operators.
     pub async fn metrics_page(&self) -> String {
-        metrics::page::render(self.journal(), self.store(), self.summaries()).await
+        metrics::page::render(&self.settings, &self.runtime).await
+    }
+
+    /// Returns the sender of events for operators.
+    pub fn events(&self) -> &Events {
+        &self.runtime.events
+    }
+
+    /// Records whether a changed configuration was applied, or refused for problems with these keys.
+    pub fn reloaded(&self, refused: Option<&[String]>) {
+        self.journal().metrics().reloaded(refused.is_none());
+        match refused {
+            Some(keys) => self.runtime.events.send(&Event::ReloadRefused { keys }),
+            None => self.runtime.events.reload_applied(),
+        }
+    }
+
+    /// Waits, within bounds, until waiting events are posted and waiting traces exported.
+    pub async fn flush(&self) {
+        tokio::join!(self.runtime.events.finish(), self.runtime.tracer.finish());
     }
 
     /// Returns the secret of callers' fingerprints.

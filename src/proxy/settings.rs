@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::admit::admission::Admissions;
 use super::compaction::seal::Sealer;
 use super::error::SetupError;
+use super::events::Events;
 use super::headers::Via;
 use super::hold::budgets::Budgets;
 use super::hold::journal::{Journal, JournalState};
@@ -13,6 +14,7 @@ use super::plan::{PlanState, Planner, PlannerParts};
 use super::relay::drain::Drains;
 use super::settle::originals::Originals;
 use super::summaries::{Summaries, SummaryState};
+use super::traces::Tracer;
 use super::upstreams::routes::Routes;
 use super::upstreams::{Upstream, Upstreams};
 use crate::config::{Config, Mode};
@@ -32,8 +34,10 @@ pub struct Runtime {
     pub admissions: Admissions,
     /// Routes and models already reported as unread.
     pub unread: Warned,
+    pub events: Events,
+    pub tracer: Tracer,
+    pub plans: Arc<PlanState>,
     journal: Arc<JournalState>,
-    plans: Arc<PlanState>,
     summaries: Arc<SummaryState>,
     /// Name of this instance in `via`, to recognise its own requests.
     via: Via,
@@ -45,12 +49,15 @@ impl Runtime {
     pub fn new(config: &Arc<Config>, store: Store) -> Result<Self, SetupError> {
         let redis = Redis::configured(&config.redis.url, &config.redis.key_prefix)
             .map_err(SetupError::Redis)?;
-        let budgets = Budgets::new(Arc::clone(config), &store, redis.clone());
+        let events = Events::new(config);
+        let budgets = Budgets::new(Arc::clone(config), &store, redis.clone(), events.clone());
         Ok(Self {
             originals: Arc::new(Originals::new(&config.context, &store)?),
             drains: Drains::new(&config.ledger),
             admissions: Admissions::new(redis),
             unread: Warned::default(),
+            events,
+            tracer: Tracer::new(config),
             journal: Arc::new(JournalState::new(store.clone(), budgets)),
             plans: Arc::new(PlanState::new(&config.cache, Some(store.clone()))),
             summaries: Arc::new(SummaryState::new(&config.summaries, &store)),
@@ -93,7 +100,7 @@ impl Settings {
     ) -> Result<Self, SetupError> {
         let store = &runtime.store;
         let old = before.map(|before| (&*before.config, &before.upstreams));
-        let upstreams = Upstreams::new(&config, client, store, old)?;
+        let upstreams = Upstreams::new(&config, client, (store, &runtime.events), old)?;
         let routes =
             Routes::new(Arc::clone(&config), |name| Arc::clone(&upstreams.find(name).knowledge));
         let prices = RoutePrices::new(&config, |name| upstreams.find(name).origin.to_string());

@@ -102,9 +102,11 @@ enum Step {
 impl RoutesState {
     /// Creates the state for the configuration in force at the start.
     pub(super) fn new(config: &Config, proxy: &Proxy, shutdown: Shutdown) -> Self {
+        let bodies = Bodies::new(config.server.max_bodies_in_flight_bytes);
+        proxy.journal().metrics().watch_bodies(bodies.held_bytes());
         Self {
             auth: Arc::new(Auth::new(config.auth.mode, proxy)),
-            bodies: Bodies::new(config.server.max_bodies_in_flight_bytes),
+            bodies,
             shutdown,
             is_refused: Arc::default(),
         }

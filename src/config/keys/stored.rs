@@ -95,8 +95,7 @@ pub(in crate::config) const BUDGETS: Section = Section {
         /// While the state of a budget is unknown, "open" sends requests anyway and "closed"
         /// refuses them.
         on_failure = "open", Choice(words::<OnFailure>), Restart;
-        /// URL to post budget warnings to, as JSON; empty for none. The log and headers carry them
-        /// too.
+        /// Older place of `events.webhook_url`, for events of budgets alone; empty for none.
         webhook_url = "", Text("URL"), Restart;
     }],
     ..EMPTY

@@ -12,8 +12,8 @@ use crate::config::keys::SECTIONS;
 use crate::config::renamed::{find, put};
 use crate::config::{
     Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, CompactsBy, ConnectTls, DEFAULT_TOML,
-    Learning, ListenTls, LogFormat, Mode, ModelEntry, OnFailure, Originals, Prices, UnknownPrice,
-    Upstream, load,
+    EventKind, Events, Learning, ListenTls, LogFormat, Mode, ModelEntry, OnFailure, Originals,
+    Prices, Traces, UnknownPrice, Upstream, load,
 };
 use weir_engine::compact::anchors::Anchors;
 use weir_engine::compact::policy::{
@@ -211,6 +211,16 @@ const EVERY_KEY: &str = r#"
         wait_ms = 0
         on_failure = "closed"
         webhook_url = "https://chat.example/hook"
+        [events]
+        webhook_url = "https://ops.example/hook"
+        kinds = ["reload_refused", "store_failing"]
+        secret_env = "EVENTS_SECRET"
+        secret_file = ""
+        [traces]
+        endpoint = "https://collector.example:4318/"
+        headers_env = "COLLECTOR_HEADERS"
+        service_name = "weir-eu"
+        sample_ratio = 0.25
         [log]
         format = "json"
         level = "debug"
@@ -262,6 +272,19 @@ fn every_key_is_taken() {
             sums_retention_days: 10,
         },
         budgets: every_key_of_budgets(),
+        events: Events {
+            webhook_url: "https://ops.example/hook".into(),
+            kinds: vec![EventKind::ReloadRefused, EventKind::StoreFailing],
+            secret_env: "EVENTS_SECRET".into(),
+            ..Events::default()
+        },
+        traces: Traces {
+            endpoint: "https://collector.example:4318/v1/traces".into(),
+            headers_env: "COLLECTOR_HEADERS".into(),
+            headers: Vec::new(),
+            service_name: "weir-eu".into(),
+            sample_permille: 250,
+        },
         log: Log { format: LogFormat::Json, level: "debug".into() },
         ..Config::default()
     };
@@ -505,6 +528,31 @@ fn what_is_probably_not_meant_is_warned_of() {
     assert_eq!(keys, ["server.allowed_hosts", "upstream.url"]);
     let (_, warnings) = loaded("[upstream]\nurl = \"http://127.0.0.1:11434/v1\"");
     assert_eq!(warnings, []);
+    for (text, keys) in [
+        ("[events]\nkinds = [\"store_failing\"]", vec!["events.kinds"]),
+        ("[events]\nsecret_env = \"A\"", vec!["events.webhook_url"]),
+        ("[events]\nwebhook_url = \"https://a.example/\"", vec!["events.secret_env"]),
+        ("[events]\nwebhook_url = \"http://127.0.0.1:9/\"", vec![]),
+        (
+            "[events]\nwebhook_url = \"http://a.example/\"\nsecret_env = \"A\"\n\
+             [budgets]\nwebhook_url = \"https://b.example/\"",
+            vec!["budgets.webhook_url", "events.webhook_url"],
+        ),
+        ("[budgets]\nwebhook_url = \"https://b.example/\"", vec![]),
+        ("[traces]\nendpoint = \"http://127.0.0.1:4317\"", vec!["traces.endpoint"]),
+        (
+            "[traces]\nendpoint = \"http://c.example:4318\"\nheaders_env = \"A\"",
+            vec!["traces.endpoint"],
+        ),
+        (
+            "[traces]\nendpoint = \"http://127.0.0.1:4318\"\nsample_ratio = 0.0",
+            vec!["traces.sample_ratio"],
+        ),
+    ] {
+        let (_, warnings) = loaded(text);
+        let found: Vec<_> = warnings.iter().map(|warning| warning.key.as_str()).collect();
+        assert_eq!(found, keys, "{text}");
+    }
 }
 
 #[test]

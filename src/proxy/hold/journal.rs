@@ -138,7 +138,16 @@ impl Journal {
                 self.price(self.place(desired.upstream), None, desired.model)
             }
         };
-        self.state.budgets.hold(caller, desired, price).await
+        self.held(self.state.budgets.hold(caller, desired, price).await)
+    }
+
+    /// Counts the hold of a request to which budgets apply.
+    fn held(&self, held: Result<Holding, ProxyError>) -> Result<Holding, ProxyError> {
+        match &held {
+            Ok(holding) if !holding.is_bound() => {}
+            held => self.metrics().held(held.as_ref().err().map(|error| error.kind)),
+        }
+        held
     }
 
     /// Returns the counters of requests.
@@ -200,7 +209,7 @@ impl Journal {
         };
         let place = self.place(entry.upstream.as_deref());
         let price = if model.is_empty() { None } else { self.price(place, None, model) };
-        self.state.budgets.hold_unread(&entry.caller, &unread, price).await
+        self.held(self.state.budgets.hold_unread(&entry.caller, &unread, price).await)
     }
 
     /// Records that a request for which `holding` is held is about to be sent; `None` if there is

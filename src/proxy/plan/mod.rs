@@ -14,6 +14,7 @@ pub mod refusal;
 pub mod shared;
 
 pub use self::explain::Explained;
+pub use self::plan_cache::CacheFigures;
 pub use self::planned::{Job, Planned, RequestOptions};
 pub use self::planner::{Planner, PlannerParts};
 pub use self::question::Question;

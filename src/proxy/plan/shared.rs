@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 use super::decisions::DecisionRecords;
-use super::plan_cache::PlanCache;
+use super::plan_cache::{CacheFigures, PlanCache};
 use crate::config::{self, Config};
 use crate::proxy::summaries::Summaries;
 use crate::proxy::upstreams::routes::Routes;
@@ -38,6 +38,11 @@ impl PlanState {
             warned: Mutex::default(),
             heavy: Arc::new(Semaphore::new(cores)),
         }
+    }
+
+    /// Returns the figures of its caches.
+    pub fn figures(&self) -> impl Iterator<Item = CacheFigures> + use<> {
+        self.cache.figures().into_iter()
     }
 }
 

@@ -25,7 +25,7 @@ use weir_engine::wire::usage::Meter;
 /// Returns the upstream's answer for the caller, with `record` written at its end. If the caller
 /// leaves before, `drains` reads on.
 pub fn relay(inbound: Inbound, mut record: Record, drains: &Drains) -> Response<Body> {
-    record.answered(inbound.status);
+    record.answered(inbound.status, filtered::is_event_stream(&inbound.headers));
     let meter = meter(&inbound.headers);
     let relay = Relay { upstream: inbound.body, meter, record, has_left: false, settling: None };
     let mut response = Response::new(Body::new(Drained::new(relay, drains)));

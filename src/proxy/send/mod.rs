@@ -90,6 +90,9 @@ pub async fn send(
     let (mut cause, mut retries) = (None, 0);
     loop {
         let mut sent = exchange.send(cause, record).await;
+        if let Some(tried) = tried(&sent) {
+            record.tried(exchange.place().0, tried);
+        }
         if let Ok(inbound) = &mut sent {
             match exchange.correct(inbound, record).await {
                 Ok(None) => {}

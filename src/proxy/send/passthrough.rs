@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Method};
 use http_body::{Body as _, Frame, SizeHint};
+use tokio::time::Instant;
 
 use super::{Cause, Exchange, find_model, may_pass};
 use crate::proxy::admit::request::PassBody;
@@ -154,17 +155,20 @@ impl Exchange for Passthrough<'_> {
 
     async fn send(&mut self, _: Option<Cause>, record: &mut Record) -> Result<Inbound, ProxyError> {
         record.ready();
-        let outbound = self.outbound();
+        let mut outbound = self.outbound();
         let (settings, attempt) = (self.settings, &self.current);
         let model = attempt.model.clone();
         let (origin, plan_ms) = (record.attribution(), record.plan_ms());
         let entry = JournalEntry::passed(record.caller(), &outbound, model, origin, plan_ms);
         if let Some(mut entry) = entry {
             entry.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
-            let holding = settings.journal.hold_unread(&entry, self.request.body_bytes).await?;
-            record.account(settings.journal.open(entry, holding).await?);
+            let queued = Instant::now();
+            let holding = settings.journal.hold_unread(&entry, self.request.body_bytes).await;
+            record.held(queued, holding.is_ok());
+            record.account(settings.journal.open(entry, holding?).await?);
         }
         record.sent_to(settings.shown_name(&attempt.upstream));
+        record.sending(&attempt.upstream, &mut outbound);
         let sent = attempt.upstream.client.send(outbound).await;
         sent.map_err(|error| attempt.upstream.error(error))
     }

@@ -21,8 +21,13 @@ use crate::proxy::send::probe::Probe;
 use crate::proxy::settle::originals::LeftOut;
 pub use crate::proxy::settle::outcome::Outcome;
 use crate::proxy::settle::settlement::{self, End};
+use crate::proxy::settle::spans;
+use crate::proxy::traces::Trace;
+use crate::proxy::traces::context::TRACEPARENT;
+use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::learned::Sampling;
-use crate::upstream::Target;
+use crate::upstream::retry::Tried;
+use crate::upstream::{Outbound, Target};
 use weir_engine::wire::usage::Metered;
 use weir_store::budget::NanoUsd;
 use weir_store::ledger::{Attribution, RequestId};
@@ -75,6 +80,13 @@ pub struct Record {
     pub outcome: Outcome,
     /// Whether the answer has ended.
     has_end: bool,
+    /// Time at which the last attempt was sent.
+    sent: Instant,
+    /// Start of an answer that comes in events.
+    stream_begun: Option<Instant>,
+    /// Start of the settlement.
+    settling: Option<Instant>,
+    trace: Option<Box<Trace>>,
 }
 
 /// Request that is forwarded unread.
@@ -126,7 +138,16 @@ impl Record {
             metered: Metered::default(),
             outcome: Outcome::CallerLeft,
             has_end: false,
+            sent: now,
+            stream_begun: None,
+            settling: None,
+            trace: None,
         }
+    }
+
+    /// Starts the trace that `begin` makes of a request with this start.
+    pub fn traced(&mut self, begin: impl FnOnce(Instant) -> Option<Box<Trace>>) {
+        self.trace = begin(self.begun);
     }
 
     /// Records the origin of the request.
@@ -144,6 +165,9 @@ impl Record {
         let begun = self.turned.max(self.ready);
         self.ready = Instant::now();
         *self.planning.get_or_insert_default() += self.ready - begun;
+        if let Some(trace) = &mut self.trace {
+            trace.step("plan", (begun, self.ready), false, spans::planned(planned));
+        }
         self.planned = Some(Planned {
             body: None,
             action: planned.action.clone(),
@@ -206,6 +230,33 @@ impl Record {
     /// Returns the model that an unread request is known to name.
     pub fn passed_model(&self) -> Option<&str> {
         self.passed.model.get().map(String::as_str)
+    }
+
+    /// Records that the request has waited since `begun` for the amount to hold.
+    pub fn held(&mut self, begun: Instant, is_granted: bool) {
+        if let Some(trace) = &mut self.trace {
+            trace.step("hold", (begun, Instant::now()), !is_granted, Vec::new());
+        }
+    }
+
+    /// Records that `outbound` is sent to `upstream`, and puts the trace's context into its headers, if
+    /// there is a trace.
+    pub fn sending(&mut self, upstream: &Upstream, outbound: &mut Outbound) {
+        self.sent = Instant::now();
+        let Some(trace) = &mut self.trace else { return };
+        let model = self.planned.as_ref().map(|planned| planned.model.as_str());
+        let model = model.or_else(|| self.passed.model.get().map(String::as_str));
+        let limit_tokens = self.planned.as_ref().and_then(|planned| planned.max_output_tokens);
+        let (name, attributes) =
+            spans::attempt(upstream, (self.route, self.method.as_str()), model, limit_tokens);
+        if let Some(context) = trace.attempt(name, attributes) {
+            outbound.headers.insert(TRACEPARENT, context);
+        }
+    }
+
+    /// Records how the request came back from `upstream`.
+    pub fn tried(&self, upstream: &Upstream, tried: Tried) {
+        self.metrics.tried(&upstream.name, tried, self.sent.elapsed());
     }
 
     /// Records that an attempt has returned and another one may be planned.
@@ -284,7 +335,8 @@ impl Record {
         self.outcome = Outcome::Failed(error.kind);
         self.subject.clone_from(&error.subject);
         if let Some((account, ended)) = self.end() {
-            account.settle(ended).await;
+            let cost_nano_usd = account.settle(ended).await;
+            self.settled(cost_nano_usd);
         }
         error
     }
@@ -339,6 +391,9 @@ impl Record {
     }
 
     async fn settle_before(&mut self, outcome: Outcome, status: Option<StatusCode>) {
+        if let Some(trace) = &mut self.trace {
+            trace.attempt_ended(true, spans::came_back(outcome, status));
+        }
         let Some(account) = self.account.take() else { return };
         let ended = Ended {
             end: outcome.end(),
@@ -351,9 +406,10 @@ impl Record {
         account.settle(ended).await;
     }
 
-    /// Records that an answer has begun.
-    pub fn answered(&mut self, status: StatusCode) {
+    /// Records that an answer has begun; `is_stream` if it comes in events.
+    pub fn answered(&mut self, status: StatusCode, is_stream: bool) {
         self.status = Some(status);
+        self.stream_begun = is_stream.then(Instant::now);
         self.upstream_first_byte_ms = Some(millis(self.ready.elapsed()));
     }
 
@@ -374,6 +430,7 @@ impl Record {
             probe.accepted(self.metered.usage.and_then(|usage| usage.prompt_tokens));
         }
         let account = self.account.take()?;
+        self.settling = Some(Instant::now());
         let ended = Ended {
             end: match self.metered.done || self.has_end {
                 true => End::Seen,
@@ -394,6 +451,9 @@ impl Record {
     /// Records the cost of the request.
     pub fn settled(&mut self, cost_nano_usd: Option<u64>) {
         self.cost_nano_usd = cost_nano_usd;
+        if let (Some(begun), Some(trace)) = (self.settling.take(), &mut self.trace) {
+            trace.step("settle", (begun, Instant::now()), false, Vec::new());
+        }
     }
 }
 
@@ -438,6 +498,7 @@ impl Record {
             action: self.action().unwrap_or_default(),
             conversation_tokens: sent.map(|sent| (sent.received_tokens, sent.sent_tokens)),
             duration: self.begun.elapsed(),
+            stream: self.stream_begun.map(|begun| begun.elapsed()),
             first_byte: self.upstream_first_byte_ms.map(Duration::from_millis),
             plan: self.planning,
             unsettled: match self.id {
@@ -445,6 +506,32 @@ impl Record {
                 None => self.metered.usage.map(settlement::believed),
             },
         });
+    }
+
+    /// Ends the trace.
+    fn trace(&mut self) {
+        let Some(mut trace) = self.trace.take() else { return };
+        let is_error = match self.outcome {
+            Outcome::Failed(_) | Outcome::UpstreamCut | Outcome::IdleTimeout => true,
+            _ => self.status.is_some_and(|status| status.is_server_error()),
+        };
+        let mut of_attempt = spans::came_back(self.outcome, self.status);
+        of_attempt.extend(spans::answer(&self.metered));
+        trace.attempt_ended(
+            is_error || self.status.is_some_and(|own| !own.is_success()),
+            of_attempt,
+        );
+        let mut attributes = spans::request(
+            (self.method.as_str(), self.route),
+            self.caller_status(),
+            self.outcome,
+            self.action(),
+        );
+        let planned = self.planned.as_ref();
+        attributes.extend(planned.into_iter().flat_map(spans::planned));
+        attributes.extend(spans::caller(&self.caller, &self.attribution));
+        attributes.extend(spans::costs(self.id, self.cost_nano_usd, self.attempts));
+        trace.finish(spans::name(self.method.as_str(), self.route), is_error, attributes);
     }
 
     fn log(&self) {
@@ -504,6 +591,7 @@ impl Drop for Record {
         }
         self.count();
         self.log();
+        self.trace();
     }
 }
 

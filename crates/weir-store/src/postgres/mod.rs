@@ -135,7 +135,9 @@ impl Postgres {
         let shared = Arc::clone(&self.0.shared);
         let work = work(Arc::clone(&shared));
         let done = self.0.runtime.spawn(async move {
+            let begun = Instant::now();
             let done = work.await;
+            shared.pool.health().took(begun.elapsed());
             shared.pool.health().report(done.as_ref().map(drop));
             done
         });

@@ -55,7 +55,8 @@ impl Values for Postgres {
     fn activity(&self) -> Activity {
         let shared = &self.0.shared;
         let (writes, failed_writes) = shared.pool.health().counts();
-        Activity { writes, failed_writes, queued: shared.queues.waiting(), log_bytes: 0 }
+        let (queued, transactions) = (shared.queues.waiting(), shared.pool.health().latencies());
+        Activity { writes, failed_writes, queued, transactions, ..Activity::default() }
     }
 
     async fn sync(&self) -> Result<(), StoreError> {

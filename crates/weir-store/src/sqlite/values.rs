@@ -17,6 +17,15 @@ use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant
 /// Maximum expired entries deleted per transaction, so that others do not wait long.
 const DELETED_AT_ONCE: i64 = 1000;
 
+/// Returns the size of a file and of SQLite's own log next to it.
+fn size_bytes(path: &Path) -> u64 {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    // A file that cannot be examined counts as empty.
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+    size(path) + size(Path::new(&log))
+}
+
 #[async_trait]
 impl Values for Sqlite {
     fn secret(&self) -> [u8; SECRET_BYTES] {
@@ -33,7 +42,9 @@ impl Values for Sqlite {
             writes: writer.writes + log.writes,
             failed_writes: writer.failed_writes + log.failed_writes,
             queued: writer.queued,
-            log_bytes: log.log_bytes,
+            transactions: writer.transactions,
+            file_bytes: self.file().map_or(0, size_bytes),
+            ..log
         }
     }
 
