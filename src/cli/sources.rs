@@ -393,8 +393,8 @@ mod tests {
                 "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes, or a whole number",
                 "limits (WEIR_LIMITS): is a list: write each of its rows under [[limits]]",
                 "WEIR_: there is no such key; the sections are admin, auth, budgets, cache, context, cors, \
-                 learning, ledger, limits, log, models, policies, prices, redis, routes, server, store, \
-                 summaries, upstream, upstreams",
+                 events, learning, ledger, limits, log, models, policies, prices, redis, routes, server, \
+                 store, summaries, traces, upstream, upstreams",
                 "server (WEIR_SERVER): is a section and has no value of its own",
             ]
         );

@@ -18,7 +18,10 @@ pub fn weir(arguments: &[&str]) -> Command {
 pub fn isolate(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let shown = name.to_string_lossy();
-        if shown.starts_with("WEIR_") || shown.to_lowercase().ends_with("_proxy") {
+        if shown.starts_with("WEIR_")
+            || shown.starts_with("OTEL_")
+            || shown.to_lowercase().ends_with("_proxy")
+        {
             command.env_remove(&name);
         }
     }

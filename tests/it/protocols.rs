@@ -9,5 +9,5 @@ mod retold;
 mod same_plans;
 mod service;
 mod thinking;
-mod through;
+pub mod through;
 pub mod validity;

@@ -213,8 +213,51 @@ fn own_histogram() -> Histogram {
     Histogram::new(OWN_SECONDS)
 }
 
+/// Reasons of refusals.
+const REFUSALS: [&str; 15] = [
+    "request_rate",
+    "token_rate",
+    "budget_exhausted",
+    "budget_held",
+    "model_not_priced",
+    "credential",
+    "model_not_allowed",
+    "route_not_allowed",
+    "bypass_not_allowed",
+    "host",
+    "origin",
+    "overloaded",
+    "store",
+    "context_length",
+    "too_large",
+];
+
 impl Default for Metrics {
     fn default() -> Self {
+        let metrics = Self::empty();
+        // Series with fixed words begin at zero, so that their first increase is seen.
+        for reason in REFUSALS {
+            metrics.refusals.get_or_create(&OfReason { reason }).inc_by(0);
+        }
+        for reason in ["overflow", "failure"] {
+            metrics.resends.get_or_create(&OfReason { reason }).inc_by(0);
+        }
+        let results: [(_, &[&'static str]); 3] = [
+            (&metrics.holds, &["granted", "exhausted", "no_room", "failed"]),
+            (&metrics.prompt_cache, &["hit", "miss", "unreported"]),
+            (&metrics.reloads, &["applied", "refused"]),
+        ];
+        for (family, words) in results {
+            for result in words {
+                family.get_or_create(&OfResult { result }).inc_by(0);
+            }
+        }
+        metrics
+    }
+}
+
+impl Metrics {
+    fn empty() -> Self {
         Self {
             totals: Mutex::default(),
             models: RwLock::default(),
@@ -476,8 +519,9 @@ fn refusal(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::BudgetHeld => "budget_held",
         ErrorKind::ModelNotPriced => "model_not_priced",
         ErrorKind::InvalidApiKey | ErrorKind::CredentialRequired => "credential",
-        ErrorKind::ModelNotAllowed | ErrorKind::PassthroughRequired => "not_allowed",
-        ErrorKind::BypassNotAllowed => "not_allowed",
+        ErrorKind::ModelNotAllowed => "model_not_allowed",
+        ErrorKind::PassthroughRequired => "route_not_allowed",
+        ErrorKind::BypassNotAllowed => "bypass_not_allowed",
         ErrorKind::HostNotAllowed => "host",
         ErrorKind::OriginNotAllowed => "origin",
         ErrorKind::Overloaded => "overloaded",

@@ -335,8 +335,8 @@ impl Record {
         self.outcome = Outcome::Failed(error.kind);
         self.subject.clone_from(&error.subject);
         if let Some((account, ended)) = self.end() {
-            let cost_nano_usd = account.settle(ended).await;
-            self.settled(cost_nano_usd);
+            account.settle(ended).await;
+            self.trace_settlement();
         }
         error
     }
@@ -451,6 +451,10 @@ impl Record {
     /// Records the cost of the request.
     pub fn settled(&mut self, cost_nano_usd: Option<u64>) {
         self.cost_nano_usd = cost_nano_usd;
+        self.trace_settlement();
+    }
+
+    fn trace_settlement(&mut self) {
         if let (Some(begun), Some(trace)) = (self.settling.take(), &mut self.trace) {
             trace.step("settle", (begun, Instant::now()), false, Vec::new());
         }
@@ -511,16 +515,13 @@ impl Record {
     /// Ends the trace.
     fn trace(&mut self) {
         let Some(mut trace) = self.trace.take() else { return };
-        let is_error = match self.outcome {
-            Outcome::Failed(_) | Outcome::UpstreamCut | Outcome::IdleTimeout => true,
-            _ => self.status.is_some_and(|status| status.is_server_error()),
-        };
+        let is_cut = matches!(self.outcome, Outcome::UpstreamCut | Outcome::IdleTimeout);
+        // A refusal is no error of the server's, but one of the upstream's client.
+        let is_error = is_cut || self.caller_status().is_some_and(|status| status >= 500);
+        let is_refused = self.status.is_none_or(|status| !status.is_success());
         let mut of_attempt = spans::came_back(self.outcome, self.status);
         of_attempt.extend(spans::answer(&self.metered));
-        trace.attempt_ended(
-            is_error || self.status.is_some_and(|own| !own.is_success()),
-            of_attempt,
-        );
+        trace.attempt_ended(is_cut || is_refused, of_attempt);
         let mut attributes = spans::request(
             (self.method.as_str(), self.route),
             self.caller_status(),
