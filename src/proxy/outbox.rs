@@ -1,4 +1,4 @@
-//! Outbox: a bounded queue in front of a task in the background. Whoever puts something in never
+//! Outbox: a bounded queue in front of a task in the background. Putting something in never
 //! waits; what finds no room is dropped and counted. Knows nothing of the contents.
 
 use std::future::Future;

@@ -26,7 +26,7 @@ impl Collector {
     /// Creates a client for the collector at `url` that sends these headers; `None`, with a log line,
     /// if TLS cannot be set up.
     pub fn new(url: &str, given: &[(String, Secret)]) -> Option<Self> {
-        let client = posting_client(TIMEOUT, "traces")?;
+        let client = posting_client(url, TIMEOUT, "traces")?;
         let mut headers = HeaderMap::new();
         for (name, value) in given {
             let name = HeaderName::try_from(name.as_str()).ok();

@@ -9,6 +9,8 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, HeaderName};
 use reqwest::redirect;
 use ring::hmac;
+
+use crate::config::names::is_local_host;
 use weir_store::now_ms;
 
 /// Timeout of one attempt.
@@ -30,15 +32,28 @@ pub struct Webhook {
     key: Option<hmac::Key>,
 }
 
-/// Creates a client for small posts in the background; `None`, with a log line about the `purpose`, if
-/// TLS cannot be set up.
-pub(super) fn posting_client(timeout: Duration, purpose: &str) -> Option<reqwest::Client> {
+/// Creates a client for small posts to `url` in the background; `None`, with a log line about their
+/// purpose, if TLS cannot be set up.
+pub(super) fn posting_client(
+    url: &str,
+    timeout: Duration,
+    purpose: &str,
+) -> Option<reqwest::Client> {
     super::install_tls_provider();
-    let client = reqwest::Client::builder()
+    let mut builder = reqwest::Client::builder()
         .redirect(redirect::Policy::none())
         .timeout(timeout)
-        .pool_max_idle_per_host(1)
-        .build();
+        .pool_max_idle_per_host(1);
+    let uri = url.parse::<http::Uri>().ok();
+    if uri.as_ref().and_then(http::Uri::host).is_some_and(is_local_host) {
+        // A proxy from the environment is meant for other hosts.
+        builder = builder.no_proxy();
+    }
+    if uri.as_ref().and_then(http::Uri::scheme_str) == Some("http") {
+        // Without TLS there is nothing to verify, so a machine without certificates works, too.
+        builder = builder.tls_certs_only([]);
+    }
+    let client = builder.build();
     match client {
         Ok(client) => Some(client),
         Err(error) => {
@@ -53,7 +68,7 @@ impl Webhook {
     /// Creates a webhook for `url`, whose posts are signed with `key`, if any. `None`, with a log
     /// line, if TLS cannot be set up.
     pub fn new(url: &str, key: Option<&[u8]>) -> Option<Self> {
-        let client = posting_client(TIMEOUT, "events")?;
+        let client = posting_client(url, TIMEOUT, "events")?;
         let key = key.map(|key| hmac::Key::new(hmac::HMAC_SHA256, key));
         Some(Self { url: url.to_owned(), client, key })
     }

@@ -176,7 +176,7 @@ struct Durations(Latencies);
 
 impl EncodeMetric for Durations {
     fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
-        let bounds = BOUNDS_MICROS.iter().map(|bound| *bound as f64 / 1e6).chain([f64::MAX]);
+        let bounds = BOUNDS_MICROS.iter().map(|bound| *bound as f64 / 1e6).chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> = bounds.zip(self.0.counts).collect();
         let count = self.0.counts.iter().sum();
         let sum = self.0.sum_micros as f64 / 1e6;
@@ -290,4 +290,27 @@ pub(super) fn sent(registry: &mut Registry, events: EventCounts, traces: TraceCo
     registry.register("weir_trace_spans", "Spans sent to the collector", spans);
     let help = "Traces without room in the queue to the collector";
     count(registry, "weir_traces_dropped", help, traces.dropped_traces);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Secret;
+
+    #[test]
+    fn the_hash_is_that_of_the_settings_without_secrets() {
+        let config = Config::default();
+        assert_eq!(hash(&config), hash(&Config::default()));
+        assert_eq!(hash(&config).len(), HASH_DIGITS);
+        let mut other = config.clone();
+        other.server.max_messages += 1;
+        assert_ne!(hash(&config), hash(&other));
+        let with_secret = |text: &str| {
+            let mut config = Config::default();
+            config.upstream.provider_key = Some(Secret::new(text));
+            hash(&config)
+        };
+        assert_eq!(with_secret("one"), with_secret("other"));
+        assert_ne!(with_secret("one"), hash(&config), "whether there is one matters");
+    }
 }

@@ -410,7 +410,7 @@ impl Record {
     pub fn answered(&mut self, status: StatusCode, is_stream: bool) {
         self.status = Some(status);
         self.stream_begun = is_stream.then(Instant::now);
-        self.upstream_first_byte_ms = Some(millis(self.ready.elapsed()));
+        self.upstream_first_byte_ms = Some(millis(self.sent.max(self.ready).elapsed()));
     }
 
     /// Records that weir has answered the request itself.
