@@ -46,7 +46,9 @@ def check(name, is_good, problem=""):
 
 
 def tool(name, *command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=harness.environment()
+    )
     check(name, done.returncode == 0, done.stdout.strip())
 
 

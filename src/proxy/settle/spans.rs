@@ -26,7 +26,7 @@ pub(super) fn request(
 ) -> Attributes {
     let mut attributes = vec![
         (names::METHOD, method.into()),
-        (names::ROUTE, format!("/v1/{route}").as_str().into()),
+        (names::ROUTE, Attribute::Text(format!("/v1/{route}"))),
         (names::OUTCOME, Attribute::Word(outcome.name())),
     ];
     let status = status.map(|status| (names::STATUS, u64::from(status).into()));
