@@ -127,13 +127,18 @@ pub fn figment_of(
     figment
 }
 
-/// Returns the keys that OpenTelemetry's own variables set. Empty ones count as not set.
+/// Returns the keys that OpenTelemetry's own variables set; none if they turn traces off. Empty ones
+/// count as not set.
 fn of_opentelemetry(env: &[(OsString, OsString)]) -> Vec<Given> {
     let value = |name: &str| {
         let (_, value) = env.iter().find(|(own, _)| own == name)?;
         let value = value.to_str()?.trim();
         (!value.is_empty()).then(|| value.to_owned())
     };
+    let is = |name: &str, off: &str| value(name).is_some_and(|own| own.eq_ignore_ascii_case(off));
+    if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
+        return Vec::new();
+    }
     let plain = OPENTELEMETRY.iter().filter_map(|(name, key)| {
         value(name).map(|value| Given::new(name, ["traces", key], value))
     });
@@ -376,6 +381,31 @@ mod tests {
         let problem = problems(figment(Some(&file.0), None, [], []));
         let start = format!("{}: line 2 is not valid TOML: ", file.0.display());
         assert!(matches!(&problem[..], [one] if one.starts_with(&start)), "{problem:?}");
+    }
+
+    #[test]
+    fn variables_of_opentelemetry_set_what_nothing_else_does() {
+        let traces = |more: &[(&str, &str)]| {
+            let given = [
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"),
+                ("OTEL_EXPORTER_OTLP_HEADERS", "key=secret"),
+                ("OTEL_SERVICE_NAME", "gateway"),
+            ];
+            let figment = figment(None, None, env(&[&given[..], more].concat()), []);
+            let traces = load(figment).expect("it is sound").0.traces;
+            (traces.endpoint, traces.headers_env, traces.service_name)
+        };
+        let expected = |endpoint: &str, headers: &str, name: &str| {
+            (endpoint.to_owned(), headers.to_owned(), name.to_owned())
+        };
+        let all = expected("http://c:4318/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS", "gateway");
+        assert_eq!(traces(&[]), all);
+        let own = [("WEIR_TRACES__ENDPOINT", "https://d"), ("WEIR_TRACES__SERVICE_NAME", "w")];
+        let set = expected("https://d/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS", "w");
+        assert_eq!(traces(&own), set);
+        for off in [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")] {
+            assert_eq!(traces(&[off]), expected("", "", "weir"), "{off:?}");
+        }
     }
 
     #[test]
