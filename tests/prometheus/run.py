@@ -88,7 +88,8 @@ def eventually(look, what):
         try:
             if found := look():
                 return found
-        except OSError:
+        except (OSError, ValueError):
+            # It starts, and has no API yet.
             pass
         time.sleep(0.05)
     sys.exit(f"not within {DEADLINE_SECONDS} s: {what}")
