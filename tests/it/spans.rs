@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use weir::config::{Config, Secret};
 
 use crate::cli::{Serving, weir};
-use crate::eventually::DEADLINE;
+use crate::eventually::{DEADLINE, eventually};
 use crate::server::harness::{self, Seen, Upstream, Wire, ask, bare, chat};
 
 const ACCEPTED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
@@ -207,10 +207,11 @@ async fn a_retried_request_has_a_span_for_each_step_and_each_attempt() {
     assert_eq!(usage, [Some(11), Some(3), Some(5)]);
     let all = format!("{spans:?}");
     assert!(!all.contains("secret"), "no content and no credential: {all}");
-    let page = ask(weir.address, bare("GET", "/metrics", "")).await;
-    let page = String::from_utf8(page.body).expect("text");
+    // The answer may reach the exporter later than the test.
     let exported = format!("weir_trace_spans_total{{result=\"exported\"}} {}\n", spans.len());
-    assert!(page.contains(&exported), "{exported} {page}");
+    let page = async || ask(weir.address, bare("GET", "/metrics", "")).await.body;
+    let has_all = |page: &Vec<u8>| String::from_utf8_lossy(page).contains(&exported);
+    eventually(DEADLINE, page, has_all).await;
 }
 
 #[tokio::test]
