@@ -259,7 +259,7 @@ impl Trace {
     }
 
     /// Ends the request, and sends its trace in the background.
-    pub fn finish(mut self: Box<Self>, name: String, is_error: bool, attributes: Attributes) {
+    pub fn finish(mut self, name: String, is_error: bool, attributes: Attributes) {
         let end_ns = self.ns(Instant::now());
         let mut spans = std::mem::take(&mut self.spans);
         spans.push(Span {
