@@ -1,6 +1,7 @@
 //! `weir explain`: prints the plan for a request from a file. Plans nothing itself and sends
 //! nothing; `crate::proxy` makes the plan and `weir_engine::compact::report` describes it.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clap::builder::PossibleValuesParser;
 
+use super::sealed::Opener;
 use super::{sources, tokenizer_file};
 use crate::config::{self, Config};
 use crate::proxy::plan::{Planner, PlannerParts, RequestOptions};
@@ -92,6 +94,10 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "CATEGORY", requires = "content",
           value_parser = PossibleValuesParser::new(Category::NAMES.map(|(name, _)| name)))]
     category: Option<String>,
+    /// Environment variable with the API key that sent the request: opens the compaction items that
+    /// weir made for it, with the secret of the configured store
+    #[arg(long, value_name = "NAME")]
+    key_env: Option<String>,
     /// A configuration file in TOML
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<PathBuf>,
@@ -100,12 +106,21 @@ pub(super) struct ExplainArgs {
 /// Runs `weir explain …`.
 pub(super) fn run(args: &ExplainArgs) -> Result<(), String> {
     let config = configuration(args)?;
-    let body = read(&args.file, config.server.max_body_bytes)?.into();
+    let body = read(&args.file, config.server.max_body_bytes)?;
+    let opener = Opener::new(args.key_env.as_deref(), || Ok(config.clone()))?;
+    let body = match std::str::from_utf8(&body).map(|text| opener.opened(text)) {
+        Ok(Cow::Owned(opened)) => opened.into(),
+        _ => body.into(),
+    };
     if let Some(name) = &args.policy {
         config.context.policies.read_name(name).map_err(|error| format!("--policy: {error}"))?;
     }
     let question = question(args, config.server.max_body_bytes)?;
     let explained = explain(args, config, body, question)?;
+    if let Some(warning) = opener.warning() {
+        // If it cannot be shown, the plan still can.
+        let _ = std::io::stderr().write_all(warning.as_bytes());
+    }
     std::io::stdout()
         .write_all(rendered(args, &explained).as_bytes())
         .map_err(|error| format!("cannot write to standard output: {error}"))

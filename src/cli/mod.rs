@@ -24,6 +24,7 @@ mod provider_key;
 mod reload;
 mod replay;
 mod run;
+mod sealed;
 mod serve;
 mod settings;
 pub mod sources;

@@ -38,10 +38,21 @@ pub(super) fn read_all(
     let own =
         read(("summaries", "api_key"), &summaries.api_key_env, &summaries.api_key_file, env());
     summaries.provider_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
+    if let Err(problem) = read_secret(config, env) {
+        problems.push(problem);
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// Loads the secret of several instances, if `config` names one.
+pub(super) fn read_secret(
+    config: &mut Config,
+    env: impl Fn() -> Vec<(OsString, OsString)>,
+) -> Result<(), String> {
     let auth = &mut config.auth;
     let own = read(("auth", "secret"), &auth.secret_env, &auth.secret_file, env());
-    auth.secret = own.and_then(long).unwrap_or_else(|problem| noted(&mut problems, problem));
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+    auth.secret = own.and_then(long)?;
+    Ok(())
 }
 
 fn noted<T>(problems: &mut Vec<String>, problem: String) -> Option<T> {

@@ -12,7 +12,9 @@ use std::thread;
 use clap::builder::PossibleValuesParser;
 use flate2::read::MultiGzDecoder;
 
+use super::sealed::Opener;
 use super::sources::{self, Flag};
+use super::store_path;
 use crate::config::{self, Config, SAME_MODEL};
 use weir_engine::compact::Policy;
 use weir_engine::wire::Protocol;
@@ -127,6 +129,10 @@ pub(super) struct ReplayArgs {
     /// With --show: the request of so many messages, or the one before, instead of the last
     #[arg(long, value_name = "MESSAGES", requires = "show")]
     turn: Option<usize>,
+    /// Environment variable with the API key that sent the requests: opens the compaction items that
+    /// weir made for it, with the secret of the configured store
+    #[arg(long, value_name = "NAME")]
+    key_env: Option<String>,
     /// Hides progress
     #[arg(long)]
     no_progress: bool,
@@ -152,7 +158,14 @@ fn price(text: &str) -> Result<Price, String> {
 pub(super) fn run(args: &ReplayArgs) -> Result<(), String> {
     let policies = policies(args)?;
     let is_shown = !args.no_progress && std::io::stderr().is_terminal();
-    let conversations = read_all(args, is_shown)?;
+    let opener = Opener::new(args.key_env.as_deref(), || {
+        store_path::configuration(args.config.as_deref(), None)
+    })?;
+    let conversations = read_all(args, &opener, is_shown)?;
+    if let Some(warning) = opener.warning() {
+        // If it cannot be shown, the figures still can.
+        let _ = std::io::stderr().write_all(warning.as_bytes());
+    }
     let text = match &args.show {
         Some(id) => shown(args, &conversations, id, &policies)?,
         None => {
@@ -247,7 +260,11 @@ fn shown(
 }
 
 /// Reads the conversations of all files, in order.
-fn read_all(args: &ReplayArgs, is_shown: bool) -> Result<Vec<Conversation>, String> {
+fn read_all(
+    args: &ReplayArgs,
+    opener: &Opener,
+    is_shown: bool,
+) -> Result<Vec<Conversation>, String> {
     let mut texts = Vec::new();
     for path in &args.files {
         let text = read_text(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -261,7 +278,7 @@ fn read_all(args: &ReplayArgs, is_shown: bool) -> Result<Vec<Conversation>, Stri
     let protocol = args.protocol.as_deref().and_then(Protocol::from_name);
     let read = on_all_cores(lines.len(), |place| {
         let (path, number, line) = lines[place];
-        let read = Conversation::read(line, number, protocol);
+        let read = Conversation::read(&opener.opened(line), number, protocol);
         progress.step();
         read.map_err(|error| format!("{}, line {number}: {error}", path.display()))
     });

@@ -123,7 +123,11 @@ pub(super) fn kept(config: &Config) -> Result<Store, String> {
 /// Opens the store for a command that reads data written by a weir: on a server, or in an existing
 /// file.
 pub(super) fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, String> {
-    let config = configuration(config, store)?;
+    existing_of(&configuration(config, store)?)
+}
+
+/// Opens the same store, of a configuration that was loaded.
+pub(super) fn existing_of(config: &Config) -> Result<Store, String> {
     if let Some(url) = &config.store.url {
         return connect(url).map_err(|error| error.to_string());
     }

@@ -104,6 +104,7 @@ pub(super) fn read(
 fn marks(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
     keys.read("hard", &mut policy.hard_permille);
     keys.read("low", &mut policy.low_permille);
+    keys.read("early", &mut policy.early_permille);
     keys.read("min_growth", &mut policy.min_growth_permille);
     let zones = &mut policy.zones;
     keys.read("soft", &mut zones.soft_permille);

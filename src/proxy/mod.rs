@@ -36,6 +36,7 @@ use self::send::attempt::Attempt;
 use self::send::chat::Chat;
 use self::send::models;
 use self::send::passthrough::{self, PassRequest, Passthrough};
+pub use self::settings::instance_secret;
 use self::settings::{Runtime, Settings};
 pub use self::settle::originals::{LeftOut, Originals};
 pub use self::settle::record::MAX_LOGGED_BYTES;

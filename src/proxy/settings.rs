@@ -55,14 +55,14 @@ impl Runtime {
             plans: Arc::new(PlanState::new(&config.cache, Some(store.clone()))),
             summaries: Arc::new(SummaryState::new(&config.summaries, &store)),
             via: Via::random(),
-            secret: secret(config, &store),
+            secret: instance_secret(config, &store),
             store,
         })
     }
 }
 
 /// Returns the secret that instances share: the configured one, or that of their store.
-fn secret(config: &Config, store: &Store) -> [u8; SECRET_BYTES] {
+pub fn instance_secret(config: &Config, store: &Store) -> [u8; SECRET_BYTES] {
     let configured = config.auth.secret.as_ref();
     configured.map_or_else(
         || store.secret(),

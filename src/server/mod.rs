@@ -25,6 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
+pub use auth::tenants_of;
 pub use body::{Bodies, Permit, Refused};
 pub use renewal::{Renewal, RenewalError};
 pub use shutdown::{Hangups, Phase, Shutdown, Signals};

@@ -144,6 +144,7 @@ const EVERY_KEY: &str = r#"
         allowed_policies = ["zones", "mine"]
         anchors = ["^Decision"]
         [context.advanced]
+        early = 0.85
         min_growth = 0
         recent_messages = 7
         recent = 1
@@ -379,6 +380,7 @@ fn every_key_of_a_policy() -> Policy {
         clearing: None,
         hard_permille: 900,
         low_permille: 625,
+        early_permille: 850,
         min_growth_permille: 0,
         recent_messages: 7,
         recent_permille: 1000,
@@ -389,6 +391,7 @@ fn every_key_of_a_policy() -> Policy {
         notes_apart: true,
         is_thinking_bound: false,
         keeps_thinking: false,
+        begins_with_user: false,
         strict_alternation: false,
         zones: Zones {
             soft_permille: 700,

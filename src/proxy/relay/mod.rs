@@ -134,6 +134,12 @@ impl Relay {
         if self.record.outcome == Outcome::CallerLeft && has_all && !self.has_left {
             self.record.outcome = Outcome::Complete;
         }
+        // A caller may leave once it has read that.
+        if self.record.metered.failed
+            && matches!(self.record.outcome, Outcome::Complete | Outcome::CallerLeft)
+        {
+            self.record.outcome = Outcome::UpstreamFailed;
+        }
     }
 }
 

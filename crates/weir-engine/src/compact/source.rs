@@ -12,7 +12,6 @@ use crate::compact::message::clip::{Clipped, clip_arguments, clip_texts};
 use crate::compact::message::measure::Measure;
 use crate::compact::message::reading::Reading;
 use crate::tokens::Encoding;
-use crate::wire::message::Call;
 use crate::wire::{Edit, Message, Protocol, Role, json, splice};
 
 /// Queries of a compaction to the request's messages.
@@ -130,8 +129,8 @@ impl Source for RequestSource<'_> {
 
     fn clip_arguments(&self, message: usize, level_tokens: u64) -> Option<Edit> {
         let message = self.message(message)?;
-        let clipped = |call: &Call<'_>| clip_arguments(self.encoding, call.arguments, level_tokens);
-        let texts: Vec<Option<String>> = message.calls.iter().map(clipped).collect();
+        let clipped = |raw| clip_arguments(self.encoding, raw, level_tokens);
+        let texts: Vec<Option<String>> = message.arguments().map(clipped).collect();
         texts.iter().any(Option::is_some).then_some(Edit::Arguments(texts))
     }
 

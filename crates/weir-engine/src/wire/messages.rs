@@ -219,6 +219,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         name: None,
         content: Content::None,
         calls: Vec::new(),
+        inner_outputs: Vec::new(),
         answers: None,
         side_texts: Vec::new(),
         thinking_texts: 0,

@@ -24,6 +24,7 @@ pub mod models;
 pub mod output_item;
 pub mod overflow;
 pub mod responses;
+pub mod returned;
 pub mod splice;
 
 pub use beginning::{Beginning, Prefix};

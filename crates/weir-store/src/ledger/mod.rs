@@ -188,7 +188,8 @@ impl BitOrAssign for Flags {
 /// Settlement: the end of a request. An unknown figure is `None`; zero is a figure.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settlement {
-    /// `complete`, `caller_left`, `upstream_cut`, `idle_timeout`, `killed`, `not_sent`, or an error
+    /// `complete`, `caller_left`, `upstream_cut`, `upstream_failed`, `idle_timeout`, `killed`,
+    /// `not_sent`, or an error
     /// code.
     pub outcome: String,
     /// Status of the upstream's answer.

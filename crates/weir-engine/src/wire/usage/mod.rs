@@ -33,6 +33,9 @@ const LAST_EVENTS: [&str; 6] = [
     "\"speech.audio.done\"",
 ];
 
+/// Events by which a provider ends a stream that failed: OpenAI's Responses, and Anthropic's messages.
+const FAILED_EVENTS: [&str; 2] = ["\"response.failed\"", "\"error\""];
+
 impl Usage {
     /// Reads the usage in `body`: a complete answer, or one chunk of a streamed one. `None` if the
     /// body is not a JSON object, or its `usage` is missing, null or not an object.
@@ -59,6 +62,8 @@ pub struct Metered {
     pub said_bytes: u64,
     /// Whether a stream reached its end, or an answer was complete JSON.
     pub done: bool,
+    /// Whether an event of a stream reported that the answer failed.
+    pub failed: bool,
     /// Number of events of a stream, `[DONE]` included.
     pub events: u64,
     /// Whether something was too large to be read; the other fields then cover the rest.
@@ -149,20 +154,22 @@ impl Notes {
             return;
         }
         // An event that is not JSON is ignored.
-        if let Some(kind) = self.body(event.data) {
-            self.metered.done |= kind.is_some_and(|kind| LAST_EVENTS.contains(&kind.get()));
+        if let Some(Read { kind, has_error }) = self.body(event.data) {
+            let is = |kinds: &[&str]| kind.is_some_and(|kind| kinds.contains(&kind.get()));
+            self.metered.done |= is(&LAST_EVENTS);
+            self.metered.failed |= has_error || is(&FAILED_EVENTS);
         }
     }
 
-    /// Records the facts of an answer or of one chunk, and returns its `type`. `None` if it is not
-    /// a JSON object, which leaves no trace.
-    fn body<'b>(&mut self, body: &'b [u8]) -> Option<Option<&'b RawValue>> {
+    /// Records the facts of an answer or of one chunk, and returns what it says of itself. `None` if
+    /// it is not a JSON object, which leaves no trace.
+    fn body<'b>(&mut self, body: &'b [u8]) -> Option<Read<'b>> {
         // One check of the whole: its members are then known to be text.
         let text = std::str::from_utf8(body).ok()?;
         let mut named = self.named;
         let mut answer = Answer::new(&mut named);
         let is_object = reader::read(text, &mut answer)?;
-        let Answer { has_usage, kind, model, service_tier, reason, said_bytes, .. } = answer;
+        let Answer { has_usage, error, kind, model, service_tier, reason, said_bytes, .. } = answer;
         let metered = &mut self.metered;
         if has_usage {
             self.named = named;
@@ -174,8 +181,16 @@ impl Notes {
         if let Some(reason) = reason.and_then(|raw| word(raw, MAX_WORD_BYTES)) {
             metered.finish_reason = Some(reason);
         }
-        is_object.then_some(kind)
+        // A chunk of a chat that failed has an error in the place of choices; others may have a null.
+        let has_error = error.is_some_and(|error| error.get().starts_with(['{', '"']));
+        is_object.then_some(Read { kind, has_error })
     }
+}
+
+/// What an answer or an event says of itself.
+struct Read<'b> {
+    kind: Option<&'b RawValue>,
+    has_error: bool,
 }
 
 /// Replaces `known` by the string `raw`. Nearly every chunk repeats the value of the one before,
@@ -348,6 +363,31 @@ mod tests {
         assert_eq!(cut.usage.and_then(|usage| usage.completion_tokens), Some(2));
         let nothing = metered("text/event-stream", &[b"data: oops\n\ndata: {\"choices\":7}\n\n"]);
         assert_eq!(nothing, Metered { events: 2, ..Metered::default() });
+    }
+
+    #[test]
+    fn an_event_that_reports_a_failure_is_noticed() {
+        for (event, failed, done) in [
+            (
+                r#"{"type":"response.failed","response":{"error":{"code":"server_error"}}}"#,
+                true,
+                true,
+            ),
+            (r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#, true, false),
+            (r#"{"type":"error","code":"server_error","message":"x"}"#, true, false),
+            (r#"{"error":{"message":"x","code":502}}"#, true, false),
+            (r#"{"error":"x","error_type":"generation"}"#, true, false),
+            (r#"{"id":"c","choices":[],"error":{"code":502}}"#, true, false),
+            (r#"{"id":"c","choices":[],"error":null}"#, false, false),
+            (r#"{"type":"response.completed","response":{"error":null}}"#, false, true),
+            (r#"{"type":"response.incomplete","response":{"error":null}}"#, false, true),
+            (r#"{"choices":[{"delta":{"content":"error"},"finish_reason":null}]}"#, false, false),
+        ] {
+            let stream = format!("data: {event}\n\n");
+            let metered = metered("text/event-stream", &[stream.as_bytes()]);
+            assert_eq!((metered.failed, metered.done), (failed, done), "{event}");
+        }
+        assert!(!metered("application/json", &[br#"{"error":{"message":"x"}}"#]).failed);
     }
 
     #[test]
