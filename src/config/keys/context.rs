@@ -42,7 +42,7 @@ const ADVANCED: &[Key] = keys! {
     /// compactions from which the next one happens at a user's message after an answer, if the model's
     /// work on it may pass the high mark; 0 for never. In the middle of that work a compaction costs the
     /// model its thinking about it.
-    early = 0.5, Share(0, 1000), MovesCompactions;
+    early = 0.6, Share(0, 1000), MovesCompactions;
     /// Growth that each compaction makes room for if it can, a share of the limit. Notes of up to
     /// 2,300 tokens may take two fifths of it; one of 1,000 tokens, or of seven tenths of the remaining
     /// room, takes precedence. Each compaction costs one rewrite of the provider's prompt cache.

@@ -277,6 +277,6 @@ async fn compaction_items_are_opened_with_the_key_that_they_were_made_for() {
 
 #[test]
 fn a_key_that_cannot_be_read_is_named() {
-    let told = explained(&["-", "--key-env", "NO_SUCH_VARIABLE"], BODY).expect_err("it is not set");
-    assert!(told.contains("NO_SUCH_VARIABLE"), "{told}");
+    let said = explained(&["-", "--key-env", "NO_SUCH_VARIABLE"], BODY).expect_err("it is not set");
+    assert!(said.contains("NO_SUCH_VARIABLE"), "{said}");
 }

@@ -333,10 +333,10 @@ async fn thinking_stays_valid_over_compactions() {
     agent.assert_refused(0);
 }
 
-/// Runs an agent whose user speaks every five turns, with this early mark.
+/// Runs an agent whose user speaks every three turns, with this early mark.
 async fn rounds(early_permille: u32) -> Run {
     let mut agent = Agent::new(BOUND).await;
-    (agent.round, agent.lines) = (5, 8);
+    (agent.round, agent.lines) = (3, 8);
     let change = |config: &mut Config| config.context.policy.early_permille = early_permille;
     let weir = weir(&agent, &memory(), change).await;
     agent.until(6 * TURNS, weir.address).await;

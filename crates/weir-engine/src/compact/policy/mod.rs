@@ -255,7 +255,7 @@ impl Default for Policy {
         Self {
             hard_permille: 1000,
             low_permille: 750,
-            early_permille: 500,
+            early_permille: 600,
             min_growth_permille: 250,
             recent_messages: 4,
             recent_permille: 150,

@@ -33,7 +33,7 @@ const LAST_EVENTS: [&str; 6] = [
     "\"speech.audio.done\"",
 ];
 
-/// Events by which a provider ends a stream that failed: OpenAI's Responses, and Anthropic's messages.
+/// Events at the end of a stream that failed, of OpenAI's Responses and of Anthropic's messages.
 const FAILED_EVENTS: [&str; 2] = ["\"response.failed\"", "\"error\""];
 
 impl Usage {
@@ -161,8 +161,8 @@ impl Notes {
         }
     }
 
-    /// Records the facts of an answer or of one chunk, and returns what it says of itself. `None` if
-    /// it is not a JSON object, which leaves no trace.
+    /// Records the facts of an answer or of one chunk, and returns its type. `None` if it is not a JSON
+    /// object, which leaves no trace.
     fn body<'b>(&mut self, body: &'b [u8]) -> Option<Read<'b>> {
         // One check of the whole: its members are then known to be text.
         let text = std::str::from_utf8(body).ok()?;
@@ -181,13 +181,13 @@ impl Notes {
         if let Some(reason) = reason.and_then(|raw| word(raw, MAX_WORD_BYTES)) {
             metered.finish_reason = Some(reason);
         }
-        // A chunk of a chat that failed has an error in the place of choices; others may have a null.
+        // A chunk of a chat that failed has an error instead of choices; others may have a null.
         let has_error = error.is_some_and(|error| error.get().starts_with(['{', '"']));
         is_object.then_some(Read { kind, has_error })
     }
 }
 
-/// What an answer or an event says of itself.
+/// Type of an answer or an event, and whether it reports an error.
 struct Read<'b> {
     kind: Option<&'b RawValue>,
     has_error: bool,
@@ -554,6 +554,7 @@ mod tests {
                 service_tier: Some("flex".to_owned()),
                 said_bytes: 5,
                 done: true,
+                failed: last == "failed",
                 events: 3,
                 ..Metered::default()
             };
