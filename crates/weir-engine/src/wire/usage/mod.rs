@@ -534,7 +534,6 @@ mod tests {
             ..Metered::default()
         };
         assert_eq!(anthropic, expected);
-
         for last in ["completed", "incomplete", "failed"] {
             let created =
                 r#"{"type":"response.created","response":{"model":"gpt-x","usage":null}}"#;
