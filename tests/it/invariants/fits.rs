@@ -103,7 +103,7 @@ fn fits_from_some_limit_on(case: &Case) -> Result<(), String> {
 
 #[test]
 fn a_request_that_fits_a_limit_fits_higher_ones() {
-    check("fits from some limit on", 20, &generate::valid(), fits_from_some_limit_on);
+    check("fits from some limit on", 10, &generate::valid(), fits_from_some_limit_on);
 }
 
 #[test]
