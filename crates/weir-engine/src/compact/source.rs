@@ -32,6 +32,9 @@ pub trait Source {
     /// Announces that these messages will be read, so that they can be read together.
     fn expect(&self, _messages: &[usize]) {}
 
+    /// Announces that the first `messages` messages will be read, and the others perhaps later.
+    fn expect_first(&self, _messages: usize) {}
+
     /// Reads the content of an earlier compaction's note.
     fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
         Rc::new(Reading::of_text(Role::User, note))
@@ -66,8 +69,9 @@ pub trait Source {
 /// Readings of a request's messages, each made at most once.
 pub type Readings = RefCell<Vec<Option<Rc<Reading>>>>;
 
-/// Function that reads many messages of a request, in order.
-pub type ReadMany<'a> = dyn Fn(&[usize]) -> Vec<Reading> + 'a;
+/// Function that reads many messages of a request, in order. It may begin to read those given second, which
+/// follow them and are perhaps wanted later.
+pub type ReadMany<'a> = dyn Fn(&[usize], &[usize]) -> Vec<Reading> + 'a;
 
 /// Reads one message of a request.
 pub fn read_one(protocol: Protocol, raw: &str) -> Reading {
@@ -116,6 +120,21 @@ impl<'a> RequestSource<'a> {
     pub fn with_summaries(self, summaries: Summaries<'a>) -> Self {
         Self { summaries: Some(summaries), ..self }
     }
+
+    /// Reads those of `messages` that are not read yet. Those of `later` are perhaps wanted later.
+    fn read_many(&self, mut messages: Vec<usize>, mut later: Vec<usize>) {
+        let Some(read_many) = self.read_many else { return };
+        let mut readings = self.readings.borrow_mut();
+        readings.resize(self.messages.len(), None);
+        messages.retain(|message| readings[*message].is_none());
+        later.retain(|message| readings[*message].is_none());
+        if messages.is_empty() {
+            return;
+        }
+        for (message, reading) in messages.iter().zip(read_many(&messages, &later)) {
+            readings[*message] = Some(Rc::new(reading));
+        }
+    }
 }
 
 impl Source for RequestSource<'_> {
@@ -145,14 +164,11 @@ impl Source for RequestSource<'_> {
     }
 
     fn expect(&self, messages: &[usize]) {
-        let Some(read_many) = self.read_many else { return };
-        let mut readings = self.readings.borrow_mut();
-        readings.resize(self.messages.len(), None);
-        let unread = messages.iter().copied().filter(|message| readings[*message].is_none());
-        let unread: Vec<usize> = unread.collect();
-        for (message, reading) in unread.iter().zip(read_many(&unread)) {
-            readings[*message] = Some(Rc::new(reading));
-        }
+        self.read_many(messages.to_vec(), Vec::new());
+    }
+
+    fn expect_first(&self, messages: usize) {
+        self.read_many((0..messages).collect(), (messages..self.messages.len()).collect());
     }
 
     fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
