@@ -117,14 +117,15 @@ impl PrefixCache {
             // In most cases the longest one is continued, and the body is hashed once.
             candidates.sort_by_key(|known| Reverse(known.read.whole().end()));
             for known in candidates {
+                // The rest is no longer than what is found: the body is not hashed again for it.
+                let whole_end = known.read.whole().end();
+                if shared.as_ref().is_some_and(|shared: &SharedPrefix| shared.end >= whole_end) {
+                    break;
+                }
                 let Some(end) = known.shared(body, hashed.clone()) else { continue };
-                let is_whole = end == known.read.whole().end();
-                if shared.as_ref().is_none_or(|shared: &SharedPrefix| shared.end < end) {
+                if shared.as_ref().is_none_or(|shared| shared.end < end) {
                     let messages = known.read.up_to(end).messages();
                     shared = Some(SharedPrefix { known, end, messages });
-                }
-                if is_whole {
-                    break;
                 }
             }
         }

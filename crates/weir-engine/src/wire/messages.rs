@@ -469,9 +469,10 @@ pub fn binds_thinking(model: &str) -> bool {
 
 /// Returns the JSON text of a user message with the content `text`.
 pub(super) fn user_message(text: &str) -> String {
-    let mut escaped = String::new();
-    json::escape_into(text, &mut escaped);
-    format!(r#"{{"role":"user","content":[{}]}}"#, text_block(&escaped))
+    let mut raw = String::from(r#"{"role":"user","content":[{"type":"text","text":""#);
+    json::escape_into(text, &mut raw);
+    raw.push_str(r#""}]}"#);
+    raw
 }
 
 /// Returns the JSON text of a block with the text `escaped`.
