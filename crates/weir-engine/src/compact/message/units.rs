@@ -317,7 +317,7 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// Whether a byte is of one of `classes`.
+/// Whether a byte belongs to one of `classes`.
 fn is(byte: u8, classes: u8) -> bool {
     CLASSES[usize::from(byte)] & classes != 0
 }

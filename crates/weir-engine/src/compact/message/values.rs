@@ -382,7 +382,7 @@ fn holds_of(part: &[u8]) -> u8 {
 
 /// Returns whether a run is more specific than a word of a language: it contains a digit, a joint,
 /// a capital inside or three capitals. `holds` are the classes of its bytes and of those trimmed from it,
-/// none of which is a letter, a digit or an underscore.
+/// and no letter, digit or underscore is trimmed.
 fn is_name(run: &[u8], holds: u8) -> bool {
     if !NAME_BYTES.contains(&run.len()) {
         return false;
