@@ -1,10 +1,9 @@
-//! Routes other than chat: models, embeddings, responses, speech, downloads and the echo.
+//! Routes other than chat: models, embeddings, speech, downloads and the echo.
 //!
 //! Simple on purpose: they exist to be forwarded.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -12,6 +11,7 @@ use super::State;
 use super::answer::{Answer, CREATED, Content};
 use super::chat::{known_model, unreadable};
 use super::count::Encoding;
+use super::responses;
 use super::routes::Call;
 use super::strict;
 use super::validate::Refusal;
@@ -36,7 +36,7 @@ pub fn answer(state: &State, call: &Call, route: &[&str]) -> Result<Answer, Refu
         (&Method::GET | &Method::HEAD, ["models"]) => Ok(models(state)),
         (&Method::GET | &Method::HEAD, ["models", id @ ..]) => model(state, &id.join("/")),
         (&Method::POST, ["embeddings"]) => embeddings(state, call),
-        (&Method::POST, ["responses"]) => responses(state, call),
+        (&Method::POST, ["responses"]) => responses::answer(state, call),
         (&Method::POST, ["audio", "speech"]) => Ok(pattern("audio/mpeg", SPEECH_BYTES, false)),
         (&Method::GET | &Method::HEAD, ["large"]) => {
             let bytes = call.query("bytes").and_then(|bytes| bytes.parse().ok());
@@ -103,7 +103,7 @@ fn model(state: &State, id: &str) -> Result<Answer, Refusal> {
     Ok(Answer::json(200, &describe(id)))
 }
 
-fn body_of(state: &State, call: &Call) -> Result<(Value, String), Refusal> {
+pub fn body_of(state: &State, call: &Call) -> Result<(Value, String), Refusal> {
     let text = std::str::from_utf8(&call.body);
     let text = text.map_err(|_| Refusal::invalid("The body is not valid UTF-8."))?;
     let body = strict::value(text).map_err(|error| unreadable(&error))?;
@@ -148,88 +148,4 @@ fn embeddings(state: &State, call: &Call) -> Result<Answer, Refusal> {
     let usage = json!({"prompt_tokens": tokens, "total_tokens": tokens});
     let body = json!({"object": "list", "data": data, "model": model, "usage": usage});
     Ok(Answer::json(200, &body))
-}
-
-fn responses(state: &State, call: &Call) -> Result<Answer, Refusal> {
-    let (body, model) = body_of(state, call)?;
-    if body["input"].is_null() {
-        return Err(Refusal::missing("input"));
-    }
-    let tokens = Encoding::for_model(&model).count(&body["input"].to_string());
-    let item = format!("msg_{:016x}", call.id);
-    let text = "ok response";
-    let output = json!([{
-        "id": item,
-        "type": "message",
-        "role": "assistant",
-        "status": "completed",
-        "content": [{"type": "output_text", "text": text, "annotations": []}],
-    }]);
-    let response = |status: &str, output: Value| {
-        json!({
-            "id": format!("resp_{:016x}", call.id),
-            "object": "response",
-            "created_at": CREATED,
-            "status": status,
-            "model": model,
-            "output": output,
-            "parallel_tool_calls": true,
-            "tool_choice": "auto",
-            "tools": [],
-            "error": null,
-            "incomplete_details": null,
-            "instructions": null,
-            "metadata": {},
-            "usage": {
-                "input_tokens": tokens,
-                "input_tokens_details": {"cached_tokens": 0},
-                "output_tokens": 2,
-                "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": tokens + 2,
-            },
-        })
-    };
-    if body["stream"] != true {
-        return Ok(Answer::json(200, &response("completed", output)));
-    }
-    let started = response("in_progress", json!([]));
-    let completed = response("completed", output.clone());
-    Ok(Answer::events(response_events(&output[0], &started, &completed)))
-}
-
-/// Returns the events in which an answer's only item is streamed.
-fn response_events(item: &Value, started: &Value, completed: &Value) -> Vec<Bytes> {
-    let text = item["content"][0]["text"].as_str().unwrap_or("");
-    let about = |kind: &str, more: Value| {
-        let mut event = json!({"type": kind, "item_id": item["id"], "output_index": 0});
-        if let (Some(event), Value::Object(more)) = (event.as_object_mut(), more) {
-            event.extend(more);
-        }
-        event
-    };
-    let part = |text: &str| json!({"type": "output_text", "text": text, "annotations": []});
-    let mut empty = item.clone();
-    empty["status"] = json!("in_progress");
-    empty["content"] = json!([]);
-    let mut events = vec![
-        json!({"type": "response.created", "response": started}),
-        about("response.output_item.added", json!({"item": empty})),
-        about("response.content_part.added", json!({"content_index": 0, "part": part("")})),
-    ];
-    for piece in text.split_inclusive(' ') {
-        let delta = json!({"content_index": 0, "delta": piece, "logprobs": []});
-        events.push(about("response.output_text.delta", delta));
-    }
-    let done = json!({"content_index": 0, "text": text, "logprobs": []});
-    events.push(about("response.output_text.done", done));
-    let done = json!({"content_index": 0, "part": part(text)});
-    events.push(about("response.content_part.done", done));
-    events.push(about("response.output_item.done", json!({"item": item})));
-    events.push(json!({"type": "response.completed", "response": completed}));
-    let events = events.into_iter().enumerate().map(|(number, mut event)| {
-        event["sequence_number"] = Value::from(number);
-        let kind = event["type"].as_str().unwrap_or("").to_owned();
-        Bytes::from(format!("event: {kind}\ndata: {event}\n\n"))
-    });
-    events.collect()
 }

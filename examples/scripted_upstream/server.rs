@@ -15,6 +15,7 @@ mod files;
 mod log;
 mod memory;
 mod overflow;
+mod responses;
 mod routes;
 mod script;
 mod strict;

@@ -6,7 +6,7 @@ use http::{Method, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{METRICS, Refusal, Shared};
+use super::{METRICS, Refusal, Shared, organization};
 use weir_store::budget::{Budget, BudgetId, Measure, NanoUsd, Scope, Window};
 use weir_store::budgets::{Applied, BudgetError};
 use weir_store::counters::{BudgetStatus, Counters};
@@ -72,7 +72,7 @@ impl WantedBudget {
     }
 }
 
-fn refused(said: &str) -> Refusal {
+pub(super) fn refused(said: &str) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", said)
 }
 
@@ -94,13 +94,17 @@ impl From<BudgetError> for Refusal {
     }
 }
 
-type Answer = Result<(StatusCode, String), Refusal>;
+/// Answer to a request: status and JSON.
+pub(super) type Answer = Result<(StatusCode, String), Refusal>;
 
 impl Shared {
     /// Routes a request to its action.
     pub(super) async fn act(&self, method: &Method, uri: &Uri, body: &[u8]) -> Answer {
         if uri.path() == METRICS {
             return self.metrics(method).await;
+        }
+        if let Some(page) = organization::Page::at(uri.path()) {
+            return self.organization(page, method, uri).await;
         }
         let path = uri.path().strip_prefix(ROOT).unwrap_or_default();
         let names: Vec<&str> = path.split('/').collect();
@@ -119,14 +123,22 @@ impl Shared {
             ("GET", ["budgets"]) => self.list_budgets().await,
             ("PUT", ["budgets"]) => self.set_budget(body).await,
             ("DELETE", ["budgets"]) => self.remove_budget(uri).await,
+            ("GET", ["live"]) => self.live(uri),
+            ("GET", ["usage"]) => self.usage(uri).await,
+            ("GET", ["status"]) => self.status().await,
+            ("GET", ["inspect"]) => self.inspection_choices(),
+            ("POST", ["inspect"]) => self.inspect(body).await,
+            (_, ["inspect"]) => Err(Refusal::method("GET, POST")),
             (_, ["keys"]) => Err(Refusal::method("GET, POST")),
             (_, ["keys", _]) => Err(Refusal::method("GET, PATCH, DELETE")),
             (_, ["keys", _, "rotate" | "revoke"]) => Err(Refusal::method("POST")),
-            (_, ["teams"]) => Err(Refusal::method("GET")),
+            (_, ["teams" | "live" | "usage" | "status"]) => Err(Refusal::method("GET")),
             (_, ["budgets"]) => Err(Refusal::method("GET, PUT, DELETE")),
             _ => {
                 let message = "The admin API has /admin/v1/keys, /admin/v1/keys/ID (and /rotate and \
-                               /revoke behind it), /admin/v1/teams and /admin/v1/budgets.";
+                               /revoke behind it), /admin/v1/teams, /admin/v1/budgets, \
+                               /admin/v1/usage, /admin/v1/live, /admin/v1/status and \
+                               /admin/v1/inspect.";
                 Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", message))
             }
         }
@@ -151,12 +163,8 @@ impl Shared {
 
     /// Renders the metrics.
     async fn metrics(&self, method: &Method) -> Answer {
-        match (self.proxy.get(), method) {
-            (Some(proxy), &Method::GET) => Ok((StatusCode::OK, proxy().metrics_page().await)),
-            (None, &Method::GET) => {
-                let message = "weir does not serve requests yet; try again shortly";
-                Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message))
-            }
+        match *method {
+            Method::GET => Ok((StatusCode::OK, self.serving()?.metrics_page().await)),
             _ => Err(Refusal::method("GET")),
         }
     }
@@ -232,7 +240,7 @@ fn acted(action: &'static str, key: &str) {
     tracing::info!(target: "weir::admin", action, key, "a key was changed");
 }
 
-fn done(value: &impl Serialize) -> Answer {
+pub(super) fn done(value: &impl Serialize) -> Answer {
     let json = serde_json::to_string(value).expect("texts and numbers under fixed keys are JSON");
     Ok((StatusCode::OK, json))
 }
@@ -253,7 +261,7 @@ fn check_expiry(change: &KeyChange, now_ms: u64) -> Result<(), Refusal> {
     }
 }
 
-fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refusal> {
+pub(super) fn read<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         let field = misfit::<T>(body).map(|field| format!("{field}: "));
         let said = plain(&error.to_string());
@@ -309,7 +317,10 @@ fn text(
 }
 
 /// Parses the query parameters of these names; refuses others.
-fn query<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], Refusal> {
+pub(super) fn query<const N: usize>(
+    uri: &Uri,
+    names: [&str; N],
+) -> Result<[Option<String>; N], Refusal> {
     let mut found = [const { None }; N];
     let url = format!("http://localhost/?{}", uri.query().unwrap_or_default());
     let wrong = |message: String| Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message);

@@ -1,42 +1,62 @@
-//! Admin API over HTTP: manages virtual keys on its own listener, protected by a token. Reads
-//! requests and renders answers; `store::keys` does the work.
+//! Admin API and dashboard over HTTP: their own listener, protected by a token or by a session of
+//! the dashboard. Reads requests and renders answers; the store and the proxy do the work.
 
 mod api;
+mod assets;
+mod inspect;
+mod live;
+mod organization;
+mod session;
+mod status;
 mod token;
+mod usage;
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN,
+    RETRY_AFTER, SET_COOKIE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::tz::TimeZone;
+use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
+pub use status::{InForce, Reloaded};
 pub use token::{Token, load_or_make};
 
 use crate::config::{Config, Policies};
 use crate::proxy::admit::host::Hosts;
 use crate::proxy::{Proxy, metrics};
 use crate::tls::{HTTP1, Stream, Tls, TlsError};
+use session::{Attempt, Sessions};
 use weir_store::Store;
 
 /// Path of the metrics page for scrapers.
 const METRICS: &str = "/metrics";
+/// Paths that begin, show and end a session of the dashboard.
+const LOGIN: &str = "/login";
+const LOGOUT: &str = "/logout";
+/// Header of the dashboard's requests that change something; pages of other origins cannot send it.
+const CSRF: &str = "x-weir-csrf";
+/// Header in which browsers state whether a request comes from a page of the same origin.
+const FETCH_SITE: &str = "sec-fetch-site";
 /// Maximum size of a request body.
 const MAX_BODY_BYTES: usize = 64 << 10;
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -65,10 +85,13 @@ struct Shared {
     store: Store,
     time_zone: TimeZone,
     token: Token,
+    sessions: Sessions,
     /// Proxy whose metrics are shown; set once it exists.
     proxy: OnceLock<ProxySource>,
     /// Rules for new requests.
     rules: RwLock<Arc<Rules>>,
+    /// Facts of the process for the status.
+    in_force: RwLock<InForce>,
 }
 
 /// Settings that a reload can change.
@@ -94,6 +117,11 @@ pub struct AdminRenewal {
 }
 
 impl AdminRenewal {
+    /// Shows other facts in the status.
+    pub fn note(&self, change: impl FnOnce(&mut InForce)) {
+        change(&mut self.shared.in_force.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Prepares `config` for new requests and its certificate for new connections. Nothing changes
     /// until the returned function is called.
     pub fn prepare(&self, config: &Config) -> Result<impl FnOnce() + use<>, TlsError> {
@@ -124,7 +152,16 @@ impl Admin {
         let time_zone = config.budgets.time_zone.clone();
         let rules = RwLock::new(Arc::new(Rules::new(config)));
         let proxy = OnceLock::new();
-        let shared = Arc::new(Shared { store, time_zone, token, proxy, rules });
+        let sessions = Sessions::new(address.port(), tls.is_some());
+        let shared = Arc::new(Shared {
+            store,
+            time_zone,
+            token,
+            sessions,
+            proxy,
+            rules,
+            in_force: RwLock::default(),
+        });
         Ok(Self { listener, address, tls, shared })
     }
 
@@ -139,6 +176,11 @@ impl Admin {
         self.address
     }
 
+    /// Creates a code that logs a browser in once, within two minutes.
+    pub fn login_code(&self) -> io::Result<String> {
+        self.shared.sessions.code(Instant::now())
+    }
+
     /// Returns a handle that applies other configurations.
     pub fn renewal(&self) -> AdminRenewal {
         AdminRenewal { tls: self.tls.clone(), shared: Arc::clone(&self.shared) }
@@ -151,11 +193,11 @@ impl Admin {
         let mut open = JoinSet::new();
         loop {
             let place = places.clone().acquire_owned().await;
-            let stream = tokio::select! {
+            let (stream, peer) = tokio::select! {
                 biased;
                 () = &mut ended => break,
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
+                    Ok(accepted) => accepted,
                     Err(error) => {
                         tracing::warn!(target: "weir::admin", %error, "cannot take a connection");
                         tokio::time::sleep(PAUSE).await;
@@ -168,7 +210,7 @@ impl Admin {
                 let Some(stream) = opened(tls, stream).await else { return };
                 let service = service_fn(|request| {
                     let shared = Arc::clone(&shared);
-                    async move { Ok::<_, Infallible>(shared.answer(request).await) }
+                    async move { Ok::<_, Infallible>(shared.answer(request, peer.ip()).await) }
                 });
                 let served = http1::Builder::new()
                     .timer(TokioTimer::new())
@@ -210,11 +252,13 @@ struct Refusal {
     message: String,
     /// Methods that the path allows, if the request had another.
     allowed: Option<&'static str>,
+    /// Time to wait before the next attempt.
+    retry: Option<Duration>,
 }
 
 impl Refusal {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), allowed: None }
+        Self { status, code, message: message.into(), allowed: None, retry: None }
     }
 
     /// Creates the refusal of a method on a path that allows only `allowed`.
@@ -225,59 +269,148 @@ impl Refusal {
     }
 }
 
+/// Body of a login: the admin token, or a one-time code.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Login {
+    token: Option<String>,
+    code: Option<String>,
+}
+
 impl Shared {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let is_metrics = request.uri().path() == METRICS;
-        match self.admitted(request).await {
-            Ok((status, page)) if is_metrics => {
-                let mut response = reply(status, page);
-                let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
-                response.headers_mut().insert(CONTENT_TYPE, kind);
-                response
-            }
-            Ok((status, json)) => reply(status, json),
+    async fn answer(&self, request: Request<Incoming>, peer: IpAddr) -> Response<Full<Bytes>> {
+        let mut response = match self.admitted(request, peer).await {
+            Ok(response) => response,
             Err(refusal) => {
-                let Refusal { status, code, message, allowed } = refusal;
+                let Refusal { status, code, message, allowed, retry } = refusal;
                 tracing::info!(target: "weir::admin", status = status.as_u16(), code, "refused");
                 let error = serde_json::json!({"error": {"message": message, "code": code}});
                 let mut response = reply(status, error.to_string());
+                let headers = response.headers_mut();
                 if let Some(allowed) = allowed {
-                    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+                    headers.insert(ALLOW, HeaderValue::from_static(allowed));
+                }
+                if let Some(retry) = retry {
+                    headers.insert(RETRY_AFTER, HeaderValue::from(retry.as_secs() + 1));
                 }
                 if status == StatusCode::UNAUTHORIZED {
-                    let bearer = HeaderValue::from_static("Bearer");
-                    response.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+                    headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
                 }
                 response
             }
-        }
+        };
+        let headers = response.headers_mut();
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        let resource = HeaderName::from_static("cross-origin-resource-policy");
+        headers.insert(resource, HeaderValue::from_static("same-origin"));
+        response
     }
 
-    /// Authenticates the caller before it reads anything else of the request.
-    async fn admitted(&self, request: Request<Incoming>) -> Result<(StatusCode, String), Refusal> {
+    /// Serves the dashboard's files and logins to anybody, and authenticates the caller of anything
+    /// else before it reads more of the request.
+    async fn admitted(
+        &self,
+        request: Request<Incoming>,
+        peer: IpAddr,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
         let (parts, body) = request.into_parts();
         self.rules().hosts.check(parts.version, &parts.uri, &parts.headers).map_err(|error| {
             Refusal::new(StatusCode::FORBIDDEN, "host_not_allowed", error.message)
         })?;
-        if parts.headers.contains_key(ORIGIN) {
-            let message = "Web pages may not use the admin API.";
-            return Err(Refusal::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
+        let is_read = matches!(parts.method, Method::GET | Method::HEAD);
+        let is_same_origin = check_origin(&parts)?;
+        if is_read && let Some(file) = assets::asset(parts.uri.path(), &parts.headers) {
+            return Ok(file);
+        }
+        match parts.uri.path() {
+            LOGIN => return self.login(&parts, body, peer).await,
+            LOGOUT => return self.logout(&parts),
+            _ => {}
         }
         if !self.is_authorized(&parts.headers) {
-            let message = "The admin API needs its token: 'Authorization: Bearer TOKEN'. weir \
-                           printed it when it first started, and keeps it in admin.token_file.";
-            return Err(Refusal::new(StatusCode::UNAUTHORIZED, "invalid_token", message));
-        }
-        let collected = Limited::new(body, MAX_BODY_BYTES).collect();
-        let body = match tokio::time::timeout(PATIENCE, collected).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            _ => {
-                let message =
-                    format!("The body must be complete and have at most {MAX_BODY_BYTES} bytes.");
-                return Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message));
+            if !self.sessions.is_of_one(&parts.headers, Instant::now()) {
+                let message = "The admin API needs its token: 'Authorization: Bearer TOKEN'. weir \
+                               printed it when it first started, and keeps it in \
+                               admin.token_file. In a browser, log in at /.";
+                return Err(Refusal::new(StatusCode::UNAUTHORIZED, "invalid_token", message));
             }
+            check_page(&parts.headers, is_read, is_same_origin)?;
+        }
+        let max_bytes = match parts.uri.path() {
+            inspect::PATH => inspect::MAX_BODY_BYTES,
+            _ => MAX_BODY_BYTES,
         };
-        self.act(&parts.method, &parts.uri, &body).await
+        let body = read_body(body, max_bytes).await?;
+        let (status, page) = self.act(&parts.method, &parts.uri, &body).await?;
+        let mut response = reply(status, page);
+        if parts.uri.path() == METRICS {
+            let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+        }
+        Ok(response)
+    }
+
+    /// Reports whether the browser has a session, or begins one.
+    async fn login(
+        &self,
+        parts: &Parts,
+        body: Incoming,
+        peer: IpAddr,
+    ) -> Result<Response<Full<Bytes>>, Refusal> {
+        match parts.method {
+            Method::GET => {
+                let is_signed_in = self.sessions.is_of_one(&parts.headers, Instant::now());
+                return Ok(session(is_signed_in));
+            }
+            Method::POST => {}
+            _ => return Err(Refusal::method("GET, POST")),
+        }
+        let body = read_body(body, MAX_BODY_BYTES).await?;
+        let login: Login = serde_json::from_slice(&body).map_err(|_| {
+            let message = "A login is {\"token\": \"…\"} or {\"code\": \"…\"}.";
+            Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+        })?;
+        let now = Instant::now();
+        let is_right = || match (&login.token, &login.code) {
+            (Some(token), None) => self.token.is(token.trim()),
+            (None, Some(code)) => self.sessions.redeem(code, now),
+            _ => false,
+        };
+        match self.sessions.attempt(peer, now, is_right) {
+            Attempt::Granted => {}
+            Attempt::Refused if login.code.is_some() => {
+                let message = "This link has been used or is older than two minutes. Log in with \
+                               the token, or restart `weir serve --open` for another link.";
+                return Err(Refusal::new(StatusCode::UNAUTHORIZED, "invalid_code", message));
+            }
+            Attempt::Refused => {
+                let message = "This is not the token. weir keeps it in the file admin.token next \
+                               to its store, or in admin.token_file.";
+                return Err(Refusal::new(StatusCode::UNAUTHORIZED, "invalid_token", message));
+            }
+            Attempt::TooMany(wait) => {
+                let message = "Too many logins failed. Wait a minute, then try again.";
+                let status = StatusCode::TOO_MANY_REQUESTS;
+                let refusal = Refusal::new(status, "too_many_attempts", message);
+                return Err(Refusal { retry: Some(wait), ..refusal });
+            }
+        }
+        let cookie = self.sessions.begin(now).map_err(|error| {
+            Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no_session", error.to_string())
+        })?;
+        tracing::info!(target: "weir::admin", address = %peer, "logged in to the dashboard");
+        with_cookie(session(true), &cookie)
+    }
+
+    /// Ends the session of a browser.
+    fn logout(&self, parts: &Parts) -> Result<Response<Full<Bytes>>, Refusal> {
+        if parts.method != Method::POST {
+            return Err(Refusal::method("POST"));
+        }
+        if parts.headers.get(CSRF).is_none_or(|value| value != "1") {
+            return Err(foreign());
+        }
+        with_cookie(session(false), &self.sessions.end(&parts.headers))
     }
 
     /// Returns the rules for new requests.
@@ -294,6 +427,74 @@ impl Shared {
             is_one && scheme.eq_ignore_ascii_case("bearer") && self.token.is(token.trim())
         })
     }
+}
+
+/// Refuses requests of web pages of other origins. Returns whether the request names its origin.
+fn check_origin(parts: &Parts) -> Result<bool, Refusal> {
+    let mut origins = parts.headers.get_all(ORIGIN).iter();
+    let Some(origin) = origins.next() else { return Ok(false) };
+    let host = host(&parts.headers, &parts.uri);
+    let named = origin.to_str().ok().and_then(|text| text.split_once("://"));
+    let is_same = named.zip(host).is_some_and(|((scheme, authority), host)| {
+        matches!(scheme, "http" | "https") && authority.eq_ignore_ascii_case(host)
+    });
+    if is_same && origins.next().is_none() {
+        return Ok(true);
+    }
+    let message = "Web pages of other origins may not use the admin API.";
+    Err(Refusal::new(StatusCode::FORBIDDEN, "origin_not_allowed", message))
+}
+
+/// Returns the host name and port that a request was sent to, as its client knows them.
+fn host<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> Option<&'a str> {
+    let named = headers.get(HOST).and_then(|value| value.to_str().ok());
+    named.or_else(|| uri.authority().map(http::uri::Authority::as_str))
+}
+
+/// Checks that a request with a session comes from the dashboard's own pages. Servers on other
+/// ports of the same host get the same cookies, so the cookie alone does not show that.
+fn check_page(headers: &HeaderMap, is_read: bool, is_same_origin: bool) -> Result<(), Refusal> {
+    let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
+    let is_foreign = site.is_some_and(|site| site != b"same-origin" && site != b"none");
+    let is_marked = is_same_origin && headers.get(CSRF).is_some_and(|value| value == "1");
+    if is_foreign || !(is_read || is_marked) { Err(foreign()) } else { Ok(()) }
+}
+
+/// Creates the refusal of a request that another page may have made.
+fn foreign() -> Refusal {
+    let message = "With a session of the dashboard, requests come from its own pages: those that \
+                   change something carry 'x-weir-csrf: 1' and an Origin equal to their Host. \
+                   Programs use 'Authorization: Bearer TOKEN'.";
+    Refusal::new(StatusCode::FORBIDDEN, "csrf", message)
+}
+
+/// Reads a body of at most `max_bytes`.
+async fn read_body(body: Incoming, max_bytes: usize) -> Result<Bytes, Refusal> {
+    let collected = Limited::new(body, max_bytes).collect();
+    match tokio::time::timeout(PATIENCE, collected).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        _ => {
+            let message = format!("The body must be complete and have at most {max_bytes} bytes.");
+            Err(Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message))
+        }
+    }
+}
+
+/// Reports whether the browser has a session.
+fn session(is_signed_in: bool) -> Response<Full<Bytes>> {
+    let json = serde_json::json!({"object": "session", "signed_in": is_signed_in});
+    reply(StatusCode::OK, json.to_string())
+}
+
+fn with_cookie(
+    mut response: Response<Full<Bytes>>,
+    cookie: &str,
+) -> Result<Response<Full<Bytes>>, Refusal> {
+    let value = HeaderValue::try_from(cookie).map_err(|error| {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no_session", error.to_string())
+    })?;
+    response.headers_mut().insert(SET_COOKIE, value);
+    Ok(response)
 }
 
 fn reply(status: StatusCode, json: String) -> Response<Full<Bytes>> {

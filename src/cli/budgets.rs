@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 
+use super::colours::Colours;
 use super::moments::moment;
 use super::{print, store_path};
 use crate::config::Config;
@@ -85,10 +86,10 @@ enum BudgetsCommand {
 #[group(required = true, multiple = false)]
 struct Amount {
     /// Dollars, such as 12.50
-    #[arg(long, value_name = "AMOUNT", value_parser = dollars)]
+    #[arg(long, value_name = "AMOUNT", value_parser = dollars, allow_negative_numbers = true)]
     usd: Option<NanoUsd>,
     /// Tokens of prompts and answers together
-    #[arg(long, value_name = "N", value_parser = whole)]
+    #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     tokens: Option<u64>,
 }
 
@@ -208,5 +209,6 @@ fn table(statuses: &[BudgetStatus]) -> String {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    rows.iter().map(line).collect()
+    let table: String = rows.iter().map(line).collect();
+    Colours::of_stdout().head(&table)
 }

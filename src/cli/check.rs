@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::colours::{CYAN, Colours, GREEN, RED, YELLOW};
 use super::connect::{self, Outcome, Tried};
 use super::settings::{self, Flags};
 use super::sources::Document;
@@ -66,7 +67,10 @@ struct Findings {
 
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
     let findings = look(args);
-    let text = if args.json { in_json(args, &findings) } else { in_words(args, &findings) };
+    let text = match args.json {
+        true => in_json(args, &findings),
+        false => in_words(args, &findings, Colours::of_stdout()),
+    };
     if let Err(problem) = super::print(&text) {
         eprintln!("weir: {problem}");
         return ExitCode::FAILURE;
@@ -120,11 +124,11 @@ fn limits_on_unread_routes(config: &Config) -> Vec<Warning> {
         .collect()
 }
 
-fn in_words(args: &CheckArgs, findings: &Findings) -> String {
+fn in_words(args: &CheckArgs, findings: &Findings, colours: Colours) -> String {
     let mut text = String::new();
     let mut line = |line: String| {
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{line}");
+        let _ = writeln!(text, "{}", coloured(&line, colours));
     };
     for tried in findings.tried.iter().filter(|tried| tried.outcome == Outcome::Works) {
         line(format!("works: {}: {}", tried.key, tried.message));
@@ -159,6 +163,20 @@ fn in_words(args: &CheckArgs, findings: &Findings) -> String {
         line("the configuration is valid".to_owned());
     }
     text
+}
+
+/// Colours the first word of a line, or the verdict.
+fn coloured(line: &str, colours: Colours) -> String {
+    let colour = |word: &str| match word {
+        "works" => GREEN,
+        "problem" => RED,
+        "unclear" | "warning" => YELLOW,
+        _ => CYAN,
+    };
+    match line.split_once(": ") {
+        Some((word, rest)) => format!("{}: {rest}", colours.paint(colour(word), word)),
+        None => colours.paint(GREEN, line),
+    }
 }
 
 fn in_json(args: &CheckArgs, findings: &Findings) -> String {

@@ -81,7 +81,7 @@ pub(super) fn open(path: impl AsRef<Path>) -> io::Result<File> {
 
 /// Reads the text of a file, which must be finite.
 pub(super) fn read(path: &str) -> Result<String, String> {
-    let cannot = |error: io::Error| format!("cannot be read: {error}");
+    let cannot = |error: io::Error| format!("cannot be read: {}", super::reason(&error));
     let mut text = String::new();
     let file = open(path).map_err(cannot)?;
     file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(cannot)?;

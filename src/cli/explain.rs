@@ -1,6 +1,7 @@
 //! `weir explain`: prints the plan for a request from a file. Plans nothing itself and sends
 //! nothing; `crate::proxy` makes the plan and `weir_engine::compact::report` describes it.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clap::builder::PossibleValuesParser;
 
+use super::colours::{CYAN, Colours, DIM, RED, YELLOW, of_percent};
+use super::sealed::Opener;
 use super::{sources, tokenizer_file};
 use crate::config::{self, Config};
 use crate::proxy::plan::{Planner, PlannerParts, RequestOptions};
@@ -92,6 +95,10 @@ pub(super) struct ExplainArgs {
     #[arg(long, value_name = "CATEGORY", requires = "content",
           value_parser = PossibleValuesParser::new(Category::NAMES.map(|(name, _)| name)))]
     category: Option<String>,
+    /// Environment variable with the API key that sent the request: opens the compaction items that
+    /// weir made for it, with the secret of the configured store
+    #[arg(long, value_name = "NAME")]
+    key_env: Option<String>,
     /// A configuration file in TOML
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<PathBuf>,
@@ -99,20 +106,35 @@ pub(super) struct ExplainArgs {
 
 /// Runs `weir explain …`.
 pub(super) fn run(args: &ExplainArgs) -> Result<(), String> {
-    let config = configuration(args)?;
-    let body = read(&args.file, config.server.max_body_bytes)?.into();
+    let config = configuration(args.config.as_deref())?;
+    let max_bytes = config.server.max_body_bytes;
+    let body = read(&args.file, max_bytes)?;
+    let opener = Opener::new(args.key_env.as_deref(), || Ok(config.clone()))?;
+    let body = match std::str::from_utf8(&body).map(|text| opener.opened(text)) {
+        Ok(Cow::Owned(opened)) => opened.into(),
+        _ => body.into(),
+    };
     if let Some(name) = &args.policy {
         config.context.policies.read_name(name).map_err(|error| format!("--policy: {error}"))?;
     }
-    let question = question(args, config.server.max_body_bytes)?;
-    let explained = explain(args, config, body, question)?;
-    std::io::stdout()
-        .write_all(rendered(args, &explained).as_bytes())
-        .map_err(|error| format!("cannot write to standard output: {error}"))
+    let asked = Asked {
+        protocol: args.protocol.as_deref(),
+        model: args.model.as_deref(),
+        max_input_tokens: args.max_input_tokens,
+        policy: args.policy.as_deref(),
+    };
+    let question = question(args, max_bytes)?;
+    let explained = explain(&planner(config), (&args.file, body), &asked, question)?;
+    if let Some(warning) = opener.warning() {
+        // If it cannot be shown, the plan still can.
+        let _ = std::io::stderr().write_all(warning.as_bytes());
+    }
+    super::print(&rendered(args, &explained))
 }
 
-fn configuration(args: &ExplainArgs) -> Result<Config, String> {
-    let figment = sources::figment(args.config.as_deref(), None, std::env::vars_os(), []);
+/// Loads the configuration that `weir serve` would use with this file.
+pub(super) fn configuration(file: Option<&Path>) -> Result<Config, String> {
+    let figment = sources::figment(file, None, std::env::vars_os(), []);
     let lines = |problems: Vec<config::Problem>| {
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nweir: ")
     };
@@ -122,7 +144,7 @@ fn configuration(args: &ExplainArgs) -> Result<Config, String> {
 }
 
 /// Reads a file or standard input, up to the maximum size of a request.
-fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
+pub(super) fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let mut bytes = Vec::new();
     let most = max_bytes as u64 + 1;
@@ -130,7 +152,7 @@ fn read(path: &Path, max_bytes: usize) -> Result<Vec<u8>, String> {
         true => std::io::stdin().take(most).read_to_end(&mut bytes),
         false => File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes)),
     };
-    read.map_err(|error| format!("{shown}: {error}"))?;
+    read.map_err(|error| format!("{shown}: {}", super::reason(&error)))?;
     if bytes.len() > max_bytes {
         return Err(format!("{shown} is larger than {max_bytes} bytes (server.max_body_bytes)"));
     }
@@ -149,28 +171,41 @@ fn question(args: &ExplainArgs, max_bytes: usize) -> Result<Question, String> {
     Ok(Question { content, wants_body: args.json, wants_text: args.text })
 }
 
-fn explain(
-    args: &ExplainArgs,
-    config: Config,
-    body: Bytes,
+/// Flags that change the plan.
+#[derive(Debug, Default)]
+pub(super) struct Asked<'a> {
+    pub protocol: Option<&'a str>,
+    pub model: Option<&'a str>,
+    pub max_input_tokens: Option<u64>,
+    pub policy: Option<&'a str>,
+}
+
+/// Creates the planner of a configuration.
+pub(super) fn planner(config: Config) -> Planner {
+    Planner::new(Arc::new(config), PlannerParts::default())
+}
+
+/// Explains the plan for the body that was read from `path`.
+pub(super) fn explain(
+    planner: &Planner,
+    (path, body): (&Path, Bytes),
+    asked: &Asked<'_>,
     question: Question,
 ) -> Result<Explained, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .map_err(|error| format!("cannot start threads: {error}"))?;
     let options = RequestOptions {
-        max_input_tokens: args.max_input_tokens,
-        policy: args.policy.clone(),
+        max_input_tokens: asked.max_input_tokens,
+        policy: asked.policy.map(str::to_owned),
         ..RequestOptions::default()
     };
-    let planner = Planner::new(Arc::new(config), PlannerParts::default());
-    let model = args.model.as_deref();
-    let named = args.protocol.as_deref().and_then(Protocol::from_name);
+    let named = asked.protocol.and_then(Protocol::from_name);
     let recognised = || std::str::from_utf8(&body).map(Protocol::recognise).unwrap_or_default();
     let (tenant, protocol) = (Tenant::ANONYMOUS, named.unwrap_or_else(recognised));
     runtime
-        .block_on(planner.explain(tenant, protocol, body, model, options, Some(question)))
-        .map_err(|error| format!("{}: {}", args.file.display(), error.message))
+        .block_on(planner.explain(tenant, protocol, body, asked.model, options, Some(question)))
+        .map_err(|error| format!("{}: {}", path.display(), error.message))
 }
 
 /// Formats the output.
@@ -181,22 +216,93 @@ fn rendered(args: &ExplainArgs, explained: &Explained) -> String {
     if let Some(text) = &explained.text {
         return format!("{text}\n");
     }
+    let report = &explained.report;
     let mut text = match args.compact {
-        true => report::compact(&explained.report),
-        false if args.all => report::table(&explained.report, width(args)),
-        false => report::brief(&explained.report, width(args)),
+        true => report::compact(report),
+        false if args.all => report::table(report, width(args.width)),
+        false => report::brief(report, width(args.width)),
     };
     if let Some(preflight) = &explained.preflight {
         text.push_str(&report::judged(preflight));
     }
-    text
+    match args.compact {
+        true => text,
+        false => coloured(&text, report.window.used_percent, Colours::of_stdout()),
+    }
 }
 
-fn width(args: &ExplainArgs) -> usize {
+/// Colours the bar, the fates in the table and the warnings of a report.
+fn coloured(text: &str, used_percent: u64, colours: Colours) -> String {
+    if !colours.0 {
+        return text.to_owned();
+    }
+    let mut fate_column = None;
+    let mut shown = String::with_capacity(text.len());
+    for line in text.lines() {
+        if line.starts_with('#') && line.contains(" fate ") {
+            fate_column = line.find(" fate ").map(|at| at + 1);
+            shown.push_str(&colours.head(&format!("{line}\n")));
+            continue;
+        }
+        if line.is_empty() {
+            // The table ends.
+            fate_column = None;
+        }
+        let own = match fate_column {
+            Some(column) => fate_coloured(line, column, colours),
+            None if line.starts_with("[#") || line.starts_with("[.") => {
+                Some(colours.paint(of_percent(used_percent), line))
+            }
+            None if line.starts_with("warning ") || line.starts_with("nothing is sent") => {
+                Some(colours.paint(YELLOW, line))
+            }
+            None => None,
+        };
+        shown.push_str(own.as_deref().unwrap_or(line));
+        shown.push('\n');
+    }
+    shown
+}
+
+/// Colours the fate in a row of a table; `None` if the row has none.
+fn fate_coloured(line: &str, column: usize, colours: Colours) -> Option<String> {
+    let (at, _) = line.char_indices().nth(column)?;
+    let (before, rest) = line.split_at(at);
+    let fate = rest.split(' ').next()?;
+    let colour = match fate {
+        "kept" => DIM,
+        "masked" | "clipped" => YELLOW,
+        "gone" => RED,
+        "added" => CYAN,
+        _ => return None,
+    };
+    Some(format!("{before}{}{}", colours.paint(colour, fate), &rest[fate.len()..]))
+}
+
+/// Returns the width of tables on standard output.
+pub(super) fn width(given: Option<usize>) -> usize {
     let columns = || std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let size = || terminal_size::terminal_size_of(std::io::stdout());
     let terminal = || size().map(|(width, _)| usize::from(width.0));
     let is_terminal = std::io::stdout().is_terminal();
     let other = if is_terminal { WIDTH } else { WIDTH_IN_FILES };
-    args.width.or_else(terminal).or_else(columns).unwrap_or(other)
+    given.or_else(terminal).or_else(columns).unwrap_or(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fates_bars_and_warnings_have_colours() {
+        let report = "m: evict\n[##..] 50 %\n\n#  role  fate  why\n0  …     kept  system\n\
+                      1  user  gone  cut\n\nwarning   near\n";
+        let expected = "m: evict\n\u{1b}[32m[##..] 50 %\u{1b}[0m\n\n\
+                        \u{1b}[1m#  role  fate  why\u{1b}[0m\n\
+                        0  …     \u{1b}[2mkept\u{1b}[0m  system\n\
+                        1  user  \u{1b}[31mgone\u{1b}[0m  cut\n\n\
+                        \u{1b}[33mwarning   near\u{1b}[0m\n";
+        assert_eq!(coloured(report, 50, Colours(true)), expected);
+        assert_eq!(coloured(report, 50, Colours(false)), report);
+    }
 }

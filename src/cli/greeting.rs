@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use figment::Figment;
 
 use super::sources;
-use crate::config::{self, AuthMode, Config, LogFormat, Mode};
+use crate::config::{AuthMode, Config, ListenTls, LogFormat, Mode};
 use weir_store::Store;
 
 /// Maximum number of upstreams, limits and configuration sources that are listed.
@@ -19,9 +19,16 @@ const NAME_WIDTH: usize = 15;
 
 /// Prints weir's address and setup, one line per item. On a terminal they are plain lines, in the
 /// log each is a log line.
-pub(super) fn greet(config: &Config, figment: &Figment, store: &Store, address: SocketAddr) {
-    let lines = lines(config, figment, store);
-    let local = local_url(&config.server, address);
+pub(super) fn greet(
+    config: &Config,
+    figment: &Figment,
+    store: &Store,
+    address: SocketAddr,
+    dashboard: Option<&str>,
+) {
+    let mut lines = lines(config, figment, store).to_vec();
+    lines.extend(dashboard.map(|url| ("dashboard", url.to_owned())));
+    let local = server_url(config, address);
     let last = format!("listening on {address}, base_url = {local}/v1");
     let is_terminal = std::io::stderr().is_terminal() && config.log.format == LogFormat::Text;
     if is_terminal && tracing::enabled!(target: "weir", tracing::Level::INFO) {
@@ -136,13 +143,23 @@ fn lends(config: &Config) -> bool {
     config.all_upstreams().any(|(_, upstream)| upstream.lends())
 }
 
+/// Returns the URL of the API at `address`, without a path.
+pub(super) fn server_url(config: &Config, address: SocketAddr) -> String {
+    local_url(&config.server.tls, &config.server.allowed_hosts, address)
+}
+
+/// Returns the URL of the dashboard at `address`.
+pub(super) fn dashboard_url(config: &Config, address: SocketAddr) -> String {
+    local_url(&config.admin.tls, &config.server.allowed_hosts, address) + "/"
+}
+
 /// Returns a URL for a server that listens on `address`, reachable at least from this machine. A
 /// certificate is issued for a name.
-fn local_url(server: &config::Server, address: SocketAddr) -> String {
-    let (scheme, port) = (server.tls.scheme(), address.port());
-    let host = match (address.ip(), &server.allowed_hosts[..]) {
-        (_, [name, ..]) if server.tls.is_on() => name.clone(),
-        (ip, _) if server.tls.is_on() && ip.is_loopback() => "localhost".to_owned(),
+fn local_url(tls: &ListenTls, allowed_hosts: &[String], address: SocketAddr) -> String {
+    let (scheme, port) = (tls.scheme(), address.port());
+    let host = match (address.ip(), allowed_hosts) {
+        (_, [name, ..]) if tls.is_on() => name.clone(),
+        (ip, _) if tls.is_on() && ip.is_loopback() => "localhost".to_owned(),
         (ip, _) if ip.is_unspecified() && ip.is_ipv4() => "127.0.0.1".to_owned(),
         (ip, _) if ip.is_unspecified() => "[::1]".to_owned(),
         (ip, [name, ..]) if !ip.is_loopback() => name.clone(),

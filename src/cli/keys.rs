@@ -1,15 +1,18 @@
 //! `weir keys`: manages virtual keys in the store, whether or not a weir serves from it.
 //! `store::keys` implements the operations.
 
+use std::io::Read as _;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::colours::Colours;
 use super::moments::{moment, span_ms};
 use super::store_path;
 use crate::config::{AuthMode, Config};
 use weir_store::keys::{
-    Issued, KeyChange, KeyFacts, KeySettings, KeyStatus, MAX_PAGE, NewKey, SecretFacts,
+    Issued, KeyChange, KeyFacts, KeySettings, KeyStatus, MAX_PAGE, MAX_PROFILE_BYTES, NewKey,
+    SecretFacts, check_profile,
 };
 use weir_store::{Store, now_ms};
 
@@ -135,6 +138,14 @@ struct Limits {
     /// Simultaneous requests, or `none`
     #[arg(long, value_name = "N", value_parser = limit)]
     max_concurrent: Option<Given>,
+    /// Whether its callers may keep conversations (x-weir-conversation), or `configured` for
+    /// conversations.enabled
+    #[arg(long, value_name = "true|false", value_parser = switch)]
+    conversations: Option<Switch>,
+    /// File with the text that is put after the system text of its requests, or `configured` for
+    /// context.profile
+    #[arg(long, value_name = "FILE", value_parser = profile)]
+    profile_file: Option<Profile>,
     /// Lifetime from now, such as 90d, or `never`
     #[arg(long, value_name = "SPAN", value_parser = expiry)]
     expires: Option<Given>,
@@ -162,6 +173,38 @@ fn limit(text: &str) -> Result<Given, String> {
     number.map(|number| Given(Some(number))).map_err(|_| "write a number, or none".to_owned())
 }
 
+/// Switch that is set, or left to the configuration.
+#[derive(Debug, Clone, Copy)]
+struct Switch(Option<bool>);
+
+fn switch(text: &str) -> Result<Switch, String> {
+    match text {
+        "configured" => Ok(Switch(None)),
+        "true" => Ok(Switch(Some(true))),
+        "false" => Ok(Switch(Some(false))),
+        _ => Err("write true, false or configured".to_owned()),
+    }
+}
+
+/// Profile text that is set, or left to the configuration.
+#[derive(Debug, Clone)]
+struct Profile(Option<String>);
+
+fn profile(path: &str) -> Result<Profile, String> {
+    if path == "configured" {
+        return Ok(Profile(None));
+    }
+    // One byte more shows that a file is too large.
+    let max_bytes = MAX_PROFILE_BYTES as u64 + 1;
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(max_bytes).read_to_string(&mut text))
+        .map_err(|error| format!("cannot read the file: {error}"))?;
+    let text = text.trim().to_owned();
+    check_profile(&text).map_err(|message| format!("the text {message}"))?;
+    Ok(Profile(Some(text)))
+}
+
 fn expiry(text: &str) -> Result<Given, String> {
     if text == "never" { Ok(Given(None)) } else { span_ms(text).map(|span| Given(Some(span))) }
 }
@@ -185,6 +228,8 @@ impl Limits {
             requests_per_minute: self.requests_per_minute.map(|given| given.0),
             tokens_per_minute: self.tokens_per_minute.map(|given| given.0),
             max_concurrent: self.max_concurrent.map(|given| given.0),
+            conversations: self.conversations.map(|given| given.0),
+            profile: self.profile_file.clone().map(|given| given.0),
             expires_ms: self
                 .expires
                 .map(|given| given.0.map(|span_ms| now_ms.saturating_add(span_ms))),
@@ -203,7 +248,12 @@ pub(super) fn run(args: &KeysArgs) -> Result<(), String> {
 }
 
 async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), String> {
-    let said = |error: weir_store::keys::KeyError| error.to_string();
+    let said = |error: weir_store::keys::KeyError| match error {
+        weir_store::keys::KeyError::Unknown => {
+            format!("{error}; `weir keys list --all` lists them")
+        }
+        error => error.to_string(),
+    };
     let now_ms = now_ms();
     match &args.command {
         KeysCommand::Create { name, team, organisation, limits } => {
@@ -219,7 +269,7 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
             if args.json {
                 print_json(&keys)?;
             } else {
-                print!("{}", table(&keys, now_ms));
+                super::print(&table(&keys, now_ms))?;
             }
         }
         KeysCommand::Show { id } => {
@@ -325,6 +375,22 @@ fn shown(facts: &KeyFacts, now_ms: u64) -> String {
         ("requests a minute", number(settings.requests_per_minute)),
         ("tokens a minute", number(settings.tokens_per_minute)),
         ("requests at once", number(settings.max_concurrent)),
+        (
+            "conversations",
+            match settings.conversations {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "as configured",
+            }
+            .to_owned(),
+        ),
+        (
+            "profile",
+            settings
+                .profile
+                .as_ref()
+                .map_or("as configured".to_owned(), |text| format!("{} bytes", text.len())),
+        ),
         ("made", moment(key.created_ms)),
         ("secrets", secrets.join(", ")),
     ];
@@ -352,6 +418,11 @@ fn state(facts: &KeyFacts, now_ms: u64) -> String {
 
 /// Formats keys as a table, times in UTC.
 fn table(keys: &[KeyFacts], now_ms: u64) -> String {
+    if keys.is_empty() {
+        return "there are no live keys here; `weir keys create NAME` makes one, and `weir keys \
+                list --all` also lists those that have ended\n"
+            .to_owned();
+    }
     let head = ["ID", "NAME", "TEAM", "USER", "MODELS", "LIMITS", "STATE"].map(str::to_owned);
     let rows = keys.iter().map(|facts| {
         let key = &facts.key;
@@ -369,7 +440,8 @@ fn table(keys: &[KeyFacts], now_ms: u64) -> String {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    rows.iter().map(line).collect()
+    let table: String = rows.iter().map(line).collect();
+    Colours::of_stdout().head(&table)
 }
 
 fn limits(settings: &KeySettings) -> String {

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::colours::Colours;
 use super::moments::moment;
 use super::store_path;
 use super::usage::aligned;
-use crate::proxy::upstreams::learned::{self, LimitsRow, RatioRow};
+use crate::proxy::upstreams::learned::{self, LimitsRow, RatioRow, limits_json, ratio_json};
 use crate::proxy::upstreams::learned_store::Stored;
 use weir_store::Store;
 
@@ -109,7 +110,7 @@ async fn listing(store: &Store, as_json: bool) -> Result<String, String> {
     let mut table = vec![head.map(str::to_owned).to_vec()];
     table.extend(limits.iter().map(limits_line));
     table.extend(ratios.iter().map(ratio_line));
-    Ok(aligned(&table, 5))
+    Ok(Colours::of_stdout().head(&aligned(&table, 5)))
 }
 
 fn source(row: &LimitsRow) -> &'static str {
@@ -142,7 +143,7 @@ fn ratio_line(row: &Stored<RatioRow>) -> Vec<String> {
         row.model.clone(),
         row.upstream.clone(),
         "ratio".to_owned(),
-        format!("{:.3}{} (version {})", ratio(&row.value), digits(&row.value), row.value.version),
+        format!("{:.3}{} (version {})", row.value.ratio(), digits(&row.value), row.value.version),
         moment(row.expires_ms),
         "reported prompt tokens".to_owned(),
     ]
@@ -152,39 +153,6 @@ fn ratio_line(row: &Stored<RatioRow>) -> Vec<String> {
 /// Describes how the model counts digits, if not one by one.
 fn digits(row: &RatioRow) -> &'static str {
     if row.has_digits_in_threes { ", digits by threes" } else { "" }
-}
-
-fn ratio(row: &RatioRow) -> f64 {
-    f64::from(row.permille) / 1000.0
-}
-
-fn limits_json(row: &Stored<LimitsRow>) -> Value {
-    json!({
-        "upstream": row.upstream,
-        "model": row.model,
-        "window_tokens": row.value.window_tokens,
-        "max_input_tokens": row.value.max_input_tokens,
-        "counts_output": row.value.counts_output,
-        "source": match (row.value.raised_ms, row.value.is_told) {
-            (Some(_), _) => "raised",
-            (None, true) => "told",
-            (None, false) => "stepped",
-        },
-        "learned_ms": row.value.learned_ms,
-        "expires_ms": row.expires_ms,
-    })
-}
-
-fn ratio_json(row: &Stored<RatioRow>) -> Value {
-    json!({
-        "upstream": row.upstream,
-        "model": row.model,
-        "token_ratio": ratio(&row.value),
-        "digits_in_threes": row.value.has_digits_in_threes,
-        "version": row.value.version,
-        "learned_ms": row.value.learned_ms,
-        "expires_ms": row.expires_ms,
-    })
 }
 
 #[cfg(test)]

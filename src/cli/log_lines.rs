@@ -1,7 +1,6 @@
 //! Log lines for people at a terminal: short, and coloured unless the environment disables it. A
 //! request's line shows the main facts; the formats for files and programs have all of them.
 
-use std::ffi::OsString;
 use std::fmt::{self, Debug};
 
 use tracing::field::{Field, Visit};
@@ -10,36 +9,26 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::colours::{CYAN, Colours, DIM, GREEN, RED, YELLOW};
 use super::log_fields::escaped;
 use weir_store::now_ms;
 
-const GREEN: &str = "32";
-const YELLOW: &str = "33";
-const RED: &str = "31";
-const CYAN: &str = "36";
-const DIM: &str = "2";
 /// The one path that is not shown: nearly all requests have it.
 const USUAL_PATH: &str = "/v1/chat/completions";
 
 /// Formatter of log lines for a terminal.
 pub(super) struct TerminalLines {
-    has_colours: bool,
+    colours: Colours,
     clock: fn() -> u64,
 }
 
 impl TerminalLines {
-    /// Uses colours unless `NO_COLOR` is set or `TERM` is a terminal without them.
-    pub(super) fn new(variable: impl Fn(&str) -> Option<OsString>) -> Self {
-        let is_refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let is_dumb = variable("TERM").is_some_and(|value| value == "dumb");
-        Self { has_colours: !is_refused && !is_dumb, clock: now_ms }
+    pub(super) fn new(colours: Colours) -> Self {
+        Self { colours, clock: now_ms }
     }
 
     fn paint(&self, writer: &mut Writer<'_>, colour: &str, text: &str) -> fmt::Result {
-        match self.has_colours {
-            true => write!(writer, "\u{1b}[{colour}m{text}\u{1b}[0m"),
-            false => writer.write_str(text),
-        }
+        writer.write_str(&self.colours.paint(colour, text))
     }
 
     /// Writes the time of day, UTC.
@@ -227,7 +216,7 @@ mod tests {
 
     fn lines(has_colours: bool, log: impl FnOnce()) -> String {
         let lines = Lines(Arc::new(Mutex::default()));
-        let format = TerminalLines { has_colours, clock: || 45_296_789 };
+        let format = TerminalLines { colours: Colours(has_colours), clock: || 45_296_789 };
         let builder = tracing_subscriber::fmt().with_writer(lines.clone());
         let subscriber = builder.event_format(format).fmt_fields(PlainFields).finish();
         tracing::subscriber::with_default(subscriber, log);
@@ -297,17 +286,5 @@ mod tests {
         let warning = warning.strip_suffix('\n').expect("a line");
         assert!(warning.starts_with("12:34:56Z warning it said m\\u{1b}"), "{warning:?}");
         assert!(!warning.chars().any(|own| own.is_control() || own == '\u{202e}'), "{warning:?}");
-    }
-
-    #[test]
-    fn the_environment_may_refuse_colours() {
-        let with = |name: &'static str, value: &'static str| {
-            let variable = move |asked: &str| (asked == name).then(|| OsString::from(value));
-            TerminalLines::new(variable).has_colours
-        };
-        assert!(with("TERM", "xterm"));
-        assert!(with("NO_COLOR", ""), "an empty one says nothing");
-        assert!(!with("NO_COLOR", "1"));
-        assert!(!with("TERM", "dumb"));
     }
 }

@@ -1,14 +1,18 @@
 //! Command line: one file per command. This file only dispatches.
 
 mod backup;
+mod browser;
 mod budgets;
 mod check;
+mod colours;
 mod config_files;
 mod connect;
+mod conversations;
 #[cfg(test)]
 mod deployed;
 mod explain;
 mod greeting;
+mod init;
 mod keys;
 mod learned;
 mod lines;
@@ -16,26 +20,33 @@ mod log_fields;
 mod log_lines;
 mod log_writer;
 mod loop_check;
+mod manual;
 mod models;
 mod moments;
 #[cfg(test)]
 mod pages;
+mod progress;
 mod provider_key;
 mod reload;
 mod replay;
 mod run;
+mod sealed;
 mod serve;
 mod settings;
 pub mod sources;
 mod start_error;
 mod store_path;
 mod tokenizer_file;
+mod tokens;
+mod top;
 mod usage;
 mod watch;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+
+use self::colours::When;
 
 const ABOUT: &str = "\
 An OpenAI-compatible reverse proxy that keeps every conversation inside its model's context window.
@@ -50,6 +61,8 @@ Examples:
       runs an application through it
   weir run -- claude
       runs one command through a weir of its own
+  weir init
+      asks three questions and writes a configuration
   weir check --config weir.toml --connect
       checks a configuration, and whether the upstream answers
   weir explain request.json
@@ -60,6 +73,8 @@ Examples:
       ends spending at 20 dollars a day
   weir usage --by day,model
       shows the usage and cost of requests
+  weir top
+      shows requests, conversations and budgets as they change
 
 `weir help COMMAND` explains a command.";
 
@@ -68,36 +83,63 @@ Examples:
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
+    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true,
+        hide_default_value = true,
+        alias = "colour",
+        display_order = 900
+    )]
+    color: When,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Init(init::InitArgs),
     Serve(serve::ServeArgs),
     Run(run::RunArgs),
     Check(check::CheckArgs),
     Explain(explain::ExplainArgs),
+    Tokens(tokens::TokensArgs),
+    Top(top::TopArgs),
     Keys(keys::KeysArgs),
     Budgets(budgets::BudgetsArgs),
     Usage(usage::UsageArgs),
+    Conversations(conversations::ConversationsArgs),
     Backup(backup::BackupArgs),
     /// Manages the catalogue of models and their windows
     Models(models::ModelsArgs),
     Replay(replay::ReplayArgs),
+    Completions(manual::CompletionsArgs),
+    Man(manual::ManArgs),
 }
 
 /// Runs the command that the command line names.
 pub fn run() -> ExitCode {
-    match Arguments::parse().command {
+    let arguments = Arguments::parse();
+    arguments.color.decide();
+    match arguments.command {
+        Some(Command::Init(args)) => end(init::run(&args)),
         Some(Command::Serve(args)) => serve::run(&args),
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Check(args)) => check::run(&args),
         Some(Command::Explain(args)) => end(explain::run(&args)),
+        Some(Command::Tokens(args)) => end(tokens::run(&args)),
+        Some(Command::Top(args)) => end(top::run(&args)),
         Some(Command::Keys(args)) => end(keys::run(&args)),
         Some(Command::Budgets(args)) => end(budgets::run(&args)),
         Some(Command::Usage(args)) => end(usage::run(&args)),
+        Some(Command::Conversations(args)) => end(conversations::run(&args)),
         Some(Command::Backup(args)) => end(backup::run(&args)),
         Some(Command::Models(args)) => end(models::run(&args)),
         Some(Command::Replay(args)) => end(replay::run(&args)),
+        Some(Command::Completions(args)) => end(manual::completions(&args, Arguments::command())),
+        Some(Command::Man(args)) => end(manual::man(&args, Arguments::command())),
         None => match Arguments::command().print_help() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
@@ -112,6 +154,19 @@ fn print(text: &str) -> Result<(), String> {
             Err(format!("cannot write: {error}"))
         }
         _ => Ok(()),
+    }
+}
+
+/// Describes an error of the system in words, without its number.
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+        std::io::ErrorKind::IsADirectory => "it is a folder, not a file".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "its permissions do not allow it".to_owned(),
+        _ => {
+            let text = error.to_string();
+            text.split(" (os error").next().unwrap_or_default().to_owned()
+        }
     }
 }
 

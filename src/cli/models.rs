@@ -72,7 +72,7 @@ pub(super) fn run(args: &ModelsArgs) -> Result<(), String> {
         Command::Forget(args) => return learned::forget(args),
     };
     let text = std::fs::read_to_string(file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        .map_err(|error| format!("cannot read {}: {}", file.display(), super::reason(&error)))?;
     let catalogue = import(&text).map_err(|error| format!("{}: {error}", file.display()))?;
     std::io::stdout()
         .write_all(catalogue.as_bytes())

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::iter;
 
 use super::config_files;
-use crate::config::{Config, Secret};
+use crate::config::{Config, Secret, events, traces};
 
 /// Minimum length of the secret of several instances.
 const MIN_SECRET_BYTES: usize = 32;
@@ -38,10 +38,31 @@ pub(super) fn read_all(
     let own =
         read(("summaries", "api_key"), &summaries.api_key_env, &summaries.api_key_file, env());
     summaries.provider_key = own.unwrap_or_else(|problem| noted(&mut problems, problem));
+    if let Err(problem) = read_secret(config, &env) {
+        problems.push(problem);
+    }
+    let events = &mut config.events;
+    let own = read(("events", "secret"), &events.secret_env, &events.secret_file, env());
+    events.secret = own.and_then(signing).unwrap_or_else(|problem| noted(&mut problems, problem));
+    let traces = &mut config.traces;
+    if !traces.headers_env.is_empty() && !traces.endpoint.is_empty() {
+        match collector_headers(&traces.headers_env, env()) {
+            Ok(headers) => traces.headers = headers,
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// Loads the secret of several instances, if `config` names one.
+pub(super) fn read_secret(
+    config: &mut Config,
+    env: impl Fn() -> Vec<(OsString, OsString)>,
+) -> Result<(), String> {
     let auth = &mut config.auth;
     let own = read(("auth", "secret"), &auth.secret_env, &auth.secret_file, env());
-    auth.secret = own.and_then(long).unwrap_or_else(|problem| noted(&mut problems, problem));
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+    auth.secret = own.and_then(long)?;
+    Ok(())
 }
 
 fn noted<T>(problems: &mut Vec<String>, problem: String) -> Option<T> {
@@ -61,10 +82,44 @@ fn long(secret: Option<Secret>) -> Result<Option<Secret>, String> {
     }
 }
 
+/// Checks that a secret can sign events.
+fn signing(secret: Option<Secret>) -> Result<Option<Secret>, String> {
+    let is_sound = |secret: &Secret| events::signing_key(secret.expose()).is_some();
+    match secret.as_ref().is_none_or(is_sound) {
+        true => Ok(secret),
+        false => {
+            Err("events.secret_env or events.secret_file: the secret is not 24 to 64 bytes in \
+                      base64; make one with: echo whsec_$(openssl rand -base64 32)"
+                .to_owned())
+        }
+    }
+}
+
+/// Reads a collector's headers from a variable.
+fn collector_headers(
+    variable: &str,
+    env: Vec<(OsString, OsString)>,
+) -> Result<Vec<(String, Secret)>, String> {
+    let given = format!("traces.headers_env: the variable {variable}");
+    let Some((_, value)) = env.into_iter().find(|(found, _)| found == variable) else {
+        return Err(unset(&given, variable));
+    };
+    let headers = value.to_str().and_then(traces::headers);
+    headers.ok_or_else(|| format!("{given} is not in the form name=value,name=value"))
+}
+
+/// Describes a variable that is missing.
+fn unset(given: &str, variable: &str) -> String {
+    format!(
+        "{given} is not set in weir's environment. Set it before weir starts, such as with \
+         `export {variable}=…`"
+    )
+}
+
 /// Checks the value of a variable that is used in a header.
 fn secret(given: &str, variable: &str, env: Vec<(OsString, OsString)>) -> Result<Secret, String> {
     let Some((_, value)) = env.into_iter().find(|(found, _)| found == variable) else {
-        return Err(format!("{given} is not set in weir's environment"));
+        return Err(unset(given, variable));
     };
     let text = value.into_string().map_err(|_| format!("{given} is not valid UTF-8"))?;
     match text.trim() {
@@ -87,7 +142,7 @@ fn read(
         let given = format!("{section}.{key}_env: the variable {name}");
         let value = env.into_iter().find(|(found, _)| found == name);
         let Some((_, value)) = value else {
-            return Err(format!("{given} is not set in weir's environment"));
+            return Err(unset(&given, name));
         };
         (given, value.into_string().map_err(|_| "is not valid UTF-8".to_owned()))
     } else if !api_key_file.is_empty() {

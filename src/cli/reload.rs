@@ -12,9 +12,9 @@ use figment::{Figment, Provider};
 use super::settings::{self, Flags, Gathered};
 use super::watch::Watch;
 use super::{config_files, loop_check, serve};
-use crate::admin::AdminRenewal;
+use crate::admin::{AdminRenewal, Reloaded};
 use crate::config::changes::{self, Change, Effect};
-use crate::config::{Config, Problem};
+use crate::config::{Config, Problem, shown};
 use crate::server::{Hangups, Renewal, RenewalError};
 use crate::tls::TlsError;
 use weir_engine::tokens::Encoding;
@@ -122,8 +122,7 @@ impl Reload {
             false => self.flags.gather_again(),
         };
         if let Err(problems) = self.changed(gathered, before) {
-            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            self.refuse(&lines);
+            self.refuse(&problems);
         }
     }
 
@@ -143,11 +142,18 @@ impl Reload {
         let files = self.files(&config, before);
         self.go_by(config).map_err(|error| vec![Problem::with("", error.to_string())])?;
         (self.log)(&level);
-        self.server.note_refused(false);
+        self.server.note_reload(None);
         gathered.figment = figment;
         (self.gathered, self.vocabularies, self.files) = (gathered, vocabularies, files);
         before.watch.follow(self.files.clone());
         log_changes(&changes);
+        if let Some(admin) = &self.admin {
+            let settings = shown::shown(&self.gathered.figment).into();
+            admin.note(|in_force| {
+                in_force.settings = settings;
+                in_force.reload = Some(Reloaded::applied(&changes));
+            });
+        }
         Ok(())
     }
 
@@ -234,14 +240,24 @@ impl Reload {
         Ok(())
     }
 
-    fn refuse(&self, lines: &[String]) {
-        self.server.note_refused(true);
-        for line in lines {
-            tracing::error!(target: "weir::reload", "{line}");
+    fn refuse(&self, problems: &[Problem]) {
+        // Messages may quote values, which stay in the log.
+        let key = |problem: &Problem| match problem.key.as_str() {
+            "" => "configuration".to_owned(),
+            key => key.to_owned(),
+        };
+        let keys: Vec<String> = problems.iter().map(key).collect();
+        self.server.note_reload(Some(&keys));
+        if let Some(admin) = &self.admin {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            admin.note(|in_force| in_force.reload = Some(Reloaded::refused(&lines)));
+        }
+        for problem in problems {
+            tracing::error!(target: "weir::reload", "{problem}");
         }
         tracing::error!(
             target: "weir::reload",
-            problems = lines.len(),
+            problems = problems.len(),
             "the configuration was refused; the one before stays in force"
         );
     }

@@ -2,7 +2,7 @@
 //! results. `weir_eval` does the measuring.
 
 use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{Read, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -12,7 +12,11 @@ use std::thread;
 use clap::builder::PossibleValuesParser;
 use flate2::read::MultiGzDecoder;
 
+use super::colours::Colours;
+use super::progress::Progress;
+use super::sealed::Opener;
 use super::sources::{self, Flag};
+use super::store_path;
 use crate::config::{self, Config, SAME_MODEL};
 use weir_engine::compact::Policy;
 use weir_engine::wire::Protocol;
@@ -127,6 +131,10 @@ pub(super) struct ReplayArgs {
     /// With --show: the request of so many messages, or the one before, instead of the last
     #[arg(long, value_name = "MESSAGES", requires = "show")]
     turn: Option<usize>,
+    /// Environment variable with the API key that sent the requests: opens the compaction items that
+    /// weir made for it, with the secret of the configured store
+    #[arg(long, value_name = "NAME")]
+    key_env: Option<String>,
     /// Hides progress
     #[arg(long)]
     no_progress: bool,
@@ -151,8 +159,15 @@ fn price(text: &str) -> Result<Price, String> {
 /// Runs `weir replay …`.
 pub(super) fn run(args: &ReplayArgs) -> Result<(), String> {
     let policies = policies(args)?;
-    let is_shown = !args.no_progress && std::io::stderr().is_terminal();
-    let conversations = read_all(args, is_shown)?;
+    let is_shown = !args.no_progress;
+    let opener = Opener::new(args.key_env.as_deref(), || {
+        store_path::configuration(args.config.as_deref(), None)
+    })?;
+    let conversations = read_all(args, &opener, is_shown)?;
+    if let Some(warning) = opener.warning() {
+        // If it cannot be shown, the figures still can.
+        let _ = std::io::stderr().write_all(warning.as_bytes());
+    }
     let text = match &args.show {
         Some(id) => shown(args, &conversations, id, &policies)?,
         None => {
@@ -160,9 +175,8 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), String> {
             rendered(args, &Report::new(&conversations, &policies, &args.budgets, outcomes))?
         }
     };
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|error| format!("cannot write to standard output: {error}"))
+    let is_table = !args.json && args.show.is_none() && args.lost.is_none();
+    super::print(&if is_table { Colours::of_stdout().head(&text) } else { text })
 }
 
 fn policies(args: &ReplayArgs) -> Result<Vec<Named>, String> {
@@ -216,7 +230,7 @@ fn config(args: &ReplayArgs) -> Result<Config, String> {
 fn rendered(args: &ReplayArgs, report: &Report) -> Result<String, String> {
     if let Some(path) = &args.html {
         std::fs::write(path, html::page(report))
-            .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+            .map_err(|error| format!("{}: {}", path.display(), super::reason(&error)))?;
     }
     Ok(match args.lost {
         Some(count) => report.lost(count) + &report.unused_budgets(),
@@ -247,21 +261,26 @@ fn shown(
 }
 
 /// Reads the conversations of all files, in order.
-fn read_all(args: &ReplayArgs, is_shown: bool) -> Result<Vec<Conversation>, String> {
+fn read_all(
+    args: &ReplayArgs,
+    opener: &Opener,
+    is_shown: bool,
+) -> Result<Vec<Conversation>, String> {
     let mut texts = Vec::new();
     for path in &args.files {
-        let text = read_text(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = read_text(path)
+            .map_err(|error| format!("{}: {}", path.display(), super::reason(&error)))?;
         texts.push((path, text));
     }
     let lines = texts.iter().flat_map(|(path, text)| {
         text.lines().enumerate().map(move |(number, line)| (path, number + 1, line))
     });
     let lines: Vec<_> = lines.filter(|(_, _, line)| !line.trim().is_empty()).collect();
-    let progress = Progress::new(is_shown, "reading", lines.len());
+    let progress = Progress::new(is_shown, "reading", lines.len() as u64);
     let protocol = args.protocol.as_deref().and_then(Protocol::from_name);
     let read = on_all_cores(lines.len(), |place| {
         let (path, number, line) = lines[place];
-        let read = Conversation::read(line, number, protocol);
+        let read = Conversation::read(&opener.opened(line), number, protocol);
         progress.step();
         read.map_err(|error| format!("{}, line {number}: {error}", path.display()))
     });
@@ -297,7 +316,7 @@ fn replay_all(
     // The longest first, so that no core is left with a long one at the end.
     let mut order: Vec<usize> = (0..conversations.len()).collect();
     order.sort_by_key(|place| std::cmp::Reverse(conversations[*place].last_request_tokens()));
-    let progress = Progress::new(is_shown, "replaying", order.len());
+    let progress = Progress::new(is_shown, "replaying", order.len() as u64);
     let outcomes = on_all_cores(order.len(), |place| {
         let outcomes = replay(&conversations[order[place]], policies, budgets);
         progress.step();
@@ -329,41 +348,4 @@ fn on_all_cores<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<
     let mut done = done.into_inner().expect("nothing panics while it is held");
     done.sort_by_key(|(place, _)| *place);
     done.into_iter().map(|(_, result)| result).collect()
-}
-
-/// Progress bar on standard error, removed at the end.
-struct Progress {
-    is_shown: bool,
-    what: &'static str,
-    count: usize,
-    done: Mutex<usize>,
-}
-
-impl Progress {
-    const WIDTH: usize = 30;
-
-    fn new(is_shown: bool, what: &'static str, count: usize) -> Self {
-        Self { is_shown, what, count, done: Mutex::new(0) }
-    }
-
-    /// Counts one more item as done.
-    fn step(&self) {
-        if !self.is_shown {
-            return;
-        }
-        let mut done = self.done.lock().expect("nothing panics while it is held");
-        *done += 1;
-        let full = *done * Self::WIDTH / self.count.max(1);
-        let bar = "#".repeat(full) + &".".repeat(Self::WIDTH - full);
-        // If the bar cannot be shown, the work continues.
-        let _ = write!(std::io::stderr(), "\r{:10} [{bar}] {done}/{}", self.what, self.count);
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.is_shown {
-            let _ = write!(std::io::stderr(), "\r{:70}\r", "");
-        }
-    }
 }

@@ -93,8 +93,13 @@ pub(super) struct RunArgs {
     /// The log's file [default: run.log next to the store's file]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command and its arguments; all that follows its name is its own
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
     command: Vec<OsString>,
 }
 
@@ -233,6 +238,7 @@ async fn serve_while(
     let [first, second] = servers;
     let serving = tokio::spawn(async move { tokio::join!(first.run(), second.run()) });
 
+    let mut has_started = true;
     let addresses = Addresses { openai: openai_address, anthropic: anthropic_address };
     let code = match Running::start(&args.command, &addresses) {
         Ok(mut running) => {
@@ -247,7 +253,12 @@ async fn serve_while(
         Err(error) => {
             let shown = args.command[0].display();
             // A closed terminal needs no message.
-            let _ = writeln!(io::stderr(), "weir: cannot run {shown}: {error}");
+            let said = match error.kind() {
+                io::ErrorKind::NotFound => "there is no such command".to_owned(),
+                _ => super::reason(&error),
+            };
+            let _ = writeln!(io::stderr(), "weir: cannot run {shown}: {said}");
+            has_started = false;
             if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
         }
     };
@@ -261,12 +272,11 @@ async fn serve_while(
         summaries.finish().await;
     }
     serve::finish(&proxy, ending).await;
-    // A closed terminal needs no message.
-    let _ = writeln!(
-        io::stderr(),
-        "weir: {}",
-        summary(&proxy.journal().metrics().totals(), args.observe)
-    );
+    if has_started {
+        let summary = summary(&proxy.journal().metrics().totals(), args.observe);
+        // A closed terminal needs no message.
+        let _ = writeln!(io::stderr(), "weir: {summary}");
+    }
     Ok(code)
 }
 

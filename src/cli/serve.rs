@@ -2,7 +2,7 @@
 //! nothing about requests.
 
 use std::io::{self, IsTerminal as _, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -10,7 +10,9 @@ use clap::Args;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Handle;
 
-use super::greeting::greet;
+use super::browser;
+use super::colours::Colours;
+use super::greeting::{dashboard_url, greet, server_url};
 use super::log_fields::PlainFields;
 use super::log_lines::TerminalLines;
 use super::log_writer::{LogEnd, log_writer};
@@ -20,12 +22,17 @@ use super::settings::{Flags, Gathered};
 use super::start_error::{LogError, StartError};
 use super::store_path;
 use crate::admin::{self, Admin, AdminRenewal};
+use crate::config::shown::shown;
 use crate::config::{AuthMode, Config, Log, LogFormat, Warning};
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, events};
 use crate::server::{BindError, Ending, Hangups, Phase, Renewal, Server, Signals};
 use crate::upstream::Client;
 use weir_engine::tokens::Encoding;
 use weir_store::Store;
+
+/// Ports that `--open` tries for the dashboard if the configuration names no address, before any
+/// free one.
+const DASHBOARD_PORTS: std::ops::Range<u16> = 8410..8420;
 
 /// A second signal cut short requests in flight.
 const CUT_SHORT: u8 = 130;
@@ -46,6 +53,8 @@ Examples:
       listens on another port, and forwards to a model server on this machine
   weir check --config weir.toml --connect
       checks a configuration and the upstream, without serving
+  weir serve --open
+      also starts the dashboard on 127.0.0.1:8410, and opens it in a browser
   weir serve --listen 0.0.0.0:8400 --config weir.toml
       serves other machines; server.allowed_hosts lists its host names
 
@@ -63,6 +72,10 @@ configuration, 130 ended at once.";
 pub(super) struct ServeArgs {
     #[command(flatten)]
     flags: Flags,
+    /// Starts the dashboard on this machine if it is off, prints a link that logs in once, and opens
+    /// it in a browser
+    #[arg(long)]
+    open: bool,
 }
 
 /// Serves until shutdown.
@@ -96,7 +109,7 @@ fn started(args: &ServeArgs) -> Result<Ending, StartError> {
     let (level, log_end) = log.map_err(StartError::Log)?;
     prepare(warnings);
     let flags = args.flags.clone();
-    let startup = Startup { flags, gathered, before, level, hangups };
+    let startup = Startup { flags, gathered, before, level, hangups, open: args.open };
     let served = runtime.block_on(serve(Arc::new(config), startup));
     // Nobody waits any more for a count or a decoding that is still running.
     runtime.shutdown_background();
@@ -125,6 +138,8 @@ struct Startup {
     before: Before,
     level: LogLevel,
     hangups: Hangups,
+    /// Whether to open the dashboard.
+    open: bool,
 }
 
 impl Startup {
@@ -135,7 +150,7 @@ impl Startup {
         admin: Option<AdminRenewal>,
         config: &Config,
     ) {
-        let Self { flags, gathered, before, level, hangups } = self;
+        let Self { flags, gathered, before, level, hangups, .. } = self;
         let vocabularies = reload::vocabularies(config);
         let files = before.files();
         let log = level;
@@ -151,17 +166,31 @@ async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, StartErr
     let mut signals = Signals::listen().map_err(StartError::Signals)?;
     let client = Client::new(&config.upstream).map_err(StartError::Client)?;
     let store = open_store(&config)?;
-    let admin = admin(&config, &store).await?;
+    let admin = admin(&config, &store, startup.open).await?;
     let proxy = proxy(&config, client, &store).await?;
     let server = bind(&config, proxy).await?;
     let address = server.address();
-    greet(&config, &startup.gathered.figment, &store, address);
+    let figment = &startup.gathered.figment;
+    let dashboard = admin.as_ref().map(|admin| dashboard_url(&config, admin.address()));
+    greet(&config, figment, &store, address, dashboard.as_deref());
+    if let Some(admin) = &admin {
+        let settings = Arc::new(shown(figment));
+        admin.renewal().note(|in_force| {
+            in_force.base_url = format!("{}/v1", server_url(&config, address));
+            in_force.settings = settings;
+        });
+    }
+    let link = match (&admin, &dashboard) {
+        (Some(admin), Some(url)) if startup.open => Some(link(admin, url)?),
+        _ => None,
+    };
     let renewal = server.renewal();
     let in_force = renewal.clone();
     tokio::spawn(store_path::tend(
         move || Arc::clone(in_force.proxy().journal()),
         config.store.url.is_some(),
     ));
+    tokio::spawn(events::watch_store(store.clone(), renewal.proxy().events().clone()));
     let admins = admin.as_ref().map(Admin::renewal);
     startup.watch((renewal.clone(), address), admins, &config);
     let shutdown = server.shutdown();
@@ -171,6 +200,9 @@ async fn serve(config: Arc<Config>, startup: Startup) -> Result<Ending, StartErr
         admin.show_metrics(move || in_force.proxy());
         let shutdown = shutdown.clone();
         tokio::spawn(async move { admin.run(shutdown.reached(Phase::Draining)).await });
+    }
+    if let Some(link) = link {
+        browser::show(&link);
     }
     tokio::spawn(async move {
         signals.next().await;
@@ -222,6 +254,9 @@ pub(super) async fn finish(proxy: &Proxy, ending: Ending) {
         // The originals of the last requests are saved before the process ends.
         proxy.originals().settle(|_| true).await;
     }
+    if ending != Ending::Forced {
+        proxy.flush().await;
+    }
     if let Err(error) = proxy.store().sync().await {
         tracing::warn!(
             target: "weir::store",
@@ -268,15 +303,30 @@ fn log_ending(ending: &Ending, config: &Config) {
     }
 }
 
-/// Binds the admin API, if it is configured. A new token is printed, but not logged.
-async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, StartError> {
-    let Some(address) = config.admin_listen() else { return Ok(None) };
-    let token_file = &config.admin.token_file;
-    let path = match token_file.is_empty() {
-        false => Some(token_file.into()),
-        true => store_path::file(&config.store, std::env::vars_os())
-            .map(|store| store.with_file_name("admin.token")),
-    };
+/// Returns a link to the dashboard at `url` that logs in once. Browsers send no fragment to servers,
+/// so the code is in no log.
+fn link(admin: &Admin, url: &str) -> Result<String, StartError> {
+    let code = admin.login_code().map_err(StartError::Runtime)?;
+    Ok(format!("{url}#code={code}"))
+}
+
+/// Returns the addresses to try for the admin API, in order; none if it is off.
+fn admin_addresses(config: &Config, open: bool) -> Vec<SocketAddr> {
+    if let Some(address) = config.admin_listen() {
+        return vec![address];
+    }
+    let ports = DASHBOARD_PORTS.filter(|port| *port != config.server.listen.port());
+    let here = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    if open { ports.chain([0]).map(here).collect() } else { Vec::new() }
+}
+
+/// Binds the admin API, if it is configured or wanted. A new token is printed, but not logged.
+async fn admin(config: &Config, store: &Store, open: bool) -> Result<Option<Admin>, StartError> {
+    let addresses = admin_addresses(config, open);
+    if addresses.is_empty() {
+        return Ok(None);
+    }
+    let path = store_path::token_file(config);
     let shown = path.as_ref().map_or_else(String::new, |path| format!(" {}", path.display()));
     let (token, is_new) = admin::load_or_make(path.as_deref())
         .map_err(|source| StartError::Token { shown: shown.clone(), source })?;
@@ -284,8 +334,16 @@ async fn admin(config: &Config, store: &Store) -> Result<Option<Admin>, StartErr
         let kept = if path.is_some() { format!("kept in{shown}") } else { "not stored".into() };
         eprintln!("The admin API's token, shown this once and {kept}:\n\n  {}\n", token.expose());
     }
-    let bound = Admin::bind(address, config, store.clone(), admin::Token::new(&token)).await;
-    bound.map(Some).map_err(|source| StartError::AdminListen { address, source })
+    let last = addresses.len() - 1;
+    for (place, address) in addresses.into_iter().enumerate() {
+        let token = admin::Token::new(&token);
+        match Admin::bind(address, config, store.clone(), token).await {
+            Ok(admin) => return Ok(Some(admin)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && place < last => {}
+            Err(source) => return Err(StartError::AdminListen { address, source }),
+        }
+    }
+    Ok(None)
 }
 
 /// Starts the log to `out`, which lasts until the returned handle is dropped.
@@ -298,7 +356,7 @@ pub(super) fn start_log(
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let (level, started) = match log.format {
         LogFormat::Text if is_terminal => {
-            let lines = TerminalLines::new(|name| std::env::var_os(name));
+            let lines = TerminalLines::new(Colours::of_stderr());
             let builder = builder.event_format(lines).fmt_fields(PlainFields);
             let builder = builder.with_filter_reloading();
             (level(builder.reload_handle()), builder.try_init())

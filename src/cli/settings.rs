@@ -30,7 +30,7 @@ pub(super) struct Flags {
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
     /// The port to listen on at 127.0.0.1; short for --listen PORT
-    #[arg(long, value_name = "PORT", conflicts_with = "listen")]
+    #[arg(long, value_name = "PORT", conflicts_with = "listen", value_parser = port)]
     port: Option<u16>,
     /// Where to forward requests, as an SDK's base URL [default: https://api.openai.com/v1]
     #[arg(long, value_name = "URL")]
@@ -48,6 +48,10 @@ pub(super) struct Flags {
     /// Log level: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| "write a port from 1 to 65535, or 0 for any free one".to_owned())
 }
 
 /// Gathered settings, from files that were read once.

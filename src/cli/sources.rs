@@ -1,5 +1,5 @@
-//! Sources of the configuration: the embedded defaults, `OPENAI_BASE_URL`, a file, the environment,
-//! flags. Checks nothing; `config::load` does.
+//! Sources of the configuration: the embedded defaults, `OPENAI_BASE_URL` and OpenTelemetry's own
+//! variables, a file, the environment, flags. Checks nothing; `config::load` does.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -16,6 +16,13 @@ use crate::config::{DEFAULT_TOML, DEFAULTS, Problem};
 const ENV_PREFIX: &str = "WEIR_";
 /// Variables with this prefix that are not keys: the path of the file itself.
 const ENV_NOT_KEYS: &[&str] = &["WEIR_CONFIG"];
+
+/// OpenTelemetry's own variables, and the keys that they set unless something else does.
+const OPENTELEMETRY: [(&str, &str); 2] =
+    [("OTEL_EXPORTER_OTLP_ENDPOINT", "endpoint"), ("OTEL_SERVICE_NAME", "service_name")];
+/// Variable of OpenTelemetry with a collector's headers. They are secret, so that only its name
+/// becomes part of the configuration.
+const OTEL_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 
 /// Name of the file among the sources.
 const FILE: &str = "file";
@@ -66,7 +73,7 @@ pub struct Flag {
 }
 
 /// Combines all sources; each takes precedence over those before it: the defaults,
-/// `OPENAI_BASE_URL` (as `upstream.url`), the file, `WEIR_SECTION__KEY` among `env`, `flags`.
+/// `OPENAI_BASE_URL` (as `upstream.url`) and OpenTelemetry's variables, the file, `WEIR_SECTION__KEY` among `env`, `flags`.
 pub fn figment(
     file: Option<&Path>,
     openai_base_url: Option<String>,
@@ -86,6 +93,10 @@ pub fn figment_of(
     let mut figment = Figment::from(&Document::defaults());
     if let Some(url) = openai_base_url.filter(|url| !url.trim().is_empty()) {
         figment = figment.merge(Given::new("OPENAI_BASE_URL", ["upstream", "url"], url));
+    }
+    let env: Vec<(OsString, OsString)> = env.into_iter().collect();
+    for given in of_opentelemetry(&env) {
+        figment = figment.merge(given);
     }
     if let Some(file) = file {
         figment = figment.merge(file);
@@ -116,6 +127,26 @@ pub fn figment_of(
     figment
 }
 
+/// Returns the keys that OpenTelemetry's own variables set; none if they turn traces off. Empty ones
+/// count as not set.
+fn of_opentelemetry(env: &[(OsString, OsString)]) -> Vec<Given> {
+    let value = |name: &str| {
+        let (_, value) = env.iter().find(|(own, _)| own == name)?;
+        let value = value.to_str()?.trim();
+        (!value.is_empty()).then(|| value.to_owned())
+    };
+    let is = |name: &str, off: &str| value(name).is_some_and(|own| own.eq_ignore_ascii_case(off));
+    if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
+        return Vec::new();
+    }
+    let plain = OPENTELEMETRY.iter().filter_map(|(name, key)| {
+        value(name).map(|value| Given::new(name, ["traces", key], value))
+    });
+    let headers = value(OTEL_HEADERS)
+        .map(|_| Given::new(OTEL_HEADERS, ["traces", "headers_env"], OTEL_HEADERS.to_owned()));
+    plain.chain(headers).collect()
+}
+
 /// TOML document, read and parsed at creation.
 pub struct Document {
     metadata: Metadata,
@@ -142,7 +173,13 @@ impl Document {
     }
 
     fn read(path: &Path, text: std::io::Result<String>) -> Self {
-        let text = text.map_err(|error| format!("cannot be read: {error}"));
+        let text = text.map_err(|error| {
+            let cure = match error.kind() {
+                std::io::ErrorKind::NotFound => ". `weir init` writes a configuration",
+                _ => "",
+            };
+            format!("cannot be read: {}{cure}", super::reason(&error))
+        });
         Self {
             metadata: Metadata::from(FILE, Source::File(path.to_owned())),
             is_ended: text.as_ref().is_ok_and(|text| text.ends_with('\n')),
@@ -353,6 +390,31 @@ mod tests {
     }
 
     #[test]
+    fn variables_of_opentelemetry_set_what_nothing_else_does() {
+        let traces = |more: &[(&str, &str)]| {
+            let given = [
+                ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"),
+                ("OTEL_EXPORTER_OTLP_HEADERS", "key=secret"),
+                ("OTEL_SERVICE_NAME", "gateway"),
+            ];
+            let figment = figment(None, None, env(&[&given[..], more].concat()), []);
+            let traces = load(figment).expect("it is sound").0.traces;
+            (traces.endpoint, traces.headers_env, traces.service_name)
+        };
+        let expected = |endpoint: &str, headers: &str, name: &str| {
+            (endpoint.to_owned(), headers.to_owned(), name.to_owned())
+        };
+        let all = expected("http://c:4318/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS", "gateway");
+        assert_eq!(traces(&[]), all);
+        let own = [("WEIR_TRACES__ENDPOINT", "https://d"), ("WEIR_TRACES__SERVICE_NAME", "w")];
+        let set = expected("https://d/v1/traces", "OTEL_EXPORTER_OTLP_HEADERS", "w");
+        assert_eq!(traces(&own), set);
+        for off in [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")] {
+            assert_eq!(traces(&[off]), expected("", "", "weir"), "{off:?}");
+        }
+    }
+
+    #[test]
     fn a_variable_over_a_whole_section_is_refused() {
         let file = Temporary::new("section.toml", "[server]\nmax_messages = 9");
         let variables = env(&[
@@ -366,9 +428,10 @@ mod tests {
             [
                 "server.listen (WEIR_SERVER__LISTEN__PORT): a table is not text in quotes, or a whole number",
                 "limits (WEIR_LIMITS): is a list: write each of its rows under [[limits]]",
-                "WEIR_: there is no such key; the sections are admin, auth, budgets, cache, context, cors, \
-                 learning, ledger, limits, log, models, policies, prices, redis, routes, server, store, \
-                 summaries, upstream, upstreams",
+                "WEIR_: there is no such key; the sections are admin, auth, budgets, cache, context, \
+                 conversations, cors, \
+                 events, learning, ledger, limits, log, models, policies, prices, redis, routes, server, \
+                 store, summaries, traces, upstream, upstreams",
                 "server (WEIR_SERVER): is a section and has no value of its own",
             ]
         );

@@ -123,7 +123,11 @@ pub(super) fn kept(config: &Config) -> Result<Store, String> {
 /// Opens the store for a command that reads data written by a weir: on a server, or in an existing
 /// file.
 pub(super) fn existing(config: Option<&Path>, store: Option<String>) -> Result<Store, String> {
-    let config = configuration(config, store)?;
+    existing_of(&configuration(config, store)?)
+}
+
+/// Opens the same store, of a configuration that was loaded.
+pub(super) fn existing_of(config: &Config) -> Result<Store, String> {
     if let Some(url) = &config.store.url {
         return connect(url).map_err(|error| error.to_string());
     }
@@ -149,6 +153,16 @@ pub(super) fn file(
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Option<PathBuf> {
     if given.path == MEMORY || given.url.is_some() { None } else { path(&given.path, env) }
+}
+
+/// Returns the file of the admin token: as configured, or next to the store; `None` if that is in no
+/// file.
+pub(super) fn token_file(config: &Config) -> Option<PathBuf> {
+    match config.admin.token_file.as_str() {
+        "" => file(&config.store, std::env::vars_os())
+            .map(|store| store.with_file_name("admin.token")),
+        own => Some(own.into()),
+    }
 }
 
 /// Returns the store's file: as configured, or in the user's state folder by the rules of the XDG

@@ -28,7 +28,7 @@ fn bytes(path: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     let most = MAX_TOKENIZER_BYTES as u64 + 1;
     let read = config_files::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes));
-    read.map_err(|error| format!("cannot be read: {error}"))?;
+    read.map_err(|error| format!("cannot be read: {}", super::reason(&error)))?;
     Ok(bytes)
 }
 

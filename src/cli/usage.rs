@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::colours::Colours;
 use super::moments::moment;
 use super::store_path;
 use weir_store::Store;
@@ -182,7 +183,7 @@ async fn sums(args: &UsageArgs, store: &Store) -> Result<String, String> {
     let mut table = vec![heads.map(str::to_owned).chain(HEADS.map(str::to_owned)).collect()];
     table.extend(rows.iter().map(|row| line(row, &args.by, "")));
     table.extend(total.first().map(|total| line(total, &args.by, "total")));
-    Ok(aligned(&table, args.by.len()))
+    Ok(Colours::of_stdout().head(&aligned(&table, args.by.len())))
 }
 
 /// Columns of a table; JSON and CSV have more.
@@ -331,7 +332,7 @@ async fn requests(args: &UsageArgs, limit: usize, store: &Store) -> Result<Strin
         ]
     }));
     table.push(total_of(&rows));
-    Ok(aligned(&table, 5))
+    Ok(Colours::of_stdout().head(&aligned(&table, 5)))
 }
 
 /// Sums up a list of requests for its last line.

@@ -32,16 +32,16 @@ pub(super) fn read(reader: &mut Reader) -> Budgets {
         on_failure: keys.get("on_failure"),
         webhook_url: keys.text("webhook_url", |text| match text.trim() {
             "" => Ok(String::new()),
-            text => webhook(text),
+            text => web_url(text),
         }),
     }
 }
 
-fn webhook(text: &str) -> Result<String, String> {
+/// Parses a URL to post to. The text is not repeated in the error: it may hold a secret.
+pub(super) fn web_url(text: &str) -> Result<String, String> {
     let is_web = text.starts_with("https://") || text.starts_with("http://");
     match text.parse::<http::Uri>().is_ok_and(|uri| uri.host().is_some()) && is_web {
         true => Ok(text.to_owned()),
-        // The text is not repeated: it may hold a secret.
         false => Err("is not a URL to post to; write it as https://HOST/PATH".to_owned()),
     }
 }

@@ -213,7 +213,7 @@ fn dict(figment: &Figment) -> Dict {
 }
 
 /// Formats a value independent of its source: `9` from a variable equals 9 from a file.
-fn plain(value: &Value) -> String {
+pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(_, text) => text.trim().to_owned(),
         Value::Char(_, text) => text.to_string(),

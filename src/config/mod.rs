@@ -5,6 +5,8 @@ mod budgets;
 pub mod changes;
 mod checks;
 mod choices;
+mod conversations;
+pub mod events;
 pub mod keys;
 mod learning;
 pub mod models;
@@ -18,11 +20,14 @@ mod reader;
 mod redis;
 mod renamed;
 pub mod routes;
+pub mod shown;
 mod summaries;
 mod tls;
+pub mod traces;
 pub mod upstreams;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 
 use figment::Figment;
@@ -31,6 +36,8 @@ use ipnet::IpNet;
 pub use auth::{Admin, AdminListen, Auth, AuthMode};
 pub use budgets::Budgets;
 pub use checks::is_database_url;
+pub use conversations::Conversations;
+pub use events::{EventKind, Events};
 pub use learning::Learning;
 pub use models::{Catalogue, Found, Known, ModelEntry};
 pub use policies::Policies;
@@ -40,6 +47,7 @@ pub use renamed::DEFAULTS;
 pub use routes::{LargerWhen, Route, Routes};
 pub use summaries::{SAME_MODEL, Summaries, SummaryMode};
 pub use tls::{ConnectTls, ListenTls};
+pub use traces::Traces;
 pub use upstreams::{DEFAULT_UPSTREAM, Upstream};
 use weir_engine::compact::Policy;
 pub use weir_store::Secret;
@@ -78,8 +86,11 @@ pub struct Config {
     pub cache: Cache,
     pub store: Store,
     pub redis: Redis,
+    pub conversations: Conversations,
     pub ledger: Ledger,
     pub budgets: Budgets,
+    pub events: Events,
+    pub traces: Traces,
     pub log: Log,
 }
 
@@ -88,6 +99,19 @@ impl Config {
     pub fn configured_limit_tokens(&self, model: &str) -> Option<u64> {
         let matching = self.limits.iter().filter(|limit| limit.matches(model));
         matching.map(|limit| limit.max_input_tokens).min()
+    }
+
+    /// Returns everything but the shipped catalogue, to compare configurations by its text. Secrets
+    /// print as stars.
+    pub fn written(&self) -> impl fmt::Debug + '_ {
+        let Self { server, cors, auth, admin, upstream, upstreams, routes, context, .. } = self;
+        let Self { summaries, learning, limits, models, model_settings, prices, .. } = self;
+        let Self { cache, store, redis, ledger, budgets, events, traces, log, .. } = self;
+        (
+            (server, cors, auth, admin, upstream, upstreams, routes, context),
+            (summaries, learning, limits, models.own(), model_settings, prices),
+            (cache, store, redis, ledger, budgets, events, traces, log),
+        )
     }
 
     /// Returns all upstreams with their names, the default first.
@@ -185,6 +209,8 @@ pub struct Context {
     pub default_policy: String,
     /// Policies that callers may choose.
     pub allowed_policies: Vec<String>,
+    /// Text put after the system text of each request, if its key has none; empty for none.
+    pub profile: String,
     pub originals: Originals,
     /// How long an original is kept after the last request that left it out.
     pub originals_lifetime_ms: u64,

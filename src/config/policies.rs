@@ -38,7 +38,7 @@ impl Policies {
     }
 
     /// Returns all names, including presets.
-    fn names(&self) -> Vec<&str> {
+    pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = PRESETS.to_vec();
         names.extend(self.own.keys().map(String::as_str).filter(|own| !PRESETS.contains(own)));
         names
@@ -104,6 +104,7 @@ pub(super) fn read(
 fn marks(keys: &mut PolicyKeys<'_>, policy: &mut Policy) {
     keys.read("hard", &mut policy.hard_permille);
     keys.read("low", &mut policy.low_permille);
+    keys.read("early", &mut policy.early_permille);
     keys.read("min_growth", &mut policy.min_growth_permille);
     let zones = &mut policy.zones;
     keys.read("soft", &mut zones.soft_permille);

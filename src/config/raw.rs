@@ -6,6 +6,8 @@ use figment::Figment;
 use super::auth;
 use super::budgets;
 use super::checks::{address, host_name, network, origin, store_path, store_url};
+use super::conversations;
+use super::events;
 use super::keys::{
     CACHE, CONTEXT, CONTEXT_ADVANCED, CORS, LEDGER, LIMITS, LOG, SERVER, SERVER_TLS, STORE,
 };
@@ -19,6 +21,7 @@ use super::redis;
 use super::routes;
 use super::summaries;
 use super::tls;
+use super::traces;
 use super::upstreams;
 use super::{Cache, Config, Context, Cors, Ledger, Limit, Log, Server, Store};
 use weir_engine::compact::Policy;
@@ -67,8 +70,11 @@ pub(super) fn sections(reader: &mut Reader) -> Config {
         cache: cache(reader),
         store: store(reader),
         redis: redis::read(reader),
+        conversations: conversations::read(reader),
         ledger: ledger(reader),
         budgets: budgets::read(reader),
+        events: events::read(reader),
+        traces: traces::read(reader),
         log: log(reader),
     };
     auth::agree(reader, &config);
@@ -131,6 +137,7 @@ fn context(reader: &mut Reader) -> Context {
             .list("allowed_policies", |text| policies.read_name(text))
             .unwrap_or_default(),
         policies,
+        profile: keys.text("profile", conversations::profile),
         originals: keys.get("originals"),
         originals_lifetime_ms,
         originals_max_bytes,
@@ -229,6 +236,9 @@ fn warnings(config: &Config) -> Vec<Warning> {
         };
         let key = format!("{}.url", upstreams::section(name));
         warn(&key, format!("{whose} to {host} unencrypted; use https:// if it can"));
+    }
+    for (key, message) in events::warnings(config).into_iter().chain(traces::warnings(config)) {
+        warn(key, message);
     }
     for (row, limit) in config.limits.iter().enumerate() {
         if !config.models.any_name(|name| limit.matches(name)) {

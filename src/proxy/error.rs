@@ -20,6 +20,8 @@ pub enum ErrorKind {
     OriginNotAllowed,
     HostNotAllowed,
     BypassNotAllowed,
+    /// The caller may not keep conversations.
+    ConversationsNotAllowed,
     /// A caller without credential asked for something stored.
     CredentialRequired,
     /// No virtual key, or an invalid one.
@@ -66,6 +68,7 @@ impl ErrorKind {
             Self::OriginNotAllowed => "origin_not_allowed",
             Self::HostNotAllowed => "host_not_allowed",
             Self::BypassNotAllowed => "bypass_not_allowed",
+            Self::ConversationsNotAllowed => "conversations_not_allowed",
             Self::CredentialRequired => "credential_required",
             Self::InvalidApiKey => "invalid_api_key",
             // OpenAI's code for both, so that nobody learns which models exist.
@@ -132,6 +135,7 @@ impl ErrorKind {
             Self::OriginNotAllowed
             | Self::HostNotAllowed
             | Self::BypassNotAllowed
+            | Self::ConversationsNotAllowed
             | Self::CredentialRequired
             | Self::ModelNotAllowed
             | Self::PassthroughRequired => StatusCode::FORBIDDEN,

@@ -6,6 +6,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue};
 
+use super::conversations::Opened;
 use super::plan::{Planned, RequestOptions};
 use crate::config::Context;
 use crate::proxy::admit::caller::Caller;
@@ -22,6 +23,9 @@ const BYPASS: &str = "x-weir-bypass";
 
 /// Names the policy for this request.
 const POLICY: &str = "x-weir-policy";
+
+/// Names the kept conversation that a request belongs to, and reports its state in the answer.
+pub(super) const CONVERSATION: HeaderName = HeaderName::from_static("x-weir-conversation");
 
 const ACTION: HeaderName = HeaderName::from_static("x-weir-action");
 const EDITS: HeaderName = HeaderName::from_static("x-weir-edits");
@@ -69,6 +73,11 @@ impl Via {
         let value = HeaderValue::try_from(format!("1.1 {name}"))
             .expect("hexadecimal digits make a header value");
         Self { name, value }
+    }
+
+    /// Returns the name of this instance.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Whether this instance is among those that forwarded a request.
@@ -137,10 +146,24 @@ pub(super) fn options(
     Ok(RequestOptions { max_input_tokens, bypass, policy, class, ..RequestOptions::default() })
 }
 
-fn only_value<'a>(
-    headers: &'a HeaderMap,
-    name: &'static str,
-) -> Result<Option<&'a str>, ProxyError> {
+/// Returns the name of the kept conversation that a request belongs to, if it names one.
+pub(super) fn conversation_name(headers: &HeaderMap) -> Result<Option<&str>, ProxyError> {
+    only_value(headers, CONVERSATION.as_str())
+}
+
+/// Reports the state of a request's conversation.
+pub(super) fn conversation(headers: &mut HeaderMap, opened: Option<Opened>) {
+    headers.remove(CONVERSATION);
+    match opened {
+        None => {}
+        Some(Opened::Messages(count)) => {
+            insert_text(headers, CONVERSATION, &format!("messages={count}"));
+        }
+        Some(Opened::Unavailable) => insert_text(headers, CONVERSATION, "unavailable"),
+    }
+}
+
+fn only_value<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, ProxyError> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else {
         return Ok(None);

@@ -3,16 +3,22 @@
 
 pub mod admit;
 pub mod compaction;
+pub mod conversations;
 pub mod error;
+pub mod events;
 mod headers;
 pub mod hold;
+pub mod live;
 pub mod metrics;
+mod outbox;
 pub mod plan;
+mod profile;
 pub mod relay;
 pub mod send;
 mod settings;
 pub mod settle;
 pub mod summaries;
+pub mod traces;
 pub mod upstreams;
 
 use std::sync::Arc;
@@ -27,8 +33,12 @@ pub use self::admit::host;
 pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel};
 pub use self::compaction::Asked;
 use self::compaction::answer::OwnAnswer;
+use self::conversations::pages::Pages;
 pub use self::error::{ErrorKind, ProxyError, SetupError};
+use self::events::{Event, Events};
 pub use self::hold::journal::Journal;
+pub use self::live::Live;
+use self::plan::inspect::Inspector;
 pub use self::plan::{Explained, Question, RequestOptions};
 use self::relay::addition::Addition;
 pub use self::relay::drain::Drains;
@@ -36,6 +46,7 @@ use self::send::attempt::Attempt;
 use self::send::chat::Chat;
 use self::send::models;
 use self::send::passthrough::{self, PassRequest, Passthrough};
+pub use self::settings::instance_secret;
 use self::settings::{Runtime, Settings};
 pub use self::settle::originals::{LeftOut, Originals};
 pub use self::settle::record::MAX_LOGGED_BYTES;
@@ -80,6 +91,7 @@ impl Proxy {
         let settings = &self.settings;
         let admission = std::mem::replace(&mut request.admission, Admission::unlimited());
         let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
+        self.trace(&mut record, &request.headers);
         record.attributed(attribution::from_headers(&request.headers));
         let mut addition = None;
         let sent = async {
@@ -87,6 +99,8 @@ impl Proxy {
             self.refuse_loop(&request.headers)?;
             compaction::read(settings, &mut request).await?;
             compaction::manage(settings, &mut request).await?;
+            profile::add(settings, &mut request).await?;
+            let conversation = conversations::open(settings, self.store(), &mut request).await?;
             // Plan for the model of its route.
             let mut chat = Chat::plan(settings, request, &mut record).await?;
             // Hold the cost and send, as often as there is a cause to send it again.
@@ -103,17 +117,21 @@ impl Proxy {
                 self.runtime.originals.keep(tenant, body, left_out, request.permit);
                 addition = Addition::of(settings, tenant, &mut current);
             }
-            Ok((inbound, current))
+            Ok((inbound, current, conversation))
         };
-        let (mut inbound, Attempt { upstream, planned, .. }) = match sent.await {
+        let (mut inbound, Attempt { upstream, planned, .. }, conversation) = match sent.await {
             Ok(sent) => sent,
             Err(error) => return Err(record.failed(error).await),
         };
         inbound.headers = upstream.inbound(inbound.headers);
         headers::report(&mut inbound.headers, &planned);
+        let (opened, exchange) = conversation.unzip();
+        headers::conversation(&mut inbound.headers, opened);
         self.name(&mut inbound, &record, &upstream, &planned.model);
         // Relay; the record settles at the end of the answer.
-        let response = relay::relay(inbound, record, &self.runtime.drains);
+        let exchange = exchange.flatten().filter(|_| inbound.status.is_success());
+        let keeping = exchange.map(|exchange| exchange.answered(&inbound.headers));
+        let response = relay::relay(inbound, record, &self.runtime.drains, keeping);
         Ok(match (addition, planned.usage_request) {
             (Some(addition), _) => relay::addition::with(response, addition),
             (None, Some(_)) => relay::strip_usage::without_usage(response),
@@ -132,6 +150,7 @@ impl Proxy {
         }
         let admission = std::mem::replace(&mut request.admission, Admission::unlimited());
         let mut record = self.begin(&request.method, &request.target, &request.caller, admission);
+        self.trace(&mut record, &request.headers);
         let answered = async {
             self.refuse_loop(&request.headers)?;
             read?;
@@ -166,6 +185,7 @@ impl Proxy {
         let is_get = pass.method == Method::GET;
         let is_unread = passthrough::is_unread(&pass.method, &pass.target);
         let mut record = self.begin(&pass.method, &pass.target, &pass.caller, pass.admission);
+        self.trace(&mut record, &pass.headers);
         record.attributed(attribution::from_headers(&pass.headers));
         let sent = async {
             self.refuse_loop(&pass.headers)?;
@@ -198,13 +218,14 @@ impl Proxy {
             }
         }
         self.name(&mut inbound, &record, &attempt.upstream, &attempt.model);
-        Ok(relay::relay(inbound, record, &self.runtime.drains))
+        Ok(relay::relay(inbound, record, &self.runtime.drains, None))
     }
 
     /// Returns the merged lists of models of all upstreams.
     async fn models(&self, pass: Pass) -> Result<Response<Body>, ProxyError> {
         let Pass { caller, admission, target, method, headers, .. } = pass;
         let mut record = self.begin(&method, &target, &caller, admission);
+        self.trace(&mut record, &headers);
         let sent = async {
             self.refuse_loop(&headers)?;
             // Tokens are unknown yet, but earlier use must leave some room.
@@ -218,7 +239,7 @@ impl Proxy {
         };
         headers::name(&mut inbound.headers, record.id());
         headers::rates(&mut inbound.headers, &record.minute_left());
-        Ok(relay::relay(inbound, record, &self.runtime.drains))
+        Ok(relay::relay(inbound, record, &self.runtime.drains, None))
     }
 
     /// Explains the plan that [`Self::handle`] would carry out first. Sends nothing.
@@ -226,8 +247,15 @@ impl Proxy {
         let settings = &self.settings;
         compaction::read(settings, &mut request).await?;
         compaction::manage(settings, &mut request).await?;
+        profile::add(settings, &mut request).await?;
+        conversations::open(settings, self.store(), &mut request).await?;
         let (_, _, job) = request.job(settings, request.model.name.as_deref())?;
         settings.planner.explain_job(job, None).await
+    }
+
+    /// Returns an inspector of recorded conversations under the configuration in force.
+    pub fn inspector(&self) -> Inspector {
+        Inspector::new(&self.settings.config, Arc::clone(&self.runtime.inspections))
     }
 
     fn begin(
@@ -237,7 +265,14 @@ impl Proxy {
         caller: &Caller,
         admission: Admission,
     ) -> Record {
-        Record::begin(method, target, caller.clone(), admission, self.settings.journal.metrics())
+        let entry = self.runtime.live.begin(target.endpoint().label(), caller);
+        let metrics = self.settings.journal.metrics();
+        Record::begin(method, target, (caller.clone(), admission), metrics, entry)
+    }
+
+    /// Starts the trace of a request with these headers, if it is to have one.
+    fn trace(&self, record: &mut Record, headers: &HeaderMap) {
+        record.traced(|begun| self.runtime.tracer.begin(headers, begun));
     }
 
     /// Adds the headers that name the request, the minute's rest and the route to an answer.
@@ -305,7 +340,26 @@ impl Proxy {
     /// Renders all metrics in the OpenMetrics text format. Lists budgets by name: it is for
     /// operators.
     pub async fn metrics_page(&self) -> String {
-        metrics::page::render(self.journal(), self.store(), self.summaries()).await
+        metrics::page::render(&self.settings, &self.runtime).await
+    }
+
+    /// Returns the sender of events for operators.
+    pub fn events(&self) -> &Events {
+        &self.runtime.events
+    }
+
+    /// Records whether a changed configuration was applied, or refused for problems with these keys.
+    pub fn reloaded(&self, refused: Option<&[String]>) {
+        self.journal().metrics().reloaded(refused.is_none());
+        match refused {
+            Some(keys) => self.runtime.events.send(&Event::ReloadRefused { keys }),
+            None => self.runtime.events.reload_applied(),
+        }
+    }
+
+    /// Waits, within bounds, until waiting events are posted and waiting traces exported.
+    pub async fn flush(&self) {
+        tokio::join!(self.runtime.events.finish(), self.runtime.tracer.finish());
     }
 
     /// Returns the secret of callers' fingerprints.
@@ -323,6 +377,11 @@ impl Proxy {
         &self.runtime.originals
     }
 
+    /// Returns the kept conversations of a caller.
+    pub fn conversations<'a>(&'a self, caller: &'a Caller) -> Result<Pages<'a>, ProxyError> {
+        Pages::new(self.store(), self.settings.config.conversations, caller)
+    }
+
     /// Returns the journal of requests.
     pub fn journal(&self) -> &Arc<Journal> {
         &self.settings.journal
@@ -336,6 +395,26 @@ impl Proxy {
     /// Returns the answers that are read without their callers, to wait for at shutdown.
     pub fn drains(&self) -> &Drains {
         &self.runtime.drains
+    }
+
+    /// Returns the requests in flight and the newest ended ones. It is for operators.
+    pub fn live(&self) -> &Live {
+        &self.runtime.live
+    }
+
+    /// Returns the name of this instance in `via`.
+    pub fn instance(&self) -> &str {
+        self.runtime.via.name()
+    }
+
+    /// Returns the configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.settings.config
+    }
+
+    /// Returns the upstreams, the default first.
+    pub fn upstreams(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.settings.upstreams.all()
     }
 
     /// Returns the routes of models.

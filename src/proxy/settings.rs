@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use super::admit::admission::Admissions;
 use super::compaction::seal::Sealer;
 use super::error::SetupError;
+use super::events::Events;
 use super::headers::Via;
 use super::hold::budgets::Budgets;
 use super::hold::journal::{Journal, JournalState};
 use super::hold::prices::{RoutePrices, Warned};
+use super::live::Live;
 use super::plan::{PlanState, Planner, PlannerParts};
 use super::relay::drain::Drains;
 use super::settle::originals::Originals;
 use super::summaries::{Summaries, SummaryState};
+use super::traces::Tracer;
 use super::upstreams::routes::Routes;
 use super::upstreams::{Upstream, Upstreams};
 use crate::config::{Config, Mode};
@@ -30,13 +35,19 @@ pub struct Runtime {
     /// Answers that are read without their callers.
     pub drains: Drains,
     pub admissions: Admissions,
+    /// Requests in flight and ended ones, for operators.
+    pub live: Arc<Live>,
     /// Routes and models already reported as unread.
     pub unread: Warned,
+    pub events: Events,
+    pub tracer: Tracer,
+    pub plans: Arc<PlanState>,
     journal: Arc<JournalState>,
-    plans: Arc<PlanState>,
+    /// Permit for one inspection at a time, so that requests find their cores.
+    pub inspections: Arc<Semaphore>,
     summaries: Arc<SummaryState>,
     /// Name of this instance in `via`, to recognise its own requests.
-    via: Via,
+    pub via: Via,
 }
 
 impl Runtime {
@@ -45,24 +56,29 @@ impl Runtime {
     pub fn new(config: &Arc<Config>, store: Store) -> Result<Self, SetupError> {
         let redis = Redis::configured(&config.redis.url, &config.redis.key_prefix)
             .map_err(SetupError::Redis)?;
-        let budgets = Budgets::new(Arc::clone(config), &store, redis.clone());
+        let events = Events::new(config);
+        let budgets = Budgets::new(Arc::clone(config), &store, redis.clone(), events.clone());
         Ok(Self {
             originals: Arc::new(Originals::new(&config.context, &store)?),
             drains: Drains::new(&config.ledger),
             admissions: Admissions::new(redis),
+            live: Arc::default(),
             unread: Warned::default(),
+            events,
+            tracer: Tracer::new(config),
             journal: Arc::new(JournalState::new(store.clone(), budgets)),
             plans: Arc::new(PlanState::new(&config.cache, Some(store.clone()))),
+            inspections: Arc::new(Semaphore::new(1)),
             summaries: Arc::new(SummaryState::new(&config.summaries, &store)),
             via: Via::random(),
-            secret: secret(config, &store),
+            secret: instance_secret(config, &store),
             store,
         })
     }
 }
 
 /// Returns the secret that instances share: the configured one, or that of their store.
-fn secret(config: &Config, store: &Store) -> [u8; SECRET_BYTES] {
+pub fn instance_secret(config: &Config, store: &Store) -> [u8; SECRET_BYTES] {
     let configured = config.auth.secret.as_ref();
     configured.map_or_else(
         || store.secret(),
@@ -93,7 +109,7 @@ impl Settings {
     ) -> Result<Self, SetupError> {
         let store = &runtime.store;
         let old = before.map(|before| (&*before.config, &before.upstreams));
-        let upstreams = Upstreams::new(&config, client, store, old)?;
+        let upstreams = Upstreams::new(&config, client, (store, &runtime.events), old)?;
         let routes =
             Routes::new(Arc::clone(&config), |name| Arc::clone(&upstreams.find(name).knowledge));
         let prices = RoutePrices::new(&config, |name| upstreams.find(name).origin.to_string());

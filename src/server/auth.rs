@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderName, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use memchr::memmem;
 
 use crate::config::AuthMode;
@@ -173,6 +173,19 @@ fn tenant(tenant_key: &[u8; blake3::KEY_LEN], headers: &HeaderMap) -> Tenant {
     tenant
 }
 
+/// Returns the tenants in open mode of requests that carry this key alone, in any of the headers.
+pub fn tenants_of(tenant_key: &[u8; blake3::KEY_LEN], key: &str) -> Vec<Tenant> {
+    let sent = CREDENTIALS.into_iter().map(|name| {
+        let value = match name == AUTHORIZATION {
+            true => format!("Bearer {key}"),
+            false => key.to_owned(),
+        };
+        let value = HeaderValue::from_str(&value).ok()?;
+        Some(tenant(tenant_key, &HeaderMap::from_iter([(name, value)])))
+    });
+    sent.flatten().collect()
+}
+
 /// Whether a header identifies nobody: it is empty, or holds only the scheme, as clients with an
 /// empty key send it.
 fn is_blank(value: &[u8]) -> bool {
@@ -183,7 +196,6 @@ fn is_blank(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
 
     fn headers(rows: &[(&'static str, &'static str)]) -> HeaderMap {
         rows.iter()

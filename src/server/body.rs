@@ -60,6 +60,11 @@ impl Bodies {
         Self { held_bytes: Arc::clone(&self.held_bytes), max_bytes }
     }
 
+    /// Returns the counter itself.
+    pub fn held_bytes(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.held_bytes)
+    }
+
     /// Returns a permit for zero bytes.
     pub fn permit(&self) -> Permit {
         Permit { bodies: self.clone(), bytes: 0 }

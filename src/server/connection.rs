@@ -27,6 +27,7 @@ use super::handshake::{HandshakeError, Handshakes};
 use super::routes::{Address, Routes};
 use super::shutdown::{Phase, Shutdown};
 use crate::config::Config;
+use crate::proxy::metrics::Metrics;
 use crate::proxy::{Body, BoxError};
 use crate::tls::{Stream, Tls, TlsError};
 
@@ -54,6 +55,7 @@ pub(super) struct Connections {
     routes: RwLock<Arc<Routes>>,
     shutdown: Shutdown,
     header_timeout: Duration,
+    metrics: Arc<Metrics>,
 }
 
 impl Connections {
@@ -72,6 +74,7 @@ impl Connections {
             .max_headers(MAX_HEADERS);
         builder.http2().max_header_list_size(u32::try_from(max_head_bytes).unwrap_or(u32::MAX));
         Ok(Self {
+            metrics: Arc::clone(routes.proxy().journal().metrics()),
             builder,
             handshakes: Handshakes::new(&config.server)?,
             routes: RwLock::new(Arc::new(routes)),
@@ -103,8 +106,10 @@ impl Connections {
         welcome: Welcome,
     ) {
         let pulse = Arc::new(Pulse::default());
+        let _open = Open::count(&self.metrics, welcome);
         let Some((stream, address)) = self.open(stream, peer, &pulse).await else { return };
-        let io = TokioIo::new(Watched { stream, pulse: pulse.clone() });
+        let metrics = Arc::clone(&self.metrics);
+        let io = TokioIo::new(Watched { stream, pulse: pulse.clone(), metrics });
         let service =
             service_fn(|request| self.clone().answer(request, address, welcome, pulse.clone()));
         let mut connection = pin!(self.builder.serve_connection(io, service));
@@ -185,6 +190,26 @@ impl Connections {
             }
         };
         Ok(response.map(|body| Beating { body, _beat: beat }))
+    }
+}
+
+/// Count of an open connection.
+struct Open<'a>(&'a Metrics);
+
+impl<'a> Open<'a> {
+    fn count(metrics: &'a Metrics, welcome: Welcome) -> Self {
+        metrics.connections.open.inc();
+        metrics.connections.accepted.inc();
+        if welcome == Welcome::TurnAway {
+            metrics.connections.turned_away.inc();
+        }
+        Self(metrics)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.connections.open.dec();
     }
 }
 
@@ -326,10 +351,21 @@ impl http_body::Body for Beating {
     }
 }
 
-/// Socket that records when bytes arrive.
+/// Socket that records when bytes arrive, and counts them.
 struct Watched {
     stream: Stream,
     pulse: Arc<Pulse>,
+    metrics: Arc<Metrics>,
+}
+
+impl Watched {
+    /// Counts the bytes of a write.
+    fn wrote(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.metrics.connections.sent_bytes.inc_by(*bytes as u64);
+        }
+        written
+    }
 }
 
 impl AsyncRead for Watched {
@@ -340,8 +376,10 @@ impl AsyncRead for Watched {
     ) -> Poll<io::Result<()>> {
         let filled = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > filled {
+        let bytes = buffer.filled().len().saturating_sub(filled);
+        if bytes > 0 {
             self.pulse.bytes_came();
+            self.metrics.connections.received_bytes.inc_by(bytes as u64);
         }
         read
     }
@@ -353,7 +391,8 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -369,7 +408,8 @@ impl AsyncWrite for Watched {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.wrote(written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -5,6 +5,7 @@ mod accept;
 mod auth;
 mod body;
 mod connection;
+mod conversations;
 pub mod decode;
 mod handshake;
 mod health;
@@ -25,6 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
+pub use auth::tenants_of;
 pub use body::{Bodies, Permit, Refused};
 pub use renewal::{Renewal, RenewalError};
 pub use shutdown::{Hangups, Phase, Shutdown, Signals};

@@ -54,8 +54,9 @@ impl Renewal {
         })
     }
 
-    /// Records whether the last configuration was refused.
-    pub fn note_refused(&self, is_refused: bool) {
-        self.connections.routes().note_refused(is_refused);
+    /// Records that the last configuration was applied, or refused for problems with these keys.
+    pub fn note_reload(&self, refused: Option<&[String]>) {
+        self.connections.routes().note_refused(refused.is_some());
+        self.proxy().reloaded(refused);
     }
 }

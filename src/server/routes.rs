@@ -35,6 +35,8 @@ const ORIGINALS: &str = "/weir/v1/originals/";
 const PLAN: &str = "/weir/v1/plan";
 /// Path that shows what a compaction item stands for.
 const COMPACTION: &str = "/weir/v1/compaction";
+/// Path of a caller's kept conversations.
+const CONVERSATIONS: &str = "/weir/v1/conversations";
 /// Path of a caller's usage.
 const USAGE: &str = "/weir/v1/usage";
 /// Path of a caller's budgets.
@@ -57,7 +59,7 @@ pub(super) struct Address(pub IpAddr);
 /// Answers requests.
 pub(super) struct Routes {
     proxy: Arc<Proxy>,
-    acceptor: Acceptor,
+    pub(super) acceptor: Acceptor,
     hosts: Hosts,
     origins: Origins,
     last_target: LastTarget,
@@ -88,6 +90,8 @@ enum Step {
     Plan,
     /// Returns what a compaction item stands for.
     Compaction,
+    /// Reads or changes the caller's kept conversations.
+    Conversations,
     /// Returns the caller's usage.
     Usage,
     /// Returns the state of the caller's budgets.
@@ -102,9 +106,11 @@ enum Step {
 impl RoutesState {
     /// Creates the state for the configuration in force at the start.
     pub(super) fn new(config: &Config, proxy: &Proxy, shutdown: Shutdown) -> Self {
+        let bodies = Bodies::new(config.server.max_bodies_in_flight_bytes);
+        proxy.journal().metrics().watch_bodies(bodies.held_bytes());
         Self {
             auth: Arc::new(Auth::new(config.auth.mode, proxy)),
-            bodies: Bodies::new(config.server.max_bodies_in_flight_bytes),
+            bodies,
             shutdown,
             is_refused: Arc::default(),
         }
@@ -199,6 +205,11 @@ impl Routes {
                 self.json(parts, body, result.await)
             }
             Step::Budgets => self.json(parts, body, self.proxy.statuses(&caller).await),
+            Step::Conversations => {
+                let path = parts.uri.path().to_owned();
+                let name = path.strip_prefix(CONVERSATIONS).unwrap_or_default();
+                self.conversations(parts, body, name, &caller).await
+            }
             Step::Plan => self.plan(parts, body, caller).await,
             Step::Compaction => self.compaction(parts, body, &caller).await,
             Step::Forward(target) => self.forward(parts, body, target, caller).await,
@@ -273,6 +284,10 @@ impl Routes {
                 true => Step::Original(reference.to_owned()),
                 false => Step::NotAllowed("GET, HEAD"),
             });
+        }
+        let below = path.strip_prefix(CONVERSATIONS);
+        if below.is_some_and(|below| below.is_empty() || below.starts_with('/')) {
+            return Ok(Step::Conversations);
         }
         if path == USAGE || path == BUDGETS {
             return Ok(match is_read {
@@ -448,7 +463,12 @@ impl Routes {
         answered.unwrap_or_else(|problem| reply::error(&problem, shape))
     }
 
-    fn refuse_method(&self, parts: &Parts, body: Body, allowed: &'static str) -> Response<Body> {
+    pub(super) fn refuse_method(
+        &self,
+        parts: &Parts,
+        body: Body,
+        allowed: &'static str,
+    ) -> Response<Body> {
         Acceptor::refuse_body(&parts.headers, body);
         let message = format!("This address allows only {allowed}.");
         let problem = ProxyError::new(ErrorKind::MethodNotAllowed, message);
@@ -528,7 +548,7 @@ impl Routes {
     }
 
     /// Counts and logs a refusal. The proxy does this for requests that reach it.
-    fn note_refusal(
+    pub(super) fn note_refusal(
         &self,
         method: &Method,
         path: &str,

@@ -35,6 +35,15 @@ pub enum Change {
     Closed,
 }
 
+/// Health of an upstream, by the requests that went there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Failures in a row.
+    pub failures: u32,
+    /// Whether it is skipped if there is another.
+    pub is_open: bool,
+}
+
 /// Permit for one call. Dropped without a report, the call counts as failed.
 #[must_use = "a call without a report counts as failed"]
 pub struct Permit<'a> {
@@ -78,6 +87,12 @@ impl Breaker {
         }
         state.is_probing = state.open_until.is_some();
         Some(Permit { breaker: self, is_reported: false })
+    }
+
+    /// Returns the health at `now`.
+    pub fn health(&self, now: Instant) -> Health {
+        let state = self.state();
+        Health { failures: state.failures, is_open: state.is_open(now) }
     }
 
     /// Whether calls at `now` are blocked.

@@ -4,6 +4,7 @@ mod answer;
 mod base_path;
 pub mod breaker;
 mod client;
+mod collector;
 mod credential;
 mod endpoint;
 pub mod query;
@@ -21,6 +22,7 @@ pub use base_path::{ModelsAnswer, ask_models, find_api};
 pub use client::{
     Client, ClientError, Inbound, Outbound, OutboundBody, SendError, install_tls_provider,
 };
+pub use collector::Collector;
 pub use credential::ProviderKey;
 pub use endpoint::{Endpoint, Route};
 pub use target::{Base, BaseError, Target, TargetError};

@@ -18,12 +18,18 @@ pub fn weir(arguments: &[&str]) -> Command {
 pub fn isolate(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let shown = name.to_string_lossy();
-        if shown.starts_with("WEIR_") || shown.to_lowercase().ends_with("_proxy") {
+        if shown.starts_with("WEIR_")
+            || shown.starts_with("OTEL_")
+            || shown.to_lowercase().ends_with("_proxy")
+        {
             command.env_remove(&name);
         }
     }
     command.env_remove("OPENAI_BASE_URL");
     command.env_remove("ANTHROPIC_BASE_URL");
+    for name in ["CLICOLOR", "CLICOLOR_FORCE", "COLUMNS", "NO_COLOR"] {
+        command.env_remove(name);
+    }
     command.env("WEIR_STORE__PATH", ":memory:");
     command.stdin(Stdio::null());
     command.stdout(Stdio::piped());

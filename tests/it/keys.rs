@@ -5,6 +5,7 @@ mod admin;
 pub mod command;
 mod hostile;
 mod limits;
+mod organization;
 mod secrets;
 pub mod setting;
 mod teams;

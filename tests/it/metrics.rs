@@ -1,6 +1,9 @@
 //! `/metrics`: agrees with the journal, is well formed and bounded, and is visible to operators
 //! only.
 
+mod documented;
+mod protocols;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
@@ -88,7 +91,8 @@ impl Family {
 
 fn assert_name(name: &str) {
     let is_own = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    assert!(name.starts_with("weir_") && name.bytes().all(is_own), "{name} is no name");
+    let is_ours = name.starts_with("weir_") || name.starts_with("process_");
+    assert!(is_ours && name.bytes().all(is_own), "{name} is no name");
 }
 
 /// Splits a line into name, labels as written, and value.
@@ -293,6 +297,32 @@ async fn metrics_agree_with_the_journal() {
     assert_eq!(sum(&samples, "weir_store_state", &["state=\"memory\""]), 1.0);
     assert!(sum(&samples, "weir_store_writes_total", &[]) >= rows.len() as f64);
     assert_eq!(sum(&samples, "weir_build_info", &["version="]), 1.0);
+    assert_eq!(sum(&samples, "weir_config_info", &["hash="]), 1.0);
+    let refusals = |reason: &str| sum(&samples, "weir_refusals_total", &[reason]);
+    assert_eq!((refusals("context_length"), refusals("origin"), refusals("")), (1.0, 1.0, 2.0));
+    let attempts = |result: &str| sum(&samples, "weir_upstream_attempts_total", &[result]);
+    let with = |status: u16| {
+        rows.iter().filter(|row| row.settlement.status == Some(status)).count() as f64
+    };
+    assert_eq!((attempts("failed"), attempts("rate_limited")), (with(500), with(429)));
+    assert!(with(500) > 0.0 && with(429) > 0.0);
+    assert_eq!(attempts(""), rows.len() as f64, "each attempt has a row");
+    let times = sum(&samples, "weir_upstream_attempt_duration_seconds_count", &["default"]);
+    assert_eq!(times, attempts(""));
+    let holds = |result: &str| sum(&samples, "weir_budget_holds_total", &[result]);
+    assert_eq!((holds("granted"), holds("exhausted")), (rows.len() as f64, 0.0));
+    assert_eq!(sum(&samples, "weir_stream_duration_seconds_count", &["chat/completions"]), 2.0);
+    assert_eq!(sum(&samples, "weir_connections_open", &[]), 1.0);
+    assert_eq!(sum(&samples, "weir_connections_total", &[]), 1.0);
+    assert!(sum(&samples, "weir_received_bytes_total", &[]) > 10_000.0);
+    assert!(sum(&samples, "weir_sent_bytes_total", &[]) > 1000.0);
+    assert_eq!(sum(&samples, "weir_upstream_breaker_open", &["default"]), 0.0);
+    assert!(sum(&samples, "weir_store_append_duration_seconds_count", &[]) > 0.0);
+    assert!(sum(&samples, "weir_cache_lookups_total", &["plans"]) > 0.0);
+    if cfg!(target_os = "linux") {
+        assert!(sum(&samples, "process_resident_memory_bytes", &[]) > 1e6);
+        assert!(sum(&samples, "process_start_time_seconds", &[]) > 1e9);
+    }
 }
 
 #[tokio::test]

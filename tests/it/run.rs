@@ -47,10 +47,18 @@ fn a_command_that_cannot_run_has_the_codes_of_a_shell() {
         let (code, _, stderr) = ended(weir_run(program, &[]));
         assert_eq!(code, Some(expected), "{stderr}");
         assert!(stderr.contains(program), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "no summary: {stderr}");
     }
     let (code, _, stderr) = ended(run(&["--anthropic", "nowhere"], "true"));
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("--anthropic"), "{stderr}");
+}
+
+#[test]
+fn the_dashes_may_be_left_out() {
+    let (code, stdout, stderr) =
+        ended(weir(&["run", "--observe", "sh", "-c", "echo $0; exit 7", "--json"]));
+    assert_eq!((code, stdout.as_str()), (Some(7), "--json\n"), "{stderr}");
 }
 
 #[test]

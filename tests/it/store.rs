@@ -1,8 +1,9 @@
 //! Persistent data: the store's interface, its implementations, and their users.
 
 mod conformance;
+mod conversations;
 mod file;
-mod journal;
+pub mod journal;
 mod journal_file;
 mod log;
 pub mod originals;

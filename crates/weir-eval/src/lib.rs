@@ -14,6 +14,7 @@ mod grams;
 pub mod html;
 mod judge;
 mod questions;
+pub mod recorded;
 pub mod report;
 mod retold;
 mod sent;
@@ -22,6 +23,7 @@ pub mod summaries;
 pub mod table;
 pub mod tally;
 mod text;
+mod transcripts;
 mod values;
 
 use std::fmt;

@@ -94,7 +94,7 @@ fn part(part: &Part<'_>) -> Option<String> {
                 r#"{{"type":"input_audio","input_audio":{{"data":{data},"format":{format}}}}}"#
             ))
         }
-        Part::Other(raw) | Part::Ambiguous(raw) => {
+        Part::Other(raw) | Part::Ambiguous(raw) | Part::Tools(raw) => {
             Some(format!(r#"{{"type":"text","text":{}}}"#, quoted(raw)))
         }
         Part::Thinking(_) | Part::Sealed(_) => None,

@@ -10,16 +10,20 @@ use bytes::Bytes;
 
 use crate::budget::{Budget, BudgetId};
 use crate::budgets::{BudgetError, Spent, SpentQuery};
+use crate::conversations::{
+    Added, Addition, Conversation, ConversationFacts, ConversationLimits, KeptMessage,
+};
 use crate::keys::{FoundKey, KeyChange, KeyError, KeyFacts, SecretFacts, TeamFacts, VirtualKey};
 use crate::ledger::{
-    Intent, RequestEnd, RequestId, RequestQuery, RequestRow, Settlement, UsageQuery, UsageRow,
+    Intent, RequestEnd, RequestId, RequestQuery, RequestRow, SeriesQuery, SeriesRow, Settlement,
+    UsageQuery, UsageRow,
 };
 use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant};
 
 /// Everything that a store does for its users.
-pub trait Backend: Values + Journal + Keys + Budgets {}
+pub trait Backend: Values + Conversations + Journal + Keys + Budgets {}
 
-impl<B: Values + Journal + Keys + Budgets> Backend for B {}
+impl<B: Values + Conversations + Journal + Keys + Budgets> Backend for B {}
 
 /// Values by tenant, kind and key, and the store itself.
 #[async_trait]
@@ -87,9 +91,54 @@ pub trait Values: Send + Sync {
         limit: usize,
     ) -> Result<Vec<(Tenant, Entry)>, StoreError>;
 
-    /// Deletes expired entries of all tenants; returns their number. Reads ignore expired entries
-    /// anyway.
+    /// Deletes expired entries and conversations of all tenants; returns their number. Reads ignore
+    /// them anyway.
     async fn delete_expired(&self, now_ms: u64) -> Result<u64, StoreError>;
+}
+
+/// Conversations kept for callers, by tenant and name.
+#[async_trait]
+pub trait Conversations: Send + Sync {
+    /// Returns a conversation with all its messages.
+    async fn conversation(
+        &self,
+        tenant: Tenant,
+        name: &str,
+        now_ms: u64,
+    ) -> Result<Option<Conversation>, StoreError>;
+
+    /// Returns a page of a tenant's conversations in the order of their names: those after `after`,
+    /// at most [`crate::conversations::MAX_PAGE`].
+    async fn list_conversations(
+        &self,
+        tenant: Tenant,
+        after: &str,
+        now_ms: u64,
+    ) -> Result<Vec<ConversationFacts>, StoreError>;
+
+    /// Adds messages at the end of a conversation: all of them next to each other, or none.
+    async fn add_to_conversation(
+        &self,
+        tenant: Tenant,
+        name: &str,
+        addition: Addition,
+        limits: ConversationLimits,
+        now_ms: u64,
+    ) -> Result<Added, StoreError>;
+
+    /// Replaces the messages of a conversation, which is created if missing. Additions to the earlier
+    /// one are refused from now on.
+    async fn replace_conversation(
+        &self,
+        tenant: Tenant,
+        name: &str,
+        messages: Vec<KeptMessage>,
+        limits: ConversationLimits,
+        now_ms: u64,
+    ) -> Result<ConversationFacts, StoreError>;
+
+    /// Deletes a conversation; returns whether it existed.
+    async fn delete_conversation(&self, tenant: Tenant, name: &str) -> Result<bool, StoreError>;
 }
 
 /// Request journal: intents before sending, settlements, and daily totals.
@@ -122,6 +171,10 @@ pub trait Journal: Send + Sync {
 
     /// Returns daily totals, at most [`crate::ledger::MAX_ROWS`]: by day, then highest cost first.
     async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError>;
+
+    /// Returns totals of single requests by stretches of time, at most [`crate::ledger::MAX_ROWS`]:
+    /// by time, then highest cost first. Goes back as far as single requests are kept.
+    async fn series(&self, query: SeriesQuery) -> Result<Vec<SeriesRow>, StoreError>;
 
     /// Returns single requests, at most [`crate::ledger::MAX_ROWS`], newest first.
     async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError>;

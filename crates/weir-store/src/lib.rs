@@ -9,9 +9,11 @@
 pub mod backend;
 pub mod budget;
 pub mod budgets;
+pub mod conversations;
 pub mod counters;
 mod files;
 pub mod keys;
+pub mod latency;
 pub mod ledger;
 mod postgres;
 pub mod rates;
@@ -32,6 +34,7 @@ pub use backend::Backend;
 pub use secret::Secret;
 
 use backend::Internal;
+use latency::Latencies;
 use postgres::Postgres;
 use sqlite::Sqlite;
 
@@ -126,6 +129,14 @@ pub struct Activity {
     pub queued: u64,
     /// Bytes in this process's write-ahead log that wait to be moved into the tables.
     pub log_bytes: u64,
+    /// Checkpoints that moved records of this process's log into the tables.
+    pub checkpoints: u64,
+    /// Size of the store's file, with SQLite's own log; 0 if it has none.
+    pub file_bytes: u64,
+    /// Durations of transactions; of statements on a server.
+    pub transactions: Latencies,
+    /// Durations of appending a record to the write-ahead log.
+    pub appends: Latencies,
 }
 
 /// Error of a store operation.

@@ -38,6 +38,11 @@ const POLICY: &[Key] = keys! {
 
 /// The other keys of a policy.
 const ADVANCED: &[Key] = keys! {
+    /// For models that bind their thinking to the conversation: share of the way between two
+    /// compactions from which the next one happens at a user's message after an answer, if the model's
+    /// work on it may pass the high mark; 0 for never. In the middle of that work a compaction costs the
+    /// model its thinking about it.
+    early = 0.6, Share(0, 1000), MovesCompactions;
     /// Growth that each compaction makes room for if it can, a share of the limit. Notes of up to
     /// 2,300 tokens may take two fifths of it; one of 1,000 tokens, or of seven tenths of the remaining
     /// room, takes precedence. Each compaction costs one rewrite of the provider's prompt cache.
@@ -149,6 +154,10 @@ pub(in crate::config) const CONTEXT: Section = Section {
             policy = "default", Text("text"), MovesCompactions;
             /// Policies that callers may choose with the header `x-weir-policy`.
             allowed_policies = [], List("policies"), NextRequest;
+            /// Text that is put after the system text of each request: rules of the house, such as
+            /// a language or a tone. Empty for none. A virtual key can have its own instead (`weir
+            /// keys limit ID --profile-file FILE`).
+            profile = "", Text("text"), MovesCompactions;
             /// Where the full text of shortened or removed messages is kept: "off" for nowhere,
             /// "memory" for this process only, "store" to outlive it. Callers read theirs at
             /// `GET /weir/v1/originals/REFERENCE` with the credential of the original request.

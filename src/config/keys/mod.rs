@@ -7,6 +7,7 @@ mod models;
 pub mod pages;
 mod server;
 mod stored;
+mod telemetry;
 mod upstreams;
 
 use weir_store::budget::NanoUsd;
@@ -16,7 +17,8 @@ pub(super) use context::{
 };
 pub(super) use models::{DEFAULT_PRICE, LIMITS, MODELS, PRICE, PRICES, ROUTE_PRICE};
 pub(super) use server::{ADMIN, ADMIN_TLS, AUTH, CORS, LOG, SERVER, SERVER_TLS};
-pub(super) use stored::{BUDGETS, CACHE, LEDGER, REDIS, STORE};
+pub(super) use stored::{BUDGETS, CACHE, CONVERSATIONS, LEDGER, REDIS, STORE};
+pub(super) use telemetry::{EVENTS, TRACES};
 pub(super) use upstreams::{ROUTES, UPSTREAM, UPSTREAMS};
 
 /// All sections, in the order of the generated files.
@@ -36,8 +38,11 @@ pub(super) const SECTIONS: &[&Section] = &[
     &CACHE,
     &STORE,
     &REDIS,
+    &CONVERSATIONS,
     &LEDGER,
     &BUDGETS,
+    &EVENTS,
+    &TRACES,
     &LOG,
     &UPSTREAMS,
     &ROUTES,

@@ -98,8 +98,8 @@ pub(in crate::config) const ADMIN: Section = Section {
     path: "admin",
     heading: "[admin]",
     keys: &[keys! {
-        /// Listen address of the admin API, which manages virtual keys for holders of the admin
-        /// token. Empty for 127.0.0.1:8410 in keys mode and off in open mode; "off" disables it.
+        /// Listen address of the admin API and the dashboard, for holders of the admin token.
+        /// Empty for 127.0.0.1:8410 in keys mode and off in open mode; "off" disables it.
         listen = "", TextOrWhole("address"), Restart;
         /// File of the admin token, created if missing, readable only by its user. Empty for
         /// `admin.token` next to the store.

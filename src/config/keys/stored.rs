@@ -79,6 +79,32 @@ pub(in crate::config) const LEDGER: Section = Section {
     ..EMPTY
 };
 
+pub(in crate::config) const CONVERSATIONS: Section = Section {
+    path: "conversations",
+    heading: "[conversations]",
+    doc: &[
+        "Conversations that weir keeps in its store for callers that name them with the header",
+        "`x-weir-conversation`.",
+    ],
+    keys: &[keys! {
+        /// Whether callers may keep conversations. A virtual key can differ (`weir keys limit ID
+        /// --conversations true`).
+        enabled = false, Switch, NextRequest;
+        /// Maximum number of kept messages put before those of a request. Of a longer conversation
+        /// the newest are used, from the beginning of a turn; the start moves on by half of this
+        /// number at once, so that the prompt cache stays warm.
+        max_messages = 200, Whole(2, 10_000), MovesCompactions;
+        /// How long a conversation is kept after its last change.
+        retention_days = 30, Whole(1, MAX_DAYS), NextRequest;
+        /// Maximum size of one conversation. Above it, its oldest turns are deleted down to half of
+        /// it.
+        max_conversation_bytes = 4194304, Whole(1 << 16, 1 << 26), NextRequest;
+        /// Maximum total size. Above it, the caller with the most loses its oldest conversations.
+        max_bytes = 268435456, Whole(1 << 20, 1024 * GIB), NextRequest;
+    }],
+    ..EMPTY
+};
+
 pub(in crate::config) const BUDGETS: Section = Section {
     path: "budgets",
     heading: "[budgets]",
@@ -95,8 +121,7 @@ pub(in crate::config) const BUDGETS: Section = Section {
         /// While the state of a budget is unknown, "open" sends requests anyway and "closed"
         /// refuses them.
         on_failure = "open", Choice(words::<OnFailure>), Restart;
-        /// URL to post budget warnings to, as JSON; empty for none. The log and headers carry them
-        /// too.
+        /// Older place of `events.webhook_url`, for events of budgets alone; empty for none.
         webhook_url = "", Text("URL"), Restart;
     }],
     ..EMPTY

@@ -64,6 +64,28 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
          -_.:",
     ),
     (
+        "[events]\nkinds = [\"restart\"]",
+        "events.kinds: \"restart\" is not a kind of event; the kinds are budget_warning, \
+         budget_exhausted, breaker_opened, breaker_closed, limit_learned, store_failing, \
+         store_recovered, reload_refused",
+    ),
+    (
+        "[events]\nwebhook_url = \"chat.example/secret\"",
+        "events.webhook_url: is not a URL to post to; write it as https://HOST/PATH",
+    ),
+    (
+        "[events]\nsecret_env = \"A\"\nsecret_file = \"a\"",
+        "events.secret_file: is set together with events.secret_env; keep one",
+    ),
+    (
+        "[traces]\nsample_ratio = 2",
+        "traces.sample_ratio: 2 is not a share from 0 to 1 with at most three decimals, like 0.625",
+    ),
+    (
+        "[traces]\nservice_name = \" \"",
+        "traces.service_name: is empty; write a name, such as \"weir\"",
+    ),
+    (
         "[cors]\nallow_origins = [\"*\"]",
         "cors.allow_origins: \"*\" is not an origin; write scheme and host, with the port if it \
          has one, such as \"https://chat.example.com\"",
@@ -286,6 +308,11 @@ pub(super) const PROBLEMS: &[(&str, &str)] = &[
         "[context.advanced]\nsoft = 0.5",
         "context.advanced.soft: must be above context.low and at most context.hard",
     ),
+    (
+        "[conversations]\nmax_messages = 1",
+        "conversations.max_messages: 1 is not a whole number from 2 to 10000",
+    ),
+    ("[context]\nprofile = \"a\\u0007\"", "context.profile: has control characters"),
     (
         "[context]\noriginals = \"disk\"",
         "context.originals: \"disk\" is not one of \"off\", \"memory\", \"store\"",

@@ -11,9 +11,9 @@ use super::*;
 use crate::config::keys::SECTIONS;
 use crate::config::renamed::{find, put};
 use crate::config::{
-    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, CompactsBy, ConnectTls, DEFAULT_TOML,
-    Learning, ListenTls, LogFormat, Mode, ModelEntry, OnFailure, Originals, Prices, UnknownPrice,
-    Upstream, load,
+    Admin, AdminListen, AskUsage, Auth, AuthMode, Budgets, CompactsBy, ConnectTls, Conversations,
+    DEFAULT_TOML, EventKind, Events, Learning, ListenTls, LogFormat, Mode, ModelEntry, OnFailure,
+    Originals, Prices, Traces, UnknownPrice, Upstream, load,
 };
 use weir_engine::compact::anchors::Anchors;
 use weir_engine::compact::policy::{
@@ -22,6 +22,7 @@ use weir_engine::compact::policy::{
 };
 use weir_engine::compact::preset::preset;
 use weir_engine::tokens::Encoding;
+use weir_store::conversations::ConversationLimits;
 
 fn toml(text: &str) -> Figment {
     Figment::from(Toml::string(text))
@@ -139,11 +140,13 @@ const EVERY_KEY: &str = r#"
         notes = "off"
         excerpt_cost = 2.5
         recall = 0.2
+        profile = "Be brief."
         originals = "store"
         policy = "mine"
         allowed_policies = ["zones", "mine"]
         anchors = ["^Decision"]
         [context.advanced]
+        early = 0.85
         min_growth = 0
         recent_messages = 7
         recent = 1
@@ -198,6 +201,12 @@ const EVERY_KEY: &str = r#"
         [store]
         path = "kept/weir.db"
         url = ""
+        [conversations]
+        enabled = true
+        max_messages = 11
+        retention_days = 12
+        max_conversation_bytes = 65537
+        max_bytes = 1048577
         [ledger]
         enabled = false
         on_failure = "closed"
@@ -211,6 +220,16 @@ const EVERY_KEY: &str = r#"
         wait_ms = 0
         on_failure = "closed"
         webhook_url = "https://chat.example/hook"
+        [events]
+        webhook_url = "https://ops.example/hook"
+        kinds = ["reload_refused", "store_failing"]
+        secret_env = "EVENTS_SECRET"
+        secret_file = ""
+        [traces]
+        endpoint = "https://collector.example:4318/"
+        headers_env = "COLLECTOR_HEADERS"
+        service_name = "weir-eu"
+        sample_ratio = 0.25
         [log]
         format = "json"
         level = "debug"
@@ -245,6 +264,7 @@ fn every_key_is_taken() {
             policies: config.context.policies.clone(),
             default_policy: "mine".into(),
             allowed_policies: vec!["zones".into(), "mine".into()],
+            profile: "Be brief.".into(),
             originals: Originals::Store,
             originals_lifetime_ms: 1000,
             originals_max_bytes: 1024,
@@ -253,6 +273,7 @@ fn every_key_is_taken() {
         prices: Prices { unknown: UnknownPrice::Reject, default: None },
         cache: Cache { counts_bytes: 8, folds_bytes: 0 },
         store: Store { path: "kept/weir.db".into(), url: None },
+        conversations: every_key_of_conversations(),
         ledger: Ledger {
             enabled: false,
             on_failure: OnFailure::Closed,
@@ -262,6 +283,13 @@ fn every_key_is_taken() {
             sums_retention_days: 10,
         },
         budgets: every_key_of_budgets(),
+        events: Events {
+            webhook_url: "https://ops.example/hook".into(),
+            kinds: vec![EventKind::ReloadRefused, EventKind::StoreFailing],
+            secret_env: "EVENTS_SECRET".into(),
+            ..Events::default()
+        },
+        traces: every_key_of_traces(),
         log: Log { format: LogFormat::Json, level: "debug".into() },
         ..Config::default()
     };
@@ -273,6 +301,16 @@ fn every_key_is_taken() {
     assert_eq!(config.policy(None, Some("plain")), plain);
     assert_eq!(config.policy(Some("default"), Some("plain")), every_key_of_a_policy());
     assert_eq!(Some(config.policy(Some("scored"), None)), preset("scored"));
+}
+
+fn every_key_of_traces() -> Traces {
+    Traces {
+        endpoint: "https://collector.example:4318/v1/traces".into(),
+        headers_env: "COLLECTOR_HEADERS".into(),
+        headers: Vec::new(),
+        service_name: "weir-eu".into(),
+        sample_permille: 250,
+    }
 }
 
 #[test]
@@ -337,6 +375,19 @@ fn every_key_of_the_server() -> Server {
     }
 }
 
+/// The section `[conversations]` of [`EVERY_KEY`].
+fn every_key_of_conversations() -> Conversations {
+    Conversations {
+        enabled: true,
+        max_messages: 11,
+        limits: ConversationLimits {
+            lifetime_ms: 12 * 24 * 60 * 60 * 1000,
+            max_conversation_bytes: 65_537,
+            max_bytes: 1_048_577,
+        },
+    }
+}
+
 /// The section `[budgets]` of [`EVERY_KEY`].
 fn every_key_of_budgets() -> Budgets {
     Budgets {
@@ -379,6 +430,7 @@ fn every_key_of_a_policy() -> Policy {
         clearing: None,
         hard_permille: 900,
         low_permille: 625,
+        early_permille: 850,
         min_growth_permille: 0,
         recent_messages: 7,
         recent_permille: 1000,
@@ -389,6 +441,7 @@ fn every_key_of_a_policy() -> Policy {
         notes_apart: true,
         is_thinking_bound: false,
         keeps_thinking: false,
+        begins_with_user: false,
         strict_alternation: false,
         zones: Zones {
             soft_permille: 700,
@@ -505,6 +558,31 @@ fn what_is_probably_not_meant_is_warned_of() {
     assert_eq!(keys, ["server.allowed_hosts", "upstream.url"]);
     let (_, warnings) = loaded("[upstream]\nurl = \"http://127.0.0.1:11434/v1\"");
     assert_eq!(warnings, []);
+    for (text, keys) in [
+        ("[events]\nkinds = [\"store_failing\"]", vec!["events.kinds"]),
+        ("[events]\nsecret_env = \"A\"", vec!["events.webhook_url"]),
+        ("[events]\nwebhook_url = \"https://a.example/\"", vec!["events.secret_env"]),
+        ("[events]\nwebhook_url = \"http://127.0.0.1:9/\"", vec![]),
+        (
+            "[events]\nwebhook_url = \"http://a.example/\"\nsecret_env = \"A\"\n\
+             [budgets]\nwebhook_url = \"https://b.example/\"",
+            vec!["budgets.webhook_url", "events.webhook_url"],
+        ),
+        ("[budgets]\nwebhook_url = \"https://b.example/\"", vec![]),
+        ("[traces]\nendpoint = \"http://127.0.0.1:4317\"", vec!["traces.endpoint"]),
+        (
+            "[traces]\nendpoint = \"http://c.example:4318\"\nheaders_env = \"A\"",
+            vec!["traces.endpoint"],
+        ),
+        (
+            "[traces]\nendpoint = \"http://127.0.0.1:4318\"\nsample_ratio = 0.0",
+            vec!["traces.sample_ratio"],
+        ),
+    ] {
+        let (_, warnings) = loaded(text);
+        let found: Vec<_> = warnings.iter().map(|warning| warning.key.as_str()).collect();
+        assert_eq!(found, keys, "{text}");
+    }
 }
 
 #[test]

@@ -17,7 +17,8 @@ use weir_store::ledger::{Attribution, sanitise};
 use weir_store::{SECRET_BYTES, Tenant};
 
 /// Headers with the ID of a conversation. The first one counts.
-const CONVERSATION: [&str; 9] = [
+const CONVERSATION: [&str; 10] = [
+    "x-weir-conversation",
     "x-claude-code-session-id",
     "session-id",
     "thread-id",

@@ -199,6 +199,17 @@ impl Caller {
         self.key.as_ref().is_some_and(|key| !key.settings.models.is_empty())
     }
 
+    /// Whether the caller may keep conversations: by its key, or else as configured.
+    pub fn keeps_conversations(&self, configured: bool) -> bool {
+        let key = self.key.as_ref().and_then(|key| key.settings.conversations);
+        key.unwrap_or(configured)
+    }
+
+    /// Returns the text that is put after the system text of its requests, if its key has one.
+    pub fn profile(&self) -> Option<&str> {
+        self.key.as_ref()?.settings.profile.as_deref()
+    }
+
     /// Returns the policy of requests that name none, if the key sets one.
     pub fn policy(&self) -> Option<&str> {
         self.key.as_ref()?.settings.policy.as_deref()

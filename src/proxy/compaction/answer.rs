@@ -18,7 +18,7 @@ use crate::proxy::settings::Settings;
 use crate::proxy::settle::record::Record;
 use weir_engine::compact::report::plain;
 use weir_engine::wire::compaction::{self, Opened};
-use weir_engine::wire::{Protocol, json};
+use weir_engine::wire::{Protocol, json, returned};
 use weir_store::{Tenant, now_ms};
 
 /// Answer of weir's own.
@@ -46,6 +46,9 @@ pub async fn compacted(
     let model = request.model.name.as_deref().unwrap_or(&planned.model);
     request.caller.check_model(model, &settings.config.routes)?;
     request.caller.check_conversation(&request.decoded, &settings.config.routes)?;
+    if planned.model.is_empty() {
+        return Err(without_model());
+    }
     if let Some(member) = planned.provider_state {
         return Err(kept_elsewhere(member));
     }
@@ -65,8 +68,10 @@ pub async fn compacted(
     let entry = JournalEntry { is_billed: true, plan_ms: record.plan_ms(), ..entry };
     record.account(settings.journal.open(entry, holding).await?);
     let item = item(settings, request.caller.tenant, false, &shortened.rest)?;
-    let list = [shortened.kept.as_str(), &item, &shortened.open];
-    let list: Vec<&str> = list.into_iter().filter(|items| !items.is_empty()).collect();
+    let [kept, open] = [&shortened.kept, &shortened.open].map(|run| returned::items(run, id));
+    let list = [kept?, item, open?];
+    let list: Vec<&str> =
+        list.iter().map(String::as_str).filter(|items| !items.is_empty()).collect();
     let (input, output) = (planned.received_tokens, shortened.rest_tokens);
     let body = format!(
         concat!(
@@ -112,6 +117,17 @@ fn item(
 /// Returns a new ID with this prefix.
 fn id(prefix: &str) -> Result<String, ProxyError> {
     Ok(format!("{prefix}_{}", account::new_id(now_ms())?))
+}
+
+/// Refuses a request that names no model: the specification requires one.
+fn without_model() -> ProxyError {
+    ProxyError {
+        param: Some("model".to_owned()),
+        ..ProxyError::new(
+            ErrorKind::InvalidRequest,
+            "Name the model that the conversation is compacted for, in 'model'.",
+        )
+    }
 }
 
 fn kept_elsewhere(member: &'static str) -> ProxyError {

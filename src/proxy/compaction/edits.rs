@@ -13,6 +13,8 @@ use weir_engine::wire::json;
 
 const TOOL_USES: &str = "clear_tool_uses_20250919";
 const THINKING: &str = "clear_thinking_20251015";
+/// Edit for which a model writes a summary.
+const COMPACT: &str = "compact_20260112";
 /// Header that names the features in beta, and the start of those that go with the member.
 const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 const BETAS: &str = "context-management-";
@@ -84,6 +86,14 @@ fn read_edit(raw: &str, clearing: &mut Clearing) -> Result<(), ProxyError> {
         }
         Some(TOOL_USES | THINKING) => {
             return Err(refused("gives an edit twice, or with an unknown member"));
+        }
+        Some(COMPACT) => {
+            return Err(refused(
+                "has the edit compact_20260112, for which a model writes a summary, and this upstream \
+                 has none of its own. Leave it out: weir keeps the conversation within its limit \
+                 without, by notes of excerpts. It carries out clear_tool_uses_20250919 and \
+                 clear_thinking_20251015 here",
+            ));
         }
         _ => {
             return Err(refused(

@@ -85,7 +85,7 @@ pub fn upstream<'a>(settings: &'a Settings, request: &ChatRequest) -> &'a Upstre
 
 impl ChatRequest {
     /// Replaces the body by one that weir has edited.
-    fn replace(&mut self, body: Bytes, edit: &'static str) {
+    pub(in crate::proxy) fn replace(&mut self, body: Bytes, edit: &'static str) {
         self.headers.remove(CONTENT_ENCODING);
         self.received = body.clone();
         self.decoded = body;

@@ -1,6 +1,8 @@
 //! Compaction items of weir in requests: opened and replaced by the items that they stand for, so that no
 //! upstream sees them. Items of providers stay.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use memchr::memmem;
 
@@ -36,12 +38,19 @@ pub async fn opened(
 }
 
 /// Whether a body may hold an item of weir's.
-fn is_in(body: &[u8]) -> bool {
+pub fn is_in(body: &[u8]) -> bool {
     memmem::find(body, PREFIX.as_bytes()).is_some()
 }
 
-/// Opens weir's items in a body.
-fn open(sealer: &Sealer, tenant: Tenant, body: &[u8]) -> Result<Option<Bytes>, ProxyError> {
+/// Whether a body has items of weir's in its list.
+pub fn has_items(text: &str) -> bool {
+    let is_own = |contents: &[Cow<'_, str>]| contents.iter().any(|own| own.starts_with(PREFIX));
+    let found = |contents: &[Cow<'_, str>]| if is_own(contents) { Err(()) } else { Ok(None) };
+    compaction::replace(text, found).is_err()
+}
+
+/// Opens weir's items in a body; `None` if it has none.
+pub fn open(sealer: &Sealer, tenant: Tenant, body: &[u8]) -> Result<Option<Bytes>, ProxyError> {
     // A body that is not text is refused later.
     let Ok(text) = simdutf8::basic::from_utf8(body) else { return Ok(None) };
     let mut items = 0;

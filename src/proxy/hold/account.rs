@@ -122,10 +122,14 @@ impl JournalEntry {
 
 /// Creates the ID of a request that starts at `begun_ms`.
 pub(in crate::proxy) fn new_id(begun_ms: u64) -> Result<RequestId, ProxyError> {
-    let random = RANDOM.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let random = random
+    let random = random()
         .map_err(|_| ProxyError::new(ErrorKind::Internal, "the system provides no random bytes"))?;
     Ok(RequestId::new(begun_ms, random))
+}
+
+/// Returns random bytes.
+pub(in crate::proxy) fn random<const N: usize>() -> Result<[u8; N], getrandom::Error> {
+    RANDOM.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// Number of random bytes fetched at once, so that not every request costs a system call.

@@ -138,7 +138,16 @@ impl Journal {
                 self.price(self.place(desired.upstream), None, desired.model)
             }
         };
-        self.state.budgets.hold(caller, desired, price).await
+        self.held(self.state.budgets.hold(caller, desired, price).await)
+    }
+
+    /// Counts the hold of a request to which budgets apply.
+    fn held(&self, held: Result<Holding, ProxyError>) -> Result<Holding, ProxyError> {
+        match &held {
+            Ok(holding) if !holding.is_bound() => {}
+            held => self.metrics().held(held.as_ref().err().map(|error| error.kind)),
+        }
+        held
     }
 
     /// Returns the counters of requests.
@@ -200,7 +209,7 @@ impl Journal {
         };
         let place = self.place(entry.upstream.as_deref());
         let price = if model.is_empty() { None } else { self.price(place, None, model) };
-        self.state.budgets.hold_unread(&entry.caller, &unread, price).await
+        self.held(self.state.budgets.hold_unread(&entry.caller, &unread, price).await)
     }
 
     /// Records that a request for which `holding` is held is about to be sent; `None` if there is
@@ -419,6 +428,13 @@ impl Journal {
     }
 }
 
+/// Cost and savings of a settled request, as far as known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    pub cost_nano_usd: Option<u64>,
+    pub saved_nano_usd: Option<i64>,
+}
+
 /// Open journal entry of a request. If it is dropped, nobody saw the request's end: it is settled
 /// by rule, at the next start at the latest.
 #[must_use = "an account must be settled"]
@@ -441,7 +457,7 @@ impl Account {
 
     /// Records how the request ended, and returns its cost once that is written. If it is dropped
     /// before, as by a caller that leaves at the last moment, it continues in the background.
-    pub async fn settle(self, ended: Ended) -> Option<u64> {
+    pub async fn settle(self, ended: Ended) -> Cost {
         let mut rest = Rest { unsettled: Some((self, ended)) };
         let settled = match &rest.unsettled {
             Some((account, ended)) => account.write(ended).await,
@@ -450,7 +466,10 @@ impl Account {
         if let Some((account, _)) = rest.unsettled.take() {
             account.let_go(settled.as_ref()).await;
         }
-        settled.and_then(|(_, settlement)| settlement.cost_nano_usd)
+        settled.map_or_else(Cost::default, |(_, settlement)| Cost {
+            cost_nano_usd: settlement.cost_nano_usd,
+            saved_nano_usd: settlement.saved_nano_usd,
+        })
     }
 
     /// Settles in the background, if nobody can wait for it.

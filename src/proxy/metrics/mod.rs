@@ -1,11 +1,13 @@
-//! Counters and histograms of all requests of the process. Labels are fixed words, or a bounded
-//! number of model names that an upstream accepted. Contains no part of a conversation and no
-//! caller's name.
+//! Counters and histograms of all requests of the process. Labels are fixed words, names of the
+//! configuration, or a bounded number of model names that an upstream accepted. Contains no part of a
+//! conversation and no caller's name.
 
+mod gauges;
 pub mod page;
+mod process;
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -16,9 +18,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
 use super::ErrorKind;
+use crate::upstream::retry::Tried;
 pub use page::CONTENT_TYPE;
 use weir_engine::wire::usage::Usage;
 use weir_store::ledger::Settlement;
+use weir_store::now_ms;
 
 /// Maximum number of models with their own series; later ones are counted together.
 const MAX_MODELS: usize = 64;
@@ -83,6 +87,22 @@ struct OfQueue {
     queue: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfResult {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfUpstream {
+    upstream: Arc<str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfAttempt {
+    upstream: Arc<str>,
+    result: &'static str,
+}
+
 /// Queue inside weir in which a request may wait.
 #[derive(Debug, Clone, Copy)]
 pub enum Queue {
@@ -115,6 +135,8 @@ pub struct Finished<'a> {
     /// Tokens of the conversation as received and as sent, by weir's count.
     pub conversation_tokens: Option<(u64, u64)>,
     pub duration: Duration,
+    /// Time from the head of an answer in events to its end.
+    pub stream: Option<Duration>,
     pub first_byte: Option<Duration>,
     pub plan: Option<Duration>,
     /// Usage that no settlement has counted.
@@ -155,8 +177,32 @@ pub struct Metrics {
     saved_usd: Gauge<f64, AtomicU64>,
     durations: Family<OfRoute, Histogram, fn() -> Histogram>,
     first_bytes: Family<OfRoute, Histogram, fn() -> Histogram>,
-    plans: Histogram,
+    streams: Family<OfRoute, Histogram, fn() -> Histogram>,
+    plans: Family<OfRoute, Histogram, fn() -> Histogram>,
     queues: Family<OfQueue, Histogram, fn() -> Histogram>,
+    refusals: Family<OfReason, Counter>,
+    holds: Family<OfResult, Counter>,
+    prompt_cache: Family<OfResult, Counter>,
+    attempts: Family<OfAttempt, Counter>,
+    attempt_times: Family<OfUpstream, Histogram, fn() -> Histogram>,
+    reloads: Family<OfResult, Counter>,
+    last_reload_ms: AtomicU64,
+    is_last_reload_refused: AtomicBool,
+    /// Callers' connections.
+    pub connections: Connections,
+    /// Bytes of request bodies held at once, by listener.
+    bodies: Mutex<Vec<Arc<AtomicUsize>>>,
+}
+
+/// Figures of callers' connections.
+#[derive(Debug, Default)]
+pub struct Connections {
+    pub open: Gauge,
+    pub accepted: Counter,
+    /// Connections that got 503 since there were too many.
+    pub turned_away: Counter,
+    pub received_bytes: Counter,
+    pub sent_bytes: Counter,
 }
 
 fn answer_histogram() -> Histogram {
@@ -167,8 +213,51 @@ fn own_histogram() -> Histogram {
     Histogram::new(OWN_SECONDS)
 }
 
+/// Reasons of refusals.
+const REFUSALS: [&str; 15] = [
+    "request_rate",
+    "token_rate",
+    "budget_exhausted",
+    "budget_held",
+    "model_not_priced",
+    "credential",
+    "model_not_allowed",
+    "route_not_allowed",
+    "bypass_not_allowed",
+    "host",
+    "origin",
+    "overloaded",
+    "store",
+    "context_length",
+    "too_large",
+];
+
 impl Default for Metrics {
     fn default() -> Self {
+        let metrics = Self::empty();
+        // Series with fixed words begin at zero, so that their first increase is seen.
+        for reason in REFUSALS {
+            metrics.refusals.get_or_create(&OfReason { reason }).inc_by(0);
+        }
+        for reason in ["overflow", "failure"] {
+            metrics.resends.get_or_create(&OfReason { reason }).inc_by(0);
+        }
+        let results: [(_, &[&'static str]); 3] = [
+            (&metrics.holds, &["granted", "exhausted", "no_room", "failed"]),
+            (&metrics.prompt_cache, &["hit", "miss", "unreported"]),
+            (&metrics.reloads, &["applied", "refused"]),
+        ];
+        for (family, words) in results {
+            for result in words {
+                family.get_or_create(&OfResult { result }).inc_by(0);
+            }
+        }
+        metrics
+    }
+}
+
+impl Metrics {
+    fn empty() -> Self {
         Self {
             totals: Mutex::default(),
             models: RwLock::default(),
@@ -185,8 +274,19 @@ impl Default for Metrics {
             saved_usd: Gauge::default(),
             durations: Family::new_with_constructor(answer_histogram),
             first_bytes: Family::new_with_constructor(answer_histogram),
-            plans: own_histogram(),
+            streams: Family::new_with_constructor(answer_histogram),
+            plans: Family::new_with_constructor(own_histogram),
             queues: Family::new_with_constructor(own_histogram),
+            refusals: Family::default(),
+            holds: Family::default(),
+            prompt_cache: Family::default(),
+            attempts: Family::default(),
+            attempt_times: Family::new_with_constructor(answer_histogram),
+            reloads: Family::default(),
+            last_reload_ms: AtomicU64::new(now_ms()),
+            is_last_reload_refused: AtomicBool::new(false),
+            connections: Connections::default(),
+            bodies: Mutex::default(),
         }
     }
 }
@@ -209,7 +309,7 @@ impl Metrics {
         let status = class(request.status);
         self.requests.get_or_create(&OfRequest { route, model, outcome, status }).inc();
         if let Some(kind) = request.error {
-            self.errors.get_or_create(&OfKind { kind: kind.code() }).inc();
+            self.failed(kind);
         }
         for action in request.action.split('+').filter_map(known_action) {
             self.actions.get_or_create(&OfAction { action }).inc();
@@ -229,9 +329,64 @@ impl Metrics {
         if let Some(first_byte) = request.first_byte {
             observe(&self.first_bytes.get_or_create(&OfRoute { route }), first_byte);
         }
-        if let Some(plan) = request.plan {
-            observe(&self.plans, plan);
+        if let Some(stream) = request.stream {
+            observe(&self.streams.get_or_create(&OfRoute { route }), stream);
         }
+        if let Some(plan) = request.plan {
+            observe(&self.plans.get_or_create(&OfRoute { route }), plan);
+        }
+    }
+
+    fn failed(&self, kind: ErrorKind) {
+        self.errors.get_or_create(&OfKind { kind: kind.code() }).inc();
+        if let Some(reason) = refusal(kind) {
+            self.refusals.get_or_create(&OfReason { reason }).inc();
+        }
+    }
+
+    /// Counts an attempt at an upstream, which took until the head of its answer or its failure.
+    pub fn tried(&self, upstream: &Arc<str>, tried: Tried, took: Duration) {
+        let result = match tried {
+            Tried::Status(429) => "rate_limited",
+            tried if tried.is_trouble() => "failed",
+            _ => "answered",
+        };
+        let upstream = Arc::clone(upstream);
+        let of_upstream = OfUpstream { upstream: Arc::clone(&upstream) };
+        self.attempts.get_or_create(&OfAttempt { upstream, result }).inc();
+        self.attempt_times.get_or_create(&of_upstream).observe(took.as_secs_f64());
+    }
+
+    /// Counts an attempt to hold the cost of a request to which budgets apply.
+    pub fn held(&self, refused: Option<ErrorKind>) {
+        let result = match refused {
+            None => "granted",
+            Some(ErrorKind::BudgetExhausted) => "exhausted",
+            Some(ErrorKind::BudgetHeld) => "no_room",
+            Some(_) => "failed",
+        };
+        self.holds.get_or_create(&OfResult { result }).inc();
+    }
+
+    /// Counts a reload of the configuration.
+    pub fn reloaded(&self, is_applied: bool) {
+        let result = if is_applied { "applied" } else { "refused" };
+        self.reloads.get_or_create(&OfResult { result }).inc();
+        self.is_last_reload_refused.store(!is_applied, Ordering::Relaxed);
+        if is_applied {
+            self.last_reload_ms.store(now_ms(), Ordering::Relaxed);
+        }
+    }
+
+    /// Shows the bytes of request bodies that a listener holds.
+    pub fn watch_bodies(&self, held_bytes: Arc<AtomicUsize>) {
+        self.bodies.lock().unwrap_or_else(PoisonError::into_inner).push(held_bytes);
+    }
+
+    /// Returns the bytes of request bodies that are held.
+    fn bodies_bytes(&self) -> usize {
+        let bodies = self.bodies.lock().unwrap_or_else(PoisonError::into_inner);
+        bodies.iter().map(|held| held.load(Ordering::Relaxed)).sum()
     }
 
     /// Counts a request that was refused before it was routed.
@@ -239,7 +394,7 @@ impl Metrics {
         let (model, outcome) = (Arc::clone(&self.other), kind.code());
         let status = class(Some(kind.status().as_u16()));
         self.requests.get_or_create(&OfRequest { route, model, outcome, status }).inc();
-        self.errors.get_or_create(&OfKind { kind: kind.code() }).inc();
+        self.failed(kind);
     }
 
     /// Counts a compaction that was sent, by its steps in the words of `x-weir-action`.
@@ -295,6 +450,14 @@ impl Metrics {
     }
 
     fn add_tokens(&self, model: &Arc<str>, usage: &Usage) {
+        if usage.prompt_tokens.is_some_and(|tokens| tokens > 0) {
+            let result = match usage.cached_tokens {
+                Some(0) => "miss",
+                Some(_) => "hit",
+                None => "unreported",
+            };
+            self.prompt_cache.get_or_create(&OfResult { result }).inc();
+        }
         let kinds = [
             ("prompt", usage.prompt_tokens),
             ("completion", usage.completion_tokens),
@@ -326,8 +489,7 @@ impl Metrics {
         if let Some(known) = models.get(name) {
             return Arc::clone(known);
         }
-        let is_plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
-        if !is_accepted || !is_plain || name.len() > MAX_MODEL_BYTES || models.len() >= MAX_MODELS {
+        if !is_accepted || !is_plain(name) || models.len() >= MAX_MODELS {
             return Arc::clone(&self.other);
         }
         drop(models);
@@ -339,6 +501,35 @@ impl Metrics {
         models.insert(Arc::clone(&name));
         name
     }
+}
+
+/// Whether a name can be a label.
+fn is_plain(name: &str) -> bool {
+    let is_graphic = name.bytes().all(|byte| byte.is_ascii_graphic());
+    !name.is_empty() && is_graphic && name.len() <= MAX_MODEL_BYTES
+}
+
+/// Returns the reason for which a request was refused; `None` if weir did not refuse it by a rule of
+/// its operator or for lack of room.
+fn refusal(kind: ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        ErrorKind::RequestRate => "request_rate",
+        ErrorKind::TokenRate => "token_rate",
+        ErrorKind::BudgetExhausted => "budget_exhausted",
+        ErrorKind::BudgetHeld => "budget_held",
+        ErrorKind::ModelNotPriced => "model_not_priced",
+        ErrorKind::InvalidApiKey | ErrorKind::CredentialRequired => "credential",
+        ErrorKind::ModelNotAllowed => "model_not_allowed",
+        ErrorKind::PassthroughRequired => "route_not_allowed",
+        ErrorKind::BypassNotAllowed => "bypass_not_allowed",
+        ErrorKind::HostNotAllowed => "host",
+        ErrorKind::OriginNotAllowed => "origin",
+        ErrorKind::Overloaded => "overloaded",
+        ErrorKind::StoreUnavailable => "store",
+        ErrorKind::ContextLengthExceeded => "context_length",
+        ErrorKind::BodyTooLarge | ErrorKind::TooManyMessages => "too_large",
+        _ => return None,
+    })
 }
 
 /// Returns a word of `x-weir-action` as a fixed label.

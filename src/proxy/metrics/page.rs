@@ -1,215 +1,125 @@
-//! Metrics page: the counters, and the current state of budgets and the store. Counts nothing
-//! itself.
+//! Metrics page: the counters, and the current state of everything else by `gauges` and `process`.
+//! Counts nothing itself.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
-use super::{Metrics, OfRoute};
-use crate::proxy::hold::budgets::Budgets;
-use crate::proxy::hold::journal::Journal;
-use crate::proxy::summaries::Summaries;
-use weir_store::budget::Measure;
-use weir_store::counters::BudgetStatus;
-use weir_store::{Activity, State, Store};
+use super::{Metrics, gauges, process};
+use crate::proxy::settings::{Runtime, Settings};
 
 /// Media type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Maximum number of budgets listed.
-const MAX_BUDGETS: usize = 100;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfBudget {
-    budget: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfState {
-    state: &'static str,
-}
-
-impl Metrics {
-    fn register(&self, registry: &mut Registry) {
-        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
-        registry.register("weir_build", "The version that runs", version);
-        registry.register(
-            "weir_requests",
-            "Requests by route, model, outcome and class of the caller's status",
-            self.requests.clone(),
-        );
-        registry.register(
-            "weir_requests_in_flight",
-            "Requests whose answers have not ended",
-            self.in_flight.clone(),
-        );
-        registry.register(
-            "weir_errors",
-            "Requests that ended in an error of weir's own, by its code",
-            self.errors.clone(),
-        );
-        registry.register(
-            "weir_actions",
-            "Requests by the action on their conversation, in the words of x-weir-action",
-            self.actions.clone(),
-        );
-        registry.register(
-            "weir_compactions",
-            "Compactions that an upstream accepted, each counted once, by their steps",
-            self.compactions.clone(),
-        );
-        registry.register(
-            "weir_resends",
-            "Requests sent again after an overflow refusal or a transient failure",
-            self.resends.clone(),
-        );
-        registry.register(
-            "weir_tokens",
-            "Tokens by model and kind, as providers report them or as settled by rule",
-            self.tokens.clone(),
-        );
-        registry.register(
-            "weir_conversation_tokens",
-            "Prompt tokens of conversations as received and as sent, by weir's count",
-            self.conversation_tokens.clone(),
-        );
-        registry.register("weir_cost_usd", "Cost in dollars", self.cost_usd.clone());
-        registry.register(
-            "weir_saved_usd",
-            "Dollars that compaction saved since the start; negative if it cost more",
-            self.saved_usd.clone(),
-        );
-        self.register_times(registry);
-    }
-
-    fn register_times(&self, registry: &mut Registry) {
-        let mut add = |name: &str, help: &str, metric: Family<OfRoute, Histogram, _>| {
-            registry.register_with_unit(name, help, Unit::Seconds, metric);
-        };
-        add(
-            "weir_request_duration",
-            "From a request to the end of its answer",
-            self.durations.clone(),
-        );
-        add(
-            "weir_first_byte_duration",
-            "From sending a request to the head of the upstream's answer",
-            self.first_bytes.clone(),
-        );
-        registry.register_with_unit(
-            "weir_plan_duration",
-            "From a conversation to its plan",
-            Unit::Seconds,
-            self.plans.clone(),
-        );
-        registry.register_with_unit(
-            "weir_queue_duration",
-            "Waits for a core to plan on and for budgets",
-            Unit::Seconds,
-            self.queues.clone(),
-        );
-    }
-}
-
-/// Renders all metrics in the OpenMetrics text format. Lists budgets by name: it is for
+/// Renders the metrics of a proxy in the OpenMetrics text format. Lists budgets by name: it is for
 /// operators.
-pub async fn render(
-    journal: &Journal,
-    store: &Store,
-    summaries: Option<&Arc<Summaries>>,
-) -> String {
+pub async fn render(settings: &Settings, runtime: &Runtime) -> String {
     let mut registry = Registry::default();
-    journal.metrics().register(&mut registry);
-    register_budgets(journal.budgets(), &mut registry).await;
-    register_store(&mut registry, store.state(), store.activity());
-    for (name, figure) in summaries.iter().flat_map(|summaries| summaries.figures()) {
-        let counter: Counter = Counter::default();
-        counter.inc_by(figure);
+    let metrics = settings.journal.metrics();
+    metrics.register(&mut registry);
+    metrics.register_times(&mut registry);
+    metrics.register_connections(&mut registry);
+    gauges::configuration(&mut registry, metrics, &settings.config);
+    gauges::budgets(&mut registry, settings.journal.budgets()).await;
+    gauges::store(&mut registry, runtime.store.state(), runtime.store.activity());
+    gauges::upstreams(&mut registry, &settings.upstreams);
+    gauges::learned(&mut registry, &runtime.store).await;
+    gauges::caches(&mut registry, runtime.plans.figures());
+    gauges::sent(&mut registry, runtime.events.counts(), runtime.tracer.counts());
+    for (name, figure) in settings.summaries.iter().flat_map(|summaries| summaries.figures()) {
         let help = format!("Summaries: {}", name.replace('_', " "));
-        registry.register(format!("weir_summaries_{name}"), help, counter);
+        count(&mut registry, &format!("weir_summaries_{name}"), &help, figure);
     }
+    process::register(&mut registry);
     let mut page = String::new();
     // Writing to a string does not fail.
     let _ = encode(&mut page, &registry);
     page
 }
 
-async fn register_budgets(budgets: &Budgets, registry: &mut Registry) {
-    let Ok((statuses, omitted)) = budgets.all_statuses(MAX_BUDGETS).await else {
-        return;
-    };
-    let gauges = || -> [Family<OfBudget, Gauge<f64, AtomicU64>>; 3] { Default::default() };
-    let (usd, tokens) = (gauges(), gauges());
-    for status in &statuses {
-        let (gauges, unit) = match status.budget.id.measure {
-            Measure::NanoUsd => (&usd, 1e9),
-            Measure::Tokens => (&tokens, 1.0),
-        };
-        let labels = OfBudget { budget: status.name() };
-        for (gauge, amount) in gauges.iter().zip(amounts(status)) {
-            if let Some(amount) = amount {
-                gauge.get_or_create(&labels).set(amount as f64 / unit);
-            }
-        }
-    }
-    let names = ["limit", "spent", "held"];
-    let help = ["Limit of each budget", "Spent of each budget", "Held of each budget"];
-    for (unit, gauges) in [("usd", usd), ("tokens", tokens)] {
-        for ((name, help), gauge) in names.iter().zip(help).zip(gauges) {
-            registry.register(format!("weir_budget_{name}_{unit}"), help, gauge);
-        }
-    }
-    let missing: Gauge = Gauge::default();
-    missing.set(i64::try_from(omitted).unwrap_or(i64::MAX));
-    registry.register("weir_budgets_omitted", "Budgets that are not listed here", missing);
+/// Adds a counter that is counted elsewhere.
+pub(super) fn count(registry: &mut Registry, name: &str, help: &str, count: u64) {
+    let counter: Counter = Counter::default();
+    counter.inc_by(count);
+    registry.register(name, help, counter);
 }
 
-/// Returns limit, spent and held amounts. A budget that applies to each
-/// member separately has only a limit.
-fn amounts(status: &BudgetStatus) -> [Option<u64>; 3] {
-    let is_one = !status.scope.is_each();
-    let of_one = |amount: u64| is_one.then_some(amount);
-    [Some(status.budget.limit), of_one(status.count.spent), of_one(status.count.held)]
+/// Adds a gauge with an amount that is known elsewhere.
+pub(super) fn amount(registry: &mut Registry, name: &str, help: &str, amount: u64) {
+    let gauge: Gauge = Gauge::default();
+    gauge.set(i64::try_from(amount).unwrap_or(i64::MAX));
+    registry.register(name, help, gauge);
 }
 
-fn register_store(registry: &mut Registry, state: State, activity: Activity) {
-    let states: Family<OfState, Gauge> = Family::default();
-    for (name, own) in [
-        ("file", State::File),
-        ("server", State::Server),
-        ("memory", State::Memory),
-        ("failing", State::Failing),
-    ] {
-        states.get_or_create(&OfState { state: name }).set(i64::from(own == state));
+impl Metrics {
+    fn register(&self, registry: &mut Registry) {
+        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("weir_build", "The version that runs", version);
+        let help = "Requests by route, model, outcome and class of the caller's status";
+        registry.register("weir_requests", help, self.requests.clone());
+        let help = "Requests whose answers have not ended";
+        registry.register("weir_requests_in_flight", help, self.in_flight.clone());
+        let help = "Requests that ended in an error of weir's own, by its code";
+        registry.register("weir_errors", help, self.errors.clone());
+        let help = "Requests that weir refused, by the rule or the shortage behind it";
+        registry.register("weir_refusals", help, self.refusals.clone());
+        let help = "Requests by the action on their conversation, in the words of x-weir-action";
+        registry.register("weir_actions", help, self.actions.clone());
+        let help = "Compactions that an upstream accepted, each counted once, by their steps";
+        registry.register("weir_compactions", help, self.compactions.clone());
+        let help = "Requests sent again after an overflow refusal or a transient failure";
+        registry.register("weir_resends", help, self.resends.clone());
+        let help = "Attempts at upstreams, by how they came back";
+        registry.register("weir_upstream_attempts", help, self.attempts.clone());
+        let help = "Tokens by model and kind, as providers report them or as settled by rule";
+        registry.register("weir_tokens", help, self.tokens.clone());
+        let help = "Requests with a prompt, by whether the provider read some of it from its cache";
+        registry.register("weir_prompt_cache_requests", help, self.prompt_cache.clone());
+        let help = "Prompt tokens of conversations as received and as sent, by weir's count";
+        registry.register("weir_conversation_tokens", help, self.conversation_tokens.clone());
+        registry.register("weir_cost_usd", "Cost in dollars", self.cost_usd.clone());
+        let help = "Dollars that compaction saved since the start; negative if it cost more";
+        registry.register("weir_saved_usd", help, self.saved_usd.clone());
+        let unpriced = self.totals().unpriced;
+        count(registry, "weir_unpriced_requests", "Requests settled without a price", unpriced);
+        let help = "Holds of requests to which budgets apply, by their result";
+        registry.register("weir_budget_holds", help, self.holds.clone());
     }
-    registry.register("weir_store_state", "1 for the state that the store is in", states);
-    let counters = [
-        ("weir_store_writes", "Writes to the store that succeeded", activity.writes),
-        ("weir_store_failed_writes", "Writes to the store that failed", activity.failed_writes),
-    ];
-    for (name, help, count) in counters {
-        let counter: Counter = Counter::default();
-        counter.inc_by(count);
-        registry.register(name, help, counter);
+
+    fn register_times(&self, registry: &mut Registry) {
+        fn add(registry: &mut Registry, name: &str, help: &str, times: impl Metric) {
+            registry.register_with_unit(name, help, Unit::Seconds, times);
+        }
+        let help = "From a request to the end of its answer";
+        add(registry, "weir_request_duration", help, self.durations.clone());
+        let help = "From sending a request to the head of the upstream's answer";
+        add(registry, "weir_first_byte_duration", help, self.first_bytes.clone());
+        let help = "From the head of an answer in events to its end";
+        add(registry, "weir_stream_duration", help, self.streams.clone());
+        let help = "From a conversation to its plan";
+        add(registry, "weir_plan_duration", help, self.plans.clone());
+        let help = "Waits for a core to plan on and for budgets";
+        add(registry, "weir_queue_duration", help, self.queues.clone());
+        let help = "From sending an attempt to the head of its answer, or to its failure";
+        add(registry, "weir_upstream_attempt_duration", help, self.attempt_times.clone());
     }
-    let gauges = [
-        ("weir_store_queue_length", "Pieces of work that wait to be written", activity.queued),
-        (
-            "weir_store_log_bytes",
-            "Bytes of the log of requests that wait to be moved into the tables",
-            activity.log_bytes,
-        ),
-    ];
-    for (name, help, amount) in gauges {
-        let gauge: Gauge = Gauge::default();
-        gauge.set(i64::try_from(amount).unwrap_or(i64::MAX));
-        registry.register(name, help, gauge);
+
+    fn register_connections(&self, registry: &mut Registry) {
+        let own = &self.connections;
+        let help = "Open connections of callers";
+        registry.register("weir_connections_open", help, own.open.clone());
+        let help = "Connections of callers that were accepted";
+        registry.register("weir_connections", help, own.accepted.clone());
+        let help = "Connections that got 503 at once, since too many were open";
+        registry.register("weir_connections_turned_away", help, own.turned_away.clone());
+        let help = "Bytes read from callers' connections, after TLS";
+        registry.register("weir_received_bytes", help, own.received_bytes.clone());
+        let help = "Bytes written to callers' connections, before TLS";
+        registry.register("weir_sent_bytes", help, own.sent_bytes.clone());
+        let held = u64::try_from(self.bodies_bytes()).unwrap_or(u64::MAX);
+        let help = "Bytes of request bodies held at once";
+        amount(registry, "weir_bodies_in_flight_bytes", help, held);
     }
 }

@@ -5,6 +5,7 @@
 mod kept;
 mod options;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use self::options::{
     requested_model, shortens,
 };
 use super::decisions::Found;
-use super::parallel;
+use super::parallel::{self, Ahead};
 use super::plan_cache::{Chain, LastSent, Remembered};
 use super::planned::{Job, Planned, Progress};
 use super::planner::{INLINE_BYTES, LONG_BODY_BYTES};
@@ -114,11 +115,13 @@ struct AtHand<'a> {
     job: &'a Job,
     spans: Option<&'a Spans<'a>>,
     readings: Rc<Readings>,
+    /// Readings that other threads work on ahead of the plan.
+    ahead: RefCell<Option<ReadAhead>>,
 }
 
 impl<'a> AtHand<'a> {
     fn new(draft: &'a Draft, shared: &'a Shared, job: &'a Job) -> Self {
-        Self { draft, shared, job, spans: None, readings: Rc::default() }
+        Self { draft, shared, job, spans: None, readings: Rc::default(), ahead: RefCell::default() }
     }
 }
 
@@ -644,9 +647,43 @@ impl Known for AtHand<'_> {
         Rc::clone(&self.readings)
     }
 
-    fn read_many(&self, request: &Request<'_>, messages: &[usize]) -> Vec<Reading> {
+    fn read_many(
+        &self,
+        request: &Request<'_>,
+        messages: &[usize],
+        later: &[usize],
+    ) -> Vec<Reading> {
         let protocol = request.protocol;
-        map(self.shared, self.job, request, messages, move |raw| read_one(protocol, raw))
+        let read = move |raw: &str| read_one(protocol, raw);
+        let mut ahead = self.ahead.borrow_mut();
+        if ahead.is_none() && !later.is_empty() {
+            let all = [messages, later].concat();
+            let raws: Vec<&str> = all.iter().map(|index| request.messages[*index]).collect();
+            let work = Ahead::new(&self.shared.state.heavy, &self.job.body, &raws, read);
+            *ahead = Some(ReadAhead { messages: all, work });
+        }
+        let begun = ahead.as_mut().and_then(|ahead| ahead.read(messages));
+        begun.unwrap_or_else(|| map(self.shared, self.job, request, messages, read))
+    }
+}
+
+/// Messages that are read ahead of the plan, by index in order, and their readings.
+struct ReadAhead {
+    messages: Vec<usize>,
+    work: Ahead<Reading>,
+}
+
+impl ReadAhead {
+    /// Returns the readings of `wanted`, by index in order; `None` if one is not among them, or was
+    /// returned before.
+    fn read(&mut self, wanted: &[usize]) -> Option<Vec<Reading>> {
+        let end = self.messages.binary_search(wanted.last()?).ok()? + 1;
+        let readings = self.work.up_to(end);
+        let messages = &self.messages[end - readings.len()..end];
+        let own = messages.iter().zip(readings);
+        let own = own.filter(|(message, _)| wanted.binary_search(message).is_ok());
+        let own: Vec<Reading> = own.map(|(_, reading)| reading).collect();
+        (own.len() == wanted.len()).then_some(own)
     }
 }
 

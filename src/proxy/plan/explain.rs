@@ -14,7 +14,7 @@ use super::planner::{self, Planner};
 use super::question::Question;
 use super::shared::Shared;
 use crate::proxy::error::{ErrorKind, ProxyError};
-use crate::proxy::upstreams::routes::ModelOverride;
+use crate::proxy::upstreams::routes::{ModelOverride, Routes};
 use weir_engine::compact::report::{self, Preflight, Report};
 use weir_engine::plan::Names;
 use weir_engine::wire::model::ModelField;
@@ -77,23 +77,7 @@ impl Planner {
     ) -> Result<Explained, ProxyError> {
         let mut job = Job::new(tenant, protocol, body, options);
         job.path_model = path_model.map(str::to_owned);
-        let routes = self.routes();
-        if routes.are_several() {
-            let field = ModelField::of(&job.body);
-            let asked = path_model.or(field.as_ref().and_then(ModelField::model));
-            let route = routes.find(asked.unwrap_or_default());
-            let sent = asked.map(|asked| route.sent(asked));
-            job.route = Some(Arc::clone(route));
-            job.alias_of = asked.filter(|asked| sent != Some(asked)).map(str::to_owned);
-            match (path_model, sent) {
-                (None, Some(sent)) => {
-                    let renamed = ModelOverride::Replace(sent).apply(&job.body, field.as_ref());
-                    job.body = renamed.unwrap_or(job.body);
-                }
-                (_, sent) => job.path_model = sent.map(str::to_owned),
-            }
-        }
-        self.explain_job(job, question).await
+        self.explain_job(routed(self.routes(), job), question).await
     }
 
     /// Explains the plan of a job.
@@ -112,8 +96,30 @@ impl Planner {
     }
 }
 
+/// Completes a job that is only examined with the route of its model, and the model's name there.
+pub(super) fn routed(routes: &Routes, mut job: Job) -> Job {
+    if !routes.are_several() {
+        return job;
+    }
+    let field = ModelField::of(&job.body);
+    let path_model = job.path_model.take();
+    let asked = path_model.as_deref().or(field.as_ref().and_then(ModelField::model));
+    let route = routes.find(asked.unwrap_or_default());
+    let sent = asked.map(|asked| route.sent(asked));
+    job.route = Some(Arc::clone(route));
+    job.alias_of = asked.filter(|asked| sent != Some(asked)).map(str::to_owned);
+    match (&path_model, sent) {
+        (None, Some(sent)) => {
+            let renamed = ModelOverride::Replace(sent).apply(&job.body, field.as_ref());
+            job.body = renamed.unwrap_or(job.body);
+        }
+        (_, sent) => job.path_model = sent.map(str::to_owned),
+    }
+    job
+}
+
 /// Completes a request's body from a bare list of messages or items.
-fn with_messages(protocol: Protocol, body: Bytes) -> Bytes {
+pub(super) fn with_messages(protocol: Protocol, body: Bytes) -> Bytes {
     let list = match protocol {
         Protocol::Responses => b"{\"input\":".as_slice(),
         Protocol::Chat | Protocol::Messages => b"{\"messages\":",

@@ -4,6 +4,7 @@
 pub mod decisions;
 mod draft;
 mod explain;
+pub mod inspect;
 mod parallel;
 mod plan_cache;
 pub mod planned;
@@ -14,6 +15,7 @@ pub mod refusal;
 pub mod shared;
 
 pub use self::explain::Explained;
+pub use self::plan_cache::CacheFigures;
 pub use self::planned::{Job, Planned, RequestOptions};
 pub use self::planner::{Planner, PlannerParts};
 pub use self::question::Question;

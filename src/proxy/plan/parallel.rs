@@ -24,20 +24,100 @@ struct Task<W> {
     work: W,
 }
 
-impl<W> Task<W> {
-    /// Takes one message after another until none is left; returns the results with their indexes.
-    fn take<T>(&self) -> Vec<(usize, T)>
-    where
-        W: Fn(&str) -> T,
-    {
-        let mut done = Vec::new();
-        loop {
-            let place = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(span) = self.spans.get(place) else { return done };
-            let raw = self.body.get(span.clone()).unwrap_or_default();
-            // The body was parsed as text; only a span outside it could be invalid.
-            done.push((place, (self.work)(std::str::from_utf8(raw).unwrap_or_default())));
+/// [`Task`] of any work.
+trait Take<T>: Send + Sync {
+    /// Takes the next message before `end`, and returns the result with its index; `None` if none is left.
+    fn take(&self, end: usize) -> Option<(usize, T)>;
+
+    /// Leaves no message to take.
+    fn stop(&self);
+}
+
+impl<T, W: Fn(&str) -> T + Send + Sync> Take<T> for Task<W> {
+    fn take(&self, end: usize) -> Option<(usize, T)> {
+        let end = end.min(self.spans.len());
+        let take = |next: usize| (next < end).then_some(next + 1);
+        let place = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        let raw = self.body.get(self.spans.get(place)?.clone()).unwrap_or_default();
+        // The body was parsed as text; only a span outside it could be invalid.
+        Some((place, (self.work)(std::str::from_utf8(raw).unwrap_or_default())))
+    }
+
+    fn stop(&self) {
+        self.next.store(self.spans.len(), Ordering::Relaxed);
+    }
+}
+
+/// Work on the messages of one body, in their order. Other threads work ahead of the caller while it does
+/// something else; they stop when this is dropped.
+pub(super) struct Ahead<T> {
+    task: Arc<dyn Take<T>>,
+    results: Vec<Option<T>>,
+    /// Number of first messages whose results were returned.
+    returned: usize,
+    done: mpsc::Receiver<(usize, T)>,
+}
+
+impl<T: Send + 'static> Ahead<T> {
+    /// Begins to apply `work` to each of the `messages`, which lie in `body`. Each other thread takes one of
+    /// `places`; without a free one, all work is left to the caller.
+    pub(super) fn new(
+        places: &Arc<Semaphore>,
+        body: &Bytes,
+        messages: &[&str],
+        work: impl Fn(&str) -> T + Send + Sync + 'static,
+    ) -> Self {
+        let bytes: usize = messages.iter().map(|raw| raw.len()).sum();
+        let most = (bytes / MIN_BYTES).min(MAX_HELPERS).min(messages.len().saturating_sub(1));
+        let span = |raw: &&str| {
+            let start = (raw.as_ptr() as usize).wrapping_sub(body.as_ptr() as usize);
+            start..start.wrapping_add(raw.len())
+        };
+        let spans = messages.iter().map(span).collect();
+        let task: Arc<dyn Take<T>> =
+            Arc::new(Task { body: body.clone(), spans, next: AtomicUsize::new(0), work });
+        let (sender, done) = mpsc::channel();
+        if let Ok(runtime) = Handle::try_current() {
+            for _ in 0..most {
+                let Ok(place) = Arc::clone(places).try_acquire_owned() else { break };
+                let (task, sender) = (Arc::clone(&task), sender.clone());
+                runtime.spawn_blocking(move || {
+                    // Nobody listens if the others finished first.
+                    while let Some(result) = task.take(usize::MAX)
+                        && sender.send(result).is_ok()
+                    {}
+                    drop(place);
+                });
+            }
         }
+        Self { task, results: messages.iter().map(|_| None).collect(), returned: 0, done }
+    }
+
+    /// Works until the results of the first `end` messages are there. Returns those that it has not returned
+    /// before, in order. Not for async threads: waits for the others.
+    pub(super) fn up_to(&mut self, end: usize) -> Vec<T> {
+        let end = end.min(self.results.len());
+        while let Some((place, result)) = self.task.take(end) {
+            self.results[place] = Some(result);
+        }
+        let start = self.returned;
+        self.returned = end.max(start);
+        let mut place = start;
+        while place < end {
+            if self.results[place].is_some() {
+                place += 1;
+                continue;
+            }
+            let done = self.done.recv().expect("the other threads work without a fault");
+            self.results[done.0] = Some(done.1);
+        }
+        self.results[start.min(end)..end].iter_mut().filter_map(Option::take).collect()
+    }
+}
+
+impl<T> Drop for Ahead<T> {
+    fn drop(&mut self) {
+        self.task.stop();
     }
 }
 
@@ -49,40 +129,7 @@ pub(super) fn map<T: Send + 'static>(
     messages: &[&str],
     work: impl Fn(&str) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
-    let bytes: usize = messages.iter().map(|raw| raw.len()).sum();
-    let most = (bytes / MIN_BYTES).min(MAX_HELPERS).min(messages.len().saturating_sub(1));
-    let runtime = Handle::try_current().ok().filter(|_| most > 0);
-    let Some(runtime) = runtime else { return messages.iter().map(|raw| work(raw)).collect() };
-    let span = |raw: &&str| {
-        let start = (raw.as_ptr() as usize).wrapping_sub(body.as_ptr() as usize);
-        start..start.wrapping_add(raw.len())
-    };
-    let spans = messages.iter().map(span).collect();
-    let task = Arc::new(Task { body: body.clone(), spans, next: AtomicUsize::new(0), work });
-    let (sender, receiver) = mpsc::channel();
-    for _ in 0..most {
-        let Ok(place) = Arc::clone(places).try_acquire_owned() else { break };
-        let (task, sender) = (Arc::clone(&task), sender.clone());
-        runtime.spawn_blocking(move || {
-            // Nobody listens if the other threads finished first.
-            let _ = sender.send(task.take());
-            drop(place);
-        });
-    }
-    drop(sender);
-    let mut results: Vec<Option<T>> = messages.iter().map(|_| None).collect();
-    let mut done = task.take();
-    let mut left = messages.len();
-    loop {
-        left -= done.len();
-        for (place, result) in done {
-            results[place] = Some(result);
-        }
-        if left == 0 {
-            return results.into_iter().flatten().collect();
-        }
-        done = receiver.recv().expect("the other threads work without a fault");
-    }
+    Ahead::new(places, body, messages, work).up_to(messages.len())
 }
 
 #[cfg(test)]
@@ -111,6 +158,30 @@ mod tests {
                 |all: &[(String, _)]| all.iter().map(|(raw, _)| raw.clone()).collect::<Vec<_>>();
             assert_eq!(said(&done), said(&alone));
             // Helpers that came too late release their permits by themselves.
+            let all = u32::try_from(before).expect("few");
+            drop(runtime.block_on(places.acquire_many(all)).expect("it is open"));
+        }
+    }
+
+    #[test]
+    fn results_come_in_parts_and_others_stop_with_the_caller() {
+        let body: Bytes = "0123456789 ".repeat(60_000).trim_end().to_owned().into();
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        for places in [0, 2] {
+            let places = Arc::new(Semaphore::new(places));
+            let (body, before) = (body.clone(), places.available_permits());
+            let held = Arc::clone(&places);
+            let done = runtime.spawn_blocking(move || {
+                let messages = texts(&body);
+                let at = body.as_ptr() as usize;
+                let work = move |raw: &str| (raw.as_ptr() as usize - at) / 11;
+                let mut ahead = Ahead::new(&held, &body, &messages, work);
+                let parts = [0, 1, 2500, 2500, 700, 40_000, 40_001].map(|end| ahead.up_to(end));
+                let all: Vec<usize> = parts.concat();
+                assert_eq!(all, (0..40_001).collect::<Vec<_>>());
+                assert_eq!(parts.map(|part| part.len()), [0, 1, 2499, 0, 0, 37_500, 1]);
+            });
+            runtime.block_on(done).expect("no fault");
             let all = u32::try_from(before).expect("few");
             drop(runtime.block_on(places.acquire_many(all)).expect("it is open"));
         }

@@ -1,6 +1,7 @@
 //! Plan cache: token counts by content and compaction states by conversation, tenant first. Losing
 //! an entry changes no result, only its cost.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use moka::sync::Cache;
@@ -68,6 +69,39 @@ pub(super) struct PlanCache {
     extras: Cache<u128, u64>,
     states: Cache<u128, Remembered>,
     pub prefixes: PrefixCache,
+    lookups: Lookups,
+}
+
+/// Numbers of lookups in a cache.
+#[derive(Debug, Default)]
+pub(super) struct Lookups {
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl Lookups {
+    /// Counts a lookup.
+    pub(super) fn note(&self, is_hit: bool) {
+        let counter = if is_hit { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Figures of a cache since the process started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheFigures {
+    pub name: &'static str,
+    /// Lookups, if they are counted: hits and misses.
+    pub lookups: Option<(u64, u64)>,
+    pub bytes: u64,
+}
+
+impl CacheFigures {
+    pub(super) fn new(name: &'static str, lookups: Option<&Lookups>, bytes: u64) -> Self {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let lookups = lookups.map(|lookups| (read(&lookups.hits), read(&lookups.misses)));
+        Self { name, lookups, bytes }
+    }
 }
 
 impl PlanCache {
@@ -93,7 +127,18 @@ impl PlanCache {
                 .max_capacity(limits.folds_bytes)
                 .build(),
             prefixes: PrefixCache::new(secret, limits.folds_bytes / 8),
+            lookups: Lookups::default(),
         }
+    }
+
+    /// Returns the figures of all caches.
+    pub(super) fn figures(&self) -> [CacheFigures; 3] {
+        let counts_bytes = self.facts.weighted_size() + self.extras.weighted_size();
+        [
+            CacheFigures::new("counts", None, counts_bytes),
+            CacheFigures::new("plans", Some(&self.lookups), self.states.weighted_size()),
+            self.prefixes.figures(),
+        ]
     }
 
     /// Returns the facts counted earlier for a content.
@@ -122,7 +167,9 @@ impl PlanCache {
     /// Returns the compaction state of the longest prefix of the conversation with which a request
     /// ended.
     pub(super) fn longest_fold(&self, chain: &Chain) -> Option<Remembered> {
-        chain.ends.iter().rev().take(PROBES).find_map(|end| self.states.get(end))
+        let found = chain.ends.iter().rev().take(PROBES).find_map(|end| self.states.get(end));
+        self.lookups.note(found.is_some());
+        found
     }
 
     /// Stores the compaction state of a whole conversation. The one that it continues, of so many

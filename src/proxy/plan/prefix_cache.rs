@@ -8,6 +8,7 @@ use std::sync::Arc;
 use moka::sync::Cache;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128_with_secret};
 
+use super::plan_cache::{CacheFigures, Lookups};
 use weir_engine::wire::{Beginning, Prefix, Protocol, Request};
 use weir_store::Tenant;
 
@@ -25,6 +26,7 @@ const MOST_PREFIXES: usize = 4;
 pub(super) struct PrefixCache {
     secret: [u8; 192],
     known: Cache<u128, Arc<[Arc<Known>]>>,
+    lookups: Lookups,
 }
 
 /// Prefixes of a body, up to the ends of its last messages.
@@ -101,7 +103,13 @@ impl PrefixCache {
             let bytes = known.iter().map(|own| ENTRY_BYTES + own.memory_bytes());
             u32::try_from(bytes.sum::<usize>()).unwrap_or(u32::MAX)
         };
-        Self { secret, known: Cache::builder().weigher(weight).max_capacity(max_bytes).build() }
+        let known = Cache::builder().weigher(weight).max_capacity(max_bytes).build();
+        Self { secret, known, lookups: Lookups::default() }
+    }
+
+    /// Returns its figures.
+    pub(super) fn figures(&self) -> CacheFigures {
+        CacheFigures::new("prefixes", Some(&self.lookups), self.known.weighted_size())
     }
 
     /// Looks up the longest known prefix of `body`; `None` if a body is too short to be worth it.
@@ -117,17 +125,19 @@ impl PrefixCache {
             // In most cases the longest one is continued, and the body is hashed once.
             candidates.sort_by_key(|known| Reverse(known.read.whole().end()));
             for known in candidates {
+                // The rest is no longer than what is found: the body is not hashed again for it.
+                let whole_end = known.read.whole().end();
+                if shared.as_ref().is_some_and(|shared: &SharedPrefix| shared.end >= whole_end) {
+                    break;
+                }
                 let Some(end) = known.shared(body, hashed.clone()) else { continue };
-                let is_whole = end == known.read.whole().end();
-                if shared.as_ref().is_none_or(|shared: &SharedPrefix| shared.end < end) {
+                if shared.as_ref().is_none_or(|shared| shared.end < end) {
                     let messages = known.read.up_to(end).messages();
                     shared = Some(SharedPrefix { known, end, messages });
                 }
-                if is_whole {
-                    break;
-                }
             }
         }
+        self.lookups.note(shared.is_some());
         Some(Looked { keys, hashed, shared })
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 use super::decisions::DecisionRecords;
-use super::plan_cache::PlanCache;
+use super::plan_cache::{CacheFigures, PlanCache};
 use crate::config::{self, Config};
 use crate::proxy::summaries::Summaries;
 use crate::proxy::upstreams::routes::Routes;
@@ -23,6 +23,8 @@ pub struct PlanState {
     /// Permits for threads that work on bodies besides the async ones: one per core, so that large
     /// bodies queue here and not on the cores.
     pub(super) heavy: Arc<Semaphore>,
+    /// Whether unknown models are warned about.
+    warns: bool,
 }
 
 /// Maximum number of unknown models remembered as warned about.
@@ -37,7 +39,19 @@ impl PlanState {
             decisions: DecisionRecords::new(store, limits.folds_bytes / 16),
             warned: Mutex::default(),
             heavy: Arc::new(Semaphore::new(cores)),
+            warns: true,
         }
+    }
+
+    /// Creates empty caches for plans that are only examined: on one thread, without warnings.
+    pub(super) fn examined(limits: &config::Cache) -> Self {
+        let heavy = Arc::new(Semaphore::new(0));
+        Self { heavy, warns: false, ..Self::new(limits, None) }
+    }
+
+    /// Returns the figures of its caches.
+    pub fn figures(&self) -> impl Iterator<Item = CacheFigures> + use<> {
+        self.cache.figures().into_iter()
     }
 }
 
@@ -54,6 +68,9 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn warn_once(&self, model: &str, entry: &config::ModelEntry) {
         let Ok(mut warned) = self.state.warned.lock() else { return };
+        if !self.state.warns {
+            return;
+        }
         let model = shown(model);
         if warned.len() < WARNED_MODELS && warned.insert(model.clone()) {
             tracing::warn!(

@@ -14,7 +14,7 @@ use crate::upstream::{Body, BoxError};
 use weir_engine::wire::event_filter::{Filter, Judge};
 
 /// Whether an answer with these headers is a plain stream of events.
-pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let media_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default();
     let is_stream = media_type.trim().eq_ignore_ascii_case("text/event-stream");

@@ -16,6 +16,9 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, Full};
 
+pub use self::filtered::is_event_stream;
+use crate::proxy::conversations::Keeping;
+use crate::proxy::hold::journal::Cost;
 use crate::proxy::relay::drain::{Drained, Drains};
 use crate::proxy::settle::record::{Outcome, Record};
 use crate::upstream::{AnswerBody, AnswerError, Inbound};
@@ -23,11 +26,17 @@ use crate::upstream::{Body, BoxError};
 use weir_engine::wire::usage::Meter;
 
 /// Returns the upstream's answer for the caller, with `record` written at its end. If the caller
-/// leaves before, `drains` reads on.
-pub fn relay(inbound: Inbound, mut record: Record, drains: &Drains) -> Response<Body> {
-    record.answered(inbound.status);
+/// leaves before, `drains` reads on. An exchange in `keeping` is kept before the answer ends.
+pub fn relay(
+    inbound: Inbound,
+    mut record: Record,
+    drains: &Drains,
+    keeping: Option<Keeping>,
+) -> Response<Body> {
+    record.answered(inbound.status, filtered::is_event_stream(&inbound.headers));
     let meter = meter(&inbound.headers);
-    let relay = Relay { upstream: inbound.body, meter, record, has_left: false, settling: None };
+    let (upstream, has_left, settling) = (inbound.body, false, None);
+    let relay = Relay { upstream, meter, record, keeping, has_left, settling };
     let mut response = Response::new(Body::new(Drained::new(relay, drains)));
     *response.status_mut() = inbound.status;
     *response.headers_mut() = inbound.headers;
@@ -38,8 +47,7 @@ pub fn relay(inbound: Inbound, mut record: Record, drains: &Drains) -> Response<
 pub async fn own(body: Bytes, mut record: Record) -> Response<Body> {
     record.answered_by_weir(StatusCode::OK, body.len() as u64);
     if let Some((account, ended)) = record.end() {
-        let cost_nano_usd = account.settle(ended).await;
-        record.settled(cost_nano_usd);
+        record.settled(account.settle(ended).await);
     }
     let mut response =
         Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync());
@@ -63,14 +71,19 @@ pub struct Relay {
     upstream: AnswerBody,
     meter: Option<Meter>,
     record: Record,
+    /// Exchange of a kept conversation, until the answer ends.
+    keeping: Option<Keeping>,
     /// Whether the caller has left, so that only the meter reads on.
     has_left: bool,
     settling: Option<Settling>,
 }
 
+/// Work at the end of an answer; returns its cost.
+type Written = Pin<Box<dyn Future<Output = Cost> + Send>>;
+
 /// End of an answer, held until its settlement is written.
 struct Settling {
-    written: Pin<Box<dyn Future<Output = Option<u64>> + Send>>,
+    written: Written,
     last: Option<Result<Frame<Bytes>, BoxError>>,
 }
 
@@ -103,6 +116,9 @@ impl Relay {
                 let Some(chunk) = frame.data_ref() else { return };
                 if !self.has_left {
                     self.record.bytes_out += chunk.len() as u64;
+                    if let Some(keeping) = &mut self.keeping {
+                        keeping.feed(chunk);
+                    }
                 }
                 if let Some(meter) = &mut self.meter {
                     meter.feed(chunk);
@@ -134,6 +150,36 @@ impl Relay {
         if self.record.outcome == Outcome::CallerLeft && has_all && !self.has_left {
             self.record.outcome = Outcome::Complete;
         }
+        // A caller may leave once it has read that.
+        if self.record.metered.failed
+            && matches!(self.record.outcome, Outcome::Complete | Outcome::CallerLeft)
+        {
+            self.record.outcome = Outcome::UpstreamFailed;
+        }
+    }
+}
+
+impl Relay {
+    /// Returns the work at the end of the answer, if there is any: its account is settled, and its
+    /// exchange kept. Returns the cost.
+    fn written(&mut self) -> Option<Written> {
+        let is_complete = self.record.outcome == Outcome::Complete;
+        let id = self.record.id();
+        let keep = self.keeping.take().map(|keeping| keeping.end(is_complete, id));
+        let settle = self.record.end().map(|(account, ended)| account.settle(ended));
+        match (settle, keep) {
+            (None, None) => None,
+            (Some(settle), None) => Some(Box::pin(settle)),
+            (settle, Some(keep)) => Some(Box::pin(async move {
+                let settled = async {
+                    match settle {
+                        Some(settle) => settle.await,
+                        None => Cost::default(),
+                    }
+                };
+                tokio::join!(settled, keep).0
+            })),
+        }
     }
 }
 
@@ -148,8 +194,8 @@ impl HttpBody for Relay {
         let this = &mut *self;
         loop {
             if let Some(settling) = &mut this.settling {
-                let cost_nano_usd = ready!(settling.written.as_mut().poll(cx));
-                this.record.settled(cost_nano_usd);
+                let cost = ready!(settling.written.as_mut().poll(cx));
+                this.record.settled(cost);
                 return Poll::Ready(this.settling.take().and_then(|settling| settling.last));
             }
             let frame = ready!(Pin::new(&mut this.upstream).poll_frame(cx));
@@ -160,8 +206,8 @@ impl HttpBody for Relay {
                 return Poll::Ready(last);
             }
             this.conclude();
-            let Some((account, ended)) = this.record.end() else { return Poll::Ready(last) };
-            this.settling = Some(Settling { written: Box::pin(account.settle(ended)), last });
+            let Some(written) = this.written() else { return Poll::Ready(last) };
+            this.settling = Some(Settling { written, last });
         }
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use http::header::CONTENT_ENCODING;
+use tokio::time::Instant;
 
 use super::attempt::Attempt;
 use super::overflow_retry::OverflowRetry;
@@ -111,7 +112,10 @@ impl<'a> Chat<'a> {
         let account = account::account(&self.request.caller);
         let Attempt { upstream, target, job, planned } = &mut self.current;
         let journal = &settings.journal;
-        let holding = journal.hold_planned(&settings.planner, &account, job, planned).await?;
+        let queued = Instant::now();
+        let holding = journal.hold_planned(&settings.planner, &account, job, planned).await;
+        record.held(queued, holding.is_ok());
+        let holding = holding?;
         let is_first = cause != Some(Cause::TooLong);
         if !is_first {
             record.planned_again(planned);
@@ -196,7 +200,9 @@ impl Exchange for Chat<'_> {
             self.open(cause, record).await?;
         }
         let upstream = &self.current.upstream;
-        let sent = upstream.client.send(self.outbound(cause)).await;
+        let mut outbound = self.outbound(cause);
+        record.sending(upstream, &mut outbound);
+        let sent = upstream.client.send(outbound).await;
         let inbound = sent.map_err(|error| upstream.error(error))?;
         if cause == Some(Cause::UsageRefused) && inbound.status.is_success() {
             upstream.knowledge.usage_refusals.note(&self.current.planned.model);

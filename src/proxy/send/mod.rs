@@ -24,7 +24,7 @@ use weir_engine::wire::model::ModelField;
 use weir_store::now_ms;
 
 /// Larger bodies are not searched for their model on the request's own task.
-const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
+pub(in crate::proxy) const INLINE_BODY_BYTES: usize = 2 * 1024 * 1024;
 
 /// Cause for sending a request again. One more lies below, in `upstream::client`: a pooled
 /// connection that had closed unused is replaced there, where it is known.
@@ -90,6 +90,9 @@ pub async fn send(
     let (mut cause, mut retries) = (None, 0);
     loop {
         let mut sent = exchange.send(cause, record).await;
+        if let Some(tried) = tried(&sent) {
+            record.tried(exchange.place().0, tried);
+        }
         if let Ok(inbound) = &mut sent {
             match exchange.correct(inbound, record).await {
                 Ok(None) => {}

@@ -147,6 +147,7 @@ async fn keep(
     let configured = settings.configured(&planned.model);
     let learned = &upstream.knowledge.learned;
     learned.keep_limits(tenant, &planned.model, lesson.kept, configured).await;
+    upstream.report_limits(&shown(&planned.model), lesson.kept);
 }
 
 /// Logs the limits learned from a refusal.

@@ -2,14 +2,14 @@
 //! names a model follows that model's route; a body that was read completely can be sent again.
 //! Relays as `relay.rs` does.
 
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Method};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use tokio::time::Instant;
 
 use super::{Cause, Exchange, find_model, may_pass};
 use crate::proxy::admit::request::PassBody;
@@ -22,7 +22,7 @@ use crate::proxy::settings::Settings;
 use crate::proxy::settle::record::Record;
 use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::routes::{ModelOverride, Route};
-use crate::upstream::{Body, BoxError};
+use crate::upstream::Body;
 use crate::upstream::{Endpoint, Inbound, Outbound, OutboundBody, Target};
 use weir_engine::wire::model::{ModelField, ModelFinder};
 
@@ -154,17 +154,20 @@ impl Exchange for Passthrough<'_> {
 
     async fn send(&mut self, _: Option<Cause>, record: &mut Record) -> Result<Inbound, ProxyError> {
         record.ready();
-        let outbound = self.outbound();
+        let mut outbound = self.outbound();
         let (settings, attempt) = (self.settings, &self.current);
         let model = attempt.model.clone();
         let (origin, plan_ms) = (record.attribution(), record.plan_ms());
         let entry = JournalEntry::passed(record.caller(), &outbound, model, origin, plan_ms);
         if let Some(mut entry) = entry {
             entry.upstream = attempt.upstream.knowledge.origin.as_deref().map(str::to_owned);
-            let holding = settings.journal.hold_unread(&entry, self.request.body_bytes).await?;
-            record.account(settings.journal.open(entry, holding).await?);
+            let queued = Instant::now();
+            let holding = settings.journal.hold_unread(&entry, self.request.body_bytes).await;
+            record.held(queued, holding.is_ok());
+            record.account(settings.journal.open(entry, holding?).await?);
         }
         record.sent_to(settings.shown_name(&attempt.upstream));
+        record.sending(&attempt.upstream, &mut outbound);
         let sent = attempt.upstream.client.send(outbound).await;
         sent.map_err(|error| attempt.upstream.error(error))
     }
@@ -263,7 +266,7 @@ impl PassRequest {
             }
             Source::Stream(Some(body)) if names_a_model(&method, &target, &headers) => {
                 let is_plain = !headers.contains_key(CONTENT_ENCODING);
-                let body = if is_plain { Watched::wrap(body, Arc::clone(&named)) } else { body };
+                let body = if is_plain { watched(body, Arc::clone(&named)) } else { body };
                 Source::Stream(Some(body))
             }
             body => body,
@@ -283,45 +286,15 @@ impl PassRequest {
     }
 }
 
-/// Streamed body whose model is recorded as it passes.
-struct Watched {
-    body: Body,
-    finder: ModelFinder,
-    named: Arc<OnceLock<String>>,
-}
-
-impl Watched {
-    fn wrap(body: Body, named: Arc<OnceLock<String>>) -> Body {
-        Body::new(Self { body, finder: ModelFinder::default(), named })
-    }
-}
-
-impl http_body::Body for Watched {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame
-            && let Some(chunk) = frame.data_ref()
-            && let Some(model) = self.finder.feed(chunk)
-        {
+/// Records the model that a streamed body names as it passes.
+fn watched(body: Body, named: Arc<OnceLock<String>>) -> Body {
+    let mut finder = ModelFinder::default();
+    Body::new(body.inspect_frame(move |frame| {
+        if let Some(model) = frame.data_ref().and_then(|chunk| finder.feed(chunk)) {
             // A body names its model once.
-            let _ = self.named.set(model);
+            let _ = named.set(model);
         }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    }))
 }
 
 /// Whether a request is a conversation that weir forwards unread.

@@ -4,4 +4,5 @@ pub mod originals;
 pub mod outcome;
 pub mod record;
 pub mod settlement;
+mod spans;
 pub mod spend;

@@ -10,6 +10,8 @@ pub enum Outcome {
     /// The caller left; the rest of the upstream's answer was read for its usage, or cancelled.
     CallerLeft,
     UpstreamCut,
+    /// The upstream's stream ended with an event that reports a failure.
+    UpstreamFailed,
     IdleTimeout,
     /// The upstream refused it as too long, and it was planned again.
     Overflow,
@@ -26,6 +28,7 @@ impl Outcome {
             Self::Complete => "complete",
             Self::CallerLeft => "caller_left",
             Self::UpstreamCut => "upstream_cut",
+            Self::UpstreamFailed => "upstream_failed",
             Self::IdleTimeout => "idle_timeout",
             Self::Overflow => "overflow",
             Self::Retried => "retried",
@@ -36,7 +39,7 @@ impl Outcome {
     /// Returns how much was seen of the end of a request with this outcome.
     pub fn end(self) -> End {
         match self {
-            Self::Complete | Self::Retried => End::Seen,
+            Self::Complete | Self::Retried | Self::UpstreamFailed => End::Seen,
             Self::Overflow | Self::Failed(ErrorKind::UpstreamPath) => End::Refused,
             Self::CallerLeft | Self::UpstreamCut | Self::IdleTimeout => End::Unseen,
             Self::Failed(ErrorKind::UpstreamTimeout | ErrorKind::UpstreamClosed) => End::Unseen,

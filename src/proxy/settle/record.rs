@@ -14,6 +14,8 @@ use crate::proxy::error::Subject;
 use crate::proxy::error::{ErrorKind, ProxyError};
 use crate::proxy::hold::account::Ended;
 use crate::proxy::hold::journal::Account;
+use crate::proxy::hold::journal::Cost;
+use crate::proxy::live;
 use crate::proxy::metrics::{Finished, Metrics, Resend};
 use crate::proxy::plan::Planned;
 use crate::proxy::plan::planned::Progress;
@@ -21,11 +23,17 @@ use crate::proxy::send::probe::Probe;
 use crate::proxy::settle::originals::LeftOut;
 pub use crate::proxy::settle::outcome::Outcome;
 use crate::proxy::settle::settlement::{self, End};
+use crate::proxy::settle::spans;
+use crate::proxy::traces::Trace;
+use crate::proxy::traces::context::TRACEPARENT;
+use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::learned::Sampling;
-use crate::upstream::Target;
+use crate::upstream::retry::Tried;
+use crate::upstream::{Outbound, Target};
 use weir_engine::wire::usage::Metered;
 use weir_store::budget::NanoUsd;
-use weir_store::ledger::{Attribution, RequestId};
+use weir_store::ledger::{Attribution, RequestId, signed_usd};
+use weir_store::now_ms;
 use weir_store::rates::MinuteLeft;
 
 /// Maximum length of a path or model name in the log; callers choose them.
@@ -46,16 +54,20 @@ pub struct Record {
     path: String,
     route: &'static str,
     metrics: Arc<Metrics>,
+    /// Place among the requests in flight.
+    entry: live::Entry,
     caller: Caller,
     attribution: Arc<Attribution>,
     admission: Admission,
     planned: Option<Planned>,
+    /// Steps of the compaction that this request caused, if it did.
+    steps: Option<String>,
     passed: Passed,
     /// Conversation that weir's own error is about, if there is no plan.
     subject: Option<Box<Subject>>,
     account: Option<Account>,
     id: Option<RequestId>,
-    cost_nano_usd: Option<u64>,
+    cost: Cost,
     status: Option<StatusCode>,
     upstream_first_byte_ms: Option<u64>,
     /// Number of overflow refusals by the upstream.
@@ -75,6 +87,13 @@ pub struct Record {
     pub outcome: Outcome,
     /// Whether the answer has ended.
     has_end: bool,
+    /// Time at which the last attempt was sent.
+    sent: Instant,
+    /// Start of an answer that comes in events.
+    stream_begun: Option<Instant>,
+    /// Start of the settlement.
+    settling: Option<Instant>,
+    trace: Option<Box<Trace>>,
 }
 
 /// Request that is forwarded unread.
@@ -91,9 +110,9 @@ impl Record {
     pub fn begin(
         method: &Method,
         target: &Target,
-        caller: Caller,
-        admission: Admission,
+        (caller, admission): (Caller, Admission),
         metrics: &Arc<Metrics>,
+        entry: live::Entry,
     ) -> Self {
         let now = Instant::now();
         metrics.begun();
@@ -106,15 +125,17 @@ impl Record {
             path: logged(target.path()),
             route: target.endpoint().label(),
             metrics: Arc::clone(metrics),
+            entry,
             caller,
             attribution: Arc::default(),
             admission,
             planned: None,
+            steps: None,
             passed: Passed::default(),
             subject: None,
             account: None,
             id: None,
-            cost_nano_usd: None,
+            cost: Cost::default(),
             status: None,
             upstream_first_byte_ms: None,
             overflows: 0,
@@ -126,12 +147,22 @@ impl Record {
             metered: Metered::default(),
             outcome: Outcome::CallerLeft,
             has_end: false,
+            sent: now,
+            stream_begun: None,
+            settling: None,
+            trace: None,
         }
+    }
+
+    /// Starts the trace that `begin` makes of a request with this start.
+    pub fn traced(&mut self, begin: impl FnOnce(Instant) -> Option<Box<Trace>>) {
+        self.trace = begin(self.begun);
     }
 
     /// Records the origin of the request.
     pub fn attributed(&mut self, attribution: Attribution) {
         self.attribution = Arc::new(attribution);
+        self.entry.attributed(&self.attribution);
     }
 
     /// Returns the origin of the request.
@@ -144,6 +175,11 @@ impl Record {
         let begun = self.turned.max(self.ready);
         self.ready = Instant::now();
         *self.planning.get_or_insert_default() += self.ready - begun;
+        let (received_tokens, sent_tokens) = (planned.received_tokens, planned.sent_tokens);
+        self.entry.planned(clipped(&planned.model), received_tokens, sent_tokens);
+        if let Some(trace) = &mut self.trace {
+            trace.step("plan", (begun, self.ready), false, spans::planned(planned));
+        }
         self.planned = Some(Planned {
             body: None,
             action: planned.action.clone(),
@@ -178,12 +214,13 @@ impl Record {
 
     /// Records that the upstream accepted the plan. Counts and logs a compaction if this is its
     /// first request.
-    pub fn taken(&self, planned: &Planned) {
+    pub fn taken(&mut self, planned: &Planned) {
         let is_first = planned.progress.as_ref().is_some_and(Progress::note);
         if !is_first || !planned.compaction.is_new {
             return;
         }
         self.metrics.compacted(&planned.compacted_by);
+        self.steps = Some(planned.compacted_by.clone());
         tracing::info!(
             target: "weir::context",
             event = "compaction",
@@ -206,6 +243,33 @@ impl Record {
     /// Returns the model that an unread request is known to name.
     pub fn passed_model(&self) -> Option<&str> {
         self.passed.model.get().map(String::as_str)
+    }
+
+    /// Records that the request has waited since `begun` for the amount to hold.
+    pub fn held(&mut self, begun: Instant, is_granted: bool) {
+        if let Some(trace) = &mut self.trace {
+            trace.step("hold", (begun, Instant::now()), !is_granted, Vec::new());
+        }
+    }
+
+    /// Records that `outbound` is sent to `upstream`, and puts the trace's context into its headers, if
+    /// there is a trace.
+    pub fn sending(&mut self, upstream: &Upstream, outbound: &mut Outbound) {
+        self.sent = Instant::now();
+        let Some(trace) = &mut self.trace else { return };
+        let model = self.planned.as_ref().map(|planned| planned.model.as_str());
+        let model = model.or_else(|| self.passed.model.get().map(String::as_str));
+        let limit_tokens = self.planned.as_ref().and_then(|planned| planned.max_output_tokens);
+        let (name, attributes) =
+            spans::attempt(upstream, (self.route, self.method.as_str()), model, limit_tokens);
+        if let Some(context) = trace.attempt(name, attributes) {
+            outbound.headers.insert(TRACEPARENT, context);
+        }
+    }
+
+    /// Records how the request came back from `upstream`.
+    pub fn tried(&self, upstream: &Upstream, tried: Tried) {
+        self.metrics.tried(&upstream.name, tried, self.sent.elapsed());
     }
 
     /// Records that an attempt has returned and another one may be planned.
@@ -285,6 +349,7 @@ impl Record {
         self.subject.clone_from(&error.subject);
         if let Some((account, ended)) = self.end() {
             account.settle(ended).await;
+            self.trace_settlement();
         }
         error
     }
@@ -339,6 +404,9 @@ impl Record {
     }
 
     async fn settle_before(&mut self, outcome: Outcome, status: Option<StatusCode>) {
+        if let Some(trace) = &mut self.trace {
+            trace.attempt_ended(true, spans::came_back(outcome, status));
+        }
         let Some(account) = self.account.take() else { return };
         let ended = Ended {
             end: outcome.end(),
@@ -351,10 +419,11 @@ impl Record {
         account.settle(ended).await;
     }
 
-    /// Records that an answer has begun.
-    pub fn answered(&mut self, status: StatusCode) {
+    /// Records that an answer has begun; `is_stream` if it comes in events.
+    pub fn answered(&mut self, status: StatusCode, is_stream: bool) {
         self.status = Some(status);
-        self.upstream_first_byte_ms = Some(millis(self.ready.elapsed()));
+        self.stream_begun = is_stream.then(Instant::now);
+        self.upstream_first_byte_ms = Some(millis(self.sent.max(self.ready).elapsed()));
     }
 
     /// Records that weir has answered the request itself.
@@ -374,6 +443,7 @@ impl Record {
             probe.accepted(self.metered.usage.and_then(|usage| usage.prompt_tokens));
         }
         let account = self.account.take()?;
+        self.settling = Some(Instant::now());
         let ended = Ended {
             end: match self.metered.done || self.has_end {
                 true => End::Seen,
@@ -392,8 +462,15 @@ impl Record {
     }
 
     /// Records the cost of the request.
-    pub fn settled(&mut self, cost_nano_usd: Option<u64>) {
-        self.cost_nano_usd = cost_nano_usd;
+    pub fn settled(&mut self, cost: Cost) {
+        self.cost = cost;
+        self.trace_settlement();
+    }
+
+    fn trace_settlement(&mut self) {
+        if let (Some(begun), Some(trace)) = (self.settling.take(), &mut self.trace) {
+            trace.step("settle", (begun, Instant::now()), false, Vec::new());
+        }
     }
 }
 
@@ -438,6 +515,7 @@ impl Record {
             action: self.action().unwrap_or_default(),
             conversation_tokens: sent.map(|sent| (sent.received_tokens, sent.sent_tokens)),
             duration: self.begun.elapsed(),
+            stream: self.stream_begun.map(|begun| begun.elapsed()),
             first_byte: self.upstream_first_byte_ms.map(Duration::from_millis),
             plan: self.planning,
             unsettled: match self.id {
@@ -445,6 +523,73 @@ impl Record {
                 None => self.metered.usage.map(settlement::believed),
             },
         });
+    }
+
+    /// Adds the request to the ended ones that operators see.
+    fn show(&self) {
+        let planned = self.planned.as_ref();
+        let subject = self.subject.as_deref();
+        let key = self.caller.key.as_ref();
+        let usage = self.metered.usage.unwrap_or_default();
+        let labels = self.attribution.labels().map(|label| label.map(str::to_owned));
+        let [conversation, agent, parent, class] = labels;
+        let received_tokens = planned.map(|planned| planned.received_tokens);
+        let limit_tokens = planned.map(|planned| planned.limit_tokens);
+        self.entry.ended(live::Ended {
+            seq: 0,
+            ended_ms: now_ms(),
+            route: self.route,
+            model: self.model().map(logged),
+            status: self.caller_status(),
+            outcome: self.outcome.name(),
+            action: self.action().map(str::to_owned),
+            steps: self.steps.clone(),
+            received_tokens: received_tokens.or(subject.and_then(|own| own.received_tokens)),
+            sent_tokens: planned.map(|planned| planned.sent_tokens),
+            limit_tokens: limit_tokens.or(subject.map(|own| own.limit_tokens)),
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.cached_tokens,
+            completion_tokens: usage.completion_tokens,
+            cost_usd: self.cost.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
+            saved_usd: self.cost.saved_nano_usd.map(signed_usd),
+            duration_ms: millis(self.begun.elapsed()),
+            first_byte_ms: self.upstream_first_byte_ms,
+            plan_ms: self.planning.map(|planning| (planning.as_micros() as f64) / 1000.0),
+            key: key.map(|key| key.id.clone()),
+            team: key.map(|key| key.team.clone()),
+            upstream: self.upstream.as_deref().map(str::to_owned),
+            conversation,
+            agent,
+            parent,
+            class,
+            error: match self.outcome {
+                Outcome::Failed(kind) => Some(kind.code()),
+                _ => None,
+            },
+        });
+    }
+
+    /// Ends the trace.
+    fn trace(&mut self) {
+        let Some(mut trace) = self.trace.take() else { return };
+        let is_cut = matches!(self.outcome, Outcome::UpstreamCut | Outcome::IdleTimeout);
+        // A refusal is no error of the server's, but one of the upstream's client.
+        let is_error = is_cut || self.caller_status().is_some_and(|status| status >= 500);
+        let is_refused = self.status.is_none_or(|status| !status.is_success());
+        let mut of_attempt = spans::came_back(self.outcome, self.status);
+        of_attempt.extend(spans::answer(&self.metered));
+        trace.attempt_ended(is_cut || is_refused, of_attempt);
+        let mut attributes = spans::request(
+            (self.method.as_str(), self.route),
+            self.caller_status(),
+            self.outcome,
+            self.action(),
+        );
+        let planned = self.planned.as_ref();
+        attributes.extend(planned.into_iter().flat_map(spans::planned));
+        attributes.extend(spans::caller(&self.caller, &self.attribution));
+        attributes.extend(spans::costs(self.id, self.cost.cost_nano_usd, self.attempts));
+        trace.finish(spans::name(self.method.as_str(), self.route), is_error, attributes);
     }
 
     fn log(&self) {
@@ -487,7 +632,7 @@ impl Record {
             prompt_tokens = usage.prompt_tokens,
             completion_tokens = usage.completion_tokens,
             cached_tokens = usage.cached_tokens,
-            cost_usd = self.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
+            cost_usd = self.cost.cost_nano_usd.map(|nano_usd| NanoUsd(nano_usd).to_decimal()),
             id = self.id.map(tracing::field::display),
             finish_reason = self.metered.finish_reason.as_deref(),
             "request"
@@ -503,7 +648,9 @@ impl Drop for Record {
             account.settle_behind(ended);
         }
         self.count();
+        self.show();
         self.log();
+        self.trace();
     }
 }
 

@@ -64,8 +64,9 @@ pub fn settle(end: End, metered: &Metered, known: &Known<'_>) -> Settlement {
         _ if metered.usage.is_none() && !known.is_success() => return free(Flags::default()),
         End::Seen if has_usage => (reported, Flags::default()),
         End::Seen => {
-            // If an answer could not be read, even its length is unknown.
-            let usual = known.learned_output_tokens.filter(|_| metered.said_bytes == 0);
+            // If an answer could not be read, even its length is unknown. One that failed has no more.
+            let is_unknown = metered.said_bytes == 0 && !metered.failed;
+            let usual = known.learned_output_tokens.filter(|_| is_unknown);
             by_rule(metered, known, usual.unwrap_or(0), Flags::USAGE_MISSING)
         }
         // A stream that reports as it goes reports the total at its end.

@@ -155,7 +155,7 @@ pub(super) async fn call(
         total_ms: u64::try_from(begun.elapsed().as_millis()).ok(),
     };
     let cost_nano_usd = match account {
-        Some(account) => account.settle(ended).await,
+        Some(account) => account.settle(ended).await.cost_nano_usd,
         None => None,
     };
     let answer = answer?;

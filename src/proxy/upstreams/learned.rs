@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Learning;
@@ -110,6 +111,11 @@ pub struct RatioRow {
 }
 
 impl RatioRow {
+    /// Returns the model's tokens for one of weir's.
+    pub fn ratio(&self) -> f64 {
+        f64::from(self.permille) / 1000.0
+    }
+
     /// Returns how the model reads digits.
     pub fn digits(&self) -> Digits {
         if self.has_digits_in_threes { Digits::InThrees } else { Digits::Apart }
@@ -374,4 +380,35 @@ pub async fn forget_limits(
 /// Returns all ratios in `store`, of all callers; at most `most`.
 pub async fn ratio_rows(store: &Store, most: usize) -> Result<Vec<Stored<RatioRow>>, StoreError> {
     learned_store::stored(store, RATIOS, most).await
+}
+
+/// Formats learned limits.
+pub fn limits_json(row: &Stored<LimitsRow>) -> Value {
+    json!({
+        "upstream": row.upstream,
+        "model": row.model,
+        "window_tokens": row.value.window_tokens,
+        "max_input_tokens": row.value.max_input_tokens,
+        "counts_output": row.value.counts_output,
+        "source": match (row.value.raised_ms, row.value.is_told) {
+            (Some(_), _) => "raised",
+            (None, true) => "told",
+            (None, false) => "stepped",
+        },
+        "learned_ms": row.value.learned_ms,
+        "expires_ms": row.expires_ms,
+    })
+}
+
+/// Formats a learned ratio.
+pub fn ratio_json(row: &Stored<RatioRow>) -> Value {
+    json!({
+        "upstream": row.upstream,
+        "model": row.model,
+        "token_ratio": row.value.ratio(),
+        "digits_in_threes": row.value.has_digits_in_threes,
+        "version": row.value.version,
+        "learned_ms": row.value.learned_ms,
+        "expires_ms": row.expires_ms,
+    })
 }

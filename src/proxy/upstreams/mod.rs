@@ -18,15 +18,17 @@ use tokio::time::Instant;
 
 use crate::config::{self, CompactsBy, Config, DEFAULT_UPSTREAM, Learning};
 use crate::proxy::error::{ProxyError, SetupError};
+use crate::proxy::events::{Event, Events};
 use crate::proxy::headers::{self, Via};
 use crate::proxy::upstreams::base_url::BaseUrl;
 use crate::proxy::upstreams::bound_thinking::BoundThinking;
 use crate::proxy::upstreams::learned::Learned;
 use crate::proxy::upstreams::routes::UpstreamKnowledge;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
-use crate::upstream::breaker::{Breaker, Change};
+use crate::upstream::breaker::{Breaker, Change, Health};
 use crate::upstream::retry::{RetryLimits, Tried};
 use crate::upstream::{Client, Endpoint, ProviderKey, SendError};
+use weir_engine::compact::LearnedLimits;
 use weir_store::Store;
 
 /// Failures in a row after which an upstream is skipped, and for how long.
@@ -54,6 +56,7 @@ pub struct Upstream {
     pub knowledge: Arc<UpstreamKnowledge>,
     pub(in crate::proxy) base_url: BaseUrl,
     breaker: Breaker,
+    events: Events,
 }
 
 /// All upstreams.
@@ -69,7 +72,7 @@ impl Upstreams {
     pub fn new(
         config: &Config,
         client: Option<Client>,
-        store: &Store,
+        shared: (&Store, &Events),
         before: Option<(&Config, &Self)>,
     ) -> Result<Self, SetupError> {
         let old = before.map(|(old, upstreams)| Before {
@@ -78,14 +81,14 @@ impl Upstreams {
             upstream: &upstreams.default,
         });
         let default = (DEFAULT_UPSTREAM, &config.upstream);
-        let default = upstream(default, client, config.learning, store, old)?;
+        let default = upstream(default, client, config.learning, shared, old)?;
         let mut named = BTreeMap::new();
         for (name, own) in &config.upstreams {
             let old = before.and_then(|(old, upstreams)| {
                 let (config, upstream) = old.upstreams.get(name).zip(upstreams.named.get(name))?;
                 Some(Before { config, learning: old.learning, upstream })
             });
-            let own = upstream((name, own), None, config.learning, store, old)?;
+            let own = upstream((name, own), None, config.learning, shared, old)?;
             named.insert(name.clone(), own);
         }
         Ok(Self { default, named })
@@ -133,7 +136,7 @@ fn upstream(
     (name, config): (&str, &config::Upstream),
     client: Option<Client>,
     learning: Learning,
-    store: &Store,
+    shared: (&Store, &Events),
     before: Option<Before<'_>>,
 ) -> Result<Arc<Upstream>, SetupError> {
     let before = before.filter(|before| before.learning == learning);
@@ -141,7 +144,7 @@ fn upstream(
         return Ok(Arc::clone(before.upstream));
     }
     let client = client.map_or_else(|| client_of(name, config), Ok)?;
-    let mut new = Upstream::new((name, config), client, learning, store)?;
+    let mut new = Upstream::new((name, config), client, learning, shared)?;
     if let Some(Before { config: old, upstream, .. }) = before
         && old.ask_usage == config.ask_usage
         && upstream.origin == new.origin
@@ -157,7 +160,7 @@ impl Upstream {
         (name, config): (&str, &config::Upstream),
         client: Client,
         learning: Learning,
-        store: &Store,
+        (store, events): (&Store, &Events),
     ) -> Result<Self, SetupError> {
         let provider_key = config
             .provider_key
@@ -206,6 +209,7 @@ impl Upstream {
             origin,
             base_url: BaseUrl::default(),
             breaker: Breaker::new(MOST_FAILURES, PAUSE),
+            events: events.clone(),
         })
     }
 
@@ -260,11 +264,17 @@ impl Upstream {
         self.breaker.lets_through(Instant::now())
     }
 
+    /// Returns its health.
+    pub fn health(&self) -> Health {
+        self.breaker.health(Instant::now())
+    }
+
     /// Records how a request came back.
     pub fn note(&self, tried: Tried) {
         let upstream = &*self.name;
-        match self.breaker.note(!tried.is_trouble(), Instant::now()) {
-            Change::None => {}
+        let change = self.breaker.note(!tried.is_trouble(), Instant::now());
+        match change {
+            Change::None => return,
             Change::Opened => tracing::warn!(
                 target: "weir::upstream",
                 event = "breaker",
@@ -281,5 +291,17 @@ impl Upstream {
                 "an upstream answers again"
             ),
         }
+        self.events.send(&Event::Breaker { upstream, is_open: change == Change::Opened });
+    }
+
+    /// Whether it is skipped while there is another.
+    pub fn is_skipped(&self) -> bool {
+        self.breaker.is_open(Instant::now())
+    }
+
+    /// Reports limits of `model` that were learned from a refusal.
+    pub fn report_limits(&self, model: &str, limits: LearnedLimits) {
+        let limit_tokens = limits.least_tokens();
+        self.events.send(&Event::LimitLearned { upstream: &self.name, model, limit_tokens });
     }
 }

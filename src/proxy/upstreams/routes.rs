@@ -11,6 +11,7 @@ use crate::proxy::upstreams::learned::Learned;
 use crate::proxy::upstreams::usage_refusals::UsageRefusals;
 use crate::upstream::Target;
 use weir_engine::wire::model::ModelField;
+use weir_store::budget::Price;
 
 /// Knowledge of one upstream's models.
 pub struct UpstreamKnowledge {
@@ -64,6 +65,11 @@ impl Route {
 
     pub fn max_input_tokens(&self) -> Option<u64> {
         self.row.as_ref()?.max_input_tokens
+    }
+
+    /// Returns the price of its requests, if it sets one.
+    pub fn price(&self) -> Option<&Price> {
+        self.row.as_ref()?.price.as_ref()
     }
 
     pub fn policy(&self) -> Option<&str> {

@@ -48,6 +48,15 @@ impl Home {
         }
     }
 
+    /// Returns the weir that counts by the store's server, as a number; `None` in a file, whose lock ends
+    /// with its process.
+    fn leader(&self) -> Option<i64> {
+        let Self::Server(server) = self else { return None };
+        let sql = "SELECT hashtextextended(encode(value, 'hex'), 0) FROM weir_meta \
+                   WHERE name = 'counting'";
+        Some(server.number(sql))
+    }
+
     fn serve(&self, upstream: &Server) -> Serving {
         let mut command = weir(&["serve", "--listen", "127.0.0.1:0", "--upstream"]);
         command.arg(upstream.base_url()).env("WEIR_BUDGETS__WAIT_MS", "0");
@@ -85,6 +94,7 @@ async fn a_spent_budget_stays_spent(home: Home, first: First) {
     assert_eq!(killed.ended(), None, "it was killed");
     upstream.release();
 
+    let leader = home.leader();
     let next = home.serve(&upstream);
     match first {
         First::Alone => {}
@@ -99,6 +109,7 @@ async fn a_spent_budget_stays_spent(home: Home, first: First) {
         }
     }
     assert!(is_refused(next.address).await);
+    assert_eq!(home.leader(), leader, "it is refused before the killed weir counts as dead");
     assert_eq!(upstream.requests().len(), 2, "nothing was sent");
     set(&store, BUDGET, "10000").await;
     let ask = async || ask(next.address, chat(HEADER, 5, json!({}))).await.status();

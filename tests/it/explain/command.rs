@@ -6,8 +6,13 @@ use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::Value;
+use weir_store::Store;
 
 use crate::cli::weir;
+use crate::folder::Folder;
+use crate::protocols::service;
+use crate::protocols::through::post;
+use crate::server::harness::{self, Upstream, ask};
 
 /// Runs the command; returns its output or its error text.
 fn explained(arguments: &[&str], input: &str) -> Result<String, String> {
@@ -219,4 +224,59 @@ fn help_teaches() {
     for word in ["before, after", "--category", "tool_result", "/weir/v1/plan", "--compact"] {
         assert!(help.contains(word), "{word}: {help}");
     }
+}
+
+/// Returns a request of Responses with a compaction item that weir sealed for `key`, whose store is in a
+/// file.
+async fn sealed(folder: &Folder, key: &str) -> String {
+    let upstream = Upstream::start().await;
+    let store = Store::open(&folder.file("weir.db")).expect("a new file");
+    let weir = harness::start_with(store, &upstream.address, |_| {}).await;
+    let list = service::conversation(40);
+    let asked = post(service::COMPACT, &service::caller(key), &service::body(&list));
+    let answer = ask(weir.address, asked).await;
+    let answer: Value = serde_json::from_slice(&answer.body).expect("JSON");
+    let mut list = answer["output"].as_array().expect("a list").clone();
+    list.push(service::message("user", "And now?"));
+    service::body(&list).to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compaction_items_are_opened_with_the_key_that_they_were_made_for() {
+    let folder = Folder::new();
+    let body = sealed(&folder, "one").await;
+    let file = folder.file("request.json");
+    std::fs::write(&file, &body).expect("it can be written");
+    let lines = folder.file("requests.jsonl");
+    std::fs::write(&lines, body.clone() + "\n" + &body).expect("it can be written");
+    let run = |command: &str, file: &Path, more: &[&str], key: &str| {
+        let mut weir = weir(&[command]);
+        weir.arg(file).args(more);
+        weir.env("WEIR_STORE__PATH", folder.file("weir.db")).env("THE_KEY", key);
+        let output = weir.output().expect("weir starts");
+        assert!(output.status.success(), "{output:?}");
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"))
+    };
+    let shown = ["--text", "--key-env", "THE_KEY"];
+    let [text, said] = run("explain", &file, &shown, "sk-one");
+    assert!(text.contains("QX-7741") && text.contains("[weir: "), "{text:.2000}");
+    assert_eq!(said, "");
+    let [text, said] = run("explain", &file, &shown, "sk-two");
+    assert!(!text.contains("QX-7741"), "{text:.2000}");
+    assert!(said.contains("a request has sealed compaction items"), "{said}");
+    assert!(said.contains("another API key"), "{said}");
+    let [_, said] = run("explain", &file, &["--text"], "");
+    assert!(said.contains("--key-env NAME"), "{said}");
+    // A replay says the same of all lines.
+    let budget = ["--budget", "1k", "--policy", "none"];
+    let [_, said] = run("replay", &lines, &budget, "");
+    assert!(said.contains("2 requests have sealed compaction items"), "{said}");
+    let [_, said] = run("replay", &lines, &[&budget[..], &shown[1..]].concat(), "sk-one");
+    assert_eq!(said, "");
+}
+
+#[test]
+fn a_key_that_cannot_be_read_is_named() {
+    let said = explained(&["-", "--key-env", "NO_SUCH_VARIABLE"], BODY).expect_err("it is not set");
+    assert!(said.contains("NO_SUCH_VARIABLE"), "{said}");
 }

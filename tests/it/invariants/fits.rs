@@ -6,7 +6,7 @@ use weir::proxy::ErrorKind;
 use super::generate::{self, Case};
 use super::harness::{MODEL, Weir, check};
 use super::judge::Body;
-use super::transcript::TOOLS;
+use super::transcript::{TOOLS, Transcript};
 
 /// Tokens of the tools by weir's count: no public count is exact.
 pub fn tools_tokens(weir: &Weir, tools: usize) -> u64 {
@@ -79,6 +79,31 @@ pub fn fits(case: &Case, is_valid: bool) -> Result<(), String> {
 
 pub fn valid_fits(case: &Case) -> Result<(), String> {
     fits(case, true)
+}
+
+/// Checks that a limit under which a request fits is no lower than one under which it is refused. Tools
+/// are left out: their size is rounded by the limit.
+fn fits_from_some_limit_on(case: &Case) -> Result<(), String> {
+    let transcript = Transcript { tools: 0, ..case.transcript.clone() };
+    let (weir, body) = (Weir::new(), transcript.body());
+    let received = Body::read(&body)?;
+    let most = received.tokens().min(1500);
+    let mut fitted = None;
+    for limit in (100..most).step_by(8) {
+        match (weir.plan(&body, limit), fitted) {
+            (Ok(_), _) => fitted = fitted.or(Some(limit)),
+            (Err(error), Some(fitted)) => {
+                return Err(format!("fits {fitted}, and not {limit}: {}", error.message));
+            }
+            (Err(_), None) => {}
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_request_that_fits_a_limit_fits_higher_ones() {
+    check("fits from some limit on", 10, &generate::valid(), fits_from_some_limit_on);
 }
 
 #[test]

@@ -15,13 +15,13 @@ use crate::server::harness::{FINE, Message, Upstream, ask, bare, body_of, chat};
 const TOKEN: &str = "weir-admin-of-this-test-0123456789abcdef";
 
 /// An admin API that runs until this is dropped.
-struct Api {
-    address: SocketAddr,
+pub struct Api {
+    pub address: SocketAddr,
     _running: oneshot::Sender<()>,
 }
 
 impl Api {
-    async fn over(store: Store) -> Self {
+    pub async fn over(store: Store) -> Self {
         let (running, ended) = oneshot::channel::<()>();
         let token = Token::new(&Secret::new(TOKEN));
         let here = ([127, 0, 0, 1], 0).into();
@@ -35,7 +35,7 @@ impl Api {
     }
 
     /// Sends a request with the token; returns the answer's status and JSON.
-    async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    pub async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         let header = bearer(TOKEN);
         let answer = match body {
             None => ask(self.address, bare(method, path, &header)).await,
@@ -219,7 +219,7 @@ async fn nobody_gets_in_without_the_token() {
     let (setting, api) = both().await;
     let key = setting.key("a", r#"{"passthrough":true}"#).await;
     let right = bearer(TOKEN);
-    let paths = ["/admin/v1/keys", "/admin/v1/keys/x", "/admin/v1/teams", "/", "/nowhere"];
+    let paths = ["/admin/v1/keys", "/admin/v1/keys/x", "/admin/v1/teams", "/metrics", "/nowhere"];
     for headers in [
         String::new(),
         key.header(),
@@ -236,9 +236,11 @@ async fn nobody_gets_in_without_the_token() {
             assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
         }
     }
-    let from_a_page = format!("{right}origin: http://localhost\r\n");
-    let answer = ask(api.address, bare("GET", "/admin/v1/keys", &from_a_page)).await;
-    assert_refused(&answer, 403, "origin_not_allowed");
+    for origin in ["https://evil.example", "http://localhost:1", "null"] {
+        let from_a_page = format!("{right}origin: {origin}\r\n");
+        let answer = ask(api.address, bare("GET", "/admin/v1/keys", &from_a_page)).await;
+        assert_refused(&answer, 403, "origin_not_allowed");
+    }
     let rebound = format!("GET /admin/v1/keys HTTP/1.1\r\nhost: evil.example\r\n{right}\r\n");
     assert_refused(&ask(api.address, rebound).await, 403, "host_not_allowed");
     let answer = ask(api.address, bare("GET", "/admin/v1/keys", &right)).await;

@@ -251,3 +251,31 @@ fn a_key_that_nobody_checks_is_made_with_a_warning() {
     let (_, said) = run(&["create", "cd"], Some("keys"));
     assert_eq!(said, "");
 }
+
+#[test]
+fn a_key_gets_a_profile_from_a_file_and_the_right_to_keep_conversations() {
+    let folder = Folder::new();
+    let store = folder.file("weir.db");
+    let file = folder.file("profile.txt");
+    std::fs::write(&file, "\nWrite metric units.\nBe brief.\n\n").expect("a file");
+    let file = file.to_str().expect("a path");
+    let flags = ["--profile-file", file, "--conversations", "true"];
+    let made = json(&store, &[&["create", "ci"][..], &flags].concat());
+    assert_eq!(text(&made["profile"]), "Write metric units.\nBe brief.");
+    assert_eq!(made["conversations"], true);
+    let id = text(&made["id"]);
+    let shown = keys(&store, &["show", id]).expect("it works");
+    assert!(shown.contains("conversations      yes"), "{shown}");
+    assert!(shown.contains("profile            29 bytes"), "{shown}");
+    let flags = ["--profile-file", "configured", "--conversations", "configured"];
+    let limited = json(&store, &[&["limit", id][..], &flags].concat());
+    assert!(limited.get("profile").is_none() && limited.get("conversations").is_none());
+    std::fs::write(file, " \n").expect("a file");
+    for path in [file, "/nowhere/at/all"] {
+        let refused = keys(&store, &["limit", id, "--profile-file", path]);
+        assert!(refused.expect_err("refused").contains("--profile-file"));
+    }
+    std::fs::write(file, "x".repeat(20_000)).expect("a file");
+    let refused = keys(&store, &["limit", id, "--profile-file", file]).expect_err("too large");
+    assert!(refused.contains("at most 16384"), "{refused}");
+}

@@ -14,7 +14,7 @@ use super::{post, rows, tokens, whole, with_journal};
 use crate::eventually::{DEADLINE, eventually};
 use crate::folder::Folder;
 use crate::scripted_upstream::{Options, Seen, Server};
-use crate::server::harness::{Wire, ask, ask_until, bare, chat, start_with};
+use crate::server::harness::{Upstream, Wire, ask, ask_until, bare, chat, start_with};
 
 const BODY: &str = r#"{"model":"gpt-4o","stream":true,"messages":[{"role":"user","content":"a"}]}"#;
 
@@ -57,6 +57,61 @@ async fn one_whose_answer_is_not_read_on_is_estimated() {
     assert!(row.settlement.flags.any(Flags::CALLER_LEFT));
     assert!(row.settlement.flags.any(Flags::ESTIMATED), "{row:?}");
     assert_eq!(row.settlement.prompt_tokens, row.sent_tokens);
+}
+
+#[tokio::test]
+async fn a_stream_that_reports_a_failure_has_failed() {
+    let messages = r#"{"model":"claude-sonnet-4","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"a"}]}"#;
+    let responses = r#"{"model":"gpt-4o","stream":true,"input":"a"}"#;
+    let text = r#"{"type":"response.output_text.delta","delta":"some text here"}"#;
+    for (path, body, events) in [
+        (
+            "/v1/chat/completions",
+            BODY,
+            [
+                r#"{"choices":[{"delta":{"content":"some text here"}}]}"#,
+                r#"{"error":{"code":502,"message":"x"}}"#,
+            ],
+        ),
+        (
+            "/v1/responses",
+            responses,
+            [
+                text,
+                r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"server_error","message":"x"}}}"#,
+            ],
+        ),
+        (
+            "/v1/responses",
+            responses,
+            [text, r#"{"type":"error","code":"server_error","message":"x"}"#],
+        ),
+        (
+            "/v1/messages",
+            messages,
+            [
+                r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"some text here"}}"#,
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+            ],
+        ),
+    ] {
+        let mut upstream = Upstream::start().await;
+        let store = Store::in_memory().expect("there is memory");
+        let weir = with_journal(&store, &upstream.address).await;
+        let request = post(path, "", body);
+        let (answer, ()) = tokio::join!(whole(weir.address, &request), async {
+            let stream = events.map(|event| format!("data: {event}\n\n")).concat();
+            upstream.next().await.answer(&format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{stream}",
+                stream.len()
+            ));
+        });
+        assert!(answer.body.ends_with(&format!("data: {}\n\n", events[1])), "{answer:?}");
+        let row = rows(&store, 1).await.remove(0);
+        assert_eq!(row.settlement.outcome, "upstream_failed", "{path}");
+        // What was said is estimated, and no more.
+        assert_eq!(row.settlement.completion_tokens, Some(4), "{path}");
+    }
 }
 
 #[tokio::test]

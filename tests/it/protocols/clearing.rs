@@ -225,4 +225,5 @@ async fn edits_that_weir_does_not_know_are_refused() {
     assert_eq!(said["error"]["type"], "invalid_request_error");
     let said = said["error"]["message"].as_str().expect("a message");
     assert!(said.contains("clear_tool_uses_20250919"), "{said}");
+    assert!(said.contains("compact_20260112, for which a model writes a summary"), "{said}");
 }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 use weir::config::Config;
 use weir::proxy::learned::ratio_rows;
+use weir_engine::compact::Policy;
 use weir_store::Store;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -120,10 +121,12 @@ struct Run {
     /// Thinking blocks that the upstream accepted.
     accepted: usize,
     compactions: usize,
+    /// Those of them that came while the model worked.
+    inside: usize,
 }
 
 /// Agent that sends all thinking back, with the upstream of its model. A word of its user comes every
-/// ten turns.
+/// ten turns, with a result, or in a message of its own after an answer.
 struct Agent {
     form: Form,
     upstream: Upstream,
@@ -131,6 +134,8 @@ struct Agent {
     tools: Value,
     /// Lines of each result.
     lines: usize,
+    /// Number of turns until the model answers without a call; 0 if it never does.
+    round: usize,
     limit_tokens: u64,
     /// Bytes for each token that the upstream reports; 0 reports none.
     bytes_per_token: usize,
@@ -153,6 +158,7 @@ impl Agent {
             model,
             tools: Value::Null,
             lines: 40,
+            round: 0,
             limit_tokens: LIMIT_TOKENS,
             bytes_per_token: 0,
             history: vec![json!({"role": "user", "content": "Check every part."})],
@@ -197,7 +203,9 @@ impl Agent {
             }
             self.run.accepted += list(&sent).iter().flat_map(signatures).count();
             let now = list(&sent).clone();
-            self.run.compactions += usize::from(!now.starts_with(&self.before));
+            let is_compaction = !now.starts_with(&self.before);
+            self.run.compactions += usize::from(is_compaction);
+            self.run.inside += usize::from(is_compaction && !self.begins_round());
             self.before = now;
             let said = self.answer(&sent, seen.body.len());
             seen.answer(&whole(&said));
@@ -211,7 +219,12 @@ impl Agent {
         reply
     }
 
-    /// Answers as a model that thinks, and calls a tool.
+    /// Whether this turn begins with the user's message after an answer.
+    fn begins_round(&self) -> bool {
+        self.round > 0 && self.turn.is_multiple_of(self.round)
+    }
+
+    /// Answers as a model that thinks, and calls a tool unless it has done its work.
     fn answer(&self, body: &Value, bytes: usize) -> Value {
         let turn = self.turn;
         let input_tokens = bytes.checked_div(self.bytes_per_token).unwrap_or(9);
@@ -219,6 +232,16 @@ impl Agent {
         let thinking = format!("Part {turn} is next. It may leak.");
         let (text, path) = (format!("I read part {turn}."), format!("src/part_{turn}.rs"));
         let id = format!("toolu_{turn}");
+        if self.form == Form::Messages && self.ends_round() {
+            return json!({
+                "id": "msg_1", "type": "message", "role": "assistant", "stop_reason": "end_turn",
+                "usage": {"input_tokens": input_tokens, "output_tokens": 1},
+                "content": [
+                    {"type": "thinking", "thinking": thinking, "signature": signature},
+                    {"type": "text", "text": text},
+                ],
+            });
+        }
         if self.form == Form::Messages {
             return json!({
                 "id": "msg_1", "type": "message", "role": "assistant", "stop_reason": "tool_use",
@@ -246,9 +269,21 @@ impl Agent {
                "usage": {"prompt_tokens": input_tokens, "completion_tokens": 1}})
     }
 
-    /// Adds an answer and the result of its call to the history.
+    /// Whether the answer of this turn calls nothing.
+    fn ends_round(&self) -> bool {
+        self.round > 0 && (self.turn + 1).is_multiple_of(self.round)
+    }
+
+    /// Adds an answer and the result of its call to the history, or the user's next message.
     fn go_on(&mut self, said: &Value) {
         let turn = self.turn;
+        if self.ends_round() {
+            let word = format!("Good. Now look at what follows part {turn}.");
+            self.history.push(json!({"role": "assistant", "content": said["content"]}));
+            self.history.push(json!({"role": "user", "content": word}));
+            self.turn += 1;
+            return;
+        }
         let lines = (0..self.lines)
             .map(|line| format!("src/part_{turn}.rs:{line}: level {} held", turn * line));
         let output = lines.collect::<Vec<_>>().join("\n");
@@ -296,6 +331,27 @@ async fn thinking_stays_valid_over_compactions() {
     let weir = weir(&agent, &memory(), |_| {}).await;
     agent.until(TURNS, weir.address).await;
     agent.assert_refused(0);
+}
+
+/// Runs an agent whose user speaks every three turns, with this early mark.
+async fn rounds(early_permille: u32) -> Run {
+    let mut agent = Agent::new(BOUND).await;
+    (agent.round, agent.lines) = (3, 8);
+    let change = |config: &mut Config| config.context.policy.early_permille = early_permille;
+    let weir = weir(&agent, &memory(), change).await;
+    agent.until(6 * TURNS, weir.address).await;
+    assert_eq!(agent.run.refused, 0, "{:?}", agent.run);
+    assert!(agent.run.compactions >= 10 && agent.run.accepted > TURNS, "{:?}", agent.run);
+    agent.run
+}
+
+#[tokio::test]
+async fn compactions_come_with_the_user_s_messages() {
+    let (late, early) = (rounds(0).await, rounds(Policy::default().early_permille).await);
+    println!("compactions at the hard mark alone {late:?}, early {early:?}");
+    assert!(late.inside * 2 > late.compactions, "{late:?}");
+    assert!(early.inside * 4 <= late.inside, "{early:?} after {late:?}");
+    assert!(early.compactions * 3 <= late.compactions * 4, "{early:?} after {late:?}");
 }
 
 #[tokio::test]

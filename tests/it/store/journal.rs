@@ -7,8 +7,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use weir_store::ledger::{
     Attribution, Caller, Column, DAY_MS, FAILED, Filter, Flags, Intent, KeyNames, MAX_FIGURE,
-    MAX_ROWS_A_TENANT_DAY, MAX_TEXT_BYTES, OTHER, RequestEnd, RequestId, RequestQuery, Settlement,
-    Totals, UsageQuery,
+    MAX_ROWS_A_TENANT_DAY, MAX_TEXT_BYTES, OTHER, RequestEnd, RequestId, RequestQuery, SeriesQuery,
+    Settlement, Totals, UsageQuery,
 };
 use weir_store::{Store, Tenant};
 
@@ -481,6 +481,61 @@ async fn labels_of_rows_have_the_totals_of_their_days(place: impl Place) {
     assert_eq!(row.attribution, intent(50).attribution);
 }
 
+async fn series_agree_with_the_rows(place: impl Place) {
+    let store = place.handle();
+    filled(&store).await;
+    let late = Settlement { first_byte_ms: Some(u64::MAX), total_ms: None, ..complete() };
+    let absurd = Intent { sent_tokens: Some(MAX_FIGURE), caller: bob(), ..intent(77) };
+    assert!(settle(&store, absurd, Settlement { cost_nano_usd: Some(1 << 12), ..late }).await);
+    let all = || SeriesQuery { from_ms: NOW, until_ms: NOW + 3 * DAY_MS, ..SeriesQuery::default() };
+    let any = Filter::default;
+    let text = |text: &str| Some(text.to_owned());
+    // A query, and the start and costs of the expected rows: each request's cost is one bit.
+    type Expected = Vec<(Option<u64>, u64)>;
+    let days = [0b1_0010_0100_1001, 0b0100_1001_0010, 0b1001_0010_0100];
+    let day = |number: usize| (Some(NOW + number as u64 * DAY_MS), days[number]);
+    let cases: Vec<(SeriesQuery, Expected)> = vec![
+        (all(), vec![(None, 0b1_1111_1111_1111)]),
+        (SeriesQuery { every_ms: Some(DAY_MS), ..all() }, vec![day(0), day(1), day(2)]),
+        (SeriesQuery { every_ms: Some(DAY_MS), limit: Some(2), ..all() }, vec![day(0), day(1)]),
+        (
+            SeriesQuery { from_ms: NOW + DAY_MS, until_ms: NOW + 2 * DAY_MS, ..all() },
+            vec![(None, days[1])],
+        ),
+        (SeriesQuery { from_ms: NOW + 9 * DAY_MS, until_ms: u64::MAX, ..all() }, vec![]),
+        (
+            SeriesQuery { by: vec![Column::Class], ..all() },
+            vec![(None, 0b1_0101_0101_0101), (None, 0b1010_1010_1010)],
+        ),
+        (
+            SeriesQuery { only: Filter { agent: text("agent 1"), ..any() }, ..all() },
+            vec![(None, 0b1010_1010_1010)],
+        ),
+        (SeriesQuery { only: Filter { team: text("' OR 1=1 --"), ..any() }, ..all() }, vec![]),
+    ];
+    for (query, expected) in cases {
+        let found = store.series(query.clone()).await.expect("it can be read");
+        let found: Expected =
+            found.iter().map(|row| (row.start_ms, row.usage.totals.cost_nano_usd)).collect();
+        assert_eq!(found, expected, "{query:?}");
+    }
+    let whole = store.series(all()).await.expect("it can be read").remove(0);
+    assert_eq!(whole.usage.totals, total(&store).await, "as the daily totals");
+    assert_eq!((whole.shortened, whole.usage.totals.requests), (12, 13));
+    assert_eq!((whole.first_byte[0], whole.first_byte.iter().sum::<u64>()), (12, 13));
+    assert_eq!((whole.total[2], whole.total.iter().sum::<u64>()), (12, 12), "one is not known");
+    let by = vec![Column::Key, Column::User, Column::Model, Column::Conversation];
+    let named = SeriesQuery { by, every_ms: Some(DAY_MS), limit: Some(1), ..all() };
+    let first = store.series(named).await.expect("it can be read").remove(0).usage;
+    assert_eq!((first.key.as_deref(), first.user.as_deref()), (Some(""), Some("")), "no key");
+    assert_eq!(first.model.as_deref(), Some("gpt-4.1"));
+}
+
+/// A caller without a key.
+fn bob() -> Caller {
+    Caller { tenant: BOB, key: None }
+}
+
 async fn requests_are_told_newest_first(place: impl Place) {
     let store = place.handle();
     filled(&store).await;
@@ -654,6 +709,7 @@ in_every_place!(
     names_that_callers_make_up_do_not_fill_the_sums
     sums_are_told_as_asked
     labels_of_rows_have_the_totals_of_their_days
+    series_agree_with_the_rows
     requests_are_told_newest_first
     what_is_old_is_forgotten
     output_is_learned_from_answers_that_ended

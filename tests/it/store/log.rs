@@ -262,6 +262,7 @@ async fn a_store_of_an_earlier_weir_is_taken_over_whole() {
     earlier
         .execute_batch(
             "DROP TABLE moved; DROP TABLE budget; PRAGMA user_version = 2; DELETE FROM usage_day;
+             DROP TABLE conversation; DROP TABLE conversation_message;
              ALTER TABLE request DROP COLUMN conversation; ALTER TABLE request DROP COLUMN agent;
              ALTER TABLE request DROP COLUMN parent; ALTER TABLE request DROP COLUMN class;
              INSERT INTO intent SELECT id, x'00', begun_ms, '' FROM request",

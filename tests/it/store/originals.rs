@@ -13,7 +13,7 @@ use crate::cli::{Serving, isolate, weir};
 use crate::folder::Folder;
 use crate::server::harness::{FINE, Message, Upstream, ask, bare, chat, start, start_with};
 
-const ALICE: &str = "authorization: Bearer alice\r\n";
+pub const ALICE: &str = "authorization: Bearer alice\r\n";
 const BOB: &str = "authorization: Bearer bob\r\n";
 const REFUSED: &str = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}";
 
@@ -61,7 +61,7 @@ pub async fn cut<'a>(
 }
 
 /// Runs [`cut`] with `credential` and an upstream that accepts the request.
-async fn accepted<'a>(
+pub async fn accepted<'a>(
     address: SocketAddr,
     upstream: &mut Upstream,
     credential: &str,
@@ -323,7 +323,7 @@ async fn the_file_is_in_the_state_folder_unless_told() {
 /// Shell that limits the size of a process's files to this many kilobytes: to the process, this is
 /// a full disk.
 #[cfg(unix)]
-fn on_a_small_disk(kilobytes: usize, arguments: &[&str]) -> Command {
+pub fn on_a_small_disk(kilobytes: usize, arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     let blocks = kilobytes * 2;
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");

@@ -20,7 +20,7 @@ STOP_SECONDS = 60
 KEY = "sk-right"
 
 # weir refuses unknown settings, and an SDK reads its own from the environment.
-FOREIGN = re.compile(r"^(WEIR_|OPENAI_|AZURE_OPENAI_|.*_PROXY$)", re.IGNORECASE)
+FOREIGN = re.compile(r"^(WEIR_|OTEL_|OPENAI_|AZURE_OPENAI_|.*_PROXY$)", re.IGNORECASE)
 
 
 def environment(**more):

@@ -81,7 +81,8 @@ impl Compactor {
         if self.is_clearing_due() {
             self.clear(source);
         }
-        if let Some(mark) = self.due(self.sizes.request_tokens) {
+        let early = || self.is_early_due().then_some(Mark::Hard);
+        if let Some(mark) = self.due(self.sizes.request_tokens).or_else(early) {
             self.compact(mark, source);
         }
         self.requests.ended += 1;

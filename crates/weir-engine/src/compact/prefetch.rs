@@ -3,7 +3,6 @@
 
 use super::source::Source;
 use crate::compact::passes;
-use crate::compact::policy::share;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::{CompactionRecord, Mark, SummaryUse};
 
@@ -78,10 +77,7 @@ impl Compactor {
     }
 
     fn is_near_compaction(&self, mark_permille: u32) -> bool {
-        let (_, hard_tokens) = self.due_above();
-        let last = self.history().last().map_or(0, |compaction| compaction.after_tokens);
-        let from = self.base_tokens().1.max(last).min(hard_tokens);
-        self.sizes.request_tokens > from + share(hard_tokens - from, mark_permille.min(1000))
+        self.sizes.request_tokens > self.on_the_way(mark_permille)
     }
 
     /// Returns whether the last compactions used no summary and the next one is not due to try

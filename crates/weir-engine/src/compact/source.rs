@@ -12,7 +12,6 @@ use crate::compact::message::clip::{Clipped, clip_arguments, clip_texts};
 use crate::compact::message::measure::Measure;
 use crate::compact::message::reading::Reading;
 use crate::tokens::Encoding;
-use crate::wire::message::Call;
 use crate::wire::{Edit, Message, Protocol, Role, json, splice};
 
 /// Queries of a compaction to the request's messages.
@@ -31,6 +30,9 @@ pub trait Source {
 
     /// Announces that these messages will be read, so that they can be read together.
     fn expect(&self, _messages: &[usize]) {}
+
+    /// Announces that the first `messages` messages will be read, and the others perhaps later.
+    fn expect_first(&self, _messages: usize) {}
 
     /// Reads the content of an earlier compaction's note.
     fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {
@@ -66,8 +68,9 @@ pub trait Source {
 /// Readings of a request's messages, each made at most once.
 pub type Readings = RefCell<Vec<Option<Rc<Reading>>>>;
 
-/// Function that reads many messages of a request, in order.
-pub type ReadMany<'a> = dyn Fn(&[usize]) -> Vec<Reading> + 'a;
+/// Function that reads many messages of a request, in order. It may begin to read those given second, which
+/// follow them and are perhaps wanted later.
+pub type ReadMany<'a> = dyn Fn(&[usize], &[usize]) -> Vec<Reading> + 'a;
 
 /// Reads one message of a request.
 pub fn read_one(protocol: Protocol, raw: &str) -> Reading {
@@ -116,6 +119,21 @@ impl<'a> RequestSource<'a> {
     pub fn with_summaries(self, summaries: Summaries<'a>) -> Self {
         Self { summaries: Some(summaries), ..self }
     }
+
+    /// Reads those of `messages` that are not read yet. Those of `later` are perhaps wanted later.
+    fn read_many(&self, mut messages: Vec<usize>, mut later: Vec<usize>) {
+        let Some(read_many) = self.read_many else { return };
+        let mut readings = self.readings.borrow_mut();
+        readings.resize(self.messages.len(), None);
+        messages.retain(|message| readings[*message].is_none());
+        later.retain(|message| readings[*message].is_none());
+        if messages.is_empty() {
+            return;
+        }
+        for (message, reading) in messages.iter().zip(read_many(&messages, &later)) {
+            readings[*message] = Some(Rc::new(reading));
+        }
+    }
 }
 
 impl Source for RequestSource<'_> {
@@ -130,8 +148,8 @@ impl Source for RequestSource<'_> {
 
     fn clip_arguments(&self, message: usize, level_tokens: u64) -> Option<Edit> {
         let message = self.message(message)?;
-        let clipped = |call: &Call<'_>| clip_arguments(self.encoding, call.arguments, level_tokens);
-        let texts: Vec<Option<String>> = message.calls.iter().map(clipped).collect();
+        let clipped = |raw| clip_arguments(self.encoding, raw, level_tokens);
+        let texts: Vec<Option<String>> = message.arguments().map(clipped).collect();
         texts.iter().any(Option::is_some).then_some(Edit::Arguments(texts))
     }
 
@@ -145,14 +163,11 @@ impl Source for RequestSource<'_> {
     }
 
     fn expect(&self, messages: &[usize]) {
-        let Some(read_many) = self.read_many else { return };
-        let mut readings = self.readings.borrow_mut();
-        readings.resize(self.messages.len(), None);
-        let unread = messages.iter().copied().filter(|message| readings[*message].is_none());
-        let unread: Vec<usize> = unread.collect();
-        for (message, reading) in unread.iter().zip(read_many(&unread)) {
-            readings[*message] = Some(Rc::new(reading));
-        }
+        self.read_many(messages.to_vec(), Vec::new());
+    }
+
+    fn expect_first(&self, messages: usize) {
+        self.read_many((0..messages).collect(), (messages..self.messages.len()).collect());
     }
 
     fn note_reading(&self, note: &Arc<str>) -> Rc<Reading> {

@@ -165,6 +165,30 @@ mod tests {
         assert!(talked > 0);
     }
 
+    /// A model that binds its thinking is compacted before a round that may pass the mark.
+    #[test]
+    fn a_compaction_before_a_round_is_known() {
+        let detail = r#"[{"type":"reasoning.text","text":"It rises.","signature":"s"}]"#;
+        let mut raws = vec![said("user", 10)];
+        for round in 0..40 {
+            (0..3).for_each(|_| work(&mut raws, 60));
+            let answer = format!(
+                r#"{{"role":"assistant","content":"Done with {round}.","reasoning_details":{detail}}}"#
+            );
+            raws.extend([answer, said("user", 5)]);
+        }
+        let ends: Vec<usize> = (1..=raws.len()).step_by(2).collect();
+        let counts = [0, 600].map(|early_permille| {
+            let policy = Policy { is_thinking_bound: true, early_permille, ..Policy::default() };
+            compactions(&raws, &ends, 2000, &policy)
+        });
+        assert!(counts[0] > 5 && counts[1] > counts[0], "{counts:?}");
+        let other = Policy { early_permille: 600, ..Policy::default() };
+        let without = Policy { early_permille: 0, ..Policy::default() };
+        let counts = [other, without].map(|policy| compactions(&raws, &ends, 2000, &policy));
+        assert_eq!(counts[0], counts[1], "other models are not");
+    }
+
     /// A result that comes late makes the first user message part of its call's turn.
     #[test]
     fn a_first_user_message_that_joins_a_call_is_known_to_compact() {

@@ -2,6 +2,7 @@
 //! compaction state or the options have not decided.
 
 use super::PlanOptions;
+use crate::compact::policy::OPENING;
 use crate::compact::{self, Compactor, Fate, RequestSource};
 use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::usage_option::{AddedUsageOption, UsageOption};
@@ -72,9 +73,6 @@ pub(super) fn edits(
     edits.sort_by_key(|(message, _)| *message);
     (edits, named)
 }
-
-/// Text of the user's message before an assistant's that a compaction left first.
-const OPENING: &str = "[weir: shortened]";
 
 /// Returns the edit that lets a conversation of Messages begin with a user's message, and its tokens, if
 /// `changes` would let it begin with an assistant's. The API refuses that.

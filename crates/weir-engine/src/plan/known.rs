@@ -61,8 +61,14 @@ pub trait Known {
         Rc::default()
     }
 
-    /// Parses the contents of messages of `request`, in order. May share the work among threads.
-    fn read_many(&self, request: &Request<'_>, messages: &[usize]) -> Vec<Reading> {
+    /// Parses the contents of messages of `request`, in order. May share the work among threads, which may
+    /// go on with those of `later`: these follow, and are perhaps wanted later.
+    fn read_many(
+        &self,
+        request: &Request<'_>,
+        messages: &[usize],
+        _later: &[usize],
+    ) -> Vec<Reading> {
         let read = |message: &usize| read_one(request.protocol, request.messages[*message]);
         messages.iter().map(read).collect()
     }

@@ -14,6 +14,7 @@ mod known;
 mod options;
 mod report;
 mod shortened;
+mod texts;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -112,7 +113,7 @@ pub fn plan_with(
     known: &dyn Known,
 ) -> Result<Plan, PlanError> {
     let summary = |gone: &[usize], space: Space| summaries.summary(gone, space);
-    let read_many = |messages: &[usize]| known.read_many(request, messages);
+    let read_many = |messages: &[usize], later: &[usize]| known.read_many(request, messages, later);
     let source = RequestSource::new(request.protocol, &request.messages, options.measure.encoding)
         .with_readings(known.readings(), &read_many)
         .with_summaries(&summary);

@@ -130,6 +130,7 @@ impl PlanOptions {
     pub fn profile(&self, request: &Request<'_>, extras_tokens: u64) -> Profile {
         let (mut policy, measure) = (self.policy.clone(), self.measure);
         policy.keeps_thinking = request.protocol == Protocol::Chat;
+        policy.begins_with_user = request.protocol == Protocol::Messages;
         if self.is_for_messages {
             let limit_tokens = self.limits.window_tokens;
             return Profile { limit_tokens, overhead_tokens: 0, policy, measure };

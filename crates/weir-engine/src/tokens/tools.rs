@@ -21,7 +21,7 @@ pub fn count_list(encoding: Encoding, raw: &str) -> u64 {
         Ok(Value::Array(tools)) => {
             let mut writer = Writer::default();
             writer.line(0, "namespace functions {\n");
-            tools.iter().for_each(|tool| writer.tool(tool));
+            tools.iter().for_each(|tool| writer.tool(tool, 0));
             writer.line(0, "} // namespace functions");
             LIST + writer.count(encoding).max(least(encoding, raw)).max(as_json(encoding, raw))
         }
@@ -45,7 +45,7 @@ fn least(encoding: Encoding, raw: &str) -> u64 {
 }
 
 /// Words of the schema language, which declarations write in fewer tokens.
-const SCHEMA_WORDS: [&str; 26] = [
+const SCHEMA_WORDS: [&str; 28] = [
     "type",
     "function",
     "custom",
@@ -72,6 +72,8 @@ const SCHEMA_WORDS: [&str; 26] = [
     "json_schema",
     "json_object",
     "text",
+    "namespace",
+    "tools",
 ];
 
 /// Counts the tokens of `raw`, the JSON text of a `response_format`; 0 if it only names a type.
@@ -81,7 +83,7 @@ pub fn count_response_format(encoding: Encoding, raw: &str) -> u64 {
     };
     let mut writer = Writer::default();
     if let Some(schema) = format.get("json_schema").or(format.get("schema")) {
-        writer.tool(schema);
+        writer.tool(schema, 0);
     }
     let tokens = match writer.count(encoding).max(least(encoding, raw)) {
         0 => 0,
@@ -114,7 +116,8 @@ impl Writer {
         }
     }
 
-    fn tool(&mut self, tool: &Value) {
+    /// Writes the declaration of a tool that stands in `depth` namespaces.
+    fn tool(&mut self, tool: &Value, depth: usize) {
         let definition = tool.get("function").or(tool.get("custom")).unwrap_or(tool);
         let Some(members) = definition.as_object() else {
             self.beside.push_str(&definition.to_string());
@@ -133,8 +136,15 @@ impl Writer {
         }
         for (key, value) in members {
             let known = ["name", "description", "parameters", "schema", "type", "strict"];
-            if !known.contains(&key.as_str()) {
-                self.aside(key, value);
+            match value {
+                // A namespace of Responses declares tools of its own.
+                Value::Array(tools) if key == "tools" && depth < MAX_DEPTH => {
+                    self.line(0, "{");
+                    tools.iter().for_each(|tool| self.tool(tool, depth + 1));
+                    self.line(0, "}");
+                }
+                _ if known.contains(&key.as_str()) => {}
+                _ => self.aside(key, value),
             }
         }
     }
@@ -248,7 +258,7 @@ mod tests {
             "kind":{"enum":["a","b"]},"extras":{"type":"array","items":{"type":"object","properties":{"id":{"type":["string","null"]}}}}},
             "required":["who"]}}}"#;
         let mut writer = Writer::default();
-        writer.tool(&serde_json::from_str(raw).expect("JSON"));
+        writer.tool(&serde_json::from_str(raw).expect("JSON"), 0);
         let expected = "// Books a room.\ntype book = (_: {\nextras?: {\n  id?: null | string,\n}[],\nkind?: \"a\" | \"b\",\n\
              nights?: number,\n// Name.\nwho: string,\n}) => any;\n\n";
         assert_eq!(writer.declarations, expected);
@@ -284,6 +294,25 @@ mod tests {
         assert!(count_list(encoding, &raw) >= encoding.count(&raw));
         assert!(count_list(Encoding::O200kBase, &raw) < Encoding::O200kBase.count(&raw));
         assert_eq!(count_response_format(encoding, r#"{"type":"json_object"}"#), 0);
+    }
+
+    #[test]
+    fn tools_of_a_namespace_count_as_tools() {
+        let encoding = Encoding::O200kBase;
+        let tool = |name: &str| {
+            format!(
+                r#"{{"type":"function","name":"{name}","description":"Runs a command in the shell.","strict":false,"parameters":{{"type":"object","properties":{{"cmd":{{"type":"string","description":"The command."}},"timeout":{{"type":"number"}}}},"required":["cmd"],"additionalProperties":false}}}}"#
+            )
+        };
+        let tools: Vec<String> = (0..20).map(|own| tool(&format!("run_{own}"))).collect();
+        let plain = count_list(encoding, &format!("[{}]", tools.join(",")));
+        let namespace =
+            format!(r#"[{{"type":"namespace","name":"functions","tools":[{}]}}]"#, tools.join(","));
+        let inner = count_list(encoding, &namespace);
+        assert!(inner >= plain && inner < plain + 30, "{inner} and {plain}");
+        assert!(inner * 3 < encoding.count(&namespace) * 2, "{inner}");
+        let deep = r#"{"name":"n","tools":["#.repeat(90) + "{}" + &"]}".repeat(90);
+        assert!(count_list(encoding, &format!("[{deep}]")) > 90);
     }
 
     #[test]

@@ -202,23 +202,53 @@ fn merged(objects: Vec<Sent<'_>>) -> Vec<Merged<'_>> {
 
 /// Returns the object `raw` with the blocks of `other` after its own.
 fn with_blocks_of(raw: &str, other: &str) -> Option<String> {
-    let listed = |raw: &str| -> Option<String> {
-        let content = content(raw)?;
+    let own = content(raw)?;
+    let (left, right) = (Blocks::of(own)?, Blocks::of(content(other)?)?);
+    let start = own.as_ptr() as usize - raw.as_ptr() as usize;
+    let mut both = String::with_capacity(raw.len() + other.len());
+    both.push_str(&raw[..start]);
+    both.push('[');
+    left.write(&mut both);
+    if !left.is_empty() && !right.is_empty() {
+        both.push(',');
+    }
+    right.write(&mut both);
+    both.push(']');
+    both.push_str(&raw[start + own.len()..]);
+    Some(both)
+}
+
+/// Content of an object.
+enum Blocks<'a> {
+    /// JSON text of one text.
+    Text(&'a str),
+    /// Blocks as they stand in their list.
+    List(&'a str),
+}
+
+impl<'a> Blocks<'a> {
+    fn of(content: &'a str) -> Option<Self> {
         match content.starts_with('"') {
-            true => Some(format!(r#"{{"type":"text","text":{content}}}"#)),
+            true => Some(Self::Text(content)),
             false => {
-                let list = content.strip_prefix('[')?.strip_suffix(']')?.trim();
-                Some(list.to_owned())
+                let list = content.strip_prefix('[')?.strip_suffix(']')?;
+                Some(Self::List(list.trim()))
             }
         }
-    };
-    let (left, right) = (listed(raw)?, listed(other)?);
-    let both = match (left.is_empty(), right.is_empty()) {
-        (true, _) => right,
-        (_, true) => left,
-        _ => format!("{left},{right}"),
-    };
-    let own = content(raw)?;
-    let start = own.as_ptr() as usize - raw.as_ptr() as usize;
-    Some(format!("{}[{both}]{}", &raw[..start], &raw[start + own.len()..]))
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::List(""))
+    }
+
+    fn write(&self, out: &mut String) {
+        match self {
+            Self::List(list) => out.push_str(list),
+            Self::Text(text) => {
+                out.push_str(r#"{"type":"text","text":"#);
+                out.push_str(text);
+                out.push('}');
+            }
+        }
+    }
 }

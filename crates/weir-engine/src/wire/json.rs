@@ -66,9 +66,12 @@ fn unescaped(inner: &str) -> Option<String> {
 /// Appends `text` to `out` as the inside of a JSON string literal.
 pub fn escape_into(text: &str, out: &mut String) {
     out.reserve(text.len());
-    let mut from = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        let escape = match byte {
+    let (bytes, mut from) = (text.as_bytes(), 0);
+    while let Some(length) = bytes[from..].iter().position(|byte| IS_ESCAPED[usize::from(*byte)]) {
+        let at = from + length;
+        out.push_str(&text[from..at]);
+        from = at + 1;
+        let escape = match bytes[at] {
             b'"' => "\\\"",
             b'\\' => "\\\\",
             b'\n' => "\\n",
@@ -76,20 +79,28 @@ pub fn escape_into(text: &str, out: &mut String) {
             b'\t' => "\\t",
             0x08 => "\\b",
             0x0c => "\\f",
-            ..b' ' => "",
-            _ => continue,
+            byte => {
+                let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or('0');
+                out.push_str("\\u00");
+                out.extend([digit(byte >> 4), digit(byte & 15)]);
+                continue;
+            }
         };
-        out.push_str(&text[from..at]);
         out.push_str(escape);
-        if escape.is_empty() {
-            let digit = |value: u8| char::from_digit(u32::from(value), 16).unwrap_or('0');
-            out.push_str("\\u00");
-            out.extend([digit(byte >> 4), digit(byte & 15)]);
-        }
-        from = at + 1;
     }
     out.push_str(&text[from..]);
 }
+
+/// Bytes that a string literal has escaped.
+const IS_ESCAPED: [bool; 256] = {
+    let mut is_escaped = [false; 256];
+    let mut index = 0;
+    while index < 256 {
+        is_escaped[index] = matches!(index as u8, b'"' | b'\\' | ..b' ');
+        index += 1;
+    }
+    is_escaped
+};
 
 /// Collects the bytes of a string, as WTF-8 if it has lone surrogates.
 struct Bytes;

@@ -29,6 +29,8 @@ pub struct Message<'a> {
     pub content: Content<'a>,
     /// Calls that an assistant makes, each by name and arguments.
     pub calls: Vec<Call<'a>>,
+    /// JSON texts of the outputs of calls inside the message, such as those of a program of the model.
+    pub inner_outputs: Vec<&'a str>,
     /// JSON text of the ID of the call that a result answers.
     pub answers: Option<&'a str>,
     /// Other texts of the message that the model reads (reasoning, a refusal), as JSON strings.
@@ -100,11 +102,20 @@ pub enum Part<'a> {
     Sealed(&'a str),
     /// JSON text of a part that gives a member twice, which parsers read differently.
     Ambiguous(&'a str),
+    /// JSON text of a list of tools, declared in the conversation.
+    Tools(&'a str),
     /// JSON text of any other part.
     Other(&'a str),
 }
 
-impl Message<'_> {
+impl<'a> Message<'a> {
+    /// Returns the JSON texts that [`Edit::Arguments`](super::Edit::Arguments) replaces, in order: the
+    /// arguments of calls, and the outputs inside the message.
+    pub fn arguments(&self) -> impl Iterator<Item = &'a str> {
+        let calls = self.calls.iter().map(|call| call.arguments);
+        calls.chain(self.inner_outputs.iter().copied())
+    }
+
     /// Whether the caller pinned this message (`weir: {"pin": true}`), or it has the provider's summary of
     /// all before it.
     pub fn is_pinned(&self) -> bool {

@@ -219,6 +219,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         name: None,
         content: Content::None,
         calls: Vec::new(),
+        inner_outputs: Vec::new(),
         answers: None,
         side_texts: Vec::new(),
         thinking_texts: 0,
@@ -469,9 +470,10 @@ pub fn binds_thinking(model: &str) -> bool {
 
 /// Returns the JSON text of a user message with the content `text`.
 pub(super) fn user_message(text: &str) -> String {
-    let mut escaped = String::new();
-    json::escape_into(text, &mut escaped);
-    format!(r#"{{"role":"user","content":[{}]}}"#, text_block(&escaped))
+    let mut raw = String::from(r#"{"role":"user","content":[{"type":"text","text":""#);
+    json::escape_into(text, &mut raw);
+    raw.push_str(r#""}]}"#);
+    raw
 }
 
 /// Returns the JSON text of a block with the text `escaped`.

@@ -16,6 +16,7 @@ pub mod clamp;
 pub mod compaction;
 mod containers;
 pub mod event_filter;
+pub mod insert;
 pub mod json;
 pub mod message;
 pub mod messages;
@@ -24,6 +25,7 @@ pub mod models;
 pub mod output_item;
 pub mod overflow;
 pub mod responses;
+pub mod returned;
 pub mod splice;
 
 pub use beginning::{Beginning, Prefix};

@@ -209,7 +209,7 @@ fn format_of(text: &str) -> Option<&str> {
 }
 
 /// Members of an item that weir acts on; each may be given once.
-const ITEM_MEMBERS: [&str; 16] = [
+const ITEM_MEMBERS: [&str; 17] = [
     "type",
     "role",
     "execution",
@@ -225,6 +225,7 @@ const ITEM_MEMBERS: [&str; 16] = [
     "encrypted_content",
     "id",
     "approval_request_id",
+    "tools",
     "weir",
 ];
 
@@ -237,6 +238,7 @@ pub(super) fn read_message(raw: &str) -> Result<Message<'_>, FieldError> {
         name: None,
         content: Content::None,
         calls: Vec::new(),
+        inner_outputs: Vec::new(),
         answers: None,
         side_texts: Vec::new(),
         thinking_texts: 0,
@@ -295,6 +297,7 @@ struct Item<'a> {
     call_id: Option<&'a str>,
     summary: Option<&'a str>,
     sealed: Option<&'a str>,
+    tools: Option<&'a str>,
     weir: Option<&'a str>,
 }
 
@@ -336,6 +339,7 @@ impl<'a> Item<'a> {
             sealed,
             id,
             request,
+            tools,
             _,
         ] = found;
         let own = own.map(|own| expect_string(own, "type")).transpose()?;
@@ -343,6 +347,8 @@ impl<'a> Item<'a> {
         let own = own.unwrap_or(Cow::Borrowed(untyped(said.as_deref())));
         let execution = execution.and_then(json::string);
         let kind = kind(Some(&own), said.as_deref(), execution.as_deref());
+        // Codex declares its tools by such an item.
+        let own_tools = own == "additional_tools";
         Ok(Self {
             raw,
             kind,
@@ -357,6 +363,7 @@ impl<'a> Item<'a> {
             call_id: call_id.or(request).or(id),
             summary,
             sealed: sealed.filter(|raw| raw.starts_with('"')),
+            tools: tools.filter(|raw| own_tools && raw.starts_with('[')),
             weir,
         })
     }
@@ -388,10 +395,11 @@ impl<'a> Item<'a> {
             let role = self.role.and_then(json::string);
             let is_system = matches!(role.as_deref(), Some("developer" | "system"));
             message.role = if is_kept || is_system { Role::System } else { Role::Other };
-            match self.sealed {
-                Some(sealed) if is_compaction => message.others.push(Part::Sealed(sealed)),
-                _ => message.others.push(Part::Other(self.raw)),
-            }
+            message.others.push(match (self.sealed, self.tools) {
+                (Some(sealed), _) if is_compaction => Part::Sealed(sealed),
+                (_, Some(tools)) => Part::Tools(tools),
+                _ => Part::Other(self.raw),
+            });
             return Ok(message);
         }
         let role = self.role.ok_or(FieldError::WrongType { key: "role", expected: "a string" })?;
@@ -436,7 +444,12 @@ impl<'a> Item<'a> {
                     id: self.call_id.unwrap_or_default(),
                 });
             }
-            _ => message.others.push(self.picture().unwrap_or(Part::Other(self.raw))),
+            _ => {
+                let is_output = self.kind == Kind::Output;
+                let output = self.output.filter(|raw| is_output && raw.starts_with('"'));
+                message.inner_outputs.extend(output);
+                message.others.push(self.picture().unwrap_or(Part::Other(self.raw)));
+            }
         }
         Ok(())
     }
@@ -736,6 +749,9 @@ mod tests {
             let read = request.messages.iter().map(|raw| read_message(raw).expect("readable"));
             read.map(|own| (own.role, own.calls.len(), own.others.len())).collect()
         };
+        let result = Protocol::Responses.read_message(r#"{"type":"program","call_id":"p","code":"x"},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"o"}"#);
+        let result = result.expect("a message");
+        assert_eq!(result.arguments().collect::<Vec<_>>(), [r#""o""#]);
         let program = r#"{"type":"program","call_id":"p","code":"x"},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"o"},{"type":"program_output","call_id":"p","result":"r"}"#;
         assert_eq!(read(program), [(Role::Assistant, 0, 4)]);
         let own = r#"{"type":"function_call","call_id":"d"},{"type":"function_call_output","call_id":"d","output":"o"}"#;

@@ -25,7 +25,8 @@ pub enum Edit {
     Replace(String),
     /// Replaces parts of the message's content by texts; one entry for each part, in order.
     Parts(Vec<Option<String>>),
-    /// Replaces arguments of calls by other JSON texts; one entry for each call, in order.
+    /// Replaces arguments of calls, and outputs inside the message, by other texts; one entry for each of
+    /// [`Message::arguments`](super::Message::arguments), in order.
     Arguments(Vec<Option<String>>),
     /// Removes the model's signed thinking from the message.
     DropThinking,
@@ -371,13 +372,13 @@ fn replace_parts(protocol: Protocol, raw: &str, texts: &[Option<String>]) -> Str
 /// Other arguments stay as they are.
 fn replace_arguments(protocol: Protocol, raw: &str, texts: &[Option<String>]) -> String {
     let Ok(message) = protocol.read_message(raw) else { return raw.to_owned() };
-    let own: Vec<(&str, &str)> = message
-        .calls
-        .iter()
+    let mut own: Vec<(&str, &str)> = message
+        .arguments()
         .zip(texts)
-        .filter(|(call, _)| call.arguments.starts_with(['"', '{']))
-        .filter_map(|(call, text)| Some((call.arguments, text.as_deref()?)))
+        .filter(|(arguments, _)| arguments.starts_with(['"', '{']))
+        .filter_map(|(arguments, text)| Some((arguments, text.as_deref()?)))
         .collect();
+    own.sort_by_key(|(arguments, _)| arguments.as_ptr() as usize);
     let mut out = String::with_capacity(raw.len());
     let mut written = 0;
     for (arguments, text) in own {

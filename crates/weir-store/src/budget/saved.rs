@@ -31,7 +31,7 @@
 use super::price::{self, Billed, Price};
 
 /// Minimum prompt size that providers cache.
-const CACHE_FLOOR_TOKENS: u64 = 1024;
+pub const CACHE_FLOOR_TOKENS: u64 = 1024;
 const TOKENS_PER_MTOK: u128 = 1_000_000;
 
 /// Token counts of one compaction, by weir's count.

@@ -29,6 +29,8 @@ const FORGET_ABOVE: usize = 50_000;
 const COPY_LIFETIME: Duration = Duration::from_secs(1);
 /// Interval at which a waiting request looks for the ends of requests that other processes settle.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which a request that waits for the lead looks whether its budgets are spent.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Message if another process leads.
 const LED_BY_ANOTHER: &str = "another weir counts the budgets of this store until it ends; several at \
                               once need shared counters (redis.url)";
@@ -231,7 +233,13 @@ impl Memory {
     }
 
     pub(super) async fn reserve(&self, wanted: Reservation, owner: Owner) -> Answer {
-        if !self.lead().await? {
+        let leads = tokio::select! {
+            biased;
+            leads = self.lead() => leads?,
+            // The lead of a killed process ends after a while. It spends nothing more until then.
+            status = self.exhausted(&wanted) => return Err(NoRoom::Exhausted(status)),
+        };
+        if !leads {
             return Err(self.refusal(&wanted).await);
         }
         let deadline = Instant::now() + wanted.patience;
@@ -280,6 +288,16 @@ impl Memory {
             }
         }
         Ok(true)
+    }
+
+    /// Returns a budget of a request that the journal shows as spent, as soon as there is one.
+    async fn exhausted(&self, wanted: &Reservation) -> BudgetStatus {
+        loop {
+            sleep(LOOK_INTERVAL).await;
+            if let NoRoom::Exhausted(status) = self.refusal(wanted).await {
+                return status;
+            }
+        }
     }
 
     /// Returns why a request is not admitted while another process counts.

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 
 pub use cache::{Holder, KeyCache, KeyStatus};
-pub use settings::{KeyChange, KeySettings, MAX_NAME_BYTES};
+pub use settings::{KeyChange, KeySettings, MAX_NAME_BYTES, MAX_PROFILE_BYTES, check_profile};
 
 use crate::{Secret, Store, StoreError, Tenant};
 

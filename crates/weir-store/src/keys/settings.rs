@@ -11,6 +11,8 @@ pub const MAX_NAME_BYTES: usize = 100;
 const MAX_PATTERN_BYTES: usize = 256;
 /// Maximum number of patterns, and of policies, per key.
 const MAX_LISTED: usize = 100;
+/// Maximum size of a profile text.
+pub const MAX_PROFILE_BYTES: usize = 16 << 10;
 /// Maximum value of a limit; arithmetic on it cannot overflow.
 const MAX_LIMIT: u64 = 1_000_000_000_000;
 
@@ -30,6 +32,13 @@ pub struct KeySettings {
     pub tokens_per_minute: Option<u64>,
     /// Maximum concurrent requests.
     pub max_concurrent: Option<u64>,
+    /// Whether its callers may keep conversations; `None` as configured. Left out then, as earlier
+    /// versions of weir know no such member.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversations: Option<bool>,
+    /// Text put after the system text of its requests; `None` as configured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
 }
 
 /// Change of a key: `None` keeps a value, `Some(None)` removes it.
@@ -49,6 +58,10 @@ pub struct KeyChange {
     pub tokens_per_minute: Option<Option<u64>>,
     #[serde(deserialize_with = "present")]
     pub max_concurrent: Option<Option<u64>>,
+    #[serde(deserialize_with = "present")]
+    pub conversations: Option<Option<bool>>,
+    #[serde(deserialize_with = "present")]
+    pub profile: Option<Option<String>>,
     /// Expiry, in milliseconds since 1970.
     #[serde(deserialize_with = "present")]
     pub expires_ms: Option<Option<u64>>,
@@ -93,6 +106,8 @@ impl KeyChange {
         set(&mut changed.requests_per_minute, &self.requests_per_minute);
         set(&mut changed.tokens_per_minute, &self.tokens_per_minute);
         set(&mut changed.max_concurrent, &self.max_concurrent);
+        set(&mut changed.conversations, &self.conversations);
+        set(&mut changed.profile, &self.profile);
         check(&changed)?;
         *settings = changed;
         Ok(())
@@ -118,6 +133,9 @@ fn check(settings: &KeySettings) -> Result<(), KeyError> {
     if let Some(policy) = &settings.policy {
         check_text("policy", policy, MAX_NAME_BYTES)?;
     }
+    if let Some(profile) = &settings.profile {
+        check_profile(profile).map_err(|message| KeyError::invalid("profile", message))?;
+    }
     for (field, limit) in [
         ("requests_per_minute", settings.requests_per_minute),
         ("tokens_per_minute", settings.tokens_per_minute),
@@ -129,6 +147,25 @@ fn check(settings: &KeySettings) -> Result<(), KeyError> {
         }
     }
     Ok(())
+}
+
+/// Checks a text that is put after the system text of requests.
+///
+/// # Errors
+/// A message if it is blank, too large or holds control characters other than line breaks and tabs.
+pub fn check_profile(text: &str) -> Result<(), String> {
+    let is_odd = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\r' | '\t');
+    if text.trim().is_empty() {
+        return Err("is empty".to_owned());
+    }
+    if text.len() > MAX_PROFILE_BYTES {
+        let bytes = text.len();
+        return Err(format!("has {bytes} bytes; a profile has at most {MAX_PROFILE_BYTES}"));
+    }
+    match text.chars().any(is_odd) {
+        true => Err("has control characters".to_owned()),
+        false => Ok(()),
+    }
 }
 
 /// Rejects names that a table, a log or a header could not show unchanged.
@@ -190,6 +227,9 @@ mod tests {
             (format!(r#"{{"models":{:?}}}"#, ["a"; MAX_LISTED + 1]), "models"),
             (r#"{"policies":[" a"]}"#.to_owned(), "policies"),
             (r#"{"policy":"a\nb"}"#.to_owned(), "policy"),
+            (r#"{"profile":" \n"}"#.to_owned(), "profile"),
+            (r#"{"profile":"a\u0000"}"#.to_owned(), "profile"),
+            (format!(r#"{{"profile":"{}"}}"#, "a".repeat(MAX_PROFILE_BYTES + 1)), "profile"),
         ] {
             let read: KeyChange = serde_json::from_str(&change).expect("a change");
             let mut settings = KeySettings::default();

@@ -151,7 +151,8 @@ fn usd(nano_usd: u64) -> String {
     NanoUsd(nano_usd).to_decimal()
 }
 
-fn signed_usd(nano_usd: i64) -> String {
+/// Formats an amount in dollars with its sign.
+pub fn signed_usd(nano_usd: i64) -> String {
     let sign = if nano_usd < 0 { "-" } else { "" };
     format!("{sign}{}", usd(nano_usd.unsigned_abs()))
 }

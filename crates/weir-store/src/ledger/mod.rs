@@ -7,6 +7,7 @@ pub(super) mod codec;
 mod json;
 pub(super) mod query;
 pub(super) mod rollup;
+pub mod series;
 pub(super) mod text;
 
 use std::fmt;
@@ -16,12 +17,14 @@ use std::sync::Arc;
 use crate::Tenant;
 
 pub use attribution::Attribution;
+pub use json::signed_usd;
 pub use query::{
     Column, Filter, MAX_ROWS, RequestEnd, RequestQuery, RequestRow, UsageQuery, UsageRow,
 };
 pub use rollup::{
     FAILED, MAX_LEARNED_MODELS, MAX_ROWS_A_DAY, MAX_ROWS_A_TENANT_DAY, OTHER, Totals,
 };
+pub use series::{SeriesQuery, SeriesRow};
 pub use text::{MAX_TEXT_BYTES, sanitise};
 
 /// Milliseconds per day; days are UTC, counted from 1970.
@@ -188,7 +191,8 @@ impl BitOrAssign for Flags {
 /// Settlement: the end of a request. An unknown figure is `None`; zero is a figure.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settlement {
-    /// `complete`, `caller_left`, `upstream_cut`, `idle_timeout`, `killed`, `not_sent`, or an error
+    /// `complete`, `caller_left`, `upstream_cut`, `upstream_failed`, `idle_timeout`, `killed`,
+    /// `not_sent`, or an error
     /// code.
     pub outcome: String,
     /// Status of the upstream's answer.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::series::count_columns;
 use super::{Attribution, Caller, DAY_MS, Flags, RequestId, Settlement, Totals};
 use crate::Tenant;
 
@@ -191,7 +192,14 @@ impl Conditions {
         }
     }
 
-    fn add_filter(&mut self, only: &Filter) {
+    /// Adds a span of time. IDs begin with their timestamp, and rows are stored in ID order.
+    pub(super) fn add_span(&mut self, from_ms: Option<u64>, until_ms: Option<u64>) {
+        let first_of = |moment_ms| SqlValue::Bytes(RequestId::first_of(moment_ms).0.to_vec());
+        self.add("id >= ?", from_ms.map(first_of));
+        self.add("id < ?", until_ms.map(first_of));
+    }
+
+    pub(super) fn add_filter(&mut self, only: &Filter) {
         let Filter { tenant, key, team, organisation, user, model, .. } = only;
         self.add("tenant = ?", tenant.map(bytes));
         for (sql, name) in [
@@ -255,14 +263,7 @@ impl UsageQuery {
         let name = |column: &str| format!("coalesce({column}, '') AS {column}");
         let names = ["key", "team", "organisation", "\"user\"", "conversation", "agent", "parent"];
         let names = [&names[..], &["class"]].concat().into_iter().map(name);
-        let is = |flag: Flags| format!("CASE WHEN flags & {} <> 0 THEN 1 ELSE 0 END", flag.0);
-        let counts = [
-            "1".to_owned(),
-            "CASE WHEN status >= 200 AND status < 300 THEN 0 ELSE 1 END".to_owned(),
-            is(Flags::ESTIMATED),
-            is(Flags::PARTLY_PRICED),
-            is(Flags::UNPRICED),
-        ];
+        let counts = count_columns();
         let counts = counts.iter().zip(COUNT_COLUMNS).map(|(sql, name)| format!("{sql} AS {name}"));
         let sums = SUM_COLUMNS.map(|column| format!("coalesce({column}, 0) AS {column}"));
         let columns: Vec<String> = names.chain(counts).chain(sums).collect();
@@ -283,11 +284,8 @@ impl UsageQuery {
 
 impl RequestQuery {
     pub fn conditions(&self) -> Conditions {
-        let first_of = |moment_ms| SqlValue::Bytes(RequestId::first_of(moment_ms).0.to_vec());
         let mut conditions = Conditions::default();
-        // Ids begin with their timestamp, and rows are stored in id order.
-        conditions.add("id >= ?", self.from_ms.map(first_of));
-        conditions.add("id < ?", self.until_ms.map(first_of));
+        conditions.add_span(self.from_ms, self.until_ms);
         conditions.add_filter(&self.only);
         conditions.add("route = ?", self.route.clone().map(SqlValue::Text));
         let flags = Some(self.flags).filter(|flags| !flags.is_empty());
@@ -312,7 +310,8 @@ fn bytes(tenant: Tenant) -> SqlValue {
     SqlValue::Bytes(tenant.0.to_vec())
 }
 
-fn row_limit(limit: Option<usize>) -> usize {
+/// Returns a row limit within its bounds.
+pub(super) fn row_limit(limit: Option<usize>) -> usize {
     limit.unwrap_or(MAX_ROWS).min(MAX_ROWS)
 }
 

@@ -15,6 +15,7 @@ use tokio_postgres::{AsyncMessage, Client, Row, Statement};
 
 use super::super::{OpenError, StoreError};
 use super::address::Address;
+use crate::latency::{Latencies, Latency};
 
 /// Timeout of a statement that a request waits for.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
@@ -133,9 +134,20 @@ pub(super) struct Health {
     is_failing: AtomicBool,
     successes: AtomicU64,
     failures: AtomicU64,
+    latency: Latency,
 }
 
 impl Health {
+    /// Records the duration of an operation.
+    pub(super) fn took(&self, took: Duration) {
+        self.latency.note(took);
+    }
+
+    /// Returns the durations of operations.
+    pub(super) fn latencies(&self) -> Latencies {
+        self.latency.read()
+    }
+
     pub(super) fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Relaxed)
     }

@@ -6,6 +6,7 @@ mod address;
 mod budgets;
 mod columns;
 mod connection;
+mod conversations;
 mod group_write;
 mod instances;
 mod journal;
@@ -135,7 +136,9 @@ impl Postgres {
         let shared = Arc::clone(&self.0.shared);
         let work = work(Arc::clone(&shared));
         let done = self.0.runtime.spawn(async move {
+            let begun = Instant::now();
             let done = work.await;
+            shared.pool.health().took(begun.elapsed());
             shared.pool.health().report(done.as_ref().map(drop));
             done
         });

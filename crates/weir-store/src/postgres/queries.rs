@@ -13,10 +13,11 @@ use super::super::ledger::codec::{self, stored_ms};
 use super::super::ledger::query::{
     COUNT_COLUMNS, REQUEST_COLUMNS, SUM_COLUMNS, SqlValue, totals_of,
 };
+use super::super::ledger::series::Sums;
 use super::super::ledger::text::{from_stored, sanitise};
 use super::super::ledger::{
     Attribution, Caller, Column, DAY_MS, Flags, Intent, KeyNames, RequestEnd, RequestId,
-    RequestQuery, RequestRow, Settlement, UsageQuery, UsageRow,
+    RequestQuery, RequestRow, SeriesQuery, SeriesRow, Settlement, UsageQuery, UsageRow,
 };
 use super::super::wal::record;
 use super::super::{Tenant, sqlite::stored};
@@ -140,7 +141,19 @@ impl Journal for Postgres {
             limit = query.max_rows(),
         );
         let rows = self.select(sql, conditions.values).await?;
-        Ok(rows.iter().map(|row| usage_row(row, &query.by)).collect())
+        Ok(rows.iter().map(|row| usage_row(row, 0, &query.by)).collect())
+    }
+
+    async fn series(&self, query: SeriesQuery) -> Result<Vec<SeriesRow>, StoreError> {
+        let conditions = query.conditions();
+        let sums = Sums {
+            table: "weir_request",
+            count: |sql| format!("sum({sql})::bigint"),
+            large: |sql| format!("sum({sql})::text"),
+        };
+        let sql = query.sql(&conditions, &sums);
+        let rows = self.select(sql, conditions.values).await?;
+        Ok(rows.iter().map(|row| series_row(row, &query)).collect())
     }
 
     async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError> {
@@ -242,17 +255,30 @@ fn tenant(row: &Row, column: usize) -> Tenant {
     Tenant(row.get::<_, &[u8]>(column).try_into().unwrap_or_default())
 }
 
-fn usage_row(row: &Row, by: &[Column]) -> UsageRow {
+fn series_row(row: &Row, query: &SeriesQuery) -> SeriesRow {
+    let first = usize::from(query.every_ms.is_some());
+    let start_ms = query.every_ms.map(|_| from_stored(row.get(0)));
+    let usage = usage_row(row, first, &query.by);
+    let mut found = SeriesRow { start_ms, usage, ..SeriesRow::default() };
+    let before = first + query.by.len() + COUNT_COLUMNS.len() + SUM_COLUMNS.len();
+    found.set_details(&std::array::from_fn(|index| from_stored(row.get(before + index))));
+    found
+}
+
+/// Reads names and totals from the columns from `first` on.
+fn usage_row(row: &Row, first: usize, by: &[Column]) -> UsageRow {
     let mut usage = UsageRow::default();
     for (index, column) in by.iter().enumerate() {
+        let index = first + index;
         match (column, usage.name_mut(*column)) {
             (_, Some(name)) => *name = Some(row.get(index)),
             (Column::Tenant, None) => usage.tenant = Some(tenant(row, index)),
             (_, None) => usage.day = Some(from_stored(row.get(index))),
         }
     }
-    let counted = std::array::from_fn(|index| from_stored(row.get(by.len() + index)));
-    let summed = std::array::from_fn(|index| sum(row, by.len() + COUNT_COLUMNS.len() + index));
+    let first = first + by.len();
+    let counted = std::array::from_fn(|index| from_stored(row.get(first + index)));
+    let summed = std::array::from_fn(|index| sum(row, first + COUNT_COLUMNS.len() + index));
     usage.totals = totals_of(counted, summed);
     usage
 }

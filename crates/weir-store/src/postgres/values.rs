@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::super::sqlite::stored;
 use super::super::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant, check};
-use super::{Postgres, Shared, schema};
+use super::{Postgres, Shared, conversations, schema};
 use crate::backend::Values;
 
 /// Maximum expired entries deleted per transaction, so that others do not wait long.
@@ -55,7 +55,8 @@ impl Values for Postgres {
     fn activity(&self) -> Activity {
         let shared = &self.0.shared;
         let (writes, failed_writes) = shared.pool.health().counts();
-        Activity { writes, failed_writes, queued: shared.queues.waiting(), log_bytes: 0 }
+        let (queued, transactions) = (shared.queues.waiting(), shared.pool.health().latencies());
+        Activity { writes, failed_writes, queued, transactions, ..Activity::default() }
     }
 
     async fn sync(&self) -> Result<(), StoreError> {
@@ -176,7 +177,8 @@ impl Values for Postgres {
                     }
                 }
             }
-            Ok(deleted)
+            drop(connection);
+            Ok(deleted + conversations::delete_expired(shared, now_ms).await?)
         })
         .await
     }

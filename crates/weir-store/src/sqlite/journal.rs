@@ -12,7 +12,8 @@ use super::{Sqlite, backup, lookup, prune, queries, rows, totals};
 use crate::backend::Journal;
 use crate::ledger::text::sanitise;
 use crate::ledger::{
-    Intent, RequestEnd, RequestId, RequestQuery, RequestRow, Settlement, UsageQuery, UsageRow,
+    Intent, RequestEnd, RequestId, RequestQuery, RequestRow, SeriesQuery, SeriesRow, Settlement,
+    UsageQuery, UsageRow,
 };
 use crate::wal::{checkpoint_all, note_written, record, settle_directly};
 use crate::{StoreError, Tenant};
@@ -90,6 +91,11 @@ impl Journal for Sqlite {
     async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, StoreError> {
         checkpoint_all(self).await;
         self.read(move |connection| queries::usage(connection, &query)).await
+    }
+
+    async fn series(&self, query: SeriesQuery) -> Result<Vec<SeriesRow>, StoreError> {
+        checkpoint_all(self).await;
+        self.read(move |connection| queries::series(connection, &query)).await
     }
 
     async fn requests(&self, query: RequestQuery) -> Result<Vec<RequestRow>, StoreError> {

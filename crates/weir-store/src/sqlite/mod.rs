@@ -6,6 +6,7 @@ mod backup;
 mod budgets;
 mod change_counter;
 mod changes;
+mod conversations;
 mod journal;
 mod key_rows;
 mod keys;

@@ -7,10 +7,11 @@ use rusqlite::{Connection, Row, params_from_iter};
 
 use crate::Tenant;
 use crate::ledger::query::{COUNT_COLUMNS, REQUEST_COLUMNS, SUM_COLUMNS, SqlValue, totals_of};
+use crate::ledger::series::{DETAILS, Sums};
 use crate::ledger::text::from_stored;
 use crate::ledger::{
-    Attribution, Caller, Column, Flags, KeyNames, RequestId, RequestQuery, RequestRow, Settlement,
-    UsageQuery, UsageRow,
+    Attribution, Caller, Column, Flags, KeyNames, RequestId, RequestQuery, RequestRow, SeriesQuery,
+    SeriesRow, Settlement, UsageQuery, UsageRow,
 };
 
 impl From<SqlValue> for Value {
@@ -49,23 +50,58 @@ pub(super) fn usage(
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement
         .query_map(params_from_iter(conditions.values.into_iter().map(Value::from)), |row| {
-            usage_row(row, &query.by)
+            usage_row(row, 0, &query.by)
         })?;
     rows.collect()
 }
 
-fn usage_row(row: &Row<'_>, by: &[Column]) -> rusqlite::Result<UsageRow> {
+/// Returns totals of requests by stretches of time.
+pub(super) fn series(
+    connection: &Connection,
+    query: &SeriesQuery,
+) -> rusqlite::Result<Vec<SeriesRow>> {
+    let conditions = query.conditions();
+    let sums = Sums {
+        table: "request",
+        count: |sql| format!("sum({sql})"),
+        // In halves, as in `usage`.
+        large: |sql| format!("sum({sql} >> 32), sum({sql} & 0xffffffff)"),
+    };
+    let mut statement = connection.prepare_cached(&query.sql(&conditions, &sums))?;
+    let values = params_from_iter(conditions.values.into_iter().map(Value::from));
+    let rows = statement.query_map(values, |row| series_row(row, query))?;
+    rows.collect()
+}
+
+fn series_row(row: &Row<'_>, query: &SeriesQuery) -> rusqlite::Result<SeriesRow> {
+    let first = usize::from(query.every_ms.is_some());
+    let start_ms = query.every_ms.map(|_| row.get(0).map(from_stored)).transpose()?;
+    let usage = usage_row(row, first, &query.by)?;
+    let mut found = SeriesRow { start_ms, usage, ..SeriesRow::default() };
+    let mut details = [0; DETAILS];
+    let before = first + query.by.len() + COUNT_COLUMNS.len() + 2 * SUM_COLUMNS.len();
+    for (index, detail) in details.iter_mut().enumerate() {
+        *detail = row.get(before + index).map(from_stored)?;
+    }
+    found.set_details(&details);
+    Ok(found)
+}
+
+/// Reads names and totals from the columns from `first` on.
+fn usage_row(row: &Row<'_>, first: usize, by: &[Column]) -> rusqlite::Result<UsageRow> {
     let mut usage = UsageRow::default();
     for (index, column) in by.iter().enumerate() {
+        let index = first + index;
         match (column, usage.name_mut(*column)) {
             (_, Some(name)) => *name = Some(row.get(index)?),
             (Column::Tenant, None) => usage.tenant = Some(Tenant(row.get(index)?)),
             (_, None) => usage.day = Some(row.get(index).map(from_stored)?),
         }
     }
-    let count = |index: usize| row.get(by.len() + index).map(from_stored);
+    let first = first + by.len();
+    let count = |index: usize| row.get(first + index).map(from_stored);
     let sum = |index: usize| {
-        let first = by.len() + COUNT_COLUMNS.len() + 2 * index;
+        let first = first + COUNT_COLUMNS.len() + 2 * index;
         let (high, low): (i64, i64) = (row.get(first)?, row.get(first + 1)?);
         Ok::<_, rusqlite::Error>((i128::from(high) << 32) + i128::from(low))
     };

@@ -57,6 +57,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("moved.sql"),
     include_str!("budget.sql"),
     include_str!("attribution.sql"),
+    include_str!("conversation.sql"),
 ];
 
 /// Rejects files that are not weir's, or of a later version. Changes nothing.

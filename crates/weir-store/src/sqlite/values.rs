@@ -9,13 +9,22 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::readers::Readers;
 use super::sync::Dirty;
-use super::{Sqlite, stored, sync};
+use super::{Sqlite, conversations, stored, sync};
 use crate::backend::Values;
 use crate::wal::checkpoint_all;
 use crate::{Activity, Entry, Kind, Life, SECRET_BYTES, State, StoreError, Tenant, check};
 
 /// Maximum expired entries deleted per transaction, so that others do not wait long.
 const DELETED_AT_ONCE: i64 = 1000;
+
+/// Returns the size of a file and of SQLite's own log next to it.
+fn size_bytes(path: &Path) -> u64 {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    // A file that cannot be examined counts as empty.
+    let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
+    size(path) + size(Path::new(&log))
+}
 
 #[async_trait]
 impl Values for Sqlite {
@@ -33,7 +42,9 @@ impl Values for Sqlite {
             writes: writer.writes + log.writes,
             failed_writes: writer.failed_writes + log.failed_writes,
             queued: writer.queued,
-            log_bytes: log.log_bytes,
+            transactions: writer.transactions,
+            file_bytes: self.file().map_or(0, size_bytes),
+            ..log
         }
     }
 
@@ -141,7 +152,7 @@ impl Values for Sqlite {
             let more = self.writer.run(work).await? as u64;
             deleted += more;
             if more < DELETED_AT_ONCE as u64 {
-                return Ok(deleted);
+                return Ok(deleted + conversations::delete_expired(self, now_ms).await?);
             }
         }
     }

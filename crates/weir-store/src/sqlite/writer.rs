@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::sync::Dirty;
+use crate::latency::Latency;
 use crate::{Activity, OpenError, StoreError};
 
 /// How long the thread waits for another process's transaction.
@@ -41,6 +43,7 @@ pub(crate) struct Shared {
     dirty: Option<Dirty>,
     writes: AtomicU64,
     failed_writes: AtomicU64,
+    latency: Latency,
 }
 
 impl Shared {
@@ -139,6 +142,7 @@ impl Writer {
             dirty,
             writes: AtomicU64::new(0),
             failed_writes: AtomicU64::new(0),
+            latency: Latency::default(),
         });
         let own = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -161,7 +165,8 @@ impl Writer {
             writes: self.shared.writes.load(Ordering::Relaxed),
             failed_writes: self.shared.failed_writes.load(Ordering::Relaxed),
             queued: (QUEUE_LENGTH - self.queue.capacity()) as u64,
-            log_bytes: 0,
+            transactions: self.shared.latency.read(),
+            ..Activity::default()
         }
     }
 
@@ -223,9 +228,11 @@ fn write(shared: &Shared, mut waiting: mpsc::Receiver<Work>) {
     while let Some(first) = waiting.blocking_recv() {
         let mut replies = Vec::new();
         let connection = shared.connection();
+        let begun = Instant::now();
         let outcome =
             transaction(&connection, shared.busy_timeout(), first, &mut waiting, &mut replies);
         drop(connection);
+        shared.latency.note(begun.elapsed());
         shared.report(outcome.as_ref().copied());
         for reply in replies {
             reply(outcome.clone());

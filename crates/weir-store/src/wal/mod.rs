@@ -16,7 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::time::Instant;
+
 use crate::files::{create_private, sync_folder};
+use crate::latency::Latency;
 use crate::ledger::RequestId;
 use crate::{Activity, StoreError};
 use instances::{SegmentFile, segment_path};
@@ -59,6 +62,8 @@ pub(crate) struct RequestLog {
     closed_bytes: AtomicU64,
     writes: AtomicU64,
     failed_writes: AtomicU64,
+    checkpoints: AtomicU64,
+    latency: Latency,
 }
 
 #[derive(Default)]
@@ -93,6 +98,8 @@ impl RequestLog {
             closed_bytes: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             failed_writes: AtomicU64::new(0),
+            checkpoints: AtomicU64::new(0),
+            latency: Latency::default(),
         }
     }
 
@@ -168,7 +175,10 @@ impl RequestLog {
         let written = if bytes + record.len() as u64 > max_bytes {
             Err(StoreError::Behind { bytes })
         } else {
-            inner.tail.append(record)
+            let begun = Instant::now();
+            let appended = inner.tail.append(record);
+            self.latency.note(begun.elapsed());
+            appended
         };
         if self.folder.is_none() && bytes > MEMORY_BYTES as u64 {
             self.is_checkpoint_due.store(true, Ordering::Relaxed);
@@ -230,8 +240,10 @@ impl RequestLog {
         Activity {
             writes: self.writes.load(Ordering::Relaxed),
             failed_writes: self.failed_writes.load(Ordering::Relaxed),
-            queued: 0,
+            checkpoints: self.checkpoints.load(Ordering::Relaxed),
+            appends: self.latency.read(),
             log_bytes: segments.chain([(segment, bytes)]).map(pending).sum(),
+            ..Activity::default()
         }
     }
 
@@ -271,7 +283,10 @@ impl RequestLog {
     /// Advances the checkpoint, after its commit.
     pub(crate) fn advance_checkpoint(&self, position: Position) {
         let mut inner = self.inner();
-        inner.checkpoint = inner.checkpoint.max(position);
+        if position > inner.checkpoint {
+            inner.checkpoint = position;
+            self.checkpoints.fetch_add(1, Ordering::Relaxed);
+        }
         if let Tail::Memory { from, bytes } = &mut inner.tail {
             let done = usize::try_from(position.bytes.saturating_sub(*from)).unwrap_or(usize::MAX);
             let done = done.min(bytes.len());

@@ -12,6 +12,7 @@ use moka::sync::Cache;
 
 use crate::config::{Config, OnFailure};
 use crate::proxy::error::{ErrorKind, ProxyError};
+use crate::proxy::events::Events;
 use crate::proxy::hold::account::new_id;
 use crate::proxy::plan::Planned;
 use alerts::Alerts;
@@ -152,8 +153,9 @@ impl<'a> Desired<'a> {
 }
 
 impl Budgets {
-    /// Creates the budgets of `config`, held in `store` and counted in `redis` if configured.
-    pub fn new(config: Arc<Config>, store: &Store, redis: Option<Redis>) -> Self {
+    /// Creates the budgets of `config`, held in `store` and counted in `redis` if configured. Their
+    /// alerts are sent as `events`.
+    pub fn new(config: Arc<Config>, store: &Store, redis: Option<Redis>, events: Events) -> Self {
         let (zone, store) = (config.budgets.time_zone.clone(), store.clone());
         let counters = match redis {
             Some(redis) => Counters::in_redis(redis, store.clone(), zone, RedisOptions::default()),
@@ -163,7 +165,7 @@ impl Budgets {
             budget_cache: BudgetCache::new(store),
             counters,
             outputs: Cache::new(MAX_OUTPUTS),
-            alerts: Alerts::new(&config.budgets.webhook_url),
+            alerts: Alerts::new(events),
             config,
         }
     }
@@ -240,7 +242,7 @@ impl Budgets {
         let wanted = Reservation { id, begun_ms, applied, ask, patience };
         match self.counters.reserve(wanted, owner.clone()).await {
             Ok(granted) => {
-                self.alerts.look(&granted.statuses, begun_ms);
+                self.alerts.look(&granted.statuses);
                 let amount = Spending {
                     nano_usd: ask.amount(Measure::NanoUsd, granted.output_tokens),
                     tokens: ask.amount(Measure::Tokens, granted.output_tokens),
@@ -255,7 +257,7 @@ impl Budgets {
                 })
             }
             Err(NoRoom::Exhausted(status)) => {
-                self.alerts.look(std::slice::from_ref(&status), begun_ms);
+                self.alerts.look(std::slice::from_ref(&status));
                 Err(exhausted(&status))
             }
             Err(NoRoom::Held) => Err(held()),

@@ -55,7 +55,7 @@ impl Draft {
     }
 
     /// Whether the conversation keeps its decisions.
-    pub(super) fn has_decisions(&self) -> bool {
+    pub(in crate::proxy::plan) fn has_decisions(&self) -> bool {
         self.options.policy.is_thinking_bound && self.options.mode == Mode::Compact
     }
 

@@ -1,26 +1,30 @@
 //! Candidates for a note's room in order: the best ratio of worth to price first, equal ones in
 //! order of listing. Pure.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::num::NonZeroU32;
 
 /// Candidate that is worth its price, by index.
-#[derive(PartialEq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Offer {
-    /// Ratio of worth to price.
-    pub ratio: f64,
-    pub candidate: usize,
+    /// Bits of the ratio of worth to price: of positive numbers they have the order of the numbers.
+    ratio: u64,
+    candidate: Reverse<usize>,
 }
 
-impl Eq for Offer {}
-impl PartialOrd for Offer {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+impl Offer {
+    /// Creates an offer; `ratio` is above 0.
+    pub(crate) fn new(ratio: f64, candidate: usize) -> Self {
+        Self { ratio: ratio.to_bits(), candidate: Reverse(candidate) }
     }
-}
-impl Ord for Offer {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.ratio.total_cmp(&other.ratio).then(other.candidate.cmp(&self.candidate))
+
+    /// Returns the ratio of worth to price.
+    pub(crate) fn ratio(&self) -> f64 {
+        f64::from_bits(self.ratio)
+    }
+
+    pub(crate) fn candidate(&self) -> usize {
+        self.candidate.0
     }
 }
 

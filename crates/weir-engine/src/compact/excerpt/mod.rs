@@ -378,13 +378,13 @@ impl<'a> Writer<'a> {
         let offers: Vec<Offer> =
             (0..self.candidates.len()).filter_map(|index| self.offered(index)).collect();
         let mut heap = BinaryHeap::from(offers);
-        while let Some(Offer { candidate: index, .. }) = heap.pop() {
+        while let Some(index) = heap.pop().map(|offer| offer.candidate()) {
             // A candidate that became cheaper was offered again.
             let Some(offer) = self.offered(index).filter(|_| !self.is_picked[index]) else {
                 continue;
             };
-            let next = heap.peek().map_or(0.0, |next| next.ratio);
-            if offer.ratio < next {
+            let next = heap.peek().map_or(0.0, Offer::ratio);
+            if offer.ratio() < next {
                 heap.push(offer);
                 continue;
             }
@@ -403,7 +403,7 @@ impl<'a> Writer<'a> {
     /// Returns a candidate at its current value, if it is worth its price.
     fn offered(&self, index: usize) -> Option<Offer> {
         let ratio = self.gain(index) / self.price(index);
-        self.is_worth(&self.candidates[index], ratio).then_some(Offer { ratio, candidate: index })
+        self.is_worth(&self.candidates[index], ratio).then(|| Offer::new(ratio, index))
     }
 
     fn take(&mut self, index: usize, price: f64) {

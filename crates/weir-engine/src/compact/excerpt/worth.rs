@@ -100,7 +100,11 @@ pub(crate) fn lead(reading: &Reading, index: usize) -> f64 {
         BlockKind::Call { .. } => CALL_WORTH,
         BlockKind::Text => {
             let is_fence = |index: usize| {
-                reading.text[reading.units[index].span.clone()].trim_start().starts_with("```")
+                let own = &reading.text[reading.units[index].span.clone()];
+                match own.as_bytes() {
+                    [b'!'..=b'~', ..] => own.starts_with("```"),
+                    _ => own.trim_start().starts_with("```"),
+                }
             };
             // Agents without tools write actions as a block of code.
             if !is_first && is_fence(index - 1) && !is_fence(index) {

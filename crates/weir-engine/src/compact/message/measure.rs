@@ -169,6 +169,7 @@ impl Measure {
             Part::Ambiguous(raw) => self.encoding.count(raw),
             Part::Image { url, detail } => self.images.count(url, detail.as_deref()),
             Part::Audio { data, format } => media::count_audio(data, format),
+            Part::Tools(raw) => tokens::tools::count_list(self.encoding, raw),
             Part::Other(raw) => tokens::count_unknown(self.encoding, raw),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use memchr::memchr2;
+use memchr::{memchr, memchr2};
 
 /// Maximum length of a line that is one unit.
 const LINE_BYTES: usize = 240;
@@ -26,10 +26,11 @@ pub(crate) fn units(text: &str) -> Vec<Range<usize>> {
         split_record(text, trimmed, 0, &mut units);
         return split_overlong(text, units);
     }
-    let mut start = 0;
-    for line in text.split_inclusive('\n') {
-        let span = trim_end(text, start..start + line.len());
-        start += line.len();
+    let (bytes, mut start) = (text.as_bytes(), 0);
+    while start < bytes.len() {
+        let end = memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |length| start + length);
+        let span = trim_end(text, start..end);
+        start = end + 1;
         if span.is_empty() {
             continue;
         }
@@ -81,9 +82,10 @@ fn matching(text: &str, open: usize, end: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut depth = 0_usize;
     let mut at = open;
-    while at < end {
+    loop {
+        at += bytes.get(at..end)?.iter().position(|byte| is(*byte, BRACKET | QUOTE))?;
         match bytes[at] {
-            _ if opens_string(bytes, at) => {
+            b'"' | b'\'' if opens_string(bytes, at) => {
                 at = string_end(bytes, at, end);
                 continue;
             }
@@ -98,7 +100,6 @@ fn matching(text: &str, open: usize, end: usize) -> Option<usize> {
         }
         at += 1;
     }
-    None
 }
 
 /// Splits a record: a small one stays whole, a larger one becomes its members, each with its name;
@@ -157,15 +158,17 @@ fn members(text: &str, start: usize, end: usize) -> Vec<Range<usize>> {
     let mut members = Vec::new();
     let mut from = start;
     let mut at = start;
-    while at < end {
+    let signs = |bytes: &[u8]| bytes.iter().position(|byte| is(*byte, OPENING | QUOTE | COMMA));
+    while let Some(place) = bytes.get(at..end).and_then(signs) {
+        at += place;
         match bytes[at] {
             b'{' | b'[' => at = matching(text, at, end).unwrap_or(end),
-            _ if opens_string(bytes, at) => at = string_end(bytes, at, end),
             b',' => {
                 members.push(trim(text, from..at));
                 at += 1;
                 from = at;
             }
+            _ if opens_string(bytes, at) => at = string_end(bytes, at, end),
             _ => at += 1,
         }
     }
@@ -203,39 +206,12 @@ fn string_end(bytes: &[u8], open: usize, end: usize) -> usize {
 /// Splits prose into sentences: joins short ones, and splits long ones between words.
 fn split_prose(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
     let mut start = span.start;
-    let mut blank = None;
-    for (offset, letter) in text[span.clone()].char_indices() {
-        let at = span.start + offset;
-        let length = at - start;
-        let is_before_blank =
-            || text[at + letter.len_utf8()..span.end].starts_with(char::is_whitespace);
-        let ends = || match letter {
-            '。' | '！' | '？' | '；' => true,
-            '.' | '!' | '?' | ';' | '}' | ']' => is_before_blank(),
-            '\n' => true,
-            // A line break as written inside a JSON string.
-            'n' => text.as_bytes()[..at].ends_with(b"\\"),
-            _ => false,
-        };
-        if letter.is_whitespace() || letter == ',' || letter == '，' || letter == '、' {
-            blank = Some(at + letter.len_utf8());
+    while let Some(cut) = sentence_end(text, start, span.end) {
+        let unit = trim(text, start..cut);
+        if !unit.is_empty() {
+            units.push(unit);
         }
-        let cut = if length >= SENTENCE_BYTES && ends() {
-            Some(at + letter.len_utf8())
-        } else if length >= LINE_BYTES {
-            // Split behind the last blank; if there is none, at any character.
-            Some(blank.filter(|blank| *blank > start + SENTENCE_BYTES).unwrap_or(at))
-        } else {
-            None
-        };
-        if let Some(cut) = cut.filter(|cut| *cut > start) {
-            let unit = trim(text, start..cut);
-            if !unit.is_empty() {
-                units.push(unit);
-            }
-            start = cut;
-            blank = None;
-        }
+        start = cut;
     }
     let rest = trim(text, start..span.end);
     // A short rest belongs to the sentence before it.
@@ -250,6 +226,54 @@ fn split_prose(text: &str, span: Range<usize>, units: &mut Vec<Range<usize>>) {
     }
 }
 
+/// Returns the end of the sentence that begins at `start`: at its mark, or else behind the last blank of
+/// the bytes that it may have, or else at any character. `None` if it does not end before `end`.
+fn sentence_end(text: &str, start: usize, end: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let most = (start + LINE_BYTES..end).find(|at| text.is_char_boundary(*at));
+    let behind = most.map_or(end, |most| most + 1);
+    let mut at = start + SENTENCE_BYTES;
+    while let Some(place) =
+        bytes.get(at..behind).and_then(|rest| rest.iter().position(|byte| is(*byte, ENDING)))
+    {
+        at += place;
+        if let Some(length) = mark_bytes(text, at, end) {
+            return Some(at + length);
+        }
+        at += 1;
+    }
+    let most = most?;
+    let (least, letter) = (start + SENTENCE_BYTES, text[most..].chars().next()?);
+    let blank = text[start..most + letter.len_utf8()].rfind(is_blank);
+    let behind_blank =
+        |at: usize| start + at + text[start + at..].chars().next().map_or(0, char::len_utf8);
+    Some(blank.map(behind_blank).filter(|blank| *blank > least).unwrap_or(most))
+}
+
+fn is_blank(letter: char) -> bool {
+    letter.is_whitespace() || matches!(letter, ',' | '，' | '、')
+}
+
+/// Returns the length of the mark at `at` that ends a sentence; `None` if there is none.
+fn mark_bytes(text: &str, at: usize, end: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let ends = match bytes[at] {
+        b'.' | b'!' | b'?' | b';' | b'}' | b']' => {
+            text[at + 1..end].starts_with(char::is_whitespace)
+        }
+        b'\n' => true,
+        // A line break as written inside a JSON string.
+        b'n' => at > 0 && bytes[at - 1] == b'\\',
+        _ => {
+            return text
+                .get(at..)?
+                .starts_with(['。', '！', '？', '；'])
+                .then_some('。'.len_utf8());
+        }
+    };
+    ends.then_some(1)
+}
+
 fn trim(text: &str, span: Range<usize>) -> Range<usize> {
     let span = trim_end(text, span);
     let inside = &text[span.clone()];
@@ -259,7 +283,43 @@ fn trim(text: &str, span: Range<usize>) -> Range<usize> {
 /// Trims the end only: white space before a line has meaning in many languages, white space after
 /// it has none.
 fn trim_end(text: &str, span: Range<usize>) -> Range<usize> {
-    span.start..span.start + text[span.clone()].trim_end().len()
+    // Nearly all lines end with a letter or sign.
+    match text.as_bytes()[span.clone()] {
+        [.., b'!'..=b'~'] => span,
+        _ => span.start..span.start + text[span].trim_end().len(),
+    }
+}
+
+/// Classes of bytes that a text is split by.
+const BRACKET: u8 = 1;
+const OPENING: u8 = 1 << 1;
+const QUOTE: u8 = 1 << 2;
+const COMMA: u8 = 1 << 3;
+/// First byte of a mark that may end a sentence.
+const ENDING: u8 = 1 << 4;
+
+const CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut index = 0;
+    while index < 256 {
+        classes[index] = match index as u8 {
+            b'{' | b'[' => BRACKET | OPENING,
+            b'}' | b']' => BRACKET | ENDING,
+            b'"' | b'\'' => QUOTE,
+            b',' => COMMA,
+            b'.' | b'!' | b'?' | b';' | b'\n' | b'n' => ENDING,
+            // Marks of Chinese and Japanese.
+            0xe3 | 0xef => ENDING,
+            _ => 0,
+        };
+        index += 1;
+    }
+    classes
+};
+
+/// Whether a byte belongs to one of `classes`.
+fn is(byte: u8, classes: u8) -> bool {
+    CLASSES[usize::from(byte)] & classes != 0
 }
 
 #[cfg(test)]

@@ -63,11 +63,15 @@ fn is_run(byte: u8) -> bool {
     RUN[usize::from(byte)] != 0
 }
 
-/// Classes of bytes in a run: lowercase letters and bytes beyond ASCII, separators within a path or
-/// name, and all others.
+/// Classes of bytes in a run: lowercase letters and bytes beyond ASCII, digits, capitals, underscores,
+/// separators within a path or name, and all others. The last one marks bytes beyond ASCII.
 const SMALL: u8 = 1;
-const PARTING: u8 = 2;
-const OTHER: u8 = 4;
+const DIGIT: u8 = 1 << 1;
+const CAPITAL: u8 = 1 << 2;
+const UNDERSCORE: u8 = 1 << 3;
+const PARTING: u8 = 1 << 4;
+const OTHER: u8 = 1 << 5;
+const WIDE: u8 = 1 << 6;
 
 /// Bytes of names, paths, numbers and addresses, by class; 0 for others.
 const RUN: [u8; 256] = {
@@ -75,9 +79,13 @@ const RUN: [u8; 256] = {
     let mut index = 0;
     while index < 256 {
         run[index] = match index as u8 {
-            b'a'..=b'z' | 0x80.. => SMALL,
+            b'a'..=b'z' => SMALL,
+            0x80.. => SMALL | WIDE,
             b'/' | b'.' => PARTING,
-            b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'@' | b'#' | b'+' | b'-' => OTHER,
+            b'0'..=b'9' => DIGIT,
+            b'A'..=b'Z' => CAPITAL,
+            b'_' => UNDERSCORE,
+            b'@' | b'#' | b'+' | b'-' => OTHER,
             _ => 0,
         };
         index += 1;
@@ -96,6 +104,17 @@ const PLAIN: [u8; 256] = {
     plain
 };
 
+/// Whether a byte after lowercase letters ends a word that is no part of a value.
+const ENDS_WORD: [bool; 256] = {
+    let mut ends = [false; 256];
+    let mut index = 0;
+    while index < 0x80 {
+        ends[index] = RUN[index] == 0 && !matches!(index as u8, b'(' | b'=');
+        index += 1;
+    }
+    ends
+};
+
 impl Finder<'_> {
     fn run(&mut self) {
         let mut at = 0;
@@ -104,9 +123,18 @@ impl Finder<'_> {
         // End of the last string in this quote: beyond it the same quote opens a new one.
         let mut quoted_to = 0;
         while let Some(byte) = self.bytes.get(at).copied() {
+            if byte.is_ascii_lowercase() {
+                // Most words: nothing of them is a value.
+                let end = behind_small(self.bytes, at);
+                if self.bytes.get(end).is_none_or(|next| ENDS_WORD[usize::from(*next)]) {
+                    at = end;
+                    is_first = false;
+                    continue;
+                }
+            }
             if is_run(byte) && self.is_letter(at) {
                 let (end, holds) = self.run_end(at);
-                if holds == SMALL {
+                if holds & !WIDE == SMALL {
                     self.take_word(at, end);
                 } else if !is_first || !self.is_line_number(at, end) {
                     self.take_run(at, end, holds);
@@ -148,7 +176,7 @@ impl Finder<'_> {
             }
             match self.bytes.get(at) {
                 Some(b':') if self.is_in_time(start, at) => holds |= OTHER,
-                Some(0x80..) if self.is_letter(at) || self.is_mark(at) => holds |= SMALL,
+                Some(0x80..) if self.is_letter(at) || self.is_mark(at) => holds |= SMALL | WIDE,
                 _ => return (at, holds),
             }
             at += 1;
@@ -229,11 +257,11 @@ impl Finder<'_> {
 
     fn take_run(&mut self, start: usize, end: usize, holds: u8) {
         let (start, end) = self.trimmed(start, end);
-        if start >= end {
+        if end.saturating_sub(start) < *NAME_BYTES.start() {
             return;
         }
         let run = &self.bytes[start..end];
-        if is_name(run) {
+        if is_name(run, holds) {
             self.push(start, end, ValueKind::Name);
             // The date in a timestamp is a value, too.
             if is_moment(run) {
@@ -242,13 +270,12 @@ impl Finder<'_> {
             if holds & PARTING != 0 {
                 self.take_parts(start, end);
             }
-            self.take_phrase(start, end);
         } else if self.is_capitalised_inside(start, end) {
             self.push(start, end, ValueKind::Word);
-            self.take_phrase(start, end);
-        } else if NAME_BYTES.contains(&run.len()) {
-            self.take_phrase(start, end);
+        } else if run.len() > *NAME_BYTES.end() {
+            return;
         }
+        self.take_phrase(start, end);
     }
 
     /// Trims the punctuation of the surrounding sentence from a run.
@@ -273,7 +300,10 @@ impl Finder<'_> {
             let part = &self.bytes[from..at];
             let is_last_of_path = at == end && from > start && self.bytes[from - 1] == b'/';
             let is_whole = from == start && at == end;
-            if !is_whole && NAME_BYTES.contains(&part.len()) && (is_last_of_path || is_name(part)) {
+            if !is_whole
+                && NAME_BYTES.contains(&part.len())
+                && (is_last_of_path || is_name(part, holds_of(part)))
+            {
                 self.push(from, at, ValueKind::Name);
             }
             from = at + 1;
@@ -315,12 +345,11 @@ impl Finder<'_> {
     /// Returns whether a capitalised word is inside a sentence.
     fn is_capitalised_inside(&self, start: usize, end: usize) -> bool {
         let run = &self.bytes[start..end];
-        let rest_is_lower = run[1..].iter().all(|byte| byte.is_ascii_lowercase() || *byte >= 0x80);
         let before = &self.bytes[start.saturating_sub(2)..start];
         run.len() >= 4
             && run[0].is_ascii_uppercase()
-            && rest_is_lower
             && matches!(before, [b'a'..=b'z' | b',' | b'0'..=b'9' | b'A'..=b'Z', b' '])
+            && run[1..].iter().all(|byte| byte.is_ascii_lowercase() || *byte >= 0x80)
     }
 
     /// Adds a quoted string of one line; returns its end.
@@ -346,12 +375,35 @@ impl Finder<'_> {
     }
 }
 
+/// Returns the classes of the bytes of a part of a run.
+fn holds_of(part: &[u8]) -> u8 {
+    part.iter().fold(0, |holds, byte| holds | RUN[usize::from(*byte)])
+}
+
 /// Returns whether a run is more specific than a word of a language: it contains a digit, a joint,
-/// a capital inside or three capitals.
-fn is_name(run: &[u8]) -> bool {
+/// a capital inside or three capitals. `holds` are the classes of its bytes and of those trimmed from it,
+/// and no letter, digit or underscore is trimmed.
+fn is_name(run: &[u8], holds: u8) -> bool {
     if !NAME_BYTES.contains(&run.len()) {
         return false;
     }
+    if holds & DIGIT != 0 {
+        return true;
+    }
+    if holds & WIDE == 0 && holds & (SMALL | CAPITAL) != 0 {
+        if holds & UNDERSCORE != 0 {
+            return true;
+        }
+        // One capital at the start, as of a sentence.
+        if holds & !SMALL == CAPITAL && behind_small(run, 1) == run.len() {
+            return false;
+        }
+    }
+    is_joined(run)
+}
+
+/// Returns the same by each byte.
+fn is_joined(run: &[u8]) -> bool {
     let (mut is_plain, mut is_joined, mut capitals) = (true, false, 0);
     let mut before = 0_u8;
     for (index, byte) in run.iter().copied().enumerate() {

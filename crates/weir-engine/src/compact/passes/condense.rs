@@ -257,7 +257,7 @@ impl Compaction<'_> {
         source: &dyn Source,
     ) -> Option<(String, u64)> {
         let state = &*self.state;
-        source.expect(&(0..state.messages.facts.len()).collect::<Vec<_>>());
+        source.expect_first(state.messages.facts.len());
         let readings: Vec<Rc<Reading>> =
             (0..state.messages.facts.len()).map(|message| source.reading(message)).collect();
         let text_tokens: Vec<u64> = state

@@ -5,11 +5,13 @@ use std::cmp::Reverse;
 
 use super::Compaction;
 use crate::compact::message::clip::{Clipped, LADDER_TOKENS, LAST_TOKENS, SHORT_TOKENS};
+use crate::compact::policy::OPENING;
 use crate::compact::source::Source;
 use crate::compact::state::Compactor;
 use crate::compact::state::history::Pin;
 use crate::compact::state::messages::Fate;
 use crate::compact::state::turns::{Turn, TurnKind};
+use crate::tokens::MESSAGE_FRAMING;
 use crate::wire::Role;
 
 impl Compaction<'_> {
@@ -46,7 +48,21 @@ impl Compaction<'_> {
     }
 
     fn is_above_limit(&self) -> bool {
-        self.state.sizes.request_tokens > self.state.profile.limit_tokens
+        let size_tokens = self.state.sizes.request_tokens + self.opening_tokens();
+        size_tokens > self.state.profile.limit_tokens
+    }
+
+    /// Returns the size of the user's message that the plan adds if an assistant's is the first left.
+    fn opening_tokens(&self) -> u64 {
+        let turns = &self.state.turns;
+        let is_assistants = |turn: &usize| turns.list[*turn].kind == TurnKind::Assistant;
+        let needs_one = self.state.profile.policy.begins_with_user
+            && turns.live.first().is_some_and(is_assistants)
+            && !is_assistants(&0);
+        match needs_one {
+            true => MESSAGE_FRAMING + self.state.profile.measure.encoding.count(OPENING),
+            false => 0,
+        }
     }
 
     /// Drops pins of this kind, and the turns held by them alone, if the size is above the limit.
@@ -126,15 +142,18 @@ impl Compaction<'_> {
         }
     }
 
-    /// Clips the arguments of answered calls to a size, largest first, until the limit is reached.
+    /// Clips the arguments of answered calls, and outputs of calls inside a message, to a size, largest
+    /// first, until the limit is reached.
     fn clip_arguments(&mut self, level_tokens: u64, source: &dyn Source) {
         if !self.is_above_limit() {
             return;
         }
         let calls = self.largest(|turn, message| {
-            let is_answered = self.state.messages.facts[message].calls > 0 && turn.results > 0;
+            let fact = &self.state.messages.facts[message];
+            let is_answered = fact.calls > 0 && turn.results > 0;
+            let may_hold_outputs = fact.calls == 0 && turn.kind == TurnKind::Assistant;
             let is_above = self.state.messages.current_tokens(message) > level_tokens;
-            (is_answered && is_above).then_some(self.state.messages.facts[message].tokens)
+            ((is_answered || may_hold_outputs) && is_above).then_some(fact.tokens)
         });
         for message in calls {
             if !self.is_above_limit() {

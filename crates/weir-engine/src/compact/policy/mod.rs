@@ -13,6 +13,9 @@ use anchors::Anchors;
 use clearing::Clearing;
 use serde::{Deserialize, Serialize};
 
+/// Text of the user's message before an assistant's that a compaction left first.
+pub const OPENING: &str = "[weir: shortened]";
+
 /// Method for fitting a conversation in its limit. Shares are in thousandths.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Policy {
@@ -21,6 +24,11 @@ pub struct Policy {
     pub hard_permille: u32,
     /// Mark that a compaction reduces to, as a share of the same base.
     pub low_permille: u32,
+    /// Share of the way between two compactions from which one is due when a round begins that may
+    /// pass the hard mark, if the model binds its thinking to the conversation; 0 for none. Inside a
+    /// round, the thinking that a compaction leaves out is still of use.
+    #[serde(default)]
+    pub early_permille: u32,
     /// Growth that each compaction makes room for if the content allows it, as a share of the
     /// limit.
     pub min_growth_permille: u32,
@@ -47,6 +55,10 @@ pub struct Policy {
     /// Whether a compaction leaves the model's thinking in all turns that stay, unless the model binds
     /// it. Set by the protocol: in chat completions nothing says which of it a provider wants back.
     pub keeps_thinking: bool,
+    /// Whether a conversation must begin with a user's message. Set by the protocol. If none is left at
+    /// the beginning, the plan adds one ([`OPENING`]).
+    #[serde(default)]
+    pub begins_with_user: bool,
     /// Whether the model refuses two user or two assistant messages in a row.
     pub strict_alternation: bool,
     pub zones: Zones,
@@ -243,6 +255,7 @@ impl Default for Policy {
         Self {
             hard_permille: 1000,
             low_permille: 750,
+            early_permille: 600,
             min_growth_permille: 250,
             recent_messages: 4,
             recent_permille: 150,
@@ -253,6 +266,7 @@ impl Default for Policy {
             notes_apart: true,
             is_thinking_bound: false,
             keeps_thinking: false,
+            begins_with_user: false,
             strict_alternation: false,
             zones: Zones {
                 soft_permille: 0,

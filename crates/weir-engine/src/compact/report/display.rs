@@ -21,13 +21,14 @@ pub fn compact(report: &Report) -> String {
         let (needed, limit) = (tokens(window.sent_tokens), tokens(window.limit_tokens));
         return format!(
             "{}: {}, {needed} tokens needed, the limit is {limit}, {messages}\n",
-            report.model, report.action
+            model(report),
+            report.action
         );
     }
     let read = if window.messages == 0 { " (no messages to read)" } else { "" };
     format!(
         "{}: {}{read}, {} → {} of {} tokens ({} %), {} left, {} gone, {} masked, {} clipped of {}, {}, {}\n",
-        report.model,
+        model(report),
         report.action,
         tokens(window.received_tokens),
         tokens(window.sent_tokens),
@@ -58,7 +59,7 @@ pub fn table(report: &Report, width: usize) -> String {
 pub(crate) fn head(report: &Report, width: usize) -> String {
     let width = width.max(LEAST_WIDTH);
     let window = &report.window;
-    let (model, policy) = (&report.model, &report.policy);
+    let (model, policy) = (model(report), &report.policy);
     let mut text = format!("{model}: {} ({}, policy {policy})\n", report.action, report.mode);
     let (sent, limit) = (tokens(window.sent_tokens), tokens(window.limit_tokens));
     let received = tokens(window.received_tokens);
@@ -73,6 +74,11 @@ pub(crate) fn head(report: &Report, width: usize) -> String {
     });
     text.push_str(&bar(window.sent_tokens, window.limit_tokens, width));
     text
+}
+
+/// Returns the model's name, or says that the request has none.
+pub fn model(report: &Report) -> &str {
+    if report.model.is_empty() { "no model" } else { &report.model }
 }
 
 /// Draws a bar over the whole width.

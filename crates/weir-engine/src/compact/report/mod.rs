@@ -10,17 +10,19 @@ pub mod preflight;
 pub mod reasons;
 mod rows;
 pub mod shown;
+pub(crate) mod texts;
 mod treatment;
 mod verbosity;
 mod words;
 
 pub use brief::brief;
-pub use display::{compact, judged, table};
+pub use display::{compact, judged, model, table};
 pub use members::{
     Budget, Compaction, FateName, LastCompaction, MessageRow, NoteRow, Report, RoleName, RoleRow,
     Section, SectionRow, ShareRow, Subject, Warning, Window,
 };
 pub use preflight::{Advice, Base, Category, Preflight, preflight};
+pub use texts::Appearance;
 pub use treatment::Treatment;
 pub use verbosity::Verbosity;
 

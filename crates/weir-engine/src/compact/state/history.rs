@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub enum Mark {
     /// The size is above the soft mark.
     Soft,
-    /// The size is above the hard mark, or above the limit.
+    /// The size is above the hard mark or the limit, or near them when a round begins.
     Hard,
 }
 

@@ -14,6 +14,8 @@ use crate::wire::Role;
 /// tool use.
 const DIALOGUE_MESSAGES: usize = 40;
 const DIALOGUE_SHARE: u64 = 2;
+/// Number of rounds whose size shows that of the next.
+const ROUNDS: usize = 3;
 
 /// Trigger sizes of compaction, including tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +71,54 @@ impl Compactor {
         let is_loose = self.turns.first_user.is_some_and(|turn| turn > self.turns.newest_from());
         let loose_tokens = if is_loose { self.base_tokens().1 } else { 0 };
         let reserved = if self.compactions() > 0 { self.most_reserve_tokens(more) } else { 0 };
-        self.due_with(self.sizes.request_tokens + more_tokens + loose_tokens, reserved).is_some()
+        let size_tokens = self.sizes.request_tokens + more_tokens + loose_tokens;
+        let may_begin_round =
+            uncounted_tokens > 0 || more.iter().any(|fact| fact.role == Role::User);
+        (may_begin_round && size_tokens > self.early_tokens())
+            || self.due_with(size_tokens, reserved).is_some()
+    }
+
+    /// Returns whether a compaction is due because a round begins that may pass the hard mark: there it
+    /// would leave out thinking that the model still needs.
+    pub(crate) fn is_early_due(&self) -> bool {
+        let size_tokens = self.sizes.request_tokens;
+        size_tokens > self.early_tokens()
+            && self.messages.has_thinking()
+            && self.turns.begins_round(self.turns.list.len())
+            && self.due(size_tokens + self.usual_round_tokens()).is_some()
+    }
+
+    /// Returns the size of the largest of the last complete rounds, as received.
+    fn usual_round_tokens(&self) -> u64 {
+        let (mut end, mut largest_tokens) = (self.turns.list.len().saturating_sub(1), 0);
+        for _ in 0..ROUNDS {
+            let Some(last) = end.checked_sub(1) else { break };
+            let begins = (1..=last).rev().find(|turn| self.turns.begins_round(turn + 1));
+            let turns = &self.turns.list[begins.unwrap_or(0)..=last];
+            let messages = turns.iter().flat_map(|turn| turn.first..=turn.last);
+            let tokens = messages.map(|message| self.messages.facts[message].tokens).sum();
+            largest_tokens = largest_tokens.max(tokens);
+            end = begins.unwrap_or(0);
+        }
+        largest_tokens
+    }
+
+    /// Returns the size above which a compaction may be due when a round begins; the maximum if none is.
+    fn early_tokens(&self) -> u64 {
+        let policy = &self.profile.policy;
+        let has_restarts = policy.zones.restart != Restart::Never;
+        if policy.early_permille == 0 || !policy.is_thinking_bound || has_restarts {
+            return u64::MAX;
+        }
+        self.on_the_way(policy.early_permille)
+    }
+
+    /// Returns the size at a share of the way between the last compaction and the next one's mark.
+    pub(crate) fn on_the_way(&self, permille: u32) -> u64 {
+        let (_, hard_tokens) = self.due_above();
+        let last = self.history.last().map_or(0, |compaction| compaction.after_tokens);
+        let from = self.base_tokens().1.max(last).min(hard_tokens);
+        from + share(hard_tokens - from, permille.min(1000))
     }
 
     /// Returns the mark that a size exceeds, if a compaction is due.

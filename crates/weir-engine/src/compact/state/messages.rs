@@ -94,6 +94,13 @@ impl Messages {
         if message < self.thinking_from { self.facts[message].thinking_tokens } else { 0 }
     }
 
+    /// Whether any message is sent with thinking of the model.
+    pub(crate) fn has_thinking(&self) -> bool {
+        (self.thinking_from..self.count()).any(|message| {
+            self.facts[message].thinking_tokens > 0 && self.fates[message] != Fate::Gone
+        })
+    }
+
     /// Returns the size of a message as sent; 0 if it is removed.
     pub(crate) fn sent_tokens(&self, message: usize) -> u64 {
         match self.fates[message] {

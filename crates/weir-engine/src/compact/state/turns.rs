@@ -181,6 +181,14 @@ impl Turns {
         }
     }
 
+    /// Returns whether the last of the first `count` turns begins a round: a user's message after an
+    /// answer of the model that calls nothing.
+    pub(crate) fn begins_round(&self, count: usize) -> bool {
+        let [.., before, last] = &self.list[..count] else { return false };
+        let is_answer = before.kind == TurnKind::Assistant && before.calls == 0;
+        is_answer && last.kind == TurnKind::User && !last.is_note
+    }
+
     /// Returns whether a request could have ended after the last message, whichever message
     /// follows. It could after a user message, and after the last result that the calls wait for.
     pub(crate) fn is_certain_point(&self, last: &Fact) -> bool {
@@ -267,6 +275,25 @@ mod tests {
                 .collect();
             assert_eq!(found, of_message, "{transcript}");
             assert_eq!(turns.newest_from(), newest, "{transcript}");
+        }
+    }
+
+    #[test]
+    fn a_round_begins_with_the_user_s_message_after_an_answer() {
+        for (transcript, begins) in [
+            ("su", false),
+            ("sua", false),
+            ("suau", true),
+            ("suasu", true),
+            ("suaus", true),
+            ("suauu", false),
+            ("su1tu", false), // A word of the user while the model works.
+            ("su1tau", true),
+            ("su1u", false),
+            ("su1t", false),
+        ] {
+            let turns = turns(transcript);
+            assert_eq!(turns.begins_round(turns.list.len()), begins, "{transcript}");
         }
     }
 

@@ -55,7 +55,7 @@ impl Bpe {
 
     #[inline]
     fn count_piece(&self, piece: &[u8], memo: &mut Memo) -> usize {
-        if self.vocabulary.rank(piece) != NONE {
+        if self.vocabulary.holds(piece) {
             return 1;
         }
         memo.get(self.pattern, piece, || merge::count(&self.vocabulary, piece))

@@ -115,6 +115,9 @@ impl Classes {
     /// end.
     #[inline]
     pub fn o200k(&self, text: &str, start: usize) -> usize {
+        if let Some(end) = behind_plain_word(text.as_bytes(), start) {
+            return end;
+        }
         let (kind, bytes) = self.at(text, start);
         if kind & LETTER != 0 {
             let word = self.word(text, start);
@@ -247,6 +250,17 @@ impl Classes {
     }
 }
 
+/// Returns the end of a plain word in `o200k_base`, as most are: lowercase ASCII letters behind a space, a
+/// capital, both or neither, and then a character that cannot belong to them.
+#[inline(always)]
+fn behind_plain_word(bytes: &[u8], start: usize) -> Option<usize> {
+    let mut at = start + usize::from(bytes[start] == b' ');
+    at += usize::from(bytes.get(at).is_some_and(u8::is_ascii_uppercase));
+    let end = behind_small(bytes, at);
+    let is_end = bytes.get(end).is_none_or(|next| next.is_ascii() && *next != b'\'');
+    (end > at && is_end).then_some(end)
+}
+
 /// Word by the rules of `o200k_base`.
 struct Word {
     /// Its end, if lowercase letters end it.
@@ -305,6 +319,11 @@ mod tests {
     fn texts_are_parted_as_the_patterns_do() {
         for (text, o200k, cl100k) in [
             ("Hello, world", vec!["Hello", ",", " world"], vec!["Hello", ",", " world"]),
+            (
+                "a THe The\n fooBar it's aé x1",
+                vec!["a", " THe", " The", "\n", " foo", "Bar", " it's", " aé", " x", "1"],
+                vec!["a", " THe", " The", "\n", " fooBar", " it", "'s", " aé", " x", "1"],
+            ),
             ("HTTPServer's", vec!["HTTPServer's"], vec!["HTTPServer", "'s"]),
             ("fooBar don'T", vec!["foo", "Bar", " don'T"], vec!["fooBar", " don", "'T"]),
             ("it'ſ 'll", vec!["it'ſ", " '", "ll"], vec!["it", "'ſ", " '", "ll"]),

@@ -103,16 +103,32 @@ impl Vocabulary {
         if token.len() > SHORT {
             return self.long_rank(token);
         }
+        self.short_place(token).map_or(NONE, |place| self.short_ranks[place])
+    }
+
+    /// Returns whether `piece` is a token. Reads no rank, which lies in other memory than the key.
+    #[inline(always)]
+    pub fn holds(&self, piece: &[u8]) -> bool {
+        match piece {
+            [first, second] => self.pair(*first, *second) != NONE,
+            _ if piece.len() > SHORT => self.long_rank(piece) != NONE,
+            _ => self.short_place(piece).is_some(),
+        }
+    }
+
+    /// Returns the slot of a token of at most [`SHORT`] bytes, but not of two.
+    #[inline(always)]
+    fn short_place(&self, token: &[u8]) -> Option<usize> {
         let key = short_key(token);
         let mask = self.short_keys.len() - 1;
         let mut at = mixed(key) as usize & mask;
         loop {
             let own = self.short_keys[at];
             if own == key {
-                return self.short_ranks[at];
+                return Some(at);
             }
             if own == 0 {
-                return NONE;
+                return None;
             }
             at = (at + 1) & mask;
         }

@@ -14,6 +14,8 @@ pub(super) struct Answer<'n, 'de> {
     pub(super) named: &'n mut Named,
     /// Whether this body reports usage.
     pub(super) has_usage: bool,
+    /// The answer's own error.
+    pub(super) error: Option<&'de RawValue>,
     /// The event's own type.
     pub(super) kind: Option<&'de RawValue>,
     pub(super) model: Option<&'de RawValue>,
@@ -31,6 +33,7 @@ impl<'n> Answer<'n, '_> {
         Self {
             named,
             has_usage: false,
+            error: None,
             kind: None,
             model: None,
             service_tier: None,
@@ -57,6 +60,7 @@ impl<'de> Reader<'de> for Answer<'_, 'de> {
                 self.said_bytes += choices.said_bytes;
                 self.reason = choices.reason.or(self.reason);
             }
+            "error" if !self.is_inner => self.error = Some(map.next_value()?),
             "type" if !self.is_inner => self.kind = Some(map.next_value()?),
             // Anthropic's events and those of OpenAI's Responses.
             "delta" if !self.is_inner => {

@@ -33,6 +33,9 @@ const LAST_EVENTS: [&str; 6] = [
     "\"speech.audio.done\"",
 ];
 
+/// Events at the end of a stream that failed, of OpenAI's Responses and of Anthropic's messages.
+const FAILED_EVENTS: [&str; 2] = ["\"response.failed\"", "\"error\""];
+
 impl Usage {
     /// Reads the usage in `body`: a complete answer, or one chunk of a streamed one. `None` if the
     /// body is not a JSON object, or its `usage` is missing, null or not an object.
@@ -59,6 +62,8 @@ pub struct Metered {
     pub said_bytes: u64,
     /// Whether a stream reached its end, or an answer was complete JSON.
     pub done: bool,
+    /// Whether an event of a stream reported that the answer failed.
+    pub failed: bool,
     /// Number of events of a stream, `[DONE]` included.
     pub events: u64,
     /// Whether something was too large to be read; the other fields then cover the rest.
@@ -149,20 +154,22 @@ impl Notes {
             return;
         }
         // An event that is not JSON is ignored.
-        if let Some(kind) = self.body(event.data) {
-            self.metered.done |= kind.is_some_and(|kind| LAST_EVENTS.contains(&kind.get()));
+        if let Some(Read { kind, has_error }) = self.body(event.data) {
+            let is = |kinds: &[&str]| kind.is_some_and(|kind| kinds.contains(&kind.get()));
+            self.metered.done |= is(&LAST_EVENTS);
+            self.metered.failed |= has_error || is(&FAILED_EVENTS);
         }
     }
 
-    /// Records the facts of an answer or of one chunk, and returns its `type`. `None` if it is not
-    /// a JSON object, which leaves no trace.
-    fn body<'b>(&mut self, body: &'b [u8]) -> Option<Option<&'b RawValue>> {
+    /// Records the facts of an answer or of one chunk, and returns its type. `None` if it is not a JSON
+    /// object, which leaves no trace.
+    fn body<'b>(&mut self, body: &'b [u8]) -> Option<Read<'b>> {
         // One check of the whole: its members are then known to be text.
         let text = std::str::from_utf8(body).ok()?;
         let mut named = self.named;
         let mut answer = Answer::new(&mut named);
         let is_object = reader::read(text, &mut answer)?;
-        let Answer { has_usage, kind, model, service_tier, reason, said_bytes, .. } = answer;
+        let Answer { has_usage, error, kind, model, service_tier, reason, said_bytes, .. } = answer;
         let metered = &mut self.metered;
         if has_usage {
             self.named = named;
@@ -174,8 +181,16 @@ impl Notes {
         if let Some(reason) = reason.and_then(|raw| word(raw, MAX_WORD_BYTES)) {
             metered.finish_reason = Some(reason);
         }
-        is_object.then_some(kind)
+        // A chunk of a chat that failed has an error instead of choices; others may have a null.
+        let has_error = error.is_some_and(|error| error.get().starts_with(['{', '"']));
+        is_object.then_some(Read { kind, has_error })
     }
+}
+
+/// Type of an answer or an event, and whether it reports an error.
+struct Read<'b> {
+    kind: Option<&'b RawValue>,
+    has_error: bool,
 }
 
 /// Replaces `known` by the string `raw`. Nearly every chunk repeats the value of the one before,
@@ -351,6 +366,31 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_reports_a_failure_is_noticed() {
+        for (event, failed, done) in [
+            (
+                r#"{"type":"response.failed","response":{"error":{"code":"server_error"}}}"#,
+                true,
+                true,
+            ),
+            (r#"{"type":"error","error":{"type":"overloaded_error","message":"x"}}"#, true, false),
+            (r#"{"type":"error","code":"server_error","message":"x"}"#, true, false),
+            (r#"{"error":{"message":"x","code":502}}"#, true, false),
+            (r#"{"error":"x","error_type":"generation"}"#, true, false),
+            (r#"{"id":"c","choices":[],"error":{"code":502}}"#, true, false),
+            (r#"{"id":"c","choices":[],"error":null}"#, false, false),
+            (r#"{"type":"response.completed","response":{"error":null}}"#, false, true),
+            (r#"{"type":"response.incomplete","response":{"error":null}}"#, false, true),
+            (r#"{"choices":[{"delta":{"content":"error"},"finish_reason":null}]}"#, false, false),
+        ] {
+            let stream = format!("data: {event}\n\n");
+            let metered = metered("text/event-stream", &[stream.as_bytes()]);
+            assert_eq!((metered.failed, metered.done), (failed, done), "{event}");
+        }
+        assert!(!metered("application/json", &[br#"{"error":{"message":"x"}}"#]).failed);
+    }
+
+    #[test]
     fn a_complete_answer_is_read_at_its_end() {
         let body = br#"{"choices":[{"finish_reason":"stop"},{"finish_reason":"length"}],
             "usage":{"prompt_tokens":3}}"#;
@@ -494,7 +534,6 @@ mod tests {
             ..Metered::default()
         };
         assert_eq!(anthropic, expected);
-
         for last in ["completed", "incomplete", "failed"] {
             let created =
                 r#"{"type":"response.created","response":{"model":"gpt-x","usage":null}}"#;
@@ -514,6 +553,7 @@ mod tests {
                 service_tier: Some("flex".to_owned()),
                 said_bytes: 5,
                 done: true,
+                failed: last == "failed",
                 events: 3,
                 ..Metered::default()
             };

@@ -1,0 +1,106 @@
+//! Texts of a plan: each message as received and as sent, and each note. Decides nothing.
+
+use super::Plan;
+use crate::compact::report::texts::full_text;
+use crate::wire::{Edit, Request, splice};
+
+impl Plan {
+    /// Returns the text of a message as received, with its calls; `None` if there is no such message.
+    pub fn received_text(&self, request: &Request<'_>, message: usize) -> Option<String> {
+        let raw = request.messages.get(message)?;
+        request.protocol.read_message(raw).ok().map(|own| full_text(&own))
+    }
+
+    /// Returns the text of a message as it is sent, with its calls; `None` if it is not sent.
+    pub fn sent_text(&self, request: &Request<'_>, message: usize) -> Option<String> {
+        let raw = request.messages.get(message)?;
+        let own = self.changes.iter().filter(|(index, _)| *index == message);
+        let edits: Vec<&Edit> = own
+            .map(|(_, edit)| edit)
+            .filter(|edit| !matches!(edit, Edit::InsertBefore(_) | Edit::InsertAfter(_)))
+            .collect();
+        if edits.contains(&&Edit::Remove) {
+            return None;
+        }
+        let sent = splice::rewrite(request.protocol, raw, &edits);
+        request.protocol.read_message(&sent).ok().map(|own| full_text(&own))
+    }
+
+    /// Returns the text of a report's note, or of the recall that follows the notes.
+    pub fn note_text(&self, number: usize) -> Option<String> {
+        let recall = || {
+            let is_next = number == 1 || self.end.note_text(number.checked_sub(1)?).is_some();
+            let recall = self.recall.as_ref().filter(|_| is_next);
+            recall.map(|recall| recall.text.trim().to_owned())
+        };
+        self.end.note_text(number).or_else(recall)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::compact::report::Appearance;
+    use crate::plan::{Names, NoSummaries, PlanOptions, plan};
+    use crate::tokens::Encoding;
+    use crate::wire::Protocol;
+
+    /// Body of an agent that reads twelve files.
+    fn body() -> String {
+        let mut messages = vec![
+            r#"{"role":"system","content":"Be brief."}"#.to_owned(),
+            r#"{"role":"user","content":"Check all parts."}"#.to_owned(),
+        ];
+        for nth in 0..12 {
+            let result = format!("part_{nth} holds at level {nth}. ").repeat(40);
+            messages.push(format!(r#"{{"role":"assistant","content":null,"tool_calls":[{{"id":"c{nth}","type":"function","function":{{"name":"read","arguments":"{{\"part\":\"part_{nth}\"}}"}}}}]}}"#));
+            messages
+                .push(format!(r#"{{"role":"tool","tool_call_id":"c{nth}","content":"{result}"}}"#));
+        }
+        format!(r#"{{"model":"gpt-4o","messages":[{}]}}"#, messages.join(","))
+    }
+
+    #[test]
+    fn texts_and_appearances_agree_with_what_is_sent() {
+        let body = body();
+        let request = Protocol::Chat.read(body.as_bytes(), 100).expect("readable");
+        let mut options = PlanOptions::new("gpt-4o", Encoding::O200kBase, 128_000);
+        options.limits.header_tokens = Some(1500);
+        let plan = plan(&request, &options, &NoSummaries).expect("it fits");
+        let names = Names {
+            model: "gpt-4o",
+            policy: "default",
+            is_model_known: true,
+            edits: "",
+            refusal: None,
+        };
+        let report = plan.report(&request, &names);
+        let sent = plan.body.as_deref().expect("it is compacted");
+        let mut seen = std::collections::HashSet::new();
+        for row in &report.messages {
+            let appearance = plan.end.appearance(row);
+            seen.insert(appearance);
+            let received = plan.received_text(&request, row.index).expect("a message");
+            let text = plan.sent_text(&request, row.index);
+            match appearance {
+                Appearance::Pinned | Appearance::Kept => assert_eq!(text, Some(received)),
+                Appearance::Note => {
+                    let (number, said) = plan.end.excerpts_of(row.index).expect("excerpts");
+                    assert!(text.is_none());
+                    assert!(plan.note_text(number).is_some_and(|note| note.contains(said)));
+                    let line = said.lines().next().unwrap_or_default();
+                    assert!(line.starts_with(&format!("#{} ", row.index)), "{line}");
+                    assert!(sent.contains(line), "{line}");
+                }
+                Appearance::Gone | Appearance::Summarised => assert!(text.is_none()),
+                Appearance::Masked | Appearance::Clipped => assert_ne!(text, Some(received)),
+            }
+        }
+        assert!(seen.contains(&Appearance::Pinned) && seen.contains(&Appearance::Note));
+        assert_eq!(
+            plan.received_text(&request, 2).as_deref(),
+            Some(r#"> read: {"part":"part_0"}"#)
+        );
+        assert!(plan.received_text(&request, 26).is_none() && plan.note_text(0).is_none());
+        assert!(plan.note_text(report.notes.len() + 1).is_none());
+    }
+}

@@ -1,0 +1,177 @@
+//! Transcripts of Claude Code: one JSON object a line, with a message of the Messages API in each line
+//! of a user or the assistant.
+//!
+//! The transcript has no system prompt and no tools. Lines are read in the order of the file, so a
+//! branch that the user left by going back stays in. A subagent is a conversation of its own, and so is
+//! each part after a compaction by Claude Code.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::quoted;
+use crate::recorded::Recorded;
+use weir_engine::wire::{Protocol, json};
+
+/// Model of lines that Claude Code wrote itself, such as errors. They are never sent.
+const SYNTHETIC: &str = "<synthetic>";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Line<'a> {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    subtype: Option<String>,
+    uuid: Option<String>,
+    session_id: Option<String>,
+    agent_id: Option<String>,
+    #[serde(default)]
+    is_sidechain: bool,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Said<'a> {
+    id: Option<String>,
+    model: Option<String>,
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+}
+
+/// Conversation so far.
+#[derive(Default)]
+struct Part<'a> {
+    name: String,
+    model: Option<String>,
+    /// Role and blocks of each message.
+    messages: Vec<(&'static str, Vec<std::borrow::Cow<'a, str>>)>,
+    /// Last message of the assistant, and its identifier.
+    answer: Option<(usize, String)>,
+}
+
+impl<'a> Part<'a> {
+    /// Adds the blocks of a line. Lines of one message are one message again, even if results of its
+    /// first calls stand between them.
+    fn add(&mut self, role: &'static str, said: &Said<'a>) {
+        let Some(content) = said.content else { return };
+        let raw = content.get();
+        let blocks: Vec<_> = match raw.starts_with('[') {
+            true => json::elements(raw).unwrap_or_default().into_iter().map(Into::into).collect(),
+            false => vec![format!(r#"{{"type":"text","text":{raw}}}"#).into()],
+        };
+        let place = match (role, &self.answer, &said.id) {
+            ("assistant", Some((place, last)), Some(own)) if last == own => Some(*place),
+            _ => self.messages.len().checked_sub(1).filter(|last| self.messages[*last].0 == role),
+        };
+        let place = place.unwrap_or_else(|| {
+            self.messages.push((role, Vec::new()));
+            self.messages.len() - 1
+        });
+        self.messages[place].1.extend(blocks);
+        if role == "assistant" {
+            self.answer = said.id.clone().map(|id| (place, id));
+            self.model = said.model.clone().or(self.model.take());
+        }
+    }
+
+    fn recorded(self) -> Option<Recorded> {
+        if self.messages.is_empty() {
+            return None;
+        }
+        let messages: Vec<String> = self
+            .messages
+            .iter()
+            .map(|(role, blocks)| {
+                format!(r#"{{"role":"{role}","content":[{}]}}"#, blocks.join(","))
+            })
+            .collect();
+        let model = self.model.map(|model| format!(r#""model":{},"#, quoted(&model)));
+        let body =
+            format!(r#"{{{}"messages":[{}]}}"#, model.unwrap_or_default(), messages.join(","));
+        Some(Recorded { id: self.name, protocol: Protocol::Messages, body, is_request: false })
+    }
+}
+
+/// Returns the conversations of a transcript: that of the user first, then those of subagents.
+pub(crate) fn conversations(lines: &[&RawValue]) -> Vec<Recorded> {
+    let mut parts: BTreeMap<String, Vec<Part<'_>>> = BTreeMap::new();
+    let mut seen = HashSet::new();
+    for raw in lines {
+        let Ok(line) = serde_json::from_str::<Line<'_>>(raw.get()) else { continue };
+        // A resumed session repeats lines of the one before.
+        if line.uuid.as_ref().is_some_and(|uuid| !seen.insert(uuid.clone())) {
+            continue;
+        }
+        let agent = match line.is_sidechain {
+            true => line.agent_id.unwrap_or_else(|| "subagent".to_owned()),
+            false => String::new(),
+        };
+        let own = parts.entry(agent.clone()).or_default();
+        if line.subtype.as_deref() == Some("compact_boundary") {
+            own.push(Part::default());
+        }
+        let role = match line.kind.as_deref() {
+            Some("user") => "user",
+            Some("assistant") => "assistant",
+            _ => continue,
+        };
+        let said = line.message.and_then(|raw| serde_json::from_str::<Said<'_>>(raw.get()).ok());
+        let Some(said) = said.filter(|said| said.model.as_deref() != Some(SYNTHETIC)) else {
+            continue;
+        };
+        if own.is_empty() {
+            own.push(Part::default());
+        }
+        let number = own.len();
+        let Some(part) = own.last_mut() else { continue };
+        if part.name.is_empty() {
+            let session = line.session_id.as_deref().unwrap_or("session");
+            let name = if agent.is_empty() { session } else { &agent };
+            part.name = match number {
+                1 => name.to_owned(),
+                _ => format!("{name}, after compaction {}", number - 1),
+            };
+        }
+        part.add(role, &said);
+    }
+    parts.into_values().flatten().filter_map(Part::recorded).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::recorded::{Form, read};
+    use weir_engine::wire::{Protocol, Role};
+
+    const TRANSCRIPT: &str = r#"{"type":"summary","summary":"A title","leafUuid":"z"}
+{"type":"user","uuid":"1","sessionId":"s","message":{"role":"user","content":"Fix it."}}
+{"type":"assistant","uuid":"2","sessionId":"s","message":{"id":"m1","model":"claude-opus-4-6","role":"assistant","content":[{"type":"text","text":"I look."}]}}
+{"type":"assistant","uuid":"3","sessionId":"s","message":{"id":"m1","role":"assistant","content":[{"type":"tool_use","id":"a","name":"Read","input":{"path":"x"}}]}}
+{"type":"user","uuid":"4","sessionId":"s","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"x"}]},"toolUseResult":{}}
+{"type":"assistant","uuid":"5","sessionId":"s","message":{"id":"m1","role":"assistant","content":[{"type":"tool_use","id":"b","name":"Read","input":{"path":"y"}}]}}
+{"type":"user","uuid":"6","sessionId":"s","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"b","content":"y"}]}}
+{"type":"user","uuid":"6","sessionId":"s","message":{"role":"user","content":"a repeated line"}}
+{"type":"assistant","uuid":"7","isSidechain":true,"agentId":"k1","message":{"id":"m2","role":"assistant","content":[{"type":"text","text":"aside"}]}}
+{"type":"assistant","uuid":"8","sessionId":"s","message":{"model":"<synthetic>","role":"assistant","content":[{"type":"text","text":"an error"}]}}
+{"type":"system","uuid":"9","subtype":"compact_boundary","content":"compacted"}
+{"type":"user","uuid":"10","sessionId":"s","message":{"role":"user","content":"This session goes on."}}
+"#;
+
+    #[test]
+    fn lines_of_one_message_are_one_message_again() {
+        let (form, found) = read(TRANSCRIPT, None).expect("a transcript");
+        assert_eq!(form, Form::ClaudeCode);
+        let ids: Vec<&str> = found.iter().map(|own| own.id.as_str()).collect();
+        assert_eq!(ids, ["s", "s, after compaction 1", "k1"]);
+        let request = Protocol::Messages.read(found[0].body.as_bytes(), 100).expect("readable");
+        assert_eq!(request.model.as_deref(), Some("claude-opus-4-6"));
+        let messages = request.messages.iter().map(|raw| {
+            let message = Protocol::Messages.read_message(raw).expect("readable");
+            (message.role, message.calls.len())
+        });
+        let expected = [(Role::User, 0), (Role::Assistant, 2), (Role::Tool, 0), (Role::Tool, 0)];
+        assert_eq!(messages.collect::<Vec<_>>(), expected);
+        assert!(!found.iter().any(|own| own.body.contains("an error")));
+    }
+}

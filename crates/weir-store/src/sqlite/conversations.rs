@@ -1,0 +1,268 @@
+//! Kept conversations in SQLite. `store::conversations` documents their meaning.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::{Sqlite, stored};
+use crate::backend::Conversations;
+use crate::conversations::{
+    Added, Addition, Conversation, ConversationFacts, ConversationId, ConversationLimits, KIND,
+    KeptMessage, MAX_PAGE, first_kept,
+};
+use crate::ledger::text::from_stored;
+use crate::{ENTRY_BYTES, StoreError, Tenant};
+
+/// Columns of a conversation's facts, after its ID.
+const FACTS: &str = "name, messages, weight_bytes, created_ms, last_ms, expires_ms";
+/// Maximum expired conversations deleted per transaction, so that others do not wait long.
+const DELETED_AT_ONCE: i64 = 100;
+
+#[async_trait]
+impl Conversations for Sqlite {
+    async fn conversation(
+        &self,
+        tenant: Tenant,
+        name: &str,
+        now_ms: u64,
+    ) -> Result<Option<Conversation>, StoreError> {
+        let name = name.to_owned();
+        let work = move |connection: &Connection| {
+            // An in-memory store reads inside the writer's transaction.
+            let begin = || connection.unchecked_transaction();
+            let _moment = connection.is_autocommit().then(begin).transpose()?;
+            let Some((id, facts)) = find(connection, tenant, &name, now_ms)? else {
+                return Ok(None);
+            };
+            let mut statement = connection.prepare_cached(
+                "SELECT place, opens, text FROM conversation_message
+                 WHERE conversation = ?1 ORDER BY place",
+            )?;
+            let messages = statement.query_map([id], |row| {
+                let text: Vec<u8> = row.get(2)?;
+                let message = KeptMessage { text: text.into(), opens: row.get(1)? };
+                Ok((from_stored(row.get(0)?), message))
+            })?;
+            let messages = messages.collect::<rusqlite::Result<_>>()?;
+            Ok(Some(Conversation { id: ConversationId(id), facts, messages }))
+        };
+        self.read(work).await
+    }
+
+    async fn list_conversations(
+        &self,
+        tenant: Tenant,
+        after: &str,
+        now_ms: u64,
+    ) -> Result<Vec<ConversationFacts>, StoreError> {
+        let after = after.to_owned();
+        let work = move |connection: &Connection| {
+            let sql = format!(
+                "SELECT id, {FACTS} FROM conversation
+                 WHERE tenant = ?1 AND name > ?2 AND expires_ms > ?3 ORDER BY name LIMIT ?4"
+            );
+            let mut statement = connection.prepare_cached(&sql)?;
+            let page = params![tenant.0, after, stored(now_ms), MAX_PAGE as i64];
+            statement.query_map(page, |row| facts(row).map(|(_, facts)| facts))?.collect()
+        };
+        self.read(work).await
+    }
+
+    async fn add_to_conversation(
+        &self,
+        tenant: Tenant,
+        name: &str,
+        addition: Addition,
+        limits: ConversationLimits,
+        now_ms: u64,
+    ) -> Result<Added, StoreError> {
+        let name = name.to_owned();
+        let work = move |connection: &Connection| {
+            let found = find(connection, tenant, &name, now_ms)?.map(|(id, _)| id);
+            let id = match (addition.continues, found) {
+                (Some(ConversationId(wanted)), found) if found != Some(wanted) => {
+                    return Ok(Added::Changed);
+                }
+                (_, Some(id)) => id,
+                (_, None) => {
+                    // An expired one of this name is in the way.
+                    remove(connection, tenant, &name)?;
+                    create(connection, tenant, &name, now_ms)?
+                }
+            };
+            add(connection, id, &addition.messages, limits, now_ms)?;
+            evict(connection, limits, now_ms)?;
+            Ok(Added::Whole)
+        };
+        self.write(work).await
+    }
+
+    async fn replace_conversation(
+        &self,
+        tenant: Tenant,
+        name: &str,
+        messages: Vec<KeptMessage>,
+        limits: ConversationLimits,
+        now_ms: u64,
+    ) -> Result<ConversationFacts, StoreError> {
+        let name = name.to_owned();
+        let work = move |connection: &Connection| {
+            let before = find(connection, tenant, &name, now_ms)?;
+            remove(connection, tenant, &name)?;
+            let created_ms = before.map_or(now_ms, |(_, facts)| facts.created_ms);
+            let id = create(connection, tenant, &name, created_ms)?;
+            add(connection, id, &messages, limits, now_ms)?;
+            let sql = format!("SELECT id, {FACTS} FROM conversation WHERE id = ?1");
+            let replaced = connection.prepare_cached(&sql)?.query_row([id], facts)?.1;
+            evict(connection, limits, now_ms)?;
+            Ok(replaced)
+        };
+        self.write(work).await
+    }
+
+    async fn delete_conversation(&self, tenant: Tenant, name: &str) -> Result<bool, StoreError> {
+        let name = name.to_owned();
+        self.write(move |connection| remove(connection, tenant, &name)).await
+    }
+}
+
+fn facts(row: &Row<'_>) -> rusqlite::Result<(i64, ConversationFacts)> {
+    let facts = ConversationFacts {
+        name: row.get(1)?,
+        messages: from_stored(row.get(2)?),
+        bytes: from_stored(row.get(3)?),
+        created_ms: from_stored(row.get(4)?),
+        last_message_ms: row.get::<_, Option<i64>>(5)?.map(from_stored),
+        expires_ms: from_stored(row.get(6)?),
+    };
+    Ok((row.get(0)?, facts))
+}
+
+fn find(
+    connection: &Connection,
+    tenant: Tenant,
+    name: &str,
+    now_ms: u64,
+) -> rusqlite::Result<Option<(i64, ConversationFacts)>> {
+    let sql = format!(
+        "SELECT id, {FACTS} FROM conversation WHERE tenant = ?1 AND name = ?2 AND expires_ms > ?3"
+    );
+    let whose = params![tenant.0, name, stored(now_ms)];
+    connection.prepare_cached(&sql)?.query_row(whose, facts).optional()
+}
+
+/// Creates an empty conversation, which expires at once unless something is added.
+fn create(
+    connection: &Connection,
+    tenant: Tenant,
+    name: &str,
+    created_ms: u64,
+) -> rusqlite::Result<i64> {
+    connection
+        .prepare_cached(
+            "INSERT INTO conversation
+             (tenant, name, created_ms, last_ms, expires_ms, messages, weight_bytes)
+             VALUES (?1, ?2, ?3, NULL, 0, 0, ?4)",
+        )?
+        .execute(params![tenant.0, name, stored(created_ms), stored(ENTRY_BYTES)])?;
+    Ok(connection.last_insert_rowid())
+}
+
+fn remove(connection: &Connection, tenant: Tenant, name: &str) -> rusqlite::Result<bool> {
+    let sql = "DELETE FROM conversation WHERE tenant = ?1 AND name = ?2";
+    Ok(connection.prepare_cached(sql)?.execute(params![tenant.0, name])? > 0)
+}
+
+/// Adds messages at the end, removes the oldest if there are too many, and updates the facts.
+fn add(
+    connection: &Connection,
+    id: i64,
+    messages: &[KeptMessage],
+    limits: ConversationLimits,
+    now_ms: u64,
+) -> rusqlite::Result<()> {
+    let next =
+        "SELECT coalesce(max(place) + 1, 0) FROM conversation_message WHERE conversation = ?1";
+    let next: i64 = connection.prepare_cached(next)?.query_row([id], |row| row.get(0))?;
+    let mut insert =
+        connection.prepare_cached("INSERT INTO conversation_message VALUES (?1, ?2, ?3, ?4)")?;
+    for (place, message) in (next..).zip(messages) {
+        insert.execute(params![id, place, message.opens, &message.text[..]])?;
+    }
+    let mut sizes = connection.prepare_cached(
+        "SELECT place, length(text) + ?2, opens FROM conversation_message
+         WHERE conversation = ?1 ORDER BY place",
+    )?;
+    let overhead = stored(crate::conversations::MESSAGE_BYTES);
+    let sizes =
+        sizes.query_map([id, overhead], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let sizes: Vec<(i64, i64, bool)> = sizes.collect::<rusqlite::Result<_>>()?;
+    let first = first_kept(&sizes, limits.max_conversation_bytes).unwrap_or(0);
+    if first > 0 {
+        let sql = "DELETE FROM conversation_message WHERE conversation = ?1 AND place < ?2";
+        connection.prepare_cached(sql)?.execute([id, first])?;
+    }
+    let kept = sizes.iter().filter(|(place, ..)| *place >= first);
+    let (count, bytes) = kept.fold((0i64, 0), |(count, sum), (_, size, _)| (count + 1, sum + size));
+    connection
+        .prepare_cached(
+            "UPDATE conversation SET messages = ?2, weight_bytes = ?3, expires_ms = ?4,
+             last_ms = iif(?5, ?6, last_ms) WHERE id = ?1",
+        )?
+        .execute(params![
+            id,
+            count,
+            bytes + stored(ENTRY_BYTES),
+            stored(now_ms.saturating_add(limits.lifetime_ms)),
+            !messages.is_empty(),
+            stored(now_ms),
+        ])?;
+    Ok(())
+}
+
+/// Deletes the excess: expired conversations, then the oldest of the tenant with the most data.
+fn evict(connection: &Connection, limits: ConversationLimits, now_ms: u64) -> rusqlite::Result<()> {
+    let mut total = connection
+        .prepare_cached("SELECT coalesce((SELECT bytes FROM total WHERE kind = ?1), 0)")?;
+    let mut is_above = || {
+        let bytes: i64 = total.query_row([KIND], |row| row.get(0))?;
+        Ok::<_, rusqlite::Error>(bytes > stored(limits.max_bytes))
+    };
+    if !is_above()? {
+        return Ok(());
+    }
+    connection
+        .prepare_cached("DELETE FROM conversation WHERE expires_ms <= ?1")?
+        .execute([stored(now_ms)])?;
+    let mut oldest = connection.prepare_cached(
+        "DELETE FROM conversation WHERE id =
+         (SELECT id FROM conversation WHERE tenant =
+          (SELECT tenant FROM weight WHERE kind = ?1 ORDER BY bytes DESC, tenant DESC LIMIT 1)
+          ORDER BY expires_ms, id LIMIT 1)",
+    )?;
+    while is_above()? {
+        if oldest.execute([KIND])? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes expired conversations of all tenants; returns their number.
+pub(super) async fn delete_expired(sqlite: &Sqlite, now_ms: u64) -> Result<u64, StoreError> {
+    let mut deleted = 0;
+    loop {
+        let work = move |connection: &Connection| {
+            connection
+                .prepare_cached(
+                    "DELETE FROM conversation WHERE id IN
+                     (SELECT id FROM conversation WHERE expires_ms <= ?1 LIMIT ?2)",
+                )?
+                .execute([stored(now_ms), DELETED_AT_ONCE])
+        };
+        let more = sqlite.write(work).await? as u64;
+        deleted += more;
+        if more < DELETED_AT_ONCE as u64 {
+            return Ok(deleted);
+        }
+    }
+}

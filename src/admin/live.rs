@@ -1,0 +1,52 @@
+//! `GET /admin/v1/live`: requests in flight, ended ones and sums since the start. Counts nothing
+//! itself.
+
+use http::{StatusCode, Uri};
+use serde_json::json;
+
+use super::api::{Answer, query, refused};
+use super::{Refusal, Shared};
+use crate::proxy::Proxy;
+use weir_store::budget::NanoUsd;
+use weir_store::ledger::signed_usd;
+use weir_store::now_ms;
+
+impl Shared {
+    /// Shows the requests in flight, and those that ended after the number `after`.
+    pub(super) fn live(&self, uri: &Uri) -> Answer {
+        let [after] = query(uri, ["after"])?;
+        let after = after.map(|text| text.parse::<u64>()).transpose();
+        let after = after.map_err(|_| refused("after must be the number in next"))?.unwrap_or(0);
+        let proxy = self.serving()?;
+        let look = proxy.live().look(after);
+        let totals = proxy.journal().metrics().totals();
+        let json = json!({
+            "object": "live",
+            "now_ms": now_ms(),
+            "started_ms": look.started_ms,
+            "next": look.next,
+            "totals": {
+                "requests": totals.requests,
+                "observed": totals.observed,
+                "compactions": totals.compactions,
+                "received_tokens": totals.received_tokens,
+                "sent_tokens": totals.sent_tokens,
+                "cost_usd": NanoUsd(totals.cost_nano_usd).to_decimal(),
+                "saved_usd": signed_usd(totals.saved_nano_usd),
+                "unpriced": totals.unpriced,
+            },
+            "running": look.running,
+            "requests": look.requests.iter().map(|request| &**request).collect::<Vec<_>>(),
+        });
+        Ok((StatusCode::OK, json.to_string()))
+    }
+
+    /// Returns the proxy in force, once it serves.
+    pub(super) fn serving(&self) -> Result<std::sync::Arc<Proxy>, Refusal> {
+        let Some(proxy) = self.proxy.get() else {
+            let message = "weir does not serve requests yet; try again shortly";
+            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message));
+        };
+        Ok(proxy())
+    }
+}

@@ -1,0 +1,140 @@
+//! `GET /admin/v1/status`: the state of this weir, its configuration in force without secrets, the
+//! last reload, upstreams with their health, and learned values. Changes nothing.
+
+use std::sync::{Arc, PoisonError};
+
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::api::Answer;
+use crate::config::changes::Change;
+use crate::config::shown::Setting;
+use crate::config::{AuthMode, Config, Mode};
+use crate::proxy::Proxy;
+use crate::proxy::upstreams::{Upstream, learned};
+use weir_store::{State, now_ms};
+
+/// Maximum number of learned values of each kind, and of problems of a reload, that are shown.
+const MAX_LEARNED: usize = 1000;
+const MAX_PROBLEMS: usize = 100;
+
+/// Facts about the serving process that the listener cannot find out itself.
+#[derive(Debug, Clone, Default)]
+pub struct InForce {
+    /// URL for SDKs.
+    pub base_url: String,
+    pub settings: Arc<Vec<Setting>>,
+    /// `None` until the configuration was reloaded.
+    pub reload: Option<Reloaded>,
+}
+
+/// Last reload of the configuration.
+#[derive(Debug, Clone, Serialize)]
+pub struct Reloaded {
+    at_ms: u64,
+    is_applied: bool,
+    changes: Vec<Value>,
+    problems: Vec<String>,
+}
+
+impl Reloaded {
+    /// Describes a reload that was applied, with its changes.
+    pub fn applied(changes: &[Change]) -> Self {
+        let change = |change: &Change| json!({"key": change.key, "effect": change.effect.name()});
+        let changes = changes.iter().take(MAX_PROBLEMS).map(change).collect();
+        Self { at_ms: now_ms(), is_applied: true, changes, problems: Vec::new() }
+    }
+
+    /// Describes a reload that was refused for `problems`.
+    pub fn refused(problems: &[String]) -> Self {
+        let problems = problems.iter().take(MAX_PROBLEMS).cloned().collect();
+        Self { at_ms: now_ms(), is_applied: false, changes: Vec::new(), problems }
+    }
+}
+
+impl Shared {
+    /// Shows the state of this weir.
+    pub(super) async fn status(&self) -> Answer {
+        let proxy = self.serving()?;
+        let limits = learned::limits_rows(&self.store, MAX_LEARNED).await?;
+        let ratios = learned::ratio_rows(&self.store, MAX_LEARNED).await?;
+        let in_force = self.in_force.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let (now_ms, config) = (now_ms(), proxy.config());
+        let started_ms = proxy.live().started_ms();
+        let json = json!({
+            "object": "status",
+            "version": env!("CARGO_PKG_VERSION"),
+            "instance": proxy.instance(),
+            "now_ms": now_ms,
+            "started_ms": started_ms,
+            "uptime_ms": now_ms.saturating_sub(started_ms),
+            "base_url": in_force.base_url,
+            "mode": mode(config),
+            "store": self.store_state(config),
+            "configuration": *in_force.settings,
+            "reload": in_force.reload,
+            "upstreams": proxy.upstreams().map(|upstream| of(upstream)).collect::<Vec<_>>(),
+            "routes": routes(&proxy),
+            "learned": {
+                "limits": limits.iter().map(learned::limits_json).collect::<Vec<_>>(),
+                "ratios": ratios.iter().map(learned::ratio_json).collect::<Vec<_>>(),
+            },
+        });
+        Ok((StatusCode::OK, json.to_string()))
+    }
+
+    fn store_state(&self, config: &Config) -> Value {
+        let activity = self.store.activity();
+        let state = self.store.state();
+        json!({
+            "state": match state {
+                State::File => "file",
+                State::Server => "server",
+                State::Memory => "memory",
+                State::Failing => "failing",
+            },
+            "file": self.store.file().map(|file| file.display().to_string()),
+            "counts_in_redis": !config.redis.url.expose().is_empty(),
+            "writes": activity.writes,
+            "failed_writes": activity.failed_writes,
+            "queued": activity.queued,
+            "log_bytes": activity.log_bytes,
+            "is_recording": config.ledger.enabled,
+            "requests_kept_days": config.ledger.retention_days,
+        })
+    }
+}
+
+fn mode(config: &Config) -> Value {
+    json!({
+        "callers": match config.auth.mode {
+            AuthMode::Keys => "keys",
+            AuthMode::Open => "open",
+        },
+        "conversations": match config.context.mode {
+            Mode::Compact => "compact",
+            Mode::Observe => "observe",
+        },
+    })
+}
+
+/// Describes an upstream.
+fn of(upstream: &Upstream) -> Value {
+    let health = upstream.health();
+    json!({
+        "name": *upstream.name,
+        "origin": *upstream.origin,
+        "state": if health.is_open { "skipped" } else if health.failures > 0 { "troubled" } else { "ready" },
+        "failures_in_a_row": health.failures,
+        "has_own_key": upstream.provider_key.is_some(),
+        "gets_callers_key": upstream.gets_callers_key,
+        "compacts": upstream.compacts,
+    })
+}
+
+fn routes(proxy: &Proxy) -> Vec<Value> {
+    let rows = proxy.routes().rows.iter();
+    rows.map(|route| json!({"models": route.models, "upstream": route.upstream})).collect()
+}

@@ -1,0 +1,199 @@
+//! `[events]`: events for operators, posted to a webhook. Posts nothing.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::auth::{file, variable};
+use super::budgets::web_url;
+use super::keys::EVENTS;
+use super::names::is_local_host;
+use super::reader::Reader;
+use super::{Config, Secret};
+
+/// Prefix of a signing secret by the scheme of Standard Webhooks.
+const SECRET_PREFIX: &str = "whsec_";
+/// Sizes of signing keys that the scheme allows.
+const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+
+/// Kind of event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A budget has passed its warning mark.
+    BudgetWarning,
+    /// A budget is spent.
+    BudgetExhausted,
+    /// An upstream is skipped, since it failed several times in a row.
+    BreakerOpened,
+    /// A skipped upstream answers again.
+    BreakerClosed,
+    /// An upstream refused a request as too long, so a lower limit applies.
+    LimitLearned,
+    /// The store cannot be written.
+    StoreFailing,
+    /// The store can be written again.
+    StoreRecovered,
+    /// A changed configuration was refused.
+    ReloadRefused,
+}
+
+impl EventKind {
+    const ALL: [Self; 8] = [
+        Self::BudgetWarning,
+        Self::BudgetExhausted,
+        Self::BreakerOpened,
+        Self::BreakerClosed,
+        Self::LimitLearned,
+        Self::StoreFailing,
+        Self::StoreRecovered,
+        Self::ReloadRefused,
+    ];
+
+    /// Returns its name in posts and in the configuration.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::BudgetWarning => "budget_warning",
+            Self::BudgetExhausted => "budget_exhausted",
+            Self::BreakerOpened => "breaker_opened",
+            Self::BreakerClosed => "breaker_closed",
+            Self::LimitLearned => "limit_learned",
+            Self::StoreFailing => "store_failing",
+            Self::StoreRecovered => "store_recovered",
+            Self::ReloadRefused => "reload_refused",
+        }
+    }
+
+    fn from_word(word: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|kind| kind.word() == word);
+        found.ok_or_else(|| {
+            let words = Self::ALL.map(Self::word).join(", ");
+            format!("{word:?} is not a kind of event; the kinds are {words}")
+        })
+    }
+}
+
+/// `[events]`: events for operators.
+#[derive(Debug, Clone, Default)]
+pub struct Events {
+    /// URL to post to; empty for none.
+    pub webhook_url: String,
+    /// Kinds to post; empty for all.
+    pub kinds: Vec<EventKind>,
+    /// Variable with the signing secret; empty for none.
+    pub secret_env: String,
+    /// File with that secret; empty for none.
+    pub secret_file: String,
+    /// The secret itself, filled in at start.
+    pub secret: Option<Secret>,
+}
+
+impl Config {
+    /// Returns the URL that events are posted to, and their kinds; `None` if nothing is posted.
+    pub fn webhook(&self) -> Option<(&str, &[EventKind])> {
+        let events = &self.events;
+        if !events.webhook_url.is_empty() {
+            let all = EventKind::ALL.as_slice();
+            let kinds = if events.kinds.is_empty() { all } else { &events.kinds };
+            return Some((&events.webhook_url, kinds));
+        }
+        let of_budgets: &[EventKind] = &[EventKind::BudgetWarning, EventKind::BudgetExhausted];
+        let url = self.budgets.webhook_url.as_str();
+        (!url.is_empty()).then_some((url, of_budgets))
+    }
+}
+
+/// Returns the key that a signing secret stands for; `None` if it is not one.
+pub fn signing_key(secret: &str) -> Option<Vec<u8>> {
+    let text = secret.strip_prefix(SECRET_PREFIX).unwrap_or(secret);
+    let key = STANDARD.decode(text).ok()?;
+    KEY_BYTES.contains(&key.len()).then_some(key)
+}
+
+/// Reads `[events]`.
+pub(super) fn read(reader: &mut Reader) -> Events {
+    let mut keys = reader.section(&EVENTS);
+    let events = Events {
+        webhook_url: keys.text("webhook_url", |text| match text.trim() {
+            "" => Ok(String::new()),
+            text => web_url(text),
+        }),
+        kinds: keys.list("kinds", EventKind::from_word).unwrap_or_default(),
+        secret_env: keys.text("secret_env", variable),
+        secret_file: keys.text("secret_file", file),
+        secret: None,
+    };
+    if !events.secret_env.is_empty() && !events.secret_file.is_empty() {
+        let message = format!("is set together with {}; keep one", keys.name("secret_env"));
+        keys.refuse("secret_file", message);
+    }
+    events
+}
+
+/// Returns settings that are probably not meant, by their keys.
+pub(super) fn warnings(config: &Config) -> Vec<(&'static str, String)> {
+    let (events, mut found) = (&config.events, Vec::new());
+    let has_secret = !events.secret_env.is_empty() || !events.secret_file.is_empty();
+    let url = config.webhook().map(|(url, _)| url);
+    if events.webhook_url.is_empty() && !events.kinds.is_empty() {
+        found.push(("events.kinds", "has no effect without events.webhook_url".to_owned()));
+    }
+    if url.is_none() && has_secret {
+        let message = "nothing is signed: set events.webhook_url to the URL that events are \
+                       posted to";
+        found.push(("events.webhook_url", message.to_owned()));
+    }
+    if !events.webhook_url.is_empty() && !config.budgets.webhook_url.is_empty() {
+        let message = "has no effect: events.webhook_url is set and gets events of budgets, too";
+        found.push(("budgets.webhook_url", message.to_owned()));
+    }
+    let host = url.and_then(|url| url.parse::<http::Uri>().ok());
+    let host = host.as_ref().and_then(http::Uri::host).unwrap_or_default();
+    let is_remote = !host.is_empty() && !is_local_host(host);
+    let is_plain = url.is_some_and(|url| url.to_ascii_lowercase().starts_with("http://"));
+    if !events.webhook_url.is_empty() && is_remote && !has_secret {
+        let message = "posts are not signed, so the receiver cannot know that they come from weir; \
+                       set events.secret_env";
+        found.push(("events.secret_env", message.to_owned()));
+    }
+    if is_plain && is_remote {
+        let key = if events.webhook_url.is_empty() {
+            "budgets.webhook_url"
+        } else {
+            "events.webhook_url"
+        };
+        let message = format!("events go to {host} unencrypted; use https:// if it can");
+        found.push((key, message));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_base64_of_a_sound_length() {
+        let key = [7; 32];
+        let text = STANDARD.encode(key);
+        for written in [text.clone(), format!("whsec_{text}")] {
+            assert_eq!(signing_key(&written).as_deref(), Some(&key[..]), "{written}");
+        }
+        for wrong in ["", "whsec_", "not base64 at all!", &STANDARD.encode([7; 23])] {
+            assert_eq!(signing_key(wrong), None, "{wrong}");
+        }
+        assert_eq!(signing_key(&STANDARD.encode([7; 65])), None);
+    }
+
+    #[test]
+    fn the_older_key_gets_events_of_budgets_alone() {
+        let mut config = Config::default();
+        assert_eq!(config.webhook(), None);
+        config.budgets.webhook_url = "https://old.example/".to_owned();
+        let kinds = [EventKind::BudgetWarning, EventKind::BudgetExhausted];
+        assert_eq!(config.webhook(), Some(("https://old.example/", kinds.as_slice())));
+        config.events.webhook_url = "https://new.example/".to_owned();
+        assert_eq!(config.webhook(), Some(("https://new.example/", EventKind::ALL.as_slice())));
+        config.events.kinds = vec![EventKind::ReloadRefused];
+        let kinds = [EventKind::ReloadRefused];
+        assert_eq!(config.webhook(), Some(("https://new.example/", kinds.as_slice())));
+    }
+}

@@ -1,0 +1,44 @@
+//! Keys of events and traces.
+
+use super::{EMPTY, Kind::*, Section, keys};
+
+pub(in crate::config) const EVENTS: Section = Section {
+    path: "events",
+    heading: "[events]",
+    doc: &["Events for operators, posted to a webhook as JSON. No event has content or a secret."],
+    keys: &[keys! {
+        /// URL to post events to; empty for none. Each post is repeated after a failure, and events
+        /// arrive in their order. The log has them too.
+        webhook_url = "", Text("URL"), Restart;
+        /// Kinds to post: "budget_warning", "budget_exhausted", "breaker_opened", "breaker_closed",
+        /// "limit_learned", "store_failing", "store_recovered" and "reload_refused". Empty for all.
+        kinds = [], List("kinds"), Restart;
+        /// Environment variable with the secret that signs posts by the scheme of Standard Webhooks:
+        /// 24 to 64 bytes in base64, with or without "whsec_" in front.
+        secret_env = "", Text("name of a variable"), Restart;
+        /// File with that secret, instead of a variable.
+        secret_file = "", Text("path"), Restart;
+    }],
+    ..EMPTY
+};
+
+pub(in crate::config) const TRACES: Section = Section {
+    path: "traces",
+    heading: "[traces]",
+    doc: &["OpenTelemetry traces of requests, without content, to a collector."],
+    keys: &[keys! {
+        /// Base URL of a collector that takes OTLP over HTTP as JSON, such as
+        /// "http://127.0.0.1:4318"; `/v1/traces` is added. Empty for none. `OTEL_EXPORTER_OTLP_ENDPOINT`
+        /// is used if this is not set.
+        endpoint = "", Text("URL"), Restart;
+        /// Environment variable with headers for the collector, such as a key, in the form
+        /// "name=value,name=value". `OTEL_EXPORTER_OTLP_HEADERS` is read if this is not set.
+        headers_env = "", Text("name of a variable"), Restart;
+        /// Name of this service in traces. `OTEL_SERVICE_NAME` is used if this is not set.
+        service_name = "weir", Text("text"), Restart;
+        /// Share of requests with a trace. A request that brings a trace context follows its
+        /// decision instead.
+        sample_ratio = 1.0, Share(0, 1000), Restart;
+    }],
+    ..EMPTY
+};

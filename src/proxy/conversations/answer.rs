@@ -1,0 +1,326 @@
+//! Text of an answer of chat completions, collected while it is relayed: from one JSON body, or from
+//! the events of a stream. Bounded; keeps nothing after the end.
+
+use bytes::BytesMut;
+use http::HeaderMap;
+use http::header::CONTENT_ENCODING;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::proxy::relay::is_event_stream;
+use weir_engine::wire::sse::Splitter;
+use weir_store::ledger::RequestId;
+
+/// Maximum size of an answer's body, or of one event, in relation to that of the text in it: a body has
+/// more than the text.
+const MAX_BODY_FACTOR: usize = 4;
+
+/// Reason for which an exchange is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotKept {
+    /// The request has no user message.
+    NoUserMessage,
+    /// The answer ended early, or its caller left.
+    Incomplete,
+    /// The answer calls tools: the exchange goes on.
+    Calls,
+    /// The provider withheld some of the answer.
+    Filtered,
+    /// The answer has no text.
+    NoText,
+    /// The answer is compressed, or not in the form of chat completions.
+    Unreadable,
+    /// A message is larger than a quarter of `conversations.max_conversation_bytes`.
+    TooLarge,
+    /// The conversation was replaced, cleared or deleted meanwhile.
+    Changed,
+    /// The store cannot be written.
+    StoreFailed,
+    /// The store did not answer in time. It may still keep the exchange.
+    Late,
+}
+
+impl NotKept {
+    fn word(self) -> &'static str {
+        match self {
+            Self::NoUserMessage => "no_user_message",
+            Self::Incomplete => "incomplete",
+            Self::Calls => "calls",
+            Self::Filtered => "filtered",
+            Self::NoText => "no_text",
+            Self::Unreadable => "unreadable",
+            Self::TooLarge => "too_large",
+            Self::Changed => "changed",
+            Self::StoreFailed => "store_failed",
+            Self::Late => "late",
+        }
+    }
+
+    /// Logs that the exchange of the request `id` is not kept.
+    pub(super) fn log(self, id: Option<RequestId>) {
+        let id = id.map(tracing::field::display);
+        let reason = self.word();
+        match self {
+            Self::Calls => tracing::debug!(
+                target: "weir::conversations", reason, id, "an exchange goes on with calls"
+            ),
+            _ => tracing::info!(
+                target: "weir::conversations", reason, id, "an exchange is not kept"
+            ),
+        }
+    }
+}
+
+/// Collector of an answer's text.
+pub struct Collector {
+    form: Form,
+    max_text_bytes: usize,
+    text: String,
+    /// Last reason for which the answer ended.
+    reason: Option<String>,
+    has_calls: bool,
+    problem: Option<NotKept>,
+}
+
+enum Form {
+    Whole(BytesMut),
+    Events(Splitter),
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    choices: Option<Vec<Choice>>,
+    error: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    index: u64,
+    #[serde(alias = "message")]
+    delta: Option<Said>,
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Said {
+    content: Option<Content>,
+    tool_calls: Option<Vec<IgnoredAny>>,
+    function_call: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    text: Option<String>,
+}
+
+impl Collector {
+    /// Creates a collector for the answer with these headers, of texts up to `max_text_bytes`.
+    pub fn new(headers: &HeaderMap, max_text_bytes: usize) -> Self {
+        let form = match is_event_stream(headers) {
+            true => Form::Events(Splitter::new(max_text_bytes.saturating_mul(MAX_BODY_FACTOR))),
+            false => Form::Whole(BytesMut::new()),
+        };
+        let is_encoded = headers.contains_key(CONTENT_ENCODING);
+        Self {
+            form,
+            max_text_bytes,
+            text: String::new(),
+            reason: None,
+            has_calls: false,
+            problem: is_encoded.then_some(NotKept::Unreadable),
+        }
+    }
+
+    /// Takes the next bytes of the answer.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if self.problem.is_some() {
+            return;
+        }
+        let mut form = std::mem::replace(&mut self.form, Form::Whole(BytesMut::new()));
+        match &mut form {
+            Form::Whole(held) => {
+                held.extend_from_slice(bytes);
+                if held.len() > self.max_text_bytes.saturating_mul(MAX_BODY_FACTOR) {
+                    self.problem = Some(NotKept::TooLarge);
+                }
+            }
+            Form::Events(events) => {
+                events.feed(bytes, |event| self.take(event.data));
+                if events.skipped_events() > 0 {
+                    self.problem = Some(NotKept::TooLarge);
+                }
+            }
+        }
+        if self.problem.is_none() {
+            self.form = form;
+        }
+    }
+
+    /// Returns the text of the answer, which has ended.
+    pub fn finish(mut self) -> Result<String, NotKept> {
+        if self.problem.is_none() {
+            match std::mem::replace(&mut self.form, Form::Whole(BytesMut::new())) {
+                Form::Whole(held) => self.take(&held),
+                Form::Events(events) => {
+                    events.finish(|event| self.take(event.data));
+                }
+            }
+        }
+        if let Some(problem) = self.problem {
+            return Err(problem);
+        }
+        match self.reason.as_deref() {
+            None => Err(NotKept::Incomplete),
+            Some("content_filter") => Err(NotKept::Filtered),
+            Some("tool_calls" | "function_call") => Err(NotKept::Calls),
+            Some(_) if self.has_calls => Err(NotKept::Calls),
+            Some(_) if self.text.is_empty() => Err(NotKept::NoText),
+            Some(_) => Ok(self.text),
+        }
+    }
+
+    /// Takes a whole body, or the data of one event.
+    fn take(&mut self, data: &[u8]) {
+        if data.is_empty() || data == b"[DONE]" || self.problem.is_some() {
+            return;
+        }
+        let Ok(chunk) = serde_json::from_slice::<Chunk>(data) else {
+            self.problem = Some(NotKept::Unreadable);
+            return;
+        };
+        if chunk.error.is_some() {
+            self.problem = Some(NotKept::Incomplete);
+        }
+        for choice in chunk.choices.into_iter().flatten().filter(|choice| choice.index == 0) {
+            self.reason = choice.finish_reason.or(self.reason.take());
+            let Some(said) = choice.delta else { continue };
+            self.has_calls |= said.function_call.is_some()
+                || said.tool_calls.is_some_and(|calls| !calls.is_empty());
+            match said.content {
+                None => {}
+                Some(Content::Text(text)) => self.text.push_str(&text),
+                Some(Content::Parts(parts)) => {
+                    parts.into_iter().filter_map(|part| part.text).for_each(|text| {
+                        self.text.push_str(&text);
+                    });
+                }
+            }
+        }
+        if self.text.len() > self.max_text_bytes {
+            self.problem = Some(NotKept::TooLarge);
+            self.text = String::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use http::header::CONTENT_TYPE;
+
+    fn collected(content_type: &'static str, parts: &[&[u8]]) -> Result<String, NotKept> {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        let mut collector = Collector::new(&headers, 100);
+        parts.iter().for_each(|part| collector.feed(part));
+        collector.finish()
+    }
+
+    #[test]
+    fn whole_answers_are_read() {
+        let long = format!(
+            r#"{{"choices":[{{"message":{{"content":"{}"}},"finish_reason":"stop"}}]}}"#,
+            "a".repeat(101)
+        );
+        let longer = "a".repeat(401);
+        for (body, expected) in [
+            (
+                r#"{"choices":[{"index":0,"message":{"role":"assistant","content":"h\u00ef\n"},"finish_reason":"stop"}]}"#,
+                Ok("hï\n"),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":"cut","tool_calls":[],"function_call":null},"finish_reason":"length"}],"error":null}"#,
+                Ok("cut"),
+            ),
+            (
+                r#"{"choices":[{"index":1,"message":{"content":"b"},"finish_reason":"stop"},{"index":0,"message":{"content":"a"},"finish_reason":"stop"}]}"#,
+                Ok("a"),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":[{"type":"thinking"},{"type":"text","text":"a"}]},"finish_reason":"stop"}]}"#,
+                Ok("a"),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":"I look.","tool_calls":[{"id":"c"}]},"finish_reason":"stop"}]}"#,
+                Err(NotKept::Calls),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":null},"finish_reason":"tool_calls"}]}"#,
+                Err(NotKept::Calls),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":"a"},"finish_reason":"content_filter"}]}"#,
+                Err(NotKept::Filtered),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":null,"refusal":"no"},"finish_reason":"stop"}]}"#,
+                Err(NotKept::NoText),
+            ),
+            (
+                r#"{"choices":[{"message":{"content":"a"},"finish_reason":null}]}"#,
+                Err(NotKept::Incomplete),
+            ),
+            (r#"{"error":{"message":"no"}}"#, Err(NotKept::Incomplete)),
+            (r#"{"choices":"#, Err(NotKept::Unreadable)),
+            ("", Err(NotKept::Incomplete)),
+            (&long, Err(NotKept::TooLarge)),
+            (&longer, Err(NotKept::TooLarge)),
+        ] {
+            let expected = expected.map(str::to_owned);
+            assert_eq!(collected("application/json", &[body.as_bytes()]), expected, "{body}");
+            let halves = body.as_bytes().split_at(body.len() / 2);
+            assert_eq!(collected("application/json", &[halves.0, halves.1]), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn streams_are_read_however_they_are_split() {
+        let stream = "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n\
+            : a comment\n\n\
+            data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"h\\u00e9 \"}}]}\r\n\r\n\
+            data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"other\"},\"finish_reason\":\"length\"}]}\n\n\
+            data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"you\"}}]}\n\n\
+            data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n\
+            data: {\"choices\":[],\"usage\":{}}\n\n\
+            data: [DONE]\n\n";
+        for at in 0..stream.len() {
+            let (first, second) = stream.as_bytes().split_at(at);
+            let found = collected("text/event-stream; charset=utf-8", &[first, second]);
+            assert_eq!(found, Ok("hé you".to_owned()), "split at {at}");
+        }
+        let end = stream.find("data: {\"choices\":[{\"index\":0,\"delta\":{},").expect("an end");
+        let cut = collected("text/event-stream", &[&stream.as_bytes()[..end]]);
+        assert_eq!(cut, Err(NotKept::Incomplete));
+        let failed = b"data: {\"error\":{\"message\":\"overloaded\"}}\n\n";
+        let failed = collected("text/event-stream", &[&stream.as_bytes()[..end], failed]);
+        assert_eq!(failed, Err(NotKept::Incomplete));
+    }
+
+    #[test]
+    fn a_compressed_answer_is_not_read() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        let mut collector = Collector::new(&headers, 100);
+        collector.feed(b"{}");
+        assert_eq!(collector.finish(), Err(NotKept::Unreadable));
+    }
+}

@@ -1,0 +1,272 @@
+//! Conversations that weir keeps for its callers: put before a request that names one, and extended by
+//! the exchange once its answer is complete. The engine plans the whole like a transcript that the
+//! caller sent.
+//!
+//! An exchange adds exactly two messages: the caller's newest user message, and the text of the answer.
+//! Answers with calls add nothing: the caller sends calls and results itself until the model answers in
+//! text. So no call is ever kept without its results.
+
+mod answer;
+pub mod pages;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+pub use self::answer::Collector;
+use self::answer::NotKept;
+use super::admit::caller::Caller;
+use super::admit::request::ChatRequest;
+use super::error::{ErrorKind, ProxyError};
+use super::headers;
+use super::send::INLINE_BODY_BYTES;
+use super::settings::Settings;
+use crate::config::Conversations;
+use weir_engine::wire::{Protocol, insert, json};
+use weir_store::conversations::{
+    Added, Addition, ConversationId, ConversationLimits, KeptMessage, MAX_NAME_BYTES,
+};
+use weir_store::ledger::RequestId;
+use weir_store::{Store, Tenant, now_ms};
+
+/// Name of the edit that puts kept messages before a request's own.
+const EDIT: &str = "conversation";
+/// Maximum time that the end of an answer waits for the store.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// State of a request's conversation, for the answer's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opened {
+    /// So many kept messages stand before those of the request.
+    Messages(usize),
+    /// The store could not be read: the request was sent alone, and nothing is kept.
+    Unavailable,
+}
+
+/// Exchange that extends a conversation once its answer is complete.
+pub struct Exchange {
+    store: Store,
+    tenant: Tenant,
+    name: String,
+    continues: Option<ConversationId>,
+    /// The caller's newest user message, if it may be kept.
+    question: Result<Bytes, NotKept>,
+    limits: ConversationLimits,
+}
+
+/// Puts the conversation that a request names before its messages. Returns its state, and the exchange
+/// that is to be kept; `None` if the request names none.
+pub async fn open(
+    settings: &Settings,
+    store: &Store,
+    request: &mut ChatRequest,
+) -> Result<Option<(Opened, Option<Exchange>)>, ProxyError> {
+    let Some(name) = headers::conversation_name(&request.headers)? else { return Ok(None) };
+    let name = name.to_owned();
+    check(request, &settings.config.conversations, &name)?;
+    let tenant = request.caller.tenant;
+    let found = match store.conversation(tenant, &name, now_ms()).await {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::warn!(
+                target: "weir::conversations",
+                %error,
+                "a kept conversation cannot be read; the request is sent without it"
+            );
+            return Ok(Some((Opened::Unavailable, None)));
+        }
+    };
+    let Conversations { max_messages, limits, .. } = settings.config.conversations;
+    let continues = found.as_ref().map(|found| found.id);
+    let kept = found.as_ref().map_or(&[][..], |found| found.newest(max_messages));
+    let count = kept.len();
+    let kept: Vec<Bytes> = kept.iter().map(|(_, message)| message.text.clone()).collect();
+    let Composed { question, body } = compose(request.decoded.clone(), kept, limits).await?;
+    if let Some(body) = body {
+        request.replace(body, EDIT);
+        // The model has moved in the body.
+        request.read(settings).await?;
+    }
+    let exchange = Exchange { store: store.clone(), tenant, name, continues, question, limits };
+    Ok(Some((Opened::Messages(count), Some(exchange))))
+}
+
+/// Refuses a request that cannot be part of a kept conversation.
+fn check(request: &ChatRequest, config: &Conversations, name: &str) -> Result<(), ProxyError> {
+    check_name(name)?;
+    let refused = |message: &str| ProxyError {
+        param: Some(headers::CONVERSATION.as_str().to_owned()),
+        ..ProxyError::new(ErrorKind::InvalidRequest, message)
+    };
+    if request.protocol != Protocol::Chat {
+        return Err(refused(
+            "x-weir-conversation works with chat completions alone. Leave it out, or send the \
+             request to /v1/chat/completions.",
+        ));
+    }
+    if request.options.bypass {
+        return Err(refused(
+            "x-weir-bypass forwards a request untouched, and x-weir-conversation adds messages to \
+             it. Send one of the two headers.",
+        ));
+    }
+    check_caller(&request.caller)?;
+    match request.caller.keeps_conversations(config.enabled) {
+        true => Ok(()),
+        false => Err(not_allowed()),
+    }
+}
+
+/// Refuses names that a path, a header or a file could not show unchanged.
+pub fn check_name(name: &str) -> Result<(), ProxyError> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
+    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    if begins && name.len() <= MAX_NAME_BYTES && name.bytes().all(is_plain) {
+        return Ok(());
+    }
+    let message = format!(
+        "A conversation's name has 1 to {MAX_NAME_BYTES} letters, digits and -_.:@, and begins with \
+         a letter or a digit."
+    );
+    Err(ProxyError::new(ErrorKind::InvalidRequest, message))
+}
+
+/// Refuses callers without a credential: they cannot be distinguished.
+fn check_caller(caller: &Caller) -> Result<(), ProxyError> {
+    if caller.tenant != Tenant::ANONYMOUS {
+        return Ok(());
+    }
+    Err(ProxyError::new(
+        ErrorKind::CredentialRequired,
+        "Conversations are kept per caller. Send a credential (authorization, api-key or \
+         x-api-key). weir keeps nothing for callers without one.",
+    ))
+}
+
+fn not_allowed() -> ProxyError {
+    ProxyError::new(
+        ErrorKind::ConversationsNotAllowed,
+        "weir keeps no conversations for this caller. The operator can enable them with \
+         conversations.enabled = true, or for one key with `weir keys limit ID --conversations true`.",
+    )
+}
+
+/// Request with the kept messages of its conversation.
+struct Composed {
+    question: Result<Bytes, NotKept>,
+    /// Body with the kept messages; `None` if there are none.
+    body: Option<Bytes>,
+}
+
+/// Composes a body with kept messages, off the async threads if they are large.
+async fn compose(
+    body: Bytes,
+    kept: Vec<Bytes>,
+    limits: ConversationLimits,
+) -> Result<Composed, ProxyError> {
+    let bytes = body.len() + kept.iter().map(Bytes::len).sum::<usize>();
+    let work = move || {
+        // A body that is no text is refused when it is read.
+        let body = simdutf8::basic::from_utf8(&body).unwrap_or_default();
+        Composed { question: question(body, limits), body: composed(body, &kept) }
+    };
+    if bytes <= INLINE_BODY_BYTES {
+        return Ok(work());
+    }
+    let failed = |_| ProxyError::new(ErrorKind::Internal, "a body could not be read");
+    tokio::task::spawn_blocking(work).await.map_err(failed)
+}
+
+/// Returns the message of a body that an exchange adds, if it may be kept.
+fn question(body: &str, limits: ConversationLimits) -> Result<Bytes, NotKept> {
+    let question = insert::newest_user_message(body).ok_or(NotKept::NoUserMessage)?;
+    match question.len() as u64 <= max_message_bytes(limits) {
+        true => Ok(Bytes::copy_from_slice(question.as_bytes())),
+        false => Err(NotKept::TooLarge),
+    }
+}
+
+/// Returns the body with kept messages before its own; `None` if there are none.
+fn composed(body: &str, kept: &[Bytes]) -> Option<Bytes> {
+    let texts = kept.iter().map(|text| std::str::from_utf8(text));
+    let texts: Vec<&str> = texts.collect::<Result<_, _>>().ok()?;
+    if texts.is_empty() {
+        return None;
+    }
+    insert::earlier_messages(body, &texts.join(",")).map(Bytes::from)
+}
+
+/// Returns the message that is kept of an answer.
+fn answer_message(text: &str) -> Bytes {
+    let mut raw = String::from(r#"{"role":"assistant","content":""#);
+    json::escape_into(text, &mut raw);
+    raw.push_str(r#""}"#);
+    raw.into()
+}
+
+impl Exchange {
+    /// Prepares to collect the answer with these headers.
+    pub fn answered(self, headers: &HeaderMap) -> Keeping {
+        let max_bytes = max_message_bytes(self.limits);
+        let collector = Collector::new(headers, usize::try_from(max_bytes).unwrap_or(usize::MAX));
+        Keeping { exchange: self, collector }
+    }
+
+    /// Adds the exchange to its conversation.
+    async fn add(self, text: &str) -> Result<(), NotKept> {
+        let question = KeptMessage { text: self.question?, opens: true };
+        let answer = KeptMessage { text: answer_message(text), opens: false };
+        // Escapes may make it larger than its text.
+        if answer.text.len() as u64 > max_message_bytes(self.limits) {
+            return Err(NotKept::TooLarge);
+        }
+        let (tenant, limits) = (self.tenant, self.limits);
+        let addition = Addition { continues: self.continues, messages: vec![question, answer] };
+        let added = self.store.add_to_conversation(tenant, &self.name, addition, limits, now_ms());
+        match tokio::time::timeout(WRITE_TIMEOUT, added).await {
+            Ok(Ok(Added::Whole)) => Ok(()),
+            Ok(Ok(Added::Changed)) => Err(NotKept::Changed),
+            Ok(Err(error)) => {
+                tracing::warn!(target: "weir::store", %error, "the store cannot be written");
+                Err(NotKept::StoreFailed)
+            }
+            Err(_) => Err(NotKept::Late),
+        }
+    }
+}
+
+/// Returns the maximum size of a message that is kept: the two of an exchange take half of a
+/// conversation at most.
+fn max_message_bytes(limits: ConversationLimits) -> u64 {
+    limits.max_conversation_bytes / 4
+}
+
+/// Exchange whose answer is being collected.
+pub struct Keeping {
+    exchange: Exchange,
+    collector: Collector,
+}
+
+impl Keeping {
+    /// Takes the next bytes of the answer.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.collector.feed(bytes);
+    }
+
+    /// Adds the exchange to its conversation, if the caller has the whole answer. A failure is logged,
+    /// and nothing else: the caller has its answer.
+    pub async fn end(self, is_complete: bool, id: Option<RequestId>) {
+        let collected = match is_complete {
+            true => self.collector.finish(),
+            false => Err(NotKept::Incomplete),
+        };
+        let added = match collected {
+            Ok(text) => self.exchange.add(&text).await,
+            Err(reason) => Err(reason),
+        };
+        if let Err(reason) = added {
+            reason.log(id);
+        }
+    }
+}

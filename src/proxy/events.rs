@@ -1,0 +1,280 @@
+//! Events for operators: posted to a webhook in their order, each once, and never waited for. They
+//! hold names and figures, no content and no secret. The log has its own lines about them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::config::{Config, EventKind, events};
+use crate::proxy::outbox::{Outbox, Parcel};
+use crate::upstream::Webhook;
+use weir_store::budget::{Measure, NanoUsd};
+use weir_store::counters::{BudgetStatus, written_moment};
+use weir_store::{State, Store, now_ms};
+
+/// Maximum number of events that wait to be posted; further ones are dropped and counted.
+const MAX_WAITING: usize = 256;
+/// Number of subjects past which their last events are forgotten.
+const MAX_SUBJECTS: usize = 1000;
+/// Maximum number of keys that an event about a refused configuration lists.
+const MAX_KEYS: usize = 20;
+/// Interval at which the state of the store is compared with the one before.
+const STORE_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time that shutdown waits for events to be posted.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Something that operators want to know.
+pub enum Event<'a> {
+    /// A budget has passed its warning mark, or is spent. Its caller sends each once.
+    Budget { name: &'a str, status: &'a BudgetStatus, is_exhausted: bool },
+    /// An upstream is skipped, or no longer.
+    Breaker { upstream: &'a str, is_open: bool },
+    /// An upstream refused a request as too long.
+    LimitLearned { upstream: &'a str, model: &'a str, limit_tokens: u64 },
+    /// The store cannot be written, or can again.
+    Store { is_failing: bool },
+    /// A changed configuration was refused, for problems with these keys.
+    ReloadRefused { keys: &'a [String] },
+}
+
+impl Event<'_> {
+    fn kind(&self) -> EventKind {
+        match self {
+            Self::Budget { is_exhausted: false, .. } => EventKind::BudgetWarning,
+            Self::Budget { is_exhausted: true, .. } => EventKind::BudgetExhausted,
+            Self::Breaker { is_open: true, .. } => EventKind::BreakerOpened,
+            Self::Breaker { is_open: false, .. } => EventKind::BreakerClosed,
+            Self::LimitLearned { .. } => EventKind::LimitLearned,
+            Self::Store { is_failing: true } => EventKind::StoreFailing,
+            Self::Store { is_failing: false } => EventKind::StoreRecovered,
+            Self::ReloadRefused { .. } => EventKind::ReloadRefused,
+        }
+    }
+
+    /// Returns the thing that it is about and its new state; `None` if its caller keeps track of
+    /// that.
+    fn state(&self) -> Option<(String, String)> {
+        match self {
+            Self::Budget { .. } => None,
+            Self::Breaker { upstream, is_open } => {
+                Some((format!("breaker {upstream}"), is_open.to_string()))
+            }
+            Self::LimitLearned { upstream, model, limit_tokens } => {
+                Some((format!("limit {upstream} {model}"), limit_tokens.to_string()))
+            }
+            Self::Store { is_failing } => Some((STORE.to_owned(), is_failing.to_string())),
+            Self::ReloadRefused { keys } => Some((RELOAD.to_owned(), keys.join(","))),
+        }
+    }
+
+    /// Returns its own members.
+    fn members(&self) -> Value {
+        match self {
+            Self::Budget { name, status, .. } => {
+                let measure = status.budget.id.measure;
+                let plain = |amount: u64| match measure {
+                    Measure::NanoUsd => NanoUsd(amount).to_decimal(),
+                    Measure::Tokens => amount.to_string(),
+                };
+                json!({
+                    "budget": name,
+                    "limit": plain(status.budget.limit),
+                    "spent": plain(status.count.spent),
+                    "held": plain(status.count.held),
+                    "left": plain(status.left()),
+                    "measure": measure.word(),
+                    "resets_at": status.resets_at(),
+                })
+            }
+            Self::Breaker { upstream, .. } => json!({"upstream": upstream}),
+            Self::LimitLearned { upstream, model, limit_tokens } => {
+                json!({"upstream": upstream, "model": model, "limit_tokens": limit_tokens})
+            }
+            Self::Store { .. } => json!({}),
+            Self::ReloadRefused { keys } => {
+                let shown = &keys[..keys.len().min(MAX_KEYS)];
+                json!({"keys": shown, "problems": keys.len()})
+            }
+        }
+    }
+}
+
+/// Subjects of events about the process as a whole.
+const STORE: &str = "store";
+const RELOAD: &str = "reload";
+
+/// Numbers of events since the process started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EventCounts {
+    pub posted: u64,
+    /// Given up after all retries.
+    pub failed: u64,
+    /// Without room in the queue.
+    pub dropped: u64,
+}
+
+/// Event on its way.
+struct Message {
+    id: String,
+    kind: EventKind,
+    body: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Posts {
+    posted: AtomicU64,
+    failed: AtomicU64,
+}
+
+struct Inner {
+    webhook: Webhook,
+    kinds: Vec<EventKind>,
+    outbox: Outbox<Message>,
+    posts: Arc<Posts>,
+    /// Last state that was posted, by subject.
+    states: Mutex<HashMap<String, String>>,
+}
+
+/// Sender of events; of none without a webhook. Clones share it.
+#[derive(Clone, Default)]
+pub struct Events(Option<Arc<Inner>>);
+
+impl Events {
+    /// Creates the sender that `config` asks for.
+    pub fn new(config: &Config) -> Self {
+        let Some((url, kinds)) = config.webhook() else { return Self::default() };
+        let secret = config.events.secret.as_ref();
+        let key = secret.and_then(|secret| events::signing_key(secret.expose()));
+        let inner = Webhook::new(url, key.as_deref()).map(|webhook| Inner {
+            webhook,
+            kinds: kinds.to_vec(),
+            outbox: Outbox::new(MAX_WAITING),
+            posts: Arc::default(),
+            states: Mutex::default(),
+        });
+        Self(inner.map(Arc::new))
+    }
+
+    /// Whether anything is posted.
+    pub fn are_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Posts an event in the background, unless the last one about the same thing was the same.
+    pub fn send(&self, event: &Event<'_>) {
+        let Some(inner) = &self.0 else { return };
+        let kind = event.kind();
+        // The state is recorded in any case: a kind that is not posted ends one that is.
+        if !inner.is_news(event) || !inner.kinds.contains(&kind) {
+            return;
+        }
+        let now_ms = now_ms();
+        let mut body = event.members();
+        if let Value::Object(members) = &mut body {
+            members.insert("event".to_owned(), kind.word().into());
+            members.insert("at".to_owned(), written_moment(now_ms).into());
+        }
+        let message = Message { id: id(now_ms), kind, body: body.to_string().into_bytes() };
+        let (webhook, posts) = (inner.webhook.clone(), Arc::clone(&inner.posts));
+        inner.outbox.put(message, |waiting| post_all(webhook, posts, waiting));
+    }
+
+    /// Records that a configuration was applied: the next refused one is news.
+    pub fn reload_applied(&self) {
+        if let Some(inner) = &self.0 {
+            inner.lock_states().remove(RELOAD);
+        }
+    }
+
+    /// Returns the numbers of events so far.
+    pub fn counts(&self) -> EventCounts {
+        let Some(inner) = &self.0 else { return EventCounts::default() };
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        EventCounts {
+            posted: read(&inner.posts.posted),
+            failed: read(&inner.posts.failed),
+            dropped: inner.outbox.dropped(),
+        }
+    }
+
+    /// Waits, within bounds, until waiting events are posted.
+    pub async fn finish(&self) {
+        if let Some(inner) = &self.0 {
+            inner.outbox.flush(FLUSH_TIMEOUT).await;
+        }
+    }
+}
+
+impl Inner {
+    fn lock_states(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_news(&self, event: &Event<'_>) -> bool {
+        let Some((subject, state)) = event.state() else { return true };
+        let mut states = self.lock_states();
+        if states.get(&subject) == Some(&state) {
+            return false;
+        }
+        if states.len() >= MAX_SUBJECTS {
+            states.clear();
+        }
+        states.insert(subject, state);
+        true
+    }
+}
+
+/// Creates the ID of an event, which its retries share.
+fn id(now_ms: u64) -> String {
+    let mut random = [0; 8];
+    // Without random bytes the time alone distinguishes events.
+    let _ = getrandom::fill(&mut random);
+    format!("evt_{now_ms:012x}{:016x}", u64::from_be_bytes(random))
+}
+
+/// Posts events one after the other, so that they arrive in their order.
+async fn post_all(
+    webhook: Webhook,
+    posts: Arc<Posts>,
+    mut waiting: mpsc::Receiver<Parcel<Message>>,
+) {
+    while let Some(parcel) = waiting.recv().await {
+        let Message { id, kind, body } = match parcel {
+            Parcel::Item(message) => message,
+            Parcel::Flush(done) => {
+                // Nobody may wait any more.
+                let _ = done.send(());
+                continue;
+            }
+        };
+        let posted = webhook.post(&id, body).await;
+        let counter = if posted.is_ok() { &posts.posted } else { &posts.failed };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = posted {
+            let kind = kind.word();
+            tracing::warn!(target: "weir::events", error, kind, "the webhook did not accept an event");
+        }
+    }
+}
+
+/// Sends an event whenever the store begins to fail or recovers, until the runtime ends.
+pub async fn watch_store(store: Store, events: Events) {
+    if !events.are_on() {
+        return;
+    }
+    let mut was_failing = false;
+    let mut interval = tokio::time::interval(STORE_INTERVAL);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        let is_failing = store.state() == State::Failing;
+        if is_failing != was_failing {
+            was_failing = is_failing;
+            events.send(&Event::Store { is_failing });
+        }
+    }
+}

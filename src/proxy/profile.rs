@@ -1,0 +1,43 @@
+//! Profile text of the operator, put after the caller's own system text: that of the caller's key, or the
+//! configured one. Constant between requests, so that the prompt cache stays warm.
+
+use bytes::Bytes;
+
+use super::admit::request::ChatRequest;
+use super::error::{ErrorKind, ProxyError};
+use super::send::INLINE_BODY_BYTES;
+use super::settings::Settings;
+use weir_engine::wire::{Protocol, insert};
+
+/// Name of the edit.
+const EDIT: &str = "profile";
+
+/// Puts the profile text of a request's caller into its body, if there is one. A bypassed request stays
+/// untouched.
+pub(super) async fn add(settings: &Settings, request: &mut ChatRequest) -> Result<(), ProxyError> {
+    let configured = settings.config.context.profile.as_str();
+    let text = request.caller.profile().unwrap_or(configured);
+    if text.is_empty() || request.options.bypass {
+        return Ok(());
+    }
+    let (protocol, body) = (request.protocol, request.decoded.clone());
+    let added = match body.len() <= INLINE_BODY_BYTES {
+        true => with_text(protocol, &body, text),
+        false => {
+            let text = text.to_owned();
+            let added = tokio::task::spawn_blocking(move || with_text(protocol, &body, &text));
+            let failed = |_| ProxyError::new(ErrorKind::Internal, "a body could not be read");
+            added.await.map_err(failed)?
+        }
+    };
+    // A body without a place for it is refused when it is read.
+    let Some(added) = added else { return Ok(()) };
+    request.replace(added, EDIT);
+    // The model has moved in the body.
+    request.read(settings).await
+}
+
+fn with_text(protocol: Protocol, body: &[u8], text: &str) -> Option<Bytes> {
+    let body = simdutf8::basic::from_utf8(body).ok()?;
+    insert::system_text(protocol, body, text).map(Bytes::from)
+}
