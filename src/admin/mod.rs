@@ -16,7 +16,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -64,6 +64,13 @@ const MAX_HEAD_BYTES: usize = 16 << 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum number of simultaneous connections; others wait in the system's queue.
 const MAX_CONNECTIONS: usize = 64;
+/// Maximum number of simultaneous connections of one address; further ones are closed at once.
+const MAX_CONNECTIONS_OF_ADDRESS: usize = 32;
+/// Age at which a connection ends after its current request, so that a caller that reads nothing keeps
+/// no place.
+const MAX_AGE: Duration = Duration::from_secs(60);
+/// Time for that request; an inspection takes up to 30 seconds.
+const LAST_REQUEST: Duration = Duration::from_secs(40);
 /// Pause if the system cannot supply a connection, and grace period for open requests at shutdown.
 const PAUSE: Duration = Duration::from_millis(100);
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -190,13 +197,17 @@ impl Admin {
     pub async fn run(self, ended: impl Future<Output = ()>) {
         let mut ended = pin!(ended);
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let peers = Peers::default();
         let mut open = JoinSet::new();
         loop {
-            let place = places.clone().acquire_owned().await;
-            let (stream, peer) = tokio::select! {
+            let accept = async {
+                let place = Arc::clone(&places).acquire_owned().await;
+                self.listener.accept().await.map(|(stream, peer)| (stream, peer, place))
+            };
+            let (stream, peer, place) = tokio::select! {
                 biased;
                 () = &mut ended => break,
-                accepted = self.listener.accept() => match accepted {
+                accepted = accept => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
                         tracing::warn!(target: "weir::admin", %error, "cannot take a connection");
@@ -205,29 +216,73 @@ impl Admin {
                     }
                 },
             };
+            // Few addresses are open at once, so a search is cheap.
+            let Some(share) = Share::of(&peers, peer.ip()) else { continue };
             let (shared, tls) = (Arc::clone(&self.shared), self.tls.clone());
             open.spawn(async move {
-                let Some(stream) = opened(tls, stream).await else { return };
-                let service = service_fn(|request| {
-                    let shared = Arc::clone(&shared);
-                    async move { Ok::<_, Infallible>(shared.answer(request, peer.ip()).await) }
-                });
-                let served = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(PATIENCE)
-                    .max_buf_size(MAX_HEAD_BYTES)
-                    .serve_connection(TokioIo::new(stream), service)
-                    .await;
-                if let Err(error) = served {
-                    tracing::debug!(target: "weir::admin", %error, "connection ended");
+                if let Some(stream) = opened(tls, stream).await {
+                    serve(shared, stream, peer.ip()).await;
                 }
-                drop(place);
+                drop((place, share));
             });
             while open.try_join_next().is_some() {}
         }
         let finished = async { while open.join_next().await.is_some() {} };
         // After the grace period only idle connections remain.
         let _ = tokio::time::timeout(FAREWELL, finished).await;
+    }
+}
+
+/// Addresses of all connections, each as often as it has one.
+type Peers = Arc<Mutex<Vec<IpAddr>>>;
+
+/// A connection's share of those of its address, released on drop.
+struct Share(Peers, IpAddr);
+
+impl Share {
+    /// Counts a connection of `peer`; `None` if it has enough.
+    fn of(peers: &Peers, peer: IpAddr) -> Option<Self> {
+        let mut all = peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.iter().filter(|own| **own == peer).count() >= MAX_CONNECTIONS_OF_ADDRESS {
+            return None;
+        }
+        all.push(peer);
+        Some(Self(Arc::clone(peers), peer))
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = all.iter().position(|own| *own == self.1) {
+            all.swap_remove(place);
+        }
+    }
+}
+
+/// Answers the requests of a connection, up to its maximum age.
+async fn serve(shared: Arc<Shared>, stream: Stream, peer: IpAddr) {
+    let service = service_fn(|request| {
+        let shared = Arc::clone(&shared);
+        async move { Ok::<_, Infallible>(shared.answer(request, peer).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let served = tokio::select! {
+        served = &mut connection => Some(served),
+        () = tokio::time::sleep(MAX_AGE) => {
+            connection.as_mut().graceful_shutdown();
+            tokio::time::timeout(LAST_REQUEST, connection).await.ok()
+        }
+    };
+    match served {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::debug!(target: "weir::admin", %error, "connection ended"),
+        None => tracing::debug!(target: "weir::admin", "a connection read nothing and was closed"),
     }
 }
 

@@ -261,7 +261,7 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
             change.check_policies(|name| config.context.policies.read_name(name)).map_err(said)?;
             let new = NewKey { team: team.clone(), organisation: organisation.clone(), change };
             warn_where_unchecked(config);
-            show_issued(&store.create_key(new, now_ms).await.map_err(said)?, args.json, now_ms);
+            show_issued(&store.create_key(new, now_ms).await.map_err(said)?, args.json, now_ms)?;
         }
         KeysCommand::List { team, all } => {
             let mut keys = all_keys(store, team.as_deref()).await?;
@@ -288,7 +288,7 @@ async fn act(args: &KeysArgs, config: &Config, store: &Store) -> Result<(), Stri
         KeysCommand::Rotate { id, overlap } => {
             let issued = store.rotate_key(id, *overlap, now_ms).await.map_err(said)?;
             warn_where_unchecked(config);
-            show_issued(&issued, args.json, now_ms);
+            show_issued(&issued, args.json, now_ms)?;
         }
         KeysCommand::Revoke { id } => {
             show(&store.revoke_key(id, now_ms).await.map_err(said)?, args.json, now_ms)?;
@@ -329,26 +329,25 @@ async fn all_keys(store: &Store, team: Option<&str>) -> Result<Vec<KeyFacts>, St
 }
 
 fn print_json(value: &impl serde::Serialize) -> Result<(), String> {
-    println!("{}", serde_json::to_string(value).map_err(|error| error.to_string())?);
-    Ok(())
+    super::print(&(serde_json::to_string(value).map_err(|error| error.to_string())? + "\n"))
 }
 
 fn show(facts: &KeyFacts, json: bool, now_ms: u64) -> Result<(), String> {
     if json {
         return print_json(facts);
     }
-    print!("{}", shown(facts, now_ms));
-    Ok(())
+    super::print(&shown(facts, now_ms))
 }
 
-fn show_issued(issued: &Issued, json: bool, now_ms: u64) {
+fn show_issued(issued: &Issued, json: bool, now_ms: u64) -> Result<(), String> {
     if json {
-        println!("{}", issued.json());
-        return;
+        return super::print(&(issued.json() + "\n"));
     }
-    print!("{}", shown(&issued.facts, now_ms));
-    println!("\n{}\n", issued.secret.expose());
-    println!("This secret is shown once and not stored. Give it to the SDK as its API key.");
+    super::print(&format!(
+        "{}\n{}\n\nThis secret is shown once and not stored. Give it to the SDK as its API key.\n",
+        shown(&issued.facts, now_ms),
+        issued.secret.expose()
+    ))
 }
 
 /// Formats a key, one line per fact.

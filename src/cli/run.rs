@@ -27,6 +27,7 @@ use crate::proxy::Proxy;
 use crate::proxy::metrics::Totals;
 use crate::server::{Ending, Server};
 use crate::upstream::{Base, Client};
+use weir_engine::compact::report::shown;
 use weir_store::budget::NanoUsd;
 
 /// Default upstream of `ANTHROPIC_BASE_URL`.
@@ -280,6 +281,11 @@ async fn serve_while(
     Ok(code)
 }
 
+/// Formats a count with its noun.
+fn counted(count: u64, noun: &str) -> String {
+    shown::counted(usize::try_from(count).unwrap_or(usize::MAX), noun)
+}
+
 /// Formats the line at the end of a run.
 fn summary(totals: &Totals, is_observed: bool) -> String {
     let Totals { requests, observed, compactions, received_tokens, sent_tokens, .. } = *totals;
@@ -294,7 +300,8 @@ fn summary(totals: &Totals, is_observed: bool) -> String {
     let tokens = match is_observed {
         true => format!("{observed} would be compacted), {received} tokens received and sent"),
         false => format!(
-            "{compactions} compactions), {received} tokens received, {} sent, {} saved ({percent} %)",
+            "{}), {received} tokens received, {} sent, {} saved ({percent} %)",
+            counted(compactions, "compaction"),
             grouped(sent_tokens),
             grouped(saved)
         ),
@@ -309,5 +316,5 @@ fn summary(totals: &Totals, is_observed: bool) -> String {
             format!("${:.4} spent{unknown}", NanoUsd(cost).0 as f64 / 1e9)
         }
     };
-    format!("{requests} requests ({tokens}, {money}")
+    format!("{} ({tokens}, {money}", counted(requests, "request"))
 }

@@ -34,6 +34,9 @@ pub(super) fn read(reader: &mut Reader) -> Traces {
     Traces {
         endpoint: keys.text("endpoint", |text| match text.trim() {
             "" => Ok(String::new()),
+            text if text.contains('?') => {
+                Err("has a query; put keys into `headers_env`".to_owned())
+            }
             text => web_url(text).map(|url| with_path(&url)),
         }),
         headers_env: keys.text("headers_env", variable),

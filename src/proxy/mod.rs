@@ -30,7 +30,7 @@ pub use self::admit::admission::Admission;
 use self::admit::attribution;
 pub use self::admit::caller::Caller;
 pub use self::admit::host;
-pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel};
+pub use self::admit::request::{ChatRequest, Pass, PassBody, RequestedModel, Room};
 pub use self::compaction::Asked;
 use self::compaction::answer::OwnAnswer;
 use self::conversations::pages::Pages;

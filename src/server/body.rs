@@ -14,7 +14,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, Sleep};
 
-use crate::proxy::{Body, BoxError};
+use crate::proxy::{Body, BoxError, Room};
 
 /// Initial buffer capacity, regardless of the declared length.
 const FIRST_CAPACITY_BYTES: usize = 1 << 20;
@@ -108,6 +108,16 @@ impl Permit {
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+impl Room for Permit {
+    fn grow(&mut self, bytes: usize) -> bool {
+        Self::grow(self, bytes).is_ok()
+    }
+
+    fn shrink(&mut self, bytes: usize) {
+        Self::shrink(self, bytes);
     }
 }
 

@@ -135,6 +135,8 @@ export class Browser {
   async open(setting) {
     const context = await this.own.createBrowserContext();
     const page = await context.newPage();
+    // Long, since the machine may have other work.
+    page.setDefaultTimeout(120_000);
     await page.setViewport({ width: 1280, height: 900 });
     const watched = { errors: [], foreign: [] };
     page.on("console", (message) => {
@@ -177,7 +179,7 @@ class View {
   }
 
   waitFor(condition, ...given) {
-    return this.page.waitForFunction(condition, { timeout: 20_000 }, ...given);
+    return this.page.waitForFunction(condition, { timeout: 120_000 }, ...given);
   }
 
   /** Waits until the page shows a text. */

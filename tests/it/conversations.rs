@@ -283,6 +283,42 @@ async fn exchanges_at_once_do_not_mix() {
 }
 
 #[tokio::test]
+async fn kept_messages_take_room_like_bodies() {
+    let mut upstream = Upstream::start().await;
+    let weir = start(&upstream.address, |config| {
+        on(config);
+        config.server.max_bodies_in_flight_bytes = 6 << 20;
+    })
+    .await;
+    let long = user(&"q".repeat(1 << 20));
+    let put = json!({"messages": [long]}).to_string();
+    let put = setting::post(&format!("{PATH}/a"), ALICE, put).replacen("POST", "PUT", 1);
+    assert_eq!(ask(weir.address, put).await.status(), 200);
+    let request = || chat(&within(ALICE, "a"), body(&[user("q")], false));
+    // A request has its megabyte while it waits for the answer, and 4 MiB while it reads.
+    let (mut waiting, mut open) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let (address, request) = (weir.address, request());
+        waiting.push(tokio::spawn(async move { ask(address, request).await }));
+        open.push(upstream.next().await);
+    }
+    let refused = ask(weir.address, request()).await;
+    assert_eq!(refused.status(), 503, "{refused:?}");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    for seen in open {
+        seen.answer(&whole(&assistant("a"), "stop"));
+    }
+    for asking in waiting {
+        assert_eq!(asking.await.expect("no panic").status(), 200);
+    }
+    let answer = whole(&assistant("a"), "stop");
+    let (last, _) =
+        exchange(&weir, &mut upstream, &within(ALICE, "a"), body(&[user("q")], false), &answer)
+            .await;
+    assert_eq!(last.status(), 200, "all room is given back");
+}
+
+#[tokio::test]
 async fn an_answer_that_comes_after_a_clear_is_not_kept() {
     let mut upstream = Upstream::start().await;
     let weir = start(&upstream.address, on).await;
@@ -400,6 +436,12 @@ async fn a_conversation_is_replaced_exported_and_deleted() {
     let read = Conversation::read(line.trim_end(), 1, None).expect("replay reads it");
     assert_eq!((read.id.as_str(), read.messages.len()), ("a", 4));
     assert_eq!(line.lines().count(), 1);
+    // Line breaks between members stay in the messages, and out of the export.
+    put("{\"messages\":[{\"role\":\n\"user\",\r\n\"content\":\"q\"}]}").await;
+    let broken = String::from_utf8(get(&weir, ALICE, "/a/export").await.body).expect("text");
+    assert_eq!(broken.lines().count(), 1, "{broken}");
+    Conversation::read(broken.trim_end(), 1, None).expect("replay reads it");
+    put(&format!(r#"{{"messages":[{list}]}}"#)).await;
     // It is sent as it is.
     let answer = whole(&assistant("b"), "stop");
     let body = body(&[user("q2")], false);

@@ -5,6 +5,8 @@ use std::io::Read;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use weir::admin::{Admin, AdminRenewal, Token};
 use weir::config::{Config, Secret};
@@ -249,6 +251,27 @@ async fn failed_logins_are_limited() {
     }
     let answer = dashboard.ask("GET", "/admin/v1/keys", &bearer(TOKEN)).await;
     assert_eq!(answer.status(), 200, "programs are not affected");
+}
+
+/// Opens a connection, and asks for a page; returns it if there is an answer.
+async fn answered(address: SocketAddr) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    stream.write_all(b"GET /icon.svg HTTP/1.1\r\nhost: localhost\r\n\r\n").await.ok()?;
+    let count = stream.read(&mut [0; 12]).await.ok()?;
+    (count > 0).then_some(stream)
+}
+
+#[tokio::test]
+async fn an_address_has_a_share_of_the_connections() {
+    let dashboard = Dashboard::start().await;
+    let mut open = Vec::new();
+    for _ in 0..32 {
+        open.push(answered(dashboard.address).await.expect("there is a place"));
+    }
+    assert!(answered(dashboard.address).await.is_none(), "32 are enough");
+    open.pop();
+    eventually(DEADLINE, async || answered(dashboard.address).await.is_some(), |found| *found)
+        .await;
 }
 
 fn conversation(text: &str) -> String {

@@ -133,8 +133,8 @@ async fn a_limit_compacts_and_observing_forwards_the_same_bytes() {
         seen.answer(FINE);
         let (_, _, stderr) = running.await.expect("it does not panic");
         let expected = match is_observed {
-            true => "1 requests (1 would be compacted), ",
-            false => "1 requests (1 compactions), ",
+            true => "1 request (1 would be compacted), ",
+            false => "1 request (1 compaction), ",
         };
         assert!(stderr.contains(expected), "{stderr}");
     }

@@ -237,6 +237,22 @@ async fn a_new_trace_begins_without_a_context_and_errors_are_marked() {
 }
 
 #[tokio::test]
+async fn the_state_of_a_trace_goes_on_with_its_context_alone() {
+    let (mut upstream, collector) = (Upstream::start().await, Upstream::start().await);
+    let weir = harness::start(&upstream.address, traced(&collector.address)).await;
+    let mut wire = Wire::connect(weir.address).await;
+    let sound = format!("00-{TRACE}-{CALLER}-01");
+    for (context, expected) in [(sound.as_str(), Some("vendor=x")), ("garbage", None)] {
+        let headers = format!("traceparent: {context}\r\ntracestate: vendor=x\r\n");
+        wire.send(chat(&headers, BODY)).await;
+        let seen = upstream.next().await;
+        assert_eq!(header(&seen, "tracestate"), expected, "{context}");
+        seen.answer(&whole("200 OK", ANSWER));
+        assert_eq!(wire.message().await.expect("an answer").status(), 200);
+    }
+}
+
+#[tokio::test]
 async fn a_context_that_is_not_sampled_has_no_spans_and_is_passed_on() {
     let (mut upstream, mut collector) = (Upstream::start().await, Upstream::start().await);
     let weir = harness::start(&upstream.address, traced(&collector.address)).await;

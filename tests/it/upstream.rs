@@ -8,7 +8,7 @@ use http::{HeaderValue, Method};
 use http_body_util::BodyExt;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use weir::proxy::{ChatRequest, ErrorKind};
+use weir::proxy::{ChatRequest, ErrorKind, Room};
 
 use crate::eventually::{DEADLINE, eventually};
 use setting::*;
@@ -360,6 +360,14 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let _ = self.0.send(());
     }
+}
+
+impl Room for Permit {
+    fn grow(&mut self, _: usize) -> bool {
+        true
+    }
+
+    fn shrink(&mut self, _: usize) {}
 }
 
 #[tokio::test]

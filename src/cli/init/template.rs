@@ -126,6 +126,7 @@ fn budgets(answers: &Answers, shown: &str) -> String {
         "
 # Budgets are kept in the store, not here. {said}
 # `weir budgets list --config {shown}` lists them.
+
 [prices]
 # Cost of requests whose model has no known price: \"zero\", or \"reject\" to refuse them, so that
 # nothing passes a budget uncounted.

@@ -12,6 +12,24 @@ use crate::upstream::{Body, Target};
 use weir_engine::wire::Protocol;
 use weir_engine::wire::model::ModelField;
 
+/// Share of the memory for bodies, released on drop.
+pub trait Room: Send + Sync {
+    /// Acquires room for `bytes` more; returns whether there is room.
+    fn grow(&mut self, bytes: usize) -> bool;
+
+    /// Releases room for `bytes`.
+    fn shrink(&mut self, bytes: usize);
+}
+
+/// Of a body that is not counted.
+impl Room for () {
+    fn grow(&mut self, _: usize) -> bool {
+        true
+    }
+
+    fn shrink(&mut self, _: usize) {}
+}
+
 /// Conversation on a route that weir reads, with its complete body: the source of every attempt.
 pub struct ChatRequest {
     pub protocol: Protocol,
@@ -26,8 +44,8 @@ pub struct ChatRequest {
     pub caller: Caller,
     /// The caller's slot, kept until the end of the answer.
     pub admission: Admission,
-    /// Releases the body's share of memory when the request is dropped.
-    pub permit: Box<dyn Send + Sync>,
+    /// The body's share of memory.
+    pub permit: Box<dyn Room>,
     /// Options from its headers or its key; the proxy reads them.
     pub options: RequestOptions,
     /// Model that it names; the proxy finds it.

@@ -30,6 +30,8 @@ use weir_store::conversations::{
 use weir_store::ledger::RequestId;
 use weir_store::{Store, Tenant, now_ms};
 
+/// Retry delay sent if there is no room for a conversation.
+const RETRY_AFTER_MS: u64 = 1000;
 /// Name of the edit that puts kept messages before a request's own.
 const EDIT: &str = "conversation";
 /// Maximum time that the end of an answer waits for the store.
@@ -66,6 +68,12 @@ pub async fn open(
     let name = name.to_owned();
     check(request, &settings.config.conversations, &name)?;
     let tenant = request.caller.tenant;
+    // Its size is known only after it is read.
+    let most_bytes = settings.config.conversations.limits.max_conversation_bytes;
+    let most_bytes = usize::try_from(most_bytes).unwrap_or(usize::MAX);
+    if !request.permit.grow(most_bytes) {
+        return Err(no_room());
+    }
     let found = match store.conversation(tenant, &name, now_ms()).await {
         Ok(found) => found,
         Err(error) => {
@@ -74,6 +82,7 @@ pub async fn open(
                 %error,
                 "a kept conversation cannot be read; the request is sent without it"
             );
+            request.permit.shrink(most_bytes);
             return Ok(Some((Opened::Unavailable, None)));
         }
     };
@@ -83,6 +92,8 @@ pub async fn open(
     let count = kept.len();
     let kept: Vec<Bytes> = kept.iter().map(|(_, message)| message.text.clone()).collect();
     let Composed { question, body } = compose(request.decoded.clone(), kept, limits).await?;
+    let added_bytes = body.as_ref().map_or(0, Bytes::len);
+    request.permit.shrink(most_bytes.saturating_sub(added_bytes));
     if let Some(body) = body {
         request.replace(body, EDIT);
         // The model has moved in the body.
@@ -90,6 +101,17 @@ pub async fn open(
     }
     let exchange = Exchange { store: store.clone(), tenant, name, continues, question, limits };
     Ok(Some((Opened::Messages(count), Some(exchange))))
+}
+
+fn no_room() -> ProxyError {
+    ProxyError {
+        retry_after_ms: Some(RETRY_AFTER_MS),
+        ..ProxyError::new(
+            ErrorKind::Overloaded,
+            "weir has no room for more kept conversations at the moment \
+             (`server.max_bodies_in_flight_bytes`). Try again shortly.",
+        )
+    }
 }
 
 /// Refuses a request that cannot be part of a kept conversation.

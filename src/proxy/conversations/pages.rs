@@ -111,7 +111,9 @@ impl<'a> Pages<'a> {
 pub fn exported(conversation: &Conversation) -> String {
     let head = json!({"id": conversation.facts.name, "source": "weir"}).to_string();
     let head = head.trim_end_matches('}');
-    format!("{head},\"messages\":[{}]}}\n", texts(conversation))
+    // Line breaks between members would end the line; inside strings there are none.
+    let messages = texts(conversation).replace(['\n', '\r'], " ");
+    format!("{head},\"messages\":[{messages}]}}\n")
 }
 
 /// Renders a conversation without its messages.

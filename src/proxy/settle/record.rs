@@ -25,7 +25,7 @@ pub use crate::proxy::settle::outcome::Outcome;
 use crate::proxy::settle::settlement::{self, End};
 use crate::proxy::settle::spans;
 use crate::proxy::traces::Trace;
-use crate::proxy::traces::context::TRACEPARENT;
+use crate::proxy::traces::context::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::proxy::upstreams::Upstream;
 use crate::proxy::upstreams::learned::Sampling;
 use crate::upstream::retry::Tried;
@@ -263,6 +263,10 @@ impl Record {
         let (name, attributes) =
             spans::attempt(upstream, (self.route, self.method.as_str()), model, limit_tokens);
         if let Some(context) = trace.attempt(name, attributes) {
+            if TraceContext::from_headers(&outbound.headers).is_none() {
+                // The state of another trace.
+                outbound.headers.remove(TRACESTATE);
+            }
             outbound.headers.insert(TRACEPARENT, context);
         }
     }

@@ -4,6 +4,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Header with the context.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+/// Header with vendors' state of that trace.
+pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Flag of a sampled trace.
 const SAMPLED: u8 = 1;
 

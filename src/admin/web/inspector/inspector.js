@@ -71,8 +71,8 @@ export default async function render(root, api, params) {
     while (ended.length) ended.pop()();
   }
 
-  if (kept) await open(kept.own);
-  else if (params.get("sample") === "1") await sample();
+  if (params.get("sample") === "1" && !kept?.own.isSample) await sample();
+  else if (kept) await open(kept.own);
   else start();
   return leave;
 }
