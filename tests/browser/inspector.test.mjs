@@ -5,11 +5,10 @@ import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { after, before, test } from "node:test";
-import { fileURLToPath } from "node:url";
 
-import { Browser, Setting } from "./harness.mjs";
+import { Browser, REPOSITORY, Setting } from "./harness.mjs";
 
-const TRACE = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../data/traces/sample.jsonl.gz");
+const TRACE = path.join(REPOSITORY, "tests/data/traces/sample.jsonl.gz");
 
 let setting;
 let browser;
