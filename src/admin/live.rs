@@ -1,15 +1,41 @@
 //! `GET /admin/v1/live`: requests in flight, ended ones and sums since the start. Counts nothing
 //! itself.
 
-use http::{StatusCode, Uri};
-use serde_json::json;
+use http::Uri;
+use serde::Serialize;
 
-use super::api::{Answer, query, refused};
+use super::api::{Answer, done, query, refused};
 use super::{Refusal, Shared};
 use crate::proxy::Proxy;
+use crate::proxy::live::{Ended, Shown};
 use weir_store::budget::NanoUsd;
 use weir_store::ledger::signed_usd;
 use weir_store::now_ms;
+
+/// The answer. It has up to 500 requests, so it is written without a tree of values between.
+#[derive(Serialize)]
+struct Page<'a> {
+    object: &'static str,
+    now_ms: u64,
+    started_ms: u64,
+    next: u64,
+    totals: Sums,
+    running: &'a [Shown],
+    requests: Vec<&'a Ended>,
+}
+
+/// Sums since the start; money as decimals.
+#[derive(Serialize)]
+struct Sums {
+    requests: u64,
+    observed: u64,
+    compactions: u64,
+    received_tokens: u64,
+    sent_tokens: u64,
+    cost_usd: String,
+    saved_usd: String,
+    unpriced: u64,
+}
 
 impl Shared {
     /// Shows the requests in flight, and those that ended after the number `after`.
@@ -20,32 +46,32 @@ impl Shared {
         let proxy = self.serving()?;
         let look = proxy.live().look(after);
         let totals = proxy.journal().metrics().totals();
-        let json = json!({
-            "object": "live",
-            "now_ms": now_ms(),
-            "started_ms": look.started_ms,
-            "next": look.next,
-            "totals": {
-                "requests": totals.requests,
-                "observed": totals.observed,
-                "compactions": totals.compactions,
-                "received_tokens": totals.received_tokens,
-                "sent_tokens": totals.sent_tokens,
-                "cost_usd": NanoUsd(totals.cost_nano_usd).to_decimal(),
-                "saved_usd": signed_usd(totals.saved_nano_usd),
-                "unpriced": totals.unpriced,
+        let page = Page {
+            object: "live",
+            now_ms: now_ms(),
+            started_ms: look.started_ms,
+            next: look.next,
+            totals: Sums {
+                requests: totals.requests,
+                observed: totals.observed,
+                compactions: totals.compactions,
+                received_tokens: totals.received_tokens,
+                sent_tokens: totals.sent_tokens,
+                cost_usd: NanoUsd(totals.cost_nano_usd).to_decimal(),
+                saved_usd: signed_usd(totals.saved_nano_usd),
+                unpriced: totals.unpriced,
             },
-            "running": look.running,
-            "requests": look.requests.iter().map(|request| &**request).collect::<Vec<_>>(),
-        });
-        Ok((StatusCode::OK, json.to_string()))
+            running: &look.running,
+            requests: look.requests.iter().map(|request| &**request).collect(),
+        };
+        done(&page)
     }
 
     /// Returns the proxy in force, once it serves.
     pub(super) fn serving(&self) -> Result<std::sync::Arc<Proxy>, Refusal> {
         let Some(proxy) = self.proxy.get() else {
             let message = "weir does not serve requests yet; try again shortly";
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message));
+            return Err(Refusal::new(http::StatusCode::SERVICE_UNAVAILABLE, "not_ready", message));
         };
         Ok(proxy())
     }
