@@ -22,10 +22,10 @@ use super::valid;
 use crate::replay::judged::rewritten::{self, Sizes};
 use crate::traces;
 
-/// Limits, in hundredths of what the whole conversation takes.
+/// Limits, in hundredths of the size of the whole conversation.
 const SHARES: [u64; 3] = [15, 35, 70];
 /// Of the recorded conversations of a large set one in so many is taken, and of each policy's limits
-/// one: what is left takes about a minute.
+/// one: the rest takes about a minute.
 const ONE_IN: usize = 5;
 const MANY: usize = 50;
 /// By how much rounding may move a border.
@@ -95,7 +95,7 @@ fn options(policy: &Policy, limit_tokens: u64) -> PlanOptions {
     }
 }
 
-/// What is known of a conversation when one of its requests is planned.
+/// State of a conversation when one of its requests is planned.
 struct AtHand<'a> {
     facts: &'a [Fact],
     state: RefCell<Option<Arc<Compactor>>>,
@@ -124,11 +124,11 @@ fn weir(policy: &Policy, caches: bool) -> Weir {
     })
 }
 
-/// What was planned at one point.
+/// Plan at one point.
 struct Sent {
     /// The body, or why there is none.
     outcome: Result<String, String>,
-    /// The body without what bears on its question, which is for the one request.
+    /// The body without the recall for its question, which is for this request alone.
     lasting: Option<String>,
     cuts: u32,
     /// The notes of excerpts in messages of their own. Those that only count may give way to one.
@@ -154,7 +154,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Looks at each point in order; what is wrong is said with the point.
+    /// Checks each point in order; an error names its point.
     fn check(&self) -> Result<(), String> {
         let at_hand = self.at_hand();
         let mut earlier: Option<Sent> = None;
@@ -239,7 +239,7 @@ impl Run<'_> {
         }
     }
 
-    /// The same from nothing: a planner without caches, and an engine that never saw what follows.
+    /// The same from nothing: a planner without caches, and an engine that never saw the later messages.
     fn check_afresh(
         &self,
         point: usize,
@@ -266,13 +266,13 @@ impl Run<'_> {
         }
     }
 
-    /// What was sent before opens what is sent now, but where a cut happened.
+    /// The earlier request opens the next one, except at a compaction.
     fn check_grown(&self, earlier: &Sent, sent: &Sent) -> Result<(), String> {
         let (Some(before), Some(now)) = (&earlier.lasting, &sent.lasting) else { return Ok(()) };
         if earlier.cuts == sent.cuts {
             let opening = before.strip_suffix("]}").expect("a body ends so");
             let grows = now.strip_prefix(opening).is_some_and(|rest| rest.starts_with([',', ']']));
-            return if grows { Ok(()) } else { Err("what was sent changed".to_owned()) };
+            return if grows { Ok(()) } else { Err("sent messages changed".to_owned()) };
         }
         if sent.cuts < earlier.cuts { Err("a cut was taken back".to_owned()) } else { Ok(()) }
     }
@@ -346,7 +346,7 @@ fn notes_of(sent: &str) -> Vec<String> {
     request.messages.iter().filter(is_note).map(|raw| (*raw).to_owned()).collect()
 }
 
-/// `sent` with its last message as it was received, where that is so but for what bears on it.
+/// `sent` with its last message as received, if only recall was added to it.
 fn without_tail(sent: &str, own: &str) -> String {
     let request = Protocol::Chat.read(sent.as_bytes(), usize::MAX).expect("a request");
     let last = request.messages.last().expect("a request has a last message");
